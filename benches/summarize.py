@@ -72,7 +72,9 @@ def criterion_rows() -> list[list[str]]:
             continue
         divisor, unit, budget = found
         sample = json.loads(file.read_text())
-        values = [time / count / divisor for time, count in zip(sample["times"], sample["iters"], strict=True)]
+        values = [
+            time / count / divisor for time, count in zip(sample["times"], sample["iters"], strict=True)
+        ]
         # Budgets of per-block costs are for the 64 k-block pool, and for hashes that nothing is added to.
         if name.startswith("pool/") and not name.endswith("/65536"):
             budget = None
@@ -105,7 +107,9 @@ def cpu() -> tuple[str, str]:
     fields: dict[str, Any] = dict(
         [part.strip() for part in line.split(":", 1)] for line in info.splitlines() if ":" in line
     )
-    return fields.get("model name", platform.processor()), "yes" if " sha_ni" in fields.get("flags", "") else "no"
+    return fields.get("model name", platform.processor()), "yes" if " sha_ni" in fields.get(
+        "flags", ""
+    ) else "no"
 
 
 def main() -> None:

@@ -1,11 +1,14 @@
-// Copies cache blocks between two block stores. Params is the ABI between these kernels and the launcher in Rust.
+// Copies cache blocks between two block stores. Params is the ABI between these kernels and the
+// launcher in Rust.
 //
-// A store is a number of planes (say: K of layer 0, V of layer 0, K of layer 1, ...); a block has one piece of `nbytes`
-// contiguous bytes in each of them, at `base + id * stride`. A launch copies every plane's piece of every pair of
-// blocks, cut into chunks: one work item is one chunk, and a CTA copies one item at a time.
+// A store is a number of planes (say: K of layer 0, V of layer 0, K of layer 1, ...); a block has one
+// piece of `nbytes` contiguous bytes in each of them, at `base + id * stride`. A launch copies every
+// plane's piece of every pair of blocks, cut into chunks: one work item is one chunk, and a CTA copies
+// one item at a time.
 //
-// The source is compiled twice: by NVRTC (cuda/build_fatbin.py; no headers there) and, with KVPOOL_EMULATE, as plain
-// C++17 by the tests' fake driver, which runs the threads one after the other: no barriers and no shared memory here.
+// The source is compiled twice: by NVRTC (cuda/build_fatbin.py; no headers there) and, with
+// KVPOOL_EMULATE, as plain C++17 by the tests' fake driver, which runs the threads one after the other:
+// no barriers and no shared memory here.
 #ifdef __CUDACC_RTC__
 typedef unsigned char uint8_t;
 typedef int int32_t;
@@ -20,8 +23,9 @@ typedef unsigned long long uint64_t;
 #endif
 
 #ifdef KVPOOL_EMULATE
-// The harness may define KVPOOL_RESOLVE(address, bytes, alignment, writes) before it includes this file: it gets every
-// range of memory that a thread is about to touch and returns where the range lies for the CPU.
+// The harness may define KVPOOL_RESOLVE(address, bytes, alignment, writes) before it includes this
+// file: it gets every range of memory that a thread is about to touch and returns where the range lies
+// for the CPU.
 #ifndef KVPOOL_RESOLVE
 #define KVPOOL_RESOLVE(address, bytes, alignment, writes) ((void)(bytes), (void*)(address))
 #endif
@@ -77,10 +81,11 @@ struct alignas(16) Bytes16 {
   uint32_t x, y, z, w;
 };
 
-// Loads and stores. A copied byte is never read again by this kernel: the 16-byte accesses, which cover whole sectors,
-// leave L1 first. Narrow accesses of misaligned pieces share sectors with their neighbours, so those keep it.
-// The assembly is volatile with a memory clobber: source and destination may be the same memory (a pair (i, i)), so the
-// compiler may neither move a load across a store nor turn it into one through the non-coherent cache.
+// Loads and stores. A copied byte is never read again by this kernel: the 16-byte accesses, which cover
+// whole sectors, leave L1 first. Narrow accesses of misaligned pieces share sectors with their
+// neighbours, so those keep it. The assembly is volatile with a memory clobber: source and destination
+// may be the same memory (a pair (i, i)), so the compiler may neither move a load across a store nor
+// turn it into one through the non-coherent cache.
 #ifdef KVPOOL_EMULATE
 template <typename T>
 static inline T load(const T* from) {
@@ -140,9 +145,10 @@ __device__ __forceinline__ T* writable(uint64_t address, uint32_t count) {
   return (T*)KVPOOL_RESOLVE(address, (uint64_t)count * sizeof(T), alignof(T), true);
 }
 
-// Copies `count` elements with the threads of this CTA, whole warps. A warp takes UNROLL rows of 32 elements that follow
-// one another: a thread has one address, and constant distances from it. Each has its loads under way before its first
-// store, also at the end of a chunk: a piece of a few KiB is nothing but end.
+// Copies `count` elements with the threads of this CTA, whole warps. A warp takes UNROLL rows of 32
+// elements that follow one another: a thread has one address, and constant distances from it. Each has
+// its loads under way before its first store, also at the end of a chunk: a piece of a few KiB is
+// nothing but end.
 template <typename T, uint32_t UNROLL>
 __device__ __forceinline__ void copy_chunk(uint64_t src, uint64_t dst, uint32_t count) {
   constexpr uint32_t WARP = 32;
@@ -163,7 +169,8 @@ __device__ __forceinline__ void copy_chunk(uint64_t src, uint64_t dst, uint32_t 
   }
 }
 
-// The ids of pair `index`; false when it is not to be copied. `reports`: this thread is the one that tells the host.
+// The ids of pair `index`; false when it is not to be copied. `reports`: this thread is the one that
+// tells the host.
 __device__ __forceinline__ bool find_pair(const Params& params, uint32_t index, bool reports, int64_t& src,
                                           int64_t& dst) {
   if (params.device_pairs != 0) {
@@ -185,9 +192,10 @@ __device__ __forceinline__ Plane load_plane(uint64_t planes, uint32_t index) {
   return {load(plane), (int64_t)load(plane + 1)};
 }
 
-// The way of a CTA through the work items, from its own index on in steps of the grid. Items count through the chunks
-// of a piece first, then the planes, then the pairs. The position is kept as three digits and the step is added digit
-// by digit, with carries: a division per item would cost more than the copy of a small piece.
+// The way of a CTA through the work items, from its own index on in steps of the grid. Items count
+// through the chunks of a piece first, then the planes, then the pairs. The position is kept as three
+// digits and the step is added digit by digit, with carries: a division per item would cost more than
+// the copy of a small piece.
 struct Item {
   uint32_t pair, plane, chunk;
 };
@@ -228,8 +236,9 @@ __device__ __forceinline__ void copy_blocks(const Params& params) {
   }
 }
 
-// The launcher takes the widest access that divides the base and stride of every plane and the bytes of a piece.
-// 512 threads at most: that leaves 128 registers to each, and nothing is spilled (build_fatbin.py makes sure).
+// The launcher takes the widest access that divides the base and stride of every plane and the bytes of
+// a piece. 512 threads at most: that leaves 128 registers to each, and nothing is spilled
+// (build_fatbin.py makes sure).
 extern "C" {
 __global__ void __launch_bounds__(512) kvpool_copy_16(const __grid_constant__ Params params) {
   copy_blocks<Bytes16, 4>(params);

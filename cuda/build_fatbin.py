@@ -1,15 +1,19 @@
-"""Builds ``block_copy.fatbin`` from ``block_copy.cu``: code for every GPU since Turing, and PTX for those to come.
+"""Builds ``block_copy.fatbin`` from ``block_copy.cu``: code for every GPU since Turing, and PTX for
+those to come.
 
-It takes NVRTC and nvFatbin, two wheels from PyPI, and nothing else: no nvcc, no host compiler, no GPU, no driver::
+It takes NVRTC and nvFatbin, two wheels from PyPI, and nothing else: no nvcc, no host compiler, no GPU,
+no driver::
 
     pip install --no-deps nvidia-cuda-nvrtc-cu12==12.8.93 nvidia-nvfatbin-cu12==12.8.90
     python cuda/build_fatbin.py
 
-The fat binary is committed, so that nobody needs those wheels to build kvpool. The same source and the same versions
-give the same bytes: ``--check`` builds again and compares. ``--check-hashes`` needs no wheels: it compares the files
-with ``block_copy.fatbin.sha256`` (``sha256sum --check`` reads that, too), and so sees a source changed without a build.
+The fat binary is committed, so that nobody needs those wheels to build kvpool. The same source and the
+same versions give the same bytes: ``--check`` builds again and compares. ``--check-hashes`` needs no
+wheels: it compares the files with ``block_copy.fatbin.sha256`` (``sha256sum --check`` reads that, too),
+and so sees a source changed without a build.
 
-12.8 and not 13: what it makes for GPUs up to Hopper should load with every driver since R525, that of 13 needs R580.
+12.8 and not 13: what it makes for GPUs up to Hopper should load with every driver since R525, that of
+13 needs R580.
 """
 
 from __future__ import annotations
@@ -37,7 +41,8 @@ NVFATBIN = ("nvidia-nvfatbin-cu12", "12.8.90", "libnvfatbin.so.12")
 INSTALL = f"pip install --no-deps {NVRTC[0]}=={NVRTC[1]} {NVFATBIN[0]}=={NVFATBIN[1]}"
 TOOL_VERSION = (12, 8)
 
-#: A cubin runs on GPUs of its major version and of its minor or a later one: 86 and 89 only run faster with their own.
+# : A cubin runs on GPUs of its major version and of its minor or a later one: 86 and 89 only run faster
+# with their own.
 CUBINS = ("75", "80", "86", "89", "90", "100", "120")
 #: Compiled by the driver where no cubin fits.
 PTX = "75"
@@ -92,7 +97,8 @@ class Built(NamedTuple):
 def load_library(wheel: str, version: str, name: str) -> ctypes.CDLL:
     """Load a library out of an installed wheel, by the wheel's own list of files.
 
-    Looking through site-packages, or asking the loader, could find the libraries of another CUDA that torch brought.
+    Looking through site-packages, or asking the loader, could find the libraries of another CUDA that
+    torch brought.
     """
     try:
         distribution = metadata.distribution(wheel)
@@ -165,7 +171,9 @@ class Bundle:
         self._handle = ctypes.c_void_p()
         options = (ctypes.c_char_p * len(_FATBIN_OPTIONS))(*(option.encode() for option in _FATBIN_OPTIONS))
         count = ctypes.c_size_t(len(_FATBIN_OPTIONS))
-        self._check("nvFatbinCreate", self._library.nvFatbinCreate(ctypes.byref(self._handle), options, count))
+        self._check(
+            "nvFatbinCreate", self._library.nvFatbinCreate(ctypes.byref(self._handle), options, count)
+        )
 
     def add_cubin(self, data: bytes, version: str) -> None:
         """Add machine code for GPUs of a version, say ``90``."""
@@ -206,7 +214,9 @@ def parse_usage(log: str) -> list[KernelUsage]:
 def check_usage(architecture: str, usage: Sequence[KernelUsage], log: str) -> None:
     """Raise if a kernel is missing or keeps anything in local memory."""
     if {one.name for one in usage} != KERNELS or len(usage) != len(KERNELS):
-        raise CompileError(f"{architecture}: the log does not list the kernels {', '.join(sorted(KERNELS))}:\n{log}")
+        raise CompileError(
+            f"{architecture}: the log does not list the kernels {', '.join(sorted(KERNELS))}:\n{log}"
+        )
     for one in usage:
         if one.stack_bytes or one.spilled_bytes:
             spilled = f"{one.stack_bytes} bytes of stack, {one.spilled_bytes} bytes spilled"
@@ -237,15 +247,14 @@ def build(source: bytes) -> Built:
 def hash_lines(source: bytes, fatbin: bytes) -> str:
     """What ``sha256sum block_copy.fatbin block_copy.cu`` prints."""
     return "".join(
-        f"{hashlib.sha256(data).hexdigest()}  {path.name}\n" for path, data in ((FATBIN, fatbin), (SOURCE, source))
+        f"{hashlib.sha256(data).hexdigest()}  {path.name}\n"
+        for path, data in ((FATBIN, fatbin), (SOURCE, source))
     )
 
 
 def check_hashes(source: bytes, fatbin: bytes) -> None:
     """Raise unless the source and the fat binary are those that the last build saw and wrote."""
-    again = (
-        f"Run `python cuda/{Path(__file__).name}` and commit {SOURCE.name}, {FATBIN.name} and {HASHES.name} together."
-    )
+    again = f"Run `python cuda/{Path(__file__).name}` and commit {SOURCE.name}, {FATBIN.name} and {HASHES.name} together."
     try:
         written = HASHES.read_text(encoding="ascii").splitlines()
     except (FileNotFoundError, UnicodeDecodeError) as error:

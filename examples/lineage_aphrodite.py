@@ -1,4 +1,6 @@
-"""Aphrodite's prefix-caching allocator (ancestor 002): reuse, promotion onto a cached block, copy on write."""
+"""Aphrodite's prefix-caching allocator (ancestor 002): reuse, promotion onto a cached block, copy on
+write.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""vLLM v0's prefix-caching allocator (ancestor 004): reuse, copy on write, and an abort that leaves nothing."""
+"""vLLM v0's prefix-caching allocator (ancestor 004): reuse, copy on write, and an abort that leaves
+nothing.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +30,14 @@ def main() -> None:
     allocator.mark_blocks_as_computed([])  # the step has run: what was filled is cached
     fork = allocator.fork(tail)
     fork[-1].append_token_ids([10])  # the tail is shared: this one gets a copy
-    print("first:", ids([*table, tail]), "its fork:", ids(fork), "copies to make:", allocator.clear_copy_on_writes())
+    print(
+        "first:",
+        ids([*table, tail]),
+        "its fork:",
+        ids(fork),
+        "copies to make:",
+        allocator.clear_copy_on_writes(),
+    )
 
     for block in [*table, tail, *fork]:
         allocator.free(block)
@@ -45,7 +54,9 @@ def main() -> None:
         "found after the abort:",
         len(allocator.find_cached_blocks_prefix(hashes)),
     )
-    print(f"hit rate: {allocator.get_prefix_cache_hit_rate():.2f}, free: {allocator.get_num_free_blocks()} of 8")
+    print(
+        f"hit rate: {allocator.get_prefix_cache_hit_rate():.2f}, free: {allocator.get_num_free_blocks()} of 8"
+    )
 
 
 if __name__ == "__main__":

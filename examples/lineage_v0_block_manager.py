@@ -1,4 +1,6 @@
-"""vLLM v0's block manager over kvpool: a prompt that two sequences share, a copy on write, a swap out and back."""
+"""vLLM v0's block manager over kvpool: a prompt that two sequences share, a copy on write, a swap out
+and back.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +13,9 @@ from kvpool.lineage.v0.block_manager_util import SequenceStatus
 
 def sequence(seq_id: int, tokens: list[int]) -> Any:
     """What an engine has: any class with these names will do."""
-    return SimpleNamespace(seq_id=seq_id, tokens=tokens, status=SequenceStatus.WAITING, get_token_ids=lambda: tokens)
+    return SimpleNamespace(
+        seq_id=seq_id, tokens=tokens, status=SequenceStatus.WAITING, get_token_ids=lambda: tokens
+    )
 
 
 manager = SelfAttnBlockSpaceManager(block_size=4, num_gpu_blocks=8, num_cpu_blocks=8, enable_caching=True)

@@ -72,14 +72,19 @@ KINDS: Final = {name: kind for kind, names in _NAMES.items() for name in names.s
 #: Of one call alone, with what is special about it.
 ALONE: Final[dict[str, Kind]] = {
     **dict.fromkeys(("CacheManager.admit.request_id", "Step.admit.request_id"), kinds.new_request),
-    **dict.fromkeys(("CacheManager.admit.retention", "Step.admit.retention"), ranges("retention", kvpool.Retention())),
-    **dict.fromkeys(("CacheManager.commit_batch.computed_tokens", "CacheManager.truncate_batch.num_tokens"), COUNTS),
+    **dict.fromkeys(
+        ("CacheManager.admit.retention", "Step.admit.retention"), ranges("retention", kvpool.Retention())
+    ),
+    **dict.fromkeys(
+        ("CacheManager.commit_batch.computed_tokens", "CacheManager.truncate_batch.num_tokens"), COUNTS
+    ),
     "CacheManager.append_ragged.out": kinds.rows_out,
     "CacheManager.release_batch.output_tokens": sequence(kinds.count),
     # Any block may be looked at, and a match is compared when it is acquired.
     **dict.fromkeys(("BlockPool.ref_counts.block_ids", "BlockPool.states.block_ids"), kinds.own_blocks),
     **dict.fromkeys(
-        ("Match.block_ids", "TieredPool.begin_swap.block_ids", "TieredPool.fit_swap.block_ids"), kinds.any_blocks
+        ("Match.block_ids", "TieredPool.begin_swap.block_ids", "TieredPool.fit_swap.block_ids"),
+        kinds.any_blocks,
     ),
     # A block that is absent is removed already.
     **dict.fromkeys(("LruEvictor.remove.block_id", "PrefixIndex.remove.block_id"), kinds.block),
@@ -99,10 +104,13 @@ ALONE: Final[dict[str, Kind]] = {
     ),
     **dict.fromkeys(("GroupSpec.window", "GroupSpec.chunk"), kinds.integer),
     "ExtraKeys.tenant": kinds.text,
-    **dict.fromkeys(("AdvisorConfig.seed", "Trace.generate.seed", "References.lru_with_hints.seed"), kinds.count),
+    **dict.fromkeys(
+        ("AdvisorConfig.seed", "Trace.generate.seed", "References.lru_with_hints.seed"), kinds.count
+    ),
     "TieredPool.num_blocks": sequence(kinds.count),
     **dict.fromkeys(
-        (f"TransferEngine.{name}" for name in ("copy.src", "copy.dst", "submit.src", "submit.dst")), kinds.instance
+        (f"TransferEngine.{name}" for name in ("copy.src", "copy.dst", "submit.src", "submit.dst")),
+        kinds.instance,
     ),
     "References.blocks": choice("all", "full"),
     "HitCurve.worth.gib": sequence(kinds.amount),

@@ -1,6 +1,7 @@
 """Hypothesis profiles, and fixtures.
 
-``fast`` for every run, ``slow`` for ``make test-slow``: HYPOTHESIS_PROFILE=slow; KVPOOL_EXAMPLES=n sets its examples.
+``fast`` for every run, ``slow`` for ``make test-slow``: HYPOTHESIS_PROFILE=slow; KVPOOL_EXAMPLES=n sets
+its examples.
 """
 
 from __future__ import annotations

@@ -1,10 +1,12 @@
 """The examples of a page in Markdown, and running them as a reader would.
 
-- A ``python`` block is run, after those before it on the page. A ``text`` block right behind it is what it prints.
-- A ``console`` block is a session: lines that begin with ``$`` are commands, the lines below each what it prints. They
-  are run in a folder of the page's own. ``kvpool`` is run in this process; of any other command, nothing.
-- An ``sh`` block is not run, for it needs a server, a disk or an engine: its ``kvpool`` lines must parse, its ``make``
-  targets must exist.
+- A ``python`` block is run, after those before it on the page. A ``text`` block right behind it is what
+  it prints.
+- A ``console`` block is a session: lines that begin with ``$`` are commands, the lines below each what
+  it prints. They are run in a folder of the page's own. ``kvpool`` is run in this process; of any other
+  command, nothing.
+- An ``sh`` block is not run, for it needs a server, a disk or an engine: its ``kvpool`` lines must
+  parse, its ``make`` targets must exist.
 - In what is printed, a line of ``...`` stands for any lines, and ``...`` in a line for anything in it.
 - ``<!-- run by tests/name.py -->`` before a block says who runs it instead.
 """
@@ -29,7 +31,8 @@ if TYPE_CHECKING:
 
 ROOT: Final = Path(__file__).resolve().parents[1]
 _FENCE: Final = re.compile(
-    r"^(?P<note><!-- run by (?P<by>\S+) -->\n+)?^```(?P<language>\w*)\n(?P<code>.*?)^```$", re.MULTILINE | re.DOTALL
+    r"^(?P<note><!-- run by (?P<by>\S+) -->\n+)?^```(?P<language>\w*)\n(?P<code>.*?)^```$",
+    re.MULTILINE | re.DOTALL,
 )
 
 
@@ -70,7 +73,9 @@ def examples(page: Path) -> list[Example]:
 
 
 def matches(printed: str, wanted: str) -> bool:
-    """Whether it is what was said. Neither ends of lines and of the text count, nor how many spaces are in a row."""
+    """Whether it is what was said. Neither ends of lines and of the text count, nor how many spaces are
+    in a row.
+    """
 
     def lines(text: str) -> str:
         return "\n".join(re.sub(" +", " ", line.rstrip()) for line in text.strip("\n").split("\n"))
@@ -161,7 +166,9 @@ def parse_command(line: str) -> None:
     elif words[0] == "make":
         makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
         for target in [word for word in words[1:] if "=" not in word and not word.startswith("-")]:
-            assert re.search(rf"^[^\n#:]*\b{re.escape(target)}\b[^\n:]*:", makefile, re.MULTILINE), f"no make {target}"
+            assert re.search(rf"^[^\n#:]*\b{re.escape(target)}\b[^\n:]*:", makefile, re.MULTILINE), (
+                f"no make {target}"
+            )
 
 
 def _parse_below(command: Any, context: Any, words: list[str]) -> None:

@@ -1,4 +1,6 @@
-"""A server for one answer that does not end: it sends bytes, one after the other, until its client has gone."""
+"""A server for one answer that does not end: it sends bytes, one after the other, until its client has
+gone.
+"""
 
 from __future__ import annotations
 

@@ -1,7 +1,8 @@
 """Every argument that is a sequence, a buffer or a count, with values that lie about their size.
 
-test_hostile.py runs this file as a program. The program makes the calls from a given number on, under a memory limit.
-It writes a line of JSON before and after each call, so a missing line shows which call ended the process.
+test_hostile.py runs this file as a program. The program makes the calls from a given number on, under a
+memory limit. It writes a line of JSON before and after each call, so a missing line shows which call
+ended the process.
 """
 
 from __future__ import annotations
@@ -143,11 +144,15 @@ MORE: dict[str, Entry] = {
     "store.probe": Entry(lambda w, s: w.objects.probe(s), b"k"),
     "store.touch": Entry(lambda w, s: w.objects.touch(s), b"k"),
     "from_tensors": Entry(lambda _, s: BlockStore.from_tensors(s), 1),
-    "from_tensors, dims": Entry(lambda w, s: BlockStore.from_tensors([w.tensor([4, 8], [8, 1])], block_dim=s), 0),
+    "from_tensors, dims": Entry(
+        lambda w, s: BlockStore.from_tensors([w.tensor([4, 8], [8, 1])], block_dim=s), 0
+    ),
     "from_tensors, shape": Entry(lambda w, s: BlockStore.from_tensors([w.tensor(s, [8, 1])]), 8),
     "from_tensors, strides": Entry(lambda w, s: BlockStore.from_tensors([w.tensor([4, 8], s)]), 1),
     "submit, row": Entry(lambda w, s: w.engine.submit(w.source, w.target, [s]), 1),
-    "copy_by_handle": Entry(lambda w, s: _core.transfer.copy_by_handle(w.source.handle, w.target.handle, s), (0, 1)),
+    "copy_by_handle": Entry(
+        lambda w, s: _core.transfer.copy_by_handle(w.source.handle, w.target.handle, s), (0, 1)
+    ),
     "vllm.find": Entry(lambda w, s: w.vllm.find(b"x" * 32, s), 0),
     "vllm.find_run": Entry(lambda w, s: w.vllm.find_run(s, HUGE, [0]), b"x" * 32),
     "vllm.find_window": Entry(lambda w, s: w.vllm.find_window(s, HUGE, [0], 2, 4, 4, 0), b"x" * 32),
@@ -167,7 +172,8 @@ MORE: dict[str, Entry] = {
     "VllmFeed.removed": Entry(lambda w, s: w.feed.removed(s), (b"x" * 36, False)),
     "VllmGroups, waiting": Entry(lambda w, s: _core.vllm.VllmGroups(w.vllm, [], waiting=s, **w.groups), 1),
     "VllmGroups, lookup": Entry(
-        lambda w, s: _core.vllm.VllmGroups(w.vllm, [GROUP], waiting=[], lookup=(4, s), **w.groups), ((0,), False, 4)
+        lambda w, s: _core.vllm.VllmGroups(w.vllm, [GROUP], waiting=[], lookup=(4, s), **w.groups),
+        ((0,), False, 4),
     ),
 }
 #: Counts of calls without a row, and counts within arguments of rows.
@@ -176,7 +182,9 @@ MORE_COUNTS: dict[str, Entry] = {
     "append_ragged, count computed": Entry(lambda w, n: w.manager.append_ragged(["run"], [1], computed=[n])),
     "append_ragged, offset": Entry(lambda w, n: w.manager.append_ragged(["run"], [1], [0, n])),
     "truncate_batch, length": Entry(lambda w, n: w.manager.truncate_batch(["run"], [n])),
-    "pool without journal": Entry(lambda _, n: kvpool.BlockPool(8, journal=kvpool.journal.Journal(ring_bytes=n))),
+    "pool without journal": Entry(
+        lambda _, n: kvpool.BlockPool(8, journal=kvpool.journal.Journal(ring_bytes=n))
+    ),
     "frame_bytes": Entry(
         lambda _, n: kvpool.BlockPool(8, journal=kvpool.journal.Journal(ring_bytes=2**62, frame_bytes=n))
     ),
@@ -184,7 +192,9 @@ MORE_COUNTS: dict[str, Entry] = {
     "tenants": Entry(lambda _, n: kvpool.BlockPool(8, advisor=kvpool.AdvisorConfig(max_tenants=n))),
     "pins": Entry(lambda _, n: kvpool.BlockPool(8, retention=kvpool.RetentionConfig(pin_budget=n))),
     "sampled_lru": Entry(lambda w, n: _core.sizing.sampled_lru(w.trace, max_blocks=n)),
-    "replay": Entry(lambda w, n: kvpool.traces.Replay(w.trace, mode="engine", max_running=n, step_tokens=n, threads=1)),
+    "replay": Entry(
+        lambda w, n: kvpool.traces.Replay(w.trace, mode="engine", max_running=n, step_tokens=n, threads=1)
+    ),
     "read_journal": Entry(lambda w, n: kvpool.journal.read_journal(w.pool.journal_image() or b"", count=n)),
     "vllm.allocate": Entry(lambda w, n: w.vllm.allocate(n)),
     "vllm.peek": Entry(lambda w, n: w.vllm.peek(n)),
@@ -231,7 +241,8 @@ FORMS: dict[str, Callable[[Any], object]] = {
     "mapping array": lambda _: np.broadcast_to(np.int64(1), (HUGE, 2)),
 }
 NUMBERS = {str(number): number for number in (2**31, HUGE, 2**63 - 1, 2**64 - 1, 2**127, 2**200)}
-#: One argument of each kind takes every form. The others take one: clippy refuses other ways to read a sequence.
+# : One argument of each kind takes every form. The others take one: clippy refuses other ways to read a
+# sequence.
 WHOLLY = {entry.kind: name for name, entry in reversed(FOUND.items())}
 CASES = [
     *[
@@ -249,7 +260,11 @@ def call(world: World, case: tuple[str, str, str]) -> object:
     if what == "count":
         return COUNTS[name].call(world, NUMBERS[form])
     run, item, _ = SEQUENCES[name]
-    item = {"block": world.vllm.blocks[1], "store": world.target}.get(item, item) if isinstance(item, str) else item
+    item = (
+        {"block": world.vllm.blocks[1], "store": world.target}.get(item, item)
+        if isinstance(item, str)
+        else item
+    )
     return run(world, FORMS[form](item))
 
 

@@ -18,8 +18,12 @@ TOKEN, TOKEN_TYPE, BLOCK = errors.TokenError, errors.TokenTypeError, errors.Inva
 #: Python's exceptions that the errors are, too.
 BUILTINS: Final[dict[Error, type[Exception]]] = {
     **dict.fromkeys((TYPE, TOKEN_TYPE, errors.MappingTypeError), TypeError),
-    **dict.fromkeys((VALUE, TOKEN, BLOCK, errors.HashingError, errors.MappingError, errors.LayoutError), ValueError),
-    **dict.fromkeys((errors.LayoutMismatchError, errors.DuplicateRequestError, errors.TimeBackwardsError), ValueError),
+    **dict.fromkeys(
+        (VALUE, TOKEN, BLOCK, errors.HashingError, errors.MappingError, errors.LayoutError), ValueError
+    ),
+    **dict.fromkeys(
+        (errors.LayoutMismatchError, errors.DuplicateRequestError, errors.TimeBackwardsError), ValueError
+    ),
     **dict.fromkeys((errors.RequestStateError, errors.StaleStepError, errors.BlocksInUseError), RuntimeError),
     **dict.fromkeys((errors.StaleMatchError, errors.StaleEpochError, errors.SwapError), RuntimeError),
     **dict.fromkeys((errors.NoRetentionError, errors.PayloadError), RuntimeError),
@@ -30,7 +34,8 @@ BUILTINS: Final[dict[Error, type[Exception]]] = {
 #: Half of a surrogate pair, as careless slicing of UTF-16 leaves it: text without a UTF-8 form.
 LONE: Final = "chat-\ud800"
 LONG: Final = "x" * 10_000_000
-#: Integers of more than 128 bits, and the number that the message contains. Python does not print the last one.
+# : Integers of more than 128 bits, and the number that the message contains. Python does not print the
+# last one.
 WIDE: Final = {2**127: "", -(2**127) - 1: "", 2**200: 2**200, 10**5000: ""}
 
 
@@ -51,7 +56,9 @@ Kind = Callable[[str, bool], Iterator[Wrong]]
 
 
 def others(name: str, *values: object, optional: bool = False, must: str = "") -> Iterator[Wrong]:
-    """Values of other types: the message names the argument and the class of the value, and says what it must be."""
+    """Values of other types: the message names the argument and the class of the value, and says what
+    it must be.
+    """
     for value in (*values, Strange(), 1j, *([] if optional else [None])):
         yield Wrong(value, TYPE, (name, type(value).__name__, must))
 
@@ -127,12 +134,36 @@ def numbers(label: str, error: Error, type_error: Error) -> Kind:
     """A list of ints from 0 to 2**32 - 1, or a buffer of them."""
 
     def kind(name: str, optional: bool) -> Iterator[Wrong]:
-        arrays = [np.zeros(2, dtype=kind) for kind in ("f4", "f8", "i1", "i2", "u2", "u8", "c8", "?", "O", "U1", ">i4")]
+        arrays = [
+            np.zeros(2, dtype=kind)
+            for kind in ("f4", "f8", "i1", "i2", "u2", "u8", "c8", "?", "O", "U1", ">i4")
+        ]
         arrays += [np.ones(shape, dtype=np.int32) for shape in ((1, 2), (1, 1, 1), ())]
-        plain: list[object] = [7, 1.5, "", "ab", b"ab", bytearray(b"ab"), memoryview(b"ab"), {1: 2}, Strange()]
+        plain: list[object] = [
+            7,
+            1.5,
+            "",
+            "ab",
+            b"ab",
+            bytearray(b"ab"),
+            memoryview(b"ab"),
+            {1: 2},
+            Strange(),
+        ]
         for value in (*plain, *arrays, array.array("h", [1]), *([] if optional else [None])):
             yield Wrong(value, type_error, (f"{label}s are", "int32"))
-        items: list[object] = [True, 1.0, "1", b"1", None, [1], (1,), np.bool_(True), np.float32(1), np.array([1])]
+        items: list[object] = [
+            True,
+            1.0,
+            "1",
+            b"1",
+            None,
+            [1],
+            (1,),
+            np.bool_(True),
+            np.float32(1),
+            np.array([1]),
+        ]
         for item in items:
             yield Wrong([item], type_error, (f"{label} at position 0", type(item).__name__))
         for number in (-1, -(2**63), 2**32, 2**64, 10**30, -(2**200)):
@@ -174,7 +205,9 @@ def held_blocks(name: str, optional: bool) -> Iterator[Wrong]:
 def request(name: str, optional: bool) -> Iterator[Wrong]:
     """The id of a request that there has to be."""
     for unknown in ("nobody", "", "1", 77, -1, 2**64 - 1):
-        yield Wrong(unknown, errors.UnknownRequestError, (f'"{unknown}"' if isinstance(unknown, str) else unknown,))
+        yield Wrong(
+            unknown, errors.UnknownRequestError, (f'"{unknown}"' if isinstance(unknown, str) else unknown,)
+        )
     yield Wrong(LONG, errors.UnknownRequestError, ("x" * 60, "10000000 characters"))
     yield from new_request(name, optional)
 
@@ -274,7 +307,19 @@ def stream(name: str, optional: bool) -> Iterator[Wrong]:
 
 
 def device(name: str, optional: bool) -> Iterator[Wrong]:
-    for value in ("", "meta", "CPU", "cpu:0", "cuda:", "cuda:x", "cuda:-1", "cuda:4294967296", "cuda0", " cpu", "xpu"):
+    for value in (
+        "",
+        "meta",
+        "CPU",
+        "cpu:0",
+        "cuda:",
+        "cuda:x",
+        "cuda:-1",
+        "cuda:4294967296",
+        "cuda0",
+        " cpu",
+        "xpu",
+    ):
         yield Wrong(value, VALUE, (f'device is "{value}"', "cpu, cuda or cuda:N"))
     yield from others(name, 0, b"cpu", 1.5, optional=optional)
 

@@ -1,7 +1,7 @@
 """Programs that end while a daemon thread runs Python code for a call of kvpool. test_exit.py runs them.
 
-The program named on the command line repeats its call in a daemon thread. The main thread ends as soon as the callback
-has run once.
+The program named on the command line repeats its call in a daemon thread. The main thread ends as soon
+as the callback has run once.
 """
 
 from __future__ import annotations
@@ -164,7 +164,13 @@ class Backend:
 
 
 NAMESPACE: dict[str, Any] = {"model": "m", "weights": "w", "kv_dtype": "bf16", "scales": "", "layouts": []}
-NAMESPACE |= {"block_size": 16, "layers": (0, 1), "heads": (0, 1), "hash_algorithm": "sha256", "hash_seed": b""}
+NAMESPACE |= {
+    "block_size": 16,
+    "layers": (0, 1),
+    "heads": (0, 1),
+    "hash_algorithm": "sha256",
+    "hash_seed": b"",
+}
 
 
 def over(method: str) -> Callable[[], object]:

@@ -10,7 +10,9 @@ if TYPE_CHECKING:
 
 
 def returning_sessions(turns: int = 4000) -> Iterator[tuple[int, int, bool]]:
-    """The turn, its session, and whether that returns: a quarter of the new ones do, once, 60 turns later or more."""
+    """The turn, its session, and whether that returns: a quarter of the new ones do, once, 60 turns
+    later or more.
+    """
     draw = random.Random(1)
     returns: dict[int, int] = {}
     for turn in range(turns):

@@ -51,7 +51,12 @@ def made_up(*, source: str = "conversation.jsonl", with_model: bool = True) -> S
 
     sizes = sorted({int(20 * (UNIQUE / 20) ** (step / 199)) for step in range(200)})
     points: list[CurvePoint] = [
-        {"blocks": size, "gib": gib(size), "block_hit_rate": curve(size), "token_hit_rate": curve(size) * 1.03}
+        {
+            "blocks": size,
+            "gib": gib(size),
+            "block_hit_rate": curve(size),
+            "token_hit_rate": curve(size) * 1.03,
+        }
         for size in sizes
     ]
     steps = (0, 16, 32, 64, 128, 256, 512, 1024)
@@ -75,7 +80,12 @@ def made_up(*, source: str = "conversation.jsonl", with_model: bool = True) -> S
         "capacities": capacities,
         "sample": None,
         "policies": [
-            {"name": name, "source": f"Made-up et al. 20{number:02}", "hits": hits(factor), "seconds": 0.25 * number}
+            {
+                "name": name,
+                "source": f"Made-up et al. 20{number:02}",
+                "hits": hits(factor),
+                "seconds": 0.25 * number,
+            }
             for number, (name, factor) in enumerate(POLICIES.items())
         ],
         "optimum": {"hits": hits(1.9)},

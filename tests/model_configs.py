@@ -35,7 +35,9 @@ def total(products: Sum) -> int:
     return sum(math.prod(one) for one in products)
 
 
-def kinds(layers: int, every: int, last: str = "full_attention", others: str = "sliding_attention") -> list[str]:
+def kinds(
+    layers: int, every: int, last: str = "full_attention", others: str = "sliding_attention"
+) -> list[str]:
     """``layer_types`` where each ``every``-th layer differs."""
     return [others if (at + 1) % every else last for at in range(layers)]
 

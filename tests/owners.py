@@ -1,6 +1,8 @@
-"""Every object that owns threads, with its calls. test_owners.py forks processes that have them, and ends others.
+"""Every object that owns threads, with its calls. test_owners.py forks processes that have them, and
+ends others.
 
-As a program it makes the object named on the command line, uses it in a daemon thread, and ends without closing it.
+As a program it makes the object named on the command line, uses it in a daemon thread, and ends without
+closing it.
 """
 
 from __future__ import annotations
@@ -22,7 +24,13 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 NAMESPACE: dict[str, Any] = {"model": "m", "weights": "w", "kv_dtype": "bf16", "scales": "", "layouts": []}
-NAMESPACE |= {"block_size": 16, "layers": (0, 1), "heads": (0, 1), "hash_algorithm": "sha256", "hash_seed": b""}
+NAMESPACE |= {
+    "block_size": 16,
+    "layers": (0, 1),
+    "heads": (0, 1),
+    "hash_algorithm": "sha256",
+    "hash_seed": b"",
+}
 
 
 class Owner(NamedTuple):
@@ -114,7 +122,9 @@ OWNERS = {
     "Store on a disk": Owner(
         STORES, lambda folder: opened(store.Disk(str(folder), 1 << 20, free_floor_bytes=0)), STORE
     ),
-    "Store in a folder": Owner(STORES, lambda folder: opened(store.SharedFolder(str(folder), 1 << 20)), STORE),
+    "Store in a folder": Owner(
+        STORES, lambda folder: opened(store.SharedFolder(str(folder), 1 << 20)), STORE
+    ),
     "Store over Python": Owner(STORES, lambda _: opened(store.Custom(Memory(), 1 << 20)), STORE),
     "TransferEngine": Owner(
         "rust/kvpool-transfer/src/engine/worker.rs",

@@ -39,7 +39,9 @@ def assert_all_blocks_are_back(engine: Engine) -> None:
 
 
 def textbook(model: Llama, ids: list[int]) -> Tensor:
-    """The model's formulas in float64: windows by a mask, the recurrence as one sum over all tokens before."""
+    """The model's formulas in float64: windows by a mask, the recurrence as one sum over all tokens
+    before.
+    """
     config: Any = model.config
     weights = model.weights
     kinds = getattr(config, "kinds", ("full",) * config.num_layers)
@@ -51,7 +53,9 @@ def textbook(model: Llama, ids: list[int]) -> Tensor:
 
     def rotated(x: Tensor) -> Tensor:
         pairs = torch.complex(*x.chunk(2, dim=-1))
-        speeds = config.rope_theta ** (-torch.arange(0, config.head_dim, 2, dtype=torch.float64) / config.head_dim)
+        speeds = config.rope_theta ** (
+            -torch.arange(0, config.head_dim, 2, dtype=torch.float64) / config.head_dim
+        )
         turned = pairs * torch.polar(torch.ones(1).double(), torch.outer(positions, speeds))[:, None]
         return torch.cat((turned.real, turned.imag), dim=-1)
 
@@ -113,6 +117,8 @@ def assert_paged_is_plain(model: Llama, block_size: int) -> None:
     for count in (1, 31, 40, 1, 1, 70, 6):
         positions = torch.arange(done, done + count)
         tables = [table.expand(count, -1) for table in shuffled[: groups * blocks].tensor_split(groups)]
-        rows.append(model.forward(Batch(torch.tensor(ids)[positions], positions, tables, torch.arange(count)), kv))
+        rows.append(
+            model.forward(Batch(torch.tensor(ids)[positions], positions, tables, torch.arange(count)), kv)
+        )
         done += count
     assert torch.equal(torch.cat(rows), model.forward_plain(ids))

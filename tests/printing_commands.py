@@ -75,7 +75,9 @@ def prepare(folder: Path) -> None:
     with store:
         fill(store, arena, range(3))
     for name, blocks in (("a", 900), ("b", 1200)):
-        code, text, error = run(f"replay {{}}/trace.jsonl --capacity-blocks {blocks} --json --no-progress", folder)
+        code, text, error = run(
+            f"replay {{}}/trace.jsonl --capacity-blocks {blocks} --json --no-progress", folder
+        )
         assert code == 0, error
         (folder / f"{name}.json").write_text(text)
 

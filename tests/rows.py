@@ -1,4 +1,6 @@
-"""One row for each call of the public classes that takes arguments: what it requires, with which it succeeds."""
+"""One row for each call of the public classes that takes arguments: what it requires, with which it
+succeeds.
+"""
 
 from __future__ import annotations
 
@@ -41,9 +43,9 @@ class Row(NamedTuple):
 class World:
     """The subjects of the calls.
 
-    Requests of the manager: "run" holds blocks 1 to 3, of which two are computed, "new" 4 and 5. "wait" is preempted,
-    "far" is swapped out, "loads" loads. In the pool, blocks 1 and 2 are active, 2 has two references, 3 is fenced until
-    step 5, 4 is cached-free.
+    Requests of the manager: "run" holds blocks 1 to 3, of which two are computed, "new" 4 and 5. "wait"
+    is preempted, "far" is swapped out, "loads" loads. In the pool, blocks 1 and 2 are active, 2 has two
+    references, 3 is fenced until step 5, 4 is cached-free.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -98,7 +100,9 @@ class World:
         self.folder = folder
         self.memory = np.zeros((2, 64), dtype=np.uint8)
         regions = [[(one.ctypes.data, 8, 8)] for one in self.memory]
-        self.source, self.target = (BlockStore.from_regions(one, 8, keep_alive=self.memory) for one in regions)
+        self.source, self.target = (
+            BlockStore.from_regions(one, 8, keep_alive=self.memory) for one in regions
+        )
         self.engine = TransferEngine(threads=1)
         self.transfer = self.engine.submit(self.source, self.target, [])
         self.transfer.wait()
@@ -199,7 +203,10 @@ def rows(w: World) -> dict[str, Row]:
         row(p.drop_cached, block_ids=[4]),
         row(p.end_fence, ticket=w.fence),
         row(p.evict, n=1),
-        *(row(look, block_id=1) for look in (p.hash_of, p.is_computed, p.is_registered, p.num_holders, p.ref_count)),
+        *(
+            row(look, block_id=1)
+            for look in (p.hash_of, p.is_computed, p.is_registered, p.num_holders, p.ref_count)
+        ),
         row(p.lookup, chain=w.chain),
         row(p.mark_accessed, block_ids=[1], time=1.0),
         row(p.mark_computed, block_ids=[4]),
@@ -285,7 +292,10 @@ def settings(w: World) -> list[Row]:
     return [
         *(row(made, num_blocks=9) for made in (kvpool.CacheManager, kvpool.BlockPool, parts.PrefixIndex)),
         *(row(made, num_blocks=9) for made in (parts.BlockAllocator, parts.FreeBlockList, parts.LruEvictor)),
-        *(row(made) for made in (kvpool.BlockHasher, kvpool.ExtraKeys, kvpool.Retention, kvpool.RetentionConfig)),
+        *(
+            row(made)
+            for made in (kvpool.BlockHasher, kvpool.ExtraKeys, kvpool.Retention, kvpool.RetentionConfig)
+        ),
         *(row(made) for made in (kvpool.AdvisorConfig, kvpool.ExplainConfig, TransferEngine)),
         row(journal.Journal, ring_bytes=1 << 18),
         row(kvpool.TieredPool, num_blocks=[9, 9]),

@@ -1,7 +1,7 @@
 """A large state machine in shares, each a run of its own.
 
-A run of Hypothesis keeps all that it has drawn, in one process: 7,500 histories of the pool take more than 6 GB. Shares
-draw as many in all, side by side, and give back their memory at the end of each.
+A run of Hypothesis keeps all that it has drawn, in one process: 7,500 histories of the pool take more
+than 6 GB. Shares draw as many in all, side by side, and give back their memory at the end of each.
 """
 
 from __future__ import annotations

@@ -43,13 +43,18 @@ def binary(*names: str) -> str:
 @contextlib.contextmanager
 def running(command: list[str], answers: object, folder: Path) -> Iterator[subprocess.Popen[bytes]]:
     """A process, from the moment on when it answers."""
-    with (folder / "log").open("wb") as log, subprocess.Popen(command, stdout=log, stderr=log, cwd=folder) as process:
+    with (
+        (folder / "log").open("wb") as log,
+        subprocess.Popen(command, stdout=log, stderr=log, cwd=folder) as process,
+    ):
         try:
             end = time.monotonic() + AGES
             while not answers():  # type: ignore[operator]
                 if process.poll() is not None or time.monotonic() > end:
                     said = (folder / "log").read_text(errors="replace")[-2000:]
-                    raise AssertionError(f"{command[0]} does not answer, and ended with {process.poll()}: {said}")
+                    raise AssertionError(
+                        f"{command[0]} does not answer, and ended with {process.poll()}: {said}"
+                    )
             yield process
         finally:
             process.kill()
@@ -71,6 +76,14 @@ def connects(address: str | tuple[str, int]) -> bool:
 def redis_server(folder: Path, *settings: str) -> Iterator[Path]:
     """A Redis server, by its socket."""
     path = folder / "redis"
-    command = [binary("redis-server", "valkey-server"), "--port", "0", "--save", "", "--unixsocket", str(path)]
+    command = [
+        binary("redis-server", "valkey-server"),
+        "--port",
+        "0",
+        "--save",
+        "",
+        "--unixsocket",
+        str(path),
+    ]
     with running([*command, *settings], lambda: connects(str(path)), folder):
         yield path

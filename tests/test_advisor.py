@@ -1,4 +1,6 @@
-"""The advisor through Python: what it says against models made straight from the definitions, settings, docs."""
+"""The advisor through Python: what it says against models made straight from the definitions, settings,
+docs.
+"""
 
 from __future__ import annotations
 
@@ -30,7 +32,8 @@ POLICIES = [name for name in kvpool.policies.eviction_policies() if name != "las
 EIGHTHS = (1, 2, 4, 6, 8, 12, 16, 24, 32, 48, 64)
 HASHER = kvpool.BlockHasher(block_size=1)
 
-# ------------------------------------------------------------------------------------------------- reference models
+# -------------------------------------------------------------------------------------------------
+# reference models
 
 
 def prefix_hits(cached: Sequence[tuple[int, ...]], prompt: tuple[int, ...]) -> int:
@@ -65,7 +68,8 @@ def windowed(counts: Iterable[tuple[int, tuple[float, ...]]], window: int) -> tu
     return sums or ()
 
 
-# ----------------------------------------------------------------------------------------------------- the stream
+# -----------------------------------------------------------------------------------------------------
+# the stream
 
 
 def chain_of(prompt: tuple[int, ...]) -> HashChain:
@@ -92,7 +96,8 @@ def streams(draw: st.DrawFn) -> list[tuple[int, tuple[int, ...]]]:
     return draw(st.lists(st.tuples(st.integers(0, 2), st.sampled_from(known)), min_size=1, max_size=40))
 
 
-# S3-FIFO's ghost cache evicted once more than there was to evict, and so aged the blocks that the request held.
+# S3-FIFO's ghost cache evicted once more than there was to evict, and so aged the blocks that the
+# request held.
 AGED = [(0, prompt) for prompt in [(0,) * 4, (0,) * 4, (2,), (0,) * 4, (2,), (1,), (0,) * 4]]
 
 
@@ -106,7 +111,9 @@ def rates(curve: Sequence[AdvicePoint]) -> list[float]:
 def test_a_sample_of_everything_is_what_models_say(
     stream: list[tuple[int, tuple[int, ...]]], capacity: int, window: int | None
 ) -> None:
-    """Curves against LRU in a list, ghosts against a pool that runs the policy, tenants against their own requests."""
+    """Curves against LRU in a list, ghosts against a pool that runs the policy, tenants against their
+    own requests.
+    """
     config = AdvisorConfig(policies=POLICIES, window=window)
     pool = BlockPool(capacity + 1, 1, advisor=config)
     own = [serve(pool, prompt, tenant) for tenant, prompt in stream]
@@ -175,7 +182,8 @@ def test_one_in_so_many_is_near() -> None:
     assert advice["policies"][0]["block_hit_rate"] == pytest.approx(advice["block_hit_rate"], abs=0.04)
 
 
-# --------------------------------------------------------------------------------------------------- what counts
+# ---------------------------------------------------------------------------------------------------
+# what counts
 
 
 def test_a_refused_request_counts_once_it_is_admitted() -> None:
@@ -241,7 +249,12 @@ def test_what_empties_the_pool_empties_the_estimators(empty: Callable[[CacheMana
     advice = manager.advice()
     assert advice is not None
     third = pytest.approx(1 / 3)
-    assert advice["block_hit_rate"] == advice["policies"][0]["block_hit_rate"] == rates(advice["curve"])[-1] == third
+    assert (
+        advice["block_hit_rate"]
+        == advice["policies"][0]["block_hit_rate"]
+        == rates(advice["curve"])[-1]
+        == third
+    )
 
 
 def test_a_resize_makes_the_curve_of_the_new_size() -> None:
@@ -254,7 +267,8 @@ def test_a_resize_makes_the_curve_of_the_new_size() -> None:
     assert [ghost["references"] for ghost in advice["policies"]] == [0] * len(POLICIES)
 
 
-# ------------------------------------------------------------------------------------------------------- memory
+# -------------------------------------------------------------------------------------------------------
+# memory
 
 
 @pytest.mark.parametrize("num_blocks", [2, 1000, 1 << 20])
@@ -275,14 +289,17 @@ def test_memory_follows_the_sample() -> None:
         assert advice is not None
         return advice["memory_bytes"]
 
-    small, large = (bytes_of(max_sampled_blocks=most, max_tenants=0, policies=[]) for most in (1 << 12, 1 << 16))
+    small, large = (
+        bytes_of(max_sampled_blocks=most, max_tenants=0, policies=[]) for most in (1 << 12, 1 << 16)
+    )
     # What docs/advisor.md states per sampled block.
     assert (large - small) / ((1 << 16) - (1 << 12)) == pytest.approx(54, abs=1)
     assert bytes_of(policies=[]) < bytes_of(policies=["lru"]) < bytes_of()
     assert bytes_of(max_tenants=0) < bytes_of(max_tenants=1) < bytes_of(max_tenants=100)
 
 
-# ------------------------------------------------------------------------------------------------------ settings
+# ------------------------------------------------------------------------------------------------------
+# settings
 
 
 @pytest.mark.parametrize(
@@ -298,7 +315,10 @@ def test_memory_follows_the_sample() -> None:
         ({"seed": -1}, "seed is -1"),
         ({"policies": ["mru"]}, rf"mru.*{', '.join(kvpool.policies.eviction_policies())}"),
         ({"policies": ["lru", "arc", "lru"]}, "policies is lru twice: must be each policy once"),
-        ({"policies": ["last-accessed"]}, "policies is last-accessed: must be policies that need no access times"),
+        (
+            {"policies": ["last-accessed"]},
+            "policies is last-accessed: must be policies that need no access times",
+        ),
     ],
 )
 def test_a_setting_out_of_range_is_named(settings_: dict[str, Any], message: str) -> None:
@@ -319,7 +339,9 @@ def test_what_is_no_setting_is_a_type_error() -> None:
 
 
 def test_settings_are_values() -> None:
-    config = AdvisorConfig(max_sampled_blocks=128, sample_every=3, policies=("arc",), max_tenants=2, window=9, seed=7)
+    config = AdvisorConfig(
+        max_sampled_blocks=128, sample_every=3, policies=("arc",), max_tenants=2, window=9, seed=7
+    )
     for one in (config, AdvisorConfig()):
         assert eval(repr(one), vars(kvpool)) == one
     assert config != AdvisorConfig()
@@ -333,7 +355,11 @@ def test_settings_are_values() -> None:
 
 def test_true_is_the_default_and_without_one_there_is_no_advice() -> None:
     for advisor in (True, AdvisorConfig()):
-        assert BlockPool(8, advisor=advisor).advice() == BlockPool(8, advisor=AdvisorConfig()).advice() is not None
+        assert (
+            BlockPool(8, advisor=advisor).advice()
+            == BlockPool(8, advisor=AdvisorConfig()).advice()
+            is not None
+        )
         assert CacheManager(8, advisor=advisor).advice() is not None
     for none in (None, False):
         assert BlockPool(8, advisor=none).advice() is None
@@ -341,7 +367,8 @@ def test_true_is_the_default_and_without_one_there_is_no_advice() -> None:
     assert serve(BlockPool(8, 1), (1, 2), tenant=3) == 0  # a tenant without an advisor is nobody's business
 
 
-# ------------------------------------------------------------------------------------------------------ the docs
+# ------------------------------------------------------------------------------------------------------
+# the docs
 
 DOCS = (Path(__file__).resolve().parent.parent / "docs" / "advisor.md").read_text(encoding="utf-8")
 EXAMPLES = re.findall(r"```python\n(.*?)```", DOCS, flags=re.DOTALL)

@@ -1,4 +1,6 @@
-"""A refused batch does nothing; rows that share a block copy it once. More: `operations/all_or_nothing.rs`."""
+"""A refused batch does nothing; rows that share a block copy it once. More:
+`operations/all_or_nothing.rs`.
+"""
 
 from __future__ import annotations
 

@@ -80,7 +80,17 @@ KINDS: dict[str, Callable[[list[int]], Any]] = {
     "tensor int32": lambda values: Tensor(np.array(values, dtype=np.int32)),
     "tensor int64": lambda values: Tensor(np.array(values, dtype=np.int64)),
 }
-UNSIGNED_KINDS = ["list", "tuple", "index", "array I", "array l", "array q", "uint32", "int64", "tensor int64"]
+UNSIGNED_KINDS = [
+    "list",
+    "tuple",
+    "index",
+    "array I",
+    "array l",
+    "array q",
+    "uint32",
+    "int64",
+    "tensor int64",
+]
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -116,9 +126,9 @@ def test_unsigned_arrays_are_taken_if_they_have_32_bits(code: str) -> None:
 
 def test_a_tensor_lends_its_memory_once() -> None:
     tensor = Tensor(np.arange(16, dtype=np.int64))
-    assert kvpool.BlockHasher(block_size=4).hash_tokens(tensor) == kvpool.BlockHasher(block_size=4).hash_tokens(
-        range(16)
-    )
+    assert kvpool.BlockHasher(block_size=4).hash_tokens(tensor) == kvpool.BlockHasher(
+        block_size=4
+    ).hash_tokens(range(16))
     assert tensor.lent == 1
 
 
@@ -197,7 +207,9 @@ def test_rows_and_counts_of_every_kind(kind: str) -> None:
     for name in (1, 2, 3):
         manager.admit(name, range(4 * name, 4 * name + 5))
     names, tokens, offsets = [1, 2, 3], make([7, 8, 9, 7, 8, 9, 7]), make([0, 3, 3, 7])
-    changes = manager.append_ragged(names, tokens, offsets, computed=make([7, 5, 0]), covered=make([8, 12, 13]))
+    changes = manager.append_ragged(
+        names, tokens, offsets, computed=make([7, 5, 0]), covered=make([8, 12, 13])
+    )
     assert changes == ([1, 2, 2], [2, 2, 3], [7, 8, 9])
     assert [(manager.request(name).tokens, manager.request(name).computed_tokens) for name in names] == [
         (8, 7),
@@ -254,7 +266,9 @@ def test_rows_of_one_table_are_filled_in_place() -> None:
     tables = np.zeros((4, 8), dtype=np.int32)
     for row in range(4):
         manager.admit(row, range(4 * row + 1), out=tables[row])
-    assert tables.tolist() == [[*(table := manager.block_ids(row)), *[0] * (8 - len(table))] for row in range(4)]
+    assert tables.tolist() == [
+        [*(table := manager.block_ids(row)), *[0] * (8 - len(table))] for row in range(4)
+    ]
 
 
 def test_the_buffer_is_free_after_the_call() -> None:

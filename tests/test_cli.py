@@ -77,7 +77,9 @@ def test_every_engine_option_reaches_the_engine(capsys: pytest.CaptureFixture[st
         "step_ms": 5.5,
         "prefill_tokens_per_s": 9000.0,
     }
-    options = [text for name, value in settings.items() for text in (f"--{name.replace('_', '-')}", str(value))]
+    options = [
+        text for name, value in settings.items() for text in (f"--{name.replace('_', '-')}", str(value))
+    ]
     printed = json_of(capsys, "replay", trace_file, "--capacity-blocks", "9000", "--threads", "1", *options)
     trace = kvpool.traces.Trace.read(trace_file)
     report = library_report(trace, mode="engine", capacity_blocks=9000, **settings)
@@ -99,7 +101,9 @@ def test_every_engine_option_reaches_the_engine(capsys: pytest.CaptureFixture[st
         ("vllm-xxhash", ["--verify", "tokens", "--seed", "0"]),
     ],
 )
-def test_hash_algorithms_agree_on_hits(capsys: pytest.CaptureFixture[str], algorithm: str, options: list[str]) -> None:
+def test_hash_algorithms_agree_on_hits(
+    capsys: pytest.CaptureFixture[str], algorithm: str, options: list[str]
+) -> None:
     printed = json_of(capsys, *SMALL, "--hash", algorithm, *options)
     assert printed["algorithm"] == algorithm
     assert printed["hits"] == json_of(capsys, *SMALL)["hits"]
@@ -132,7 +136,9 @@ def test_size_in_gib_of_a_model(capsys: pytest.CaptureFixture[str]) -> None:
         (["--layers", "4", "--latent-dim", "576"], 4 * 576 * 2),
     ],
 )
-def test_size_in_gib_of_a_shape(capsys: pytest.CaptureFixture[str], options: list[str], bytes_per_token: int) -> None:
+def test_size_in_gib_of_a_shape(
+    capsys: pytest.CaptureFixture[str], options: list[str], bytes_per_token: int
+) -> None:
     printed = json_of(capsys, "replay", "--limit", "2", "--capacity-gib", "1", *options)
     assert printed["kv_shape"]["bytes_per_token"] == bytes_per_token
     assert printed["capacity_blocks"] == 2**30 // (16 * bytes_per_token)
@@ -267,9 +273,18 @@ def test_missing_file(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> Non
         (b"{}", "model_type is missing"),
         (b"\xff", "no JSON"),
         (b"[" * 100_000, "nested too deeply"),
-        (b'{"model_type": "llama", "num_hidden_layers": ' + b"9" * 4000 + b"}", "a number of more than 60 digits"),
-        (b'{"model_type": "olmo3", "num_hidden_layers": 2, "layer_types": ["\\u001b[31m", "x"]}', "layer_types has"),
-        (b'{"model_type": "\\u001b[31mlama"}', "model_type is '\\x1b[31mlama': must be a family that kvpool knows"),
+        (
+            b'{"model_type": "llama", "num_hidden_layers": ' + b"9" * 4000 + b"}",
+            "a number of more than 60 digits",
+        ),
+        (
+            b'{"model_type": "olmo3", "num_hidden_layers": 2, "layer_types": ["\\u001b[31m", "x"]}',
+            "layer_types has",
+        ),
+        (
+            b'{"model_type": "\\u001b[31mlama"}',
+            "model_type is '\\x1b[31mlama': must be a family that kvpool knows",
+        ),
     ],
 )
 @pytest.mark.parametrize("command", ["models", "size", "replay"])
@@ -342,7 +357,10 @@ def test_a_bad_configuration_is_one_line(
         ("models --dtype fp7", "--dtype is 'fp7': must be one of fp32"),
         ("models gpt-2 --capacity-gib=-1", "--capacity-gib is -1.0"),
         ("models gpt-2 --config config.json", "--model and --config both give the KV shape"),
-        ("replay --config config.json --kv-heads 2", "--config knows the KV shape, --kv-heads would change it"),
+        (
+            "replay --config config.json --kv-heads 2",
+            "--config knows the KV shape, --kv-heads would change it",
+        ),
         ("hash 1 two", "token 'two' at position 1"),
         ("hash 1 -1", "token -1 at position 1 is out of range"),
         ("hash 4294967296", "token 4294967296 at position 0"),
@@ -391,7 +409,9 @@ def test_generate_is_deterministic_and_replays(capsys: pytest.CaptureFixture[str
 
 def test_generate_to_stdout_with_every_option() -> None:
     settings = {"rate_per_s": 2.5, "chat_fraction": 0.25, "agent_fraction": 0.5}
-    options = [text for name, value in settings.items() for text in (f"--{name.replace('_', '-')}", str(value))]
+    options = [
+        text for name, value in settings.items() for text in (f"--{name.replace('_', '-')}", str(value))
+    ]
     done = run("generate", "--requests", "9", "--seed", "1", "--trace-block-size", "64", *options)
     assert done.returncode == 0
     assert done.stdout == kvpool.traces.Trace.generate(9, seed=1, block_tokens=64, **settings).to_jsonl()
@@ -447,7 +467,12 @@ def test_one_model_with_its_groups(capsys: pytest.CaptureFixture[str], tmp_path:
     assert printed["capacity"] == {"gib": 60.0, "blocks": 49152, "requests": 19, "longest_request": 731040}
     decoding = json_of(capsys, "models", "gemma-3-27b", *asked, "--chunk", "1")
     assert decoding["request"]["blocks"] == [2000, 65, 65, 65, 65, 65, 65]
-    assert decoding["capacity"] | {"gib": 0} == {"gib": 0, "blocks": 49152, "requests": 20, "longest_request": 780192}
+    assert decoding["capacity"] | {"gib": 0} == {
+        "gib": 0,
+        "blocks": 49152,
+        "requests": 20,
+        "longest_request": 780192,
+    }
     assert main(["models", "gemma-3-27b", *asked]) == 0
     text = capsys.readouterr().out
     assert max(map(len, text.splitlines())) <= 80
@@ -467,7 +492,10 @@ def test_one_model_with_its_groups(capsys: pytest.CaptureFixture[str], tmp_path:
     replayed = json_of(capsys, "replay", "--limit", "3", "--config", str(config), "--capacity-gib", "9")
     assert replayed["kv_shape"]["bytes_per_token"] == 62 * 2 * 16 * 128 * 2
     # A window alone has no longest request.
-    assert json_of(capsys, "models", "mistral-7b-v0.1", "--capacity-gib", "2")["capacity"]["longest_request"] is None
+    assert (
+        json_of(capsys, "models", "mistral-7b-v0.1", "--capacity-gib", "2")["capacity"]["longest_request"]
+        is None
+    )
     assert main(["models", "mistral-7b-v0.1", "--capacity-gib", "2"]) == 0
     assert "one of any length" in " ".join(capsys.readouterr().out.split())
 
@@ -497,7 +525,9 @@ def test_hash_of_stdin(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.M
     assert capsys.readouterr() == expected
 
 
-def test_hash_does_not_wait_for_a_terminal(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_hash_does_not_wait_for_a_terminal(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     terminal = io.StringIO()
     monkeypatch.setattr(terminal, "isatty", lambda: True)
     monkeypatch.setattr(sys, "stdin", terminal)
@@ -594,7 +624,8 @@ def test_examples_in_docstrings(module: str) -> None:
     assert results.attempted > 0
 
 
-# --- pictures ----------------------------------------------------------------------------------------------------
+# --- pictures
+# ----------------------------------------------------------------------------------------------------
 
 
 def test_png_draws_the_hit_rate(tmp_path: Path) -> None:

@@ -36,7 +36,10 @@ def rows_of(found: dict[str, Any]) -> dict[tuple[str, str], dict[str, Any]]:
 def reports(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> tuple[Path, Path]:
     """Two replays: another policy, and a smaller pool."""
     paths = tmp_path / "a.json", tmp_path / "b.json"
-    settings = (["--capacity-blocks", "20000"], ["--capacity-blocks", "4000", "--eviction", "arc", "--explain"])
+    settings = (
+        ["--capacity-blocks", "20000"],
+        ["--capacity-blocks", "4000", "--eviction", "arc", "--explain"],
+    )
     for path, more in zip(paths, settings, strict=True):
         path.write_text(json.dumps(json_of(capsys, "replay", "example", "--limit", "80", *more)))
     return paths
@@ -53,7 +56,9 @@ def test_two_replays(reports: tuple[Path, Path], capsys: pytest.CaptureFixture[s
     assert hits["ratio"] is None
     evicted = rows["Hits", "blocks allocated"]
     assert evicted["ratio"] == b["allocated"] / a["allocated"]
-    differ = {name: (row["a"], row["b"]) for (title, name), row in rows.items() if title == "Settings that differ"}
+    differ = {
+        name: (row["a"], row["b"]) for (title, name), row in rows.items() if title == "Settings that differ"
+    }
     assert differ == {"eviction": ("lru", "arc"), "capacity blocks": ("20,000", "4,000")}
     # Only one of them explains.
     assert not [title for title, _ in rows if title.startswith("Why")]
@@ -61,7 +66,9 @@ def test_two_replays(reports: tuple[Path, Path], capsys: pytest.CaptureFixture[s
     assert (first["unit"], first["a"]) == ("ms", a["engine"]["mean_time_to_first_token_ms"])
 
 
-def test_reasons_of_misses_where_both_have_them(reports: tuple[Path, Path], capsys: pytest.CaptureFixture[str]) -> None:
+def test_reasons_of_misses_where_both_have_them(
+    reports: tuple[Path, Path], capsys: pytest.CaptureFixture[str]
+) -> None:
     b = json.loads(reports[1].read_text())
     rows = rows_of(json_of(capsys, "compare", reports[1], reports[1]))
     title = "Why prompt tokens were computed"
@@ -81,7 +88,9 @@ def test_two_sizings(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None
     paths = tmp_path / "a.json", tmp_path / "b.json"
     asked = ["--limit", "100", "--hints", "none", "--policies"]
     a = json_of(capsys, "size", "example", *asked, "lru,arc", *SIZES)
-    b = json_of(capsys, "size", "example", *asked, "lru,s3-fifo", "--capacities", "5%,700,900", "--form", "stream")
+    b = json_of(
+        capsys, "size", "example", *asked, "lru,s3-fifo", "--capacities", "5%,700,900", "--form", "stream"
+    )
     for path, report in zip(paths, (a, b), strict=True):
         path.write_text(json.dumps(report))
     found = json_of(capsys, "compare", *paths)
@@ -110,7 +119,9 @@ def test_two_policies_are_those_of_size(capsys: pytest.CaptureFixture[str]) -> N
         assert got == list(zip(*wanted, strict=True))
     gaps = [row["a"] for (where, _), row in rows.items() if where == "Points below the optimum, blocks"]
     best = [one["block_hit_rate"] for one in report["optimum"]["hits"]]
-    assert gaps == [top - one["block_hit_rate"] for top, one in zip(best, report["policies"][0]["hits"], strict=True)]
+    assert gaps == [
+        top - one["block_hit_rate"] for top, one in zip(best, report["policies"][0]["hits"], strict=True)
+    ]
     assert found["compared"] == "policies"
 
 
@@ -155,7 +166,18 @@ def test_hybrid_models_are_compared_as_a_whole(tmp_path: Path, capsys: pytest.Ca
     paths = tmp_path / "a.json", tmp_path / "b.json"
     reports = []
     for keep, path in zip(("junctions", "512"), paths, strict=True):
-        asked = ["--limit", "40", "--policies", "lru", "--hints", "none", "--capacities", "20GiB,40GiB", "--keep", keep]
+        asked = [
+            "--limit",
+            "40",
+            "--policies",
+            "lru",
+            "--hints",
+            "none",
+            "--capacities",
+            "20GiB,40GiB",
+            "--keep",
+            keep,
+        ]
         reports.append(json_of(capsys, "size", "example", "--model", "gemma-3-27b", *asked))
         path.write_text(json.dumps(reports[-1]))
     rows = rows_of(json_of(capsys, "compare", *paths))
@@ -181,7 +203,9 @@ def test_to_read_and_as_csv(reports: tuple[Path, Path], capsys: pytest.CaptureFi
 
 
 @pytest.mark.parametrize("of", ["policies", "runs"])
-def test_the_page(reports: tuple[Path, Path], capsys: pytest.CaptureFixture[str], tmp_path: Path, of: str) -> None:
+def test_the_page(
+    reports: tuple[Path, Path], capsys: pytest.CaptureFixture[str], tmp_path: Path, of: str
+) -> None:
     page = tmp_path / "page.html"
     compared = ["lru", "arc", "--trace", "example", *SIZES] if of == "policies" else list(map(str, reports))
     found = json_of(capsys, "compare", *compared, "--html", page)

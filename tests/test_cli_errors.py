@@ -178,7 +178,12 @@ TABLE: list[tuple[str, int, str, str | None]] = [
         "{}/a.json and {}/a.json: a report has another form than this version prints",
         "make both again with kvpool replay --json",
     ),
-    ("trace stat {}/t.jsonl", 2, "kvpool trace has no command 'stat'", "did you mean stats? see kvpool trace --help"),
+    (
+        "trace stat {}/t.jsonl",
+        2,
+        "kvpool trace has no command 'stat'",
+        "did you mean stats? see kvpool trace --help",
+    ),
     (
         "trace convert {}/t.jsonl {}/o.jsonl",
         2,
@@ -252,7 +257,12 @@ TABLE: list[tuple[str, int, str, str | None]] = [
         "redis://127.0.0.1:1: asking the server failed: Connection refused",
         "check that the server runs, and that this is its address",
     ),
-    ("store bench {}/dir --object-kib 1", 2, "--object-kib is 1: must be at least 4", "see kvpool store bench --help"),
+    (
+        "store bench {}/dir --object-kib 1",
+        2,
+        "--object-kib is 1: must be at least 4",
+        "see kvpool store bench --help",
+    ),
     ("store gc {}/dir --keep", 2, "--keep needs a value", "see kvpool store gc --help"),
     (
         "top 127.0.0.1:1",
@@ -260,7 +270,12 @@ TABLE: list[tuple[str, int, str, str | None]] = [
         "http://127.0.0.1:1/metrics: Connection refused",
         "an engine serves it with kvpool.metrics.start_http(PORT)",
     ),
-    ("top {}/nope", 2, "{}/nope: no such journal", "give HOST:PORT of a page of metrics, or a journal's path"),
+    (
+        "top {}/nope",
+        2,
+        "{}/nope: no such journal",
+        "give HOST:PORT of a page of metrics, or a journal's path",
+    ),
     (
         "top http://127.0.0.1:notaport/x --once",
         2,
@@ -320,17 +335,32 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.parametrize(("command", "code", "error", "hint"), TABLE, ids=[row[0] for row in TABLE])
-def test_a_wrong_argument_is_answered_so(folder: Path, command: str, code: int, error: str, hint: str | None) -> None:
+def test_a_wrong_argument_is_answered_so(
+    folder: Path, command: str, code: int, error: str, hint: str | None
+) -> None:
     before = {path: path.read_bytes() for path in folder.iterdir() if path.is_file()}
     expected = f"error: {error}\n" + (f"hint: {hint}\n" if hint else "")
     assert run(command, folder) == (code, "", expected.replace("{}", str(folder)))
     assert not THEIRS.search(expected)
-    assert {path: path.read_bytes() for path in folder.iterdir() if path.is_file()} == before, "nothing changes"
+    assert {path: path.read_bytes() for path in folder.iterdir() if path.is_file()} == before, (
+        "nothing changes"
+    )
 
 
 def test_every_command_is_in_the_table() -> None:
     commands = {row[0].split()[0] for row in TABLE}
-    assert commands >= {"replay", "size", "compare", "trace", "journal", "store", "top", "generate", "models", "hash"}
+    assert commands >= {
+        "replay",
+        "size",
+        "compare",
+        "trace",
+        "journal",
+        "store",
+        "top",
+        "generate",
+        "models",
+        "hash",
+    }
     assert len(TABLE) >= 30
 
 

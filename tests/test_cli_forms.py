@@ -35,7 +35,8 @@ def csv_of(capsys: pytest.CaptureFixture[str], *arguments: str) -> list[dict[str
     return list(csv.DictReader(io.StringIO(captured.out)))
 
 
-# --- the trace that ships ---------------------------------------------------------------------------------------------
+# --- the trace that ships
+# ---------------------------------------------------------------------------------------------
 
 
 def test_the_example_is_what_the_generator_makes() -> None:
@@ -68,7 +69,8 @@ def test_a_file_of_that_name_comes_first(
     assert json_of(capsys, "trace", "stats", "example")["requests"] == 3
 
 
-# --- CSV --------------------------------------------------------------------------------------------------------------
+# --- CSV
+# --------------------------------------------------------------------------------------------------------------
 
 
 def test_csv_of_a_replay_is_its_json_in_one_row(capsys: pytest.CaptureFixture[str]) -> None:
@@ -97,7 +99,8 @@ def test_csv_of_a_size_has_every_cell(capsys: pytest.CaptureFixture[str]) -> Non
         for size, hit in zip(report["capacities"], hits, strict=True):
             wanted[kind, name, str(size["blocks"])] = str(hit["block_hit_rate"])
     wanted |= {
-        ("lru-curve", "lru", str(point["blocks"])): str(point["block_hit_rate"]) for point in report["lru_curve"]
+        ("lru-curve", "lru", str(point["blocks"])): str(point["block_hit_rate"])
+        for point in report["lru_curve"]
     }
     assert cells == wanted
     # No model, no GiB: an empty cell.
@@ -135,7 +138,8 @@ def test_names_in_csv_are_shown_and_calculate_nothing(
     assert row["source"].startswith("'=1+1")
 
 
-# --- GPUs -------------------------------------------------------------------------------------------------------------
+# --- GPUs
+# -------------------------------------------------------------------------------------------------------------
 
 
 def test_a_size_by_gpu_is_the_same_as_in_gib(capsys: pytest.CaptureFixture[str]) -> None:
@@ -164,7 +168,10 @@ def test_size_takes_the_gpu_as_one_more_capacity(capsys: pytest.CaptureFixture[s
     blocks = int(wanted * 2**30 / (shape.bytes_per_token * 512))
     assert blocks in [size["blocks"] for size in report["capacities"]]
     assert main(["size", "example", "--model", "llama-3.3-70b", *few, *gpu]) == 0
-    assert f"{wanted:,.4g} GiB is what 2 x h200 of 141 GiB, 85 % used, weights 132 GiB" in capsys.readouterr().out
+    assert (
+        f"{wanted:,.4g} GiB is what 2 x h200 of 141 GiB, 85 % used, weights 132 GiB"
+        in capsys.readouterr().out
+    )
 
 
 def test_models_says_what_fits_onto_gpus(capsys: pytest.CaptureFixture[str]) -> None:
@@ -202,7 +209,10 @@ def test_gpus_that_are_none(
 @pytest.mark.parametrize(
     ("command", "words"),
     [
-        (["replay", "--capacity-gib", "4", "--model", "llama-3.1-8b"], "--gpu and --capacity-gib both give the size"),
+        (
+            ["replay", "--capacity-gib", "4", "--model", "llama-3.1-8b"],
+            "--gpu and --capacity-gib both give the size",
+        ),
         (["replay", "--capacity-blocks", "4"], "--gpu and --capacity-blocks both give the size"),
         (["models", "llama-3.1-8b", "--capacity-gib", "4"], "--gpu and --capacity-gib both give the size"),
         (["replay"], "--gpu needs the KV shape of a model"),
@@ -210,7 +220,9 @@ def test_gpus_that_are_none(
         (["models"], "--gpu needs a model"),
     ],
 )
-def test_gpus_and_what_else_is_given(capsys: pytest.CaptureFixture[str], command: list[str], words: str) -> None:
+def test_gpus_and_what_else_is_given(
+    capsys: pytest.CaptureFixture[str], command: list[str], words: str
+) -> None:
     assert main([*command, "--gpu", "h100", "--weights-gib", "1"]) == 2
     assert words in capsys.readouterr().err
 
@@ -301,7 +313,8 @@ def test_copies_of_tensor_parallelism_are_said(
     assert (note in err) if note else ("note" not in err)
 
 
-# --- completion -------------------------------------------------------------------------------------------------------
+# --- completion
+# -------------------------------------------------------------------------------------------------------
 
 
 def proposed(capsys: pytest.CaptureFixture[str], line: str, monkeypatch: pytest.MonkeyPatch) -> list[str]:

@@ -1,4 +1,6 @@
-"""``kvpool journal``: figures are the library's, an exit code says one thing, and every end says what to do next."""
+"""``kvpool journal``: figures are the library's, an exit code says one thing, and every end says what
+to do next.
+"""
 
 from __future__ import annotations
 
@@ -42,7 +44,9 @@ def good(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def bad(tmp_path: Path) -> Path:
-    """The operations of a pool of 9 blocks behind the header of one of 7: operation 40 is answered otherwise."""
+    """The operations of a pool of 9 blocks behind the header of one of 7: operation 40 is answered
+    otherwise.
+    """
     header, operations = (
         record(tmp_path / f"{blocks}.kvj", blocks=blocks, digests=0).read_bytes() for blocks in (7, 9)
     )
@@ -97,19 +101,31 @@ def test_show_to_read(capsys: pytest.CaptureFixture[str], good: Path) -> None:
         assert words in out, words
     assert re.search(r"^ +allocate +22 *$", out, re.MULTILINE)
     # Two operations, and no digest between or behind them.
-    assert out.splitlines()[-2:] == ["        41  release  7 blocks: 1 2 3 4 5 6 7", "        42  allocate  1 block"]
+    assert out.splitlines()[-2:] == [
+        "        41  release  7 blocks: 1 2 3 4 5 6 7",
+        "        42  allocate  1 block",
+    ]
     assert max(map(len, out.splitlines())) <= 80
 
 
 def test_a_journal_gives_the_terminal_no_orders(
     capsys: pytest.CaptureFixture[str], good: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Whatever a header or a record says: title, clipboard, colours, the C1 controls, the direction of writing."""
+    """Whatever a header or a record says: title, clipboard, colours, the C1 controls, the direction of
+    writing.
+    """
     order = "\x1b]0;owned\x07\x1b[31m\x9b2J\u202e"
     info = kvpool.journal.read_journal(good, count=1)
     facts = {name: getattr(info, name) for name in dir(info) if not name.startswith("_")}
-    facts |= {"subject": "manager" + order, "version": order, "calls": {order: 1}, "lines": [(0, order, order)]}
-    facts["settings"] = {name: order if isinstance(value, str) else value for name, value in info.settings.items()}
+    facts |= {
+        "subject": "manager" + order,
+        "version": order,
+        "calls": {order: 1},
+        "lines": [(0, order, order)],
+    }
+    facts["settings"] = {
+        name: order if isinstance(value, str) else value for name, value in info.settings.items()
+    }
     monkeypatch.setattr(kvpool.journal, "read_journal", lambda *_, **__: types.SimpleNamespace(**facts))
     for width in ("80", "200"):
         monkeypatch.setenv("COLUMNS", width)
@@ -137,12 +153,20 @@ def test_show_of_a_manager_and_of_a_cut_one(capsys: pytest.CaptureFixture[str], 
     whole = path.read_bytes()
     path.write_bytes(whole[:-3])
     out, _ = run(capsys, "show", path)
-    for words in ("manager", "fingerprint compared", "host tier", "cut   behind byte", "are of no whole frame"):
+    for words in (
+        "manager",
+        "fingerprint compared",
+        "host tier",
+        "cut   behind byte",
+        "are of no whole frame",
+    ):
         assert words in out, words
     assert 'admit  "[bold]a[/bold]": 9 tokens' in out
 
 
-def test_show_of_a_ring_that_dropped_its_beginning(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+def test_show_of_a_ring_that_dropped_its_beginning(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
     pool = kvpool.BlockPool(9, 2, journal=kvpool.journal.Journal(ring_bytes=400, frame_bytes=100))
     for _ in range(200):
         pool.release(pool.allocate(2))

@@ -46,7 +46,9 @@ def test_show_says_whose_objects_they_are(folder: Path, capsys: pytest.CaptureFi
     out = capsys.readouterr().out
     assert "5 of 8 places taken" in out
     texts = StoreFolder(folder).namespaces()
-    mine, other = (carried(texts, of) for of in (namespace(), Namespace(**FIELDS | {"model": "other\x1b[31m"})))
+    mine, other = (
+        carried(texts, of) for of in (namespace(), Namespace(**FIELDS | {"model": "other\x1b[31m"}))
+    )
     assert f"namespace {mine[:12]}: 3 objects, 24 KiB of KV\n  llama, weights rev-1, bf16" in out
     assert "\x1b" not in out, "a name is not obeyed"
     assert main(["store", "show", str(folder), "--json"]) == 0
@@ -71,7 +73,9 @@ def test_show_needs_no_lock_and_verify_does(tmp_path: Path, capsys: pytest.Captu
             assert "hint: stop the engine first" in error
 
 
-def test_verify_finds_what_is_damaged_and_gc_clears_it(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_verify_finds_what_is_damaged_and_gc_clears_it(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert main(["store", "verify", str(folder)]) == 0
     assert capsys.readouterr().out == "5 objects are intact, 0 are not\n"
     place = damage(folder, 1)
@@ -127,7 +131,9 @@ def test_bad_usage_says_what_to_do(
     assert "hint: " in error
 
 
-def test_what_verify_recommends_clears_what_it_found(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_what_verify_recommends_clears_what_it_found(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     damage(folder, 1)
     assert main(["store", "verify", str(folder)]) == 1
     recommended = capsys.readouterr().err.partition("next: kvpool ")[2].partition(" makes")[0].split()
@@ -137,7 +143,17 @@ def test_what_verify_recommends_clears_what_it_found(folder: Path, capsys: pytes
 
 
 def test_bench_leaves_nothing_behind(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    arguments = ["store", "bench", str(tmp_path), "--gib", "0.001", "--object-kib", "16", "--object-kib", "64"]
+    arguments = [
+        "store",
+        "bench",
+        str(tmp_path),
+        "--gib",
+        "0.001",
+        "--object-kib",
+        "16",
+        "--object-kib",
+        "64",
+    ]
     assert main([*arguments, "--json"]) == 0
     sizes = json.loads(capsys.readouterr().out)["sizes"]
     assert [(one["object_bytes"], one["objects"]) for one in sizes] == [(16384, 65), (65536, 16)]

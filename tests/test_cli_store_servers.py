@@ -1,4 +1,6 @@
-"""``kvpool store show | verify | gc`` of what engines share: the same of Redis, a bucket and a shared folder."""
+"""``kvpool store show | verify | gc`` of what engines share: the same of Redis, a bucket and a shared
+folder.
+"""
 
 from __future__ import annotations
 
@@ -146,7 +148,10 @@ def test_show_says_whose_objects_there_are(place: Place, capsys: pytest.CaptureF
     assert main(["store", "show", place.url]) == 0
     out = capsys.readouterr().out
     assert f"5 objects, 40 KiB of KV; {others} things of others" in out
-    assert f"namespace {place.digests[namespace()][:12]}: 3 objects, 24 KiB of KV\n  llama, weights rev-1, bf16" in out
+    assert (
+        f"namespace {place.digests[namespace()][:12]}: 3 objects, 24 KiB of KV\n  llama, weights rev-1, bf16"
+        in out
+    )
     assert "\x1b" not in out, "a name is not obeyed"
     shown = facts(capsys, "show", place.url)
     assert (shown["objects"], shown["damaged"], shown["others"]) == (5, 0, others)
@@ -160,7 +165,9 @@ def test_show_says_whose_objects_there_are(place: Place, capsys: pytest.CaptureF
     assert mine["namespace"] | {"extra": {}} == json.loads(namespace().to_json())
 
 
-def test_verify_finds_what_is_damaged_and_gc_removes_it(place: Place, capsys: pytest.CaptureFixture[str]) -> None:
+def test_verify_finds_what_is_damaged_and_gc_removes_it(
+    place: Place, capsys: pytest.CaptureFixture[str]
+) -> None:
     others = place.litter()
     assert main(["store", "verify", place.url]) == 0
     assert capsys.readouterr().out == "5 objects are intact, 0 are not\n"
@@ -231,10 +238,14 @@ def everything(place: Place) -> list[str]:
     return sorted(meta["path"] for page in obstore.list(place._store) for meta in page)
 
 
-def test_bench_leaves_nothing_at_a_place_that_engines_share(place: Place, capsys: pytest.CaptureFixture[str]) -> None:
+def test_bench_leaves_nothing_at_a_place_that_engines_share(
+    place: Place, capsys: pytest.CaptureFixture[str]
+) -> None:
     before = everything(place)
     assert before
-    measured = facts(capsys, "bench", place.url, "--gib", "0.001", "--object-kib", "64", "--object-kib", "128")
+    measured = facts(
+        capsys, "bench", place.url, "--gib", "0.001", "--object-kib", "64", "--object-kib", "128"
+    )
     assert [one["objects"] for one in measured["sizes"]] == [16, 8]
     assert everything(place) == before
 
@@ -276,7 +287,9 @@ def test_bad_usage_says_what_to_do(
 
 
 @pytest.mark.parametrize("command", ["show", "verify", "gc"])
-def test_a_server_that_is_not_there_fails_in_one_line(command: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_server_that_is_not_there_fails_in_one_line(
+    command: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert main(["store", command, "redis+unix://:secret@/no/such/socket"]) == 1
     error = capsys.readouterr().err
     assert error.startswith(
@@ -289,7 +302,12 @@ def test_only_names_of_objects_are_removed(tmp_path: Path) -> None:
     with redis_server(tmp_path) as socket:
         backend = backend_from_url(f"redis+unix://{socket}", 1 << 30)
         server = StoreServer(backend)  # type: ignore[arg-type]
-        for name in ("session:1", "../x", "ab" * 32 + "/" + "cd" * 32 + "-01", "AB" * 32 + "/" + "cd" * 32 + "-0"):
+        for name in (
+            "session:1",
+            "../x",
+            "ab" * 32 + "/" + "cd" * 32 + "-01",
+            "AB" * 32 + "/" + "cd" * 32 + "-0",
+        ):
             assert check_object(name, b"", 0) is None
             with pytest.raises(InvalidArgumentError):
                 server.remove([name])

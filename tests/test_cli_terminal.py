@@ -1,4 +1,6 @@
-"""What reaches a terminal: nothing that it obeys, in any encoding, at any width. Help pages with all their words."""
+"""What reaches a terminal: nothing that it obeys, in any encoding, at any width. Help pages with all
+their words.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +27,8 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.usefixtures("plain_output")
 
-#: Sets a title, clears the screen, colours what follows (as ESC and as a C1 control), and turns the line around.
+# : Sets a title, clears the screen, colours what follows (as ESC and as a C1 control), and turns the
+# line around.
 HOSTILE = "a\x1b]0;owned\x07\x1b[2J\x9b31m\u202eb"
 SHOWN = "a\\x1b]0;owned\\x07\\x1b[2J\\x9b31m\\u202eb"
 CONTROLS = re.compile(r"[\x00-\x09\x0b-\x1f\x7f-\x9f\u202e]")
@@ -41,7 +44,8 @@ def agents(model: str) -> bytes:
     return json.dumps({"id": "s", "block_size": 64, "requests": [request]}).encode()
 
 
-# --- escapes -------------------------------------------------------------------------------------------------------
+# --- escapes
+# -------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("content", [bailian(HOSTILE), agents(HOSTILE)], ids=["type", "model"])
@@ -93,7 +97,9 @@ def test_paths_are_shown_and_not_obeyed(capsys: pytest.CaptureFixture[str], tmp_
         assert not CONTROLS.search(said), (command, said)
 
 
-def test_errors_about_what_is_in_a_trace_are_one_short_line(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+def test_errors_about_what_is_in_a_trace_are_one_short_line(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
     path = tmp_path / "trace.jsonl"
     long = HOSTILE + "x" * 2_000_000
     stored = {"type": "stored", "hash": long, "block_size": 16}
@@ -120,7 +126,10 @@ def test_names_in_a_configuration_are_shown_and_not_obeyed(
     path = tmp_path / "config.json"
     config = {"model_type": "llama", "num_hidden_layers": 4, "num_attention_heads": 8, "hidden_size": 256}
     # An architecture that kvpool knows leads to the layers although the name of the family is hostile.
-    config |= {"architectures": ["LlamaForCausalLM"], field: [HOSTILE] if field == "architectures" else HOSTILE}
+    config |= {
+        "architectures": ["LlamaForCausalLM"],
+        field: [HOSTILE] if field == "architectures" else HOSTILE,
+    }
     path.write_text(json.dumps(config))
     pool = ["--config", str(path)]
     printed = 0
@@ -177,10 +186,13 @@ def test_good_text_is_printed_as_it_is() -> None:
     assert (results.failed, results.attempted > 0) == (0, True)
 
 
-# --- encodings and names that are no text --------------------------------------------------------------------------
+# --- encodings and names that are no text
+# --------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("environment", [{"PYTHONIOENCODING": "ascii"}, {"LC_ALL": "C", "PYTHONUTF8": "0"}, {}])
+@pytest.mark.parametrize(
+    "environment", [{"PYTHONIOENCODING": "ascii"}, {"LC_ALL": "C", "PYTHONUTF8": "0"}, {}]
+)
 def test_any_encoding_and_any_file_name_will_do(tmp_path: Path, environment: dict[str, str]) -> None:
     """Kinds outside ASCII, and a name that is no UTF-8, in every command that reads or writes a file."""
     names = (b"caf\xe9\xff.jsonl", b"bad\xff.jsonl", b"none\xff")
@@ -190,7 +202,17 @@ def test_any_encoding_and_any_file_name_will_do(tmp_path: Path, environment: dic
     nonsense = os.fsdecode(b"\xff")
     trace.write_bytes(bailian("größer 中") + bailian("text"))
     bad.write_bytes(b"{oops")
-    quick = ("--no-progress", "--hints", "none", "--capacities", "1,2", "--policies", "lru", "--form", "stream")
+    quick = (
+        "--no-progress",
+        "--hints",
+        "none",
+        "--capacities",
+        "1,2",
+        "--policies",
+        "lru",
+        "--form",
+        "stream",
+    )
     cases: list[tuple[int, tuple[str | Path, ...]]] = [
         (0, ("trace", "stats", trace)),
         (0, ("trace", "stats", trace, "--json")),
@@ -214,7 +236,9 @@ def test_any_encoding_and_any_file_name_will_do(tmp_path: Path, environment: dic
     program = tmp_path / "all.py"
     calls = [list(map(str, arguments)) for _, arguments in cases]
     program.write_text(ALL_IN_ONE.replace("CALLS", ascii(calls)))
-    done = subprocess.run([sys.executable, program], capture_output=True, env=ENVIRONMENT | environment, check=False)
+    done = subprocess.run(
+        [sys.executable, program], capture_output=True, env=ENVIRONMENT | environment, check=False
+    )
     said = (done.stdout + done.stderr).decode()  # UTF-8 at most, whatever it is asked for
     assert "Traceback" not in said
     parts = said.partition("codes: ")
@@ -237,13 +261,17 @@ def test_a_picture_of_a_file_whose_name_is_no_text(tmp_path: Path) -> None:
     trace.write_bytes(kvpool.traces.Trace.generate(10).to_jsonl())
     picture = tmp_path / "size.png"
     quick = ["--no-progress", "--hints", "none", "--capacities", "20", "--policies", "lru"]
-    for command in (["size", str(trace), *quick], ["replay", str(trace), "--no-progress", "--capacity-blocks", "900"]):
+    for command in (
+        ["size", str(trace), *quick],
+        ["replay", str(trace), "--no-progress", "--capacity-blocks", "900"],
+    ):
         assert main([*command, "--png", str(picture)]) == 0
         assert picture.read_bytes().startswith(b"\x89PNG")
         picture.unlink()
 
 
-# --- width ---------------------------------------------------------------------------------------------------------
+# --- width
+# ---------------------------------------------------------------------------------------------------------
 
 
 def test_a_width_that_is_none_is_80(
@@ -253,7 +281,10 @@ def test_a_width_that_is_none_is_80(
     path.write_bytes(kvpool.traces.Trace.generate(20).to_jsonl())
     quick = ("--no-progress", "--hints", "none", "--capacities", "20", "--policies", "lru")
     journal = tmp_path / "run.kvj"
-    assert main(["replay", str(path), "--no-progress", "--capacity-blocks", "900", "--journal", str(journal)]) == 0
+    assert (
+        main(["replay", str(path), "--no-progress", "--capacity-blocks", "900", "--journal", str(journal)])
+        == 0
+    )
     capsys.readouterr()
     for command in (["trace", "stats", str(path)], ["models"], ["journal", "show", str(journal)], ["--help"]):
         printed = []
@@ -268,7 +299,8 @@ def test_a_width_that_is_none_is_80(
     assert "Block hit rate" in capsys.readouterr().out
 
 
-# --- help ----------------------------------------------------------------------------------------------------------
+# --- help
+# ----------------------------------------------------------------------------------------------------------
 
 
 def commands() -> Iterator[tuple[list[str], Any]]:

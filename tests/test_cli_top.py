@@ -89,7 +89,8 @@ def served(pages: list[bytes | int], kind: str = "text/plain") -> Iterator[str]:
             thread.join()
 
 
-# ------------------------------------------------------------------------------------------------------- what it reads
+# -------------------------------------------------------------------------------------------------------
+# what it reads
 
 
 def test_a_page_says_what_the_manager_says() -> None:
@@ -172,7 +173,8 @@ def test_a_pool_knows_no_requests(tmp_path: Path) -> None:
     assert "preemptions" not in out
 
 
-# ------------------------------------------------------------------------------------------------------- live readings
+# -------------------------------------------------------------------------------------------------------
+# live readings
 
 
 class EnoughError(Exception):
@@ -180,7 +182,9 @@ class EnoughError(Exception):
 
 
 def test_readings_follow_each_other(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What is said of the time between is by the clock; a counter that fell began anew; a lost page is waited for."""
+    """What is said of the time between is by the clock; a counter that fell began anew; a lost page is
+    waited for.
+    """
 
     def page(prompt: int, hit: int) -> bytes:
         return (
@@ -236,7 +240,9 @@ def test_a_journal_is_played(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
 
 def test_the_commands_of_the_page_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     page = (DOCS / "metrics.md").read_text(encoding="utf-8")
-    (block,) = re.findall(r"<!-- run by tests/test_cli_top.py -->\n```console\n(.*?)```", page, flags=re.DOTALL)
+    (block,) = re.findall(
+        r"<!-- run by tests/test_cli_top.py -->\n```console\n(.*?)```", page, flags=re.DOTALL
+    )
     worked(tmp_path / "run.kvj", steps=60)
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(top, "time", SimpleNamespace(sleep=lambda _: None))
@@ -246,7 +252,8 @@ def test_the_commands_of_the_page_run(tmp_path: Path, monkeypatch: pytest.Monkey
         assert run(*command)[0] == 0, command
 
 
-# ----------------------------------------------------------------------------------------------- what it does not read
+# ----------------------------------------------------------------------------------------------- what
+# it does not read
 
 
 def test_how_it_ends(tmp_path: Path) -> None:
@@ -319,7 +326,13 @@ def test_text_of_a_page_is_shown_and_not_obeyed() -> None:
 
 
 def test_numbers_in_words() -> None:
-    assert [_count(value) for value in (0, 999, 1234, 45_600_000, 3e12)] == ["0", "999", "1.2 k", "45.6 M", "3.0 T"]
+    assert [_count(value) for value in (0, 999, 1234, 45_600_000, 3e12)] == [
+        "0",
+        "999",
+        "1.2 k",
+        "45.6 M",
+        "3.0 T",
+    ]
     ages = [None, 0.25, 42.0, 600.0, 7200.0, 200_000.0]
     assert [_seconds(value) for value in ages] == ["-", "0.25 s", "42 s", "10 min", "2.0 h", "2.3 d"]
 

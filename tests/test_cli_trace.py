@@ -1,4 +1,6 @@
-"""``kvpool trace`` and every format on the command line: figures, conversions, one-line errors, exit codes."""
+"""``kvpool trace`` and every format on the command line: figures, conversions, one-line errors, exit
+codes.
+"""
 
 from __future__ import annotations
 
@@ -81,7 +83,8 @@ def error_of(capsys: pytest.CaptureFixture[str], *arguments: str | Path, code: i
     return lines[0].removeprefix("error: "), lines[1].removeprefix("hint: ")
 
 
-# --- the library ---------------------------------------------------------------------------------------------------
+# --- the library
+# ---------------------------------------------------------------------------------------------------
 
 
 def test_every_format_is_covered_here() -> None:
@@ -140,7 +143,11 @@ def test_reading_in_slices(tmp_path: Path) -> None:
         ({"block_tokens": -1}, kvpool.errors.InvalidArgumentError, "block_tokens is -1"),
         ({"event_gap_s": -0.5}, kvpool.errors.InvalidArgumentError, "event_gap_s is -0.5: must be 0 or more"),
         ({"event_gap_s": float("nan")}, kvpool.errors.InvalidArgumentError, "event_gap_s is NaN"),
-        ({"sessions_at_once": 0}, kvpool.errors.TraceError, "sessions_at_once is 0; allowed: 1 or more sessions"),
+        (
+            {"sessions_at_once": 0},
+            kvpool.errors.TraceError,
+            "sessions_at_once is 0; allowed: 1 or more sessions",
+        ),
         ({"limit": 0}, kvpool.errors.TraceError, "limit is 0; allowed: 1 or more requests"),
     ],
 )
@@ -172,7 +179,8 @@ def test_only_some_formats_are_written() -> None:
         trace.with_block_tokens(0)
 
 
-# --- stats ---------------------------------------------------------------------------------------------------------
+# --- stats
+# ---------------------------------------------------------------------------------------------------------
 
 
 def test_stats_by_hand(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
@@ -185,12 +193,20 @@ def test_stats_by_hand(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> No
     assert stats["ideal_token_hit_rate"] == pytest.approx(512 / 1720)
     assert stats["ideal_last_half_token_hit_rate"] == pytest.approx(512 / 1700)
     assert stats["ideal_full_block_hit_rate"] == pytest.approx(1 / 3)
-    assert stats["input_length"] == {"mean": 1720 / 3, "p50": 600.0, "p90": 1000.0, "p99": 1090.0, "max": 1100.0}
+    assert stats["input_length"] == {
+        "mean": 1720 / 3,
+        "p50": 600.0,
+        "p90": 1000.0,
+        "p99": 1090.0,
+        "max": 1100.0,
+    }
     assert stats["reuse_time_s"]["p50"] == 0.25
     assert (stats["prefix_violations"], stats["kinds"], stats["notes"]["untimed"]) == (0, [], 1)
 
 
-def test_stats_counts_broken_prefixes_instead_of_refusing(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+def test_stats_counts_broken_prefixes_instead_of_refusing(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
     path = tmp_path / "broken.jsonl"
     line = '{{"timestamp": 0, "input_length": 1024, "output_length": 1, "hash_ids": [{}, 9]}}\n'
     path.write_text(line.format(1) + line.format(2) + line.format(2))
@@ -207,7 +223,9 @@ def test_stats_to_read(capsys: pytest.CaptureFixture[str], tmp_path: Path, name:
     stats = json_of(capsys, "trace", "stats", path)
     figures = [f"{100 * stats[rate]:.2f} %" for rate in stats if rate.startswith("ideal_")]
     assert len(figures) == 4
-    figures += [f"{stats[count]:,}" for count in ("requests", "block_references", "unique_blocks", "input_tokens")]
+    figures += [
+        f"{stats[count]:,}" for count in ("requests", "block_references", "unique_blocks", "input_tokens")
+    ]
     figures += [f"{stats['input_length'][point]:,.0f}" for point in ("mean", "p50", "p90", "p99", "max")]
     figures += [kind for kind, _ in stats["kinds"]]
     assert [figure for figure in [*figures, name] if figure not in captured.out] == []
@@ -225,12 +243,19 @@ def test_stats_of_stdin_and_of_a_folder(capsys: pytest.CaptureFixture[str], tmp_
     assert (stats["requests"], stats["sessions"], stats["notes"]["records"]) == (9, 6, 3)
     one_by_one = json_of(capsys, "trace", "stats", folder, "--sessions-at-once", "1")
     assert (stats["span_s"], one_by_one["span_s"]) == (9.0, 27.0)
-    piped = run("trace", "stats", "-", "--json", stdin=b"".join(path.read_bytes() for path in sorted(folder.iterdir())))
+    piped = run(
+        "trace",
+        "stats",
+        "-",
+        "--json",
+        stdin=b"".join(path.read_bytes() for path in sorted(folder.iterdir())),
+    )
     assert (piped.returncode, piped.stderr) == (0, b"")
     assert {**json.loads(piped.stdout), "source": None} == {**stats, "source": None}
 
 
-# --- validate ------------------------------------------------------------------------------------------------------
+# --- validate
+# ------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("name", GOOD)
@@ -264,7 +289,12 @@ def test_validate(capsys: pytest.CaptureFixture[str], tmp_path: Path, name: str)
             'line 1: "requests[2].in" is -1; allowed: a whole',
             "--format NAME",
         ),
-        ("block-rows", ('"block_size": 16', '"block_size": 48'), "line 2: blocks of 48 tokens cannot", "--format NAME"),
+        (
+            "block-rows",
+            ('"block_size": 16', '"block_size": 48'),
+            "line 2: blocks of 48 tokens cannot",
+            "--format NAME",
+        ),
         ("kv-events", ("[4]", "[4, 4]"), "line 3: block 4 was stored behind another block", "--format NAME"),
         (
             "mooncake",
@@ -275,7 +305,12 @@ def test_validate(capsys: pytest.CaptureFixture[str], tmp_path: Path, name: str)
     ],
 )
 def test_validate_says_what_is_wrong(
-    capsys: pytest.CaptureFixture[str], tmp_path: Path, name: str, change: tuple[str, str], message: str, hint: str
+    capsys: pytest.CaptureFixture[str],
+    tmp_path: Path,
+    name: str,
+    change: tuple[str, str],
+    message: str,
+    hint: str,
 ) -> None:
     path = written(tmp_path, name)
     path.write_text(GOOD[name][0].replace(*change, 1))
@@ -304,7 +339,8 @@ def test_files_that_are_none(capsys: pytest.CaptureFixture[str], tmp_path: Path,
     assert not (tmp_path / "out").exists()
 
 
-# --- convert -------------------------------------------------------------------------------------------------------
+# --- convert
+# -------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("name", GOOD)
@@ -348,9 +384,12 @@ def test_convert_to_larger_blocks_on_stdout(tmp_path: Path) -> None:
 
 def test_convert_refuses_sizes_that_do_not_divide(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     path, out = written(tmp_path, "bailian"), tmp_path / "out"
-    error, _ = error_of(capsys, "trace", "convert", path, out, "--to", "mooncake", "--block-size", "24", code=2)
+    error, _ = error_of(
+        capsys, "trace", "convert", path, out, "--to", "mooncake", "--block-size", "24", code=2
+    )
     assert (
-        error == "--block-size is 24: blocks of 16 tokens cannot be made into blocks of 24: one must divide the other"
+        error
+        == "--block-size is 24: blocks of 16 tokens cannot be made into blocks of 24: one must divide the other"
     )
     assert not out.exists()
 
@@ -386,7 +425,8 @@ def test_convert_never_overwrites_what_it_reads(
         assert error == f"{out} is what is read from {source}: nothing is overwritten"
         assert hint == "give another name"
         assert path.read_bytes() == part.read_bytes() == before
-    # Anything else that is there is overwritten, as ever; a new file beside those that are read is none of them.
+    # Anything else that is there is overwritten, as ever; a new file beside those that are read is none
+    # of them.
     other = tmp_path / "other"
     other.write_text("old")
     for out in (other, tmp_path / "folder" / "new.txt"):
@@ -411,7 +451,9 @@ def test_convert_never_overwrites_standard_input(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("option", ["--html", "--png"])
-def test_no_picture_is_drawn_over_the_trace(capsys: pytest.CaptureFixture[str], tmp_path: Path, option: str) -> None:
+def test_no_picture_is_drawn_over_the_trace(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, option: str
+) -> None:
     path = tmp_path / f"trace.{option[2:]}"
     path.write_text(SESSIONS)
     for command in ("size", "replay")[: 2 if option == "--png" else 1]:
@@ -432,12 +474,27 @@ def test_two_lines_that_stand_for_2_to_the_28_blocks(tmp_path: Path, name: str) 
     def limited() -> None:
         resource.setrlimit(resource.RLIMIT_AS, (2 << 30, 2 << 30))
 
-    command = [sys.executable, "-m", "kvpool", "trace", "convert", path, out, "--to", "bailian", *size, "--no-progress"]
+    command = [
+        sys.executable,
+        "-m",
+        "kvpool",
+        "trace",
+        "convert",
+        path,
+        out,
+        "--to",
+        "bailian",
+        *size,
+        "--no-progress",
+    ]
     done = subprocess.run(
         list(map(str, command)), capture_output=True, env=ENVIRONMENT, check=False, preexec_fn=limited
     )
     assert (done.returncode, done.stdout) == (1, b"")
-    assert b"no memory for 134217728 block references in blocks of 16 tokens; larger blocks take less" in done.stderr
+    assert (
+        b"no memory for 134217728 block references in blocks of 16 tokens; larger blocks take less"
+        in done.stderr
+    )
     assert not out.exists()
 
 
@@ -477,7 +534,8 @@ def test_what_a_file_raises_comes_through() -> None:
         trace.write_jsonl(io.BytesIO(), "kv-events")
 
 
-# --- replay and usage ----------------------------------------------------------------------------------------------
+# --- replay and usage
+# ----------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("name", GOOD)

@@ -1,4 +1,6 @@
-"""``kvpool trace make``: prompts and chat logs become a trace whose blocks are equal exactly where prompts are."""
+"""``kvpool trace make``: prompts and chat logs become a trace whose blocks are equal exactly where
+prompts are.
+"""
 
 from __future__ import annotations
 
@@ -30,7 +32,9 @@ def model(tmp_path: Path) -> Path:
     tokenizers = pytest.importorskip("tokenizers")
     folder = tmp_path / "model"
     folder.mkdir()
-    made = tokenizers.Tokenizer(tokenizers.models.WordLevel({word: at for at, word in enumerate(WORDS)}, "<bos>"))
+    made = tokenizers.Tokenizer(
+        tokenizers.models.WordLevel({word: at for at, word in enumerate(WORDS)}, "<bos>")
+    )
     made.pre_tokenizer = tokenizers.pre_tokenizers.WhitespaceSplit()
     made.save(str(folder / "tokenizer.json"))
     settings = {"chat_template": TEMPLATE, "bos_token": {"content": "<bos>"}}
@@ -113,13 +117,26 @@ def test_a_chat_is_written_by_the_template_and_continues_its_prefix(tmp_path: Pa
 
 @pytest.mark.parametrize("form", ["messages", "conversations"])
 def test_a_finished_conversation_is_a_request_for_each_answer(tmp_path: Path, model: Path, form: str) -> None:
-    said = [("system", "be brief"), ("user", "one"), ("assistant", "yes"), ("user", "two"), ("assistant", "no no")]
+    said = [
+        ("system", "be brief"),
+        ("user", "one"),
+        ("assistant", "yes"),
+        ("user", "two"),
+        ("assistant", "no no"),
+    ]
     names = {"user": "human", "assistant": "gpt"} if form == "conversations" else {}
     keys = ("from", "value") if form == "conversations" else ("role", "content")
     chat = [dict(zip(keys, (names.get(role, role), text), strict=True)) for role, text in said]
     path = log(tmp_path, {form: chat}, {form: chat})
-    made = rows(tmp_path, path, "--tokenizer", model, "--block-size", "1", "--turn-s", "9", "--rate-per-s", "2")
-    assert [(row["timestamp"], row["output_length"]) for row in made] == [(0, 1), (500, 1), (9000, 2), (9500, 2)]
+    made = rows(
+        tmp_path, path, "--tokenizer", model, "--block-size", "1", "--turn-s", "9", "--rate-per-s", "2"
+    )
+    assert [(row["timestamp"], row["output_length"]) for row in made] == [
+        (0, 1),
+        (500, 1),
+        (9000, 2),
+        (9500, 2),
+    ]
     assert made[0]["hash_ids"] == made[1]["hash_ids"] == made[2]["hash_ids"][: made[0]["input_length"]]
 
 
@@ -137,7 +154,9 @@ def test_without_a_template_a_chat_is_chatml_and_that_is_said(
     assert "ChatML" not in capsys.readouterr().err
 
 
-def test_a_template_runs_in_a_sandbox(tmp_path: Path, model: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_template_runs_in_a_sandbox(
+    tmp_path: Path, model: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     template = tmp_path / "bad.jinja"
     template.write_text("{{ messages.__class__.__mro__[1].__subclasses__() }}")
     path = log(tmp_path, {"messages": [{"role": "user", "content": "one"}]})
@@ -151,7 +170,10 @@ def test_packed_logs_standard_input_and_output(tmp_path: Path) -> None:
     text = b'{"token_ids": [1, 2]}\n'
     assert run("trace", "make", "-", "-", "--block-size", "2", stdin=text).stdout.count(b"\n") == 1
     (tmp_path / "log.gz").write_bytes(gzip.compress(text))
-    assert main(["trace", "make", str(tmp_path / "log.gz"), str(tmp_path / "t.jsonl.gz"), "--block-size", "2"]) == 0
+    assert (
+        main(["trace", "make", str(tmp_path / "log.gz"), str(tmp_path / "t.jsonl.gz"), "--block-size", "2"])
+        == 0
+    )
     assert json.loads(gzip.decompress((tmp_path / "t.jsonl.gz").read_bytes()))["hash_ids"] == [0]
 
 

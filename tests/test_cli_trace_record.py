@@ -1,4 +1,6 @@
-"""``kvpool trace record``: what a publisher of KV events sends becomes a trace and a size, and nothing else of it."""
+"""``kvpool trace record``: what a publisher of KV events sends becomes a trace and a size, and nothing
+else of it.
+"""
 
 from __future__ import annotations
 
@@ -58,7 +60,9 @@ class Publisher:
         self.context = zmq.Context()
         self.live = self.context.socket(zmq.XPUB)
         self.router = self.context.socket(zmq.ROUTER)
-        self.port, self.replay_port = (one.bind_to_random_port("tcp://127.0.0.1") for one in (self.live, self.router))
+        self.port, self.replay_port = (
+            one.bind_to_random_port("tcp://127.0.0.1") for one in (self.live, self.router)
+        )
         self.kept: dict[int, bytes] = {}
         self.keeps = keeps
         self.asked: list[int] = []
@@ -118,7 +122,9 @@ def three_requests(publisher: Publisher) -> None:
     """A prompt of 3 blocks, one that shares 2 of them, and one of its own."""
     publisher.send(0, batch(1.0, stored(1, 3, None)))
     publisher.send(1, batch(11.0, stored(20, 2, 2)))
-    publisher.send(2, batch(12.0, stored(30, 2, None), {"type": "BlockRemoved", "block_hashes": [3], "medium": "GPU"}))
+    publisher.send(
+        2, batch(12.0, stored(30, 2, None), {"type": "BlockRemoved", "block_hashes": [3], "medium": "GPU"})
+    )
 
 
 @pytest.mark.parametrize("name", ["day.jsonl", "day.jsonl.gz"])
@@ -165,7 +171,9 @@ def test_what_got_lost_is_counted_and_said(
     assert "requests whose blocks were all cached are not in it" in out
 
 
-def test_a_replay_brings_what_came_before_and_what_got_lost(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+def test_a_replay_brings_what_came_before_and_what_got_lost(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
     publisher = Publisher(keeps=9)
 
     def send() -> None:
@@ -208,7 +216,14 @@ def test_the_share_of_the_requests_is_stated(
 
     monkeypatch.setattr("kvpool.cli.trace_record.read_url", read)
     publisher.after_subscription(lambda: three_requests(publisher))
-    arguments = [publisher.endpoint, str(tmp_path / "t.jsonl"), "--batches", "3", "--metrics", "http://server/metrics"]
+    arguments = [
+        publisher.endpoint,
+        str(tmp_path / "t.jsonl"),
+        "--batches",
+        "3",
+        "--metrics",
+        "http://server/metrics",
+    ]
     assert main(["trace", "record", *arguments]) == 0
     out = capsys.readouterr().out
     assert "the server finished 4 requests meanwhile: 75.0 % are in the trace" in out
@@ -229,7 +244,9 @@ def test_without_a_stored_block_there_is_no_trace(capsys: pytest.CaptureFixture[
 def test_ctrl_c_ends_a_recording_and_keeps_it(publisher: Publisher, tmp_path: Path) -> None:
     path = tmp_path / "t.jsonl"
     command = [sys.executable, "-m", "kvpool", "trace", "record", publisher.endpoint, str(path)]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=ENVIRONMENT) as process:
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=ENVIRONMENT
+    ) as process:
         assert process.stderr is not None
         assert b"recording" in process.stderr.readline()
         publisher.after_subscription(lambda: three_requests(publisher))
@@ -297,7 +314,13 @@ def test_kvpools_own_publisher_can_be_recorded(capsys: pytest.CaptureFixture[str
         try:
             assert sink.replay_endpoint is not None
             facts = recorded(
-                capsys, sink.endpoint, tmp_path / "t.jsonl", "--replay", sink.replay_endpoint, "--batches", "4"
+                capsys,
+                sink.endpoint,
+                tmp_path / "t.jsonl",
+                "--replay",
+                sink.replay_endpoint,
+                "--batches",
+                "4",
             )
         finally:
             done.set()

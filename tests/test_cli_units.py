@@ -88,7 +88,9 @@ def is_number(cell: str) -> bool:
 def test_a_comparison_of_rates_is_in_shares(folder: Path) -> None:
     runs = [json.loads((folder / f"{name}.json").read_text()) for name in "ab"]
     _, out, _ = run("compare {}/a.json {}/b.json --json", folder)
-    rows = [row for section in json.loads(out)["sections"] for row in section["rows"] if row["unit"] == "share"]
+    rows = [
+        row for section in json.loads(out)["sections"] for row in section["rows"] if row["unit"] == "share"
+    ]
     (tokens,) = (row for row in rows if row["name"] == "token hits")
     assert (tokens["a"], tokens["b"]) == tuple(one["token_hit_rate"] for one in runs)
     _, text, _ = run("compare {}/a.json {}/b.json", folder)

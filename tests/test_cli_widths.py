@@ -52,17 +52,31 @@ def store(**more: Any) -> dict[str, Any]:
 def test_stores_in_top_are_whole(width: int) -> None:
     console = Console(width=width, file=io.StringIO(), highlight=False)
     stores = {"kv of the first rank on nvme 0": store(), "redis": store(failures={})}
-    console.print(screen({"pools": {}, "stores": stores}, "http://a-host.internal:9400/metrics", "every 2 s", width))
+    console.print(
+        screen({"pools": {}, "stores": stores}, "http://a-host.internal:9400/metrics", "every 2 s", width)
+    )
     text = console.file.getvalue()  # type: ignore[attr-defined]
     assert max(map(len, text.splitlines())) <= width
     found = words(text)
-    assert found >= {"objects,", "loads,", "misses,", "writes", "flight,", "late", "timed", "unavailable,", "damaged"}
+    assert found >= {
+        "objects,",
+        "loads,",
+        "misses,",
+        "writes",
+        "flight,",
+        "late",
+        "timed",
+        "unavailable,",
+        "damaged",
+    }
     assert {"breaker", "opened", "times", "first", "rank", "redis"} <= found
     assert "…" not in text
 
 
 @pytest.mark.parametrize("name", TABLES)
-def test_a_table_is_legible_at_80_and_at_200_columns(name: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_table_is_legible_at_80_and_at_200_columns(
+    name: str, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     texts = {}
     for width in (80, 200):
         monkeypatch.setenv("COLUMNS", str(width))

@@ -53,6 +53,8 @@ def test_the_overview_of_the_manager_has_every_method() -> None:
             continue  # what observers and checks look at
         for block in impl.findall(path.read_text(encoding="utf-8")):
             found |= set(re.findall(r"^    pub (?:const )?fn (\w+)", block, re.MULTILINE))
-            left_out |= set(re.findall(r"#\[doc\(hidden\)\]\n(?:    [#/].*\n)*    pub (?:const )?fn (\w+)", block))
+            left_out |= set(
+                re.findall(r"#\[doc\(hidden\)\]\n(?:    [#/].*\n)*    pub (?:const )?fn (\w+)", block)
+            )
     missing = sorted(name for name in found - left_out if f"(Self::{name})" not in overview)
     assert (len(found) > 60, missing) == (True, [])

@@ -41,7 +41,12 @@ def test_files_of_a_crate_that_need_each_other(tool: ModuleType, tmp_path: Path)
         b__inner="pub struct Thing {\n    #[cfg(test)]\n    x: u8,\n}\nfn f() { crate::a::g(); super::super::a::h()}\n",
     )
     graph = tool.rust_files(source)
-    assert graph == {"": {}, "a": {"b": {"crate::b"}, "b/inner": {"Thing"}}, "b": {}, "b/inner": {"a": {"g", "h"}}}
+    assert graph == {
+        "": {},
+        "a": {"b": {"crate::b"}, "b/inner": {"Thing"}},
+        "b": {},
+        "b/inner": {"a": {"g", "h"}},
+    }
     assert [sorted(set(cycle)) for cycle in tool.cycles(graph)] == [["a", "b/inner"]]
 
 

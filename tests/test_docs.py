@@ -11,11 +11,21 @@ import typer
 
 import kvpool
 from kvpool.cli import _app
-from tests.documented import Example, commands, examples, inside, matches, parse_command, run_command, run_python
+from tests.documented import (
+    Example,
+    commands,
+    examples,
+    inside,
+    matches,
+    parse_command,
+    run_command,
+    run_python,
+)
 
 DOCS = Path(__file__).resolve().parent.parent / "docs"
 PAGES = sorted(DOCS.glob("*.md"))
-#: The README's are run by ``test_readme.py``; the other documents of the root have a reason in ``tools/docs_site.py``.
+# : The README's are run by ``test_readme.py``; the other documents of the root have a reason in
+# ``tools/docs_site.py``.
 WITH_EXAMPLES = [*PAGES, DOCS.parent / "SECURITY.md"]
 #: Blocks that are neither run nor commands.
 OTHERS = {"", "text", "rust", "json", "yaml", "toml", "promql"}
@@ -51,7 +61,9 @@ def test_a_page_has_an_example_and_all_of_them_run(page: Path, folder: Path) -> 
                 for line, wanted in commands(example):
                     code, printed = run_command(line)
                     assert code == 0 or wanted, f"{where}: {line} ends with {code}: {printed}"
-                    assert not wanted.strip() or matches(printed, wanted), f"{where}: {line} prints\n{printed}"
+                    assert not wanted.strip() or matches(printed, wanted), (
+                        f"{where}: {line} prints\n{printed}"
+                    )
                 ran += 1
             elif example.language == "sh":
                 for line, _ in commands(example):
@@ -97,7 +109,10 @@ def test_what_is_printed_is_compared(printed: str, wanted: str, same: bool) -> N
 
 def test_a_session_is_commands_and_what_they_print() -> None:
     session = Example(
-        "page.md", 1, "console", "$ kvpool models gpt-2 \\\n  --json    # facts\n{\n...\n}\n$ kvpool --version\n"
+        "page.md",
+        1,
+        "console",
+        "$ kvpool models gpt-2 \\\n  --json    # facts\n{\n...\n}\n$ kvpool --version\n",
     )
     (first, printed), (second, nothing) = commands(session)
     assert first.split() == ["kvpool", "models", "gpt-2", "--json", "#", "facts"]
@@ -107,12 +122,16 @@ def test_a_session_is_commands_and_what_they_print() -> None:
     assert run_command(second) == (0, f"kvpool {kvpool.__version__}\n")
 
 
-@pytest.mark.parametrize("line", ["make test", "make test WORKERS=", "kvpool size t.jsonl --json", "vllm serve MODEL"])
+@pytest.mark.parametrize(
+    "line", ["make test", "make test WORKERS=", "kvpool size t.jsonl --json", "vllm serve MODEL"]
+)
 def test_commands_that_are_not_run_are_looked_at(line: str) -> None:
     parse_command(line)
 
 
-@pytest.mark.parametrize("line", ["make nothing", "kvpool nothing", "kvpool size --nothing", "kvpool journal show"])
+@pytest.mark.parametrize(
+    "line", ["make nothing", "kvpool nothing", "kvpool size --nothing", "kvpool journal show"]
+)
 def test_commands_that_do_not_exist_are_found(line: str) -> None:
     with pytest.raises(Exception, match=r"nothing|Missing"):
         parse_command(line)

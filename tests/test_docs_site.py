@@ -1,4 +1,6 @@
-"""The pages of the site of the docs are complete: navigation, API, examples. ``make docs`` builds the site."""
+"""The pages of the site of the docs are complete: navigation, API, examples. ``make docs`` builds the
+site.
+"""
 
 from __future__ import annotations
 
@@ -38,7 +40,9 @@ def test_every_page_is_in_the_navigation_once(prepared: Path) -> None:
     assert {f"{name}.md" for name in PAGES} <= there
 
 
-@pytest.mark.parametrize("module", [name for name in docs_site.MODULES if docs_site._source(ROOT, name).exists()])
+@pytest.mark.parametrize(
+    "module", [name for name in docs_site.MODULES if docs_site._source(ROOT, name).exists()]
+)
 def test_the_api_is_what_a_module_exports(module: str) -> None:
     source = docs_site._source(ROOT, module)
     names = docs_site.exported(source, module)
@@ -49,7 +53,9 @@ def test_the_api_is_what_a_module_exports(module: str) -> None:
 
 
 def test_every_page_of_the_api_has_an_example_that_runs() -> None:
-    """In the module, its stub, or what it is made of: run by the tests of stubs, models, testing and by this one."""
+    """In the module, its stub, or what it is made of: run by the tests of stubs, models, testing and by
+    this one.
+    """
     for module in docs_site.MODULES:
         source = docs_site._source(ROOT, module)
         if not source.exists():
@@ -68,7 +74,9 @@ def test_every_other_page_has_one_or_a_reason() -> None:
     assert set(docs_site.ROOT_PAGES) == (ran & set(docs_site.ROOT_PAGES)) | set(docs_site.NO_EXAMPLE)
     for name, why in docs_site.NO_EXAMPLE.items():
         assert why, name
-        assert not [example for example in examples(ROOT / name) if example.runs], f"{name}: an example that is not run"
+        assert not [example for example in examples(ROOT / name) if example.runs], (
+            f"{name}: an example that is not run"
+        )
 
 
 def test_the_architecture_names_every_crate() -> None:

@@ -46,7 +46,12 @@ def test_an_explanation_says_what_happened_when_and_for_whom() -> None:
     assert (explanation.request_id, explanation.admission, explanation.resumed) == ("c", 3, False)
     assert (explanation.block_size, explanation.prompt_tokens, explanation.cached_tokens) == (BLOCK, 13, 4)
     evicted, tail = explanation.spans
-    assert (evicted.blocks, evicted.tokens, evicted.reason, evicted.policy) == ((1, 3), (4, 12), "evicted", "lru")
+    assert (evicted.blocks, evicted.tokens, evicted.reason, evicted.policy) == (
+        (1, 3),
+        (4, 12),
+        "evicted",
+        "lru",
+    )
     assert (evicted.request, evicted.admission, evicted.time, evicted.another) == (77, 2, 2.5, False)
     assert (evicted.token, evicted.epoch) == (None, None)
     assert (tail.blocks, tail.reason, tail.policy, tail.request) == ((3, 4), "too-short", None, None)
@@ -88,7 +93,11 @@ def test_a_policy_that_learns_says_what_it_expected(clock: bool) -> None:
     assert f'; of the class "{words}", expected back once in ' in str(span)
 
     first = manager.explain("a").spans[0]
-    assert (first.evicted_class, first.expected_return_s, first.expected_return_capacities) == (None, None, None)
+    assert (first.evicted_class, first.expected_return_s, first.expected_return_capacities) == (
+        None,
+        None,
+        None,
+    )
     assert "evicted_class" not in first.to_dict()
 
 
@@ -117,7 +126,10 @@ def test_epochs_and_tokens_are_named() -> None:
     manager.release("b")
     manager.bump_epoch()
     manager.admit("c", range(8))
-    assert [(span.reason, span.epoch) for span in manager.explain("c").spans] == [("other-epoch", 0), ("behind", None)]
+    assert [(span.reason, span.epoch) for span in manager.explain("c").spans] == [
+        ("other-epoch", 0),
+        ("behind", None),
+    ]
 
 
 def test_a_planned_step_and_a_resumption_are_explained() -> None:
@@ -185,7 +197,8 @@ def test_settings() -> None:
         CacheManager(num_blocks=9, explain=7)  # type: ignore[arg-type]
 
 
-# ---------------------------------------------------------------------------------------------------------- the replay
+# ----------------------------------------------------------------------------------------------------------
+# the replay
 
 
 def test_a_replay_says_why_tokens_were_computed() -> None:
@@ -209,14 +222,19 @@ def test_the_command_prints_a_table_of_reasons(capsys: pytest.CaptureFixture[str
     assert main([*arguments, "--json"]) == 0
     misses = json.loads(capsys.readouterr().out)["misses"]
     assert main(arguments) == 0
-    table = capsys.readouterr().out.partition("Why prompt tokens were computed")[2].partition("What the figures")[0]
+    table = (
+        capsys.readouterr()
+        .out.partition("Why prompt tokens were computed")[2]
+        .partition("What the figures")[0]
+    )
     for reason, tokens in misses.items():
         assert re.search(rf"{reason} +{tokens:,} +{100 * tokens / sum(misses.values()):.2f} %", table)
     assert main([*arguments, "--mode", "lookup"]) == 2
     assert "takes no --explain" in capsys.readouterr().err
 
 
-# ------------------------------------------------------------------------------------------------------------- the docs
+# -------------------------------------------------------------------------------------------------------------
+# the docs
 
 DOCS = (Path(__file__).resolve().parent.parent / "docs" / "explain.md").read_text(encoding="utf-8")
 

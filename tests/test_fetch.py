@@ -39,7 +39,10 @@ SECONDS = 0.3
 )
 def test_a_page_that_drips_ends_at_the_deadline(begin: bytes, drip: bytes) -> None:
     began = time.monotonic()
-    with dripping(begin, drip) as port, pytest.raises(FetchError, match=r"in time|timed out|more than 100 headers"):
+    with (
+        dripping(begin, drip) as port,
+        pytest.raises(FetchError, match=r"in time|timed out|more than 100 headers"),
+    ):
         fetch(f"http://127.0.0.1:{port}/", seconds=SECONDS, most_bytes=1 << 20, direct=True)
     assert time.monotonic() - began < AGES
 
@@ -99,14 +102,22 @@ def test_a_page_that_is_shown_as_json_has_no_query_of_its_url(capsys: pytest.Cap
 
 @pytest.mark.parametrize("command", ["show", "verify", "gc"])
 def test_a_store_whose_url_is_none_is_bad_usage(command: str, capsys: pytest.CaptureFixture[str]) -> None:
-    for url in ("redis://[::1", "redis://h/" + "9" * 5000, "disk://h/x", "disk:///a?b", "redis:me:secret@host"):
+    for url in (
+        "redis://[::1",
+        "redis://h/" + "9" * 5000,
+        "disk://h/x",
+        "disk:///a?b",
+        "redis:me:secret@host",
+    ):
         assert main(["store", command, url]) == 2, url
         error = capsys.readouterr().err
         assert error.startswith("error: ")
         assert "secret" not in error
 
 
-def test_a_look_at_a_server_ends_after_its_timeout(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_look_at_a_server_ends_after_its_timeout(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert main(["store", "show", f"folder://{tmp_path}", "--timeout", "0.1"]) == 0
     capsys.readouterr()
     clock = itertools.count(0.0)

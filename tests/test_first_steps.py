@@ -1,4 +1,5 @@
-"""What a new user meets on the first day: help that is short enough to read, and no more words than there are things.
+"""What a new user meets on the first day: help that is short enough to read, and no more words than
+there are things.
 
 The README has tests of its own, ``test_readme.py``, and the docs, ``test_docs.py``.
 """

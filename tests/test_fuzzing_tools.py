@@ -53,7 +53,11 @@ def test_text_that_is_not_there_exactly_once_is_refused(tmp_path: Path, text: st
 
 def test_replacements_of_one_file_add_up(tmp_path: Path) -> None:
     defect = Defect(
-        "d", "what", (Replacement("kvpool/x.rs", "a", "b"), Replacement("kvpool/x.rs", "c", "d")), ("t",), "pool"
+        "d",
+        "what",
+        (Replacement("kvpool/x.rs", "a", "b"), Replacement("kvpool/x.rs", "c", "d")),
+        ("t",),
+        "pool",
     )
     files = test_mutants.planted(defect, tiny(tmp_path, "a c"))
     assert list(files.values()) == ["b d"]
@@ -199,7 +203,9 @@ def test_without_a_compiler_the_driver_runs_and_that_is_said(
     monkeypatch.setattr(fuzz, "cxx", lambda: None)
     monkeypatch.setattr(fuzz, "build", lambda *_, driver: {"pool": ["program", str(driver)]})
     monkeypatch.setattr(
-        fuzz, "run", lambda _, target, *__, driver: fuzz.Outcome(target, str(driver), 1, 5, False, None, "", None)
+        fuzz,
+        "run",
+        lambda _, target, *__, driver: fuzz.Outcome(target, str(driver), 1, 5, False, None, "", None),
     )
     assert fuzz.main(["pool", "--json", "--work", str(tmp_path)]) == 0
     said = capsys.readouterr()

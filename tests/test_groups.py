@@ -116,10 +116,16 @@ def test_a_hit_that_one_group_cannot_serve_is_told_as_such() -> None:
 
 def test_a_first_chunk_ends_where_a_state_is_kept_whatever_was_hit() -> None:
     m = manager(STATES)
-    for request, prompt, cached, ends in [("a", range(20), 0, [8, 16, 20]), ("b", [*range(17), 99, 98], 16, [19])]:
+    for request, prompt, cached, ends in [
+        ("a", range(20), 0, [8, 16, 20]),
+        ("b", [*range(17), 99, 98], 16, [19]),
+    ]:
         admission = m.admit(request, prompt, allocate_tokens=0)
         # What is cached, and a state: no block to be computed.
-        assert (admission.cached_tokens, [len(table) for table in admission.tables]) == (cached, [cached // 4, 1])
+        assert (admission.cached_tokens, [len(table) for table in admission.tables]) == (
+            cached,
+            [cached // 4, 1],
+        )
         chunks = []
         while m.request(request).computed_tokens < len(prompt):
             m.take_plan()
@@ -165,7 +171,9 @@ def test_an_encoder_is_covered_or_nothing_changes() -> None:
 @settings(max_examples=settings().max_examples * 3 // 5, deadline=None)
 @given(
     st.lists(
-        st.tuples(st.sampled_from("abc"), st.integers(1, 30), st.sampled_from(["admit", "step", "release", "fork"])),
+        st.tuples(
+            st.sampled_from("abc"), st.integers(1, 30), st.sampled_from(["admit", "step", "release", "fork"])
+        ),
         max_size=40,
     ),
     st.sampled_from(
@@ -175,7 +183,11 @@ def test_an_encoder_is_covered_or_nothing_changes() -> None:
             [*WINDOW, GroupSpec("state", 8)],
             [GroupSpec("chunked", 4, chunk=12)],
             [GroupSpec("full", 8, partial_hits=True), GroupSpec("state", 4)],
-            [GroupSpec("full", 4), GroupSpec("sliding", 4, window=6, sink=5), GroupSpec("full", 2, keep="none")],
+            [
+                GroupSpec("full", 4),
+                GroupSpec("sliding", 4, window=6, sink=5),
+                GroupSpec("full", 2, keep="none"),
+            ],
         ]
     ),
 )
@@ -320,7 +332,9 @@ def test_a_state_has_an_entry_for_each_draft() -> None:
     assert m.block_ids("a", group=1)[0] == entries[2]
     assert sorted(m.block_ids("a", group=1)) == sorted(entries)
     moved = [(position, block) for _, position, block, group in zip(*changes, strict=True) if group == 1]
-    assert dict(moved) == {at: block for at, block in enumerate(m.block_ids("a", group=1)) if block != entries[at]}
+    assert dict(moved) == {
+        at: block for at, block in enumerate(m.block_ids("a", group=1)) if block != entries[at]
+    }
     with pytest.raises(InvalidArgumentError, match="computed"):
         m.append_ragged(["a"], range(6), [0, 6], commit=True)
     m.fork("a", "b")

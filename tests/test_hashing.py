@@ -44,7 +44,10 @@ def vector_extra(extra: dict[str, Any]) -> kvpool.ExtraKeys:
         return bytes.fromhex(extra[name]) if name in extra else None
 
     adapter = extra.get("adapter", {})
-    items = [(bytes.fromhex(one["identifier"]), one["offset"], one["length"]) for one in extra.get("multimodal", [])]
+    items = [
+        (bytes.fromhex(one["identifier"]), one["offset"], one["length"])
+        for one in extra.get("multimodal", [])
+    ]
     return kvpool.ExtraKeys(
         adapter=bytes.fromhex(adapter["id"]) if adapter else None,
         adapter_path=adapter.get("path"),
@@ -55,7 +58,9 @@ def vector_extra(extra: dict[str, Any]) -> kvpool.ExtraKeys:
     )
 
 
-def vector_hasher(case: dict[str, Any], algorithm: HashAlgorithm, verify: VerifyMode = "none") -> kvpool.BlockHasher:
+def vector_hasher(
+    case: dict[str, Any], algorithm: HashAlgorithm, verify: VerifyMode = "none"
+) -> kvpool.BlockHasher:
     key = bytes.fromhex(case["key"]) if "key" in case else None
     return kvpool.BlockHasher(algorithm, case["block_size"], verify=verify, key=key, seed=case.get("seed"))
 
@@ -68,7 +73,9 @@ def test_the_file_has_every_algorithm() -> None:
     assert len(CASES) > 300
 
 
-@pytest.mark.parametrize(("case", "algorithm"), CASES, ids=lambda one: one if isinstance(one, str) else one["name"])
+@pytest.mark.parametrize(
+    ("case", "algorithm"), CASES, ids=lambda one: one if isinstance(one, str) else one["name"]
+)
 def test_digests_are_the_published_ones(case: dict[str, Any], algorithm: HashAlgorithm) -> None:
     tokens, extra = vector_tokens(case["tokens"]), vector_extra(case["extra"])
     epoch = case["extra"].get("epoch", 0)
@@ -132,12 +139,19 @@ EDGES = st.sampled_from([0, 1, 23, 24, 255, 256, 65535, 65536, 2**31 - 1, 2**31,
     adapter=st.none() | st.text(max_size=8),
 )
 def test_vllm_digests_are_those_of_pickle_and_cbor(
-    algorithm: HashAlgorithm, tokens: list[int], block_size: int, seed: str, salt: str | None, adapter: str | None
+    algorithm: HashAlgorithm,
+    tokens: list[int],
+    block_size: int,
+    seed: str,
+    salt: str | None,
+    adapter: str | None,
 ) -> None:
     # A string that was decoded is an object of its own: pickle memoizes by identity.
     lora = [] if adapter is None else [("lora", (adapter + ".").encode().decode()[:-1], None)]
     salted = [] if salt is None else [("cache_salt", (salt + ".").encode().decode()[:-1])]
-    expected = vllm_chain(algorithm, seed, tokens, block_size, tuple(lora + salted) or None, tuple(lora) or None)
+    expected = vllm_chain(
+        algorithm, seed, tokens, block_size, tuple(lora + salted) or None, tuple(lora) or None
+    )
     hasher = kvpool.BlockHasher(algorithm, block_size, seed=seed)
     assert hasher.hash_tokens(tokens, kvpool.ExtraKeys(salt=salt, adapter=adapter)) == expected
 
@@ -182,7 +196,9 @@ def test_a_token_that_completes_no_block_is_not_hashed(algorithm: HashAlgorithm)
     tokens=st.lists(st.integers(0, 3), max_size=30),
     cuts=st.lists(st.tuples(st.integers(0, 30), st.lists(st.integers(0, 3), max_size=10)), max_size=6),
 )
-def test_truncate_and_append_give_what_a_new_cursor_gives(tokens: list[int], cuts: list[tuple[int, list[int]]]) -> None:
+def test_truncate_and_append_give_what_a_new_cursor_gives(
+    tokens: list[int], cuts: list[tuple[int, list[int]]]
+) -> None:
     hasher = kvpool.BlockHasher(block_size=3, verify="tokens")
     cursor = hasher.cursor(tokens)
     for keep, more in cuts:
@@ -241,7 +257,9 @@ def test_equal_strings_in_different_fields_give_different_digests(algorithm: Has
     for size in range(1, len(FIELDS) + 1):
         for fields in itertools.combinations(FIELDS, size):
             for strings in itertools.product(["same", ""], repeat=size):
-                digests.add(tuple(hasher.hash_tokens(range(8), extra_of(dict(zip(fields, strings, strict=True))))))
+                digests.add(
+                    tuple(hasher.hash_tokens(range(8), extra_of(dict(zip(fields, strings, strict=True)))))
+                )
                 count += 1
     with_path = kvpool.ExtraKeys(adapter="same", adapter_path="same")
     digests.add(tuple(hasher.hash_tokens(range(8), with_path)))
@@ -295,12 +313,16 @@ def test_items_reach_the_blocks_that_they_overlap_and_those_behind() -> None:
 
 @st.composite
 def turns(draw: st.DrawFn) -> tuple[list[list[int]], list[list[tuple[str, int, int]]]]:
-    """Tokens of each turn, and the items that come with it: they begin at or behind the end of those before."""
+    """Tokens of each turn, and the items that come with it: they begin at or behind the end of those
+    before.
+    """
     tokens = draw(st.lists(st.lists(st.integers(0, 9), max_size=12), min_size=1, max_size=5))
     ends = [0, *itertools.accumulate(map(len, tokens))]
     item = st.tuples(st.text("ab", max_size=2), st.integers(0, 20), st.integers(0, 6))
     items = [draw(st.lists(item, max_size=3)) for _ in tokens]
-    return tokens, [[(name, at + end, long) for name, at, long in some] for some, end in zip(items, ends, strict=False)]
+    return tokens, [
+        [(name, at + end, long) for name, at, long in some] for some, end in zip(items, ends, strict=False)
+    ]
 
 
 @pytest.mark.parametrize("algorithm", kvpool.hashing.hash_algorithms())
@@ -312,7 +334,9 @@ def test_a_conversation_hashed_in_turns_is_hashed_at_once(
     seed = None if algorithm == "blake3" else "x"
     hasher = kvpool.BlockHasher(algorithm, 4, verify="fingerprint", seed=seed)
     cursor = hasher.cursor(tokens[0], kvpool.ExtraKeys(multimodal=items[0]))
-    completed = sum(cursor.append(one, multimodal=iter(some)) for one, some in zip(tokens[1:], items[1:], strict=True))
+    completed = sum(
+        cursor.append(one, multimodal=iter(some)) for one, some in zip(tokens[1:], items[1:], strict=True)
+    )
     extra = kvpool.ExtraKeys(multimodal=[item for some in items for item in some])
     once = hasher.cursor([token for one in tokens for token in one], extra)
     assert completed == len(cursor.chain()) - len(tokens[0]) // 4
@@ -386,7 +410,9 @@ def test_a_chain_of_digests_hits_what_its_tokens_stored() -> None:
     pool.register(table, chain)
     pool.mark_computed(table)
     pool.release_table(table)
-    assert pool.match_and_acquire(kvpool.hashing.HashChain.from_digests("sha256", 4, chain.digests())) == table
+    assert (
+        pool.match_and_acquire(kvpool.hashing.HashChain.from_digests("sha256", 4, chain.digests())) == table
+    )
     with pytest.raises(kvpool.errors.StaleEpochError):
         pool.probe(kvpool.hashing.HashChain.from_digests("sha256", 4, chain.digests(), epoch=1))
 
@@ -458,7 +484,12 @@ def test_extra_keys_can_be_pickled(protocol: int) -> None:
         kvpool.ExtraKeys(),
         kvpool.ExtraKeys(adapter="a"),
         kvpool.ExtraKeys(
-            adapter=b"\xff", adapter_path="/a", salt="s", tenant="t", user="u", multimodal=[("i", 3, 2), ("j", 9, 1)]
+            adapter=b"\xff",
+            adapter_path="/a",
+            salt="s",
+            tenant="t",
+            user="u",
+            multimodal=[("i", 3, 2), ("j", 9, 1)],
         ),
     ):
         again = pickle.loads(pickle.dumps(extra, protocol))

@@ -1,4 +1,6 @@
-"""Hints of engines: the table of docs/hints.md line by line, whatever comes from outside, effects, sessions."""
+"""Hints of engines: the table of docs/hints.md line by line, whatever comes from outside, effects,
+sessions.
+"""
 
 from __future__ import annotations
 
@@ -39,7 +41,8 @@ def manager(**more: Any) -> kvpool.CacheManager:
     return made
 
 
-# ------------------------------------------------------------------------------------------------------------ the table
+# ------------------------------------------------------------------------------------------------------------
+# the table
 
 
 @pytest.mark.parametrize("row", TABLE)
@@ -57,12 +60,20 @@ def test_the_table_of_the_page(row: str) -> None:
 
 def test_the_table_has_every_hint_and_every_answer() -> None:
     text = "\n".join(TABLE)
-    for name in ("priority", "session_id", "cache_salt", "prompt_cache_key", "prompt_cache_retention", "breakpoints"):
+    for name in (
+        "priority",
+        "session_id",
+        "cache_salt",
+        "prompt_cache_key",
+        "prompt_cache_retention",
+        "breakpoints",
+    ):
         assert f"`{name}=" in text
     assert {row.rsplit(" | ", 1)[1].strip(" |") for row in TABLE} == {"accepted", "clipped", "ignored"}
 
 
-# ---------------------------------------------------------------------------------------------------- off, and refused
+# ----------------------------------------------------------------------------------------------------
+# off, and refused
 
 
 def test_nothing_is_followed_until_it_is_switched_on() -> None:
@@ -189,12 +200,15 @@ def test_whatever_is_said_is_answered_and_admitted(said: dict[str, Any], tokens:
     made.check_invariants()
 
 
-# ------------------------------------------------------------------------------------------------------------- effects
+# -------------------------------------------------------------------------------------------------------------
+# effects
 
 
 def kept(made: kvpool.CacheManager, prompts: dict[str, list[int]]) -> set[str]:
     """The prompts that are still cached, as far as they can be."""
-    return {name for name, prompt in prompts.items() if made.probe([*prompt, 0]).cached_blocks == len(prompt) // 4}
+    return {
+        name for name, prompt in prompts.items() if made.probe([*prompt, 0]).cached_blocks == len(prompt) // 4
+    }
 
 
 def test_hints_decide_what_goes_first() -> None:
@@ -225,7 +239,9 @@ def test_hints_decide_what_goes_first() -> None:
 
 
 def test_envelopes_may_be_objects_and_are_bounded() -> None:
-    one = SimpleNamespace(action_id="x", action_type="Retain", action_version=1, payload=SimpleNamespace(end=8))
+    one = SimpleNamespace(
+        action_id="x", action_type="Retain", action_version=1, payload=SimpleNamespace(end=8)
+    )
     envelope = SimpleNamespace(protocol_version=1, message_id="m", actions=[one])
     assert read(ALL, tokens=10, kv_hints=envelope).ranges == ((0, 8, kvpool.Retention(70)),)
     hints = read(ALL, tokens=10, kv_hints={"actions": [one] * 100})
@@ -244,12 +260,15 @@ def test_requests_of_vllm() -> None:
     assert of_vllm_request(SimpleNamespace(priority=0, num_prompt_tokens=9)) == {"tokens": 9}
 
 
-# ------------------------------------------------------------------------------------------------------------ sessions
+# ------------------------------------------------------------------------------------------------------------
+# sessions
 
 
 @pytest.mark.parametrize("seed", range(8))
 def test_sessions_against_a_model(seed: int) -> None:
-    """The same as naming each request of the session that lives, and the prompt of the last that was released."""
+    """The same as naming each request of the session that lives, and the prompt of the last that was
+    released.
+    """
     draw, number = random.Random(seed), 0
     one, other = (kvpool.CacheManager(300, 4, retention=True, digest=True) for _ in range(2))
     sessions = Sessions(one, limit=1000)
@@ -275,7 +294,9 @@ def test_sessions_against_a_model(seed: int) -> None:
             if session:
                 last[session] = prompt
         else:
-            reports = [other.end_of_life(request) for request, (session, _) in live.items() if session == name]
+            reports = [
+                other.end_of_life(request) for request, (session, _) in live.items() if session == name
+            ]
             live = {request: ("" if it[0] == name else it[0], it[1]) for request, it in live.items()}
             if name in last:
                 reports.append(other.end_of_life_of(last.pop(name)))

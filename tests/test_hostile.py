@@ -1,4 +1,6 @@
-"""What lies about its size: under a memory limit, each call ends with a typed error, never with the process."""
+"""What lies about its size: under a memory limit, each call ends with a typed error, never with the
+process.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +20,9 @@ WHOLLY_READ_NEVER = ("pass_on", "submit, row", "from_tensors, shape", "from_tens
 
 
 def outcomes() -> dict[int, str]:
-    """The outcome of each case. When a call ends the process, the next process continues with the next case."""
+    """The outcome of each case. When a call ends the process, the next process continues with the next
+    case.
+    """
     found: dict[int, str] = {}
     while len(found) < len(hostile.CASES):
         run = [sys.executable, "-W", "ignore", "-m", "tests.hostile", str(len(found))]
@@ -38,7 +42,8 @@ def is_refused(case: tuple[str, str, str], outcome: str) -> bool:
     if kind == "endless" and entry not in WHOLLY_READ_NEVER and not theirs:
         return "TooLargeError" in outcome
     if outcome == "done":
-        # Two items that suit, whatever their number is said to be; a count that is only a limit; a lookup of nothing.
+        # Two items that suit, whatever their number is said to be; a count that is only a limit; a
+        # lookup of nothing.
         return what == "count" or "liar" in kind or theirs
     return theirs or "KvpoolError" in outcome
 

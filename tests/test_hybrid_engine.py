@@ -1,4 +1,6 @@
-"""The example engine's hybrid model: whatever becomes of its blocks, the bits are those of a plain forward pass."""
+"""The example engine's hybrid model: whatever becomes of its blocks, the bits are those of a plain
+forward pass.
+"""
 
 from __future__ import annotations
 
@@ -111,16 +113,21 @@ def run(
     """Runs the prompts, the last ones when the first are under way, and compares every row."""
     with Engine(model, dataclasses.replace(ROOMY, **settings)) as engine:
         first, last = prompts()[:4], prompts()[4:]
-        requests = [engine.submit(prompt, Sampling(n, max_tokens, seed=seed)) for seed, prompt in enumerate(first)]
+        requests = [
+            engine.submit(prompt, Sampling(n, max_tokens, seed=seed)) for seed, prompt in enumerate(first)
+        ]
         events = [event for _ in range(9) for event in engine.step()]
-        requests += [engine.submit(prompt, Sampling(n, max_tokens, seed=9 + seed)) for seed, prompt in enumerate(last)]
+        requests += [
+            engine.submit(prompt, Sampling(n, max_tokens, seed=9 + seed)) for seed, prompt in enumerate(last)
+        ]
         events += engine.run()
         assert_all_blocks_are_back(engine)
         check_bits(events, requests, plain)
         return engine.stats(), requests
 
 
-# --- The model -------------------------------------------------------------------------------------------------------
+# --- The model
+# -------------------------------------------------------------------------------------------------------
 
 
 def test_the_model_computes_what_a_textbook_says(model: Hybrid) -> None:
@@ -154,15 +161,19 @@ def test_a_recurrence_that_minds_the_place_of_a_row_is_found_out(monkeypatch: py
 
 
 def test_a_state_that_no_page_holds_is_refused(model: Hybrid) -> None:
-    with pytest.raises(ValueError, match="224 numbers does not fit a page of 192, of 6 tokens: blocks need 7 tokens"):
+    with pytest.raises(
+        ValueError, match="224 numbers does not fit a page of 192, of 6 tokens: blocks need 7 tokens"
+    ):
         Engine(model, dataclasses.replace(ROOMY, block_size=6))
 
 
-# --- The same bits ---------------------------------------------------------------------------------------------------
+# --- The same bits
+# ---------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
-    ("keep", "token_budget"), [("all", 5), ("all", 256), ("junctions", 24), ("junctions", 256), (16, 5), (64, 24)]
+    ("keep", "token_budget"),
+    [("all", 5), ("all", 256), ("junctions", 24), ("junctions", 256), (16, 5), (64, 24)],
 )
 def test_hits_and_chunks_change_nothing(model: Hybrid, plain: Any, keep: Any, token_budget: int) -> None:
     stats, requests = run(model, plain, keep=keep, token_budget=token_budget)
@@ -182,7 +193,12 @@ def test_without_a_cache_nothing_is_hit_or_kept(model: Hybrid, plain: Any) -> No
 @pytest.mark.parametrize("prefix_caching", [True, False])
 @pytest.mark.parametrize("preempt", ["swap", "recompute"])
 def test_preemption_changes_nothing(model: Hybrid, plain: Any, preempt: str, prefix_caching: bool) -> None:
-    settings: dict[str, Any] = {"blocks": 34, "preempt": preempt, "prefix_caching": prefix_caching, "token_budget": 24}
+    settings: dict[str, Any] = {
+        "blocks": 34,
+        "preempt": preempt,
+        "prefix_caching": prefix_caching,
+        "token_budget": 24,
+    }
     stats, _ = run(model, plain, n=3, **settings)
     assert (stats.swapped_out if preempt == "swap" else stats.recomputes) > 10
     assert stats.swapped_out == stats.swapped_in
@@ -199,7 +215,9 @@ def test_a_pool_that_just_holds_one_sequence_is_enough(model: Hybrid, plain: Any
     for length in range(41, 64, 7):
         prompt, most = tokens(length, seed=length), 12
         blocks = sum(group.most_blocks(length + most - 1, size, chunk) for group in model.groups)
-        settings = dataclasses.replace(ROOMY, blocks=blocks, token_budget=chunk, preempt="recompute", host_blocks=0)
+        settings = dataclasses.replace(
+            ROOMY, blocks=blocks, token_budget=chunk, preempt="recompute", host_blocks=0
+        )
         too_small, words = (
             dataclasses.replace(settings, blocks=blocks - 1),
             f"{blocks} blocks: the pool has {blocks - 1}",
@@ -255,8 +273,12 @@ def test_an_abort_returns_all_blocks(model: Hybrid, plain: Any, when: int) -> No
         assert {event.request for event in events} <= {1, 3}
         assert_all_blocks_are_back(engine)
         again = [engine.submit(prompt, Sampling(n=2, max_tokens=6, seed=1)) for prompt in prompts()[:4]]
-        renumbered = [dataclasses.replace(event, request=event.request - len(requests)) for event in engine.run()]
-        check_bits(renumbered, [dataclasses.replace(r, number=number) for number, r in enumerate(again)], plain)
+        renumbered = [
+            dataclasses.replace(event, request=event.request - len(requests)) for event in engine.run()
+        ]
+        check_bits(
+            renumbered, [dataclasses.replace(r, number=number) for number, r in enumerate(again)], plain
+        )
 
 
 @pytest.mark.slow
@@ -304,7 +326,8 @@ def test_random_loads_change_nothing(model: Hybrid, plain: Any, seed: int) -> No
     check_bits([event for event in events if event.request not in aborted], whole, plain)
 
 
-# --- Hits ------------------------------------------------------------------------------------------------------------
+# --- Hits
+# ------------------------------------------------------------------------------------------------------------
 
 
 def in_turn(engine: Engine, plain: Any, *sequences: list[int]) -> list[Hit]:
@@ -322,9 +345,12 @@ def in_turn(engine: Engine, plain: Any, *sequences: list[int]) -> list[Hit]:
 def test_a_hit_ends_where_a_state_was_kept(model: Hybrid, plain: Any) -> None:
     prompt = tokens(100)
     with Engine(model, dataclasses.replace(ROOMY, keep=32)) as engine:
-        hits = in_turn(engine, plain, prompt, prompt[:60] + tokens(9), prompt, prompt[:60] + tokens(8, seed=1))
+        hits = in_turn(
+            engine, plain, prompt, prompt[:60] + tokens(9), prompt, prompt[:60] + tokens(8, seed=1)
+        )
         names = [group.name for group in model.groups]
-    # Cold; at a multiple of 32; where the prompt ended; where the second prompt turned off, which kept its state there.
+    # Cold; at a multiple of 32; where the prompt ended; where the second prompt turned off, which kept
+    # its state there.
     assert [hit.cached for hit in hits] == [0, 32, 96, 56]
     assert limits(hits[0], names) == limits(hits[2], names) == limits(hits[3], names) == ""
     # The wider window needs for hits of 32, 64 and 96 all that there is.
@@ -360,7 +386,8 @@ def test_the_words_for_a_hit() -> None:
     )
 
 
-# --- What the poison shows -------------------------------------------------------------------------------------------
+# --- What the poison shows
+# -------------------------------------------------------------------------------------------
 
 
 def test_a_window_that_reads_a_token_too_many_shows(model: Hybrid, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -420,7 +447,8 @@ def test_a_new_state_that_is_not_zero_shows(model: Hybrid, monkeypatch: pytest.M
             list(engine.run())
 
 
-# --- The command line ------------------------------------------------------------------------------------------------
+# --- The command line
+# ------------------------------------------------------------------------------------------------
 
 
 def test_prompts_on_the_command_line(

@@ -1,6 +1,8 @@
-"""Journals: pinned ones replay bit by bit, a cut at any byte costs no more than a frame, and nothing is overwritten.
+"""Journals: pinned ones replay bit by bit, a cut at any byte costs no more than a frame, and nothing is
+overwritten.
 
-What is planted: a journal whose records were made with another pool than its header says, which is answered otherwise.
+What is planted: a journal whose records were made with another pool than its header says, which is
+answered otherwise.
 """
 
 from __future__ import annotations
@@ -162,7 +164,8 @@ def test_a_cut_at_any_byte_costs_one_frame_at_most() -> None:
     image = image_of(hundred())
     header, *others = frames(image)
     begins = len(MAGIC) + len(header)
-    #: Where each frame ends, and how many operations are before its end: the number that the next one begins with.
+    # : Where each frame ends, and how many operations are before its end: the number that the next one
+    # begins with.
     ends = {begins: 0}
     for frame, following in zip(others, [*others[1:], None], strict=True):
         begins += len(frame)
@@ -179,7 +182,9 @@ def test_a_cut_at_any_byte_costs_one_frame_at_most() -> None:
         report = kvpool.journal.replay_journal(image[:length])
         assert report.is_exact
         assert report.operations == kvpool.journal.read_journal(image[:length]).operations == ends[whole]
-        assert (report.cut_at, report.cut_bytes) == ((None, 0) if whole == length else (whole, length - whole))
+        assert (report.cut_at, report.cut_bytes) == (
+            (None, 0) if whole == length else (whole, length - whole)
+        )
 
 
 @pytest.mark.parametrize(
@@ -272,12 +277,16 @@ def test_a_pool_that_could_not_be_made_leaves_no_file(tmp_path: Path) -> None:
     with pytest.raises(kvpool.errors.InvalidArgumentError, match="watermark"):
         kvpool.CacheManager(8, 4, watermark=7, journal=kvpool.journal.Journal(path))
     with pytest.raises(kvpool.errors.InvalidArgumentError, match="max_running"):
-        kvpool.traces.Replay(kvpool.traces.Trace.generate(2), max_running=0, journal=kvpool.journal.Journal(path))
+        kvpool.traces.Replay(
+            kvpool.traces.Trace.generate(2), max_running=0, journal=kvpool.journal.Journal(path)
+        )
     assert not path.exists()
 
 
 def test_a_ring_that_dropped_its_beginning_is_shown_and_not_replayed() -> None:
-    pool = kvpool.BlockPool(9, 2, journal=kvpool.journal.Journal(ring_bytes=400, frame_bytes=100, digest_every=0))
+    pool = kvpool.BlockPool(
+        9, 2, journal=kvpool.journal.Journal(ring_bytes=400, frame_bytes=100, digest_every=0)
+    )
     for _ in range(200):
         pool.release(pool.allocate(2))
     image = image_of(pool)
@@ -373,7 +382,9 @@ def test_a_fork_writes_nothing(tmp_path: Path) -> None:
     # A ring is each process's own: what the child saves is what led to its own pool.
     report = kvpool.journal.replay_journal(saved)
     assert (report.is_exact, report.operations) == (True, 2)
-    assert [words for _, call, words in kvpool.journal.read_journal(saved, count=2).lines if call != "digest"] == [
+    assert [
+        words for _, call, words in kvpool.journal.read_journal(saved, count=2).lines if call != "digest"
+    ] == [
         "2 blocks",
         "1 block",
     ]
@@ -385,7 +396,9 @@ def test_operations_that_are_there_twice_are_refused(tmp_path: Path) -> None:
     image = image_of(pool)
     path = tmp_path / "twice.kvj"
     path.write_bytes(image + frames(image)[-1])
-    message = r"the frame at byte \d+ begins with operation 0, and operation 2 comes next: operations are repeated"
+    message = (
+        r"the frame at byte \d+ begins with operation 0, and operation 2 comes next: operations are repeated"
+    )
     readers: list[Callable[[Path], object]] = [
         kvpool.journal.read_journal,
         kvpool.journal.replay_journal,
@@ -419,7 +432,9 @@ pool.check_invariants()
 def test_a_journal_that_cannot_be_written_stops_and_the_pool_goes_on(tmp_path: Path) -> None:
     assert hasattr(resource, "RLIMIT_FSIZE")
     path = tmp_path / "run.kvj"
-    done = subprocess.run([sys.executable, "-c", _FULL_DISK, str(path)], capture_output=True, text=True, check=True)
+    done = subprocess.run(
+        [sys.executable, "-c", _FULL_DISK, str(path)], capture_output=True, text=True, check=True
+    )
     assert done.stdout.startswith("the journal has stopped: File too large")
     assert path.stat().st_size <= 2000
     report = kvpool.journal.replay_journal(path)
@@ -524,7 +539,9 @@ def test_the_replay_of_a_trace_records(tmp_path: Path, mode: ReplayMode) -> None
     trace = kvpool.traces.Trace.generate(60, seed=3)
     path = tmp_path / "run.kvj"
     without = kvpool.traces.Replay(trace, mode=mode, capacity_blocks=2000)
-    with_journal = kvpool.traces.Replay(trace, mode=mode, capacity_blocks=2000, journal=kvpool.journal.Journal(path))
+    with_journal = kvpool.traces.Replay(
+        trace, mode=mode, capacity_blocks=2000, journal=kvpool.journal.Journal(path)
+    )
     without.advance()
     with_journal.advance()
     assert with_journal.report_json() == without.report_json()

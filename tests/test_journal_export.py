@@ -1,4 +1,5 @@
-"""Exported tests run: the pinned journals, which contain every call, and scripts of calls that those journals refuse.
+"""Exported tests run: the pinned journals, which contain every call, and scripts of calls that those
+journals refuse.
 
 The tests plant answers that differ, a pool that is smaller than the journal's, and too many operations.
 """
@@ -116,7 +117,9 @@ def accepted(image: bytes, text: str) -> set[str]:
     info = kvpool.journal.read_journal(image, start=0, count=10_000)
     answers = dict(re.findall(r"    # (\d+): (.*)", text))
     done = {(number, call) for number, call, _ in info.lines if call != "digest"}
-    return {f"{info.subject} {call}" for number, call in done if not answers[str(number)].startswith("refused")}
+    return {
+        f"{info.subject} {call}" for number, call in done if not answers[str(number)].startswith("refused")
+    }
 
 
 def test_every_call_is_exported_and_runs() -> None:
@@ -212,7 +215,9 @@ def long(operations: int) -> bytes:
 
 def test_a_long_journal_is_refused_before_anything_is_written() -> None:
     pieces: list[str] = []
-    message = r"the journal has 10,?002 operations, and a test has at most 10,?000: bisect and shrink it first"
+    message = (
+        r"the journal has 10,?002 operations, and a test has at most 10,?000: bisect and shrink it first"
+    )
     for language in ("rust", "python"):
         with pytest.raises(kvpool.errors.JournalError, match=message):
             kvpool.journal.export_journal(long(10_002), language, write=pieces.append)
@@ -248,5 +253,7 @@ def test_what_a_writer_raises_ends_the_export() -> None:
 def test_export_of_a_language_that_is_none() -> None:
     image = long(10)
     assert "fn " in kvpool.journal.export_journal(image, "rust")
-    with pytest.raises(kvpool.errors.InvalidArgumentError, match='language is "cobol": must be one of rust, python'):
+    with pytest.raises(
+        kvpool.errors.InvalidArgumentError, match='language is "cobol": must be one of rust, python'
+    ):
         kvpool.journal.export_journal(image, "cobol")  # type: ignore[call-overload]

@@ -1,7 +1,8 @@
 """Calls that the laboratory draws, made through the bindings: each is answered as in Rust.
 
-The laboratory compares the answers with its models, and exports its journals as tests of Python. The tests here run
-these exports, and compare the attributes of a pool and of a manager with each other after every call.
+The laboratory compares the answers with its models, and exports its journals as tests of Python. The
+tests here run these exports, and compare the attributes of a pool and of a manager with each other
+after every call.
 """
 
 from __future__ import annotations
@@ -35,7 +36,8 @@ def look_at_pool(pool: kvpool.BlockPool) -> None:
     assert states == [pool.state(block) for block in blocks]
     assert held == [pool.ref_count(block) for block in blocks]
     of = {
-        state: [block for block, found in zip(blocks, states, strict=True) if found == state] for state in set(states)
+        state: [block for block, found in zip(blocks, states, strict=True) if found == state]
+        for state in set(states)
     }
     assert sorted(pool.free_order()) == of.get("free", [])
     assert sorted(pool.eviction_order()) == of.get("cached-free", [])
@@ -97,7 +99,9 @@ def test_journals_of_the_laboratory_are_answered_as_in_rust() -> None:
 
 @pytest.mark.longer
 @pytest.mark.parametrize("subject", ["pool", "manager", "vllm"])
-def test_random_calls_are_answered_as_in_rust(request: pytest.FixtureRequest, tmp_path: Path, subject: str) -> None:
+def test_random_calls_are_answered_as_in_rust(
+    request: pytest.FixtureRequest, tmp_path: Path, subject: str
+) -> None:
     built = sorted(TARGET.glob("*/kvpool-lab"), key=lambda path: path.stat().st_mtime)
     if not built:
         pytest.skip(f"no kvpool-lab in {TARGET}: run make build-rust-tests")

@@ -1,4 +1,6 @@
-"""Metrics: pages against what is counted, the text format, HTTP, OpenTelemetry; docs, dashboard and alerts by name."""
+"""Metrics: pages against what is counted, the text format, HTTP, OpenTelemetry; docs, dashboard and
+alerts by name.
+"""
 
 from __future__ import annotations
 
@@ -53,7 +55,9 @@ NAMESPACE = Namespace(
 
 def everything() -> CacheManager:
     """A manager that says all that one can say."""
-    return CacheManager(48, 4, host_blocks=24, retention=True, advisor=True, explain=True, metrics=True, watermark=0.05)
+    return CacheManager(
+        48, 4, host_blocks=24, retention=True, advisor=True, explain=True, metrics=True, watermark=0.05
+    )
 
 
 class Traffic:
@@ -93,7 +97,9 @@ class Traffic:
         family = draw.randrange(6)
         prompt = [family] * draw.randrange(1, 12) + [draw.randrange(3)] * draw.randrange(1, 12)
         ttl = draw.choice([None, None, 30.0])
-        ranges = [(0, None, kvpool.Retention(draw.choice([10, 35, 80]), ttl=ttl))] if draw.random() < 0.3 else None
+        ranges = (
+            [(0, None, kvpool.Retention(draw.choice([10, 35, 80]), ttl=ttl))] if draw.random() < 0.3 else None
+        )
         try:
             self.manager.admit(self.number, prompt, tenant=family % 3, retention=ranges)
         except kvpool.errors.OutOfBlocksError:
@@ -133,7 +139,8 @@ def total(samples: dict[str, dict[tuple[tuple[str, str], ...], float]], name: st
     return sum(value for labels, value in rows if all((one, said) in labels for one, said in where.items()))
 
 
-# --------------------------------------------------------------------------------------------------- what a page says
+# ---------------------------------------------------------------------------------------------------
+# what a page says
 
 
 @pytest.mark.parametrize("seed", range(4))
@@ -207,8 +214,12 @@ def test_without_metrics_only_what_was_counted_anyway() -> None:
     with pytest.raises(TimeBackwardsError):
         manager.observe_time(4.0)
     page = samples_of(metrics.render())
-    assert page["kvpool_evicted_blocks_total"] == {(("cause", "unknown"), ("pool", "main"), ("tier", "device")): 0}
-    assert not [name for name in page if "_age_" in name or "tenant" in name or "advice" in name or "missed" in name]
+    assert page["kvpool_evicted_blocks_total"] == {
+        (("cause", "unknown"), ("pool", "main"), ("tier", "device")): 0
+    }
+    assert not [
+        name for name in page if "_age_" in name or "tenant" in name or "advice" in name or "missed" in name
+    ]
 
 
 def test_the_engines_names_say_the_same(store: Store) -> None:
@@ -273,7 +284,8 @@ def test_without_the_package_it_says_what_to_install(monkeypatch: pytest.MonkeyP
     assert metrics.collect().values["kvpool_capacity_blocks"] == [(("main", "device"), 15)]
 
 
-# ------------------------------------------------------------------------------------------------------ the text format
+# ------------------------------------------------------------------------------------------------------
+# the text format
 
 
 def full_page(store: Store) -> str:
@@ -297,7 +309,9 @@ def test_the_page_is_openmetrics(store: Store) -> None:
     for family in families:
         assert family.documentation.endswith("."), family.name
         assert family.type in {"counter", "gauge", "histogram", "info"}
-        assert not re.search(r"_(counter|gauge|histogram|metric|total|count|sum|bucket)$", family.name), family.name
+        assert not re.search(r"_(counter|gauge|histogram|metric|total|count|sum|bucket)$", family.name), (
+            family.name
+        )
         assert not family.unit or family.name.endswith(f"_{family.unit}"), family.name
         assert not re.search(r"_(ms|milliseconds|minutes|kb|mb|percent)$", family.name)
         if family.type == "counter":
@@ -331,7 +345,11 @@ def test_every_metric_is_on_a_full_page_and_documented(store: Store) -> None:
     assert {name for name in found if name.startswith("kvpool_")} - {"kvpool_build"} == set(NAMES)
     for name, definition in NAMES.items():
         family = found[name]
-        assert (family.type, family.unit, family.documentation) == (definition.kind, definition.unit, definition.help)
+        assert (family.type, family.unit, family.documentation) == (
+            definition.kind,
+            definition.unit,
+            definition.help,
+        )
         assert set(family.samples[0].labels) - {"le"} == set(definition.labels)
     table = PAGE.partition("<!-- metrics -->\n")[2].partition("<!-- /metrics -->")[0].splitlines()[2:]
     assert table == [
@@ -340,7 +358,8 @@ def test_every_metric_is_on_a_full_page_and_documented(store: Store) -> None:
     ]
 
 
-# -------------------------------------------------------------------------------------------------- HTTP, OpenTelemetry
+# --------------------------------------------------------------------------------------------------
+# HTTP, OpenTelemetry
 
 
 def get(url: str, accept: str = "") -> tuple[str, str]:
@@ -355,7 +374,9 @@ def test_http_serves_both_formats_on_this_machine_alone() -> None:
     with metrics.start_http(0) as server, metrics.start_http(0) as other:
         assert server.url.startswith("http://127.0.0.1:")
         assert server.port != other.port
-        kind, page = get(server.url, "application/openmetrics-text; version=1.0.0; escaping=underscores,text/plain")
+        kind, page = get(
+            server.url, "application/openmetrics-text; version=1.0.0; escaping=underscores,text/plain"
+        )
         assert kind.startswith("application/openmetrics-text; version=1.0.0")
         assert page == metrics.render()
         kind, page = get(other.url)
@@ -412,7 +433,8 @@ def test_opentelemetry_reads_the_same(store: Store) -> None:
         name = metric.name if metric.name in page else f"{metric.name}_total"
         points: list[Any] = list(metric.data.data_points)
         told = {
-            tuple(sorted((label, str(said)) for label, said in one.attributes.items())): one.value for one in points
+            tuple(sorted((label, str(said)) for label, said in one.attributes.items())): one.value
+            for one in points
         }
         assert told == page[name], metric.name
         seen.add(name)
@@ -420,7 +442,8 @@ def test_opentelemetry_reads_the_same(store: Store) -> None:
     provider.shutdown()
 
 
-# --------------------------------------------------------------------------------------- the docs and what is beside
+# --------------------------------------------------------------------------------------- the docs and
+# what is beside
 
 
 def expressions() -> Iterator[tuple[str, str]]:

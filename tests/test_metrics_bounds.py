@@ -1,4 +1,6 @@
-"""The page of metrics with clients that are slow, huge or odd: bounded threads, time and bytes, and silence."""
+"""The page of metrics with clients that are slow, huge or odd: bounded threads, time and bytes, and
+silence.
+"""
 
 from __future__ import annotations
 

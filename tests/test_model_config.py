@@ -1,4 +1,6 @@
-"""Shapes from a ``config.json``: what each family's fields say, and what is refused. The files are written here."""
+"""Shapes from a ``config.json``: what each family's fields say, and what is refused. The files are
+written here.
+"""
 
 from __future__ import annotations
 
@@ -68,7 +70,9 @@ def test_a_field_that_suggests_another_layout_is_refused_by_name(example: Exampl
     ):
         config = json.loads(json.dumps(example.config))
         part, path = config, ""
-        while inner := next((one for one in ("text_config", "llm_config", "thinker_config") if one in part), None):
+        while inner := next(
+            (one for one in ("text_config", "llm_config", "thinker_config") if one in part), None
+        ):
             part, path = part[inner], f"{path}{inner}."
         part[name] = 2
         with pytest.raises(
@@ -118,7 +122,9 @@ def test_a_field_that_suggests_another_layout_is_refused_by_name(example: Exampl
 )
 def test_the_catalogue_has_the_sizes_of_the_configuration(name: str, model: str) -> None:
     shape, known = read(BY_MODEL[model].config), kv_shape(name)
-    assert sorted(shape.layers, key=lambda kind: kind.kind) == sorted(known.layers, key=lambda kind: kind.kind)
+    assert sorted(shape.layers, key=lambda kind: kind.kind) == sorted(
+        known.layers, key=lambda kind: kind.kind
+    )
     assert shape.dtype == known.dtype
 
 
@@ -136,7 +142,9 @@ def test_the_catalogue_has_the_sizes_of_the_configuration(name: str, model: str)
             "Kimi-Linear-48B-A3B",
             {
                 "linear_attn_config": None,
-                "layer_types": kinds(24, 4, others="linear_attention") + ["linear_attention"] * 2 + ["full_attention"],
+                "layer_types": kinds(24, 4, others="linear_attention")
+                + ["linear_attention"] * 2
+                + ["full_attention"],
                 "linear_num_heads": 32,
                 "linear_head_dim": 128,
                 "linear_conv_kernel_dim": 4,
@@ -157,7 +165,9 @@ def test_the_catalogue_has_the_sizes_of_the_configuration(name: str, model: str)
             "LFM2-350M",
             {
                 "full_attn_idxs": None,
-                "layer_types": ["full_attention" if at in {2, 5, 8, 10, 12, 14} else "conv" for at in range(16)],
+                "layer_types": [
+                    "full_attention" if at in {2, 5, 8, 10, 12, 14} else "conv" for at in range(16)
+                ],
             },
         ),
         ("GLM-5.2", {"indexer_types": None, "index_topk_freq": 4, "index_skip_topk_offset": 3}),
@@ -334,7 +344,9 @@ def test_fields_of_published_configurations_that_change_nothing_are_accepted(mod
         ),
     ],
 )
-def test_other_ways_to_say_it(config: dict[str, Any], layers: str, token_bytes: int, state_bytes: int) -> None:
+def test_other_ways_to_say_it(
+    config: dict[str, Any], layers: str, token_bytes: int, state_bytes: int
+) -> None:
     shape = read(config)
     assert (shape.in_words(), shape.bytes_per_token, shape.bytes_per_state) == (
         layers,
@@ -352,7 +364,10 @@ def test_defaults_of_a_class_count_inside_another_configuration_alone() -> None:
     # A null is no default.
     window = {"model_type": "mistral", **HEADS, "num_hidden_layers": 2}
     assert read({"model_type": "llava_next", "text_config": window}).in_words() == "2 sliding 4,096"
-    assert read({"model_type": "llava_next", "text_config": {**window, "sliding_window": None}}).in_words() == "2 full"
+    assert (
+        read({"model_type": "llava_next", "text_config": {**window, "sliding_window": None}}).in_words()
+        == "2 full"
+    )
     # A family without defaults here is refused.
     with pytest.raises(ModelConfigError, match=r"text_config\.layer_types is null"):
         read({"model_type": "lfm2_vl", "text_config": {}})
@@ -388,10 +403,14 @@ def test_windows_that_are_switched_off_are_no_layout() -> None:
         read({**QWEN_NEXT, **windows, "use_sliding_window": True})
 
 
-@pytest.mark.parametrize(("kind", "field"), [(kind, field) for kind, some in STANDS_IN.items() for field in some])
+@pytest.mark.parametrize(
+    ("kind", "field"), [(kind, field) for kind, some in STANDS_IN.items() for field in some]
+)
 def test_a_field_with_a_number_as_default_has_to_be_there(kind: str, field: str) -> None:
     # The class of the family takes its own number where the field is absent, and none where it is null.
-    with pytest.raises(ModelConfigError, match=rf"{field} is missing: must be there, or null \(absent means "):
+    with pytest.raises(
+        ModelConfigError, match=rf"{field} is missing: must be there, or null \(absent means "
+    ):
         read({"model_type": kind, **dict.fromkeys(set(STANDS_IN[kind]) - {field})})
 
 
@@ -652,7 +671,9 @@ DELTA = {"model_type": "kimi_linear", "num_hidden_layers": 4, "linear_attn_confi
         ),
     ],
 )
-def test_errors_name_the_field(base: dict[str, Any], change: dict[str, Any], field: str, message: str) -> None:
+def test_errors_name_the_field(
+    base: dict[str, Any], change: dict[str, Any], field: str, message: str
+) -> None:
     with pytest.raises(ModelConfigError) as refused:
         read({**base, **change})
     assert refused.value.field == field
@@ -709,7 +730,9 @@ SCHEME = {"num_bits": 8, "type": "float", "dynamic": False, "symmetric": True}
         ),
     ],
 )
-def test_the_cache_has_the_format_that_the_checkpoint_asks_for(quantization: dict[str, Any], dtype: str) -> None:
+def test_the_cache_has_the_format_that_the_checkpoint_asks_for(
+    quantization: dict[str, Any], dtype: str
+) -> None:
     shape = read({**BASE, "quantization_config": quantization})
     assert shape.dtype == dtype
     assert shape.layers == read(BASE).layers
@@ -739,7 +762,9 @@ def test_the_cache_has_the_format_that_the_checkpoint_asks_for(quantization: dic
         ({"kv_cache_group": ["*k_proj"]}, "kv_cache_group", "give the dtype of the cache yourself"),
     ],
 )
-def test_an_unknown_format_of_the_cache_is_refused(quantization: dict[str, Any], field: str, message: str) -> None:
+def test_an_unknown_format_of_the_cache_is_refused(
+    quantization: dict[str, Any], field: str, message: str
+) -> None:
     config = {**BASE, "quantization_config": quantization}
     with pytest.raises(ModelConfigError) as refused:
         read(config)
@@ -750,7 +775,9 @@ def test_an_unknown_format_of_the_cache_is_refused(quantization: dict[str, Any],
 
 def test_a_format_that_the_model_cannot_have_is_refused() -> None:
     latents = {**LATENTS, "quantization_config": {"kv_cache_quant_algo": "NVFP4"}}
-    with pytest.raises(ModelConfigError, match=r"keys and values of equal length.*the model has MLA 512") as refused:
+    with pytest.raises(
+        ModelConfigError, match=r"keys and values of equal length.*the model has MLA 512"
+    ) as refused:
         read(latents)
     assert refused.value.field == "quantization_config"
     with pytest.raises(ValueError, match="dtype is 'fp8_ds_mla', a format of sparse MLA"):
@@ -769,7 +796,9 @@ def test_the_quantization_beside_the_configuration_is_read(tmp_path: Path) -> No
     (tmp_path / "other.json").write_text(json.dumps(BASE))
     assert read_config(tmp_path / "other.json").dtype == "bf16"
     # The configuration itself comes first.
-    (tmp_path / "config.json").write_text(json.dumps({**BASE, "quantization_config": {"quant_method": "gptq"}}))
+    (tmp_path / "config.json").write_text(
+        json.dumps({**BASE, "quantization_config": {"quant_method": "gptq"}})
+    )
     assert read_config(tmp_path).dtype == "bf16"
 
 
@@ -794,4 +823,6 @@ def test_nothing_hostile_raises_anything_else() -> None:
 
 
 def test_the_page_of_models_is_made_of_these_examples() -> None:
-    assert models_page.PAGE.read_text(encoding="utf-8") == models_page.page(), "run python tools/models_page.py"
+    assert models_page.PAGE.read_text(encoding="utf-8") == models_page.page(), (
+        "run python tools/models_page.py"
+    )

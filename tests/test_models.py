@@ -61,7 +61,8 @@ def test_published_sizes(name: str, kib_per_token: float) -> None:
         ("GLM-4.5", 92 * 2 * 8 * 128 * 2, 0),
         ("GLM-4.5-Air", 46 * 2 * 8 * 128 * 2, 0),
         ("GLM-4.6", 92 * 2 * 8 * 128 * 2, 0),
-        # A latent of 512 and 64 with the position; of sparse attention 128 bytes of fp8 and a scale of 4 bytes, too.
+        # A latent of 512 and 64 with the position; of sparse attention 128 bytes of fp8 and a scale of
+        # 4 bytes, too.
         ("DeepSeek-V3.1", 61 * (512 + 64) * 2, 0),
         ("DeepSeek-V3.2", 61 * ((512 + 64) * 2 + 128 + 4), 0),
         ("GLM-5", 78 * ((512 + 64) * 2 + 128 + 4), 0),
@@ -70,7 +71,8 @@ def test_published_sizes(name: str, kib_per_token: float) -> None:
         ("MiniMax-M2", 62 * 2 * 8 * 128 * 2, 0),
         ("Qwen3-Coder-480B-A35B", 62 * 2 * 8 * 128 * 2, 0),
         ("Mistral-Small-3.2-24B", 40 * 2 * 8 * 128 * 2, 0),
-        # Full attention of 2 heads of 256. A state: 3 tokens of 16 keys, 16 queries, 32 values of 128, and 32 matrices.
+        # Full attention of 2 heads of 256. A state: 3 tokens of 16 keys, 16 queries, 32 values of 128,
+        # and 32 matrices.
         (
             "Qwen3-Next-80B-A3B",
             12 * 2 * 2 * 256 * 2,
@@ -88,9 +90,21 @@ def test_published_sizes(name: str, kib_per_token: float) -> None:
         ("Kimi-Linear-48B-A3B", 7 * (512 + 64) * 2, 20 * (3 * 3 * 32 * 128 * 2 + 32 * 128 * 128 * 4)),
         # Mamba-2: 3 tokens of the inputs and of 2 x 8 groups of 128; 128 heads of 64 x 128 in fp32.
         ("Nemotron-H-8B", 4 * 2 * 8 * 128 * 2, 24 * (3 * (128 * 64 + 2 * 8 * 128) * 2 + 128 * 64 * 128 * 4)),
-        ("Nemotron-Nano-9B-v2", 4 * 2 * 8 * 128 * 2, 27 * (3 * (128 * 80 + 2 * 8 * 128) * 2 + 128 * 80 * 128 * 4)),
-        ("Nemotron-3-Nano-30B-A3B", 6 * 2 * 2 * 128 * 2, 23 * (3 * (64 * 64 + 2 * 8 * 128) * 2 + 64 * 64 * 128 * 4)),
-        ("Granite-4.0-H-Small", 4 * 2 * 8 * 128 * 2, 36 * (3 * (128 * 64 + 2 * 128) * 2 + 128 * 64 * 128 * 2)),
+        (
+            "Nemotron-Nano-9B-v2",
+            4 * 2 * 8 * 128 * 2,
+            27 * (3 * (128 * 80 + 2 * 8 * 128) * 2 + 128 * 80 * 128 * 4),
+        ),
+        (
+            "Nemotron-3-Nano-30B-A3B",
+            6 * 2 * 2 * 128 * 2,
+            23 * (3 * (64 * 64 + 2 * 8 * 128) * 2 + 64 * 64 * 128 * 4),
+        ),
+        (
+            "Granite-4.0-H-Small",
+            4 * 2 * 8 * 128 * 2,
+            36 * (3 * (128 * 64 + 2 * 128) * 2 + 128 * 64 * 128 * 2),
+        ),
     ],
 )
 def test_bytes_by_hand(name: str, token_bytes: int, state_bytes: int) -> None:
@@ -133,17 +147,30 @@ def test_layers_that_are_all_alike_are_one_group() -> None:
 def test_groups_have_equally_many_layers_and_the_last_ones_are_padded() -> None:
     groups = kv_shape("Gemma-3-27B").groups(16)
     # 52 layers in six groups of 10 at most: four of 9 and two of 8.
-    assert layout(groups) == [("full", 10, 16), *[("sliding 1,024", 9, 16)] * 4, *[("sliding 1,024", 8, 16)] * 2]
+    assert layout(groups) == [
+        ("full", 10, 16),
+        *[("sliding 1,024", 9, 16)] * 4,
+        *[("sliding 1,024", 8, 16)] * 2,
+    ]
     assert groups.block_bytes == 10 * 16 * 2 * 16 * 128 * 2
     assert [round(groups.padding(group), 9) for group in groups.groups] == [0, 0.1, 0.1, 0.1, 0.1, 0.2, 0.2]
     assert layout(kv_shape("gpt-oss-20b").groups(16)) == [("full", 12, 16), ("sliding 128", 12, 16)]
-    assert layout(kv_shape("Llama-4-Scout").groups(16)) == [("full", 12, 16), *[("chunked 8,192", 12, 16)] * 3]
+    assert layout(kv_shape("Llama-4-Scout").groups(16)) == [
+        ("full", 12, 16),
+        *[("chunked 8,192", 12, 16)] * 3,
+    ]
 
 
 @pytest.mark.parametrize(
     ("full", "sliding", "sizes"),
     # As large as the larger kind while that is less than one and a half of the smaller; else as the smaller.
-    [(10, 14, [10, 14]), (10, 15, [10, 8, 7]), (13, 12, [13, 12]), (20, 30, [20, 15, 15]), (1, 3, [1, 1, 1, 1])],
+    [
+        (10, 14, [10, 14]),
+        (10, 15, [10, 8, 7]),
+        (13, 12, [13, 12]),
+        (20, 30, [20, 15, 15]),
+        (1, 3, [1, 1, 1, 1]),
+    ],
 )
 def test_kinds_of_nearly_equal_numbers_share_a_size(full: int, sliding: int, sizes: list[int]) -> None:
     shape = KvShape("mine", (attention(full, 1, 64), attention(sliding, 1, 64, window=128)))
@@ -188,7 +215,11 @@ def held(kind: str, span: int, block: int, tokens: int, chunk: int) -> int:
     """The most blocks that any step of at most ``chunk`` tokens reads and writes, counted one by one."""
 
     def first(position: int) -> int:
-        return {"full": 0, "sliding": max(0, position - span + 1), "chunked": position - position % max(1, span)}[kind]
+        return {
+            "full": 0,
+            "sliding": max(0, position - span + 1),
+            "chunked": position - position % max(1, span),
+        }[kind]
 
     if kind == "state":
         return min(tokens, 1)  # the state behind the last token
@@ -196,7 +227,15 @@ def held(kind: str, span: int, block: int, tokens: int, chunk: int) -> int:
     return max((len({at // block for at in range(first(start), end)}) for start, end in steps), default=0)
 
 
-KEPT = [("full", 0), ("sliding", 7), ("sliding", 1), ("sliding", 16), ("chunked", 8), ("chunked", 5), ("state", 0)]
+KEPT = [
+    ("full", 0),
+    ("sliding", 7),
+    ("sliding", 1),
+    ("sliding", 16),
+    ("chunked", 8),
+    ("chunked", 5),
+    ("state", 0),
+]
 
 
 @pytest.mark.parametrize("block", [1, 3, 4, 16])
@@ -215,7 +254,9 @@ def test_a_request_takes_what_its_steps_read_and_write(kind: Any, span: int, blo
 def specs_of(groups: KvGroups) -> list[kvpool.GroupSpec]:
     spans = {"sliding": "window", "chunked": "chunk"}
     return [
-        kvpool.GroupSpec(group.kind, group.block_tokens, **({spans[group.kind]: group.span} if group.span else {}))  # type: ignore[arg-type]
+        kvpool.GroupSpec(
+            group.kind, group.block_tokens, **({spans[group.kind]: group.span} if group.span else {})
+        )  # type: ignore[arg-type]
         for group in groups.groups
     ]
 
@@ -230,15 +271,20 @@ SERVED = [
 
 @pytest.mark.parametrize("chunk", [1, 7, 16, 64, 1000])
 @pytest.mark.parametrize("shape", SERVED, ids=[shape.name for shape in SERVED])
-def test_a_manager_serves_the_longest_request_in_the_blocks_that_it_is_said_to_take(shape: KvShape, chunk: int) -> None:
+def test_a_manager_serves_the_longest_request_in_the_blocks_that_it_is_said_to_take(
+    shape: KvShape, chunk: int
+) -> None:
     groups = shape.groups(16)
     blocks = 60
     longest = groups.longest_in(blocks, chunk)
     assert longest
-    assert sum(groups.request_blocks(longest, chunk)) <= blocks < sum(groups.request_blocks(longest + 1, chunk))
+    assert (
+        sum(groups.request_blocks(longest, chunk)) <= blocks < sum(groups.request_blocks(longest + 1, chunk))
+    )
     unit = groups.block_tokens
     manager = kvpool.CacheManager(num_blocks=1 + blocks, block_size=unit, groups=specs_of(groups))
-    # A first step that is shorter than the others, as beside requests that decode; the last tokens are decoded.
+    # A first step that is shorter than the others, as beside requests that decode; the last tokens are
+    # decoded.
     manager.admit("x", range(longest), allocate_tokens=0)
     ends = [*range(min(3, chunk), longest - 20, chunk), *range(max(1, longest - 20), longest + 1)]
     for end in ends:
@@ -250,7 +296,8 @@ def test_a_manager_serves_the_longest_request_in_the_blocks_that_it_is_said_to_t
 
 def test_windows_and_states_make_room_for_more_requests() -> None:
     gemma = kv_shape("Gemma-3-27B").groups(16)
-    # 32,000 tokens: 2,000 blocks, and 64 + 1 of each window; 512 more while a chunk of 8,192 tokens is computed.
+    # 32,000 tokens: 2,000 blocks, and 64 + 1 of each window; 512 more while a chunk of 8,192 tokens is
+    # computed.
     assert gemma.request_blocks(32_000, 1) == [2000, 65, 65, 65, 65, 65, 65]
     assert gemma.request_blocks(32_000) == gemma.request_blocks(32_000, 8192) == [2000, *[577] * 6]
     assert gemma.request_bytes(32_000) == (2000 + 6 * 577) * gemma.block_bytes
@@ -376,7 +423,9 @@ def test_unknown_models_get_suggestions(name: str, message: str) -> None:
 
 
 def test_bad_arguments_are_value_errors() -> None:
-    with pytest.raises(ValueError, match=r"unknown dtype 'int3'; allowed: fp32, .*int8, .*nvfp4, .*fp8_ds_mla"):
+    with pytest.raises(
+        ValueError, match=r"unknown dtype 'int3'; allowed: fp32, .*int8, .*nvfp4, .*fp8_ds_mla"
+    ):
         kv_shape("Qwen3-8B", "int3")
     with pytest.raises(ValueError, match="unknown model None"):
         kv_shape(None)  # type: ignore[arg-type]
@@ -415,7 +464,10 @@ def test_bad_arguments_are_value_errors() -> None:
         (lambda: latent(1, 0, 64), "latent_dim is 0"),
         (lambda: latent(1, 1, -1), "rope is -1"),
         (lambda: mamba2(1, heads=0, head_dim=1, groups=1, state=1, kernel=1), "heads is 0"),
-        (lambda: gated_delta_net(1, key_heads=1, value_heads=-1, key_dim=1, value_dim=1), "value_heads is -1"),
+        (
+            lambda: gated_delta_net(1, key_heads=1, value_heads=-1, key_dim=1, value_dim=1),
+            "value_heads is -1",
+        ),
         (lambda: short_convolution(1, channels=4, kernel=1), "state_bytes is 0"),
         (lambda: Layers("whole", 1), "kind is 'whole'"),  # type: ignore[arg-type]
         (lambda: Layers("sliding", 1, elements=2), "span is 0"),

@@ -30,7 +30,9 @@ class Requests:
     """Requests that grow in chunks, and give up what their windows, chunks or trims leave behind."""
 
     def __init__(self, kind: str, seed: int) -> None:
-        self.manager = kvpool.CacheManager(60, SIZE, host_blocks=60, groups=KINDS[kind], event_capacity=1 << 12)
+        self.manager = kvpool.CacheManager(
+            60, SIZE, host_blocks=60, groups=KINDS[kind], event_capacity=1 << 12
+        )
         self.trims, self.draw, self.nulls = KINDS[kind] is None, random.Random(seed), 0
 
     def tables(self, name: str) -> list[list[int]]:

@@ -1,4 +1,6 @@
-"""Every call with ``out=``, with buffers of every length: one that is too short is refused before anything changes."""
+"""Every call with ``out=``, with buffers of every length: one that is too short is refused before
+anything changes.
+"""
 
 from __future__ import annotations
 
@@ -42,7 +44,9 @@ def buffer(items: int) -> array.array[int]:
     return array.array("i", [FILL] * items)
 
 
-def manager_of(groups: list[GroupSpec] | None, journal: kvpool.journal.Journal | None = None) -> kvpool.CacheManager:
+def manager_of(
+    groups: list[GroupSpec] | None, journal: kvpool.journal.Journal | None = None
+) -> kvpool.CacheManager:
     manager = kvpool.CacheManager(num_blocks=96, block_size=4, groups=groups, journal=journal)
     manager.admit("old", range(23))
     manager.commit("old", 23)
@@ -70,7 +74,9 @@ def driven(
         subject, out = make(), buffer(room * columns)
         if room < needed:
             before = state(subject)
-            with pytest.raises(InvalidArgumentError, match=rf"\b({needed}\b.*\b{room}|{room}\b.*\b{needed})\b"):
+            with pytest.raises(
+                InvalidArgumentError, match=rf"\b({needed}\b.*\b{room}|{room}\b.*\b{needed})\b"
+            ):
                 call(subject, out)
             assert (state(subject), out) == (before, buffer(room * columns))
             continue

@@ -1,4 +1,6 @@
-"""Objects that own threads: a forked child refuses their calls and harms nothing, and a process that has them ends."""
+"""Objects that own threads: a forked child refuses their calls and harms nothing, and a process that
+has them ends.
+"""
 
 from __future__ import annotations
 

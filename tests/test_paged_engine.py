@@ -20,7 +20,13 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 from examples.paged_engine import check
 from examples.paged_engine.__main__ import main
 from examples.paged_engine.check import Workload
-from examples.paged_engine.checkpoint import CheckpointError, ModelConfig, Weights, load_checkpoint, random_weights
+from examples.paged_engine.checkpoint import (
+    CheckpointError,
+    ModelConfig,
+    Weights,
+    load_checkpoint,
+    random_weights,
+)
 from examples.paged_engine.engine import Engine, EngineConfig, TokenEvent
 from examples.paged_engine.model import TILES, Llama, batch_invariant
 from examples.paged_engine.request import Request, RequestTooLargeError
@@ -69,7 +75,10 @@ def prompts(count: int = 6, length: int = 21) -> list[list[int]]:
 
 
 def submit_all(engine: Engine, n: int = 2, max_tokens: int = 10, temperature: float = 1.0) -> list[Request]:
-    return [engine.submit(prompt, Sampling(n, max_tokens, temperature, seed)) for seed, prompt in enumerate(prompts())]
+    return [
+        engine.submit(prompt, Sampling(n, max_tokens, temperature, seed))
+        for seed, prompt in enumerate(prompts())
+    ]
 
 
 def collect(events: Iterable[TokenEvent]) -> tuple[Outputs, dict[tuple[int, int, int], bytes]]:
@@ -81,7 +90,8 @@ def collect(events: Iterable[TokenEvent]) -> tuple[Outputs, dict[tuple[int, int,
     return dict(outputs), logits
 
 
-# --- The check -------------------------------------------------------------------------------------------------------
+# --- The check
+# -------------------------------------------------------------------------------------------------------
 
 
 @pytest.fixture
@@ -110,7 +120,9 @@ def test_the_check_passes(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 @pytest.mark.usefixtures("_small_default")
-def test_the_check_finds_a_difference(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_check_finds_a_difference(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     step = Engine.step
 
     def scribbling(engine: Engine) -> list[TokenEvent]:
@@ -134,7 +146,8 @@ def test_the_check_finds_a_difference(capsys: pytest.CaptureFixture[str], monkey
     assert not any("…" in line for line in lines)
 
 
-# --- The model -------------------------------------------------------------------------------------------------------
+# --- The model
+# -------------------------------------------------------------------------------------------------------
 
 
 def test_the_model_computes_what_a_textbook_says(model: Llama) -> None:
@@ -159,7 +172,8 @@ def test_kernels_that_mind_the_place_of_a_row_are_found_out(monkeypatch: pytest.
     assert llama.tile == TILES[-1] == 1
 
 
-# --- The engine ------------------------------------------------------------------------------------------------------
+# --- The engine
+# ------------------------------------------------------------------------------------------------------
 
 
 def test_greedy_samples_are_alike_and_repeat(model: Llama) -> None:
@@ -227,7 +241,8 @@ def test_a_prompt_is_computed_once(model: Llama) -> None:
     assert stats.hit_rate == 0.4
 
 
-# --- Aborts ----------------------------------------------------------------------------------------------------------
+# --- Aborts
+# ----------------------------------------------------------------------------------------------------------
 
 
 def states(engine: Engine, request: Request) -> set[str]:
@@ -245,7 +260,9 @@ def states(engine: Engine, request: Request) -> set[str]:
     return found
 
 
-@pytest.mark.parametrize("state", ["new", "prefilling", "running", "preempted", "moving out", "swapped", "moving in"])
+@pytest.mark.parametrize(
+    "state", ["new", "prefilling", "running", "preempted", "moving out", "swapped", "moving in"]
+)
 def test_an_abort_returns_all_blocks(model: Llama, state: str) -> None:
     preempt: Literal["swap", "recompute"] = "recompute" if state == "preempted" else "swap"
     config = dataclasses.replace(TIGHT, preempt=preempt, token_budget=16)
@@ -318,7 +335,8 @@ def test_a_swap_that_fails_becomes_a_recompute(model: Llama, monkeypatch: pytest
         assert_all_blocks_are_back(engine)
 
 
-# --- Refusals --------------------------------------------------------------------------------------------------------
+# --- Refusals
+# --------------------------------------------------------------------------------------------------------
 
 
 def test_what_can_never_fit_is_refused_up_front(model: Llama) -> None:
@@ -341,7 +359,12 @@ def test_what_can_never_fit_is_refused_up_front(model: Llama) -> None:
 
 
 def test_sampling_settings() -> None:
-    refused: list[dict[str, Any]] = [{"n": 0}, {"max_tokens": 0}, {"temperature": -1.0}, {"temperature": float("nan")}]
+    refused: list[dict[str, Any]] = [
+        {"n": 0},
+        {"max_tokens": 0},
+        {"temperature": -1.0},
+        {"temperature": float("nan")},
+    ]
     for settings in refused:
         with pytest.raises(ValueError, match="must be at least"):
             Sampling(**settings)
@@ -357,7 +380,8 @@ def test_draws_follow_the_distribution() -> None:
     torch.testing.assert_close(counts / 2000, expected, atol=0.03, rtol=0)
 
 
-# --- Checkpoints -----------------------------------------------------------------------------------------------------
+# --- Checkpoints
+# -----------------------------------------------------------------------------------------------------
 
 
 def save_checkpoint(directory: Path, config: ModelConfig, weights: Weights, **changes: Any) -> None:
@@ -411,7 +435,9 @@ def test_a_checkpoint_is_loaded_as_it_was_saved(model: Llama, tmp_path: Path) ->
 def test_a_tied_checkpoint_in_bfloat16(model: Llama, tmp_path: Path) -> None:
     weights = model.weights
     half = [
-        dataclasses.replace(layer, **{name: getattr(layer, name).bfloat16() for name in ("qkv", "output", "down")})
+        dataclasses.replace(
+            layer, **{name: getattr(layer, name).bfloat16() for name in ("qkv", "output", "down")}
+        )
         for layer in weights.layers
     ]
     save_checkpoint(tmp_path, TINY, dataclasses.replace(weights, layers=half), tie_word_embeddings=True)
@@ -469,7 +495,8 @@ def test_a_broken_checkpoint_is_refused(model: Llama, tmp_path: Path) -> None:
         load_checkpoint(tmp_path)
 
 
-# --- The command line ------------------------------------------------------------------------------------------------
+# --- The command line
+# ------------------------------------------------------------------------------------------------
 
 
 def json_of(capsys: pytest.CaptureFixture[str], *arguments: str) -> dict[str, Any]:
@@ -478,9 +505,20 @@ def json_of(capsys: pytest.CaptureFixture[str], *arguments: str) -> dict[str, An
     return printed
 
 
-def test_prompts_on_the_command_line(capsys: pytest.CaptureFixture[str], tmp_path: Path, model: Llama) -> None:
+def test_prompts_on_the_command_line(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, model: Llama
+) -> None:
     save_checkpoint(tmp_path, TINY, model.weights)
-    arguments = ["one two three four", "one two three five", "--n", "3", "--max-tokens", "9", "--block-size", "4"]
+    arguments = [
+        "one two three four",
+        "one two three five",
+        "--n",
+        "3",
+        "--max-tokens",
+        "9",
+        "--block-size",
+        "4",
+    ]
     small = [*arguments, "--blocks", "8", "--model", str(tmp_path)]
     swapped = json_of(capsys, *small)
     computed_again = json_of(capsys, *small, "--preempt", "recompute")

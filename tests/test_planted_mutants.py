@@ -110,7 +110,13 @@ def test_a_mutant_that_only_an_old_driver_kills_is_missed(
 ) -> None:
     mutants = [one for one in everything[1] if one.subject == "pool"][:3]
     old, lab = "evictors", "lab pool"
-    outcomes = [(0, old, "killed"), (0, lab, "survived"), (1, old, "hang"), (1, lab, "killed"), (2, lab, "survived")]
+    outcomes = [
+        (0, old, "killed"),
+        (0, lab, "survived"),
+        (1, old, "hang"),
+        (1, lab, "killed"),
+        (2, lab, "survived"),
+    ]
     runs = [Run(mutants[at].key, driver, 1, outcome, 0.1, "") for at, driver, outcome in outcomes]
     table, missed = race.report(mutants, runs)
     assert missed == mutants[:1]

@@ -1,4 +1,6 @@
-"""The ports of examples/ports: each answers as the plain manager of its shape, and no request reads foreign KV."""
+"""The ports of examples/ports: each answers as the plain manager of its shape, and no request reads
+foreign KV.
+"""
 
 from __future__ import annotations
 
@@ -51,7 +53,9 @@ FEW = settings(max_examples=max(settings().max_examples // 3, 1))
 
 @dataclasses.dataclass(frozen=True)
 class Workload:
-    """Prompts of few different tokens, so that much is shared, on a pool that has room for one and little more."""
+    """Prompts of few different tokens, so that much is shared, on a pool that has room for one and
+    little more.
+    """
 
     block_size: int
     prompts: list[list[int]]
@@ -86,7 +90,8 @@ def test_each_runs_and_prints_what_it_did(module: ModuleType, capsys: pytest.Cap
     assert ("holds other KV" in printed) == (module is in_flight), "only what shows a missing fence"
 
 
-# --------------------------------------------------------------------------------------------- plain managers and ports
+# --------------------------------------------------------------------------------------------- plain
+# managers and ports
 
 
 #: How the manager of a port is made, and the plain one; what serves both.
@@ -128,7 +133,12 @@ def test_the_block_space_answers_as_the_plain_one(workload: Workload, samples: i
     ]
     logs = [
         block_space.serve(
-            manager, memory(blocks, workload), memory(host, workload), workload.prompts, samples, workload.new_tokens
+            manager,
+            memory(blocks, workload),
+            memory(host, workload),
+            workload.prompts,
+            samples,
+            workload.new_tokens,
         )
         for manager in managers
     ]
@@ -142,7 +152,8 @@ def test_the_block_space_says_never() -> None:
     assert block_space.BlockSpaceManager(8, 4, 8).can_allocate(group) == "never"
 
 
-# ------------------------------------------------------------------------------------------------------- own schedulers
+# -------------------------------------------------------------------------------------------------------
+# own schedulers
 
 
 @FEW
@@ -235,7 +246,8 @@ def test_beams_are_those_of_plain_lists(workload: Workload, width: int) -> None:
     assert manager.num_available == blocks - 1
 
 
-# ----------------------------------------------------------------------------------------------------------- the memory
+# -----------------------------------------------------------------------------------------------------------
+# the memory
 
 
 def test_the_memory_finds_what_is_wrong() -> None:
@@ -259,7 +271,8 @@ def test_the_memory_finds_what_is_wrong() -> None:
         ours.read([2, 1], [1, 2, 3, 4, 5])
 
 
-# ------------------------------------------------------------------------------------------------------------- the docs
+# -------------------------------------------------------------------------------------------------------------
+# the docs
 
 DOCS = Path(__file__).resolve().parent.parent / "docs" / "porting.md"
 

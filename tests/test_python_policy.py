@@ -1,4 +1,6 @@
-"""Eviction policies written in Python: good ones do what the same policy in Rust does, broken ones break nothing."""
+"""Eviction policies written in Python: good ones do what the same policy in Rust does, broken ones
+break nothing.
+"""
 
 from __future__ import annotations
 
@@ -154,7 +156,9 @@ ANSWERS: dict[str, Callable[[Broken], Any]] = {
     "an exception": fail,
     "None": lambda _: None,
     # Not one that was released again since: that is another order, and no error.
-    "a block twice": lambda policy: next((one for one in reversed(policy.given) if one not in policy.order), 0),
+    "a block twice": lambda policy: next(
+        (one for one in reversed(policy.given) if one not in policy.order), 0
+    ),
     "the null block": lambda _: 0,
     "no such block": lambda _: 10**6,
     "a huge number": lambda _: 10**30,
@@ -173,7 +177,9 @@ class Machine(RuleBasedStateMachine):
     pools: list[kvpool.BlockPool]
 
     def make(self, usable: int, *policies: Any, retention: bool) -> None:
-        self.pools = [kvpool.BlockPool(usable + 1, 1, eviction=policy, retention=retention) for policy in policies]
+        self.pools = [
+            kvpool.BlockPool(usable + 1, 1, eviction=policy, retention=retention) for policy in policies
+        ]
         self.tables: list[list[int]] = []
 
     def each(self, call: Callable[[kvpool.BlockPool], Any]) -> Any:
@@ -209,8 +215,9 @@ class Machine(RuleBasedStateMachine):
 
     @rule(ids=st.lists(st.integers(1, 5), max_size=3))
     def drop(self, ids: list[int]) -> None:
-        # A parent that is dropped by id while its child is held may be cached anew and released before the child: "lru"
-        # by name, which knows no parents, then evicts it first, and a closed order does not. Such blocks stay.
+        # A parent that is dropped by id while its child is held may be cached anew and released before
+        # the child: "lru" by name, which knows no parents, then evicts it first, and a closed order
+        # does not. Such blocks stay.
         parents = {block for table in self.tables for block in table[:-1]}
         ids = [block for block in ids if block < self.pools[0].num_blocks and block not in parents]
         self.each(lambda pool: pool.drop_cached(ids))
@@ -258,7 +265,12 @@ class BrokenMachine(Machine):
         retention=st.booleans(),
     )
     def start(self, usable: int, method: str, nth: int, answer: str, retention: bool) -> None:
-        self.make(usable, "lru", Broken(method, nth, ANSWERS[answer] if method == "pop" else fail), retention=retention)
+        self.make(
+            usable,
+            "lru",
+            Broken(method, nth, ANSWERS[answer] if method == "pop" else fail),
+            retention=retention,
+        )
 
     @rule(chain=st.lists(st.integers(0, 2), min_size=1, max_size=4))
     def store(self, chain: list[int]) -> None:
@@ -290,7 +302,9 @@ TestBroken = BrokenMachine.TestCase
 
 
 def test_a_block_is_given_twice_only_if_it_was_not_cached_again_in_between() -> None:
-    """The fourth pop answered with a block that was released again meanwhile: a sound answer, of another order."""
+    """The fourth pop answered with a block that was released again meanwhile: a sound answer, of
+    another order.
+    """
     machine = BrokenMachine()
     machine.start(usable=5, method="pop", nth=3, answer="a block twice", retention=False)
     for chain in ([0, 0, 0, 0], [1, 0, 0, 0]):
@@ -331,7 +345,8 @@ class ArbitraryMachine(Machine):
 TestArbitrary = ArbitraryMachine.TestCase
 
 
-# --------------------------------------------------------------------------------------------------- named cases
+# ---------------------------------------------------------------------------------------------------
+# named cases
 
 
 def fill(pool: kvpool.BlockPool, *prompts: list[int]) -> list[list[int]]:
@@ -439,7 +454,9 @@ EXITS = [KeyboardInterrupt, SystemExit]
 @pytest.mark.parametrize("method", [method for method in METHODS if method != "unpop"])
 @pytest.mark.parametrize("exit_", EXITS)
 def test_an_interrupt_in_a_policy_reaches_the_caller(exit_: type[BaseException], method: str) -> None:
-    """From the very call, whatever the warnings do and whichever thread it is in; then the pool is as sound as ever."""
+    """From the very call, whatever the warnings do and whichever thread it is in; then the pool is as
+    sound as ever.
+    """
 
     def interrupt(_policy: Broken) -> None:
         raise exit_("now")
@@ -481,7 +498,9 @@ def test_an_interrupt_in_a_policy_reaches_the_caller(exit_: type[BaseException],
                 assert executor.submit(raised).result() is not None
 
 
-def test_an_interrupt_in_whoever_shows_the_warning_reaches_the_caller(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_interrupt_in_whoever_shows_the_warning_reaches_the_caller(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     def show(*_: object, **__: object) -> None:
         raise KeyboardInterrupt
 
@@ -684,7 +703,9 @@ def test_a_policy_may_use_another_pool() -> None:
 
 
 def test_threads_take_turns() -> None:
-    """Evictions, hits and looks by several threads: nobody waits for ever, and the policy sees one call at a time."""
+    """Evictions, hits and looks by several threads: nobody waits for ever, and the policy sees one call
+    at a time.
+    """
     busy = threading.Lock()
 
     class Exclusive(Lru):

@@ -1,4 +1,6 @@
-"""The README is one page: a snippet, a picture, commands and links, each of which works alone and as printed."""
+"""The README is one page: a snippet, a picture, commands and links, each of which works alone and as
+printed.
+"""
 
 from __future__ import annotations
 

@@ -1,7 +1,8 @@
 """Calls that a state or another argument forbids: a typed error, and nothing has changed.
 
-`test_wrong_arguments.py` has the values that an argument never takes, `rust/kvpool/tests/operations/bad_input.rs` the
-states of pools and managers. These tests check what the bindings decide: classes of errors, plans, batches, settings.
+`test_wrong_arguments.py` has the values that an argument never takes,
+`rust/kvpool/tests/operations/bad_input.rs` the states of pools and managers. These tests check what the
+bindings decide: classes of errors, plans, batches, settings.
 """
 
 from __future__ import annotations
@@ -99,7 +100,11 @@ CALLS: list[tuple[Call, Error, tuple[object, ...]]] = [
     (lambda w: w.manager.release_batch([], until=99), VALUE, (99,)),
     (lambda w: w.step.preempt("run", after_step=1, until=w.ticket), VALUE, ("after_step", "until")),
     (lambda w: w.manager.truncate("run", 9, after_step=1, until=w.ticket), VALUE, ("after_step", "until")),
-    (lambda w: w.manager.release_batch(["run"], after_step=1, until=w.ticket), VALUE, ("after_step", "until")),
+    (
+        lambda w: w.manager.release_batch(["run"], after_step=1, until=w.ticket),
+        VALUE,
+        ("after_step", "until"),
+    ),
     # Prompts that another hasher hashed, and keys that are given twice.
     (lambda w: w.manager.probe(kvpool.BlockHasher("blake3", 4).cursor([1])), VALUE, ()),
     (lambda w: w.manager.admit("other", kvpool.BlockHasher(block_size=8).cursor([1])), VALUE, ()),
@@ -116,7 +121,11 @@ CALLS: list[tuple[Call, Error, tuple[object, ...]]] = [
     (lambda w: w.pool.acquire([9, 1]), BLOCK, ("block 9", "0 references")),
     (lambda w: w.pool.register([2, 1, 2], w.chain), BLOCK, ("block 2", "already")),
     (lambda w: w.pool.register([1] * 5, w.chain), VALUE, ("5 blocks",)),
-    (lambda w: w.pool.register([1], kvpool.BlockHasher(block_size=8).cursor(range(8))), VALUE, ("8 tokens", "4")),
+    (
+        lambda w: w.pool.register([1], kvpool.BlockHasher(block_size=8).cursor(range(8))),
+        VALUE,
+        ("8 tokens", "4"),
+    ),
     (lambda w: w.pool.adopt([5, 1], w.chain), BLOCK, ("active", 1)),
     (lambda w: w.pool.adopt([5, 5], w.chain), BLOCK, ("named twice",)),
     (lambda w: w.pool.disown([2]), BLOCK, ("held by others",)),
@@ -214,7 +223,9 @@ SETTINGS: list[tuple[dict[str, Any], Error, tuple[object, ...]]] = [
 
 
 @pytest.mark.parametrize(("settings", "error", "words"), SETTINGS, ids=range(len(SETTINGS)))
-def test_settings_that_exclude_each_other(settings: dict[str, Any], error: Error, words: tuple[object, ...]) -> None:
+def test_settings_that_exclude_each_other(
+    settings: dict[str, Any], error: Error, words: tuple[object, ...]
+) -> None:
     refused(lambda: kvpool.CacheManager(10, 4, **settings), error, *words)
 
 
@@ -235,7 +246,9 @@ OTHERS: list[tuple[Callable[[], object], Error, tuple[object, ...]]] = [
 
 
 @pytest.mark.parametrize(("call", "error", "words"), OTHERS, ids=range(len(OTHERS)))
-def test_arguments_that_exclude_each_other(call: Callable[[], object], error: Error, words: tuple[object, ...]) -> None:
+def test_arguments_that_exclude_each_other(
+    call: Callable[[], object], error: Error, words: tuple[object, ...]
+) -> None:
     refused(call, error, *words)
 
 
@@ -367,7 +380,10 @@ def test_matches_that_are_stale(tmp_path: Path) -> None:
 
 
 def test_payloads() -> None:
-    pool, chain = kvpool.BlockPool(4, 4, payloads=True), kvpool.BlockHasher(block_size=4).cursor(range(8)).chain()
+    pool, chain = (
+        kvpool.BlockPool(4, 4, payloads=True),
+        kvpool.BlockHasher(block_size=4).cursor(range(8)).chain(),
+    )
     pool.adopt([1, 2], chain)
     numbers: list[int | bytes] = [0, 2**64 - 1, b"", b"\x00node"]
     for payload in numbers:

@@ -1,4 +1,6 @@
-"""Replays: figures computed by hand in lookup mode, sums and determinism in engine mode, traces that are none."""
+"""Replays: figures computed by hand in lookup mode, sums and determinism in engine mode, traces that
+are none.
+"""
 
 from __future__ import annotations
 
@@ -84,7 +86,9 @@ def test_blocks_that_the_trace_does_not_name_are_never_hit() -> None:
 )
 def test_the_least_recently_used_block_goes_first(last: list[int], hits: int) -> None:
     found = report(
-        trace(line([1]), line([2]), line([3]), line([1]), line([4]), line(last)), block_size=4, capacity_blocks=3
+        trace(line([1]), line([2]), line([3]), line([1]), line([4]), line(last)),
+        block_size=4,
+        capacity_blocks=3,
     )
     assert found["hits"]["block_hits"] == hits
     assert found["evicted"] == 1 + (last == [2])
@@ -176,13 +180,18 @@ def test_every_request_is_finished_and_counted_once() -> None:
 
 
 def server(arrivals: list[float], outputs: list[int] | None = None) -> dict[str, Any]:
-    """The engine's part of a replay that runs one request at a time: 10 ms per output token, nothing for the prompt."""
+    """The engine's part of a replay that runs one request at a time: 10 ms per output token, nothing
+    for the prompt.
+    """
     outputs = outputs or [10] * len(arrivals)
-    lines = [line([one], at=at, output=output) for one, (at, output) in enumerate(zip(arrivals, outputs, strict=True))]
-    settings: dict[str, Any] = {"max_running": 1, "step_ms": 10.0, "prefill_tokens_per_s": float("inf")}
-    engine: dict[str, Any] = report(trace(*lines), mode="engine", block_size=4, capacity_blocks=1000, **settings)[
-        "engine"
+    lines = [
+        line([one], at=at, output=output)
+        for one, (at, output) in enumerate(zip(arrivals, outputs, strict=True))
     ]
+    settings: dict[str, Any] = {"max_running": 1, "step_ms": 10.0, "prefill_tokens_per_s": float("inf")}
+    engine: dict[str, Any] = report(
+        trace(*lines), mode="engine", block_size=4, capacity_blocks=1000, **settings
+    )["engine"]
     return engine
 
 
@@ -209,7 +218,8 @@ def test_nobody_waits_for_a_server_that_keeps_up() -> None:
         ([0, 0, 0, 0, 0, *range(1000, 6000, 500)], None),
         # At the end, too: few arrive in all, and the server would serve them.
         ([*range(0, 5000, 500), 5000, 5000, 5000], None),
-        # One of ten seconds, and those that had to wait for it: slow while they waited, and done when the last arrives.
+        # One of ten seconds, and those that had to wait for it: slow while they waited, and done when
+        # the last arrives.
         ([float(at) for at in range(0, 60_000, 1000)], [10] * 20 + [1000] + [10] * 39),
     ],
     ids=["at the beginning", "at the end", "behind a long one"],
@@ -228,7 +238,9 @@ def test_all_at_once_has_no_rate() -> None:
 
 
 def test_what_can_never_fit_takes_no_time() -> None:
-    made = trace(*(line([one] if one % 2 else list(range(90, 99)), at=100 * one, output=9) for one in range(20)))
+    made = trace(
+        *(line([one] if one % 2 else list(range(90, 99)), at=100 * one, output=9) for one in range(20))
+    )
     settings: dict[str, Any] = {"max_running": 1, "step_ms": 10.0, "prefill_tokens_per_s": float("inf")}
     engine = report(made, mode="engine", block_size=4, capacity_blocks=8, **settings)["engine"]
     assert (engine["rejected"], engine["overloaded"]) == (10, False)
@@ -363,7 +375,8 @@ def test_an_id_with_two_parents_is_refused_unless_not_checked() -> None:
     assert len(kvpool.traces.Trace.parse(data, block_tokens=4, check_prefixes=False)) == 2
 
 
-# Without the time in the archive: a test's name holds it, and all processes of a run must collect the same names.
+# Without the time in the archive: a test's name holds it, and all processes of a run must collect the
+# same names.
 @pytest.mark.parametrize("data", [b"", b"\n\n  \n", gzip.compress(b"", mtime=0), b"\xef\xbb\xbf"])
 def test_a_trace_without_requests_is_refused(data: bytes) -> None:
     with pytest.raises(kvpool.errors.TraceError) as raised:
@@ -423,7 +436,9 @@ def test_files_plain_and_gzip_are_the_same_trace(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("mode", ["lookup", "engine"])
 def test_an_advance_can_be_interrupted(mode: ReplayMode) -> None:
-    """A signal's handler runs while the replay is under way; what was replayed stays, and it goes on from there."""
+    """A signal's handler runs while the replay is under way; what was replayed stays, and it goes on
+    from there.
+    """
     made = kvpool.traces.Trace.generate(2000, block_tokens=16)
     whole = kvpool.traces.Replay(made, mode=mode, block_size=16)
     whole.advance()

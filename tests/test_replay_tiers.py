@@ -1,4 +1,6 @@
-"""``kvpool replay`` with tiers beneath the device: options, report and table. What they serve, the crate shows."""
+"""``kvpool replay`` with tiers beneath the device: options, report and table. What they serve, the
+crate shows.
+"""
 
 from __future__ import annotations
 
@@ -82,7 +84,9 @@ def test_tiers_serve_what_the_device_forgot(trace: Path, capsys: pytest.CaptureF
     assert only_host["stacks"][0] == device
 
 
-def test_a_fast_tier_is_worth_time_and_a_slow_one_costs_it(trace: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_fast_tier_is_worth_time_and_a_slow_one_costs_it(
+    trace: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     prefill = ("--host-gib", str(20000 * GIB), "--prefill-tokens-per-s", "1000")
     fast = replayed(capsys, trace, "--host-read", "1GB/s", *prefill)["stacks"]
     slow = replayed(capsys, trace, "--host-read", "1kB/s", *prefill)["stacks"]
@@ -92,7 +96,9 @@ def test_a_fast_tier_is_worth_time_and_a_slow_one_costs_it(trace: Path, capsys: 
 
 
 def test_the_table_says_it(trace: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["replay", str(trace), "--capacity-blocks", str(BLOCKS), *SHAPE, *TIERS, "--no-progress"]) == 0
+    assert (
+        main(["replay", str(trace), "--capacity-blocks", str(BLOCKS), *SHAPE, *TIERS, "--no-progress"]) == 0
+    )
     out = capsys.readouterr().out
     assert "Tiers beneath the device" in out
     for words in ("+ host", "+ disk", "link", "First token: mean of all"):

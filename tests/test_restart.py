@@ -49,7 +49,9 @@ class Engine:
         self.manager = kvpool.CacheManager(BLOCKS, 4, **more)
         if more.get("retention"):
             self.manager.advance_time(0.0)
-        self.warm = load_index(self.manager, folder / "index", self.namespace, slots=self.slots, payloads=payloads)
+        self.warm = load_index(
+            self.manager, folder / "index", self.namespace, slots=self.slots, payloads=payloads
+        )
         self.number = 0
 
     def serve(self, tokens: list[int], **more: Any) -> kvpool.Admission:
@@ -90,7 +92,12 @@ def test_an_engine_goes_on_as_if_it_had_never_stopped(tmp_path: Path, seed: int)
     saved = first.save()
     shutil.copytree(tmp_path / "engine", tmp_path / "another")
     second = Engine(tmp_path / "another")
-    assert (second.warm.blocks, second.warm.refused, second.warm.lost, second.warm.cold) == (saved, 0, 0, None)
+    assert (second.warm.blocks, second.warm.refused, second.warm.lost, second.warm.cold) == (
+        saved,
+        0,
+        0,
+        None,
+    )
     assert second.warm.age >= 0
     for _ in range(30):
         tokens = prompt(draw)
@@ -147,7 +154,10 @@ def test_retention_comes_back(tmp_path: Path) -> None:
     assert (late.pinned, late.above_normal, late.with_ttl) == (2, 0, 0)
     with pytest.raises(InvalidArgumentError, match="advance_time"):
         load_index(
-            kvpool.CacheManager(BLOCKS, 4, retention=config), tmp_path / "engine/index", namespace(), trusted=True
+            kvpool.CacheManager(BLOCKS, 4, retention=config),
+            tmp_path / "engine/index",
+            namespace(),
+            trusted=True,
         )
 
 
@@ -220,7 +230,11 @@ def test_mistakes_are_named(tmp_path: Path) -> None:
     refuse(engine.manager, "done nothing yet", trusted=True)
     refuse(kvpool.CacheManager(BLOCKS, 8), "block_size", trusted=True)
     refuse(kvpool.CacheManager(3, 4), "block", trusted=True)
-    refuse(kvpool.CacheManager(BLOCKS, 4, algorithm="blake3"), "algorithm is sha256: must be blake3", trusted=True)
+    refuse(
+        kvpool.CacheManager(BLOCKS, 4, algorithm="blake3"),
+        "algorithm is sha256: must be blake3",
+        trusted=True,
+    )
     refuse(kvpool.CacheManager(BLOCKS, 4, groups=[kvpool.GroupSpec("full", 4)]), "full group", trusted=True)
     refuse(kvpool.CacheManager(BLOCKS, 4, verify="tokens"), "verify", trusted=True)
     refuse(kvpool.CacheManager(BLOCKS, 4), "elapsed", trusted=True, elapsed=-1.0)

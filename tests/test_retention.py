@@ -45,7 +45,9 @@ def test_the_order_of_eviction_is_the_documented_one() -> None:
 def test_a_later_hint_takes_an_earlier_one_back() -> None:
     manager = CacheManager(16, 2, retention=True)
     chat(manager, "a", [1, 2, 3, 4])
-    assert manager.end_of_life_of([1, 2, 3, 4]) == manager.retain_prefix([1, 2, 3, 4], [(0, None, Retention())])
+    assert manager.end_of_life_of([1, 2, 3, 4]) == manager.retain_prefix(
+        [1, 2, 3, 4], [(0, None, Retention())]
+    )
     assert manager.retention_stats() == CacheManager(16, retention=True).retention_stats()
 
 
@@ -70,20 +72,37 @@ def test_a_step_admits_with_hints() -> None:
     stats = manager.retention_stats()
     assert stats is not None
     assert (stats.demoted, stats.above_normal) == (1, 0)
-    with manager.plan_step() as step, pytest.raises(kvpool.errors.InvalidArgumentError, match=r"range is 3\.\.3"):
+    with (
+        manager.plan_step() as step,
+        pytest.raises(kvpool.errors.InvalidArgumentError, match=r"range is 3\.\.3"),
+    ):
         step.admit("b", [1], retention=[(3, 3, Retention())])
 
 
 def test_classes_are_values() -> None:
     assert Retention(80, ttl=5) == Retention(80, ttl=5.0)
     assert Retention(80) != Retention(81)
-    assert (Retention().priority, Retention(pinned=True).priority, Retention(demoted=True).demoted) == (35, None, True)
-    for retention in (Retention(), Retention(0, ttl=0.5, idle=True, then="demote"), Retention(pinned=True, ttl=1)):
+    assert (Retention().priority, Retention(pinned=True).priority, Retention(demoted=True).demoted) == (
+        35,
+        None,
+        True,
+    )
+    for retention in (
+        Retention(),
+        Retention(0, ttl=0.5, idle=True, then="demote"),
+        Retention(pinned=True, ttl=1),
+    ):
         assert eval(repr(retention), {"Retention": Retention}) == retention
     limits = TenantLimits(3, floor=1, ceiling=2)
     config = RetentionConfig(pin_budget=3, tenants=(limits,))
     assert eval(repr(config), vars(kvpool)) == config
-    assert (config.pin_budget, config.tenants, limits.tenant, limits.floor, limits.ceiling) == (3, [limits], 3, 1, 2)
+    assert (config.pin_budget, config.tenants, limits.tenant, limits.floor, limits.ceiling) == (
+        3,
+        [limits],
+        3,
+        1,
+        2,
+    )
     with pytest.raises(AttributeError):
         config.pin_budget = 4  # type: ignore[misc]
 
@@ -113,7 +132,8 @@ def test_tenants_are_counted() -> None:
     assert (manager.tenant_blocks(1), manager.tenant_blocks(2)) == (3, 0)
 
 
-# ------------------------------------------------------------------------------------------------------ the docs
+# ------------------------------------------------------------------------------------------------------
+# the docs
 
 DOCS = (Path(__file__).resolve().parent.parent / "docs" / "retention.md").read_text(encoding="utf-8")
 EXAMPLES = re.findall(r"```python\n(.*?)```", DOCS, flags=re.DOTALL)

@@ -1,4 +1,6 @@
-"""What SECURITY.md promises and no other test shows: nothing is opened or started, nothing secret is printed."""
+"""What SECURITY.md promises and no other test shows: nothing is opened or started, nothing secret is
+printed.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +21,8 @@ if TYPE_CHECKING:
 
 ROOT = Path(__file__).resolve().parents[1]
 
-#: Stops at what opens a connection, starts a program or loads code from data: CPython tells hooks of all of it.
+# : Stops at what opens a connection, starts a program or loads code from data: CPython tells hooks of
+# all of it.
 GUARD = """
 import sys
 
@@ -42,7 +45,9 @@ RUNS_TEXT = {"eval", "exec", "compile", "__import__", "system", "popen", "execv"
 
 
 def guarded(code: str, *arguments: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([sys.executable, "-c", GUARD + code, *arguments], capture_output=True, text=True, check=False)
+    return subprocess.run(
+        [sys.executable, "-c", GUARD + code, *arguments], capture_output=True, text=True, check=False
+    )
 
 
 @pytest.mark.parametrize(
@@ -61,9 +66,7 @@ def test_the_guard_guards(code: str) -> None:
 
 
 def test_an_import_opens_no_connection_and_starts_no_program() -> None:
-    modules = (
-        "kvpool, kvpool.cli, kvpool.lineage, kvpool.sizing, kvpool.transfer, kvpool.integrations.vllm, kvpool.testing"
-    )
+    modules = "kvpool, kvpool.cli, kvpool.lineage, kvpool.sizing, kvpool.transfer, kvpool.integrations.vllm, kvpool.testing"
     done = guarded(f"import {modules}; print('imported')")
     assert (done.stdout, done.stderr, done.returncode) == ("imported\n", "", 0)
 
@@ -71,12 +74,16 @@ def test_an_import_opens_no_connection_and_starts_no_program() -> None:
 @pytest.mark.parametrize("command", [("trace", "stats"), ("trace", "validate"), ("size",), ("replay",)])
 def test_a_trace_is_read_and_never_run(command: tuple[str, ...], tmp_path: Path) -> None:
     trace = tmp_path / "$(touch ran) `touch ran`; __import__('os').mkdir('ran').jsonl"
-    line = {"timestamp": 0, "input_length": 1024, "output_length": 1, "hash_ids": [1, 7], "x": "!!python/object:os.x"}
+    line = {
+        "timestamp": 0,
+        "input_length": 1024,
+        "output_length": 1,
+        "hash_ids": [1, 7],
+        "x": "!!python/object:os.x",
+    }
     lines = [line | {"timestamp": at, "hash_ids": [at // 2, at // 2 + 50]} for at in range(20)]
     trace.write_text("\n".join(map(json.dumps, lines)))
-    code = (
-        "import os; os.chdir(sys.argv[1]); sys.argv[1:] = sys.argv[2:]; from kvpool.cli import main; sys.exit(main())"
-    )
+    code = "import os; os.chdir(sys.argv[1]); sys.argv[1:] = sys.argv[2:]; from kvpool.cli import main; sys.exit(main())"
     done = guarded(code, str(tmp_path), *command, str(trace))
     assert done.returncode == 0, done.stderr
     assert [path.name for path in tmp_path.iterdir()] == [trace.name]
@@ -97,7 +104,9 @@ def test_no_source_of_the_package_reaches_out_or_runs_text() -> None:
                 # re.compile is no call of compile.
                 owner = getattr(getattr(called, "value", None), "id", "")
                 names = [name] if name in RUNS_TEXT and (name, owner) != ("compile", "re") else []
-            found += [f"{path.name}: {ast.unparse(node)}" for name in names if name in REACHES_OUT | RUNS_TEXT]
+            found += [
+                f"{path.name}: {ast.unparse(node)}" for name in names if name in REACHES_OUT | RUNS_TEXT
+            ]
     assert found == [
         # A publisher of KV events, which a caller makes, closes connections beyond a limit.
         "zmq_bounds.py: import socket as sockets",
@@ -110,7 +119,8 @@ def test_no_source_of_the_package_reaches_out_or_runs_text() -> None:
         "bounds.py: import http.client",
         "bounds.py: import socket",
         "bounds.py: from socketserver import ThreadingMixIn",
-        # Back ends of a store that a caller asks for: packages of theirs move the bytes. Splitting a URL opens nothing.
+        # Back ends of a store that a caller asks for: packages of theirs move the bytes. Splitting a
+        # URL opens nothing.
         "mooncake.py: import ctypes",
         "s3.py: import asyncio",
         "s3.py: import ctypes",
@@ -124,7 +134,9 @@ def test_one_source_opens_connections_and_none_starts_a_program() -> None:
         r"std::net\b|std::os::unix::net\b|process::Command|\bCommand::new\b|TcpStream|UdpSocket|UnixStream"
     )
     sources = [
-        path for path in (ROOT / "rust").glob("*/src/**/*.rs") if reaches.search(path.read_text(encoding="utf-8"))
+        path
+        for path in (ROOT / "rust").glob("*/src/**/*.rs")
+        if reaches.search(path.read_text(encoding="utf-8"))
     ]
     assert sources == [ROOT / "rust/kvpool-store/src/redis/stream.rs"]
 
@@ -182,7 +194,16 @@ def test_what_is_printed_tells_no_secret() -> None:
     cursor = manager.prepare(prompt, extra)
     admission = manager.admit("request", cursor)
     manager.commit("request", 9)
-    objects = [extra, manager, hasher, cursor, admission, cursor.chain(), manager.stats(), manager.request("request")]
+    objects = [
+        extra,
+        manager,
+        hasher,
+        cursor,
+        admission,
+        cursor.chain(),
+        manager.stats(),
+        manager.request("request"),
+    ]
     objects += [manager.probe(cursor), *manager.take_events()]
     assert manager.probe(cursor).cached_blocks == 2
     for thing in objects:

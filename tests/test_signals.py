@@ -24,7 +24,9 @@ def admitted(*names: str) -> kvpool.CacheManager:
     return made
 
 
-@pytest.mark.parametrize("reason", [None, "stop", "tool_calls", "length", "abort", "end_turn", "no such reason", ""])
+@pytest.mark.parametrize(
+    "reason", [None, "stop", "tool_calls", "length", "abort", "end_turn", "no such reason", ""]
+)
 def test_any_reason_is_taken(reason: str | None) -> None:
     made = admitted("a", "b")
     made.release("a", finish_reason=reason, output_tokens=7)
@@ -90,10 +92,15 @@ def test_a_signal_is_no_rule(seed: int) -> None:
     """Of blocks under rules, signals change neither what is evicted nor what stands of the rules."""
     draw = random.Random(seed)
     rules = [kvpool.Retention(priority) for priority in (0, 20, 60, 100)]
-    rules += [kvpool.Retention(pinned=True), kvpool.Retention(demoted=True), kvpool.Retention(70, ttl=90, idle=True)]
+    rules += [
+        kvpool.Retention(pinned=True),
+        kvpool.Retention(demoted=True),
+        kvpool.Retention(70, ttl=90, idle=True),
+    ]
     config = kvpool.RetentionConfig(pin_budget=6, tenants=[kvpool.TenantLimits(1, floor=4, ceiling=12)])
     plain, told = (
-        kvpool.CacheManager(num_blocks=33, block_size=4, eviction="hazard", retention=config) for _ in range(2)
+        kvpool.CacheManager(num_blocks=33, block_size=4, eviction="hazard", retention=config)
+        for _ in range(2)
     )
     seen = 0
     for turn in range(400):
@@ -119,7 +126,11 @@ def test_a_signal_is_no_rule(seed: int) -> None:
 
 def test_a_rule_goes_before_a_class() -> None:
     made = kvpool.CacheManager(num_blocks=33, block_size=4, eviction="hazard", retention=True)
-    rules = {"kept": kvpool.Retention(60), "plain": kvpool.Retention(), "over": kvpool.Retention(demoted=True)}
+    rules = {
+        "kept": kvpool.Retention(60),
+        "plain": kvpool.Retention(),
+        "over": kvpool.Retention(demoted=True),
+    }
     reasons = {"kept": "stop", "plain": "length", "over": "tool_calls"}
     tables = {}
     for number, (request, rule) in enumerate(rules.items()):

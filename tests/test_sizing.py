@@ -13,7 +13,16 @@ import kvpool
 from kvpool.cli import main
 from kvpool.errors import InvalidArgumentError
 from kvpool.models import kv_shape
-from kvpool.sizing import DEFAULT_POLICIES, POLICIES, References, Size, check_sizing, measure, sampled_lru, size
+from kvpool.sizing import (
+    DEFAULT_POLICIES,
+    POLICIES,
+    References,
+    Size,
+    check_sizing,
+    measure,
+    sampled_lru,
+    size,
+)
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -36,7 +45,9 @@ def workloads(draw: st.DrawFn) -> list[tuple[int, ...]]:
 
 def trace_of(prompts: list[tuple[int, ...]]) -> kvpool.traces.Trace:
     lines = (
-        json.dumps({"timestamp": 10 * at, "input_length": B * len(prompt), "output_length": 1, "hash_ids": prompt})
+        json.dumps(
+            {"timestamp": 10 * at, "input_length": B * len(prompt), "output_length": 1, "hash_ids": prompt}
+        )
         for at, prompt in enumerate(prompts)
     )
     return kvpool.traces.Trace.parse("\n".join(lines).encode(), block_tokens=B)
@@ -60,7 +71,9 @@ def lru_of(prompts: list[tuple[int, ...]], capacity: int, form: SizingForm) -> i
 
 
 @given(workloads(), st.integers(1, 14), st.sampled_from(["pool", "stream"]))
-def test_lru_is_the_model_in_both_forms(prompts: list[tuple[int, ...]], capacity: int, form: SizingForm) -> None:
+def test_lru_is_the_model_in_both_forms(
+    prompts: list[tuple[int, ...]], capacity: int, form: SizingForm
+) -> None:
     references = References(trace_of(prompts))
     assert references.run("lru", capacity, form=form).block_hits == lru_of(prompts, capacity, form)
 
@@ -104,9 +117,9 @@ def documents(draw: st.DrawFn) -> list[tuple[int, ...]]:
 def test_hazard_is_what_the_pool_does_where_one_content_follows_another(
     prompts: list[tuple[int, ...]], capacity: int
 ) -> None:
-    """What is behind a ghost is told by two bits of its key, and the grid has other keys than the pool: where several
-    contents may follow one, or blocks of two texts went one after the other, they mistake others. With other keys a
-    pool mistakes none, or the same."""
+    """What is behind a ghost is told by two bits of its key, and the grid has other keys than the
+    pool: where several contents may follow one, or blocks of two texts went one after the other,
+    they mistake others. With other keys a pool mistakes none, or the same."""
     grid = in_the_grid(References(trace_of(prompts)), capacity, "hazard")
     named = ([tuple(1000 * name + block for block in prompt) for prompt in prompts] for name in range(2000))
     assert any(in_a_pool(prompts, capacity, "hazard") == grid for prompts in named), grid
@@ -127,11 +140,15 @@ def test_no_policy_beats_the_optimum(prompts: list[tuple[int, ...]], capacity: i
 
 
 @given(workloads(), st.integers(1, 14), st.floats(0, 1))
-def test_hints_help_and_never_beat_the_optimum(prompts: list[tuple[int, ...]], capacity: int, accuracy: float) -> None:
+def test_hints_help_and_never_beat_the_optimum(
+    prompts: list[tuple[int, ...]], capacity: int, accuracy: float
+) -> None:
     references = References(trace_of(prompts))
     told = references.lru_with_hints(capacity, accuracy).block_hits
     assert references.lru_with_hints(capacity, 0.0).block_hits <= told
-    assert told <= references.lru_with_hints(capacity, 1.0).block_hits <= references.optimal(capacity).block_hits
+    assert (
+        told <= references.lru_with_hints(capacity, 1.0).block_hits <= references.optimal(capacity).block_hits
+    )
 
 
 @given(workloads(), st.sampled_from(["all", "full"]))
@@ -160,7 +177,8 @@ def test_a_report_hangs_together(prompts: list[tuple[int, ...]], blocks: Literal
             assert hits["block_hit_rate"] == curve.at(blocks_of_size)[0]
     assert all(one["block_hit_rate"] <= report["trace"]["ideal"]["block"] + 1e-12 for one in lru["hits"])
     assert sum(step["hit_tokens"] for step in report["worth"]) == B * sum(
-        len(set(prompt) & {block for earlier in prompts[:at] for block in earlier}) for at, prompt in enumerate(prompts)
+        len(set(prompt) & {block for earlier in prompts[:at] for block in earlier})
+        for at, prompt in enumerate(prompts)
     )
     assert report["over_time"] is not None
     assert (
@@ -174,7 +192,10 @@ def test_a_sample_of_everything_is_exact(
     prompts: list[tuple[int, ...]], blocks: SizingBlocks, most: int | None
 ) -> None:
     trace = trace_of(prompts)
-    sampled, exact = sampled_lru(trace, max_blocks=most, blocks=blocks), References(trace, blocks=blocks).lru()
+    sampled, exact = (
+        sampled_lru(trace, max_blocks=most, blocks=blocks),
+        References(trace, blocks=blocks).lru(),
+    )
     assert (sampled.sample_rate, exact.sample_rate) == (1.0, 1.0)
     assert sampled.references == exact.references == sum(map(len, prompts))
     assert [sampled.at(capacity) for capacity in range(16)] == [exact.at(capacity) for capacity in range(16)]
@@ -219,7 +240,9 @@ def test_a_sample_that_is_none(arguments: dict[str, Any], message: str) -> None:
 def test_a_report_from_a_sample_hangs_together(
     prompts: list[tuple[int, ...]], blocks: Literal["all", "full"], most: int
 ) -> None:
-    """What is counted is that of the full report; what is estimated is so, too, if the sample is everything."""
+    """What is counted is that of the full report; what is estimated is so, too, if the sample is
+    everything.
+    """
     trace = trace_of(prompts)
     asked: Any = {"capacities": ["50%", "3", "1000"], "blocks": blocks, "shape": kv_shape("llama-3.1-8b")}
     found, whole = (size(trace, policies=["lru"], sample_blocks=sample, **asked) for sample in (most, None))
@@ -281,10 +304,25 @@ def test_a_speed_of_prefill_that_is_none(speed: float) -> None:
 
 def test_the_command_says_that_it_is_a_sample(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     page, picture = tmp_path / "page.html", tmp_path / "page.png"
-    asked = ["size", "--limit", "400", "--sample-blocks", "500", "--capacities", "1%,10%,2000", "--no-progress"]
+    asked = [
+        "size",
+        "--limit",
+        "400",
+        "--sample-blocks",
+        "500",
+        "--capacities",
+        "1%,10%,2000",
+        "--no-progress",
+    ]
     assert main([*asked, "--html", str(page), "--png", str(picture), "--model", "llama-3.1-8b"]) == 0
     table = capsys.readouterr().out
-    for words in ("500 at most", "Estimated block hit rate, %", "lru, sample", "What memory buys", "are estimates"):
+    for words in (
+        "500 at most",
+        "Estimated block hit rate, %",
+        "lru, sample",
+        "What memory buys",
+        "are estimates",
+    ):
         assert words in table
     for words in ("optimum", "Resident turnover", "hints", "simulations"):
         assert words not in table
@@ -335,9 +373,15 @@ def test_sizes_in_gib_need_a_model_and_all_have_a_limit() -> None:
         (["--hints", "nan"], "error: --hints is nan; allowed: 0 to 1"),
         (["--form", "best"], "error: --form is 'best': must be one of pool, stream"),
         (["--prefill-tokens-per-s", "5"], "error: --prefill-tokens-per-s needs the KV shape of a model"),
-        (["--prefill-tokens-per-s", "0", "--model", "llama-3.1-8b"], "error: --prefill-tokens-per-s is 0.0: must be"),
+        (
+            ["--prefill-tokens-per-s", "0", "--model", "llama-3.1-8b"],
+            "error: --prefill-tokens-per-s is 0.0: must be",
+        ),
         (["--html", "page.txt"], "error: --html page.txt: the name must end in .html"),
-        (["--png", "nowhere/at/all.png"], "error: --png nowhere/at/all.png: there is no directory nowhere/at"),
+        (
+            ["--png", "nowhere/at/all.png"],
+            "error: --png nowhere/at/all.png: there is no directory nowhere/at",
+        ),
     ],
 )
 def test_bad_usage(arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
@@ -372,7 +416,10 @@ def test_what_is_refused_is_refused_before_anything_is_read_or_shown(
 
 def test_a_refusal_that_needs_the_trace_leaves_no_bar(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["size", "--limit", "20", "--capacities", "1e12"]) == 2
-    assert capsys.readouterr().err == "error: --capacities is 1,000,000,000,000 blocks: must be at most 4,294,967,288\n"
+    assert (
+        capsys.readouterr().err
+        == "error: --capacities is 1,000,000,000,000 blocks: must be at most 4,294,967,288\n"
+    )
     assert main(["size", "--limit", "20", "--hints", "none", "--policies", "lru"]) == 0
     assert "8/8 simulations" in capsys.readouterr().err
 
@@ -396,7 +443,9 @@ def test_the_library_checks_before_it_reads() -> None:
 
 
 def test_what_is_done_is_like_what_is_to_come() -> None:
-    """At any time the share of the cells done is the share of the work done, though policies differ twentyfold."""
+    """At any time the share of the cells done is the share of the work done, though policies differ
+    twentyfold.
+    """
     cost = dict.fromkeys(DEFAULT_POLICIES, 1.0) | {"adaptive": 20.0}
     by_capacity = [1.6, 1.4, 1.2, 1.1, 1.0, 0.9, 0.8, 0.7]
     capacities = [10 * (place + 1) for place in range(8)]
@@ -428,7 +477,11 @@ def test_the_grid_is_run_in_that_order(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(measure, "References", Noted)
     monkeypatch.setattr(measure, "_over_time", lambda *_: None)
     found = size(
-        kvpool.traces.Trace.generate(100), policies=["lru", "arc"], capacities=["9", "5", "7", "3"], hints=[], jobs=1
+        kvpool.traces.Trace.generate(100),
+        policies=["lru", "arc"],
+        capacities=["9", "5", "7", "3"],
+        hints=[],
+        jobs=1,
     )
     assert ran == [(policy, blocks) for blocks in (7, 3, 9, 5) for policy in ("lru", "arc")]
     assert [capacity["blocks"] for capacity in found["capacities"]] == [3, 5, 7, 9]
@@ -437,10 +490,23 @@ def test_the_grid_is_run_in_that_order(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_no_column_without_figures(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     """Seconds are told if the speed of prefill is, and else how to get them."""
     page = tmp_path / "page.html"
-    asked = ["size", "--limit", "60", "--no-progress", "--hints", "none", "--policies", "lru", "--model", "gpt-2"]
+    asked = [
+        "size",
+        "--limit",
+        "60",
+        "--no-progress",
+        "--hints",
+        "none",
+        "--policies",
+        "lru",
+        "--model",
+        "gpt-2",
+    ]
     for speed in ([], ["--prefill-tokens-per-s", "1000"]):
         assert main([*asked, *speed, "--html", str(page)]) == 0
-        memory = capsys.readouterr().out.partition("What memory buys")[2].partition("What the figures mean")[0]
+        memory = (
+            capsys.readouterr().out.partition("What memory buys")[2].partition("What the figures mean")[0]
+        )
         assert ("seconds  " in memory.partition("──")[0]) == bool(speed)
         assert ("add --prefill-tokens-per-s N" in memory) == (not speed)
         assert ("prefill saved" in page.read_text(encoding="utf-8")) == bool(speed)
@@ -471,7 +537,9 @@ def test_the_command_writes_what_the_library_says(tmp_path: Path, capsys: pytest
 
 
 def ending(*, told: bool) -> bytes:
-    """Agents: a turn that calls tools comes back after a while, one that ends does not; the prompts look the same."""
+    """Agents: a turn that calls tools comes back after a while, one that ends does not; the prompts
+    look the same.
+    """
     lines = []
     for at in range(3000):
         comes_back = at % 3 == 0
@@ -509,13 +577,25 @@ def test_what_the_finish_reason_is_worth_is_the_difference_to_a_trace_without(
     ]
     assert max(gains) > 1.0, gains
     assert (
-        size(kvpool.traces.Trace.parse(ending(told=True), block_tokens=B), policies=["lru"])["finish_reasons"] is None
+        size(kvpool.traces.Trace.parse(ending(told=True), block_tokens=B), policies=["lru"])["finish_reasons"]
+        is None
     )
 
     trace = tmp_path / "ending.jsonl"
     trace.write_bytes(ending(told=True))
-    command = ["size", str(trace), "--trace-block-size", str(B), "--policies", "lru,hazard", "--capacities", "500,800"]
+    command = [
+        "size",
+        str(trace),
+        "--trace-block-size",
+        str(B),
+        "--policies",
+        "lru,hazard",
+        "--capacities",
+        "500,800",
+    ]
     assert main([*command, "--hints", "none", "--no-progress"]) == 0
     points = " ".join(f"{gain:+.2f}" for gain in gains)
-    line = f"What the finish reason is worth here, hazard, points: {points} (2,700 of 3,000 requests have one)."
+    line = (
+        f"What the finish reason is worth here, hazard, points: {points} (2,700 of 3,000 requests have one)."
+    )
     assert line in " ".join(capsys.readouterr().out.split())

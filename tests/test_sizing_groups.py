@@ -1,4 +1,6 @@
-"""Sizing of hybrid models: each size is a replay with the model's groups; table, page and JSON say what it found."""
+"""Sizing of hybrid models: each size is a replay with the model's groups; table, page and JSON say what
+it found.
+"""
 
 from __future__ import annotations
 
@@ -94,7 +96,9 @@ def test_results_do_not_depend_on_threads_and_progress_counts_requests(trace: kv
     capacities = sized(trace, WINDOWS)["capacities"]
     asked: dict[str, Any] = {"unique_blocks": trace.summary()["unique_blocks"]}
     runs = [group_runs(trace, WINDOWS, capacities, jobs=jobs, **asked) for jobs in (1, 3)]
-    told = group_runs(trace, WINDOWS, capacities, progress=lambda done, all_: seen.append((done, all_)), **asked)
+    told = group_runs(
+        trace, WINDOWS, capacities, progress=lambda done, all_: seen.append((done, all_)), **asked
+    )
     assert all(run is not None for run in runs)
     assert [{**(run or {}), "seconds": 0} for run in runs] == [{**(told or {}), "seconds": 0}] * 2
     total = (2 + 5 + 2) * 200
@@ -126,13 +130,18 @@ def test_what_cannot_be_run_is_refused(trace: kvpool.traces.Trace) -> None:
             kvpool.traces.Replay(trace, groups=groups)
 
 
-def test_the_command_prints_the_tables_and_the_json(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+def test_the_command_prints_the_tables_and_the_json(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
     page = tmp_path / "page.html"
     asked = ["size", "--limit", "60", "--model", "qwen3-next-80b-a3b", "--policies", "lru", "--hints", "none"]
     asked += ["--capacities", "2GiB,40GiB", "--html", str(page)]
     printed = json_of(capsys, *asked)
     groups = printed["groups"]
-    assert [run["gib"] for run in groups["sizes"]] == [pytest.approx(2, rel=0.01), pytest.approx(40, rel=0.01)]
+    assert [run["gib"] for run in groups["sizes"]] == [
+        pytest.approx(2, rel=0.01),
+        pytest.approx(40, rel=0.01),
+    ]
     assert main([*asked, "--no-progress"]) == 0
     text = capsys.readouterr().out
     assert max(map(len, text.splitlines())) <= 80
@@ -190,7 +199,18 @@ def test_replay_with_the_groups_of_a_model(capsys: pytest.CaptureFixture[str], m
 def test_replays_of_hybrids_are_explained_and_recorded(
     capsys: pytest.CaptureFixture[str], tmp_path: Path, mode: str
 ) -> None:
-    asked = ["replay", "--limit", "60", "--mode", mode, "--capacity-gib", "20", "--keep", "junctions", "--explain"]
+    asked = [
+        "replay",
+        "--limit",
+        "60",
+        "--mode",
+        mode,
+        "--capacity-gib",
+        "20",
+        "--keep",
+        "junctions",
+        "--explain",
+    ]
     run = tmp_path / "run.kvj"
     printed = json_of(capsys, *asked, "--model", "qwen3-next-80b-a3b", "--journal", str(run))
     unserved = {"full": 0, "state": 0}
@@ -204,5 +224,7 @@ def test_replays_of_hybrids_are_explained_and_recorded(
 
 
 def test_hits_of_hybrids_are_not_verified(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["replay", "--limit", "5", "--model", "gpt-oss-20b", "--no-progress", "--verify", "tokens"]) == 2
+    assert (
+        main(["replay", "--limit", "5", "--model", "gpt-oss-20b", "--no-progress", "--verify", "tokens"]) == 2
+    )
     assert "verify" in capsys.readouterr().err

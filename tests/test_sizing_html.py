@@ -105,7 +105,9 @@ def test_the_best_of_a_column_is_the_best_policy_and_ties_share_it() -> None:
     assert [row.name for row in rows if row.cells[0].best] == ["ARC"]
     # Hints and optimum are higher, or as high, and do not compete.
     assert max(row.cells[0].rate for row in rows) > 0.0901
-    assert len({round(row.cells[-1].rate, 4) for row in rows if row.cells[-1].best or row.kind != "policy"}) == 1
+    assert (
+        len({round(row.cells[-1].rate, 4) for row in rows if row.cells[-1].best or row.kind != "policy"}) == 1
+    )
     assert not [row.name for row in rows if row.kind != "policy" and any(cell.best for cell in row.cells)]
     marked = [cell for cell in parsed(render(report)).iter("td") if cell.get("class") == "best"]
     every = [*rows, *grid_rows(report, "token_hit_rate")]
@@ -191,7 +193,9 @@ def test_a_bar_of_worth_is_tokens_by_gib() -> None:
     (figure,) = (each for each in figures if each.key == "worth")
     step = report["worth"][3]
     assert figure.y.label == "thousand tokens per GiB"
-    assert figure.series[0].y[3] == pytest.approx(step["hit_tokens"] / (step["to_gib"] - step["from_gib"]) / 1000)
+    assert figure.series[0].y[3] == pytest.approx(
+        step["hit_tokens"] / (step["to_gib"] - step["from_gib"]) / 1000
+    )
     assert figure.table.rows[3][1] == f"{step['hit_tokens']:,}"
 
 
@@ -269,7 +273,9 @@ def test_one_capacity_and_nothing_hit() -> None:
     report["capacities"] = report["capacities"][:1]
     for result in (*report["policies"], *report["hints"], report["optimum"]):
         assert result is not None
-        result["hits"] = [{"block_hit_rate": 0.0, "token_hit_rate": 0.0, "evictions": 0, "resident_turnover": 0.0}]
+        result["hits"] = [
+            {"block_hit_rate": 0.0, "token_hit_rate": 0.0, "evictions": 0, "resident_turnover": 0.0}
+        ]
     report["lru_curve"] = report["lru_curve"][:1]
     report["reuse_distances"] = report["reuse_distances"][:1]
     parsed(render(report))

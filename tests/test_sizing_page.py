@@ -1,7 +1,8 @@
-"""The page of ``kvpool size`` in a headless browser: the plots are drawn and answer, and the page requests nothing.
+"""The page of ``kvpool size`` in a headless browser: the plots are drawn and answer, and the page
+requests nothing.
 
-``make test`` installs the browser from PyPI. Without it these tests are skipped and give the reason. With CI set they
-fail.
+``make test`` installs the browser from PyPI. Without it these tests are skipped and give the reason.
+With CI set they fail.
 """
 
 from __future__ import annotations
@@ -47,7 +48,9 @@ def browser() -> Iterator[Any]:
 
 @pytest.fixture
 def page(browser: Any, tmp_path: Path) -> Iterator[Any]:
-    """The report in the browser. At the end nothing was written to its console and nothing else was requested."""
+    """The report in the browser. At the end nothing was written to its console and nothing else was
+    requested.
+    """
     problems: list[str] = []
     path = tmp_path / "report.html"
     path.write_text(render(made_up(source=HOSTILE)), encoding="utf-8")
@@ -80,7 +83,13 @@ def point(page: Any, across: float, down: float) -> None:
 def test_a_browser_shows_every_plot(page: Any) -> None:
     assert page.title() == f"Cache sizing: {HOSTILE}"
     sizes = page.evaluate(SIZES)
-    assert [name for name, *_ in sizes] == ["plot-capacity", "plot-hints", "plot-reuse", "plot-time", "plot-worth"]
+    assert [name for name, *_ in sizes] == [
+        "plot-capacity",
+        "plot-hints",
+        "plot-reuse",
+        "plot-time",
+        "plot-worth",
+    ]
     for _, width, height, largest in sizes:
         assert (width > 600, height > 250, largest > 100) == (True, True, True)
 
@@ -96,7 +105,9 @@ def test_pointing_at_a_plot_shows_its_figures(page: Any) -> None:
     assert there[0] == f"5 % of the unique blocks: {capacity['blocks']:,} blocks, 571 GiB"
     for policy, name in zip(report["policies"][2:4], ("ARC", "hazard"), strict=True):
         hits = policy["hits"][2]
-        rates = f"{100 * hits['block_hit_rate']:.2f} % of blocks, {100 * hits['token_hit_rate']:.2f} % of tokens"
+        rates = (
+            f"{100 * hits['block_hit_rate']:.2f} % of blocks, {100 * hits['token_hit_rate']:.2f} % of tokens"
+        )
         assert f"{name}: {rates}" in there
     page.hover("h1")
     assert page.evaluate(TIP) is None

@@ -1,4 +1,6 @@
-"""Tiers beneath the device: what ``kvpool size`` prints against caches that are simulated one beneath the other."""
+"""Tiers beneath the device: what ``kvpool size`` prints against caches that are simulated one beneath
+the other.
+"""
 
 from __future__ import annotations
 
@@ -51,7 +53,9 @@ def workloads(draw: st.DrawFn) -> list[Prompt]:
 
 
 def served_by(prompts: list[Prompt], holds: list[int]) -> tuple[list[int], list[int]]:
-    """Blocks and tokens that each tier serves. Each is an LRU cache of its own, told of every use, tail first."""
+    """Blocks and tokens that each tier serves. Each is an LRU cache of its own, told of every use, tail
+    first.
+    """
     tiers: list[list[int]] = [[] for _ in holds]
     blocks, tokens = [0] * len(holds), [0] * len(holds)
     for prompt in prompts:
@@ -86,7 +90,10 @@ def printed(prompts: list[Prompt], *arguments: str) -> Any:
         trace.write_text("\n".join(map(json.dumps, lines)), encoding="utf-8")
         out = io.StringIO()
         with contextlib.redirect_stdout(out):
-            assert main(["size", str(trace), "--trace-block-size", str(B), *SHAPE, *GRID, *arguments, "--json"]) == 0
+            assert (
+                main(["size", str(trace), "--trace-block-size", str(B), *SHAPE, *GRID, *arguments, "--json"])
+                == 0
+            )
     return json.loads(out.getvalue())
 
 
@@ -96,13 +103,18 @@ def test_each_tier_serves_what_caches_one_beneath_the_other_do(
 ) -> None:
     """Rates, seconds of loading and seconds to the first token, for any order of sizes."""
     # Not quite a block is none.
-    host_gib, disk_tib = (max(blocks + rest, 0.25) * BLOCK_BYTES / 2**unit for blocks, unit in ((host, 30), (disk, 40)))
+    host_gib, disk_tib = (
+        max(blocks + rest, 0.25) * BLOCK_BYTES / 2**unit for blocks, unit in ((host, 30), (disk, 40))
+    )
     report = printed(
         prompts,
         *("--capacities", f"{one},{other}", "--host-gib", str(host_gib), "--host-read", "8kB/s"),
         *("--disk-tib", str(disk_tib), "--disk-read", "2kB/s", "--prefill-tokens-per-s", "1000"),
     )
-    references, prompt_tokens = sum(map(len, prompts)), sum(length for prompt in prompts for _, length in prompt)
+    references, prompt_tokens = (
+        sum(map(len, prompts)),
+        sum(length for prompt in prompts for _, length in prompt),
+    )
     tiers = report["tiers"]
     assert [tier["blocks"] for tier in tiers["below"]] == [host, disk]
     # From the disk to host memory, and from there to the device.
@@ -160,8 +172,14 @@ def test_break_even_is_where_a_tier_buys_no_time() -> None:
         ((*LLAMA, "--host-gib", "0"), "error: --host-gib is 0: must be above 0, and at most 1,073,741,824"),
         ((*LLAMA, "--host-gib", "nan"), "error: --host-gib is nan: must be above 0"),
         ((*LLAMA, "--host-gib", "inf"), "error: --host-gib is inf: must be above 0"),
-        ((*LLAMA, "--disk-tib", "-1", "--disk-read", "6GB/s"), "error: --disk-tib is -1: must be above 0, and at most"),
-        ((*LLAMA, "--disk-tib", "1e7", "--disk-read", "6GB/s"), "error: --disk-tib is 1e+07: must be above 0, and at"),
+        (
+            (*LLAMA, "--disk-tib", "-1", "--disk-read", "6GB/s"),
+            "error: --disk-tib is -1: must be above 0, and at most",
+        ),
+        (
+            (*LLAMA, "--disk-tib", "1e7", "--disk-read", "6GB/s"),
+            "error: --disk-tib is 1e+07: must be above 0, and at",
+        ),
         (
             (*LLAMA, "--disk-tib", "4"),
             "error: --disk-tib needs the speed of loads from the disk\nhint: add --disk-read 6GB/s, or what kvpool",
@@ -170,8 +188,14 @@ def test_break_even_is_where_a_tier_buys_no_time() -> None:
             (*LLAMA, "--host-read", "25GB/s"),
             "error: --host-read is the speed of a tier that has no size\nhint: add --host",
         ),
-        ((*LLAMA, "--host-gib", "1", "--disk-read", "6GB/s"), "error: --disk-read is the speed of a tier that has no"),
-        ((*LLAMA, *TIERS[:-1], "6Gb/s"), "error: --disk-read is '6Gb/s': must be like 6GB/s or 5.5GiB/s, a byte"),
+        (
+            (*LLAMA, "--host-gib", "1", "--disk-read", "6GB/s"),
+            "error: --disk-read is the speed of a tier that has no",
+        ),
+        (
+            (*LLAMA, *TIERS[:-1], "6Gb/s"),
+            "error: --disk-read is '6Gb/s': must be like 6GB/s or 5.5GiB/s, a byte",
+        ),
         ((*LLAMA, *TIERS, "--host-read", "0GB/s"), "error: --host-read is '0GB/s': must be like 6GB/s"),
         (
             ("--model", "gemma-3-27b", "--host-gib", "512"),
@@ -194,14 +218,17 @@ def test_what_is_refused_is_refused_before_a_trace_is_read(
 
 
 @pytest.mark.parametrize(
-    "text", ["", "6", "6GB", "GB/s", "6 gb/s", "-6GB/s", "nanGB/s", "0.0001kB/s", "1e9GB/s", "6GB/s/s", "٣GB/s"]
+    "text",
+    ["", "6", "6GB", "GB/s", "6 gb/s", "-6GB/s", "nanGB/s", "0.0001kB/s", "1e9GB/s", "6GB/s/s", "٣GB/s"],
 )
 def test_a_speed_that_is_none(text: str) -> None:
     with pytest.raises(InvalidArgumentError, match="must be like 6GB/s or"):
         parse_speed(text)
 
 
-@pytest.mark.parametrize(("gib", "speed"), [(0, 1), (float("nan"), 1), (2.0**31, 1), (1, 0.5), (1, float("inf"))])
+@pytest.mark.parametrize(
+    ("gib", "speed"), [(0, 1), (float("nan"), 1), (2.0**31, 1), (1, 0.5), (1, float("inf"))]
+)
 def test_a_tier_that_is_none(gib: float, speed: float) -> None:
     with pytest.raises(InvalidArgumentError, match="must be "):
         Tier("host", gib, speed)
@@ -232,13 +259,28 @@ def test_the_command_prints_the_tables(capsys: pytest.CaptureFixture[str]) -> No
     flat = " ".join(tables.split())
     assert "Host: serves nothing beneath a device of 600 GiB, which holds as much." in flat
     # 6 GB/s and 25 GB/s one after the other are 36,916 tokens/s.
-    assert "Disk: loading is slower than computing, with prefill of 50,000 tokens/s: 36,916 would be as fast." in flat
+    assert (
+        "Disk: loading is slower than computing, with prefill of 50,000 tokens/s: 36,916 would be as fast."
+        in flat
+    )
     assert "Host: loading" not in flat
     assert "add --prefill-tokens-per-s" not in flat
 
 
 def test_without_a_speed_of_prefill_loading_is_all_that_is_told(capsys: pytest.CaptureFixture[str]) -> None:
-    asked = ["size", "--limit", "60", *GRID, *LLAMA, "--capacities", "2GiB", "--disk-tib", "4", "--disk-read", "6GB/s"]
+    asked = [
+        "size",
+        "--limit",
+        "60",
+        *GRID,
+        *LLAMA,
+        "--capacities",
+        "2GiB",
+        "--disk-tib",
+        "4",
+        "--disk-read",
+        "6GB/s",
+    ]
     (served,) = json_of(capsys, *asked)["tiers"]["sizes"]
     assert [(one["tier"], one["first_token_s"]) for one in served] == [("device", None), ("disk", None)]
     assert main([*asked, "--sample-blocks", "50"]) == 0
@@ -262,7 +304,12 @@ def test_the_page_and_the_picture_have_them_where_they_were_asked_for(tmp_path: 
     asked = ["size", "--limit", "400", *GRID, *LLAMA, "--capacities", "2GiB,20GiB", *TIERS]
     assert main([*asked, "--prefill-tokens-per-s", "20000", "--html", str(page), "--png", str(picture)]) == 0
     written = page.read_text(encoding="utf-8")
-    for words in ("Hit rate by tier", "Time to the first token by tier", "512 GiB at 25 GB/s", "without a cache"):
+    for words in (
+        "Hit rate by tier",
+        "Time to the first token by tier",
+        "512 GiB at 25 GB/s",
+        "without a cache",
+    ):
         assert words in written
     assert picture.read_bytes().startswith(b"\x89PNG")
     assert main([*asked, "--html", str(page)]) == 0

@@ -1,4 +1,6 @@
-"""``kvpool.store``: what Python adds to the crate, whose own tests have the back end that fails, stalls and lies."""
+"""``kvpool.store``: what Python adds to the crate, whose own tests have the back end that fails, stalls
+and lies.
+"""
 
 from __future__ import annotations
 
@@ -129,7 +131,9 @@ def test_what_is_offered_once_is_not_written(tmp_path: Path) -> None:
         assert finish(store, store.put([key(1)], [0])) == ["not_admitted"]
         assert finish(store, store.put([key(1)], [0])) == ["ok"]
         assert finish(store, store.put([key(2)], [0], admit="always")) == ["ok"]
-        assert [finish(store, store.put([key(3)], [0], admit="never")) for _ in range(2)] == [["not_admitted"]] * 2
+        assert [finish(store, store.put([key(3)], [0], admit="never")) for _ in range(2)] == [
+            ["not_admitted"]
+        ] * 2
 
 
 def test_another_namespace_is_a_cold_start(tmp_path: Path) -> None:
@@ -225,7 +229,9 @@ WRONG: list[tuple[str, Callable[[Store], object], type[Exception]]] = [
 
 
 @pytest.mark.parametrize(("call", "error"), [wrong[1:] for wrong in WRONG], ids=[wrong[0] for wrong in WRONG])
-def test_wrong_calls_change_nothing(tmp_path: Path, call: Callable[[Store], object], error: type[Exception]) -> None:
+def test_wrong_calls_change_nothing(
+    tmp_path: Path, call: Callable[[Store], object], error: type[Exception]
+) -> None:
     store, arena = opened(tmp_path)
     with store:
         fill(store, arena, range(1))
@@ -253,10 +259,14 @@ def test_settings_out_of_range_are_named(tmp_path: Path) -> None:
     # Nobody states when an object was used last.
     with pytest.raises(InvalidArgumentError, match="last-accessed: must be a policy with an order"):
         Store(disk(tmp_path), arena, namespace(), eviction="last-accessed")
-    with pytest.raises(StoreError, match=f"{tmp_path}: 0 bytes of the disk can be taken .* each replica on a disk"):
+    with pytest.raises(
+        StoreError, match=f"{tmp_path}: 0 bytes of the disk can be taken .* each replica on a disk"
+    ):
         Store(Disk(tmp_path, 1 << 20, free_floor_bytes=1 << 62), arena, namespace())
     for capacity in (0, 1):
-        with pytest.raises(InvalidArgumentError, match=f"capacity_bytes is {capacity}: must be room for an object"):
+        with pytest.raises(
+            InvalidArgumentError, match=f"capacity_bytes is {capacity}: must be room for an object"
+        ):
             Store(Disk(tmp_path, capacity, free_floor_bytes=0), arena, namespace())
     (tmp_path / "file").touch()
     with pytest.raises(StoreError, match="making the folder failed"):
@@ -281,7 +291,9 @@ def test_replicas_take_the_first_folder_that_no_engine_has(tmp_path: Path) -> No
 
     def start() -> Store:
         arena = Arena(8, SLOT)
-        store = open_replica(str(tmp_path), lambda folder: Store(disk(Path(folder)), arena, namespace(), **PATIENT))
+        store = open_replica(
+            str(tmp_path), lambda folder: Store(disk(Path(folder)), arena, namespace(), **PATIENT)
+        )
         fill(store, arena, range(3))
         return store
 
@@ -427,7 +439,8 @@ def test_a_folder_is_looked_at_cleared_and_forgotten(tmp_path: Path) -> None:
         assert (store.stats().restored, store.stats().foreign) == (2, 0)
 
 
-#: Lets a process have everything but io_uring, as containers often do: a filter of system calls (seccomp), for good.
+# : Lets a process have everything but io_uring, as containers often do: a filter of system calls
+# (seccomp), for good.
 WITHOUT_IO_URING = """
 import ctypes, sys
 libc = ctypes.CDLL(None, use_errno=True)
@@ -455,7 +468,9 @@ fill(store, arena, range(3))
 assert finish(store, store.get([key(2)], [1])) == ["ok"] and arena.read(1) == payload(2)
 print(store.io)
 """
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False, timeout=AGES)
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=False, timeout=AGES
+    )
     assert done.returncode == 0, done.stderr
     assert done.stdout.startswith("threads (no io_uring: ")
     assert "not permitted" in done.stdout

@@ -88,7 +88,9 @@ def backends(request: pytest.FixtureRequest, tmp_path: Path) -> Callable[[], Bac
         case "redis":
             database = next(DATABASES)
             path = request.getfixturevalue("redis_socket")
-            return lambda: Redis(ROOM, unix_socket=path, database=database, protocol=2 + database % 2, timeout=AGES)
+            return lambda: Redis(
+                ROOM, unix_socket=path, database=database, protocol=2 + database % 2, timeout=AGES
+            )
         case "custom":
             kept = Dictionary()
             return lambda: Custom(kept, ROOM)
@@ -158,7 +160,11 @@ def test_the_bound_is_kept(backends: Callable[[], Backend]) -> None:
         assert there == stats.objects == count - stats.evicted
 
 
-@given(operations=st.lists(st.tuples(st.sampled_from("pgrnx"), st.integers(0, 1), st.integers(0, 4)), max_size=40))
+@given(
+    operations=st.lists(
+        st.tuples(st.sampled_from("pgrnx"), st.integers(0, 1), st.integers(0, 4)), max_size=40
+    )
+)
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 @pytest.mark.longer
 def test_two_stores_and_what_they_share(

@@ -1,4 +1,6 @@
-"""Looking at stores of others: servers that list without end, links and pipes in a folder, objects that claim much."""
+"""Looking at stores of others: servers that list without end, links and pipes in a folder, objects that
+claim much.
+"""
 
 from __future__ import annotations
 
@@ -90,7 +92,10 @@ def kept(folder: Path, name: str = "shared") -> Path:
 
 def test_a_link_and_a_pipe_in_a_folder_are_no_objects_and_keep_nobody_waiting(tmp_path: Path) -> None:
     whole = kept(tmp_path)
-    link, pipe = whole.with_name(whole.name.replace("-0", "-1")), whole.with_name(whole.name.replace("-0", "-2"))
+    link, pipe = (
+        whole.with_name(whole.name.replace("-0", "-1")),
+        whole.with_name(whole.name.replace("-0", "-2")),
+    )
     link.symlink_to(whole)
     for path, other in ((link, pipe), (pipe, link)):
         other.unlink(missing_ok=True)

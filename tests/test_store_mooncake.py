@@ -1,4 +1,5 @@
-"""A Mooncake Store looked at from outside, by a stand-in of its client and a master that lists keys over HTTP.
+"""A Mooncake Store looked at from outside, by a stand-in of its client and a master that lists keys
+over HTTP.
 
 ``make store-servers-check`` does so with a real one.
 """
@@ -123,7 +124,10 @@ def test_pages_are_of_everything_once(values: dict[str, bytes]) -> None:
     pages = list(inspector.pages(verify=True))
     assert len(pages) > 1
     # Each of the copies says that it is of group 0.
-    assert [sum(one[1] is None for page in pages for one in page.objects), inspector.total()] == [MANY - 1, len(values)]
+    assert [sum(one[1] is None for page in pages for one in page.objects), inspector.total()] == [
+        MANY - 1,
+        len(values),
+    ]
     assert sum(page.things for page in pages) == len(values) - 1, "all but the record of the generation"
     with pytest.raises(InvalidArgumentError, match="no name of an object"):
         inspector.remove(["model@0@abc"])
@@ -133,7 +137,12 @@ def test_pages_are_of_everything_once(values: dict[str, bytes]) -> None:
 
 @pytest.mark.usefixtures("values")
 def test_what_cannot_be_reached_or_read_is_said() -> None:
-    for url in ("mooncake://", "mooncake://host?verify=no", "mooncake://host/path", "mooncake://host?metrics=x"):
+    for url in (
+        "mooncake://",
+        "mooncake://host?verify=no",
+        "mooncake://host/path",
+        "mooncake://host?metrics=x",
+    ):
         with pytest.raises(InvalidArgumentError, match="must be mooncake://host:50051"):
             inspector_from_url(url)
     with pytest.raises(InvalidArgumentError, match="a port that is none"):

@@ -1,4 +1,6 @@
-"""``PrefixStore``: a manager over a store, with KV that follows from the tokens. No block ever has another's bytes."""
+"""``PrefixStore``: a manager over a store, with KV that follows from the tokens. No block ever has
+another's bytes.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +13,13 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 import kvpool
-from kvpool.errors import InvalidArgumentError, OutOfBlocksError, RequestStateError, StaleEpochError, StoreError
+from kvpool.errors import (
+    InvalidArgumentError,
+    OutOfBlocksError,
+    RequestStateError,
+    StaleEpochError,
+    StoreError,
+)
 from kvpool.store import Arena, Custom, Disk, Namespace, Prefetch, PrefixStore, Store
 from tests.test_store import AGES, namespace
 from tests.test_store_backends import Dictionary
@@ -53,7 +61,13 @@ class Engine:
         self.breaks = False
         self.copied_in = self.copied_out = 0
         self.prefixes = PrefixStore(
-            self.manager, self.store, self.arena, copy_in=self.copy_in, copy_out=self.copy_out, host=host, write=write
+            self.manager,
+            self.store,
+            self.arena,
+            copy_in=self.copy_in,
+            copy_out=self.copy_out,
+            host=host,
+            write=write,
         )
 
     def copy_in(self, pairs: list[tuple[int, int]]) -> None:
@@ -69,7 +83,9 @@ class Engine:
             self.arena.write(slot, self.device[block])
 
     def admit(self, name: str, prompt: list[int], started: Prefetch, *, loading: bool = False) -> int:
-        """Admits a request, and compares what it need not compute. Returns how many tokens came from beneath."""
+        """Admits a request, and compares what it need not compute. Returns how many tokens came from
+        beneath.
+        """
         admission = self.prefixes.admit(name, started, loading=loading)
         self.tokens[name], self.weights_of[name] = list(prompt), self.weights
         computed = self.manager.request(name).computed_tokens
@@ -233,7 +249,10 @@ def test_blocks_that_the_device_has_meanwhile_are_not_written() -> None:
     engine.admit("first", PROMPT[:9], engine.prefixes.prefetch(PROMPT[:9]))
     engine.compute("first")
     written: list[int] = []
-    copy_in, engine.prefixes._copy_in = engine.copy_in, lambda pairs: written.extend(block for _, block in pairs)
+    copy_in, engine.prefixes._copy_in = (
+        engine.copy_in,
+        lambda pairs: written.extend(block for _, block in pairs),
+    )
     assert engine.prefixes.admit("b", started).cached_blocks == 2
     table = engine.manager.block_ids("b")
     assert written == table[2:4]
@@ -281,15 +300,17 @@ def test_weights_that_are_renewed_twice_are_apart() -> None:
 
 
 @pytest.mark.parametrize("host", [False, True])
-def test_what_is_saved_after_renewals_is_found_after_a_restart_and_by_others(tmp_path: Path, host: bool) -> None:
+def test_what_is_saved_after_renewals_is_found_after_a_restart_and_by_others(
+    tmp_path: Path, host: bool
+) -> None:
     """Engines count their epochs alone: they are in no name of what is stored."""
     room = 64 * (BYTES + 4096)
     for backends in (
         [Disk(tmp_path, room, free_floor_bytes=0)] * 3,
         [Custom(Dictionary(), 1 << 20)] * 3,
     ):
-        # The first engine changes its weights while it runs, the second one is started with the new weights. A third
-        # one that changes to them finds on a disk what it has stored itself.
+        # The first engine changes its weights while it runs, the second one is started with the new
+        # weights. A third one that changes to them finds on a disk what it has stored itself.
         for renewals, backend in zip((3, 0, 1), backends, strict=True):
             new = namespace(weights="new")
             engine = Engine(backend, believed_for=0.0, host=host, of=namespace() if renewals else new)
@@ -429,7 +450,8 @@ def test_a_request_that_loads_runs_when_its_blocks_are_there() -> None:
     engine.breaks = False
     assert (engine.manager.request("d").state, engine.manager.request("d").computed_tokens) == ("running", 0)
     engine.manager.release("d")
-    # A load that fails in the middle. It comes last: from then on the store has to ask before anything is on its way.
+    # A load that fails in the middle. It comes last: from then on the store has to ask before anything
+    # is on its way.
     (damaged,) = [name for name in shared.values if engine.manager.prepare(PROMPT).digests()[1].hex() in name]
     shared.values[damaged] = shared.values[damaged][:-1] + b"?"
     engine.manager.reset()
@@ -452,8 +474,8 @@ def test_writing_back_needs_host_memory() -> None:
 class Machine(RuleBasedStateMachine):
     """Requests of a few related prompts over a small device, few slots and a store that is damaged and fails.
 
-    The model: what has been computed with these weights and offered may come back, and nothing else; after a save that
-    was waited for, with nothing lost, it must.
+    The model: what has been computed with these weights and offered may come back, and nothing else;
+    after a save that was waited for, with nothing lost, it must.
     """
 
     prompts = st.builds(
@@ -470,7 +492,12 @@ class Machine(RuleBasedStateMachine):
         self.shared = Dictionary()
         host, write = how
         self.engine = Engine(
-            Custom(self.shared, 1 << 20), blocks=blocks, slots=slots, breaker_failures=1 << 30, host=host, write=write
+            Custom(self.shared, 1 << 20),
+            blocks=blocks,
+            slots=slots,
+            breaker_failures=1 << 30,
+            host=host,
+            write=write,
         )
         #: By name, the prompt that a block is of, and where it ends.
         self.ends: dict[bytes, tuple[list[int], int]] = {}

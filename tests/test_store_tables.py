@@ -108,7 +108,9 @@ def test_a_window_that_was_trimmed_is_loaded_where_it_was_saved() -> None:
 @pytest.mark.parametrize("kind", ["full", "state", "cross"])
 def test_a_group_whose_table_has_no_entry_per_digest_is_refused(kind: Any, block_size: int) -> None:
     if (kind, block_size) == ("full", BLOCK):
-        assert Trimming([kvpool.GroupSpec(kind, block_size)]).manager.groups == [kvpool.GroupSpec(kind, block_size)]
+        assert Trimming([kvpool.GroupSpec(kind, block_size)]).manager.groups == [
+            kvpool.GroupSpec(kind, block_size)
+        ]
         return
     with pytest.raises(InvalidArgumentError, match=f"'{kind}' with blocks of {block_size} tokens"):
         Trimming([kvpool.GroupSpec(kind, block_size)])

@@ -1,4 +1,6 @@
-"""Redis over TLS: through a proxy that speaks it, and with a server that does by itself where there is one."""
+"""Redis over TLS: through a proxy that speaks it, and with a server that does by itself where there is
+one.
+"""
 
 from __future__ import annotations
 
@@ -80,7 +82,9 @@ class Proxy:
         self._tasks.add(own)
         inner, outer = await asyncio.open_unix_connection(str(self._path))
         try:
-            await asyncio.gather(self._pass_on(reader, outer, heard=True), self._pass_on(inner, writer, heard=False))
+            await asyncio.gather(
+                self._pass_on(reader, outer, heard=True), self._pass_on(inner, writer, heard=False)
+            )
         except (OSError, asyncio.CancelledError):
             pass
         finally:
@@ -88,7 +92,9 @@ class Proxy:
             writer.transport.abort()
             outer.transport.abort()
 
-    async def _pass_on(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, *, heard: bool) -> None:
+    async def _pass_on(
+        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, *, heard: bool
+    ) -> None:
         while some := await reader.read(1 << 16):
             if heard:
                 self.heard += some
@@ -166,7 +172,9 @@ def moves(store: Store, arena: Arena, numbers: range) -> None:
 
 
 @pytest.mark.parametrize(("newest", "spoken"), [("TLSv1_2", "TLSv1.2"), ("TLSv1_3", "TLSv1.3")])
-def test_objects_go_there_and_back(server: Path, certificates: Certificates, newest: str, spoken: str) -> None:
+def test_objects_go_there_and_back(
+    server: Path, certificates: Certificates, newest: str, spoken: str
+) -> None:
     with proxied(server, certificates, newest=ssl.TLSVersion[newest]) as proxy:
         store, arena = opened(url(proxy.port, certificates))
         with store:
@@ -244,7 +252,10 @@ def test_files_that_are_none_are_named(certificates: Certificates, tmp_path: Pat
         ({"tls_ca": tmp_path / "none.pem"}, "none.pem"),
         ({"tls_ca": empty}, "empty.pem: no certificate in it"),
         ({"tls_ca": certificates.authority, "tls_certificate": (certificate, empty)}, "empty.pem"),
-        ({"tls_ca": certificates.authority, "tls_certificate": (own, own)}, "client.key: no certificate in it"),
+        (
+            {"tls_ca": certificates.authority, "tls_certificate": (own, own)},
+            "client.key: no certificate in it",
+        ),
         ({"tls_ca": certificates.authority, "tls_server_name": "no name"}, "no name of a server"),
     ):
         backend = Redis(1 << 24, password=PASSWORD, tls=True, **settings)

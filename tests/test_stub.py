@@ -37,12 +37,15 @@ STUBS = {
     "" if path.stem == "__init__" else path.stem: path
     for path in sorted(Path(kvpool.__file__).with_name("_core").glob("*.pyi"))
 }
-#: Longer than this, a stub is more than one topic: the manager, whose class cannot be shared out, is the longest.
+# : Longer than this, a stub is more than one topic: the manager, whose class cannot be shared out, is
+# the longest.
 LINES = 1_100
 #: The modules of the package that have names of the binary.
 PUBLIC = (kvpool, events, hashing, journal, parts, policies, sizing, store, traces, transfer)
 HEAVY = ("torch", "numpy", "typer", "rich", "vllm", "matplotlib")
-ERROR_CLASSES = [one for one in vars(errors).values() if isinstance(one, type) and one.__module__ == errors.__name__]
+ERROR_CLASSES = [
+    one for one in vars(errors).values() if isinstance(one, type) and one.__module__ == errors.__name__
+]
 
 
 def _module(topic: str) -> ModuleType:
@@ -200,7 +203,11 @@ print([kvpool.journal.Journal.__name__, kvpool.traces.Trace.__name__], hasattr(k
 print([name for name in {HEAVY!r} if name in sys.modules])
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout.splitlines() == ["['kvpool._removed', 'kvpool.errors']", "['Journal', 'Trace'] False", "[]"]
+    assert done.stdout.splitlines() == [
+        "['kvpool._removed', 'kvpool.errors']",
+        "['Journal', 'Trace'] False",
+        "[]",
+    ]
 
 
 @pytest.mark.parametrize("error", ERROR_CLASSES, ids=lambda error: error.__name__)

@@ -1,4 +1,6 @@
-"""Every check has a make target, and every target that checks something is run: for each change, or at night."""
+"""Every check has a make target, and every target that checks something is run: for each change, or at
+night.
+"""
 
 from __future__ import annotations
 
@@ -69,7 +71,9 @@ class Makefile:
             one = left.pop()
             if one not in found and one in self.needs:
                 found.add(one)
-                left += self.needs[one] + re.findall(r"[\w-]+", " ".join(made_by(self.recipes[one], r"\$\(MAKE\)")))
+                left += self.needs[one] + re.findall(
+                    r"[\w-]+", " ".join(made_by(self.recipes[one], r"\$\(MAKE\)"))
+                )
         return found
 
 
@@ -90,7 +94,11 @@ def run_for_every_change(makefile: Makefile) -> set[str]:
 def scripts() -> list[Path]:
     """What can be run under tools/ and cuda/."""
     found = [path for folder in ("tools", "cuda") for path in sorted((ROOT / folder).rglob("*.py"))]
-    return [path for path in found if re.search(r"^if __name__ ==", path.read_text(encoding="utf-8"), re.MULTILINE)]
+    return [
+        path
+        for path in found
+        if re.search(r"^if __name__ ==", path.read_text(encoding="utf-8"), re.MULTILINE)
+    ]
 
 
 def test_every_script_that_can_be_run_has_a_target(makefile: Makefile) -> None:
@@ -142,7 +150,9 @@ def draws(function: ast.FunctionDef) -> bool:
 
 
 def test_what_draws_more_in_test_slow_is_run_there(makefile: Makefile) -> None:
-    """test-slow leaves out what `make test` runs alike. Markers say what draws; Hypothesis marks what it calls."""
+    """test-slow leaves out what `make test` runs alike. Markers say what draws; Hypothesis marks what
+    it calls.
+    """
     assert '-m "slow or longer or hypothesis"' in makefile.recipes["test-slow-python"]
     longer, unmarked = 0, []
     for path in sorted((ROOT / "tests").rglob("test_*.py")):

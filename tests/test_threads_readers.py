@@ -1,4 +1,6 @@
-"""Real threads: readers beside steps, epochs, fences, events, policies, replays, transfers. No sleeps, no timing."""
+"""Real threads: readers beside steps, epochs, fences, events, policies, replays, transfers. No sleeps,
+no timing.
+"""
 
 from __future__ import annotations
 
@@ -42,7 +44,9 @@ def apply(live: set[bytes], events: Sequence[Mapping[str, Any]]) -> None:
 
 
 def test_readers_of_every_kind_beside_steps() -> None:
-    manager = kvpool.CacheManager(600, 4, event_capacity=1 << 16, advisor=True, retention=True, host_blocks=40)
+    manager = kvpool.CacheManager(
+        600, 4, event_capacity=1 << 16, advisor=True, retention=True, host_blocks=40
+    )
     batch = [f"batch {number}" for number in range(8)]
     for name in batch:
         manager.admit(name, [1, 2, 3, 4, 5])
@@ -190,7 +194,9 @@ def test_many_events_at_once_while_others_append() -> None:
 
 
 def test_a_prompt_hashed_before_the_epoch_changed_never_hits() -> None:
-    """Hashing goes on without the lock, so the weights may change before the admission: refused, and hashed again."""
+    """Hashing goes on without the lock, so the weights may change before the admission: refused, and
+    hashed again.
+    """
     manager = kvpool.CacheManager(400, 4)
     prompt = list(range(200))
     written = [-1] * manager.num_blocks
@@ -272,7 +278,9 @@ def test_a_device_completes_steps_behind_the_scheduler() -> None:
 
 
 def test_a_policy_whose_helper_looks_at_its_pool() -> None:
-    """A policy's own thread is refused while it works; another that it asks gets its answer as soon as it is done."""
+    """A policy's own thread is refused while it works; another that it asks gets its answer as soon as
+    it is done.
+    """
     asked: queue.SimpleQueue[int | None] = queue.SimpleQueue()
     refused: list[bool] = []
 
@@ -382,7 +390,9 @@ def store_of(count: int) -> BlockStore:
 
 
 def test_one_engine_of_many_threads() -> None:
-    """Every thread copies within its own blocks, the end of each transfer is told once, to whoever waits or polls."""
+    """Every thread copies within its own blocks, the end of each transfer is told once, to whoever
+    waits or polls.
+    """
     count = 16 * WORKERS
     source, target = store_of(count), store_of(count)
     ended: list[int] = []

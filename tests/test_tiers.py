@@ -34,7 +34,12 @@ def test_links_and_access_times() -> None:
     pool = kvpool.BlockPool(8, 2, eviction="last-accessed")
     first = hasher.link([1, 2])
     second = hasher.link([3, 4], first, None)
-    assert (first.depth, second.depth, second.num_tokens, len({first, second, hasher.link([1, 2])})) == (0, 1, 4, 2)
+    assert (first.depth, second.depth, second.num_tokens, len({first, second, hasher.link([1, 2])})) == (
+        0,
+        1,
+        4,
+        2,
+    )
     one, other = pool.allocate(2)
     assert (pool.register_link(one, first), pool.acquire_registered(second)) == (one, None)
     assert pool.register_link(other, hasher.link([1, 2])) == one  # shared, computed or not
@@ -100,7 +105,13 @@ def test_parallel_samples_of_one_prompt() -> None:
     assert len(manager.take_plan()) == 4
     assert manager.complete_swap(swap) == {1: 1, 2: 2, 5: 3, 3: 4}
     stats = manager.stats()
-    assert (stats.swapped, stats.swapped_out, stats.forks, stats.copied_blocks, len(manager)) == (2, 2, 2, 6, 3)
+    assert (stats.swapped, stats.swapped_out, stats.forks, stats.copied_blocks, len(manager)) == (
+        2,
+        2,
+        2,
+        6,
+        3,
+    )
     assert (manager.request("s1").state, manager.request("s1").tier) == ("swapped", 1)
     host = manager.host_stats()
     assert host is not None

@@ -92,7 +92,9 @@ def test_the_night_is_that_of_the_makefile(makefile: Makefile) -> None:
 def test_no_job_has_a_right_that_it_does_not_need_and_none_a_secret() -> None:
     for path in WORKFLOWS:
         assert read(path)["permissions"] == {"contents": "read"}, path.name
-        assert "secrets" not in path.read_text(encoding="utf-8"), "who publishes is trusted by name, without a token"
+        assert "secrets" not in path.read_text(encoding="utf-8"), (
+            "who publishes is trusted by name, without a token"
+        )
     for workflow, name, job in jobs():
         assert job.get("permissions") == MAY_PUBLISH.get((workflow, name)), (workflow, name)
         if (workflow, name) in MAY_PUBLISH:

@@ -1,4 +1,6 @@
-"""Every argument of every call of the public classes refuses wrong values: a typed error, and nothing has changed."""
+"""Every argument of every call of the public classes refuses wrong values: a typed error, and nothing
+has changed.
+"""
 
 from __future__ import annotations
 
@@ -55,7 +57,9 @@ def test_wrong_arguments_are_refused_and_change_nothing(name: str, tmp_path: Pat
     for argument, parameter in inspect.signature(call).parameters.items():
         kind = ALONE.get(f"{name}.{argument}") or KINDS[argument]
         for wrong in kind(argument, parameter.default is not parameter.empty):
-            once = functools.partial(call, **{name: value for name, value in arguments.items() if name != argument})
+            once = functools.partial(
+                call, **{name: value for name, value in arguments.items() if name != argument}
+            )
             said = amiss(lambda value: once(**{argument: value}), wrong)  # noqa: B023
             assert not said, f"{argument}: {said}"
     assert world.seen() == before

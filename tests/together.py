@@ -24,7 +24,9 @@ def together(*tasks: Callable[[], Any]) -> list[Any]:
         return [future.result() for future in [executor.submit(run, task) for task in tasks]]
 
 
-def watched(readers: Callable[[], None] | list[Callable[[], None]], writers: list[Callable[[], Any]]) -> list[Any]:
+def watched(
+    readers: Callable[[], None] | list[Callable[[], None]], writers: list[Callable[[], Any]]
+) -> list[Any]:
     """Runs the writers, and each reader again and again until all of them are done."""
     readers = readers if isinstance(readers, list) else [readers]
     left = [len(writers)]

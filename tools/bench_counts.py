@@ -1,4 +1,5 @@
-"""Instructions per block of the pool's operations, counted by callgrind: the same on any machine, however busy.
+"""Instructions per block of the pool's operations, counted by callgrind: the same on any machine,
+however busy.
 
 Needs valgrind. ``python tools/bench_counts.py`` builds ``benches/src/bin/counts.rs`` and prints a table;
 ``--binary`` counts one that is built already, for instance that of an older commit.
@@ -37,7 +38,9 @@ def count(binary: Path) -> dict[str, float]:
         annotate = ["callgrind_annotate", "--inclusive=yes", "--threshold=100", str(out)]
         table = subprocess.run(annotate, capture_output=True, text=True, check=True).stdout
     found = re.findall(r"^\s*([\d,]+)\s+\([^)]*\)\s+\S*counts\.rs:counts::counted_(\w+)", table, re.MULTILINE)
-    return {name: int(total.replace(",", "")) / blocks for total, name in sorted(found, key=lambda one: one[1])}
+    return {
+        name: int(total.replace(",", "")) / blocks for total, name in sorted(found, key=lambda one: one[1])
+    }
 
 
 def main() -> None:

@@ -1,7 +1,8 @@
 """Playwright over a headless Chromium that PyPI has: Qt WebEngine.
 
-``make .venv/.browser`` installs both in a folder apart from the other packages. Playwright's own browsers do not come
-from PyPI. So Qt opens an empty window without a display, and Playwright connects to its debugging port.
+``make .venv/.browser`` installs both in a folder apart from the other packages. Playwright's own
+browsers do not come from PyPI. So Qt opens an empty window without a display, and Playwright connects
+to its debugging port.
 """
 
 from __future__ import annotations
@@ -92,5 +93,7 @@ def _wait(process: subprocess.Popen[bytes], address: str, log: Path) -> None:
             return
         if process.poll() is not None or time.monotonic() > until:
             lines = log.read_text(encoding="utf-8", errors="replace").strip().splitlines()
-            raise BrowserError(f"the headless browser does not start: {(lines or ['it prints no reason'])[-1]}")
+            raise BrowserError(
+                f"the headless browser does not start: {(lines or ['it prints no reason'])[-1]}"
+            )
         time.sleep(0.05)

@@ -1,9 +1,9 @@
 """Import circles: files of the Rust crates and of the Python package that need each other.
 
-A file of a crate needs the files of the names that it uses: in ``use`` declarations and in paths that begin with
-``crate``, ``super`` or a module of its own. A name that a file re-exports belongs to the file that defines it. Comments
-and unit tests do not count. A file with an ``impl`` of a type does not need the file that defines the type: the files
-of one type are one.
+A file of a crate needs the files of the names that it uses: in ``use`` declarations and in paths that
+begin with ``crate``, ``super`` or a module of its own. A name that a file re-exports belongs to the
+file that defines it. Comments and unit tests do not count. A file with an ``impl`` of a type does not
+need the file that defines the type: the files of one type are one.
 
 A module of the package is a file; what it needs is what it imports when it is imported itself: imports under
 ``TYPE_CHECKING`` and in functions are not counted.
@@ -77,7 +77,9 @@ def sources(folder: Path) -> dict[Module, Source]:
     return found
 
 
-def resolve(modules: dict[Module, Source], at: Module, path: str, depth: int = 0) -> tuple[Module, str] | None:
+def resolve(
+    modules: dict[Module, Source], at: Module, path: str, depth: int = 0
+) -> tuple[Module, str] | None:
     """The file of the crate that defines what a path names, and the name."""
     first, *names = path.split("::")
     if first == "crate":
@@ -107,7 +109,9 @@ def rust_files(folder: Path) -> Graph:
         needs = graph.setdefault("/".join(module), {})
         children = [other[-1] for other in modules if other and other[:-1] == module]
         paths = [*source.uses, *PATH.findall(source.code)]
-        paths += re.findall(rf"(?<![\w:])((?:{'|'.join(children)})(?:::\w+)+)", source.code) if children else []
+        paths += (
+            re.findall(rf"(?<![\w:])((?:{'|'.join(children)})(?:::\w+)+)", source.code) if children else []
+        )
         implemented = set(IMPL.findall(source.code))
         for path in paths:
             found = resolve(modules, module, path)
@@ -170,10 +174,16 @@ def cycles(graph: Graph) -> list[list[str]]:
 
 def main() -> int:
     """Prints the circles."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--most", type=int, default=0, help="circles that are allowed; the number only goes down")
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "--most", type=int, default=0, help="circles that are allowed; the number only goes down"
+    )
     most = parser.parse_args().most
-    graphs = {str(folder.parent.relative_to(ROOT)): rust_files(folder) for folder in sorted(ROOT.glob("rust/*/src"))}
+    graphs = {
+        str(folder.parent.relative_to(ROOT)): rust_files(folder) for folder in sorted(ROOT.glob("rust/*/src"))
+    }
     graphs["python/kvpool"] = python_modules(ROOT / "python" / "kvpool")
     count = 0
     for place, graph in graphs.items():

@@ -1,19 +1,22 @@
 #!/usr/bin/env python3
-"""Checks the Grafana dashboard, the alert rules and the page of ``kvpool.metrics`` with Prometheus and promtool.
+"""Checks the Grafana dashboard, the alert rules and the page of ``kvpool.metrics`` with Prometheus and
+promtool.
 
     python tools/dashboard_check.py
     python tools/dashboard_check.py
 
 - ``promtool check rules`` and ``promtool test rules`` accept the alert rules: each alert fires, and does not.
 - ``promtool check metrics`` accepts the page.
-- Prometheus reads the page of a load (``tools/dashboard/load.py``) once a second and evaluates the alert rules.
+- Prometheus reads the page of a load (``tools/dashboard/load.py``) once a second and evaluates the
+  alert rules.
 - Prometheus then answers every query of the dashboard without an error or a warning, and no panel is empty.
 
-Prometheus and promtool come from the search path. Prometheus listens on 127.0.0.1, keeps its data in a temporary folder
-and ends with this program.
+Prometheus and promtool come from the search path. Prometheus listens on 127.0.0.1, keeps its data in a
+temporary folder and ends with this program.
 
-Exit code 0: every check passed; or Prometheus is unavailable and the last line says that nothing was checked, which is
-exit code 1 with CI set in the environment. 1: a check failed. 2: bad usage. 130: Ctrl-C.
+Exit code 0: every check passed; or Prometheus is unavailable and the last line says that nothing was
+checked, which is exit code 1 with CI set in the environment. 1: a check failed. 2: bad usage. 130:
+Ctrl-C.
 """
 
 from __future__ import annotations
@@ -51,7 +54,13 @@ PATIENCE: Final = 30.0
 #: Seconds of the load.
 SECONDS: Final = 60
 #: Values of Grafana's variables. The page is read once a second, and every pool and store is chosen.
-VARIABLES: Final = {"__rate_interval": "4s", "__interval": "1s", "__range": "60s", "pool": ".*", "store": ".*"}
+VARIABLES: Final = {
+    "__rate_interval": "4s",
+    "__interval": "1s",
+    "__range": "60s",
+    "pool": ".*",
+    "store": ".*",
+}
 
 
 class PrometheusError(Exception):
@@ -119,7 +128,9 @@ class Prometheus:
             values = [
                 value
                 for query in queries(panel)
-                for series in self.ask("query_range", query=query, start=end - SECONDS, end=end, step=1)["result"]
+                for series in self.ask("query_range", query=query, start=end - SECONDS, end=end, step=1)[
+                    "result"
+                ]
                 for _, value in series["values"]
             ]
             if panel["type"] != "row" and not any(value != "NaN" for value in values):
@@ -184,7 +195,9 @@ def check() -> list[str]:
 
 def main() -> int:
     if missing := [name for name in ("prometheus", "promtool") if shutil.which(name) is None]:
-        print(f"dashboard_check: NOT CHECKED: {' and '.join(missing)} not on the search path", file=sys.stderr)
+        print(
+            f"dashboard_check: NOT CHECKED: {' and '.join(missing)} not on the search path", file=sys.stderr
+        )
         return 1 if os.environ.get("CI") else 0
     try:
         problems = check()

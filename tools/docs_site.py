@@ -3,9 +3,10 @@
     python tools/docs_site.py build      # target/docs/site; any warning of mkdocs is a failure
     python tools/docs_site.py browse     # opens every page of the built site
 
-Pages are those of ``docs/``, so that they can be read in the repository, too; beside them the README as the first one,
-the documents of the repository's root, and the API from stubs and docstrings. A page in ``docs/`` that no section below
-names comes under "More". Links to files of the repository that are no pages become their names.
+Pages are those of ``docs/``, so that they can be read in the repository, too; beside them the README as
+the first one, the documents of the repository's root, and the API from stubs and docstrings. A page in
+``docs/`` that no section below names comes under "More". Links to files of the repository that are no
+pages become their names.
 
 Needs the packages of the dependency group ``docs``; ``browse`` the headless browser of the tests.
 """
@@ -38,7 +39,8 @@ if TYPE_CHECKING:
 ROOT: Final = Path(__file__).resolve().parents[1]
 OUT: Final = ROOT / "target" / "docs"
 
-#: A link of Markdown, ``[words](target)``, with a ``!`` in front of a picture; and a block of code, which has no links.
+# : A link of Markdown, ``[words](target)``, with a ``!`` in front of a picture; and a block of code,
+# which has no links.
 LINK: Final = re.compile(r"(?P<bang>!?)\[(?P<words>(?:[^\[\]]|\[[^\]]*\])*)\]\((?P<target>[^()\s]+)\)")
 FENCED: Final = re.compile(r"(^```.*?^```$)", re.MULTILINE | re.DOTALL)
 
@@ -47,7 +49,17 @@ SECTIONS: Final[dict[str, tuple[str, ...]]] = {
     "Start": ("quickstart", "concepts", "porting"),
     "Engines": ("vllm", "vllm-offloading", "sglang", "stored-names", "sglang-settings", "lineage"),
     "Size and tune": ("command-line", "sizing", "models", "traces", "advisor", "retention", "groups"),
-    "Run": ("operations", "metrics", "events", "explain", "journal", "store", "restart", "transfer", "threads"),
+    "Run": (
+        "operations",
+        "metrics",
+        "events",
+        "explain",
+        "journal",
+        "store",
+        "restart",
+        "transfer",
+        "threads",
+    ),
     "Design": ("design", "hashing", "properties", "numbers"),
 }
 #: Documents of the root, and what they are called in the site.
@@ -58,7 +70,8 @@ ROOT_PAGES: Final = {
     "CONTRIBUTING.md": "contributing",
     "CHANGELOG.md": "changelog",
 }
-#: Those of them that have no example to run, and why. Every other page of the site has one, which the tests run.
+# : Those of them that have no example to run, and why. Every other page of the site has one, which the
+# tests run.
 NO_EXAMPLE: Final = {
     "ARCHITECTURE.md": "says where things are and who owns them",
     "CONTRIBUTING.md": "its commands are make targets, which a test compares with the Makefile",
@@ -88,11 +101,14 @@ class SiteError(Exception):
     """The site cannot be built; the message says why."""
 
 
-# --- preparing --------------------------------------------------------------------------------------------------------
+# --- preparing
+# --------------------------------------------------------------------------------------------------------
 
 
 def prepare(out: Path = OUT, root: Path = ROOT) -> Path:
-    """Write the pages, the stubs that the API is read from, and the configuration; give the configuration's path."""
+    """Write the pages, the stubs that the API is read from, and the configuration; give the
+    configuration's path.
+    """
     docs = out / "docs"
     shutil.rmtree(out, ignore_errors=True)
     docs.mkdir(parents=True)
@@ -166,7 +182,9 @@ def linked(text: str, folder: Path, pages: set[str], root: Path) -> str:
         words: str = match["words"]
         return words if words.strip("`") == name else f"{words} (`{name}`)"
 
-    return "".join(part if part.startswith("```") else LINK.sub(replaced, part) for part in FENCED.split(text))
+    return "".join(
+        part if part.startswith("```") else LINK.sub(replaced, part) for part in FENCED.split(text)
+    )
 
 
 def _titled(words: str, path: Path, root: Path) -> str:
@@ -188,7 +206,12 @@ def api_page(module: str, root: Path) -> str:
     """The page of a module: its docstring, and what it exports, as mkdocstrings reads it."""
     names = exported(_source(root, module), module)
     lines = [f"# {module}", "", f"{MODULES[module]}.", "", f"::: {module}"]
-    lines += ["    options:", "      members: []", "      show_root_heading: false", "      show_root_toc_entry: false"]
+    lines += [
+        "    options:",
+        "      members: []",
+        "      show_root_heading: false",
+        "      show_root_toc_entry: false",
+    ]
     for name in names:
         lines += ["", f"## `{name}`", "", f"::: {module}.{name}", "    options:"]
         lines += ["      show_root_heading: false", "      show_root_toc_entry: false"]
@@ -199,7 +222,9 @@ def exported(source: Path, module: str) -> list[str]:
     """What a module exports: its ``__all__``, or the classes of one that has none."""
     text = source.read_text(encoding="utf-8")
     listed = re.search(r"^__all__ = \[(.*?)\]", text, flags=re.MULTILINE | re.DOTALL)
-    names = re.findall(r'"(\w+)"', listed[1]) if listed else re.findall(r"^class (\w+)", text, flags=re.MULTILINE)
+    names = (
+        re.findall(r'"(\w+)"', listed[1]) if listed else re.findall(r"^class (\w+)", text, flags=re.MULTILINE)
+    )
     if not names:
         raise SiteError(f"{module} exports nothing")
     return [name for name in names if name != "__version__"]
@@ -209,7 +234,9 @@ _ROLE: Final = re.compile(r":(?:class|meth|func|mod|data|attr|exc|obj):`~?([^`]+
 
 
 def readable_stubs(source: Path, target: Path) -> None:
-    """Copy the package for mkdocstrings: roles become code, and what makes an object has its parameters' docs."""
+    """Copy the package for mkdocstrings: roles become code, and what makes an object has its
+    parameters' docs.
+    """
     for path in sorted(source.rglob("*.py*")):
         if path.suffix not in (".py", ".pyi") or "__pycache__" in path.parts:
             continue
@@ -224,7 +251,9 @@ def readable_stubs(source: Path, target: Path) -> None:
 
 
 def fenced(source: str) -> str:
-    """Put the examples of docstrings into blocks of code: as they stand, Markdown takes them for quotations."""
+    """Put the examples of docstrings into blocks of code: as they stand, Markdown takes them for
+    quotations.
+    """
     lines: list[str] = []
     indent: str | None = None
     for line in source.split("\n"):
@@ -240,7 +269,9 @@ def fenced(source: str) -> str:
 
 
 def without_overloads(stub: str) -> str:
-    """Keep the first form of each function that has several: it has the docs, and a reader of stubs knows one."""
+    """Keep the first form of each function that has several: it has the docs, and a reader of stubs
+    knows one.
+    """
     lines = stub.splitlines(keepends=True)
     seen: set[tuple[int, str]] = set()
     for node in ast.walk(ast.parse(stub)):
@@ -257,7 +288,8 @@ def without_overloads(stub: str) -> str:
     return "".join(lines)
 
 
-# --- building and opening -------------------------------------------------------------------------------------------
+# --- building and opening
+# -------------------------------------------------------------------------------------------
 
 
 def build(out: Path = OUT) -> Path:
@@ -267,18 +299,30 @@ def build(out: Path = OUT) -> Path:
         SiteError: mkdocs warns of something; its words are the message.
     """
     configuration = prepare(out)
-    command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--quiet", "--config-file", str(configuration)]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, env={**os.environ, "NO_COLOR": "1"})
+    command = [
+        sys.executable,
+        "-m",
+        "mkdocs",
+        "build",
+        "--strict",
+        "--quiet",
+        "--config-file",
+        str(configuration),
+    ]
+    done = subprocess.run(
+        command, capture_output=True, text=True, check=False, env={**os.environ, "NO_COLOR": "1"}
+    )
     if done.returncode != 0:
         raise SiteError(done.stdout + done.stderr)
     return out / "site"
 
 
 def browse(site: Path) -> list[str]:
-    """Opens every page in the headless browser and searches for a word of one page. Returns one line per problem.
+    """Opens every page in the headless browser and searches for a word of one page. Returns one line
+    per problem.
 
-    A problem is a message on the console or a request to an address outside the site. A page without a heading and
-    a word that the search does not find are problems, too.
+    A problem is a message on the console or a request to an address outside the site. A page without a
+    heading and a word that the search does not find are problems, too.
     """
     problems: list[str] = []
     with served(site) as address, opened_page() as page:
@@ -351,7 +395,9 @@ def main(arguments: list[str] | None = None) -> int:
         print(problem, file=sys.stderr)
     if not problems:
         without = ", ".join(f"{name} ({why})" for name, why in NO_EXAMPLE.items())
-        print(f"{site}: {len(list(site.rglob('*.html')))} pages, no problem; without an example that runs: {without}")
+        print(
+            f"{site}: {len(list(site.rglob('*.html')))} pages, no problem; without an example that runs: {without}"
+        )
     return 1 if problems else 0
 
 

@@ -4,16 +4,16 @@
     python tools/dynamo_check.py                   # every scenario, and 1,000 random histories
     python tools/dynamo_check.py --histories 100 --seed 7
 
-Needs the package ``ai-dynamo-runtime``, which ``make dynamo-check`` puts into --packages: 250 MB from the index.
-Its HTTP server listens on every interface, so all of it runs in a network namespace of its own, where there is nothing
-but a loopback interface; --any-interface does without.
+Needs the package ``ai-dynamo-runtime``, which ``make dynamo-check`` puts into --packages: 250 MB from
+the index. Its HTTP server listens on every interface, so all of it runs in a network namespace of its
+own, where there is nothing but a loopback interface; --any-interface does without.
 
-Scenarios: a late join, a gap, restarts, overflows, moves between tiers, storms of evictions, every form; and a control
-that must fail. Behind each, and at random moments of the histories, ``/dump`` is compared with the pool, content by
-content and tier by tier.
+Scenarios: a late join, a gap, restarts, overflows, moves between tiers, storms of evictions, every
+form; and a control that must fail. Behind each, and at random moments of the histories, ``/dump`` is
+compared with the pool, content by content and tier by tier.
 
-Exit code 0: all held; or the indexer cannot be had, and the last line says that nothing was checked; with CI set in the
-environment that is 1. 1: a difference. 2: bad usage. 130: Ctrl-C.
+Exit code 0: all held; or the indexer cannot be had, and the last line says that nothing was checked;
+with CI set in the environment that is 1. 1: a difference. 2: bad usage. 130: Ctrl-C.
 """
 
 from __future__ import annotations
@@ -67,7 +67,9 @@ def require(packages: Path) -> None:
         command, env=os.environ | {"PYTHONPATH": str(packages)}, capture_output=True, text=True, check=False
     )
     if done.returncode:
-        raise UnavailableError(f"ai-dynamo-runtime cannot be imported: {done.stderr.strip().splitlines()[-1]}")
+        raise UnavailableError(
+            f"ai-dynamo-runtime cannot be imported: {done.stderr.strip().splitlines()[-1]}"
+        )
 
 
 def apart() -> list[str]:
@@ -78,11 +80,15 @@ def apart() -> list[str]:
     """
     program = shutil.which("unshare")
     if program is None:
-        raise UnavailableError("there is no unshare (util-linux), for a network of its own: see --any-interface")
+        raise UnavailableError(
+            "there is no unshare (util-linux), for a network of its own: see --any-interface"
+        )
     command = [program, "--map-root-user", "--net"]
     done = subprocess.run([*command, "true"], capture_output=True, text=True, check=False)
     if done.returncode:
-        raise UnavailableError(f"no network of its own can be had ({done.stderr.strip()}): see --any-interface")
+        raise UnavailableError(
+            f"no network of its own can be had ({done.stderr.strip()}): see --any-interface"
+        )
     return command
 
 
@@ -90,10 +96,16 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False
     )
-    parser.add_argument("--packages", type=Path, default=ROOT / "target" / "dynamo", help="where the indexer is")
+    parser.add_argument(
+        "--packages", type=Path, default=ROOT / "target" / "dynamo", help="where the indexer is"
+    )
     parser.add_argument("--histories", type=int, default=1000, help="random histories (default: 1000)")
-    parser.add_argument("--seed", type=int, default=int(time.time()), help="of the histories (default: the time)")
-    parser.add_argument("--any-interface", action="store_true", help="let the indexer listen on every interface")
+    parser.add_argument(
+        "--seed", type=int, default=int(time.time()), help="of the histories (default: the time)"
+    )
+    parser.add_argument(
+        "--any-interface", action="store_true", help="let the indexer listen on every interface"
+    )
     parser.add_argument("--inside", action="store_true", help=argparse.SUPPRESS)
     options = parser.parse_args(argv)
     if options.histories < 0:

@@ -3,15 +3,16 @@
 
     python tools/events_bench.py --rounds 20
 
-One thread steps through a load of prompts: each step admits, commits and releases. Each round runs it without a
-publisher and with one: with a subscriber that reads, one that asks for replays all the time, one that reads nothing,
-one that died, and with a function whose queue is full. What a round says of a kind is compared with what it says of no
-consumer at all, in the same minute. Whoever compares wants a quiet machine: the last line says how busy it was.
+One thread steps through a load of prompts: each step admits, commits and releases. Each round runs it
+without a publisher and with one: with a subscriber that reads, one that asks for replays all the time,
+one that reads nothing, one that died, and with a function whose queue is full. What a round says of a
+kind is compared with what it says of no consumer at all, in the same minute. Whoever compares wants a
+quiet machine: the last line says how busy it was.
 
-Of each step there are three times. *Wall* is what it took. *Core* is what its thread had to wait for a core, as the
-kernel counts it: that is what consumers' processes and everybody else take of the machine. *Own* is wall less core: the
-step's work, and what it waited for the interpreter and for locks, which is what the publisher does to a step. *CPU* is
-what the thread ran: own less CPU is that waiting alone.
+Of each step there are three times. *Wall* is what it took. *Core* is what its thread had to wait for a
+core, as the kernel counts it: that is what consumers' processes and everybody else take of the machine.
+*Own* is wall less core: the step's work, and what it waited for the interpreter and for locks, which is
+what the publisher does to a step. *CPU* is what the thread ran: own less CPU is that waiting alone.
 
 Exit code 0: measured. 2: bad usage.
 """
@@ -44,7 +45,8 @@ WAITED: Final = Path("/proc/thread-self/schedstat")
 #: What is said of each step.
 TIMES: Final = ("wall", "own", "cpu")
 
-#: Subscribes to its first argument and reads everything, or nothing; or asks its third one for replays, one by one.
+# : Subscribes to its first argument and reads everything, or nothing; or asks its third one for
+# replays, one by one.
 READER: Final = """
 import sys, time, zmq
 context = zmq.Context()
@@ -110,7 +112,9 @@ def waited_for_core() -> int:
 def run(kind: str) -> list[tuple[float, float, float]]:
     """Microseconds of each step: ``TIMES``."""
     manager = kvpool.CacheManager(BLOCKS, block_size=BLOCK)
-    prompts = [[(one * 7919 + at) % 128_000 for at in range(PROMPT * BLOCK)] for one in range(REQUESTS * STEPS)]
+    prompts = [
+        [(one * 7919 + at) % 128_000 for at in range(PROMPT * BLOCK)] for one in range(REQUESTS * STEPS)
+    ]
     spent = []
     with published(kind, manager):
         for step in range(STEPS):
@@ -146,7 +150,10 @@ def main(argv: Sequence[str] | None = None) -> int:
             figures[kind].append([(statistics.median(one), one[int(len(one) * 0.99)]) for one in columns])
     base = figures["no subscriber"]
     blocks = REQUESTS * PROMPT
-    print(f"us per step of {blocks} blocks, p50 and p99, and p99 beside that of no subscriber; medians of", end=" ")
+    print(
+        f"us per step of {blocks} blocks, p50 and p99, and p99 beside that of no subscriber; medians of",
+        end=" ",
+    )
     print(f"{options.rounds} rounds. own: wall less the wait for a core")
     print("| consumer |" + "".join(f" {name} p50 | p99 | times |" for name in TIMES))
     print("|---" * (1 + 3 * len(TIMES)) + "|")

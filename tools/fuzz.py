@@ -6,9 +6,10 @@
     python tools/fuzz.py pool --driver           # without libFuzzer: random inputs, guided by nothing
     python tools/fuzz.py --all --merge           # target/fuzz into fuzz/corpus: as few inputs as cover it
 
-Stable Rust is enough: rustc is asked for the coverage that libFuzzer reads, and libFuzzer comes from crates.io as C++.
-Without a C++ compiler the driver runs instead, and that is said. Inputs that reach something new are kept in
-target/fuzz/corpus, and what fails in target/fuzz/artifacts; its report, a small Rust test, is printed.
+Stable Rust is enough: rustc is asked for the coverage that libFuzzer reads, and libFuzzer comes from
+crates.io as C++. Without a C++ compiler the driver runs instead, and that is said. Inputs that reach
+something new are kept in target/fuzz/corpus, and what fails in target/fuzz/artifacts; its report, a
+small Rust test, is printed.
 
 Exit code 0: nothing was found. 1: something was. 2: bad usage, or a build that failed. 130: Ctrl-C.
 """
@@ -35,8 +36,8 @@ ROOT: Final = Path(__file__).resolve().parent.parent
 TARGETS: Final = ("free_list", "index", "pool", "manager", "trace_reader", "journal_reader", "vllm_pool")
 #: Those of other crates than the core, with the feature that builds them.
 FEATURES: Final = dict.fromkeys(("trace_reader", "journal_reader"), "readers")
-#: Longer inputs mean longer cases, not other ones. Calls of the laboratory take more bytes; a file of a trace or a
-#: journal is longer than any.
+# : Longer inputs mean longer cases, not other ones. Calls of the laboratory take more bytes; a file of
+# a trace or a : journal is longer than any.
 LONGEST: Final = dict.fromkeys(("pool", "manager", "vllm_pool", *FEATURES), 2048)
 #: Inputs of a committed corpus, at most.
 MOST_INPUTS: Final = 60
@@ -102,10 +103,25 @@ def cargo(arguments: list[str], tree: Path, environment: dict[str, str] | None =
 
 
 def build(
-    targets: list[str], tree: Path, target_dir: Path, *, driver: bool, environment: dict[str, str] | None = None
+    targets: list[str],
+    tree: Path,
+    target_dir: Path,
+    *,
+    driver: bool,
+    environment: dict[str, str] | None = None,
 ) -> dict[str, list[str]]:
     """Builds targets of a tree, or the driver: commands that run them."""
-    common = ["build", "--locked", "--quiet", "--profile", "fuzz", "-p", "kvpool-fuzz", "--target-dir", str(target_dir)]
+    common = [
+        "build",
+        "--locked",
+        "--quiet",
+        "--profile",
+        "fuzz",
+        "-p",
+        "kvpool-fuzz",
+        "--target-dir",
+        str(target_dir),
+    ]
     # The targets of the core need nothing else built.
     features = sorted({FEATURES[target] for target in targets if target in FEATURES})
     common += ["--no-default-features"]
@@ -117,11 +133,17 @@ def build(
     triple, flags = host(), " ".join([*COVERAGE, os.environ.get("RUSTFLAGS", "")]).strip()
     bins = [argument for target in targets for argument in ("--bin", target)]
     environment = {**(environment or {}), "RUSTFLAGS": flags}
-    cargo([*common, "--target", triple, "--features", ",".join([*features, "libfuzzer"]), *bins], tree, environment)
+    cargo(
+        [*common, "--target", triple, "--features", ",".join([*features, "libfuzzer"]), *bins],
+        tree,
+        environment,
+    )
     return {target: [str(target_dir / triple / "fuzz" / target)] for target in targets}
 
 
-def command(base: list[str], target: str, seconds: float, seeds: Path, work: Path, *, driver: bool) -> list[str]:
+def command(
+    base: list[str], target: str, seconds: float, seeds: Path, work: Path, *, driver: bool
+) -> list[str]:
     """The whole command of a run; seeds are read, what is new goes to work."""
     corpus, artifacts = work / "corpus" / target, work / "artifacts"
     for folder in (corpus, artifacts, seeds):
@@ -159,7 +181,9 @@ def read_outcome(target: str, said: str, code: int, seconds: float, *, driver: b
     """What the output of a run says."""
     shrunk = re.search(r"shrunk to (\d+) operations:\n", said)
     # The report: from what was found to the end of the test.
-    report = re.search(r"^[^\n]*\n*shrunk to \d+ operations:\n.*?(?=^(?:stack|note|==|MS:)|\Z)", said, re.M | re.S)
+    report = re.search(
+        r"^[^\n]*\n*shrunk to \d+ operations:\n.*?(?=^(?:stack|note|==|MS:)|\Z)", said, re.M | re.S
+    )
     artifact = re.search(r"Test unit written to (\S+)", said)
     runs = re.search(r"stat::number_of_executed_units: (\d+)", said) or re.search(r"(\d+) inputs in", said)
     if code != 0 and not shrunk and not artifact:
@@ -177,7 +201,9 @@ def read_outcome(target: str, said: str, code: int, seconds: float, *, driver: b
 
 
 def merge(base: list[str], target: str, seeds: Path, work: Path) -> tuple[int, int, float]:
-    """Replaces the committed corpus by a small one: inputs, their bytes, what share of the edges they reach."""
+    """Replaces the committed corpus by a small one: inputs, their bytes, what share of the edges they
+    reach.
+    """
     corpus, merged, control = work / "corpus" / target, work / "merged", work / f"merge-{target}"
     corpus.mkdir(parents=True, exist_ok=True)
     shutil.rmtree(merged, ignore_errors=True)
@@ -215,7 +241,9 @@ def read_control(text: str) -> dict[str, set[int]]:
 
 
 def cover(features: dict[str, set[int]], most: int) -> list[str]:
-    """At most so many inputs: always the one that reaches most of what is left, the first by name of equal ones."""
+    """At most so many inputs: always the one that reaches most of what is left, the first by name of
+    equal ones.
+    """
     left, chosen = set[int]().union(*features.values()), list[str]()
     while left and len(chosen) < most:
         best = max(sorted(features), key=lambda path: len(features[path] & left))
@@ -236,7 +264,9 @@ def table(outcomes: list[Outcome]) -> Table:
 
 def main(arguments: list[str] | None = None) -> int:
     """The command line."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("targets", nargs="*", metavar="TARGET", help=f"one of {', '.join(TARGETS)}")
     parser.add_argument("--all", action="store_true", help="every target")
     parser.add_argument("--seconds", type=float, default=60, help="for each target (default 60)")
@@ -278,7 +308,9 @@ def main(arguments: list[str] | None = None) -> int:
             for target in targets:
                 progress.update(bar, description=f"{target}, {options.seconds:g} s")
                 seeds = ROOT / "fuzz" / "corpus" / target
-                outcomes.append(run(programs[target], target, options.seconds, seeds, options.work, driver=driver))
+                outcomes.append(
+                    run(programs[target], target, options.seconds, seeds, options.work, driver=driver)
+                )
                 progress.advance(bar)
     except FuzzError as error:
         console.print(str(error), markup=False, highlight=False)

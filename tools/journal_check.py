@@ -3,13 +3,16 @@
 
     python tools/journal_check.py TRACE
 
-- The whole: the trace through a CacheManager as a continuous-batching server, few requests at once so that there are
-  many operations; then every operation again, with every answer and every digest compared.
-- Cuts: the file ends at a random byte. What is left has to replay exactly, and no more than one frame is lost.
-- Kills: the same recording in another process, which gets SIGKILL once its file has passed a random byte. What it
-  leaves has to be the beginning of the whole journal, and to replay exactly.
+- The whole: the trace through a CacheManager as a continuous-batching server, few requests at once so
+  that there are many operations; then every operation again, with every answer and every digest
+  compared.
+- Cuts: the file ends at a random byte. What is left has to replay exactly, and no more than one frame
+  is lost.
+- Kills: the same recording in another process, which gets SIGKILL once its file has passed a random
+  byte. What it leaves has to be the beginning of the whole journal, and to replay exactly.
 
-Exits 1 if anything differs. What recording costs is measured by `cargo bench -p kvpool-benches --bench journal`.
+Exits 1 if anything differs. What recording costs is measured by
+`cargo bench -p kvpool-benches --bench journal`.
 """
 
 from __future__ import annotations
@@ -69,7 +72,9 @@ def cut(whole: bytes, at: int) -> None:
     report = must_replay(whole[:at], f"cut at byte {at:,}")
     if at - report.cut_bytes != max(end for end in frame_ends(whole) if end <= at):
         sys.exit(f"cut at byte {at:,}: {report.cut_bytes:,} bytes are lost")
-    print(f"  cut at byte {at:>11,}: {report.operations:>9,} operations replay, {report.cut_bytes:>6,} bytes are lost")
+    print(
+        f"  cut at byte {at:>11,}: {report.operations:>9,} operations replay, {report.cut_bytes:>6,} bytes are lost"
+    )
 
 
 def kill(whole: bytes, at: int, trace: Path, folder: Path) -> None:
@@ -88,7 +93,9 @@ def kill(whole: bytes, at: int, trace: Path, folder: Path) -> None:
         sys.exit(f"killed at byte {at:,}: what is left is not the beginning of the journal")
     report = must_replay(left, f"killed at byte {at:,}")
     how = "finished" if child.exitcode == 0 else f"ended by {signal.Signals(-(child.exitcode or 0)).name}"
-    print(f"  {how} behind byte {at:>11,}: {len(left):>11,} bytes are left, {report.operations:>9,} operations replay")
+    print(
+        f"  {how} behind byte {at:>11,}: {len(left):>11,} bytes are left, {report.operations:>9,} operations replay"
+    )
 
 
 def main() -> int:

@@ -61,7 +61,12 @@ def pack_entries(value: dict[str, Any]) -> bytes:
 
 def pack_int(value: int) -> bytes:
     if value < 0:
-        for bound, tag, form in ((32, None, "b"), (1 << 7, 0xD0, "b"), (1 << 15, 0xD1, "h"), (1 << 31, 0xD2, "i")):
+        for bound, tag, form in (
+            (32, None, "b"),
+            (1 << 7, 0xD0, "b"),
+            (1 << 15, 0xD1, "h"),
+            (1 << 31, 0xD2, "i"),
+        ):
             if value >= -bound:
                 return (b"" if tag is None else bytes([tag])) + struct.pack(">" + form, value)
         return b"\xd3" + struct.pack(">q", value)
@@ -128,7 +133,19 @@ def vectors() -> dict[str, str]:
         "session_id": "s1",
         "lora_name": "sql",
     }
-    legacy = ["BlockStored", [FIRST, SECOND], PARENT, TOKENS, 4, None, "GPU", None, [None, None], 0, "full_attention"]
+    legacy = [
+        "BlockStored",
+        [FIRST, SECOND],
+        PARENT,
+        TOKENS,
+        4,
+        None,
+        "GPU",
+        None,
+        [None, None],
+        0,
+        "full_attention",
+    ]
     batches: dict[str, list[Any]] = {
         "stored_vllm_like": [TIME, [whole], 0],
         "stored_min_cpu": [TIME, [minimal], 0],
@@ -148,7 +165,11 @@ def vectors() -> dict[str, str]:
             [{key: sglang[key] for key in list(sglang)[:6]} | {"medium": "EXTERNAL"}],
             0,
         ],
-        "sglang_removed": [TIME, [{"type": "BlockRemoved", "block_hashes": [signed(FIRST)], "medium": "DISK"}], 0],
+        "sglang_removed": [
+            TIME,
+            [{"type": "BlockRemoved", "block_hashes": [signed(FIRST)], "medium": "DISK"}],
+            0,
+        ],
         "sglang_legacy_stored": [
             TIME,
             [["BlockStored", [signed(FIRST)], None, TOKENS[:4], 4, None, "GPU"]],

@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
 """Makes rust/kvpool-hash/tests/data/hash_vectors.json, the published vectors of kvpool's block hashes.
 
-An implementation of docs/hashing.md that shares nothing with the Rust code: hashlib, pickle, cbor2, xxhash and blake3
-do the work, and SipHash is written out below. vLLM's digests are made the way vLLM makes them, by pickling or
-CBOR-encoding Python objects.
+An implementation of docs/hashing.md that shares nothing with the Rust code: hashlib, pickle, cbor2,
+xxhash and blake3 do the work, and SipHash is written out below. vLLM's digests are made the way vLLM
+makes them, by pickling or CBOR-encoding Python objects.
 
     pip install cbor2 xxhash blake3
     python tools/make_hash_vectors.py            # writes the file
@@ -32,13 +32,19 @@ if TYPE_CHECKING:
 OUTPUT = Path(__file__).resolve().parent.parent / "rust/kvpool-hash/tests/data/hash_vectors.json"
 MASK = (1 << 64) - 1
 
-# --- SipHash-1-3 with 128 bits of output -----------------------------------------------------------------------------
+# --- SipHash-1-3 with 128 bits of output
+# -----------------------------------------------------------------------------
 
 
 def siphash13_128(key: bytes, message: bytes) -> bytes:
     """The 16 bytes of SipHash-1-3-128: both words little endian, first word first."""
     k0, k1 = (int.from_bytes(key[i : i + 8], "little") for i in (0, 8))
-    v = [k0 ^ 0x736F6D6570736575, k1 ^ 0x646F72616E646F6D ^ 0xEE, k0 ^ 0x6C7967656E657261, k1 ^ 0x7465646279746573]
+    v = [
+        k0 ^ 0x736F6D6570736575,
+        k1 ^ 0x646F72616E646F6D ^ 0xEE,
+        k0 ^ 0x6C7967656E657261,
+        k1 ^ 0x7465646279746573,
+    ]
 
     def rotl(x: int, n: int) -> int:
         return ((x << n) | (x >> (64 - n))) & MASK
@@ -72,7 +78,8 @@ def siphash13_128(key: bytes, message: bytes) -> bytes:
     return first.to_bytes(8, "little") + second.to_bytes(8, "little")
 
 
-# --- Native encoding -------------------------------------------------------------------------------------------------
+# --- Native encoding
+# -------------------------------------------------------------------------------------------------
 
 
 def u32(value: int) -> bytes:
@@ -141,18 +148,25 @@ def native_hash(algorithm: str, case: dict[str, Any]) -> Callable[[bytes], bytes
         return lambda message: blake3.blake3(message, key=key).digest()
     seed = 0
     if "seed" in case:
-        seed = int.from_bytes(hashlib.sha256(b"kvpool xxh3 seed 1" + case["seed"].encode()).digest()[:8], "little")
+        seed = int.from_bytes(
+            hashlib.sha256(b"kvpool xxh3 seed 1" + case["seed"].encode()).digest()[:8], "little"
+        )
     return lambda message: xxhash.xxh3_128(message, seed=seed).digest()
 
 
-# --- vLLM's encodings ------------------------------------------------------------------------------------------------
+# --- vLLM's encodings
+# ------------------------------------------------------------------------------------------------
 
 
 def vllm_hash(algorithm: str) -> Callable[[Any], bytes]:
     """vllm.utils.hashing, for the algorithm without its "vllm-"."""
 
     def serialize(value: Any) -> bytes:
-        return cbor2.dumps(value, canonical=True) if algorithm.endswith("cbor") else pickle.dumps(value, protocol=5)
+        return (
+            cbor2.dumps(value, canonical=True)
+            if algorithm.endswith("cbor")
+            else pickle.dumps(value, protocol=5)
+        )
 
     if "sha256" in algorithm:
         return lambda value: hashlib.sha256(serialize(value)).digest()
@@ -169,7 +183,11 @@ def vllm_extra_keys(extra: dict[str, Any], start: int, end: int) -> tuple[Any, .
     if "adapter" in extra:
         path = extra["adapter"].get("path")
         keys.append(
-            ("lora", fresh(bytes.fromhex(extra["adapter"]["id"])), None if path is None else fresh(path.encode()))
+            (
+                "lora",
+                fresh(bytes.fromhex(extra["adapter"]["id"])),
+                None if path is None else fresh(path.encode()),
+            )
         )
     keys.extend(
         ("mm", fresh(bytes.fromhex(item["identifier"])), item["offset"] - start)
@@ -180,7 +198,8 @@ def vllm_extra_keys(extra: dict[str, Any], start: int, end: int) -> tuple[Any, .
     return tuple(keys) or None
 
 
-# --- Cases -----------------------------------------------------------------------------------------------------------
+# --- Cases
+# -----------------------------------------------------------------------------------------------------------
 
 NATIVE = ["sha256", "blake3", "xxh3"]
 VLLM = ["vllm-sha256", "vllm-sha256-cbor", "vllm-xxhash", "vllm-xxhash-cbor"]
@@ -220,7 +239,12 @@ def cases() -> list[dict[str, Any]]:
         key: str | None = None,
         **extra: Any,
     ) -> None:
-        entry: dict[str, Any] = {"name": name, "algorithms": algorithms, "block_size": block_size, "tokens": tokens}
+        entry: dict[str, Any] = {
+            "name": name,
+            "algorithms": algorithms,
+            "block_size": block_size,
+            "tokens": tokens,
+        }
         if seed is not None:
             entry["seed"] = seed
         if key is not None:
@@ -271,7 +295,9 @@ def cases() -> list[dict[str, Any]]:
     case("one item", 4, [1, 9, 9, 4, 5, 6, 7, 8], multimodal=[item("image", 1, 2)])
     case("item over blocks", 4, [1, 2] + [9] * 9 + [12], multimodal=[item("image", 2, 9)])
     case("item of one block", 4, [9] * 4 + [1] * 4, multimodal=[item("image", 0, 4)])
-    case("items, out of order", 8, [9] * 16, multimodal=[item("b", 6, 3), item("a", 0, 3), item("bb", 12, 40)])
+    case(
+        "items, out of order", 8, [9] * 16, multimodal=[item("b", 6, 3), item("a", 0, 3), item("bb", 12, 40)]
+    )
     case(
         "items, equal ids",
         8,
@@ -350,11 +376,14 @@ def expected(case: dict[str, Any]) -> dict[str, Any]:
     return {**case, "fingerprints": [f.hex() for f in fingerprints], "digests": digests}
 
 
-# --- vLLM blocks with extra keys made by the engine, where object identity counts -------------------------------------
+# --- vLLM blocks with extra keys made by the engine, where object identity counts
+# -------------------------------------
 
 
 def vllm_blocks() -> list[dict[str, Any]]:
-    """Each atom: null, a number, or [kind, hex, repeats, object]; equal object numbers are one Python object."""
+    """Each atom: null, a number, or [kind, hex, repeats, object]; equal object numbers are one Python
+    object.
+    """
 
     def atom(spec: Any, objects: dict[int, Any]) -> Any:
         if not isinstance(spec, list):
@@ -382,19 +411,39 @@ def vllm_blocks() -> list[dict[str, Any]]:
         [[b(b"same", 2), -1], [b(b"same", 2), -128], [b(b"same", 3), -129]],
         [[s("prompt_embeds", 1), b(bytes(range(32)), 2)], [], [None, None, None, None, None]],
         [[0, 23, 24, 255, 256, 65535, 65536, 2**31 - 1, 2**31, 2**32 - 1, 2**32, 2**39, 2**40, 2**63 - 1]],
-        [[-1, -24, -25, -256, -257, -65536, -65537, -(2**31), -(2**31) - 1, -(2**39), -(2**39) - 1, -(2**63)]],
+        [
+            [
+                -1,
+                -24,
+                -25,
+                -256,
+                -257,
+                -65536,
+                -65537,
+                -(2**31),
+                -(2**31) - 1,
+                -(2**39),
+                -(2**39) - 1,
+                -(2**63),
+            ]
+        ],
         [[b(b"", 1), b(b"a" * 255, 2), b(b"a" * 256, 3), s("", 4), s("ü" * 127, 5), s("ü" * 128, 6)]],
         [[s(f"n{i}", i), s(f"n{i // 2}", i // 2)] for i in range(300)],
         # Data that stands outside of frames, and what is left between: also less than a frame's least length.
         [[s("a", 1, 65535)], [s("b", 2, 65536)], [s("c", 3, 65537), None], [s("b", 2, 65536)], [1]],
-        [[b(b"a", 1, 65536), b(b"b", 2, 65536), 5, b(b"c", 3, 70000)], [b(b"a", 1, 65536)], [b(b"d", 4, 65535)]],
+        [
+            [b(b"a", 1, 65536), b(b"b", 2, 65536), 5, b(b"c", 3, 70000)],
+            [b(b"a", 1, 65536)],
+            [b(b"d", 4, 65535)],
+        ],
     ]
     inputs: list[tuple[Any, Any]] = []
     for extra in extras:
         # The last extras are large; they need one token list only.
         lists = ([1, 2, 3, 4], [7], []) if extra is None or len(extra) < 2 else ([1, 2, 3, 4],)
         inputs += [(tokens, extra) for tokens in lists]
-    # Tokens of two bytes each: with parents of 32 and of 16 bytes, the frame is exactly full after 32,750 and 32,758.
+    # Tokens of two bytes each: with parents of 32 and of 16 bytes, the frame is exactly full after
+    # 32,750 and 32,758.
     for count in (32749, 32750, 32751, 32757, 32758, 32759):
         inputs += [(formula(count, 1, 0, 200), extra) for extra in (None, [[s("x", 1)]])]
     out = []

@@ -84,7 +84,11 @@ def _sum(products: Sum) -> str:
     if not products:
         return ""
     words = " + ".join(" x ".join(f"{factor:,}" for factor in one) for one in products)
-    return f"{words} = {total(products):,}" if len(products) > 1 or math.prod(products[0]) != products[0][0] else words
+    return (
+        f"{words} = {total(products):,}"
+        if len(products) > 1 or math.prod(products[0]) != products[0][0]
+        else words
+    )
 
 
 def main() -> int:

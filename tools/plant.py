@@ -1,5 +1,5 @@
-"""Plants hundreds of defects in a copy of the sources, each with a number. One build has all of them, and the variable
-KVPOOL_MUTANT turns one on.
+"""Plants hundreds of defects in a copy of the sources, each with a number. One build has all of them,
+and the variable KVPOOL_MUTANT turns one on.
 
 A mutant is one change of one line:
 
@@ -10,8 +10,9 @@ A mutant is one change of one line:
     one       `+ 1` or `- 1` is left out
     accept    the closure of `filter`, `any`, `is_some_and` or `is_none_or` accepts everything
 
-Checks of invariants, debug assertions, const functions, macros, formatting and tests stay as they are. A hash of its
-text puts a mutant into one of two halves: `tuning` may be looked at while a driver is improved, `blind` judges it.
+Checks of invariants, debug assertions, const functions, macros, formatting and tests stay as they
+are. A hash of its text puts a mutant into one of two halves: `tuning` may be looked at while a
+driver is improved, `blind` judges it.
 """
 
 from __future__ import annotations
@@ -29,7 +30,10 @@ if TYPE_CHECKING:
 #: Files and folders below rust/ that get mutants, by the subject whose drivers should find them.
 SOURCES: Final = {
     "pool": (
-        *(f"kvpool/src/{name}.rs" for name in ("allocator", "fence", "free_list", "list", "record", "retention")),
+        *(
+            f"kvpool/src/{name}.rs"
+            for name in ("allocator", "fence", "free_list", "list", "record", "retention")
+        ),
         *(f"kvpool/src/{name}" for name in ("evictor", "pool", "prefix_index")),
         *(f"kvpool-policies/src/{name}" for name in ("ranks", "closed.rs", "closed")),
     ),
@@ -62,16 +66,18 @@ _SUM: Final = rf"{_TERM}(?: [-+*/%] {_TERM})*"
 _BEFORE: Final = r"(?:(?<=if )|(?<=&& )|(?<=\|\| )|(?<=\()|(?<= = )|(?<=\w\| ))"
 _AFTER: Final = r"(?=\)|,|;| \{| &&| \|\|| =>|$)"
 COMPARISON: Final = re.compile(rf"{_BEFORE}({_SUM}) (<=?|>=?) ({_SUM}){_AFTER}")
-ONE: Final = re.compile(rf"(?:{_BEFORE}|(?<=[<>=] )|(?<=\[)|(?<=, ))({_TERM}) ([-+]) 1(?=\)|,|;|\]| [<>=]=? | \{{|$)")
+ONE: Final = re.compile(
+    rf"(?:{_BEFORE}|(?<=[<>=] )|(?<=\[)|(?<=, ))({_TERM}) ([-+]) 1(?=\)|,|;|\]| [<>=]=? | \{{|$)"
+)
 CLOSURE: Final = re.compile(r"\.(?:filter|any|is_some_and|is_none_or)(\(\|[^|]*\| )")
 IF: Final = re.compile(r"^(\s*(?:\} else )?if )(.+)( \{)$")
-NO_STATEMENT: Final = (
-    r"(?:let|return|break|continue|use|const|static|type|struct|fn|mod|pub|assert|debug_assert|ensure|unreachable)"
-)
+NO_STATEMENT: Final = r"(?:let|return|break|continue|use|const|static|type|struct|fn|mod|pub|assert|debug_assert|ensure|unreachable)"
 STATEMENT: Final = re.compile(rf"^(\s+)((?!{NO_STATEMENT}\b)[\w*(].*;)$")
 FUNCTION: Final = re.compile(r"^(\s*)(?:pub(?:\([a-z]+\))? )?(const )?fn (\w+)")
 #: Starts of regions without mutants, up to the brace that closes them.
-REGION: Final = re.compile(r"^(\s*)(?:macro_rules!|impl.* (?:fmt::)?(?:Debug|Display|Default) for |impl.* Error for )")
+REGION: Final = re.compile(
+    r"^(\s*)(?:macro_rules!|impl.* (?:fmt::)?(?:Debug|Display|Default) for |impl.* Error for )"
+)
 SKIPPED: Final = re.compile(
     r"\s*(?:$|//|#|(?:debug_)?assert|ensure|(?:pub )?const |static |type |use )|.*\.(?:sound|broken)\("
 )
@@ -173,13 +179,19 @@ def change(line: str, before: str, after: str, take: Callable[[Change], int]) ->
         line = change_closures(line, take)
         line = ONE.sub(one, line)
         line = COMPARISON.sub(bound, line)
-        is_tail = before.rstrip().endswith(("{", ";", "}")) and after.strip() == "}" and not line.endswith((";", ","))
+        is_tail = (
+            before.rstrip().endswith(("{", ";", "}"))
+            and after.strip() == "}"
+            and not line.endswith((";", ","))
+        )
         if is_tail and " {" not in whole:
             line = line[: len(line) - len(line.lstrip())] + change_sides(line.strip(), take)
     if (found := IF.match(line)) and not re.search(r"\blet\b", found[2]):
         number = take(Change("negate", found[2] if line == whole else IF.sub(r"\2", whole)))
         return f"{found[1]}({change_sides(found[2], take)}) ^ crate::mutant({number}){found[3]}"
-    is_whole = before.rstrip().endswith(("{", ";", "}")) or before.lstrip().startswith("//") or not before.strip()
+    is_whole = (
+        before.rstrip().endswith(("{", ";", "}")) or before.lstrip().startswith("//") or not before.strip()
+    )
     if (found := STATEMENT.match(line)) and is_whole and closing(f"({found[2]})", 0) == len(found[2]) + 1:
         return f"{found[1]}if !crate::mutant({take(Change('omit', whole.strip()))}) {{ {found[2]} }}"
     return line
@@ -240,7 +252,9 @@ class Planter:
         return "\n".join(planted) + tests + rest
 
 
-def plant(tree: Path, left_out: frozenset[tuple[str, int]] = frozenset()) -> tuple[dict[Path, str], list[Mutant]]:
+def plant(
+    tree: Path, left_out: frozenset[tuple[str, int]] = frozenset()
+) -> tuple[dict[Path, str], list[Mutant]]:
     """The files of a tree that get mutants, with them, and the mutants. Lines of `left_out` get none."""
     planter, files = Planter(left_out), dict[Path, str]()
     for subject, places in SOURCES.items():

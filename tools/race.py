@@ -1,15 +1,15 @@
 #!/usr/bin/env python3
 """Races drivers of random calls over planted mutants: which driver kills which mutant.
 
-    python tools/race.py                              # every driver over a sample of the mutants; half an hour
-    python tools/race.py --drivers lab --each 50
-    python tools/race.py --report                     # the tables of what ran so far
-    python tools/race.py --list                       # the mutants as JSON, nothing is built
+    python tools/race.py # every driver over a sample of the mutants; half an hour python tools/race.py
+    --drivers lab --each 50 python tools/race.py --report # the tables of what ran so far python
+    tools/race.py --list # the mutants as JSON, nothing is built
 
-`tools/plant.py` plants all mutants in a copy of the sources (target/race/tree), and one build has them all. First every
-driver runs without a mutant and must pass. Then each driver runs over the mutants of its subject. A driver kills a
-mutant if it fails, crashes, or does not end. Results are appended to target/race/results.jsonl, and a later run skips
-what it finds there. Remove that file after a change of a driver.
+`tools/plant.py` plants all mutants in a copy of the sources (target/race/tree), and one build has them
+all. First every driver runs without a mutant and must pass. Then each driver runs over the mutants of
+its subject. A driver kills a mutant if it fails, crashes, or does not end. Results are appended to
+target/race/results.jsonl, and a later run skips what it finds there. Remove that file after a change of
+a driver.
 
 Exit code 0: the laboratory killed every mutant that it ran over and another driver killed. 1: it missed one.
 2: bad usage, a build that failed, or a driver that fails without a mutant. 130: Ctrl-C.
@@ -150,11 +150,15 @@ class Race:
         return done.returncode, messages, done.stderr[-3000:]
 
     def plant(self) -> None:
-        """Plants all mutants that compile. Remembers the lines of those that do not, so that files keep their times."""
+        """Plants all mutants that compile. Remembers the lines of those that do not, so that files keep
+        their times.
+        """
         packages = [word for crate in plant.CRATES for word in ("-p", crate)]
         note = self.work / "left_out.json"
         left_out = (
-            frozenset((file, line) for file, line in json.loads(note.read_text())) if note.exists() else frozenset()
+            frozenset((file, line) for file, line in json.loads(note.read_text()))
+            if note.exists()
+            else frozenset()
         )
         while True:
             files, self.mutants = plant.plant(ROOT, left_out)
@@ -178,17 +182,28 @@ class Race:
             self.console.print(f"{len(left_out)} lines left out, whose mutants do not compile")
 
     def build(self, drivers: Iterable[Driver]) -> None:
-        """Builds the drivers: tests, and then programs, for which cargo builds the crates with other features."""
+        """Builds the drivers: tests, and then programs, for which cargo builds the crates with other
+        features.
+        """
         for tests in (True, False):
             options = ["test", "--no-run"] if tests else ["build"]
             for driver in (chosen := [driver for driver in drivers if driver.is_test == tests]):
-                options += ["-p", package(self.copy.tree / driver.crate), "--test" if tests else "--bin", driver.binary]
+                options += [
+                    "-p",
+                    package(self.copy.tree / driver.crate),
+                    "--test" if tests else "--bin",
+                    driver.binary,
+                ]
             if not chosen:
                 continue
-            code, messages, errors = self.cargo(*options, "--config", "profile.dev.package.kvpool-fuzz.opt-level=1")
+            code, messages, errors = self.cargo(
+                *options, "--config", "profile.dev.package.kvpool-fuzz.opt-level=1"
+            )
             if code:
                 wrong = (
-                    one["message"]["rendered"] for one in messages if one.get("message", {}).get("level") == "error"
+                    one["message"]["rendered"]
+                    for one in messages
+                    if one.get("message", {}).get("level") == "error"
                 )
                 raise MutantError(f"the drivers do not build:\n{''.join(wrong) or errors}")
             for one in messages:
@@ -205,8 +220,15 @@ class Race:
             resource.setrlimit(resource.RLIMIT_AS, (MOST_MEMORY, MOST_MEMORY))
             resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
 
-        command = driver.command(self.programs[driver.crate, driver.binary], self.copy.tree, self.seconds, seed)
-        environment = {**os.environ, **ENVIRONMENT, "KVPOOL_MUTANT": str(number), "PROPTEST_RNG_SEED": str(seed)}
+        command = driver.command(
+            self.programs[driver.crate, driver.binary], self.copy.tree, self.seconds, seed
+        )
+        environment = {
+            **os.environ,
+            **ENVIRONMENT,
+            "KVPOOL_MUTANT": str(number),
+            "PROPTEST_RNG_SEED": str(seed),
+        }
         environment["KVPOOL_MODEL_OPERATIONS"] = str(driver.operations)
         start = time.monotonic()
         try:
@@ -237,7 +259,9 @@ def shorten(said: str) -> str:
     """The failure of a driver, on one line."""
     lines = [line.strip() for line in said.splitlines() if line.strip()]
     start = next((at + 1 for at, line in enumerate(lines) if " panicked at " in line), 0)
-    wanted = [line for line in lines[start : start + 3] if not line.startswith(("running", "note:", "Test failed"))]
+    wanted = [
+        line for line in lines[start : start + 3] if not line.startswith(("running", "note:", "Test failed"))
+    ]
     return " ".join(wanted)[:160]
 
 
@@ -274,7 +298,9 @@ def report(mutants: list[plant.Mutant], runs: list[Run]) -> tuple[Table, list[pl
         for driver in DRIVERS:
             if mine := ran[driver.name] & keys:
                 only = killed({driver.name}) - killed(every - {driver.name})
-                shown.add_row(subject, driver.name, *map(str, (len(mine), len(killed({driver.name})), len(only))))
+                shown.add_row(
+                    subject, driver.name, *map(str, (len(mine), len(killed({driver.name})), len(only)))
+                )
         by_lab, by_old = killed(every & labs), killed(every - labs)
         rows = {"both": by_lab & by_old, "old": by_old - by_lab, "laboratory": by_lab - by_old}
         rows["neither"] = keys & set[str]().union(*ran.values()) - by_lab - by_old
@@ -287,8 +313,12 @@ def report(mutants: list[plant.Mutant], runs: list[Run]) -> tuple[Table, list[pl
 
 def main(arguments: list[str] | None = None) -> int:
     """The command line."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--drivers", default="", help="parts of their names, separated by commas; all without")
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "--drivers", default="", help="parts of their names, separated by commas; all without"
+    )
     parser.add_argument("--subjects", default=",".join(plant.SOURCES), help=f"of {', '.join(plant.SOURCES)}")
     parser.add_argument("--each", type=int, default=250, help="mutants of each subject (default 250)")
     parser.add_argument("--seconds", type=float, default=2, help="of a run that finds nothing (default 2)")
@@ -312,7 +342,9 @@ def main(arguments: list[str] | None = None) -> int:
         if not options.report:
             race.plant()
             race.build(drivers)
-            chosen = sample([one for one in race.mutants if one.subject in options.subjects.split(",")], options.each)
+            chosen = sample(
+                [one for one in race.mutants if one.subject in options.subjects.split(",")], options.each
+            )
             race_all(race, drivers, chosen, results)
         else:
             chosen = sample(plant.plant(ROOT)[1], options.each)

@@ -4,12 +4,12 @@
     python tools/sanitizers.py address    # Rust crates with unsafe code, and Python tests that touch memory
     python tools/sanitizers.py thread     # Rust crates with threads
 
-Planted faults come first: a sanitizer that does not report them would not report others. Any other report is a failure,
-whichever process it is from, and so is a test that fails.
+Planted faults come first: a sanitizer that does not report them would not report others. Any other
+report is a failure, whichever process it is from, and so is a test that fails.
 
-The toolchain has the runtimes of the sanitizers, but no instrumented standard library. AddressSanitizer needs none.
-For ThreadSanitizer, `tools/sanitizers/std_locks.rs` announces the parts of the standard library's locks that it cannot
-see.
+The toolchain has the runtimes of the sanitizers, but no instrumented standard library. AddressSanitizer
+needs none. For ThreadSanitizer, `tools/sanitizers/std_locks.rs` announces the parts of the standard
+library's locks that it cannot see.
 
 Exit code 0: only the planted faults were reported. 1: a check failed.
 """
@@ -50,7 +50,12 @@ PLANTED: Final = {
     "thread": {"data_race": "data race"},
 }
 #: Python tests that hand memory to the extension, or take it.
-PYTHON_TESTS: Final = ("tests/transfer", "tests/test_buffers.py", "tests/test_out_buffers.py", "tests/test_store.py")
+PYTHON_TESTS: Final = (
+    "tests/transfer",
+    "tests/test_buffers.py",
+    "tests/test_out_buffers.py",
+    "tests/test_store.py",
+)
 #: Where tests draw cases, a few are enough: instrumented code is five to twenty times slower.
 FEW: Final = {"PROPTEST_CASES": "32", "KVPOOL_STORE_FLIPS": "200", "KVPOOL_STORE_KILLS": "5"}
 #: Tests print at once: the harness, which is not instrumented, shares no captured output with them.
@@ -82,7 +87,9 @@ TSAN_FUNCTIONS: Final = ("64_fetch_add", "64_fetch_sub", "_thread_fence")
 
 
 class CheckFailedError(Exception):
-    """A check found something, or could not be made; the message has the output of the program that says so."""
+    """A check found something, or could not be made; the message has the output of the program that
+    says so.
+    """
 
 
 def call(*command: str | Path, **environment: str) -> subprocess.CompletedProcess[str]:
@@ -111,7 +118,9 @@ def rustc(*words: str | Path, what: str) -> str:
 
 
 def std_locks(folder: Path, target: str) -> list[str]:
-    """Compiles std_locks.rs. Returns the flags that link it in the place of the standard library's functions."""
+    """Compiles std_locks.rs. Returns the flags that link it in the place of the standard library's
+    functions.
+    """
     root = Path(rustc("--print", "sysroot", what="rustc --print sysroot").strip())
     (library,) = (root / "lib" / "rustlib" / target / "lib").glob("libstd-*.rlib")
     content = library.read_bytes()
@@ -120,12 +129,25 @@ def std_locks(folder: Path, target: str) -> list[str]:
     for name, pattern in STD_LOCKS.items():
         found = set(re.findall(rb"(?<=\0)_RN\w*?_3std\w*?" + pattern.encode() + rb"(?=\0)", content))
         if len(found) != 1:
-            raise CheckFailedError(f"{library} has {len(found)} functions {name}: adapt STD_LOCKS to its version")
+            raise CheckFailedError(
+                f"{library} has {len(found)} functions {name}: adapt STD_LOCKS to its version"
+            )
         replaced.append(found.pop().decode())
         source = source.replace(f"@{name}@", replaced[-1])
     (folder / "std_locks.rs").write_text(source, encoding="utf-8")
     compiled = folder / "std_locks.o"
-    words = ("--edition", "2024", "-O", "--target", target, "--emit", "obj", "-o", compiled, folder / "std_locks.rs")
+    words = (
+        "--edition",
+        "2024",
+        "-O",
+        "--target",
+        target,
+        "--emit",
+        "obj",
+        "-o",
+        compiled,
+        folder / "std_locks.rs",
+    )
     rustc(*words, what="the compilation of tools/sanitizers/std_locks.rs")
     return [f"-Clink-arg={compiled}", *(f"-Clink-arg=-Wl,--wrap={name}" for name in replaced)]
 
@@ -194,12 +216,21 @@ class Run:
         """The Python tests, with an instrumented extension."""
         package = self.folder / "python" / "kvpool"
         # The runtime of the C compiler: that of the toolchain is an archive, which no interpreter can load.
-        libraries = [call("cc", f"-print-file-name={name}").stdout.strip() for name in ("libasan.so", "libstdc++.so.6")]
+        libraries = [
+            call("cc", f"-print-file-name={name}").stdout.strip() for name in ("libasan.so", "libstdc++.so.6")
+        ]
         # Reports of reads behind an object of Python's need its memory from malloc.
-        environment = {"PYTHONPATH": str(package.parent), "PYTHONMALLOC": "malloc", "LD_PRELOAD": " ".join(libraries)}
+        environment = {
+            "PYTHONPATH": str(package.parent),
+            "PYTHONMALLOC": "malloc",
+            "LD_PRELOAD": " ".join(libraries),
+        }
 
         def build() -> str:
-            require(self.cargo("build", "-p", "kvpool-py", "--features", "as-tested"), "the build of the extension")
+            require(
+                self.cargo("build", "-p", "kvpool-py", "--features", "as-tested"),
+                "the build of the extension",
+            )
             shutil.rmtree(package, ignore_errors=True)
             package.mkdir(parents=True)
             for part in (ROOT / "python" / "kvpool").iterdir():
@@ -223,13 +254,17 @@ class Run:
 
 
 def read_reports(folder: Path) -> str:
-    return "\n".join(path.read_text(encoding="utf-8", errors="replace") for path in sorted(folder.glob("report.*")))
+    return "\n".join(
+        path.read_text(encoding="utf-8", errors="replace") for path in sorted(folder.glob("report.*"))
+    )
 
 
 def found_planted(done: subprocess.CompletedProcess[str], folder: Path, words: str) -> str:
     reports = read_reports(folder)
     if done.returncode == 0 or words not in reports:
-        raise CheckFailedError(f"no report of a {words}, exit status {done.returncode}:\n{done.stdout}\n{reports}")
+        raise CheckFailedError(
+            f"no report of a {words}, exit status {done.returncode}:\n{done.stdout}\n{reports}"
+        )
     if "kvpool_transfer" not in reports:
         raise CheckFailedError(f"a report that names no function of kvpool_transfer:\n{reports}")
     return f"reported as {words}"
@@ -254,13 +289,18 @@ def timed(check: Callable[[], str]) -> Callable[[], str]:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("sanitizer", choices=sorted(CRATES))
-    parser.add_argument("--only", default="", metavar="WORD", help="make only the checks whose names contain this")
+    parser.add_argument(
+        "--only", default="", metavar="WORD", help="make only the checks whose names contain this"
+    )
     arguments = parser.parse_args()
     run = Run.of(arguments.sanitizer)
     checks: list[tuple[str, Callable[[], str]]] = [
-        (f"planted {fault}", partial(run.planted, fault, report)) for fault, report in PLANTED[run.sanitizer].items()
+        (f"planted {fault}", partial(run.planted, fault, report))
+        for fault, report in PLANTED[run.sanitizer].items()
     ]
     checks += [(package, partial(run.crate, package, words)) for package, words in CRATES[run.sanitizer]]
     if run.sanitizer == "address":

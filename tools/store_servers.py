@@ -4,12 +4,14 @@
     python tools/store_servers.py                     # Redis, S3 (moto), Mooncake
     python tools/store_servers.py --packages target/store-servers
 
-For each: what one store wrote another finds and reads; a server that is stopped in the middle of loads costs misses,
-and no call of the caller's thread waits for it; one that is killed and comes back empty costs misses. Every byte that
-is handed out is compared. The table has the latencies of calls while the server was stopped.
+For each: what one store wrote another finds and reads; a server that is stopped in the middle of loads
+costs misses, and no call of the caller's thread waits for it; one that is killed and comes back empty
+costs misses. Every byte that is handed out is compared. The table has the latencies of calls while the
+server was stopped.
 
-Packages of the servers are taken from --packages, where ``make store-servers-check`` puts them. Exit code 0: all held.
-1: something did not. 2: bad usage. 3: nothing failed, but a server cannot be had; with CI set that is 1. 130: Ctrl-C.
+Packages of the servers are taken from --packages, where ``make store-servers-check`` puts them. Exit
+code 0: all held. 1: something did not. 2: bad usage. 3: nothing failed, but a server cannot be had;
+with CI set that is 1. 130: Ctrl-C.
 """
 
 from __future__ import annotations
@@ -140,7 +142,9 @@ def mooncake(folder: Path, packages: Path | None) -> Server:
 
     def connect(arena: Arena, capacity: int) -> Custom:
         store = distributed()
-        code = store.setup("127.0.0.1", "P2PHANDSHAKE", 2 * capacity, 64 << 20, "tcp", "", f"127.0.0.1:{port}")
+        code = store.setup(
+            "127.0.0.1", "P2PHANDSHAKE", 2 * capacity, 64 << 20, "tcp", "", f"127.0.0.1:{port}"
+        )
         if code != 0:
             raise ServersError(f"Mooncake is not set up: error {code}")
         return Custom(Mooncake(store, arena), capacity)
@@ -202,12 +206,16 @@ class Engine:
             some = numbers[first : first + SLOTS]
             for slot, number in enumerate(some):
                 self.arena.write(slot, self.payload(number))
-            kept += self.finish(self.store.put([key(one) for one in some], list(range(len(some))))).count("ok")
+            kept += self.finish(self.store.put([key(one) for one in some], list(range(len(some))))).count(
+                "ok"
+            )
             self.settle()
         return kept
 
     def fill_at_length(self, numbers: Sequence[int]) -> int:
-        """Stores objects, and again what was not stored, which is none of the server's faults on a busy machine."""
+        """Stores objects, and again what was not stored, which is none of the server's faults on a busy
+        machine.
+        """
         end = time.monotonic() + AGES
         while (kept := self.fill(numbers)) < len(numbers) and time.monotonic() < end:
             pass
@@ -228,7 +236,9 @@ class Engine:
         return found
 
     def eventually(self, numbers: Sequence[int]) -> dict[int, str]:
-        """Loads objects, and again what missed: on a busy machine a deadline may pass without the server to blame."""
+        """Loads objects, and again what missed: on a busy machine a deadline may pass without the
+        server to blame.
+        """
         found = self.load(numbers)
         end = time.monotonic() + AGES
         while (left := [number for number in numbers if found[number] != "ok"]) and time.monotonic() < end:
@@ -290,7 +300,10 @@ def check(server: Server, object_bytes: int) -> list[str]:
     everything = list(range(OBJECTS))
     server.start()
     one = Engine(server, object_bytes)
-    expect(one.fill_at_length(everything) == OBJECTS, f"not all objects were stored: {one.store.stats().last_error}")
+    expect(
+        one.fill_at_length(everything) == OBJECTS,
+        f"not all objects were stored: {one.store.stats().last_error}",
+    )
     other = Engine(server, object_bytes)
     there = other.finish(other.store.probe([key(number) for number in [*everything, 999]]))
     expect(there == ["ok"] * OBJECTS + ["absent"], f"another store is told {there}")
@@ -357,7 +370,9 @@ def servers(packages: Path | None, folder: Path) -> Iterator[tuple[str, Callable
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument(
         "--packages", type=lambda text: Path(text).resolve(), help="a folder with packages of the servers"
     )

@@ -5,14 +5,14 @@
     python tools/test_mutants.py lost-unlink --json
     python tools/test_mutants.py --list
 
-A defect is a replacement of text that must occur exactly once in the sources, so that it cannot quietly become none.
-It is planted in a copy (target/mutants/tree); what it takes to build that is shared by all. First the copy without a
-defect must pass everything. Then every test that should find a defect must fail within its time limit, and the fuzzer,
-which starts from the committed corpus, must find it within its own and shrink it to at most 12 operations, which are
-printed as a Rust test.
+A defect is a replacement of text that must occur exactly once in the sources, so that it cannot quietly
+become none. It is planted in a copy (target/mutants/tree); what it takes to build that is shared by
+all. First the copy without a defect must pass everything. Then every test that should find a defect
+must fail within its time limit, and the fuzzer, which starts from the committed corpus, must find it
+within its own and shrink it to at most 12 operations, which are printed as a Rust test.
 
-Exit code 0: every defect was found by all that should find it. 1: one survived, or the sources themselves fail. 2: bad
-usage, a defect that cannot be planted, a build that failed. 130: Ctrl-C.
+Exit code 0: every defect was found by all that should find it. 1: one survived, or the sources
+themselves fail. 2: bad usage, a defect that cannot be planted, a build that failed. 130: Ctrl-C.
 """
 
 from __future__ import annotations
@@ -59,7 +59,9 @@ class MutantError(Exception):
 
 @dataclass(frozen=True)
 class Replacement:
-    """Text of a file, of the core or of what is over it, that is there exactly once, and what takes its place."""
+    """Text of a file, of the core or of what is over it, that is there exactly once, and what takes its
+    place.
+    """
 
     #: Below rust, a crate's src left out of its path: kvpool/pool/mod.rs.
     file: str
@@ -174,7 +176,9 @@ def planted(defect: Defect, source: Path) -> dict[Path, str]:
 class Runner:
     """Builds the copy, and runs tests and fuzzers of it."""
 
-    def __init__(self, copy: Copy, work: Path, *, seconds: float, driver: bool, say: Callable[[str], None]) -> None:
+    def __init__(
+        self, copy: Copy, work: Path, *, seconds: float, driver: bool, say: Callable[[str], None]
+    ) -> None:
         self.copy, self.work, self.seconds, self.driver, self.say = copy, work, seconds, driver, say
         self.build_dir = work / "build"
 
@@ -230,7 +234,9 @@ class Runner:
         """Runs a fuzz target from the committed corpus; what was found before does not count."""
         self.say(f"{result.name}: building the fuzz target {target}")
         driver = self.driver
-        programs = fuzz.build([target], self.copy.tree, self.build_dir, driver=driver, environment=QUICK_BUILDS)
+        programs = fuzz.build(
+            [target], self.copy.tree, self.build_dir, driver=driver, environment=QUICK_BUILDS
+        )
         work = self.work / "fuzz"
         shutil.rmtree(work, ignore_errors=True)
         self.say(f"{result.name}: fuzzing {target}")
@@ -269,7 +275,9 @@ def table(results: list[Result]) -> Table:
     """One row per defect."""
     shown = Table("defect", "found by model tests, s", "found by fuzzer, s", "operations after shrinking")
     for result in results:
-        tests = ", ".join(f"{test} {'[red]not[/]' if s is None else f'{s:.1f}'}" for test, s in result.tests.items())
+        tests = ", ".join(
+            f"{test} {'[red]not[/]' if s is None else f'{s:.1f}'}" for test, s in result.tests.items()
+        )
         seconds = "-" if not result.target else "[red]not[/]"
         if result.fuzzer_seconds is not None:
             seconds = f"{result.target} {result.fuzzer_seconds:.1f}"
@@ -287,14 +295,22 @@ def as_json(result: Result) -> dict[str, Any]:
 
 def main(arguments: list[str] | None = None) -> int:
     """The command line."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("defects", nargs="*", metavar="DEFECT", help="names of --list; every one without any")
     parser.add_argument("--list", action="store_true", help="name the defects, and end")
-    parser.add_argument("--seconds", type=float, default=60, help="for each test and each fuzzer (default 60)")
-    parser.add_argument("--control-seconds", type=float, default=20, help="for fuzzers without a defect (default 20)")
+    parser.add_argument(
+        "--seconds", type=float, default=60, help="for each test and each fuzzer (default 60)"
+    )
+    parser.add_argument(
+        "--control-seconds", type=float, default=20, help="for fuzzers without a defect (default 20)"
+    )
     parser.add_argument("--driver", action="store_true", help="random inputs instead of libFuzzer")
     parser.add_argument("--json", action="store_true", help="the results as JSON on standard output")
-    parser.add_argument("--work", type=Path, default=ROOT / "target" / "mutants", help="where the copy is built")
+    parser.add_argument(
+        "--work", type=Path, default=ROOT / "target" / "mutants", help="where the copy is built"
+    )
     options = parser.parse_args(arguments)
     console = Console(stderr=True)
     if options.list:
@@ -314,7 +330,9 @@ def main(arguments: list[str] | None = None) -> int:
     def say(phase: str) -> None:
         console.print(f"{time.monotonic() - start:6.0f} s  {phase}", markup=False, highlight=False)
 
-    runner = Runner(Copy(ROOT, options.work / "tree"), options.work, seconds=options.seconds, driver=driver, say=say)
+    runner = Runner(
+        Copy(ROOT, options.work / "tree"), options.work, seconds=options.seconds, driver=driver, say=say
+    )
     try:
         control = runner.control(chosen, options.control_seconds)
         results = [runner.try_defect(defect) for defect in chosen] if control.clean else []
@@ -324,7 +342,11 @@ def main(arguments: list[str] | None = None) -> int:
     except KeyboardInterrupt:
         return 130
     if options.json:
-        print(json.dumps({"control": as_json(control), "defects": [as_json(result) for result in results]}, indent=2))
+        print(
+            json.dumps(
+                {"control": as_json(control), "defects": [as_json(result) for result in results]}, indent=2
+            )
+        )
     else:
         for result in results:
             if result.report:

@@ -1,15 +1,17 @@
 #!/usr/bin/env python3
-"""Measures vLLM's KV-cache management, stock and with kvpool inside, and checks that both hand out the same blocks.
+"""Measures vLLM's KV-cache management, stock and with kvpool inside, and checks that both hand out the
+same blocks.
 
-    .venv-vllm/bin/python tools/vllm_bench.py                             # every load, stock, pool and manager
+    .venv-vllm/bin/python tools/vllm_bench.py # every load, stock, pool and manager
     .venv-vllm/bin/python tools/vllm_bench.py --load decode --levels stock manager --events off
-    .venv-vllm/bin/python tools/vllm_bench.py --trace conversation.jsonl  # a Mooncake trace for the first load
+    .venv-vllm/bin/python tools/vllm_bench.py --trace conversation.jsonl # a Mooncake trace for the
+    first load
 
-Needs the environment of tools/vllm_env.py. All runs are made in one process, the levels in turn within each round.
-vLLM's Request, request hasher and KVCacheManager are called as its scheduler calls them; there is no model. Times are
-those of the calls alone; with --clock thread those that the scheduler's thread ran, for a busy machine. Exit code 0:
-done, and the block ids, hits and preemptions of every level are those of stock. 1: they differ, or the runs cannot be
-made. 2: bad usage. 130: Ctrl-C.
+Needs the environment of tools/vllm_env.py. All runs are made in one process, the levels in turn within
+each round. vLLM's Request, request hasher and KVCacheManager are called as its scheduler calls them;
+there is no model. Times are those of the calls alone; with --clock thread those that the scheduler's
+thread ran, for a busy machine. Exit code 0: done, and the block ids, hits and preemptions of every
+level are those of stock. 1: they differ, or the runs cannot be made. 2: bad usage. 130: Ctrl-C.
 """
 
 from __future__ import annotations
@@ -59,7 +61,9 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument(
         "--load", action="append", choices=list(LOADS), help="this load; can be repeated (default: all)"
     )
-    parser.add_argument("--events", choices=("off", "on", "both"), default="both", help="KV events (default: both)")
+    parser.add_argument(
+        "--events", choices=("off", "on", "both"), default="both", help="KV events (default: both)"
+    )
     parser.add_argument("--rounds", type=int, help=f"runs of each level (default: {ROUNDS}; 1 with --quick)")
     parser.add_argument(
         "--clock",
@@ -68,9 +72,14 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
         help="what calls are timed with: a clock, or the processor time of their thread (default: wall)",
     )
     parser.add_argument("--quick", action="store_true", help="small loads, one round: does it work?")
-    parser.add_argument("--trace", type=Path, help="a Mooncake trace for the first load (default: a generated one)")
     parser.add_argument(
-        "--requests", type=int, default=TRACE_REQUESTS, help=f"requests of the trace (default: {TRACE_REQUESTS})"
+        "--trace", type=Path, help="a Mooncake trace for the first load (default: a generated one)"
+    )
+    parser.add_argument(
+        "--requests",
+        type=int,
+        default=TRACE_REQUESTS,
+        help=f"requests of the trace (default: {TRACE_REQUESTS})",
     )
     today = datetime.datetime.now(tz=datetime.UTC).date()
     parser.add_argument(
@@ -98,7 +107,8 @@ def measure(loads: Sequence[Load], options: argparse.Namespace, console: Console
     kinds = {"off": (False,), "on": (True,), "both": (False, True)}[options.events]
     columns = [TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn()]
     total = options.rounds * len(loads) * len(kinds) * len(options.levels)
-    # Drawn between runs and now and then within one: a thread that draws would take time from what is measured.
+    # Drawn between runs and now and then within one: a thread that draws would take time from what is
+    # measured.
     with Progress(*columns, console=console, auto_refresh=False) as progress:
         task = progress.add_task("runs", total=total)
         for number, order in enumerate(rotations(options.levels, options.rounds), 1):
@@ -108,7 +118,9 @@ def measure(loads: Sequence[Load], options: argparse.Namespace, console: Console
                         label = f"round {number}, {load.name}, events {'on' if events else 'off'}, {level}"
 
                         def tick(done: int, label: str = label, load: Load = load) -> None:
-                            progress.update(task, description=f"{label}: {done:,}/{len(load.jobs):,} requests")
+                            progress.update(
+                                task, description=f"{label}: {done:,}/{len(load.jobs):,} requests"
+                            )
                             progress.refresh()
 
                         progress.update(task, description=label)
@@ -128,7 +140,9 @@ def evaluate(loads: Sequence[Load], runs: Runs, options: argparse.Namespace, clo
     for load in loads:
         for events in (False, True):
             of_level = {
-                level: runs[load.name, events, level] for level in options.levels if (load.name, events, level) in runs
+                level: runs[load.name, events, level]
+                for level in options.levels
+                if (load.name, events, level) in runs
             }
             if not of_level:
                 continue

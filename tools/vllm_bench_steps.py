@@ -1,17 +1,20 @@
 #!/usr/bin/env python3
-"""Measures whole steps of vLLM's own scheduler, stock and with kvpool inside: what is left of a saving in the end.
+"""Measures whole steps of vLLM's own scheduler, stock and with kvpool inside: what is left of a saving
+in the end.
 
     .venv-vllm/bin/python tools/vllm_bench_steps.py
     .venv-vllm/bin/python tools/vllm_bench_steps.py --levels stock manager --steps 400
 
-A step is ``schedule`` and ``update_from_output`` of vLLM's asynchronous scheduler, with requests that each get a token,
-one step after they were scheduled; there is no model, and the time for it is none. Only the groups of KV cache are
-those of models: one of full attention; as in gpt-oss, one with a sliding window beside it; as in Gemma 3, five; as in
-Qwen3-Next, three of a state space. tools/vllm_bench.py measures the calls to the KV-cache manager alone. Times are
-those of the thread on its core.
+A step is ``schedule`` and ``update_from_output`` of vLLM's asynchronous scheduler, with requests that
+each get a token, one step after they were scheduled; there is no model, and the time for it is none.
+Only the groups of KV cache are those of models: one of full attention; as in gpt-oss, one with a
+sliding window beside it; as in Gemma 3, five; as in Qwen3-Next, three of a state space.
+tools/vllm_bench.py measures the calls to the KV-cache manager alone. Times are those of the thread on
+its core.
 
-Needs the environment of tools/vllm_env.py. The levels take turns within one process, a round after the other; every
-level has to give each request the same blocks. Exit code 0: it did. 1: it did not, or a run broke. 2: bad usage.
+Needs the environment of tools/vllm_env.py. The levels take turns within one process, a round after the
+other; every level has to give each request the same blocks. Exit code 0: it did. 1: it did not, or a
+run broke. 2: bad usage.
 """
 
 from __future__ import annotations
@@ -105,7 +108,9 @@ def make_scheduler(vllm: SimpleNamespace, model: str, requests: int, length: int
     config.cache_config.num_gpu_blocks = num_blocks
     return vllm.AsyncScheduler(
         vllm_config=config,
-        kv_cache_config=vllm.KVCacheConfig(num_blocks=num_blocks, kv_cache_tensors=[], kv_cache_groups=groups),
+        kv_cache_config=vllm.KVCacheConfig(
+            num_blocks=num_blocks, kv_cache_tensors=[], kv_cache_groups=groups
+        ),
         structured_output_manager=vllm.StructuredOutputManager(config),
         block_size=BLOCK_SIZE,
         hash_block_size=BLOCK_SIZE,

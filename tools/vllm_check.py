@@ -1,18 +1,20 @@
 #!/usr/bin/env python3
-"""Checks kvpool inside a real vLLM engine: the same tokens, cached tokens, preemptions and KV events as without it.
+"""Checks kvpool inside a real vLLM engine: the same tokens, cached tokens, preemptions and KV events as
+without it.
 
     python tools/vllm_check.py                              # stock against pool, manager and shadow
     python tools/vllm_check.py --levels manager --model hybrid --prompts 400
 
-Needs the environment of tools/vllm_env.py. Each level is a process of its own: vllm.LLM on the CPU, with a made-up
-model of two layers and a pool so small that requests are preempted: a Llama whose layers both read everything, one
-of which one reads a window, and an LFM2 of which one keeps a recurrent state, so that there are two KV-cache groups.
-It generates for prompts that share beginnings,
-greedily with n=1, then with n=4 and sampling. vLLM's CPU backend schedules synchronously.
+Needs the environment of tools/vllm_env.py. Each level is a process of its own: vllm.LLM on the CPU,
+with a made-up model of two layers and a pool so small that requests are preempted: a Llama whose layers
+both read everything, one of which one reads a window, and an LFM2 of which one keeps a recurrent state,
+so that there are two KV-cache groups. It generates for prompts that share beginnings, greedily with
+n=1, then with n=4 and sampling. vLLM's CPU backend schedules synchronously.
 
-Levels run with kvpool's KV events, which tell of a hash once however many blocks hold it; those must be stock's, less
-what stock tells twice. pool and manager run once more with KVPOOL_VLLM_EVENTS=stock: then the events are stock's, one
-by one. Exit code 0: every level did what stock did. 1: a difference, or a run that broke. 2: bad usage. 130: Ctrl-C.
+Levels run with kvpool's KV events, which tell of a hash once however many blocks hold it; those must be
+stock's, less what stock tells twice. pool and manager run once more with KVPOOL_VLLM_EVENTS=stock: then
+the events are stock's, one by one. Exit code 0: every level did what stock did. 1: a difference, or a
+run that broke. 2: bad usage. 130: Ctrl-C.
 """
 
 from __future__ import annotations
@@ -57,7 +59,9 @@ def planned(levels: Sequence[str]) -> list[Engine]:
 
 
 def child_environment(engine: Engine, settings: Mapping[str, Any]) -> dict[str, str]:
-    """The environment of an engine's process: the caller's, without its settings of vLLM and of kvpool in it."""
+    """The environment of an engine's process: the caller's, without its settings of vLLM and of kvpool
+    in it.
+    """
     kept = {key: value for key, value in os.environ.items() if not key.startswith(("KVPOOL_VLLM", "VLLM_"))}
     kept.pop("PYTHONPATH", None)
     kept.update(settings["environment"])
@@ -81,7 +85,14 @@ def run_engine(engine: Engine, model: str, settings: Mapping[str, Any], options:
     with tempfile.TemporaryDirectory(prefix="kvpool-check-") as scratch:
         result = Path(scratch) / "record.json"
         command = [settings["python"], "-m", "tools.vllm.check_engine", "--model", model]
-        command += ["--prompts", str(options.prompts), "--blocks", str(options.blocks), "--result", str(result)]
+        command += [
+            "--prompts",
+            str(options.prompts),
+            "--blocks",
+            str(options.blocks),
+            "--result",
+            str(result),
+        ]
         problem, text = common.run_child(command, child_environment(engine, settings), options.timeout)
         if options.logs:
             (options.logs / f"{model}-{engine.level}-{engine.events}.log").write_text(text, encoding="utf-8")
@@ -97,7 +108,11 @@ def run_engine(engine: Engine, model: str, settings: Mapping[str, Any], options:
 
 
 def run_all(
-    engines: Sequence[Engine], model: str, settings: Mapping[str, Any], options: argparse.Namespace, console: Console
+    engines: Sequence[Engine],
+    model: str,
+    settings: Mapping[str, Any],
+    options: argparse.Namespace,
+    console: Console,
 ) -> None:
     """Runs the engines, one after the other; stock that breaks ends it."""
     columns = [TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn()]
@@ -139,7 +154,18 @@ def rows(engines: Sequence[Engine]) -> list[list[str]]:
 def make_table(model: str, engines: Sequence[Engine]) -> Table:
     """What every engine did with a model, beside stock."""
     table = Table(title=f"layers: {', '.join(MODELS[model])}")
-    heads = ["level", "scenario", "tokens", "as stock", "cached", "preempted", "stored", "removed", "s", "kvpool at"]
+    heads = [
+        "level",
+        "scenario",
+        "tokens",
+        "as stock",
+        "cached",
+        "preempted",
+        "stored",
+        "removed",
+        "s",
+        "kvpool at",
+    ]
     for number, head in enumerate(heads):
         table.add_column(head, justify="right" if 2 <= number <= 8 else "left")
     for line in rows(engines):
@@ -147,7 +173,9 @@ def make_table(model: str, engines: Sequence[Engine]) -> Table:
     return table
 
 
-def check(models: dict[str, list[Engine]], options: argparse.Namespace, console: Console) -> tuple[list[str], str]:
+def check(
+    models: dict[str, list[Engine]], options: argparse.Namespace, console: Console
+) -> tuple[list[str], str]:
     """Runs all engines. Returns what is wrong, and how many runs were compared."""
     settings = common.read_settings(options.venv.absolute())
     if options.logs:
@@ -160,7 +188,9 @@ def check(models: dict[str, list[Engine]], options: argparse.Namespace, console:
         problems += [f"{model}: {problem}" for problem in verdict(engines)]
     if options.json:
         options.json.parent.mkdir(parents=True, exist_ok=True)
-        runs = {model: [dataclasses.asdict(engine) for engine in engines] for model, engines in models.items()}
+        runs = {
+            model: [dataclasses.asdict(engine) for engine in engines] for model, engines in models.items()
+        }
         report = {"problems": problems, "engines": runs}
         options.json.write_text(json.dumps(report) + "\n", encoding="utf-8")
     compared = sum(len(engines) - 1 for engines in models.values())
@@ -170,7 +200,12 @@ def check(models: dict[str, list[Engine]], options: argparse.Namespace, console:
 def main(argv: Sequence[str] | None = None) -> int:
     parser = common.engine_arguments(__doc__, prompts=200)
     parser.add_argument(
-        "--levels", nargs="*", default=list(LEVELS), metavar="LEVEL", choices=(STOCK, *LEVELS), help="(default: all)"
+        "--levels",
+        nargs="*",
+        default=list(LEVELS),
+        metavar="LEVEL",
+        choices=(STOCK, *LEVELS),
+        help="(default: all)",
     )
     parser.add_argument(
         "--model", action="append", choices=list(MODELS), help="this one; can be repeated (default: all)"

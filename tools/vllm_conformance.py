@@ -6,13 +6,14 @@
     python tools/vllm_conformance.py stock pool --file core/test_prefix_caching.py
     python tools/vllm_conformance.py offload-policy offload-manager offload-tier
 
-Needs the environment of tools/vllm_env.py. The suites are those of the KV-cache core, of connectors and of offloading.
-Levels that begin with ``offload-`` run the suites of offloading alone, with parts of vLLM replaced for the tests:
-``offload-policy`` has ``kvpool_lru`` in the place of vLLM's LRU, tiering included, ``offload-manager`` kvpool's manager
-in the place of vLLM's with LRU, and ``offload-tier`` kvpool's store on a disk in the place of vLLM's example of a tier.
-Each file, or folder, runs in a process of its own. ``stock`` is always run: it is what the levels are compared with.
-Exit code 0: every level passes the tests that stock passes, no more and no fewer. 1: a difference, or a level that
-leaves vLLM as it is, or a run that broke. 2: bad usage. 130: Ctrl-C.
+Needs the environment of tools/vllm_env.py. The suites are those of the KV-cache core, of connectors and
+of offloading. Levels that begin with ``offload-`` run the suites of offloading alone, with parts of
+vLLM replaced for the tests: ``offload-policy`` has ``kvpool_lru`` in the place of vLLM's LRU, tiering
+included, ``offload-manager`` kvpool's manager in the place of vLLM's with LRU, and ``offload-tier``
+kvpool's store on a disk in the place of vLLM's example of a tier. Each file, or folder, runs in a
+process of its own. ``stock`` is always run: it is what the levels are compared with. Exit code 0: every
+level passes the tests that stock passes, no more and no fewer. 1: a difference, or a level that leaves
+vLLM as it is, or a run that broke. 2: bad usage. 130: Ctrl-C.
 """
 
 from __future__ import annotations
@@ -85,7 +86,9 @@ RUNNING: Final[set[subprocess.Popen[bytes]]] = set()
 
 
 def read_junit(file: Path) -> Outcome:
-    """Sorts the tests of pytest's junit file; a test that fails and errs (in its teardown) is one that fails."""
+    """Sorts the tests of pytest's junit file; a test that fails and errs (in its teardown) is one that
+    fails.
+    """
     outcome = Outcome()
     for case in ET.parse(file).getroot().iter("testcase"):
         name = f"{case.get('classname', '')}::{case.get('name', '')}"
@@ -111,7 +114,9 @@ def find_files(tests: Path, patterns: Sequence[str]) -> Suites:
     found: Suites = {}
     for pattern in patterns:
         folder, star, _ = pattern.partition("*")
-        names = sorted(f"{folder}{one.name}" for one in (root / folder).glob("test_*.py")) if star else [pattern]
+        names = (
+            sorted(f"{folder}{one.name}" for one in (root / folder).glob("test_*.py")) if star else [pattern]
+        )
         if not names or not all((root / name).is_file() for name in names):
             raise common.ConformanceError(f"vLLM has no {FOLDER}/{pattern} in {tests}")
         known = {name for others in found.values() for name in others}
@@ -125,7 +130,9 @@ def find_files(tests: Path, patterns: Sequence[str]) -> Suites:
 
 def child_environment(level: str, settings: Mapping[str, Any], replaced: Path) -> dict[str, str]:
     """The environment of a test process: the caller's, without its settings of kvpool in vLLM."""
-    kept = {key: value for key, value in os.environ.items() if not key.startswith(("KVPOOL_", "PYTEST_", "VLLM_"))}
+    kept = {
+        key: value for key, value in os.environ.items() if not key.startswith(("KVPOOL_", "PYTEST_", "VLLM_"))
+    }
     kept.update(settings["environment"])
     kept["PYTHONPATH"] = os.pathsep.join([str(PLUGINS), settings["tests"]])
     kept["PYTHONHASHSEED"] = "0"
@@ -157,7 +164,9 @@ def run_suite(
         # tests/conftest.py collects garbage after each test, and wants more packages.
         is_offload = suite in OFFLOAD_SUITES
         command += (
-            ["--noconftest", "-p", "offload_plugin"] if is_offload else [f"--confcutdir={FOLDER}", "-p", "load_plugins"]
+            ["--noconftest", "-p", "offload_plugin"]
+            if is_offload
+            else [f"--confcutdir={FOLDER}", "-p", "load_plugins"]
         )
         begun = time.monotonic()
         with log.open("wb") as output:
@@ -222,7 +231,9 @@ def run_all(
             left = set(runs)
             while left:
                 # Not for ever: a Ctrl-C that another thread was given is seen by this one when it runs.
-                done, left = concurrent.futures.wait(left, timeout=0.5, return_when=concurrent.futures.FIRST_COMPLETED)
+                done, left = concurrent.futures.wait(
+                    left, timeout=0.5, return_when=concurrent.futures.FIRST_COMPLETED
+                )
                 for run in done:
                     level, suite = runs[run]
                     outcome = outcomes[level, suite] = run.result()
@@ -258,7 +269,9 @@ def run_again(
     settings: Mapping[str, Any],
     options: argparse.Namespace,
 ) -> list[str]:
-    """Runs again what differs in files with a clock: what passes each time at both has passed. Returns a line each."""
+    """Runs again what differs in files with a clock: what passes each time at both has passed. Returns
+    a line each.
+    """
     steady = []
     for level in levels[1:]:
         for suite, files in suites.items():
@@ -275,7 +288,9 @@ def run_again(
                 for outcome in (stock, one):
                     outcome.passed |= names
                     outcome.failed -= names
-                steady += [f"{level}, {name}: differed, and passed {AGAIN} times at both" for name in sorted(names)]
+                steady += [
+                    f"{level}, {name}: differed, and passed {AGAIN} times at both" for name in sorted(names)
+                ]
     return steady
 
 
@@ -321,7 +336,9 @@ def verdict(levels: Sequence[str], suites: Suites, outcomes: Outcomes) -> list[s
             changed = differences(expected(level, stock, one), one.passed)
             if changed:
                 lines = "\n".join("    " + line for line in changed)
-                problems.append(f"{level}, {suite}: - passes in stock only, + passes at this level only\n{lines}")
+                problems.append(
+                    f"{level}, {suite}: - passes in stock only, + passes at this level only\n{lines}"
+                )
         replaced = {name for suite in ran for name in outcomes[level, suite].replaced}
         if level == STOCK and replaced:
             problems.append(f"stock is not stock: kvpool has put itself at {', '.join(sorted(replaced))}")
@@ -361,14 +378,19 @@ def check(levels: list[str], options: argparse.Namespace, console: Console) -> t
     options.json.write_text(json.dumps(report, indent=1) + "\n", encoding="utf-8")
     for line in steady:
         console.print(line, markup=False, highlight=False, soft_wrap=True)
-    agreed = "" if problems or len(levels) == 1 else "; every level passes exactly the tests that stock passes"
+    agreed = (
+        "" if problems or len(levels) == 1 else "; every level passes exactly the tests that stock passes"
+    )
     return problems, f"; sets of tests in {options.json}{agreed}"
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     parser = common.arguments(__doc__)
     parser.add_argument(
-        "levels", nargs="*", default=[STOCK], help="stock, and values of KVPOOL_VLLM, or offload-* (default: stock)"
+        "levels",
+        nargs="*",
+        default=[STOCK],
+        help="stock, and values of KVPOOL_VLLM, or offload-* (default: stock)",
     )
     parser.add_argument(
         "--file",
@@ -386,7 +408,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     levels = [STOCK, *dict.fromkeys(level for level in options.levels if level != STOCK)]
     offload = {level.startswith(OFFLOAD) for level in levels[1:]}
     if len(offload) > 1:
-        parser.error(f"levels {', '.join(levels[1:])}: those of {OFFLOAD}* run other suites than the others do")
+        parser.error(
+            f"levels {', '.join(levels[1:])}: those of {OFFLOAD}* run other suites than the others do"
+        )
     return common.ended("vllm_conformance", lambda console: check(levels, options, console))
 
 

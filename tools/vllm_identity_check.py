@@ -75,7 +75,11 @@ def check(cases: int, options: argparse.Namespace) -> tuple[list[str], str]:
         second, stock = record["second"], record["stock"]
         same = "error" not in stock and second.get("tokens") == stock["tokens"]
         kv = "same" if record["hits"] else "other"
-        counts = [str(record["first"].get("writes", "")), str(second.get("loads", "")), "yes" if same else "no"]
+        counts = [
+            str(record["first"].get("writes", "")),
+            str(second.get("loads", "")),
+            "yes" if same else "no",
+        ]
         table.add_row(record["case"], record["base"], kv, *counts, f"{record['seconds']:.1f}")
     if len(records) < cases:
         problems.append(f"only {len(records)} of {cases} cases have run")
@@ -85,7 +89,9 @@ def check(cases: int, options: argparse.Namespace) -> tuple[list[str], str]:
 
 def main(argv: Sequence[str] | None = None) -> int:
     parser = common.arguments(__doc__)
-    parser.add_argument("--case", action="append", default=[], help="cases with this in their name; can be repeated")
+    parser.add_argument(
+        "--case", action="append", default=[], help="cases with this in their name; can be repeated"
+    )
     parser.add_argument("--timeout", type=float, default=3600.0, help="seconds for all cases (default: 3600)")
     options = parser.parse_args(argv)
     if options.timeout <= 0:

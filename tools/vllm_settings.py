@@ -141,7 +141,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False
     )
-    parser.add_argument("source", nargs="*", help="a version, and the folder of its package: 0.32.0=path/to/vllm")
+    parser.add_argument(
+        "source", nargs="*", help="a version, and the folder of its package: 0.32.0=path/to/vllm"
+    )
     parser.add_argument("--check", action="store_true", help="write nothing; say what the table lacks")
     options = parser.parse_args(argv)
     sources = {version: Path(path) for version, _, path in (one.partition("=") for one in options.source)}
@@ -165,7 +167,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 1 if problems else 0
     head, _, rest = page.partition(MARKS[0])
     tail = rest.partition(MARKS[1])[2]
-    PAGE.write_text(f"{head}{MARKS[0]}\n\n{table(settings, list(sources))}\n{MARKS[1]}{tail}", encoding="utf-8")
+    PAGE.write_text(
+        f"{head}{MARKS[0]}\n\n{table(settings, list(sources))}\n{MARKS[1]}{tail}", encoding="utf-8"
+    )
     return 0
 
 

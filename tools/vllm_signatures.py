@@ -5,10 +5,10 @@
     python tools/vllm_signatures.py --check SOURCE              # compare the table with the sources of a vLLM
     python tools/vllm_signatures.py --installed                 # compare it with the vLLM of this Python
 
-SOURCE is a folder with vLLM's sources: an unpacked source distribution, or an installed package's folder. Nothing of it
-is imported, so --record and --check also do for a vLLM that cannot be installed here. --installed imports, and compares
-as the plug-in does before it does anything. What is recorded is in tools/vllm/wanted.toml; the table is
-python/kvpool/data/vllm_signatures.json.
+SOURCE is a folder with vLLM's sources: an unpacked source distribution, or an installed package's
+folder. Nothing of it is imported, so --record and --check also do for a vLLM that cannot be installed
+here. --installed imports, and compares as the plug-in does before it does anything. What is recorded is
+in tools/vllm/wanted.toml; the table is python/kvpool/data/vllm_signatures.json.
 
 Exit code 0: done, or no difference. 1: differences, which are printed. 2: bad usage, or no vLLM there.
 """
@@ -44,7 +44,8 @@ class SourceError(Exception):
     """There is no vLLM, or not the whole of one; the message says what is missing."""
 
 
-# --- Reading sources --------------------------------------------------------------------------------------------------
+# --- Reading sources
+# --------------------------------------------------------------------------------------------------
 
 
 class Module:
@@ -83,7 +84,9 @@ class Module:
         return None
 
     def public_methods(self, owner: str) -> list[str]:
-        bodies = [one for node in self.lineage(owner) for one in node.body if isinstance(one, ast.FunctionDef)]
+        bodies = [
+            one for node in self.lineage(owner) for one in node.body if isinstance(one, ast.FunctionDef)
+        ]
         return sorted({one.name for one in bodies if not one.name.startswith("_")})
 
     def has_attribute(self, owner: str, name: str) -> bool:
@@ -170,7 +173,9 @@ def signature_of(arguments: ast.arguments) -> inspect.Signature:
     if arguments.vararg:
         parameters.append(inspect.Parameter(arguments.vararg.arg, kinds.VAR_POSITIONAL))
     for one, default in zip(arguments.kwonlyargs, arguments.kw_defaults, strict=True):
-        parameters.append(inspect.Parameter(one.arg, kinds.KEYWORD_ONLY, default=... if default else kinds.empty))
+        parameters.append(
+            inspect.Parameter(one.arg, kinds.KEYWORD_ONLY, default=... if default else kinds.empty)
+        )
     if arguments.kwarg:
         parameters.append(inspect.Parameter(arguments.kwarg.arg, kinds.VAR_KEYWORD))
     return inspect.Signature(parameters)
@@ -193,7 +198,9 @@ class Source:
                 found = re.search(pattern, path.read_text(encoding="utf-8"), re.MULTILINE)
                 if found:
                     return found[1]
-        raise SourceError(f"{self.package}: not the sources of a released vLLM: neither _version.py nor PKG-INFO")
+        raise SourceError(
+            f"{self.package}: not the sources of a released vLLM: neither _version.py nor PKG-INFO"
+        )
 
     def series(self) -> str:
         return ".".join(self.version().split(".")[:2])
@@ -221,7 +228,8 @@ class Source:
         return tables
 
 
-# --- Writing the table ------------------------------------------------------------------------------------------------
+# --- Writing the table
+# ------------------------------------------------------------------------------------------------
 
 
 def table_of(tables: dict[str, Recorded]) -> dict[str, dict[str, str | dict[str, str]]]:
@@ -230,7 +238,9 @@ def table_of(tables: dict[str, Recorded]) -> dict[str, dict[str, str | dict[str,
     for module in dict.fromkeys(module for one in tables.values() for module in one):
         newest_first = [one.get(module, {}) for one in reversed(tables.values())]
         for entry in dict.fromkeys(entry for one in newest_first for entry in one):
-            forms = {version: one[module][entry] for version, one in tables.items() if entry in one.get(module, {})}
+            forms = {
+                version: one[module][entry] for version, one in tables.items() if entry in one.get(module, {})
+            }
             same = len(forms) == len(tables) and len(set(forms.values())) == 1
             merged.setdefault(module, {})[entry] = next(iter(forms.values())) if same else forms
     return merged
@@ -244,7 +254,9 @@ def record(sources: Sequence[Source], target: Path) -> None:
         found[source.series()] = source
     found = dict(sorted(found.items(), key=lambda one: [int(part) for part in one[0].split(".")]))
     for module, names in ((module, names) for wanted in WANTED.values() for module, names in wanted.items()):
-        forms = {name: [source.module(module).form(name) for source in found.values()] for name in names.split()}
+        forms = {
+            name: [source.module(module).form(name) for source in found.values()] for name in names.split()
+        }
         for name, one in forms.items():
             if not any(form is not None for form in one):
                 raise SourceError(f"{module}.{name}: wanted, but in none of {', '.join(found)}")
@@ -257,11 +269,14 @@ def record(sources: Sequence[Source], target: Path) -> None:
     print(f"{target}: {text.count(chr(10))} lines, {', '.join(one.version() for one in found.values())}")
 
 
-# --- Comparing --------------------------------------------------------------------------------------------------------
+# --- Comparing
+# --------------------------------------------------------------------------------------------------------
 
 
 def lines_of(table: Mapping[str, Mapping[str, str]]) -> list[str]:
-    return sorted(f"{module}.{name}  {form}" for module, names in table.items() for name, form in names.items())
+    return sorted(
+        f"{module}.{name}  {form}" for module, names in table.items() for name, form in names.items()
+    )
 
 
 def of_series(table: signatures.Table, series: str) -> Recorded:
@@ -318,10 +333,18 @@ def main(argv: Sequence[str] | None = None) -> int:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False
     )
     what = parser.add_mutually_exclusive_group(required=True)
-    what.add_argument("--record", type=Path, nargs="+", metavar="SOURCE", help="write the table anew, of these vLLMs")
-    what.add_argument("--check", type=Path, metavar="SOURCE", help="compare the table with the sources of a vLLM")
-    what.add_argument("--installed", action="store_true", help="compare the table with the vLLM of this Python")
-    parser.add_argument("--table", type=Path, default=TABLE, help="with --record: where to (default: the package's)")
+    what.add_argument(
+        "--record", type=Path, nargs="+", metavar="SOURCE", help="write the table anew, of these vLLMs"
+    )
+    what.add_argument(
+        "--check", type=Path, metavar="SOURCE", help="compare the table with the sources of a vLLM"
+    )
+    what.add_argument(
+        "--installed", action="store_true", help="compare the table with the vLLM of this Python"
+    )
+    parser.add_argument(
+        "--table", type=Path, default=TABLE, help="with --record: where to (default: the package's)"
+    )
     options = parser.parse_args(argv)
     try:
         if options.record:

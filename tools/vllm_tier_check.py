@@ -4,10 +4,10 @@
     python tools/vllm_tier_check.py                 # a disk, and a folder that engines share
     python tools/vllm_tier_check.py --model full --prompts 200
 
-Needs the environment of tools/vllm_env.py. For each model three engines run the same prompts on the CPU, each a
-process of its own: one without offloading; one that offloads to an empty folder; and, after its end, one over the
-folder that it left. Exit code 0: all made the same tokens, and the last loaded what the one before had written. 1: a
-difference, or a run that broke. 2: bad usage. 130: Ctrl-C.
+Needs the environment of tools/vllm_env.py. For each model three engines run the same prompts on the
+CPU, each a process of its own: one without offloading; one that offloads to an empty folder; and, after
+its end, one over the folder that it left. Exit code 0: all made the same tokens, and the last loaded
+what the one before had written. 1: a difference, or a run that broke. 2: bad usage. 130: Ctrl-C.
 """
 
 from __future__ import annotations
@@ -37,7 +37,12 @@ PLACES: Final = ("disk", "folder")
 
 
 def run(
-    name: str, model: str, place: str | None, scratch: Path, settings: dict[str, Any], options: argparse.Namespace
+    name: str,
+    model: str,
+    place: str | None,
+    scratch: Path,
+    settings: dict[str, Any],
+    options: argparse.Namespace,
 ) -> dict[str, Any]:
     """Runs one engine, and returns what it did."""
     result = scratch / f"{name}.json"
@@ -48,12 +53,16 @@ def run(
         command += ["--folder", str(scratch / "kv")]
     elif place:
         command += ["--url", f"folder://{scratch / 'kv'}"]
-    problem, log = common.run_child(command, child_environment(Engine(STOCK, STOCK), settings), options.timeout)
+    problem, log = common.run_child(
+        command, child_environment(Engine(STOCK, STOCK), settings), options.timeout
+    )
     found: dict[str, Any] = common.read_result(result, problem, log, f"{model}, {name}: ")
     return found
 
 
-def check(model: str, place: str, settings: dict[str, Any], options: argparse.Namespace, table: Table) -> list[str]:
+def check(
+    model: str, place: str, settings: dict[str, Any], options: argparse.Namespace, table: Table
+) -> list[str]:
     """Runs the three engines. Returns what is wrong."""
     with tempfile.TemporaryDirectory(prefix="kvpool-tier-check-") as folder:
         scratch = Path(folder)
@@ -70,7 +79,9 @@ def check(model: str, place: str, settings: dict[str, Any], options: argparse.Na
         counted = [f"{store.get(field, 0):,}" for field in ("writes", "loads", "misses", "damaged")]
         tokens, cached = sum(map(len, found["tokens"])), found["cached"]
         seconds = f"{found['seconds']:.1f}"
-        table.add_row(model, place, name, f"{tokens:,}", "yes" if same else "no", f"{cached:,}", *counted, seconds)
+        table.add_row(
+            model, place, name, f"{tokens:,}", "yes" if same else "no", f"{cached:,}", *counted, seconds
+        )
         if not same:
             problems.append(f"{model}, {place}, {name}: other tokens than without offloading")
         if store.get("damaged", 0) or store.get("failed", 0):
@@ -86,7 +97,19 @@ def check(model: str, place: str, settings: dict[str, Any], options: argparse.Na
 
 
 def check_all(models: Sequence[str], options: argparse.Namespace) -> tuple[list[str], str]:
-    heads = ("model", "tier", "engine", "tokens", "same", "cached", "writes", "loads", "misses", "damaged", "s")
+    heads = (
+        "model",
+        "tier",
+        "engine",
+        "tokens",
+        "same",
+        "cached",
+        "writes",
+        "loads",
+        "misses",
+        "damaged",
+        "s",
+    )
     table = Table(*heads, title="vLLM over kvpool's tier, and restarted over what it left")
     settings, problems = common.read_settings(options.venv.absolute()), []
     for model in models:
@@ -99,10 +122,16 @@ def check_all(models: Sequence[str], options: argparse.Namespace) -> tuple[list[
 def main(argv: Sequence[str] | None = None) -> int:
     parser = common.engine_arguments(__doc__, prompts=80)
     models = [model for model in MODELS if model != "states"]
-    parser.add_argument("--model", action="append", choices=models, help="this one; can be repeated (default: all)")
-    parser.add_argument("--place", action="append", choices=PLACES, help="of the tier; can be repeated (default: all)")
+    parser.add_argument(
+        "--model", action="append", choices=models, help="this one; can be repeated (default: all)"
+    )
+    parser.add_argument(
+        "--place", action="append", choices=PLACES, help="of the tier; can be repeated (default: all)"
+    )
     options = common.parse_engine(parser, argv)
-    return common.ended("vllm_tier_check", lambda _: check_all(list(dict.fromkeys(options.model or models)), options))
+    return common.ended(
+        "vllm_tier_check", lambda _: check_all(list(dict.fromkeys(options.model or models)), options)
+    )
 
 
 if __name__ == "__main__":

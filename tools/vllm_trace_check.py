@@ -1,13 +1,14 @@
 #!/usr/bin/env python3
-"""Checks that a server's own traffic becomes a trace and a size: `vllm serve` on the CPU, recorded from its KV events.
+"""Checks that a server's own traffic becomes a trace and a size: `vllm serve` on the CPU, recorded from
+its KV events.
 
     python tools/vllm_trace_check.py
 
-Needs the environment of tools/vllm_env.py and, beside it, `kvpool` with `kvpool[cli,events,metrics]`. The server has a
-made-up model of two layers. Clients send completions: prompts that begin alike and prompts that repeat, which events
-do not show. Runs the four commands of docs/traces.md: `vllm serve`, `kvpool trace record`, `kvpool trace stats`,
-`kvpool size`. Exit code 0: the trace has the blocks of the prompts, and the recorder states which share of the
-requests it has. 1: it does not. 130: Ctrl-C.
+Needs the environment of tools/vllm_env.py and, beside it, `kvpool` with `kvpool[cli,events,metrics]`.
+The server has a made-up model of two layers. Clients send completions: prompts that begin alike and
+prompts that repeat, which events do not show. Runs the four commands of docs/traces.md: `vllm serve`,
+`kvpool trace record`, `kvpool trace stats`, `kvpool size`. Exit code 0: the trace has the blocks of the
+prompts, and the recorder states which share of the requests it has. 1: it does not. 130: Ctrl-C.
 """
 
 from __future__ import annotations
@@ -105,7 +106,13 @@ def prompts() -> list[tuple[list[int], bool]]:
 
 
 def ask(url: str, prompt: list[int], full: bool) -> None:
-    body: dict[str, Any] = {"model": "tiny", "prompt": prompt, "max_tokens": 2, "temperature": 0, "ignore_eos": True}
+    body: dict[str, Any] = {
+        "model": "tiny",
+        "prompt": prompt,
+        "max_tokens": 2,
+        "temperature": 0,
+        "ignore_eos": True,
+    }
     if full:
         body["vllm_xargs"] = {"kv_cache_report_mode": "full"}
     data = json.dumps(body).encode()
@@ -124,15 +131,28 @@ def check(options: argparse.Namespace) -> list[str]:
         events = f"ipc://{folder}/events"  # vLLM binds TCP on all interfaces only
         model, trace, log = folder / "tiny", folder / "day.jsonl", folder / "vllm.log"
         model.mkdir()
-        subprocess.run([python, "-c", MAKE_MODEL, str(model)], check=True, cwd=ROOT, env=environment(settings))
+        subprocess.run(
+            [python, "-c", MAKE_MODEL, str(model)], check=True, cwd=ROOT, env=environment(settings)
+        )
         publish = {"enable_kv_cache_events": True, "publisher": "zmq", "endpoint": events}
         serve = [str(Path(python).with_name("vllm")), "serve", str(model), "--served-model-name", "tiny"]
-        serve += ["--host", "127.0.0.1", "--port", str(port), "--max-model-len", "384", "--block-size", str(BLOCK)]
+        serve += [
+            "--host",
+            "127.0.0.1",
+            "--port",
+            str(port),
+            "--max-model-len",
+            "384",
+            "--block-size",
+            str(BLOCK),
+        ]
         serve += ["--dtype", "float32", "--enforce-eager", "--kv-events-config", json.dumps(publish)]
         output = stack.enter_context(log.open("wb"))
         server = stack.enter_context(
             ended(
-                subprocess.Popen(serve, stdout=output, stderr=output, env=environment(settings), start_new_session=True)
+                subprocess.Popen(
+                    serve, stdout=output, stderr=output, env=environment(settings), start_new_session=True
+                )
             )
         )
         try:
@@ -199,7 +219,9 @@ def judged(recorded: dict[str, Any], trace: Path, kvpool: list[str], asked: int)
 def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n", 1)[0])
     parser.add_argument("--venv", type=Path, default=ROOT / ".venv-vllm", help="environment with vLLM")
-    parser.add_argument("--timeout", type=float, default=600, help="seconds that the server may take to start")
+    parser.add_argument(
+        "--timeout", type=float, default=600, help="seconds that the server may take to start"
+    )
     options = parser.parse_args(arguments)
     beside = Path(sys.executable).with_name("kvpool")
     options.kvpool = [str(beside)] if beside.exists() else [sys.executable, "-m", "kvpool"]

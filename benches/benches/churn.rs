@@ -1,8 +1,10 @@
-//! How long single calls take at worst: 512 blocks at a time, new content into a full pool of 917,505 blocks, whose index has been
-//! as full as it gets from the start. Prints mean, median, 99th percentile and the worst of each call, in microseconds.
+//! How long single calls take at worst: 512 blocks at a time, new content into a full pool of 917,505
+//! blocks, whose index has been as full as it gets from the start. Prints mean, median, 99th percentile
+//! and the worst of each call, in microseconds.
 //!
-//! The same calls are made in several runs. Each call counts with its best time: what is long in every run is the pool's, what
-//! is long in one was another process that had the core. The last column is the worst of all runs, whoever caused it.
+//! The same calls are made in several runs. Each call counts with its best time: what is long in every
+//! run is the pool's, what is long in one was another process that had the core. The last column is the
+//! worst of all runs, whoever caused it.
 #![expect(clippy::unwrap_used, clippy::print_stdout, reason = "a report, not a library")]
 
 use std::time::Instant;

@@ -1,9 +1,9 @@
-//! What KV events cost: a step's part, the pool's per-block operations with a feed beside them; and the publisher's, which makes bytes
-//! of it in a thread of its own.
+//! What KV events cost: a step's part, the pool's per-block operations with a feed beside them; and the
+//! publisher's, which makes bytes of it in a thread of its own.
 //!
-//! Guards: events on, a stored block costs a step at most 25 ns more (`store_fed` less `store`), and an evicted one as little
-//! (`churn_fed` less `churn`). `publish` is a whole turn of the publisher per stored and removed block: what it holds, what changed,
-//! bytes; `encode` of that the bytes.
+//! Guards: events on, a stored block costs a step at most 25 ns more (`store_fed` less `store`), and an
+//! evicted one as little (`churn_fed` less `churn`). `publish` is a whole turn of the publisher per
+//! stored and removed block: what it holds, what changed, bytes; `encode` of that the bytes.
 #![expect(clippy::unwrap_used, reason = "a bench stops at the first error")]
 
 use std::hint::black_box;

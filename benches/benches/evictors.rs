@@ -1,8 +1,10 @@
-//! The policies, per block, over pool sizes: a hit and its release; an eviction and everything that follows it.
+//! The policies, per block, over pool sizes: a hit and its release; an eviction and everything that
+//! follows it.
 //!
-//! Guards: "flat from 64 k to 4 M blocks" for every policy, but for those that say O(log n). Each figure is for a request of
-//! 512 blocks in a full pool; chains change from one iteration to the next and cover the whole pool, so a large pool pays
-//! its cache misses. `lru` is both: as a pool has it, and behind `Closed` with retention (`+r`, as all others have it too).
+//! Guards: "flat from 64 k to 4 M blocks" for every policy, but for those that say O(log n). Each
+//! figure is for a request of 512 blocks in a full pool; chains change from one iteration to the next
+//! and cover the whole pool, so a large pool pays its cache misses. `lru` is both: as a pool has it,
+//! and behind `Closed` with retention (`+r`, as all others have it too).
 #![expect(clippy::unwrap_used, reason = "a bench stops at the first error")]
 
 use std::hint::black_box;
@@ -62,8 +64,8 @@ fn per_block(criterion: &mut Criterion) {
                 let state = state.get_or_insert_with(full);
                 bencher.iter_custom(|n| time(n, state, State::hit_and_release, |_| Ok(())).unwrap());
             });
-            // New content into a full pool: every block evicts another. The chain is made, and its blocks are released,
-            // outside of what is timed.
+            // New content into a full pool: every block evicts another. The chain is made, and its
+            // blocks are released, outside of what is timed.
             group.bench_function(BenchmarkId::new("evict", size), |bencher| {
                 let state = state.get_or_insert_with(full);
                 bencher.iter_custom(|n| {

@@ -1,7 +1,8 @@
-//! Hybrid models: lookups of a 32k prompt of which all is cached, and the life of requests in a manager, with one group and with more.
+//! Hybrid models: lookups of a 32k prompt of which all is cached, and the life of requests in a
+//! manager, with one group and with more.
 //!
-//! Guards: a lookup of six groups costs at most three times as much as of one; admission, commit and release at most 1.5 times as much
-//! per block and group.
+//! Guards: a lookup of six groups costs at most three times as much as of one; admission, commit and
+//! release at most 1.5 times as much per block and group.
 #![expect(clippy::unwrap_used, reason = "a bench stops at the first error")]
 
 use std::hint::black_box;
@@ -82,8 +83,8 @@ fn lookup(criterion: &mut Criterion) {
     bench.finish();
 }
 
-/// Cold prompts of 2,048 tokens, one after the other, in a pool for 33 of them, whatever a group keeps: each evicts as many blocks as it
-/// takes.
+/// Cold prompts of 2,048 tokens, one after the other, in a pool for 33 of them, whatever a group keeps:
+/// each evicts as many blocks as it takes.
 fn life(criterion: &mut Criterion) {
     const PROMPT: usize = 128 * BLOCK;
     const PROMPTS: usize = 256;

@@ -1,11 +1,14 @@
-//! What a journal costs: a trace through managers without one, with a ring, and with a file; then the file replayed.
+//! What a journal costs: a trace through managers without one, with a ring, and with a file; then the
+//! file replayed.
 //!
 //! Guards the claims of docs/journal.md: what recording takes, bytes per operation, bit-exact replay.
 //!
-//! `cargo bench -p kvpool-benches --bench journal -- TRACE [MAX_RUNNING [WAY]]`; without a trace one is made up. Few running
-//! requests make many small steps. WAY, the beginning of a name, runs that way alone, for a profiler. All ways run side by side in one thread, a few requests each in turn, so that they see the same
-//! machine; the time is that of the thread, as the kernel counts it. Hashing happens in threads of its own: what is not the
-//! thread's of the time of the process is theirs, the same for every way.
+//! `cargo bench -p kvpool-benches --bench journal -- TRACE [MAX_RUNNING
+//! [WAY]]`; without a trace one is made up. Few running requests make many small steps. WAY, the
+//! beginning of a name, runs that way alone, for a profiler. All ways run side by side in one thread, a
+//! few requests each in turn, so that they see the same machine; the time is that of the thread, as the
+//! kernel counts it. Hashing happens in threads of its own: what is not the thread's of the time of the
+//! process is theirs, the same for every way.
 #![expect(clippy::print_stdout, reason = "a report, not a library")]
 
 use std::error::Error;

@@ -12,7 +12,8 @@ fn manager(num_blocks: usize) -> CacheManager {
     CacheManager::new(ManagerConfig { num_blocks, ..ManagerConfig::default() }).unwrap()
 }
 
-/// One step: every request commits what it has and gets a token. Every 16th step crosses a block boundary and hashes.
+/// One step: every request commits what it has and gets a token. Every 16th step crosses a block
+/// boundary and hashes.
 fn decode(criterion: &mut Criterion) {
     let mut group = criterion.benchmark_group("decode_append");
     for batch in [1usize, 256, 1024] {
@@ -23,7 +24,8 @@ fn decode(criterion: &mut Criterion) {
             let ids: Vec<_> = names.iter().map(|name| RequestRef::Str(name)).collect();
             let admit = |manager: &mut CacheManager| {
                 for (i, name) in names.iter().enumerate() {
-                    // Lengths differ, so that boundaries are crossed by a sixteenth of the batch in each step.
+                    // Lengths differ, so that boundaries are crossed by a sixteenth of the batch in
+                    // each step.
                     let prompt: Vec<u32> = (0..512 + i as u32 % 16).map(|t| t + 1000 * i as u32).collect();
                     let cursor = manager.prepare(&prompt, ExtraKeys::default()).unwrap();
                     manager.admit(name.as_str(), cursor).unwrap();
@@ -77,7 +79,8 @@ fn cold_prompt(criterion: &mut Criterion) {
     group.finish();
 }
 
-/// A fork, a token in a copy of the shared tail, and the end of the fork: linear in the blocks of the request.
+/// A fork, a token in a copy of the shared tail, and the end of the fork: linear in the blocks of the
+/// request.
 fn fork(criterion: &mut Criterion) {
     let mut group = criterion.benchmark_group("fork_append_release");
     for blocks in [2048usize, 1_000_000] {

@@ -1,4 +1,5 @@
-//! Bytes per block of a pool, with whichever policy, and of vLLM's face of one, everything included: what the allocator handed out for it.
+//! Bytes per block of a pool, with whichever policy, and of vLLM's face of one, everything included:
+//! what the allocator handed out for it.
 #![expect(clippy::unwrap_used, clippy::print_stdout, reason = "a report, not a library")]
 
 use std::alloc::System;

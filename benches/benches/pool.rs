@@ -1,7 +1,7 @@
 //! The pool, per block: cold allocate + register, hit, release, allocation under eviction; over pool sizes.
 //!
-//! Guards: "cost never depends on pool size". Each figure is for a request of 512 blocks; chains change from one
-//! iteration to the next and cover the whole pool, so a large pool pays its cache misses.
+//! Guards: "cost never depends on pool size". Each figure is for a request of 512 blocks; chains change
+//! from one iteration to the next and cover the whole pool, so a large pool pays its cache misses.
 #![expect(clippy::unwrap_used, reason = "a bench stops at the first error")]
 
 use std::hint::black_box;
@@ -61,7 +61,8 @@ fn per_block(criterion: &mut Criterion) {
                 time(n, &mut state, hit, |s| s.pool.release_table(&s.table)).unwrap()
             });
         });
-        // The same with an advisor: 2,048 sampled blocks stand for the pool, so most references are not sampled.
+        // The same with an advisor: 2,048 sampled blocks stand for the pool, so most references are not
+        // sampled.
         let mut advised = State::of(advised(size).unwrap());
         group.bench_function(BenchmarkId::new("hit_advised", size), |bencher| {
             bencher.iter_custom(|n| {

@@ -1,7 +1,8 @@
 //! A warm restart of a pool of 2^20 blocks: its image, its file, and a pool made of it.
 //!
-//! Guards: a million blocks are restored, file and headers of slots read, in less than a second; the image, which is taken while the pool
-//! waits, in a fifth of one. All but the save, which waits for a disk, are in time that the thread has run.
+//! Guards: a million blocks are restored, file and headers of slots read, in less than a second; the
+//! image, which is taken while the pool waits, in a fifth of one. All but the save, which waits for a
+//! disk, are in time that the thread has run.
 #![expect(clippy::unwrap_used, reason = "a bench stops at the first error")]
 
 use std::hint::black_box;

@@ -1,4 +1,5 @@
-//! vLLM's face beside the core's own pool, in one run: hit, release, cold storing and storing under eviction, per block.
+//! vLLM's face beside the core's own pool, in one run: hit, release, cold storing and storing under
+//! eviction, per block.
 //!
 //! Guards: "a face adds words, not costs": at most a third more than what the core does for the same request.
 #![expect(clippy::unwrap_used, reason = "a bench stops at the first error")]

@@ -1,11 +1,13 @@
-"""What a journal costs on the clock of ``kvpool.traces.Replay``: a trace with and without one, every way in turn.
+"""What a journal costs on the clock of ``kvpool.traces.Replay``: a trace with and without one, every
+way in turn.
 
     python benches/python/journal_clock.py TRACE [--rounds 11] [--running 4] [--json]
 
-Few running requests make many small steps, which cost a journal most. Prompts are hashed ahead in other threads, so
-with a core to spare the clock shows the thread of the manager; the processor time is that of all threads. "No journal"
-is there twice: how far apart two equal ways are is what can be told apart. A round takes all ways, in another order
-each time; the fastest round is the one that a busy machine disturbed least.
+Few running requests make many small steps, which cost a journal most. Prompts are hashed ahead in other
+threads, so with a core to spare the clock shows the thread of the manager; the processor time is that
+of all threads. "No journal" is there twice: how far apart two equal ways are is what can be told apart.
+A round takes all ways, in another order each time; the fastest round is the one that a busy machine
+disturbed least.
 """
 
 from __future__ import annotations
@@ -33,7 +35,9 @@ RING = 1 << 23
 PLAIN = "no journal"
 
 
-def run(trace: kvpool.traces.Trace, running: int, journal: kvpool.journal.Journal | None) -> tuple[float, float]:
+def run(
+    trace: kvpool.traces.Trace, running: int, journal: kvpool.journal.Journal | None
+) -> tuple[float, float]:
     """Seconds on the clock, and of processor time."""
     clock, processor = time.perf_counter(), time.process_time()
     replay = kvpool.traces.Replay(trace, mode="engine", max_running=running, journal=journal)
@@ -48,7 +52,9 @@ def run(trace: kvpool.traces.Trace, running: int, journal: kvpool.journal.Journa
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("trace", type=Path, help="a trace that `kvpool replay` reads")
     parser.add_argument("--rounds", type=int, default=11, help="how often each way runs (11)")
     parser.add_argument("--running", type=int, default=4, help="requests that run at once, at most (4)")

@@ -1,11 +1,14 @@
-"""What readers add to a scheduler's steps: how long each call holds a manager, and steps with readers beside them.
+"""What readers add to a scheduler's steps: how long each call holds a manager, and steps with readers
+beside them.
 
-``python benches/python/readers.py [--blocks 65536 1048576] [--steps 2000]`` prints the tables of docs/threads.md.
+``python benches/python/readers.py [--blocks 65536 1048576] [--steps 2000]`` prints the tables of
+docs/threads.md.
 
-Alone: processor time of every reading call of a manager of each size, with nobody beside it. The lock is held for less.
-Together: one thread runs steps (a token for each of 256 requests, and every 16th step a prompt of 32k tokens comes and
-another goes), a second one calls one reader without a pause. Two Python threads also wait for each other's turn in the
-interpreter, whatever they do: the row `control` is a second thread that never touches the manager.
+Alone: processor time of every reading call of a manager of each size, with nobody beside it. The lock
+is held for less. Together: one thread runs steps (a token for each of 256 requests, and every 16th step
+a prompt of 32k tokens comes and another goes), a second one calls one reader without a pause. Two
+Python threads also wait for each other's turn in the interpreter, whatever they do: the row `control`
+is a second thread that never touches the manager.
 """
 
 from __future__ import annotations
@@ -111,7 +114,9 @@ def readers(steps: Steps) -> dict[str, Callable[[], object]]:
 
 def alone(blocks: int) -> None:
     steps = Steps(blocks)
-    print(f"\nalone, {blocks} blocks, us{'min':>19}{'p50':>12}{'p99':>12}{'p99.9':>12}{'max':>12}{'calls':>10}")
+    print(
+        f"\nalone, {blocks} blocks, us{'min':>19}{'p50':>12}{'p99':>12}{'p99.9':>12}{'max':>12}{'calls':>10}"
+    )
     print(row("append, 256 requests", [worked(steps.append) for _ in range(1000)]))
     print(row("admit + release, 2048 blocks", [worked(steps.turn_over) for _ in range(100)]))
     steps.restart()

@@ -22,7 +22,9 @@ PROMPT = 32_768
 
 
 def running(ids: list[Any]) -> kvpool.CacheManager:
-    """A manager with requests of slightly different lengths, so that each step crosses some block boundaries."""
+    """A manager with requests of slightly different lengths, so that each step crosses some block
+    boundaries.
+    """
     manager = kvpool.CacheManager(num_blocks=1 << 18)
     for number, request in enumerate(ids):
         manager.admit(request, np.arange(512 + number % 16, dtype=np.int32) + 1000 * number)
@@ -42,7 +44,9 @@ def test_decode_append_256(benchmark: BenchmarkFixture, ids: str, commit: bool) 
 
 @pytest.mark.parametrize("algorithm", ["sha256", "blake3", "vllm-sha256"])
 def test_prompt_32k_cold(benchmark: BenchmarkFixture, algorithm: HashAlgorithm) -> None:
-    """Hash, look up, allocate, register: tokens never seen, in an empty pool whose memory has been touched before."""
+    """Hash, look up, allocate, register: tokens never seen, in an empty pool whose memory has been
+    touched before.
+    """
     manager = kvpool.CacheManager(num_blocks=1 << 16, algorithm=algorithm)
     for number in range(31):
         manager.admit(number, np.arange(PROMPT, dtype=np.int32) + (number << 15))
@@ -81,7 +85,9 @@ def test_prompt_32k_cached(benchmark: BenchmarkFixture, algorithm: HashAlgorithm
 
 
 def test_prompt_32k_cached_prepared(benchmark: BenchmarkFixture) -> None:
-    """The part of an admission that needs the scheduler: the prompt was hashed before, on another thread perhaps."""
+    """The part of an admission that needs the scheduler: the prompt was hashed before, on another
+    thread perhaps.
+    """
     manager = kvpool.CacheManager(num_blocks=1 << 16)
     prompt = manager.prepare(np.arange(PROMPT, dtype=np.int32))
     manager.admit("first", prompt)

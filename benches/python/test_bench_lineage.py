@@ -1,11 +1,11 @@
 """The face of vLLM v0, per block: the same work as the ancestor's published costs.
 
-The decode append of a block table runs beside the ancestor's own where that is importable: vLLM 0.8.5 or another
-version that still has ``vllm.core``. Compare the medians of one run.
+The decode append of a block table runs beside the ancestor's own where that is importable: vLLM 0.8.5
+or another version that still has ``vllm.core``. Compare the medians of one run.
 
-20,000 blocks of 16 tokens, 512 at a time. The original, in ns per block: cold allocate with hash 10,384, hit of blocks
-in use 3,435, hit of freed blocks 4,137, free 2,605, cold under eviction 14,775; in ns per call: decode append 4,114,
-get_physical_block_id 282,000.
+20,000 blocks of 16 tokens, 512 at a time. The original, in ns per block: cold allocate with hash
+10,384, hit of blocks in use 3,435, hit of freed blocks 4,137, free 2,605, cold under eviction 14,775;
+in ns per call: decode append 4,114, get_physical_block_id 282,000.
 """
 
 from __future__ import annotations
@@ -49,7 +49,9 @@ def test_v0_allocate_cold_512(benchmark: BenchmarkFixture) -> None:
         held.clear()
         return (chunks(),), {}
 
-    benchmark.pedantic(lambda c: held.extend(allocator.allocate_immutable_blocks(None, c)), setup=fresh, rounds=50)
+    benchmark.pedantic(
+        lambda c: held.extend(allocator.allocate_immutable_blocks(None, c)), setup=fresh, rounds=50
+    )
 
 
 def test_v0_allocate_evicting_512(benchmark: BenchmarkFixture) -> None:
@@ -64,7 +66,9 @@ def test_v0_allocate_evicting_512(benchmark: BenchmarkFixture) -> None:
         held.clear()
         return (chunks(),), {}
 
-    benchmark.pedantic(lambda c: held.extend(allocator.allocate_immutable_blocks(None, c)), setup=fresh, rounds=50)
+    benchmark.pedantic(
+        lambda c: held.extend(allocator.allocate_immutable_blocks(None, c)), setup=fresh, rounds=50
+    )
 
 
 def hits(benchmark: BenchmarkFixture, in_use: bool) -> None:
@@ -83,7 +87,9 @@ def hits(benchmark: BenchmarkFixture, in_use: bool) -> None:
         held.clear()
         return (), {}
 
-    benchmark.pedantic(lambda: held.extend(allocator.allocate_immutable_blocks(None, prompt)), setup=again, rounds=50)
+    benchmark.pedantic(
+        lambda: held.extend(allocator.allocate_immutable_blocks(None, prompt)), setup=again, rounds=50
+    )
 
 
 def test_v0_hit_in_use_512(benchmark: BenchmarkFixture) -> None:

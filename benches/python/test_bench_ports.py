@@ -1,8 +1,10 @@
-"""Schedulers' steps at 256 requests, and the ports of examples/ports beside the plain Python managers of their shapes.
+"""Schedulers' steps at 256 requests, and the ports of examples/ports beside the plain Python managers
+of their shapes.
 
-A step is one call for the batch; what a request costs once (admission, end, fork) is extra and said in each docstring.
-Budgets: a step with drafts 40 us; of a 32,768-token prompt: free 0.1 ms, cold allocate 0.15 ms, match 1 ms, its hash
-included. Each benchmark has p50 and p99 in its ``extra_info``; ``make bench-report`` writes both.
+A step is one call for the batch; what a request costs once (admission, end, fork) is extra and said in
+each docstring. Budgets: a step with drafts 40 us; of a 32,768-token prompt: free 0.1 ms, cold allocate
+0.15 ms, match 1 ms, its hash included. Each benchmark has p50 and p99 in its ``extra_info``; ``make
+bench-report`` writes both.
 """
 
 from __future__ import annotations
@@ -38,14 +40,18 @@ RANDOM = np.random.default_rng(7)
 FRESH = itertools.count(1)
 
 
-def measure(benchmark: BenchmarkFixture, step: Callable[..., Any], setup: Any = None, rounds: int = ROUNDS) -> None:
+def measure(
+    benchmark: BenchmarkFixture, step: Callable[..., Any], setup: Any = None, rounds: int = ROUNDS
+) -> None:
     """Runs it, and notes p50 and p99 in microseconds."""
     benchmark.pedantic(step, setup=setup, rounds=rounds, warmup_rounds=max(rounds // 10, 1))
     if benchmark.stats is None:  # with --benchmark-disable
         return
     times = sorted(benchmark.stats.stats.data)
     for share in (50, 99):
-        benchmark.extra_info[f"p{share}_us"] = round(1e6 * times[min(len(times) - 1, len(times) * share // 100)], 2)
+        benchmark.extra_info[f"p{share}_us"] = round(
+            1e6 * times[min(len(times) - 1, len(times) * share // 100)], 2
+        )
 
 
 def prompt(tokens: int) -> np.ndarray[Any, np.dtype[np.int32]]:
@@ -54,7 +60,9 @@ def prompt(tokens: int) -> np.ndarray[Any, np.dtype[np.int32]]:
 
 
 def decoding(requests: int = BATCH, first: int = 0) -> kvpool.CacheManager:
-    """A manager with requests of slightly different lengths, so that each step crosses some block boundaries."""
+    """A manager with requests of slightly different lengths, so that each step crosses some block
+    boundaries.
+    """
     manager = kvpool.CacheManager(1 << 18)
     for number in range(requests):
         manager.admit(first + number, prompt(512 + number % SIZE))
@@ -70,7 +78,8 @@ def changes() -> np.ndarray[Any, np.dtype[np.int32]]:
     return np.zeros((3, 20_000), dtype=np.int32)
 
 
-# ----------------------------------------------------------------------------------------------- a scheduler's own step
+# ----------------------------------------------------------------------------------------------- a
+# scheduler's own step
 
 
 @pytest.mark.benchmark(group="step: decode")
@@ -139,7 +148,9 @@ def accepted() -> tuple[tuple[Any, Any], dict[str, Any]]:
 
 @pytest.mark.benchmark(group="step: drafts")
 def test_step_drafts_256(benchmark: BenchmarkFixture) -> None:
-    """Three drafts, of which some are rejected: slots behind the last token, which the next step writes again."""
+    """Three drafts, of which some are rejected: slots behind the last token, which the next step writes
+    again.
+    """
     manager, out = decoding(), changes()
 
     def step(tokens: Any, offsets: Any) -> None:
@@ -186,7 +197,9 @@ def test_step_drafts_256_plain(benchmark: BenchmarkFixture) -> None:
 
 @pytest.mark.benchmark(group="step: in flight")
 def test_step_in_flight_256(benchmark: BenchmarkFixture) -> None:
-    """Two steps run while the third is planned, and a step ends. A request ends, fenced, and one comes, in between."""
+    """Two steps run while the third is planned, and a step ends. A request ends, fenced, and one comes,
+    in between.
+    """
     manager, out, ids = decoding(), changes(), IDS.copy()
     steps, keys = itertools.count(), itertools.count(BATCH)
 
@@ -207,7 +220,9 @@ def test_step_in_flight_256(benchmark: BenchmarkFixture) -> None:
 
 @pytest.mark.benchmark(group="step: external")
 def test_step_external_256(benchmark: BenchmarkFixture) -> None:
-    """The decode side of P/D: a request of 2,048 tokens is admitted, one has arrived with a hole, one ends; 4 calls."""
+    """The decode side of P/D: a request of 2,048 tokens is admitted, one has arrived with a hole, one
+    ends; 4 calls.
+    """
     manager, out, ids = decoding(), changes(), IDS.copy()
     keys, rows, loading = itertools.count(BATCH), itertools.cycle(range(BATCH)), deque[int]()
 
@@ -230,7 +245,9 @@ def test_step_external_256(benchmark: BenchmarkFixture) -> None:
 
 @pytest.mark.benchmark(group="step: beams")
 def test_step_beams_256(benchmark: BenchmarkFixture) -> None:
-    """32 searches of 8 beams; in each step two beams of each end and two fork: 4 calls for 64 forks, 64 releases."""
+    """32 searches of 8 beams; in each step two beams of each end and two fork: 4 calls for 64 forks, 64
+    releases.
+    """
     manager = kvpool.CacheManager(1 << 18)
     searches = [[search * 1_000_000 + beam for beam in range(8)] for search in range(32)]
     for beams in searches:
@@ -257,7 +274,8 @@ def test_step_beams_256(benchmark: BenchmarkFixture) -> None:
 @pytest.mark.benchmark(group="step: index only")
 @pytest.mark.parametrize("kind", [PlainRadixCache, IndexOnly])
 def test_step_index_only_256(benchmark: BenchmarkFixture, kind: type[Any]) -> None:
-    """Of 256 requests over the engine's own ids one ends and one of 2,048 tokens comes, half cached; with its hash.
+    """Of 256 requests over the engine's own ids one ends and one of 2,048 tokens comes, half cached;
+    with its hash.
 
     A step in which none ends and none comes has no call: the engine takes ids from its own allocator.
     """
@@ -286,7 +304,8 @@ def test_step_index_only_256(benchmark: BenchmarkFixture, kind: type[Any]) -> No
     measure(benchmark, step, setup=another, rounds=ROUNDS // 4)
 
 
-# ------------------------------------------------------------------------------------------------------------ the ports
+# ------------------------------------------------------------------------------------------------------------
+# the ports
 
 TRIES = pytest.mark.parametrize("kind", [PlainIdsAndTrie, IdsAndTrie])
 POOL = 1 << 14

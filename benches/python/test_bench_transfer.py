@@ -1,8 +1,9 @@
-"""Copies by the processor, beside torch indexing and a plain loop of memcpy; and what a call costs before it copies.
+"""Copies by the processor, beside torch indexing and a plain loop of memcpy; and what a call costs
+before it copies.
 
-64 MiB move from blocks in a row to blocks in any order, the same bytes in every way, so no way can merge neighbours.
-GB/s of the median is in ``extra_info``. Targets: 3 times ``index_copy_`` at 32 KiB, within 20 % of the plain loop on
-one thread, 5 us for a call by handle.
+64 MiB move from blocks in a row to blocks in any order, the same bytes in every way, so no way can
+merge neighbours. GB/s of the median is in ``extra_info``. Targets: 3 times ``index_copy_`` at 32 KiB,
+within 20 % of the plain loop on one thread, 5 us for a call by handle.
 """
 
 from __future__ import annotations
@@ -82,7 +83,12 @@ WAYS: dict[str, Callable[[Copy, int], Callable[[], Any]]] = {
     "one memmove": lambda copy, _: copy.memmove(),
 }
 #: What has only one thread is measured once.
-CASES = [(way, threads) for way in WAYS for threads in (1, 2) if threads == 1 or way.startswith(("kvpool", "index"))]
+CASES = [
+    (way, threads)
+    for way in WAYS
+    for threads in (1, 2)
+    if threads == 1 or way.startswith(("kvpool", "index"))
+]
 
 
 @pytest.fixture(scope="module", params=PIECES)
@@ -104,7 +110,9 @@ def test_copy_64_mib(benchmark: BenchmarkFixture, copy: Copy, way: str, threads:
     run = WAYS[way](copy, threads)
     copy.dst.zero_()
     run()
-    assert torch.equal(copy.dst, copy.src) if way == "one memmove" else torch.equal(copy.dst[copy.to], copy.src)
+    assert (
+        torch.equal(copy.dst, copy.src) if way == "one memmove" else torch.equal(copy.dst[copy.to], copy.src)
+    )
     rounds = 7 if way == "index_copy_ of uint8" else 25
     benchmark.group = f"64 MiB in pieces of {copy.src.shape[1] >> 10} KiB"
     benchmark.pedantic(run, rounds=rounds, warmup_rounds=2)
@@ -180,4 +188,6 @@ def test_call_submit(benchmark: BenchmarkFixture, small: list[BlockStore]) -> No
             engine.poll()
 
         benchmark.group = "calls"
-        benchmark.pedantic(lambda: engine.submit(source, target, mapping), setup=poll, rounds=3000, warmup_rounds=100)
+        benchmark.pedantic(
+            lambda: engine.submit(source, target, mapping), setup=poll, rounds=3000, warmup_rounds=100
+        )

@@ -2,7 +2,8 @@
 
 Run it by ``python benches/python/transfer_interleaved.py``.
 
-A shared machine changes its speed from second to second; ways that take turns see the same machine: their ratios hold.
+A shared machine changes its speed from second to second; ways that take turns see the same machine:
+their ratios hold.
 """
 
 from __future__ import annotations
@@ -42,7 +43,12 @@ def main() -> None:
             median = statistics.median(taken)
             rate = bench.PAYLOAD / median / 1e9
             table.add_row(
-                name, way, f"{min(taken) * 1e3:.2f}", f"{median * 1e3:.2f}", f"{rate:.1f}", f"{median / memmove:.2f}"
+                name,
+                way,
+                f"{min(taken) * 1e3:.2f}",
+                f"{median * 1e3:.2f}",
+                f"{rate:.1f}",
+                f"{median / memmove:.2f}",
             )
     Console().print(table)
 

@@ -1,4 +1,5 @@
-//! Shared set-up of the benches: chains without the cost of hashing, and timing without the cost of cleaning up.
+//! Shared set-up of the benches: chains without the cost of hashing, and timing without the cost of
+//! cleaning up.
 
 pub mod vllm;
 
@@ -6,7 +7,8 @@ use std::time::{Duration, Instant};
 
 use kvpool::{BlockHash, BlockId, BlockPool, HashAlgorithm, HashChain, PoolConfig, PoolError};
 
-/// Blocks of one request in the pool benches: a prompt of 8,192 tokens at 16 tokens per block, as in the peers' table.
+/// Blocks of one request in the pool benches: a prompt of 8,192 tokens at 16 tokens per block, as in
+/// the peers' table.
 pub const REQUEST_BLOCKS: usize = 512;
 
 /// A chain of `blocks` distinct, uniform digests, as if hashed: number `nth` of many.
@@ -14,8 +16,8 @@ pub const REQUEST_BLOCKS: usize = 512;
 /// # Errors
 /// None for the arguments that the benches use.
 pub fn chain(nth: u64, blocks: usize) -> Result<HashChain, PoolError> {
-    // SplitMix64: uniform, and never the same for two states. A chain begins at a state that says nothing of its neighbours':
-    // with numbers in a row, chains would be shifted copies of each other.
+    // SplitMix64: uniform, and never the same for two states. A chain begins at a state that says
+    // nothing of its neighbours': with numbers in a row, chains would be shifted copies of each other.
     const STEP: u64 = 0x9e37_79b9_7f4a_7c15;
     let mix = |state: u64| {
         let mixed = (state ^ (state >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);

@@ -1,4 +1,5 @@
-//! What vLLM's scheduler asks of its block pool for one request, over the digests that the core's benches use.
+//! What vLLM's scheduler asks of its block pool for one request, over the digests that the core's
+//! benches use.
 
 use kvpool::{BlockHash, HashChain, PoolError};
 use kvpool_vllm::{Key, Pool, Start, VllmError};

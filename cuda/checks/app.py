@@ -1,8 +1,9 @@
 """``python cuda/gpu_check.py``: checks and measures ``kvpool.transfer`` on a GPU, in minutes.
 
-It needs a driver, a card and kvpool; torch with CUDA is used where it is there. Each check and each figure is printed
-when it is known, and the report is written when a section ends, so that nothing is lost if the run is cut off. Exits
-with 0 if all checks hold and all targets are reached, 1 if not, 2 if there is no GPU to run on.
+It needs a driver, a card and kvpool; torch with CUDA is used where it is there. Each check and each
+figure is printed when it is known, and the report is written when a section ends, so that nothing is
+lost if the run is cut off. Exits with 0 if all checks hold and all targets are reached, 1 if not, 2 if
+there is no GPU to run on.
 
 With ``--dry-run`` and the tests' fake driver it runs without a card, to show that it runs:
 
@@ -40,7 +41,9 @@ def _arguments(given: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         prog="gpu_check", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--quick", action="store_true", help="fewer rounds and smaller copies: a minute or two")
+    parser.add_argument(
+        "--quick", action="store_true", help="fewer rounds and smaller copies: a minute or two"
+    )
     parser.add_argument("--only", action="append", choices=SECTIONS, help="this section; may be given again")
     parser.add_argument("--out", type=Path, help="folder of the report (default: benches/results)")
     parser.add_argument("--json", type=Path, help="write the report as JSON, too")
@@ -104,10 +107,15 @@ class _Run:
         torch, int64 = _torch(arguments.device, wanted=not arguments.no_torch, dry_run=arguments.dry_run)
         effort = session.DRY if arguments.dry_run else session.QUICK if arguments.quick else session.FULL
         size = "dry" if arguments.dry_run else "quick" if arguments.quick else "full"
-        facts = {**load.facts(driver, torch), "run": f"{size}, sections: {', '.join(arguments.only or SECTIONS)}"}
+        facts = {
+            **load.facts(driver, torch),
+            "run": f"{size}, sections: {', '.join(arguments.only or SECTIONS)}",
+        }
         # A fake driver is never taken for a card.
         self.report = Report(facts, dry_run=arguments.dry_run or driver.is_fake)
-        folder = arguments.out or load.ROOT / ("target/gpu-check" if self.report.dry_run else "benches/results")
+        folder = arguments.out or load.ROOT / (
+            "target/gpu-check" if self.report.dry_run else "benches/results"
+        )
         self.path = _path(folder, self.report.facts)
         # Of a signal's handler, too, which may come while this thread writes.
         self._writing = threading.RLock()
@@ -209,7 +217,9 @@ def _watch(run: _Run, seconds: float) -> threading.Timer:
 
 
 def _heed_signals(run: _Run) -> None:
-    """Ends the run when it is told to. An exception could be raised anywhere, within a lock of a library, too."""
+    """Ends the run when it is told to. An exception could be raised anywhere, within a lock of a
+    library, too.
+    """
 
     def end(_number: int, _frame: FrameType | None) -> None:
         _end_at_once(run, "it was interrupted")

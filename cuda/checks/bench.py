@@ -8,7 +8,19 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from .load import clocks
-from .measure import ON_DEVICE, TILE, TO_DEVICE, TO_HOST, Engines, Ground, Rates, as_mapping, planes, timed, ways
+from .measure import (
+    ON_DEVICE,
+    TILE,
+    TO_DEVICE,
+    TO_HOST,
+    Engines,
+    Ground,
+    Rates,
+    as_mapping,
+    planes,
+    timed,
+    ways,
+)
 from .memory import DeviceMemory
 from .report import Figure
 from .session import KIB, MIB, rng
@@ -45,7 +57,9 @@ def _plain(session: Session, rates: Rates) -> None:
         try:
             for name, dst, src, nbytes in plan:
                 copy = functools.partial(driver.copy, dst, src, nbytes, stream)
-                seconds = statistics.median(driver.seconds(copy, stream) for _ in range(session.effort.repetitions + 1))
+                seconds = statistics.median(
+                    driver.seconds(copy, stream) for _ in range(session.effort.repetitions + 1)
+                )
                 passes = 2 if name == ON_DEVICE else 1
                 rates.plain[name] = passes * nbytes / seconds / 1e9 if seconds else 0.0
                 note = f"cuMemcpyAsync of {nbytes // MIB} MiB"
@@ -81,7 +95,9 @@ def _timed_on_device(
 ) -> Timing:
     pairs = as_mapping(list(zip(*ids, strict=True)))
     submit = session.engine.submit
-    return timed(session, lambda: submit(src, dst, pairs, after=None, method=method), session.effort.repetitions)
+    return timed(
+        session, lambda: submit(src, dst, pairs, after=None, method=method), session.effort.repetitions
+    )
 
 
 def _calibrate(session: Session, engines: Engines) -> None:
@@ -96,13 +112,19 @@ def _calibrate(session: Session, engines: Engines) -> None:
             thresholds = engines.calibrate()
             note = "calibrate()"
         session.figure(
-            Figure(CALIBRATION, "finding the thresholds", micros=1e6 * (time.perf_counter() - start), note=note)
+            Figure(
+                CALIBRATION, "finding the thresholds", micros=1e6 * (time.perf_counter() - start), note=note
+            )
         )
         for direction in ("to_device", "to_host"):
-            parts = (f"{row['bytes']} B, from {row['descriptors']} pieces on" for row in thresholds[direction])
+            parts = (
+                f"{row['bytes']} B, from {row['descriptors']} pieces on" for row in thresholds[direction]
+            )
             text = "; ".join(parts)
             session.figure(Figure(CALIBRATION, f"{direction}: the copy engine takes pieces from", note=text))
-        session.figure(Figure(CALIBRATION, "thread blocks of kernels over the link", note=str(thresholds["link_ctas"])))
+        session.figure(
+            Figure(CALIBRATION, "thread blocks of kernels over the link", note=str(thresholds["link_ctas"]))
+        )
 
 
 def _swaps(session: Session, rates: Rates, engines: Engines) -> None:

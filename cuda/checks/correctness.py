@@ -180,7 +180,8 @@ def _many_pairs(session: Session) -> None:
         pieces = random_pieces(numbers, 64)
         layouts = [random_layout(numbers, pieces, 0, num_blocks=count) for count in (1100, 1300)]
         src, dst = (
-            LaidOut(DeviceMemory(session.driver, layout.nbytes), layout, "device", session.device) for layout in layouts
+            LaidOut(DeviceMemory(session.driver, layout.nbytes), layout, "device", session.device)
+            for layout in layouts
         )
         pool = Pool(1200, src.store, pinned=True)
         for one in (src, pool):
@@ -188,21 +189,33 @@ def _many_pairs(session: Session) -> None:
         ends: list[tuple[Blocks, Blocks]] = [(src, dst), (src, pool), (pool, dst)]
         for source, target in ends:
             for count in (479, 480, 481, 960, 1100):
-                ids = (numbers.sample(range(store.num_blocks), count) for store in (source.store, target.store))
+                ids = (
+                    numbers.sample(range(store.num_blocks), count) for store in (source.store, target.store)
+                )
                 pairs = list(zip(*ids, strict=True))
                 for method in METHODS:
                     check_copy(session, Copy(source, target, pairs, "submit", method), stream, numbers)
 
 
 def _mapped(session: Session, stream: int, numbers: random.Random, rows: int) -> None:
-    """A mapping on the device with holes and ids out of range: what is in range is copied, and nothing else written."""
+    """A mapping on the device with holes and ids out of range: what is in range is copied, and nothing
+    else written.
+    """
     pieces = random_pieces(numbers, 64)
     src, dst = (
         LaidOut(DeviceMemory(session.driver, layout.nbytes), layout, "device", session.device)
         for layout in (random_layout(numbers, pieces, 0, num_blocks=rows + extra) for extra in (7, 100))
     )
-    pairs = list(zip(numbers.sample(range(rows + 7), rows), numbers.sample(range(rows + 100), rows), strict=True))
-    wrong = [(src.store.num_blocks, 0), (0, dst.store.num_blocks), (-2, 0), (0, -(1 << 40)), (1 << 40, 1 << 62)]
+    pairs = list(
+        zip(numbers.sample(range(rows + 7), rows), numbers.sample(range(rows + 100), rows), strict=True)
+    )
+    wrong = [
+        (src.store.num_blocks, 0),
+        (0, dst.store.num_blocks),
+        (-2, 0),
+        (0, -(1 << 40)),
+        (1 << 40, 1 << 62),
+    ]
     for bad in ([], *([one] for one in wrong), wrong):
         holes = [(-1, 0), (0, -1), (-1, -1), (-1, 1 << 40)] * max(1, rows // 8)
         every = [*pairs, *holes, *bad]

@@ -1,6 +1,7 @@
 """The CUDA driver by ctypes: memory, streams, events and graphs for the checks, with and without torch.
 
-It uses the primary context, which is the one of torch and of kvpool, too: their memory and streams are shared.
+It uses the primary context, which is the one of torch and of kvpool, too: their memory and streams are
+shared.
 """
 
 from __future__ import annotations

@@ -49,14 +49,18 @@ def clocks(driver: Driver) -> str:
     if driver.is_fake:
         return ""
     values = _output("nvidia-smi", f"--query-gpu={','.join(_SMI)}", "--format=csv,noheader", "-i", driver.pci)
-    return ", ".join(f"{name} {value.strip()}" for name, value in zip(_SMI, values.split(","), strict=False) if values)
+    return ", ".join(
+        f"{name} {value.strip()}" for name, value in zip(_SMI, values.split(","), strict=False) if values
+    )
 
 
 def facts(driver: Driver, torch: Any) -> dict[str, str]:
     """What figures are to be read with."""
     from kvpool import __version__
 
-    capability = f"{driver.attribute('compute capability, major')}.{driver.attribute('compute capability, minor')}"
+    capability = (
+        f"{driver.attribute('compute capability, major')}.{driver.attribute('compute capability, minor')}"
+    )
     others = [name for name in ATTRIBUTES if not name.startswith("compute")]
     return {
         "card": driver.name,

@@ -53,9 +53,13 @@ class Timing:
         """GB/s; 0 where the clock has not moved."""
         return self.nbytes / self.seconds / 1e9 if self.seconds > 0 else 0.0
 
-    def figure(self, table: str, what: str, share: float | None, *, passes: int = 1, note: str = "") -> Figure:
+    def figure(
+        self, table: str, what: str, share: float | None, *, passes: int = 1, note: str = ""
+    ) -> Figure:
         """A row of a table; ``passes`` is 2 where bytes read and bytes written are counted."""
-        return Figure(table, what, passes * self.rate, share, 1e6 * self.seconds, 1e6 * self.submit_seconds, note)
+        return Figure(
+            table, what, passes * self.rate, share, 1e6 * self.seconds, 1e6 * self.submit_seconds, note
+        )
 
 
 @dataclasses.dataclass(slots=True)
@@ -183,7 +187,9 @@ def ways(session: Session, engines: Engines, ctas: Sequence[int]) -> list[Way]:
 
 
 class Ground:
-    """A store on the device and a pinned pool twice as large, both full of random bytes, and scattered mappings."""
+    """A store on the device and a pinned pool twice as large, both full of random bytes, and scattered
+    mappings.
+    """
 
     def __init__(self, session: Session, kib: int, num_blocks: int, regions: int) -> None:
         piece = kib << 10
@@ -233,4 +239,7 @@ class Ground:
             block, of_host = (src, dst) if direction == TO_HOST else (dst, src)
             take = self._session.driver.take
             pieces = [take(base + block * stride, nbytes) for base, stride, nbytes in self._device.regions]
-            expect(self._host.read_block(of_host) == b"".join(pieces), f"{direction}: block {of_host} has other bytes")
+            expect(
+                self._host.read_block(of_host) == b"".join(pieces),
+                f"{direction}: block {of_host} has other bytes",
+            )

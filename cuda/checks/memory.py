@@ -1,7 +1,7 @@
 """Memory of every kind, random layouts of blocks in it, and its twin on the processor's side.
 
-A copy is checked by making it twice: on the device, and by the CPU twin over the same bytes. Then all bytes have to be
-the same, those around and between the blocks included.
+A copy is checked by making it twice: on the device, and by the CPU twin over the same bytes. Then all
+bytes have to be the same, those around and between the blocks included.
 """
 
 from __future__ import annotations
@@ -150,7 +150,8 @@ def random_layout(
         rng: The choices.
         pieces: What blocks are made of.
         limit: Bytes.
-        shape: ``planes`` apart, pieces of a block ``side by side``, with holes or ``packed``, or any of these.
+        shape: ``planes`` apart, pieces of a block ``side by side``, with holes or ``packed``, or any of
+            these.
         num_blocks: So many blocks, whatever the limit.
     """
     shape = shape or rng.choice(("planes", "planes", "side by side", "packed"))
@@ -196,9 +197,15 @@ class LaidOut:
         self.name = f"{kind}, {layout.name}"
         self._layout, self._memory, self._copy = layout, memory, HostMemory(layout.nbytes)
         self.store = BlockStore.from_regions(
-            layout.at(memory.address), layout.num_blocks, device=device, pinned=kind == "pinned", keep_alive=memory
+            layout.at(memory.address),
+            layout.num_blocks,
+            device=device,
+            pinned=kind == "pinned",
+            keep_alive=memory,
         )
-        self.twin = BlockStore.from_regions(layout.at(self._copy.address), layout.num_blocks, keep_alive=self._copy)
+        self.twin = BlockStore.from_regions(
+            layout.at(self._copy.address), layout.num_blocks, keep_alive=self._copy
+        )
 
     def refill(self, rng: random.Random) -> None:
         """Other random bytes, the same in both."""
@@ -211,7 +218,11 @@ class LaidOut:
         found = self._memory.read(0, self._layout.nbytes)
         wanted = self._copy.read(0, self._layout.nbytes)
         if found != wanted:
-            at = next(index for index, (mine, theirs) in enumerate(zip(found, wanted, strict=True)) if mine != theirs)
+            at = next(
+                index
+                for index, (mine, theirs) in enumerate(zip(found, wanted, strict=True))
+                if mine != theirs
+            )
             count = sum(mine != theirs for mine, theirs in zip(found, wanted, strict=True))
             expect(False, f"{self.name}: {count} bytes differ, first {self._layout.owner(at)}")
 

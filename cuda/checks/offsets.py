@@ -54,7 +54,9 @@ def host_has(nbytes: int) -> bool:
 class _Blocks:
     """A store, how its blocks are read and written, and what they have to hold."""
 
-    def __init__(self, store: BlockStore, read: Callable[[int], bytes], write: Callable[[int, bytes], None]) -> None:
+    def __init__(
+        self, store: BlockStore, read: Callable[[int], bytes], write: Callable[[int, bytes], None]
+    ) -> None:
         self.store, self.read, self.write = store, read, write
         self.wanted: dict[int, bytes] = {}
 
@@ -70,7 +72,9 @@ class _Blocks:
 
 def _on_device(session: Session) -> _Blocks:
     address, memory = _large(session, _NUM_BLOCKS * _PIECE)
-    store = BlockStore.from_regions([(address, _PIECE, _PIECE)], _NUM_BLOCKS, device=session.device, keep_alive=memory)
+    store = BlockStore.from_regions(
+        [(address, _PIECE, _PIECE)], _NUM_BLOCKS, device=session.device, keep_alive=memory
+    )
     return _Blocks(
         store,
         lambda block: session.driver.take(address + block * _PIECE, _PIECE),
@@ -115,7 +119,9 @@ def _wide_stride(session: Session) -> None:
     with session.check("a stride of more than 2^32 bytes"):
         stride = (1 << 32) + 8 * KIB
         address, memory = _large(session, stride + _PIECE)
-        store = BlockStore.from_regions([(address, stride, _PIECE)], 2, device=session.device, keep_alive=memory)
+        store = BlockStore.from_regions(
+            [(address, stride, _PIECE)], 2, device=session.device, keep_alive=memory
+        )
         data = rng("stride").randbytes(_PIECE)
         for method in _ALWAYS:
             for src, dst in ((0, 1), (1, 0)):
@@ -132,7 +138,9 @@ def _large_piece(session: Session) -> None:
             raise Skip("dry run: it would touch 8 GiB")
         nbytes = (1 << 32) + 48 * KIB
         address, memory = _large(session, 2 * nbytes)
-        store = BlockStore.from_regions([(address, nbytes, nbytes)], 2, device=session.device, keep_alive=memory)
+        store = BlockStore.from_regions(
+            [(address, nbytes, nbytes)], 2, device=session.device, keep_alive=memory
+        )
         marks = [0, 16 * KIB - 64, (1 << 31) - 64, 1 << 31, (1 << 32) - 64, 1 << 32, nbytes - 64]
         numbers = rng("piece")
         for mark in marks:

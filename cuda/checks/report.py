@@ -131,7 +131,9 @@ class Report:
         title = f"# GPU check, {self.facts['card']}, {self.facts['date']}"
         parts = [title]
         if self.dry_run:
-            parts.append("**Dry run**: no card, times without meaning. Only that every section runs is shown.")
+            parts.append(
+                "**Dry run**: no card, times without meaning. Only that every section runs is shown."
+            )
         if self.ended_early:
             parts.append(f"**Not complete**: {self.ended_early}.")
         parts.append(_markdown(("what", "value"), ([key, value] for key, value in self.facts.items())))

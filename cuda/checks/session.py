@@ -156,7 +156,9 @@ class Session:
 
     @contextlib.contextmanager
     def check(self, name: str) -> Iterator[list[str]]:
-        """Something that is checked: the body raises if it does not hold. The list takes what is to be told of it."""
+        """Something that is checked: the body raises if it does not hold. The list takes what is to be
+        told of it.
+        """
         self.clock.tick()
         with self.untimed_check(name) as notes:
             yield notes

@@ -21,7 +21,9 @@ def _random(torch: Any, shape: tuple[int, ...], dtype: Any, device: str, *, pinn
 
 
 def _same(torch: Any, left: Any, right: Any) -> bool:
-    return bool(torch.equal(left.contiguous().view(torch.uint8).cpu(), right.contiguous().view(torch.uint8).cpu()))
+    return bool(
+        torch.equal(left.contiguous().view(torch.uint8).cpu(), right.contiguous().view(torch.uint8).cpu())
+    )
 
 
 def _round_trip(session: Session, dtype_name: str) -> None:

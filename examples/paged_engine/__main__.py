@@ -1,7 +1,7 @@
 """The command line: ``python -m examples.paged_engine``, from the repository's root.
 
-Exit code 0: done. 1: the job failed, or the check found a difference. 2: bad usage. 130: Ctrl-C. Results go to stdout,
-everything else to stderr.
+Exit code 0: done. 1: the job failed, or the check found a difference. 2: bad usage. 130: Ctrl-C.
+Results go to stdout, everything else to stderr.
 """
 
 import dataclasses
@@ -54,7 +54,9 @@ _app = typer.Typer(
 
 @_app.command(epilog=_EXAMPLES)
 def _command(
-    prompts: Annotated[list[str] | None, typer.Argument(help="Texts to continue.", show_default=False)] = None,
+    prompts: Annotated[
+        list[str] | None, typer.Argument(help="Texts to continue.", show_default=False)
+    ] = None,
     n: Annotated[int, typer.Option("--n", "-n", min=1, help="Samples per prompt.")] = 1,
     max_tokens: Annotated[int, typer.Option(min=1, help="Tokens per sample, at most.")] = 32,
     temperature: Annotated[float, typer.Option(min=0.0, help="0 takes the likeliest token.")] = 1.0,
@@ -81,10 +83,15 @@ def _command(
         ),
     ] = "64",
     in_turn: Annotated[
-        bool, typer.Option("--in-turn", help="Prompts one after the other: each finds what those before it have left.")
+        bool,
+        typer.Option(
+            "--in-turn", help="Prompts one after the other: each finds what those before it have left."
+        ),
     ] = False,
     device: Annotated[str, typer.Option(help="Where the model and its KV are: cpu, cuda, cuda:1.")] = "cpu",
-    threads: Annotated[int, typer.Option(min=1, help="Threads of the model; more pay off for a larger one.")] = 1,
+    threads: Annotated[
+        int, typer.Option(min=1, help="Threads of the model; more pay off for a larger one.")
+    ] = 1,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
     run_check: Annotated[
         bool, typer.Option("--check", help="Check that caching and preemption change no bit of any result.")
@@ -125,7 +132,12 @@ def _command(
             print_outputs(prompts, texts, requests, names, engine.stats())
             return
         samples = [
-            {"request": request, "sample": sample, "tokens": outputs[request, sample], "text": texts[request, sample]}
+            {
+                "request": request,
+                "sample": sample,
+                "tokens": outputs[request, sample],
+                "text": texts[request, sample],
+            }
             for request, sample in sorted(outputs)
         ]
         hits = [dataclasses.asdict(request.hit) for request in requests if request.hit is not None]
@@ -141,7 +153,9 @@ def _keep(given: str) -> Keep:
         return "junctions"
     if given.isdecimal() and int(given) > 0:
         return int(given)
-    raise typer.BadParameter(f"{given!r} is neither all nor junctions nor a number of tokens", param_hint="--keep")
+    raise typer.BadParameter(
+        f"{given!r} is neither all nor junctions nor a number of tokens", param_hint="--keep"
+    )
 
 
 def _load(model: str, device: str) -> tuple[Llama, Tokenizer]:

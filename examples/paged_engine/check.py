@@ -1,9 +1,9 @@
 """The check: whatever the scheduler does, every logits row and every token is the same, to the bit.
 
-Prompts with shared prefixes are sampled by engines that cache or do not, cut prompts into larger or smaller chunks,
-have room or must preempt, by swap or by recompute; and by a plain forward of each whole sequence, without cache, blocks
-or batch. KV memory is NaN wherever it holds nothing: a read of anything that was not written would show. Of each logits
-row a digest of its bytes is kept.
+Prompts with shared prefixes are sampled by engines that cache or do not, cut prompts into larger or
+smaller chunks, have room or must preempt, by swap or by recompute; and by a plain forward of each whole
+sequence, without cache, blocks or batch. KV memory is NaN wherever it holds nothing: a read of anything
+that was not written would show. Of each logits row a digest of its bytes is kept.
 """
 
 from __future__ import annotations
@@ -49,7 +49,9 @@ class Workload:
 
     @classmethod
     def make(cls, vocab_size: int, *, prompts: int, n: int = 4, max_tokens: int = 12) -> Workload:
-        """Makes prompts up: four system prompts with questions, and now and then a prompt that was there before."""
+        """Makes prompts up: four system prompts with questions, and now and then a prompt that was
+        there before.
+        """
         random = torch.Generator().manual_seed(0)
 
         def text(least: int, most: int) -> list[int]:
@@ -83,7 +85,9 @@ class Outcome:
 
     def as_json(self) -> dict[str, Any]:
         """What is printed with ``--json``."""
-        figures = {} if self.stats is None else dataclasses.asdict(self.stats) | {"hit_rate": self.stats.hit_rate}
+        figures = (
+            {} if self.stats is None else dataclasses.asdict(self.stats) | {"hit_rate": self.stats.hit_rate}
+        )
         return {
             "mode": self.mode,
             "seconds": round(self.seconds, 3),
@@ -152,7 +156,8 @@ _MODES: Final = (
     _Mode("recompute uncached", _TIGHT, prefix_caching=False, preempt="recompute"),
 )
 
-#: Of a model with several KV-cache groups, with states where prompts turn off only: hits are shorter, chunks longer.
+# : Of a model with several KV-cache groups, with states where prompts turn off only: hits are shorter,
+# chunks longer.
 _JUNCTIONS: Final = _Mode("junctions", _ROOM, prefix_caching=True, keep="junctions")
 
 
@@ -198,7 +203,9 @@ def _run(model: Llama, workload: Workload, mode: _Mode, tell: Callable[[str, int
         return Outcome(mode.name, time.perf_counter() - began, engine.stats(), rows)
 
 
-def _run_plain(model: Llama, workload: Workload, sampled: dict[Key, Row], tell: Callable[[str, int], None]) -> Outcome:
+def _run_plain(
+    model: Llama, workload: Workload, sampled: dict[Key, Row], tell: Callable[[str, int], None]
+) -> Outcome:
     """Computes each sample as a whole, from its first token to its last, and draws every token again."""
     began, rows = time.perf_counter(), {}
     outputs: dict[tuple[int, int], list[int]] = {}
@@ -222,7 +229,9 @@ def _compared(outcome: Outcome, before: list[Outcome]) -> Outcome:
     for key in sorted(expected.keys() | outcome.rows.keys()):
         one, other = expected.get(key), outcome.rows.get(key)
         if one != other:
-            difference = f"request {key[0]}, sample {key[1]}, position {key[2]}: {_words(one)}, here {_words(other)}"
+            difference = (
+                f"request {key[0]}, sample {key[1]}, position {key[2]}: {_words(one)}, here {_words(other)}"
+            )
             return dataclasses.replace(outcome, difference=difference)
     return outcome
 
@@ -234,8 +243,12 @@ def _shortfalls(model: Llama, mode: _Mode, outcome: Outcome) -> list[str]:
     wanted = {
         "the cache was never hit": stats.hit_tokens > 0 or not mode.prefix_caching,
         "the cache was hit, though it is off": stats.saved_tokens == 0 or mode.prefix_caching,
-        "nothing was preempted by swap": stats.swapped_out > 0 or mode.blocks == _ROOM or mode.preempt != "swap",
-        "nothing was preempted by recompute": stats.recomputes > 0 or mode.blocks == _ROOM or mode.preempt == "swap",
+        "nothing was preempted by swap": stats.swapped_out > 0
+        or mode.blocks == _ROOM
+        or mode.preempt != "swap",
+        "nothing was preempted by recompute": stats.recomputes > 0
+        or mode.blocks == _ROOM
+        or mode.preempt == "swap",
         "a pool with room has preempted": mode.blocks != _ROOM or not (stats.swapped_out or stats.recomputes),
         "not all swaps came back": stats.swapped_out == stats.swapped_in,
         "nothing was copied on write": stats.cow_copies > 0,
@@ -243,7 +256,8 @@ def _shortfalls(model: Llama, mode: _Mode, outcome: Outcome) -> list[str]:
         "no state was kept": (
             stats.checkpoints > 0 or not mode.prefix_caching or not any(group.state for group in model.groups)
         ),
-        "every hit was as long as that of full attention": stats.unserved_tokens > 0 or mode.keep != "junctions",
+        "every hit was as long as that of full attention": stats.unserved_tokens > 0
+        or mode.keep != "junctions",
         "computed and cached tokens are not the prompts'": (
             mode.blocks != _ROOM or stats.prefill_tokens + stats.saved_tokens == stats.prompt_tokens
         ),

@@ -1,8 +1,8 @@
 """Where a model comes from: seeded weights of its own, or a local checkpoint in Hugging Face's Llama format.
 
-A checkpoint is a directory with ``config.json``, ``*.safetensors``, and perhaps ``tokenizer.json``. Everything is
-computed in float32. What the model does not know (other rotary scalings, sliding windows, quantization) is refused: a
-model that is almost right is worse than none.
+A checkpoint is a directory with ``config.json``, ``*.safetensors``, and perhaps ``tokenizer.json``.
+Everything is computed in float32. What the model does not know (other rotary scalings, sliding windows,
+quantization) is refused: a model that is almost right is worse than none.
 """
 
 from __future__ import annotations
@@ -39,7 +39,9 @@ class CheckpointError(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class ModelConfig:
-    """The shape of a model. By default that of the small one with random weights: three million parameters."""
+    """The shape of a model. By default that of the small one with random weights: three million
+    parameters.
+    """
 
     vocab_size: int = 96
     hidden_size: int = 256
@@ -118,7 +120,8 @@ def random_weights(config: ModelConfig, seed: int = 0) -> Weights:
     )
 
 
-# --- Hugging Face's format -----------------------------------------------------------------------------------------
+# --- Hugging Face's format
+# -----------------------------------------------------------------------------------------
 
 
 def load_checkpoint(directory: Path) -> tuple[ModelConfig, Weights, Tokenizer]:
@@ -132,7 +135,8 @@ def load_checkpoint(directory: Path) -> tuple[ModelConfig, Weights, Tokenizer]:
     return config, _assemble(config, _read_tensors(directory)), _read_tokenizer(directory, config)
 
 
-#: Settings that change what a model computes, and the values that :class:`~examples.paged_engine.model.Llama` knows.
+# : Settings that change what a model computes, and the values that
+# :class:`~examples.paged_engine.model.Llama` knows.
 _SUPPORTED: Final[dict[str, tuple[object, ...]]] = {
     "model_type": ("llama", "mistral"),
     "hidden_act": ("silu",),
@@ -188,7 +192,9 @@ def _read_tensors(directory: Path) -> dict[str, Tensor]:
     try:
         from safetensors.torch import load_file
     except ImportError as error:
-        raise CheckpointError("a checkpoint needs the package safetensors: pip install safetensors") from error
+        raise CheckpointError(
+            "a checkpoint needs the package safetensors: pip install safetensors"
+        ) from error
     files = sorted(directory.glob("*.safetensors"))
     if not files:
         raise CheckpointError(f"{directory}: there is no *.safetensors file")
@@ -196,14 +202,20 @@ def _read_tensors(directory: Path) -> dict[str, Tensor]:
     for path in files:
         try:
             tensors |= load_file(path)
-        except Exception as error:  # safetensors has an exception of its own, and passes on those of the system
+        except (
+            Exception
+        ) as error:  # safetensors has an exception of its own, and passes on those of the system
             raise CheckpointError(f"{path}: {error}") from error
     return tensors
 
 
 def _assemble(config: ModelConfig, tensors: dict[str, Tensor]) -> Weights:
     """Picks the weights out of a checkpoint's tensors, and checks their shapes."""
-    size, queries, kv = config.hidden_size, config.num_heads * config.head_dim, config.num_kv_heads * config.head_dim
+    size, queries, kv = (
+        config.hidden_size,
+        config.num_heads * config.head_dim,
+        config.num_kv_heads * config.head_dim,
+    )
 
     def take(name: str, *shape: int) -> Tensor:
         tensor = tensors.get(name)
@@ -223,7 +235,10 @@ def _assemble(config: ModelConfig, tensors: dict[str, Tensor]) -> Weights:
             output=take(f"{attention}.o_proj.weight", size, queries),
             mlp_norm=take(f"{at}.post_attention_layernorm.weight", size),
             gate_up=torch.cat(
-                [take(f"{mlp}.{name}.weight", config.intermediate_size, size) for name in ("gate_proj", "up_proj")]
+                [
+                    take(f"{mlp}.{name}.weight", config.intermediate_size, size)
+                    for name in ("gate_proj", "up_proj")
+                ]
             ),
             down=take(f"{mlp}.down_proj.weight", size, config.intermediate_size),
         )
@@ -237,7 +252,8 @@ def _assemble(config: ModelConfig, tensors: dict[str, Tensor]) -> Weights:
     )
 
 
-# --- Text ----------------------------------------------------------------------------------------------------------
+# --- Text
+# ----------------------------------------------------------------------------------------------------------
 
 
 class Tokenizer(Protocol):
@@ -251,7 +267,9 @@ class Tokenizer(Protocol):
 
 
 class AsciiTokenizer:
-    """The printable characters of ASCII as tokens, so that even noise can be read. Ids beyond 94 are no text."""
+    """The printable characters of ASCII as tokens, so that even noise can be read. Ids beyond 94 are no
+    text.
+    """
 
     def encode(self, text: str) -> list[int]:
         """Returns one token per character; what is not printable ASCII becomes a question mark."""

@@ -25,7 +25,8 @@ __all__ = ["Outputs", "check_progress", "generate", "print_outputs", "print_repo
 Outputs = dict[tuple[int, int], list[int]]
 
 
-# --- Generating ----------------------------------------------------------------------------------------------------
+# --- Generating
+# ----------------------------------------------------------------------------------------------------
 
 
 class _Screen:
@@ -91,12 +92,16 @@ def print_outputs(
     names: list[str],
     stats: EngineStats,
 ) -> None:
-    """Prints prompts, what was cached of them, their samples, and what the engine has done; groups by name."""
+    """Prints prompts, what was cached of them, their samples, and what the engine has done; groups by
+    name.
+    """
     console = Console(highlight=False)
     for number, (prompt, request) in enumerate(zip(prompts, requests, strict=True)):
         console.print(Text(one_line(prompt), style="bold"))
         if request.hit is not None:
-            words = f"  {request.hit.cached} of {len(request.prompt)} tokens cached{limits(request.hit, names)}"
+            words = (
+                f"  {request.hit.cached} of {len(request.prompt)} tokens cached{limits(request.hit, names)}"
+            )
             console.print(words, style="dim")
         for key in sorted(key for key in texts if key[0] == number):
             console.print(Text(f"  {name(key)}  {one_line(texts[key])}"))
@@ -127,10 +132,13 @@ def name(key: tuple[int, int]) -> str:
 
 def one_line(text: str) -> str:
     """A text as one line that a terminal can show: line breaks and whatever is no text become dots."""
-    return "".join(character if character.isprintable() and character != "\ufffd" else "·" for character in text)
+    return "".join(
+        character if character.isprintable() and character != "\ufffd" else "·" for character in text
+    )
 
 
-# --- The check -----------------------------------------------------------------------------------------------------
+# --- The check
+# -----------------------------------------------------------------------------------------------------
 
 
 def check_progress(*, shown: bool) -> Progress:
@@ -150,8 +158,18 @@ def print_report(report: Report) -> None:
         stats = outcome.stats
         figures = ["-"] * 7
         if stats is not None:
-            counts = (stats.prefill_tokens, stats.saved_tokens, stats.swapped_out, stats.recomputes, stats.cow_copies)
-            figures = [f"{stats.prompt_tokens:,}", f"{stats.hit_rate:.0%}", *(f"{count:,}" for count in counts)]
+            counts = (
+                stats.prefill_tokens,
+                stats.saved_tokens,
+                stats.swapped_out,
+                stats.recomputes,
+                stats.cow_copies,
+            )
+            figures = [
+                f"{stats.prompt_tokens:,}",
+                f"{stats.hit_rate:.0%}",
+                *(f"{count:,}" for count in counts),
+            ]
         verdict = Text("no", style="bold red") if outcome.difference else Text("yes", style="green")
         table.add_row(outcome.mode, *figures, f"{outcome.seconds:.1f}", verdict)
     console = Console(highlight=False)
@@ -162,9 +180,13 @@ def print_report(report: Report) -> None:
         style="dim",
     )
     if not report.fast:
-        console.print(f"Kernels of this machine are not batch-invariant: {report.tile} rows at a time.", style="yellow")
+        console.print(
+            f"Kernels of this machine are not batch-invariant: {report.tile} rows at a time.", style="yellow"
+        )
     for problem in report.problems:
         console.print(Text(problem, style="bold red"))
     if not report.problems:
         rows = len(report.outcomes[0].rows)
-        console.print(f"{rows:,} logits rows and tokens, bit-identical in {len(report.outcomes)} modes", style="green")
+        console.print(
+            f"{rows:,} logits rows and tokens, bit-identical in {len(report.outcomes)} modes", style="green"
+        )

@@ -1,7 +1,7 @@
 """The engine: a model, the memory of its KV cache, and the scheduler, joined.
 
-The engine owns the bytes, kvpool decides which blocks they are in. A request is submitted, and the engine stepped until
-its samples are over; each step streams the tokens that it has sampled.
+The engine owns the bytes, kvpool decides which blocks they are in. A request is submitted, and the
+engine stepped until its samples are over; each step streams the tokens that it has sampled.
 """
 
 from __future__ import annotations
@@ -53,8 +53,8 @@ class EngineConfig:
     max_running: int = 64
     #: Share of the pool that an admission leaves to the sequences that run.
     watermark: float = 0.05
-    #: What stays cached of windows and states, so that hits can end there: all; what hits need that end at multiples of
-    #: so many tokens; or where prompts end or turn off from each other.
+    # : What stays cached of windows and states, so that hits can end there: all; what hits need that
+    # end at multiples of : so many tokens; or where prompts end or turn off from each other.
     keep: Keep = 64
     #: Whether KV memory that holds nothing is NaN, which shows whoever reads it: for tests.
     poison: bool = False
@@ -112,7 +112,8 @@ class EngineStats:
 
 
 class Engine:
-    """An inference engine over kvpool. A context manager: it has threads that move blocks, and memory of its own.
+    """An inference engine over kvpool. A context manager: it has threads that move blocks, and memory
+    of its own.
 
     Args:
         model: The model. Engines may share it.
@@ -127,7 +128,12 @@ class Engine:
         # Block 0 is the null block: one more than can be used, in each tier.
         blocks, host_blocks = config.blocks + 1, config.host_blocks + 1 if config.host_blocks else 0
         self.kv = PagedKV(
-            model.config, model.groups, blocks, config.block_size, poison=config.poison, device=str(self.device)
+            model.config,
+            model.groups,
+            blocks,
+            config.block_size,
+            poison=config.poison,
+            device=str(self.device),
         )
         # One group of full attention needs no name.
         specs = [group.spec(config.block_size, config.keep) for group in model.groups]

@@ -1,20 +1,25 @@
-"""A hybrid model: a recurrent layer, two sliding windows, and full attention, each a KV-cache group of its own.
+"""A hybrid model: a recurrent layer, two sliding windows, and full attention, each a KV-cache group of
+its own.
 
-What Gemma 3 (windows), Qwen3-Next and Nemotron-H (recurrent layers) are made of, one layer of each kind, with random
-weights. Blocks of one pool are of equal bytes, so each group has as many layers as the others: one here. The windows
-are of two widths because each then keeps and gives up blocks of its own, and either may be what cuts a hit short; two
-layers of one width would have to be two groups, too, and would always agree.
+What Gemma 3 (windows), Qwen3-Next and Nemotron-H (recurrent layers) are made of, one layer of each
+kind, with random weights. Blocks of one pool are of equal bytes, so each group has as many layers as
+the others: one here. The windows are of two widths because each then keeps and gives up blocks of its
+own, and either may be what cuts a hit short; two layers of one width would have to be two groups, too,
+and would always agree.
 
-The recurrent layer is linear attention with a decay, behind a short convolution. Of head ``h`` it has a matrix ``S``;
-the token at position ``t`` has a key ``k``, a value ``v``, a query ``q``, a decay ``a`` between 0 and 1, and a gate::
+The recurrent layer is linear attention with a decay, behind a short convolution. Of head ``h`` it has a
+matrix ``S``; the token at position ``t`` has a key ``k``, a value ``v``, a query ``q``, a decay ``a``
+between 0 and 1, and a gate::
 
     S[t] = a[t] * S[t - 1] + outer(k[t], v[t])        out[t] = norm(q[t] @ S[t]) * silu(gate[t])
 
-Its *state* is what the next token needs: the last inputs of the convolution (its tail), and all ``S``. A request has it
-in one block, which every step reads and overwrites. At position 0 it is zero, whatever the block holds.
+Its *state* is what the next token needs: the last inputs of the convolution (its tail), and all ``S``.
+A request has it in one block, which every step reads and overwrites. At position 0 it is zero, whatever
+the block holds.
 
-Nothing here depends on how the tokens are cut: the recurrence and the convolution are products and sums, one token
-after the other in the order of the sequence, which no kernel reorders; all else is computed in tiles, as in ``model``.
+Nothing here depends on how the tokens are cut: the recurrence and the convolution are products and
+sums, one token after the other in the order of the sequence, which no kernel reorders; all else is
+computed in tiles, as in ``model``.
 """
 
 from __future__ import annotations
@@ -145,12 +150,18 @@ class Hybrid(Llama):
         # What a new request's block holds is no state.
         states = states.where(tile.positions[first, None] > 0, 0.0)
         inputs, gates, decays = self._inputs(layer, x)
-        convolved, tails = self._convolve(layer, inputs, states[:, : self.config.tail_numbers], counts.tolist())
-        matrices, last = self._recur(convolved, decays, states[:, self.config.tail_numbers :], counts.tolist())
+        convolved, tails = self._convolve(
+            layer, inputs, states[:, : self.config.tail_numbers], counts.tolist()
+        )
+        matrices, last = self._recur(
+            convolved, decays, states[:, self.config.tail_numbers :], counts.tolist()
+        )
         kv.write_states(number, blocks, torch.cat((tails, last), dim=1))
         return self._read_out(convolved, matrices, gates)
 
-    def _mix_plain(self, number: int, layer: LayerWeights, hidden: list[Tensor], tiles: list[Tile]) -> list[Tensor]:
+    def _mix_plain(
+        self, number: int, layer: LayerWeights, hidden: list[Tensor], tiles: list[Tile]
+    ) -> list[Tensor]:
         if not isinstance(layer, RecurrentWeights):
             return super()._mix_plain(number, layer, hidden, tiles)
         tail = hidden[0].new_zeros(1, self.config.tail_numbers)
@@ -198,8 +209,12 @@ class Hybrid(Llama):
         last = [part[len(part) - width + 1 :].flatten() for part in parts]
         return functional.silu(torch.cat([*out, rest])), torch.stack(last)
 
-    def _recur(self, convolved: Tensor, decays: Tensor, states: Tensor, counts: list[int]) -> tuple[Tensor, Tensor]:
-        """The recurrence. Returns the matrices behind each row of a tile, and behind the last row of each sequence."""
+    def _recur(
+        self, convolved: Tensor, decays: Tensor, states: Tensor, counts: list[int]
+    ) -> tuple[Tensor, Tensor]:
+        """The recurrence. Returns the matrices behind each row of a tile, and behind the last row of
+        each sequence.
+        """
         config = self.config
         _, keys, values = self._split(convolved)
         matrices = keys.new_zeros(len(convolved), config.state_heads, config.state_key, config.state_value)
@@ -225,7 +240,8 @@ class Hybrid(Llama):
         """Queries, keys and values: [rows, heads, numbers]."""
         config = self.config
         queries, keys, values = convolved.split(
-            [config.state_heads * size for size in (config.state_key, config.state_key, config.state_value)], dim=1
+            [config.state_heads * size for size in (config.state_key, config.state_key, config.state_value)],
+            dim=1,
         )
         heads = (len(convolved), config.state_heads, -1)
         return queries.reshape(heads), keys.reshape(heads), values.reshape(heads)

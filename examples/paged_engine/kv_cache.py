@@ -1,14 +1,16 @@
 """The KV memory that kvpool's block ids name, and where in it a token's slot or a request's state is.
 
-Layers that keep the same of a request are a :class:`Group`: they share a block table. All groups have blocks of one
-pool, so all blocks are of the same bytes, and every group has the same number of layers: a block is a *page* in each of
-them. Page ``n`` of all blocks is one tensor, which the layer ``n`` of each group uses. Of a group with keys and values,
-slot ``offset`` of block ``block`` is row ``block * block_size + offset`` of the tensor. Of a group with states, the
-page is a row of numbers: the state, and padding.
+Layers that keep the same of a request are a :class:`Group`: they share a block table. All groups have
+blocks of one pool, so all blocks are of the same bytes, and every group has the same number of layers:
+a block is a *page* in each of them. Page ``n`` of all blocks is one tensor, which the layer ``n`` of
+each group uses. Of a group with keys and values, slot ``offset`` of block ``block`` is row ``block *
+block_size + offset`` of the tensor. Of a group with states, the page is a row of numbers: the state,
+and padding.
 
-Block 0, the null block, is what a window has given up: kvpool never hands it out, and nothing reads it. Whoever must
-not see a position reads a block of zeros instead, behind those of the pool, so that neither the garbage of a recycled
-block nor a NaN in one can reach a result (a weight of zero does not help against it: ``0 * NaN`` is NaN).
+Block 0, the null block, is what a window has given up: kvpool never hands it out, and nothing reads it.
+Whoever must not see a position reads a block of zeros instead, behind those of the pool, so that
+neither the garbage of a recycled block nor a NaN in one can reach a result (a weight of zero does not
+help against it: ``0 * NaN`` is NaN).
 """
 
 from __future__ import annotations
@@ -59,7 +61,9 @@ class Group:
         return GroupSpec("sliding", block_size, window=self.window, keep=keep)
 
     def most_blocks(self, tokens: int, block_size: int, chunk: int) -> int:
-        """Blocks that a request of so many tokens holds at most, if so many are computed and committed at a time."""
+        """Blocks that a request of so many tokens holds at most, if so many are computed and committed
+        at a time.
+        """
         if self.state:
             return 1
         every = -(-tokens // block_size)
@@ -98,7 +102,9 @@ class PagedKV:
         shape = (2, num_blocks + 1, block_size, config.num_kv_heads, config.head_dim)
         numbers = 2 * block_size * config.num_kv_heads * config.head_dim
         for group in groups:
-            assert len(group.layers) == len(groups[0].layers), "groups of one pool have as many layers as each other"
+            assert len(group.layers) == len(groups[0].layers), (
+                "groups of one pool have as many layers as each other"
+            )
             if group.state > numbers:
                 raise ValueError(
                     f"a state of {group.state} numbers does not fit a page of {numbers}, of {block_size} tokens: "
@@ -126,7 +132,8 @@ class PagedKV:
         for page in self.pages:
             page.index_fill_(1, ids.to(page.device), float("nan"))
 
-    # --- Keys and values -------------------------------------------------------------------------------------------
+    # --- Keys and values
+    # -------------------------------------------------------------------------------------------
 
     def slots(self, tables: Tensor, positions: Tensor) -> Tensor:
         """Slots of positions, by the block tables of their rows.
@@ -153,7 +160,8 @@ class PagedKV:
         rows = self.pages[self._page[layer]][part].flatten(0, 2).index_select(0, head_rows.flatten())
         return rows.view(*head_rows.shape, -1)
 
-    # --- States ----------------------------------------------------------------------------------------------------
+    # --- States
+    # ----------------------------------------------------------------------------------------------------
 
     def read_states(self, layer: int, blocks: Tensor, size: int) -> Tensor:
         """Returns the first numbers of blocks' pages: [blocks, size]."""

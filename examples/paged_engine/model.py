@@ -1,21 +1,23 @@
-"""A Llama-type transformer over paged KV whose results do not depend, to the bit, on what else is in the batch.
+"""A Llama-type transformer over paged KV whose results do not depend, to the bit, on what else is in
+the batch.
 
-Floating-point sums depend on their order, and kernels choose the order by the shape of their input. An engine whose
-batches change from step to step therefore gives one prompt several answers, and nobody can tell a scheduling bug from
-rounding. Here every kernel that sums always sees the same shape:
+Floating-point sums depend on their order, and kernels choose the order by the shape of their input. An
+engine whose batches change from step to step therefore gives one prompt several answers, and nobody can
+tell a scheduling bug from rounding. Here every kernel that sums always sees the same shape:
 
-- Rows (tokens) are computed in *tiles* of a fixed number of rows, the last one padded. Whether a row is one of a
-  prompt's chunk or a decode, and who its neighbours are, changes nothing.
-- Attention goes over the context in *segments* of :data:`SEGMENT` positions, first to last. A segment that a row does
-  not see adds an exact zero, so it does not matter which ones a tile needs. Positions, not blocks, are cut: the block
-  size does not matter either.
+- Rows (tokens) are computed in *tiles* of a fixed number of rows, the last one padded. Whether a row is
+  one of a prompt's chunk or a decode, and who its neighbours are, changes nothing.
+- Attention goes over the context in *segments* of :data:`SEGMENT` positions, first to last. A segment
+  that a row does not see adds an exact zero, so it does not matter which ones a tile needs. Positions,
+  not blocks, are cut: the block size does not matter either.
 
-A model of other layers is a subclass: it says what its layers keep (``_group``), and how a layer mixes tokens, in a
-tile over paged memory and over a whole sequence (``_mix``, ``_mix_plain``). ``hybrid`` is one.
+A model of other layers is a subclass: it says what its layers keep (``_group``), and how a layer mixes
+tokens, in a tile over paged memory and over a whole sequence (``_mix``, ``_mix_plain``). ``hybrid`` is
+one.
 
-What is left is an assumption about the kernels: a row's result does not depend on its place in the tile or on its
-neighbours. :func:`batch_invariant` tests it on this machine, and :meth:`Llama.choose_tile` takes the largest tile that
-passes. A tile of one row is right by construction, and slow.
+What is left is an assumption about the kernels: a row's result does not depend on its place in the tile
+or on its neighbours. :func:`batch_invariant` tests it on this machine, and :meth:`Llama.choose_tile`
+takes the largest tile that passes. A tile of one row is right by construction, and slow.
 """
 
 from __future__ import annotations
@@ -129,12 +131,16 @@ class Llama:
         return [Group(tuple(range(self.config.num_layers)))]
 
     def probe(self, tile: int) -> Llama:
-        """A model that computes what this one does, of as few layers as show it: here they all have the same shapes."""
+        """A model that computes what this one does, of as few layers as show it: here they all have the
+        same shapes.
+        """
         config = dataclasses.replace(self.config, num_layers=1)
         return Llama(config, dataclasses.replace(self.weights, layers=self.weights.layers[:1]), tile=tile)
 
     def choose_tile(self) -> bool:
-        """Takes the largest tile that is batch-invariant on this machine. Returns whether it is the favourite."""
+        """Takes the largest tile that is batch-invariant on this machine. Returns whether it is the
+        favourite.
+        """
         self.tile = next((tile for tile in TILES[:-1] if batch_invariant(self, tile)), TILES[-1])
         return self.tile == TILES[0]
 
@@ -142,16 +148,19 @@ class Llama:
     def forward(self, batch: Batch, kv: PagedKV) -> Tensor:
         """Computes the rows of a step and writes their KV. Returns the logits of the wanted ones.
 
-        A row sees the positions of its sequence up to its own: in the pool, or in an earlier row of the batch.
+        A row sees the positions of its sequence up to its own: in the pool, or in an earlier row of the
+        batch.
         """
         hidden = [self._forward_tile(tile, kv)[: tile.rows] for tile in self._tiles(batch, kv.padding)]
         return self._logits(torch.cat(hidden)[batch.wanted])
 
     @torch.inference_mode()
     def forward_plain(self, tokens: list[int]) -> Tensor:
-        """Computes one sequence from scratch, with neither cache nor blocks. Returns the logits of every position.
+        """Computes one sequence from scratch, with neither cache nor blocks. Returns the logits of
+        every position.
 
-        The same arithmetic in another order, layer by layer over the whole sequence: what :meth:`forward` must equal.
+        The same arithmetic in another order, layer by layer over the whole sequence: what
+        :meth:`forward` must equal.
         """
         device = self.weights.embedding.device
         ids, positions = torch.tensor(tokens, device=device), torch.arange(len(tokens), device=device)
@@ -186,7 +195,9 @@ class Llama:
     def _mix(
         self, number: int, layer: LayerWeights, x: Tensor, tile: Tile, context: Context | None, kv: PagedKV
     ) -> Tensor:
-        """What rows of a tile take from the tokens before them, in one layer; writes what later ones take of them."""
+        """What rows of a tile take from the tokens before them, in one layer; writes what later ones
+        take of them.
+        """
         assert context is not None
         queries, keys, values = self._project(layer, x, tile.positions)
         kv.write(number, context.own, keys[: tile.rows], values[: tile.rows])
@@ -196,7 +207,9 @@ class Llama:
 
         return self._attend(queries, context.visible, read)
 
-    def _mix_plain(self, number: int, layer: LayerWeights, hidden: list[Tensor], tiles: list[Tile]) -> list[Tensor]:
+    def _mix_plain(
+        self, number: int, layer: LayerWeights, hidden: list[Tensor], tiles: list[Tile]
+    ) -> list[Tensor]:
         """The same for all tiles of one sequence."""
         group, count = self.groups[self._group_of[number]], sum(tile.rows for tile in tiles)
         projected = [self._project(layer, x, tile.positions) for x, tile in zip(hidden, tiles, strict=True)]
@@ -211,7 +224,9 @@ class Llama:
         return [self._attend(queries, visible(tile, group), read) for (queries, _, _), tile in rows]
 
     def _shared_segments(self, rows: Tensor) -> list[Tensor]:
-        """Cuts keys or values of one sequence, [positions, heads, head dimension], into segments for a whole tile."""
+        """Cuts keys or values of one sequence, [positions, heads, head dimension], into segments for a
+        whole tile.
+        """
         segments = rows.view(-1, SEGMENT, *rows.shape[1:]).transpose(1, 2).unbind(0)
         return [segment.repeat(self.tile, 1, 1) for segment in segments]
 
@@ -227,7 +242,9 @@ class Llama:
         queries, keys = rotated.tensor_split([config.num_heads], dim=1)
         return queries, keys, values
 
-    def _attend(self, queries: Tensor, visible: dict[int, Tensor], read: Callable[[int, int], Tensor]) -> Tensor:
+    def _attend(
+        self, queries: Tensor, visible: dict[int, Tensor], read: Callable[[int, int], Tensor]
+    ) -> Tensor:
         """Attention of a tile's queries over the segments of their contexts.
 
         Args:
@@ -242,7 +259,9 @@ class Llama:
         scores = {}
         for segment, seen in visible.items():
             hidden = ~seen.repeat_interleave(config.num_kv_heads, dim=0)[:, None]
-            scores[segment] = torch.bmm(grouped, read(segment, 0).transpose(1, 2)).masked_fill(hidden, -torch.inf)
+            scores[segment] = torch.bmm(grouped, read(segment, 0).transpose(1, 2)).masked_fill(
+                hidden, -torch.inf
+            )
         peak = torch.stack([score.amax(dim=2, keepdim=True) for score in scores.values()]).amax(dim=0)
         attended = torch.zeros_like(grouped)
         total = torch.zeros_like(peak)
@@ -272,9 +291,11 @@ class Llama:
 
 
 def batch_invariant(model: Llama, tile: int) -> bool:
-    """Tests whether a row's logits and KV are the same bits at every place of a tile, whatever its neighbours are.
+    """Tests whether a row's logits and KV are the same bits at every place of a tile, whatever its
+    neighbours are.
 
-    The neighbours are random tokens at random positions over random KV, so that the number of segments changes, too.
+    The neighbours are random tokens at random positions over random KV, so that the number of segments
+    changes, too.
     """
     probe = model.probe(tile)
     config, device, random = probe.config, probe.weights.embedding.device, torch.Generator().manual_seed(0)
@@ -283,7 +304,8 @@ def batch_invariant(model: Llama, tile: int) -> bool:
     blocks = -(-length // SEGMENT)
     held = blocks * len(probe.groups)
     kv = PagedKV(config, probe.groups, 1 + tile * held, SEGMENT, device=str(device))
-    # The probe has the first tables and the same context at every place, its neighbours have the other tables.
+    # The probe has the first tables and the same context at every place, its neighbours have the other
+    # tables.
     (page,) = kv.pages
     _, own, others, _ = page.tensor_split([1, 1 + held, 1 + tile * held], dim=1)
     content, position = torch.randn(own.shape, generator=random), length * 5 // 8
@@ -321,7 +343,9 @@ def _pad_rows(rows: Tensor, count: int, value: int = 0) -> Tensor:
 def _rotations(config: ModelConfig, device: torch.device) -> tuple[Tensor, Tensor]:
     """Cosines and sines of the rotary embedding by position, both halves of a head alike."""
     exponents = torch.arange(0, config.head_dim, 2, dtype=torch.float64) / config.head_dim
-    angles = torch.outer(torch.arange(config.max_positions, dtype=torch.float64), config.rope_theta**-exponents)
+    angles = torch.outer(
+        torch.arange(config.max_positions, dtype=torch.float64), config.rope_theta**-exponents
+    )
     angles = torch.cat((angles, angles), dim=1)
     return angles.cos().float().to(device), angles.sin().float().to(device)
 

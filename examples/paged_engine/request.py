@@ -86,5 +86,7 @@ class Chunk:
 
     @property
     def samples(self) -> bool:
-        """Whether its last token decides the next one. If that is known, KV that was lost is only computed again."""
+        """Whether its last token decides the next one. If that is known, KV that was lost is only
+        computed again.
+        """
         return self.stop == len(self.sequence.tokens)

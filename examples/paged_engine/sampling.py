@@ -1,7 +1,7 @@
 """Sampling that does not depend on scheduling.
 
-Each token is drawn with a number of its own, made of the request's seed, the sample's index and the token's position:
-no generator whose state would depend on who was sampled before.
+Each token is drawn with a number of its own, made of the request's seed, the sample's index and the
+token's position: no generator whose state would depend on who was sampled before.
 """
 
 from __future__ import annotations

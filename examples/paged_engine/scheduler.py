@@ -1,32 +1,39 @@
-"""The scheduler: which sequences compute which tokens in a step, and with which blocks. Continuous batching on kvpool.
+"""The scheduler: which sequences compute which tokens in a step, and with which blocks. Continuous
+batching on kvpool.
 
 One step of the engine, and what it asks of kvpool:
 
-1. *Settle*: swaps whose copies have ended are completed (``PlanExecutor.poll``), and the copies are made that the last
-   commit and the last forks have planned (``PlanExecutor.run``): until then they hold blocks.
-2. *Advance*: running sequences get blocks for the *chunks* that they compute now, and the tokens that were sampled, in
-   one call for the batch (``CacheManager.append_ragged``). A decode is a chunk of one token, a prompt is as many chunks
-   as the token budget makes of it, and the two share a batch. A chunk ends where a state can be kept
-   (``next_checkpoint``), and blocks for more must not be asked for: whoever has them may have gone on. A sequence that
-   shares its last block with other samples gets a copy of it: copy-on-write, planned by the manager.
-3. *Admit*: waiting sequences come in, oldest first, as long as there are rows to compute and blocks to hold: new ones
-   (``admit``, which finds the cached prefix), preempted ones (``resume``), swapped ones (``begin_swap_in``).
-4. *Execute*: the planned copies are made (``PlanExecutor.run``), before anything writes KV. Copy-on-write is done on
-   return, swaps go on while the model computes.
+1. *Settle*: swaps whose copies have ended are completed (``PlanExecutor.poll``), and the copies are
+   made that the last commit and the last forks have planned (``PlanExecutor.run``): until then they
+   hold blocks.
+2. *Advance*: running sequences get blocks for the *chunks* that they compute now, and the tokens that
+   were sampled, in one call for the batch (``CacheManager.append_ragged``). A decode is a chunk of one
+   token, a prompt is as many chunks as the token budget makes of it, and the two share a batch. A chunk
+   ends where a state can be kept (``next_checkpoint``), and blocks for more must not be asked for:
+   whoever has them may have gone on. A sequence that shares its last block with other samples gets a
+   copy of it: copy-on-write, planned by the manager.
+3. *Admit*: waiting sequences come in, oldest first, as long as there are rows to compute and blocks to
+   hold: new ones (``admit``, which finds the cached prefix), preempted ones (``resume``), swapped ones
+   (``begin_swap_in``).
+4. *Execute*: the planned copies are made (``PlanExecutor.run``), before anything writes KV.
+   Copy-on-write is done on return, swaps go on while the model computes.
 5. The engine runs the model over the chunks.
-6. *Commit*: what is computed can be hit by others from now on (``commit_batch``); windows give up what no token to come
-   reads, and copies of states are planned, which the next step makes before it overwrites the states. Then tokens are
-   sampled, prompts branch into their samples (``fork``), and what is over is released (``release``).
+6. *Commit*: what is computed can be hit by others from now on (``commit_batch``); windows give up what
+   no token to come reads, and copies of states are planned, which the next step makes before it
+   overwrites the states. Then tokens are sampled, prompts branch into their samples (``fork``), and
+   what is over is released (``release``).
 
-With several KV-cache groups the calls are the same: there is a table for each, and changes of tables name the group.
+With several KV-cache groups the calls are the same: there is a table for each, and changes of tables
+name the group.
 
-When blocks run out, the youngest running sequence gives way, by swap or by recompute. This cannot go round in circles:
+When blocks run out, the youngest running sequence gives way, by swap or by recompute. This cannot go
+round in circles:
 
 - What does not fit an empty pool is refused when it is submitted.
-- Sequences enter in order of age, and the youngest leaves first. So the oldest one that runs does so until it is over,
-  and the oldest one that waits is the next to enter.
-- While copies of swaps are under way, nobody enters and nobody is preempted: who lacks a block sits the step out.
-  Copies end, so that is not for long.
+- Sequences enter in order of age, and the youngest leaves first. So the oldest one that runs does so
+  until it is over, and the oldest one that waits is the next to enter.
+- While copies of swaps are under way, nobody enters and nobody is preempted: who lacks a block sits the
+  step out. Copies end, so that is not for long.
 """
 
 from __future__ import annotations
@@ -55,9 +62,11 @@ class Scheduler:
         manager: Has the blocks.
         executor: Moves their content.
         groups: What the model keeps of a request.
-        preempt: How a sequence gives way: its blocks move to the host tier, or are dropped and computed again.
+        preempt: How a sequence gives way: its blocks move to the host tier, or are dropped and computed
+            again.
         token_budget: Tokens that a step computes, at most.
-        max_running: Sequences that run at once, at most; the samples of the last admitted request may exceed it.
+        max_running: Sequences that run at once, at most; the samples of the last admitted request may
+            exceed it.
         prefix_caching: Whether what is computed can be hit by others, and by a sequence that comes back.
         on_new_blocks: Called with blocks that sequences have got, before anything is written to them.
 
@@ -101,7 +110,8 @@ class Scheduler:
         """Whether anything is left to do."""
         return bool(self.running or self.waiting or self.moving)
 
-    # --- What requests do ------------------------------------------------------------------------------------------
+    # --- What requests do
+    # ------------------------------------------------------------------------------------------
 
     def submit(self, request: Request) -> None:
         """Queues a request.
@@ -110,7 +120,8 @@ class Scheduler:
             RequestTooLargeError: It could never run.
 
         """
-        # Samples that gave way come back one by one: one of them, alone, has to fit. The last token needs no slot.
+        # Samples that gave way come back one by one: one of them, alone, has to fit. The last token
+        # needs no slot.
         slots, size = len(request.prompt) + request.sampling.max_tokens - 1, self._manager.block_size
         # Without commits windows give nothing up.
         chunk = min(self._token_budget, slots) if self._prefix_caching else slots
@@ -133,7 +144,8 @@ class Scheduler:
                 self._manager.release(sequence.key)
         request.sequences.clear()
 
-    # --- One step --------------------------------------------------------------------------------------------------
+    # --- One step
+    # --------------------------------------------------------------------------------------------------
 
     def schedule(self) -> list[Chunk]:
         """Says what the step computes: nothing, if all that it could do was to wait for copies."""
@@ -152,7 +164,9 @@ class Scheduler:
         """Says that the chunks' KV is written."""
         # Only what is committed can be hit: never to do so is how prefix caching is switched off.
         if self._prefix_caching:
-            self._manager.commit_batch([chunk.sequence.key for chunk in chunks], [chunk.stop for chunk in chunks])
+            self._manager.commit_batch(
+                [chunk.sequence.key for chunk in chunks], [chunk.stop for chunk in chunks]
+            )
         for chunk in chunks:
             sequence = chunk.sequence
             sequence.computed = chunk.stop
@@ -160,7 +174,9 @@ class Scheduler:
                 sequence.tables[group] = self._manager.block_ids(sequence.key, group=group)
 
     def branch(self, parent: Sequence) -> list[Sequence]:
-        """Makes the samples of a request whose prompt is computed. They share its blocks, the last one included."""
+        """Makes the samples of a request whose prompt is computed. They share its blocks, the last one
+        included.
+        """
         samples = [parent]
         for sample in range(1, parent.request.sampling.n):
             child = Sequence(parent.request, sample, list(parent.tokens), parent.known)
@@ -168,7 +184,9 @@ class Scheduler:
                 # Of each state the child gets a copy at once, and for that a block.
                 self._manager.fork(parent.key, child.key)
             except OutOfBlocksError:
-                bisect.insort(self.waiting, child, key=_age)  # its prompt is computed again, but for what is cached
+                bisect.insort(
+                    self.waiting, child, key=_age
+                )  # its prompt is computed again, but for what is cached
             else:
                 child.computed, child.tables = parent.computed, self._tables(child)
                 bisect.insort(self.running, child, key=_age)
@@ -185,7 +203,8 @@ class Scheduler:
             self.waiting.remove(sequence)
         sequence.request.sequences.remove(sequence)
 
-    # --- The parts of schedule() -----------------------------------------------------------------------------------
+    # --- The parts of schedule()
+    # -----------------------------------------------------------------------------------
 
     def _settle(self, finished: Iterable[FinishedSwap]) -> None:
         """Puts sequences where their swaps have brought them."""
@@ -205,7 +224,9 @@ class Scheduler:
         return [self._manager.block_ids(sequence.key, group=group) for group in range(len(self._groups))]
 
     def _advance(self) -> tuple[list[Chunk], bool]:
-        """Shares the token budget out to what runs. Returns the chunks, and whether there were blocks for all."""
+        """Shares the token budget out to what runs. Returns the chunks, and whether there were blocks
+        for all.
+        """
         chunks = self._chunks()
         with contextlib.suppress(OutOfBlocksError):
             self._cover(chunks)
@@ -241,7 +262,8 @@ class Scheduler:
         return Chunk(sequence, start, stop)
 
     def _cover(self, chunks: list[Chunk]) -> None:
-        """Gets blocks for chunks, and tells the manager of the tokens in them that were sampled; all or nothing.
+        """Gets blocks for chunks, and tells the manager of the tokens in them that were sampled; all or
+        nothing.
 
         Raises:
             OutOfBlocksError: Too few are available; nothing has changed.
@@ -252,7 +274,9 @@ class Scheduler:
             sampled += chunk.sequence.tokens[chunk.sequence.known : chunk.stop]
             offsets.append(len(sampled))
         keys = [chunk.sequence.key for chunk in chunks]
-        changes = self._manager.append_ragged(keys, sampled, offsets, covered=[chunk.stop for chunk in chunks])
+        changes = self._manager.append_ragged(
+            keys, sampled, offsets, covered=[chunk.stop for chunk in chunks]
+        )
         # Rows of the call, positions in the table, blocks, and groups, if there are several.
         columns = changes if len(self._groups) > 1 else (*changes, [0] * len(changes[0]))
         for row, index, block, group in zip(*columns, strict=True):
@@ -267,7 +291,9 @@ class Scheduler:
             chunk.sequence.known = max(chunk.sequence.known, chunk.stop)
 
     def _preempt_youngest(self) -> None:
-        """Takes a sequence's blocks away. By recompute they are available at once, by swap when the copies are done."""
+        """Takes a sequence's blocks away. By recompute they are available at once, by swap when the
+        copies are done.
+        """
         assert len(self.running) > 1, "alone, a sequence that submit() has let in finds its blocks"
         victim = self.running.pop()
         if self._preempt_by == "swap" and self._manager.fit_swap_out([victim.key]) == "ok":
@@ -305,7 +331,8 @@ class Scheduler:
                 rows -= chunk.rows
 
     def _enter(self, sequence: Sequence) -> None:
-        """Gets a waiting sequence what is cached of it, or was swapped out, in the way that its state asks for.
+        """Gets a waiting sequence what is cached of it, or was swapped out, in the way that its state
+        asks for.
 
         Blocks to be computed are for :meth:`_cover`: where the first chunk ends is known once the hit is.
 
@@ -330,7 +357,9 @@ class Scheduler:
         sequence.tables, sequence.computed = admission.tables, admission.cached_tokens
         for group, table in zip(self._groups, sequence.tables, strict=True):
             if group.state:
-                self._on_new_blocks(table)  # written by the first step, or by the copy of a state that is kept
+                self._on_new_blocks(
+                    table
+                )  # written by the first step, or by the copy of a state that is kept
         self.waiting.remove(sequence)
         bisect.insort(self.running, sequence, key=_age)
 

@@ -63,7 +63,9 @@ class Beam:
 class BeamSearch:
     """One prompt and its beams."""
 
-    def __init__(self, manager: kvpool.CacheManager, memory: Memory, prompt: Sequence[int], width: int) -> None:
+    def __init__(
+        self, manager: kvpool.CacheManager, memory: Memory, prompt: Sequence[int], width: int
+    ) -> None:
         self.manager = manager
         self.memory = memory
         self.width = width
@@ -92,7 +94,9 @@ class BeamSearch:
         self.manager.append([beam.key for beam in chosen], [beam.tokens[-1] for beam in chosen], commit=True)
         copies = self.manager.take_plan().transfers
         self.memory.copy((source, destination) for (_, source), (_, destination) in copies)
-        self.memory.step((self.manager.block_ids(beam.key), beam.tokens, len(beam.tokens) - 1) for beam in chosen)
+        self.memory.step(
+            (self.manager.block_ids(beam.key), beam.tokens, len(beam.tokens) - 1) for beam in chosen
+        )
 
     def finish(self) -> list[list[int]]:
         """Ends all beams and returns them, the best first."""

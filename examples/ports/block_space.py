@@ -13,8 +13,9 @@ Code that imports ``vllm.core`` needs no port: ``kvpool.lineage.v0`` has its nam
 | ``can_swap_out``, ``swap_out(group)`` | ``fit_swap_out``, ``begin_swap_out``, ``take_plan``, ``complete_swap`` |
 | ``mark_blocks_as_computed`` | ``manager.commit_batch``; without it nothing is cached, as here |
 
-The swaps of v0 end when they are returned: its workers execute them before anything else. Here ``complete_swap`` is
-called at once for the same reason. If your copies run on a stream of their own, call it when they are done.
+The swaps of v0 end when they are returned: its workers execute them before anything else. Here
+``complete_swap`` is called at once for the same reason. If your copies run on a stream of their own,
+call it when they are done.
 """
 
 from __future__ import annotations
@@ -88,7 +89,9 @@ class PlainBlockSpaceManager:
         self._refs[0].update(dict.fromkeys(blocks, len(group.sequences)))
 
     def append_slots(self, group: Group) -> Pairs:
-        """Gives the last token of each sequence its slot. A shared block is copied by whoever writes to it first."""
+        """Gives the last token of each sequence its slot. A shared block is copied by whoever writes to
+        it first.
+        """
         copies = []
         for sequence, tokens in group.sequences.items():
             table = self._tables[sequence]
@@ -204,9 +207,15 @@ class BlockSpaceManager:
 
 
 def serve(
-    manager: Manager, memory: Memory, host: Memory, prompts: Sequence[list[int]], samples: int, new_tokens: int
+    manager: Manager,
+    memory: Memory,
+    host: Memory,
+    prompts: Sequence[list[int]],
+    samples: int,
+    new_tokens: int,
 ) -> list[tuple[str, int, int]]:
-    """A scheduler in that engine's manner: what was swapped out first, then prompts, then a token for each sequence.
+    """A scheduler in that engine's manner: what was swapped out first, then prompts, then a token for
+    each sequence.
 
     Returns what happened, to which group, and how many blocks were available then.
     """
@@ -264,7 +273,9 @@ def main() -> None:
     for manager in (PlainBlockSpaceManager(24, 4, 80), BlockSpaceManager(24, 4, 80)):
         log = serve(manager, Memory(24, 4), Memory(80, 4), prompts, samples=2, new_tokens=12)
         swaps = sum(what == "swap out" for what, _, _ in log)
-        print(f"{type(manager).__name__}: {len(log)} events, {swaps} swaps out, {manager.num_available} available")
+        print(
+            f"{type(manager).__name__}: {len(log)} events, {swaps} swaps out, {manager.num_available} available"
+        )
         results.append(log)
     print("the same answers:", results[0] == results[1])
 

@@ -104,7 +104,9 @@ class Service:
         here.release(key, until=ticket)
         target = there.admit(key, prompt, external_tokens=len(prompt) - 1)
         # What is cached there already is not transferred.
-        wanted = range(target.cached_blocks, target.cached_blocks - -target.external_tokens // there.block_size)
+        wanted = range(
+            target.cached_blocks, target.cached_blocks - -target.external_tokens // there.block_size
+        )
         self.lengths[key] = len(prompt) + new_tokens
         self.transfers.append(Transfer(key, prompt, ticket, admission.block_ids, target.block_ids, wanted))
         return True
@@ -134,7 +136,10 @@ class Service:
         self.computed_again += len(transfer.tokens) - 1 - info.computed_tokens
         self.memories[1].step([(transfer.target, transfer.tokens, info.computed_tokens)])
         there.commit(transfer.key, len(transfer.tokens))
-        self.running[transfer.key] = ([*transfer.tokens, next_token(transfer.tokens)], self.lengths[transfer.key])
+        self.running[transfer.key] = (
+            [*transfer.tokens, next_token(transfer.tokens)],
+            self.lengths[transfer.key],
+        )
 
     def _decode(self) -> None:
         there = self.managers[1]

@@ -1,4 +1,5 @@
-"""An allocator of ids with reference counts, and a trie of cached blocks, as in LMDeploy. Ids are numpy arrays.
+"""An allocator of ids with reference counts, and a trie of cached blocks, as in LMDeploy. Ids are numpy
+arrays.
 
 | the engine's call | here |
 |---|---|
@@ -9,8 +10,8 @@
 | ``trie.insert(seq)``, once the step is done | ``pool.register(ids, chain, start)`` and ``pool.mark_computed(ids)`` |
 | ``trie.evict(n)`` | nothing: a cached block that nobody holds counts as available |
 
-The trie of such an engine holds a reference to every cached block, and gives it up when blocks run out. Here nobody
-holds a cached block: all that the engine does to keep those references right can go.
+The trie of such an engine holds a reference to every cached block, and gives it up when blocks run out.
+Here nobody holds a cached block: all that the engine does to keep those references right can go.
 """
 
 from __future__ import annotations
@@ -122,7 +123,9 @@ class PlainIdsAndTrie:
         return ids
 
     def insert(self, tokens: Sequence[int], ids: Ids, start: int) -> None:
-        """Caches the full blocks from ``start`` on. What is cached already replaces the request's block in ``ids``."""
+        """Caches the full blocks from ``start`` on. What is cached already replaces the request's block
+        in ``ids``.
+        """
         node = self._root
         for position in range(len(tokens) // self.block_size):
             part = tuple(tokens[position * self.block_size : (position + 1) * self.block_size])
@@ -189,7 +192,9 @@ class IdsAndTrie:
         return np.array(self.pool.match_and_acquire(self.chain(tokens), most), dtype=np.int32)
 
     def insert(self, tokens: Sequence[int], ids: Ids, start: int) -> None:
-        """Caches the full blocks from ``start`` on. What is cached already replaces the request's block in ``ids``."""
+        """Caches the full blocks from ``start`` on. What is cached already replaces the request's block
+        in ``ids``.
+        """
         chain = self.chain(tokens)
         if self.pool.probe(chain).cached_blocks > start:
             self._exchange(tokens, chain, ids, start)
@@ -214,7 +219,9 @@ class IdsAndTrie:
             ids[position] = block
 
 
-def serve(cache: Cache, memory: Memory, prompts: Sequence[list[int]], new_tokens: int) -> list[tuple[int, int, int]]:
+def serve(
+    cache: Cache, memory: Memory, prompts: Sequence[list[int]], new_tokens: int
+) -> list[tuple[int, int, int]]:
     """A scheduler that lets as many in as fit at their full length; each step computes one token of each.
 
     Returns request, matched blocks and available blocks of every entry and exit.
@@ -262,7 +269,9 @@ def main() -> None:
     for cache in (PlainIdsAndTrie(24, 4), IdsAndTrie(24, 4)):
         log = serve(cache, Memory(24, 4), prompts, new_tokens=8)
         matched = sum(number for _, number, _ in log if number > 0)
-        print(f"{type(cache).__name__}: {len(log)} events, {matched} blocks matched, {cache.num_available} available")
+        print(
+            f"{type(cache).__name__}: {len(log)} events, {matched} blocks matched, {cache.num_available} available"
+        )
         results.append(log)
     print("the same answers:", results[0] == results[1])
 

@@ -8,9 +8,9 @@
 | gives way while steps run | ``preempt(after_step=...)``; the tokens on their way are appended meanwhile |
 | a step has ended | ``complete_step(step)``: what only this step held back becomes free |
 
-Why the fence: a step in flight still writes to the blocks of a request that has ended. Without it the next request gets
-them at once; here a connector loads a prompt into them, on a stream of its own, and the old step writes over it.
-``Scheduler(fences=False)`` shows it.
+Why the fence: a step in flight still writes to the blocks of a request that has ended. Without it the
+next request gets them at once; here a connector loads a prompt into them, on a stream of its own, and
+the old step writes over it. ``Scheduler(fences=False)`` shows it.
 """
 
 from __future__ import annotations
@@ -131,7 +131,10 @@ class Scheduler:
         # The rows of a step in flight do not change any more: the device has them.
         places = [len(request.tokens) + request.pending - 2 for request in batch]
         self.flight.append(
-            (self.number, [(request, list(request.table), at) for request, at in zip(batch, places, strict=True)])
+            (
+                self.number,
+                [(request, list(request.table), at) for request, at in zip(batch, places, strict=True)],
+            )
         )
         return True
 

@@ -87,7 +87,9 @@ class IndexOnly(IdsAndTrie):
         return np.array(match.block_ids, dtype=np.int32)
 
     def insert(self, tokens: Sequence[int], ids: Ids, start: int) -> None:
-        """Caches full blocks. Where somebody was faster, the request gets that block, and its own id is free again."""
+        """Caches full blocks. Where somebody was faster, the request gets that block, and its own id is
+        free again.
+        """
         chain = self.chain(tokens)
         for position, block in self.pool.adopt(ids[start : len(chain)], chain, start):
             self.free.append(int(ids[start + position]))
@@ -104,7 +106,8 @@ class IndexOnly(IdsAndTrie):
 def main() -> None:
     """Serves twelve prompts of two families on a pool that is too small for all of them."""
     prompts = [
-        [*range(100 * (number % 2), 100 * (number % 2) + 12), *range(number, number + 5)] for number in range(12)
+        [*range(100 * (number % 2), 100 * (number % 2) + 12), *range(number, number + 5)]
+        for number in range(12)
     ]
     results = []
     caches: list[Tree] = [PlainRadixCache(16, 4), IndexOnly(16, 4)]

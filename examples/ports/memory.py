@@ -1,8 +1,8 @@
 """KV memory that knows what each slot has to hold: it finds stale, missing and foreign KV.
 
-The KV of a token depends on every token before it, so a slot gets a number made of the whole prefix. A step writes the
-slots of the tokens that it computes and reads those of all tokens before. If a block is cached too early, handed out
-too soon, or shared and then written, some reader meets another number.
+The KV of a token depends on every token before it, so a slot gets a number made of the whole prefix. A
+step writes the slots of the tokens that it computes and reads those of all tokens before. If a block is
+cached too early, handed out too soon, or shared and then written, some reader meets another number.
 """
 
 from __future__ import annotations
@@ -47,7 +47,9 @@ class Memory:
                 raise WrongKVError(f"token {position}: block {table[block]} holds other KV in slot {slot}")
 
     def step(self, rows: Iterable[tuple[Sequence[int], Sequence[int], int]]) -> None:
-        """A batch of rows, each a block table, tokens, and the first that is computed: all write, then all read."""
+        """A batch of rows, each a block table, tokens, and the first that is computed: all write, then
+        all read.
+        """
         batch = list(rows)
         for table, tokens, start in batch:
             self.write(table, tokens, start)
@@ -63,4 +65,6 @@ class Memory:
 
 def _marks(tokens: Sequence[int]) -> list[int]:
     """The number of each token: of it and all before."""
-    return list(accumulate(tokens, lambda mark, token: (mark * 1_000_003 + token + 1) % (2**61 - 1), initial=7))[1:]
+    return list(
+        accumulate(tokens, lambda mark, token: (mark * 1_000_003 + token + 1) % (2**61 - 1), initial=7)
+    )[1:]

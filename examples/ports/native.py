@@ -1,7 +1,8 @@
-"""A scheduler written on ``CacheManager``: continuous batching, chunked prefill and rejected drafts, one call per step.
+"""A scheduler written on ``CacheManager``: continuous batching, chunked prefill and rejected drafts,
+one call per step.
 
-A step says three things of each request in one row of ``append_ragged``: which tokens the last step brought, how many
-are computed, and how far its blocks have to reach for the next step.
+A step says three things of each request in one row of ``append_ragged``: which tokens the last step
+brought, how many are computed, and how far its blocks have to reach for the next step.
 
 | state of the request | its tokens in the row | ``computed`` | ``covered`` |
 |---|---|---|---|
@@ -10,8 +11,8 @@ are computed, and how far its blocks have to reach for the next step.
 | decoding, drafts | accepted drafts and the sampled one | all but the last | all, and the drafts to try next |
 | preempted just now | the same: kept for ``resume`` | no matter | no matter |
 
-Rejected drafts need no call: they were never tokens of the request, only slots behind its last one, which the next step
-writes again.
+Rejected drafts need no call: they were never tokens of the request, only slots behind its last one,
+which the next step writes again.
 """
 
 from __future__ import annotations
@@ -93,7 +94,8 @@ class Scheduler:
         self._admit(left)
         batch = [request for request in self.running if request.end > request.computed]
         self.memory.step(
-            (request.table, request.tokens[: request.end] + request.drafts, request.computed) for request in batch
+            (request.table, request.tokens[: request.end] + request.drafts, request.computed)
+            for request in batch
         )
         for request in batch:
             self._sample(request)
@@ -135,7 +137,9 @@ class Scheduler:
             most = min(self.drafts, request.length - request.end - 1) if samples else 0
             # A poor draft model: every third of its tokens is wrong.
             guess = continuation(request.tokens, most)[len(request.tokens) :]
-            request.drafts = [(token + (len(request.tokens) + i) % 3 // 2) % 11 for i, token in enumerate(guess)]
+            request.drafts = [
+                (token + (len(request.tokens) + i) % 3 // 2) % 11 for i, token in enumerate(guess)
+            ]
         return left
 
     def _preempt(self, request: Request) -> None:
@@ -181,7 +185,9 @@ class Scheduler:
 
 
 def main() -> None:
-    """Serves twenty prompts with a common start, plainly, and with chunks and drafts on a pool that is too small."""
+    """Serves twenty prompts with a common start, plainly, and with chunks and drafts on a pool that is
+    too small.
+    """
     prompts = [[*range(24), *[number] * (3 + 2 * number)] for number in range(20)]
     for blocks, budget, drafts in ((400, 10_000, 0), (60, 32, 3)):
         scheduler = Scheduler(kvpool.CacheManager(blocks, 4), Memory(blocks, 4), budget=budget, drafts=drafts)

@@ -1,4 +1,5 @@
-"""A prefix tree whose matches hold nothing, as in SGLang: the scheduler matches the whole queue, sorts it, then locks.
+"""A prefix tree whose matches hold nothing, as in SGLang: the scheduler matches the whole queue, sorts
+it, then locks.
 
 | the engine's call | here |
 |---|---|
@@ -9,8 +10,8 @@
 | ``evict(n)`` | nothing: ``pool.allocate`` evicts |
 | ``evictable_size``, ``protected_size`` | ``pool.stats()``: ``cached_free``, and ``registered`` less that |
 
-A page is a block: 16 tokens or more. The pool chooses the ids. For an engine that keeps its own allocator of slots the
-pool can be an index only: :mod:`~examples.ports.index_only`.
+A page is a block: 16 tokens or more. The pool chooses the ids. For an engine that keeps its own
+allocator of slots the pool can be an index only: :mod:`~examples.ports.index_only`.
 """
 
 from __future__ import annotations
@@ -93,7 +94,9 @@ class RadixCache(IdsAndTrie):
         return np.array(self.pool.match_and_acquire(handle.where, handle.num_blocks), dtype=np.int32)
 
 
-def serve(cache: Tree, memory: Memory, prompts: Sequence[list[int]]) -> list[tuple[int, int, tuple[int, int]]]:
+def serve(
+    cache: Tree, memory: Memory, prompts: Sequence[list[int]]
+) -> list[tuple[int, int, tuple[int, int]]]:
     """Prompts only: each round matches all that wait, and takes those with the longest match first.
 
     Returns request, matched blocks and sizes of each.
@@ -126,14 +129,17 @@ def serve(cache: Tree, memory: Memory, prompts: Sequence[list[int]]) -> list[tup
 def main() -> None:
     """Serves twelve prompts of two families on a pool that is too small for all of them."""
     prompts = [
-        [*range(100 * (number % 2), 100 * (number % 2) + 12), *range(number, number + 5)] for number in range(12)
+        [*range(100 * (number % 2), 100 * (number % 2) + 12), *range(number, number + 5)]
+        for number in range(12)
     ]
     results = []
     caches: list[Tree] = [PlainRadixCache(16, 4), RadixCache(16, 4)]
     for cache in caches:
         log = serve(cache, Memory(16, 4), prompts)
         matched = sum(number for _, number, _ in log if number > 0)
-        print(f"{type(cache).__name__}: {len(log)} events, {matched} blocks matched, {cache.sizes[0]} evictable")
+        print(
+            f"{type(cache).__name__}: {len(log)} events, {matched} blocks matched, {cache.sizes[0]} evictable"
+        )
         results.append(log)
     print("the same answers:", results[0] == results[1])
 

@@ -8,9 +8,9 @@
 | ``may_append(seq)`` | ``manager.append``; for the whole batch in one call: ``append_batch`` |
 | ``deallocate(seq)`` | ``manager.release``; or ``preempt`` and ``resume``, where that is meant |
 
-When is a block cached? Such a manager says so when the prompt gets its blocks: the step that follows writes them
-before anybody reads. The port does the same with ``commit`` in ``allocate``. If your steps can fail, or overlap, commit
-when the step is done.
+When is a block cached? Such a manager says so when the prompt gets its blocks: the step that follows
+writes them before anybody reads. The port does the same with ``commit`` in ``allocate``. If your steps
+can fail, or overlap, commit when the step is done.
 """
 
 from __future__ import annotations
@@ -190,7 +190,9 @@ class BlockManager:
 
     def append_batch(self, seqs: Several[Sequence]) -> None:
         """The same for a whole batch, all or nothing, in one call: what a decode step should use."""
-        changes = self.manager.append([seq.number for seq in seqs], [seq.tokens[-1] for seq in seqs], commit=True)
+        changes = self.manager.append(
+            [seq.number for seq in seqs], [seq.tokens[-1] for seq in seqs], commit=True
+        )
         for row, _, block in changes:
             seqs[row].block_table.append(block)
 
@@ -200,11 +202,13 @@ class BlockManager:
         seq.block_table = []
 
 
-def serve(manager: Manager, memory: Memory, prompts: Several[list[int]], new_tokens: int) -> list[tuple[str, int, int]]:
+def serve(
+    manager: Manager, memory: Memory, prompts: Several[list[int]], new_tokens: int
+) -> list[tuple[str, int, int]]:
     """A scheduler in that engine's manner: prompts first, then a decode step; the youngest gives way.
 
-    Returns what happened: "prefill" with request and cached tokens, "preempt" and "finish" with request and available
-    blocks.
+    Returns what happened: "prefill" with request and cached tokens, "preempt" and "finish" with request
+    and available blocks.
     """
     waiting = deque(Sequence(number, list(prompt)) for number, prompt in enumerate(prompts))
     running: deque[Sequence] = deque()
@@ -253,7 +257,9 @@ def main() -> None:
         log = serve(manager, Memory(24, 4), prompts, new_tokens=8)
         cached = sum(number for what, _, number in log if what == "prefill")
         preemptions = sum(what == "preempt" for what, _, _ in log)
-        print(f"{type(manager).__name__}: {len(log)} events, {cached} tokens cached, {preemptions} preemptions")
+        print(
+            f"{type(manager).__name__}: {len(log)} events, {cached} tokens cached, {preemptions} preemptions"
+        )
         results.append(log)
     print("the same answers:", results[0] == results[1])
 

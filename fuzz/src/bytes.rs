@@ -1,4 +1,5 @@
-//! From bytes to arguments: every byte means something, small ones something small, and a changed byte changes little.
+//! From bytes to arguments: every byte means something, small ones something small, and a changed byte
+//! changes little.
 
 use arbitrary::{Result, Unstructured};
 

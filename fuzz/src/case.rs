@@ -1,7 +1,7 @@
 //! Cases: a setting and operations, run on the core and on what it is compared with.
 //!
-//! Owns: how bytes become a case, how a case is run, and how a failing one is written as a Rust test. A target is a
-//! [`Machine`]; what one operation means is its own affair.
+//! Owns: how bytes become a case, how a case is run, and how a failing one is written as a Rust test. A
+//! target is a [`Machine`]; what one operation means is its own affair.
 
 use std::cell::{Cell, RefCell};
 use std::fmt::Debug;
@@ -62,8 +62,8 @@ pub trait Machine: Sized {
     /// What a setting should not do.
     fn new(setting: &Self::Setting) -> Result<Self, Failure>;
 
-    /// Does one operation on the core and on the model, compares what both say and what they are then, and recounts all
-    /// invariants. The calls go to `script`, with the model's answers.
+    /// Does one operation on the core and on the model, compares what both say and what they are then,
+    /// and recounts all invariants. The calls go to `script`, with the model's answers.
     ///
     /// # Errors
     /// The first difference, or a broken invariant.

@@ -1,4 +1,5 @@
-//! Fuzz targets of kvpool. Each is a function of bytes that returns if all is well, and panics with a report if not.
+//! Fuzz targets of kvpool. Each is a function of bytes that returns if all is well, and panics with a
+//! report if not.
 //!
 //! | target | what | compared with |
 //! |---|---|---|
@@ -10,11 +11,12 @@
 //! | [`mod@journal_reader`] | the reader and the replay of kvpool-journal | a second replay |
 //! | [`vllm_pool`] | `kvpool_vllm::Pool`: every call, policies, hints, writes by hand | the laboratory: its model and its oracles |
 //!
-//! [`kvpool_lab`] draws calls from the bytes of [`pool`], [`manager`] and [`vllm_pool`], and shrinks a run that fails.
-//! The bytes of the other targets are operations ([`Case`]); after each of them results, state and all invariants are
-//! compared. A case that fails is shrunk ([`shrink`]) and printed as a Rust test. Who makes the bytes is not this library's
-//! affair: libFuzzer (`fuzz_targets`, with the feature `libfuzzer`), the driver [`random`] of the program
-//! `kvpool-fuzz`, which needs nothing, or the corpus, which the tests replay.
+//! [`kvpool_lab`] draws calls from the bytes of [`pool`], [`manager`] and [`vllm_pool`], and shrinks a
+//! run that fails. The bytes of the other targets are operations ([`Case`]); after each of them
+//! results, state and all invariants are compared. A case that fails is shrunk ([`shrink`]) and printed
+//! as a Rust test. Who makes the bytes is not this library's affair: libFuzzer (`fuzz_targets`, with
+//! the feature `libfuzzer`), the driver [`random`] of the program `kvpool-fuzz`, which needs nothing,
+//! or the corpus, which the tests replay.
 #![forbid(unsafe_code)]
 
 mod bytes;

@@ -1,4 +1,5 @@
-//! Random inputs, for where there is no fuzzer: inputs of a corpus, changed, and new ones. Coverage guides nothing here.
+//! Random inputs, for where there is no fuzzer: inputs of a corpus, changed, and new ones. Coverage
+//! guides nothing here.
 //!
 //! Deterministic: the same seed and the same corpus give the same inputs.
 
@@ -26,7 +27,8 @@ impl Inputs {
         (self.random.next_u64() % n.max(1) as u64) as usize
     }
 
-    /// Bytes of a new input; small values are as likely as all others together, for they mean the first of a list.
+    /// Bytes of a new input; small values are as likely as all others together, for they mean the first
+    /// of a list.
     fn bytes(&mut self, len: usize) -> Vec<u8> {
         (0..len)
             .map(|_| {

@@ -1,10 +1,11 @@
 //! Shrinking: from a failing case to a small one that fails in the same way.
 //!
-//! Delta debugging ([`minimize`]) over decoded operations, not over bytes; then arguments and the setting are made simpler; all
-//! of it again until nothing more can go. It needs no fuzzer, and asks only one thing of a case: whether it still fails with the
-//! same [`Failure::kind`].
+//! Delta debugging ([`minimize`]) over decoded operations, not over bytes; then arguments and the
+//! setting are made simpler; all of it again until nothing more can go. It needs no fuzzer, and asks
+//! only one thing of a case: whether it still fails with the same [`Failure::kind`].
 //!
-//! Cost: some hundred runs for a case of a hundred operations. A failure is where a case ends: what comes behind it is cut first.
+//! Cost: some hundred runs for a case of a hundred operations. A failure is where a case ends: what
+//! comes behind it is cut first.
 
 use kvpool_lab::failure::Failure;
 

@@ -1,4 +1,5 @@
-//! The committed corpora, and a few thousand random inputs, through every target: what fuzzing found once stays found.
+//! The committed corpora, and a few thousand random inputs, through every target: what fuzzing found
+//! once stays found.
 #![expect(clippy::unwrap_used, clippy::panic, reason = "helpers of tests fail by panicking, as tests do")]
 
 use std::fs;

@@ -1,4 +1,5 @@
-//! What a case is written as compiles and passes on sources without a defect: the files of `rendered` are such tests, run here.
+//! What a case is written as compiles and passes on sources without a defect: the files of `rendered`
+//! are such tests, run here.
 //!
 //! `KVPOOL_UPDATE=1` writes them again.
 #![expect(clippy::unwrap_used, reason = "helpers of tests may panic as tests do")]

@@ -9,8 +9,9 @@
 //! `--report` it writes the shrunk run to a file, and the journal of the run beside it. With `--python` it
 //! writes each run to the folder as a test of Python.
 //!
-//! A soak prints a line each minute and then its report ([`kvpool_lab::run::soak`]). With `--out` it writes the
-//! report to a file, or to DATE-soak.md in a folder. With `--json` it writes the numbers to a file.
+//! A soak prints a line each minute and then its report ([`kvpool_lab::run::soak`]). With `--out` it
+//! writes the report to a file, or to DATE-soak.md in a folder. With `--json` it writes the numbers to
+//! a file.
 #![expect(clippy::print_stdout, clippy::print_stderr, reason = "a program prints")]
 
 use std::alloc::System;

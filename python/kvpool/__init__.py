@@ -15,17 +15,19 @@ Admission(cached_tokens=0, cached_blocks=0, num_blocks=3)
 >>> manager.release("a"), manager.release("b")
 (None, None)
 
-This package has what a scheduler needs. The rest is by topic: :mod:`kvpool.errors`, :mod:`kvpool.hashing`,
-:mod:`kvpool.journal`, :mod:`kvpool.traces`, :mod:`kvpool.sizing`, :mod:`kvpool.policies`, :mod:`kvpool.parts`,
-:mod:`kvpool.transfer`, :mod:`kvpool.store`, :mod:`kvpool.events`, :mod:`kvpool.metrics`, :mod:`kvpool.hints`,
-:mod:`kvpool.models`, :mod:`kvpool.testing`. Each is imported when it is first used.
+This package has what a scheduler needs. The rest is by topic: :mod:`kvpool.errors`,
+:mod:`kvpool.hashing`, :mod:`kvpool.journal`, :mod:`kvpool.traces`, :mod:`kvpool.sizing`,
+:mod:`kvpool.policies`, :mod:`kvpool.parts`, :mod:`kvpool.transfer`, :mod:`kvpool.store`,
+:mod:`kvpool.events`, :mod:`kvpool.metrics`, :mod:`kvpool.hints`, :mod:`kvpool.models`,
+:mod:`kvpool.testing`. Each is imported when it is first used.
 
-To port a scheduler, begin with ``docs/porting.md`` of the repository. ``examples/ports`` there has a small program for
-each kind of engine: a manager over sequences, ids and a trie, a radix tree, groups with swap, and a scheduler without a
-manager. The wheel has neither.
+To port a scheduler, begin with ``docs/porting.md`` of the repository. ``examples/ports`` there has a
+small program for each kind of engine: a manager over sequences, ids and a trie, a radix tree, groups
+with swap, and a scheduler without a manager. The wheel has neither.
 
-Importing kvpool needs neither torch nor CUDA nor any other package. Every object may be used by several threads; after
-a ``fork`` the child makes objects of its own, for another thread may have held a lock at that moment.
+Importing kvpool needs neither torch nor CUDA nor any other package. Every object may be used by several
+threads; after a ``fork`` the child makes objects of its own, for another thread may have held a lock at
+that moment.
 """
 
 from __future__ import annotations

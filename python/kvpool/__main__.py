@@ -1,7 +1,9 @@
-"""``python -m kvpool`` and the command ``kvpool``: the command line, or a line that says how to install what it needs.
+"""``python -m kvpool`` and the command ``kvpool``: the command line, or a line that says how to install
+what it needs.
 
-``pip install kvpool`` brings no other package: a scheduler, and the plug-in in an engine, need none. Only the command
-line does, and without them this module is all of it that can be imported: only the standard library is needed here.
+``pip install kvpool`` brings no other package: a scheduler, and the plug-in in an engine, need none.
+Only the command line does, and without them this module is all of it that can be imported: only the
+standard library is needed here.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The process that an object with a thread belongs to.
 
-A forked child has a copy of the object and none of its threads. Locks of the copy may be held for ever, and its sockets
-are the parent's. So every call in the child is refused.
+A forked child has a copy of the object and none of its threads. Locks of the copy may be held for ever,
+and its sockets are the parent's. So every call in the child is refused.
 """
 
 from __future__ import annotations

@@ -37,7 +37,9 @@ class TokenTypeError(KvpoolError, TypeError):
 
 
 class ArgumentTypeError(KvpoolError, TypeError):
-    """Ids, counts, extra keys, an ``out`` buffer or another sequence of a type or dtype that kvpool does not take."""
+    """Ids, counts, extra keys, an ``out`` buffer or another sequence of a type or dtype that kvpool
+    does not take.
+    """
 
 
 class TooLargeError(KvpoolError, MemoryError):
@@ -62,7 +64,8 @@ class OutOfBlocksError(KvpoolError, MemoryError):
         fenced: blocks that become available when running steps complete.
         can_ever_fit: whether the request fits an otherwise empty pool: of an admission, in chunks of its
             ``allocate_tokens`` to the end of its prompt. If not, waiting does not help.
-        fits_in_chunks: of an admission, whether smaller chunks could ever fit; of other calls, as ``can_ever_fit``.
+        fits_in_chunks: of an admission, whether smaller chunks could ever fit; of other calls, as
+            ``can_ever_fit``.
         fitting_tokens: of an admission, the tokens behind the cached ones that would fit now: the most that
             ``allocate_tokens`` can be. 0 for other calls.
     """
@@ -160,7 +163,9 @@ class OverlappingCopyError(KvpoolError, ValueError):
 
 
 class LayoutError(KvpoolError, ValueError):
-    """Memory that cannot be copied by blocks: inner dimensions that are not contiguous, blocks that overlap."""
+    """Memory that cannot be copied by blocks: inner dimensions that are not contiguous, blocks that
+    overlap.
+    """
 
 
 class LayoutMismatchError(KvpoolError, ValueError):
@@ -248,8 +253,8 @@ class ModelConfigError(KvpoolError, ValueError):
     """A ``config.json`` that is none, or that describes layers which kvpool does not know.
 
     Attributes:
-        field: the field that is wrong, with those around it: ``text_config.layer_types``; ``None`` if it is the whole
-            file.
+        field: the field that is wrong, with those around it: ``text_config.layer_types``; ``None`` if
+            it is the whole file.
     """
 
     def __init__(self, message: str = "", field: str | None = None) -> None:

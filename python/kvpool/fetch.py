@@ -1,6 +1,7 @@
 """Pages over HTTP, for command lines: one deadline and one limit of bytes for a whole page.
 
-A timeout of a socket begins anew with every byte. Here each read, of headers, too, has only the time that is left.
+A timeout of a socket begins anew with every byte. Here each read, of headers, too, has only the time
+that is left.
 """
 
 from __future__ import annotations
@@ -94,13 +95,19 @@ class _Https(urllib.request.HTTPSHandler):
 
 
 def fetch(
-    url: str, *, seconds: float, most_bytes: int, headers: Mapping[str, str] | None = None, direct: bool = False
+    url: str,
+    *,
+    seconds: float,
+    most_bytes: int,
+    headers: Mapping[str, str] | None = None,
+    direct: bool = False,
 ) -> Page:
     """Returns the page of a URL.
 
     Args:
         url: Begins with ``http://`` or ``https://``.
-        seconds: The time for all of it, redirections included. The system resolves names, and takes its own time.
+        seconds: The time for all of it, redirections included. The system resolves names, and takes its
+            own time.
         most_bytes: Bytes of the longest page.
         headers: Headers of the request.
         direct: Whether proxies that the environment names are left out.

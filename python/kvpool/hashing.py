@@ -1,7 +1,8 @@
 """Hash chains: what identifies the prefix that a block holds.
 
-A :class:`BlockHasher` makes the chain of a prompt from its tokens and :class:`ExtraKeys`; both are in ``kvpool``, too.
-A :class:`HashCursor` grows with its prompt. :meth:`HashChain.from_digests` takes digests that were computed elsewhere.
+A :class:`BlockHasher` makes the chain of a prompt from its tokens and :class:`ExtraKeys`; both are in
+``kvpool``, too. A :class:`HashCursor` grows with its prompt. :meth:`HashChain.from_digests` takes
+digests that were computed elsewhere.
 
 >>> from kvpool.hashing import BlockHasher, hash_algorithms
 >>> hash_algorithms()[:3]
@@ -22,4 +23,12 @@ from kvpool._core.hashing import (
     verify_modes,
 )
 
-__all__ = ["BlockHasher", "ChainLink", "ExtraKeys", "HashChain", "HashCursor", "hash_algorithms", "verify_modes"]
+__all__ = [
+    "BlockHasher",
+    "ChainLink",
+    "ExtraKeys",
+    "HashChain",
+    "HashCursor",
+    "hash_algorithms",
+    "verify_modes",
+]

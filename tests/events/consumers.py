@@ -1,7 +1,8 @@
 """What consumers of KV events make of their bytes: readers re-written from the documented forms of each.
 
-Each reader takes a batch as the consumer named does, refuses what it refuses, and keeps what it keeps: which hashes a
-worker has in which medium, and by which tokens a request finds them. None of their code is here.
+Each reader takes a batch as the consumer named does, refuses what it refuses, and keeps what it keeps:
+which hashes a worker has in which medium, and by which tokens a request finds them. None of their code
+is here.
 """
 
 from __future__ import annotations
@@ -63,11 +64,17 @@ def as_map(event: Any, fields: dict[str, tuple[type, ...]], always: int) -> dict
     require(isinstance(event, dict), "an event is a map")
     if event["type"] == "BlockStored":
         names = list(fields)
-        require(list(event) == [name for name in names if name in event], f"fields in another order: {list(event)}")
+        require(
+            list(event) == [name for name in names if name in event],
+            f"fields in another order: {list(event)}",
+        )
         require(set(names[:always]) <= set(event), "a field is missing")
         for name, value in event.items():
             require(isinstance(value, fields[name]), f"{name} is {value!r}")
-        require(len(event["token_ids"]) == len(event["block_hashes"]) * event["block_size"], "tokens of whole blocks")
+        require(
+            len(event["token_ids"]) == len(event["block_hashes"]) * event["block_size"],
+            "tokens of whole blocks",
+        )
         extra = event.get("extra_keys")
         require(extra is None or len(extra) == len(event["block_hashes"]), "an extra key per block")
     elif event["type"] == "BlockRemoved":
@@ -112,7 +119,10 @@ class Index:
         parent, size = event["parent_block_hash"], event["block_size"]
         require(parent is None or parent in self.chains, "an unknown parent")
         for position, block_hash in enumerate(event["block_hashes"]):
-            self.chains[block_hash] = parent, tuple(event["token_ids"][position * size : (position + 1) * size])
+            self.chains[block_hash] = (
+                parent,
+                tuple(event["token_ids"][position * size : (position + 1) * size]),
+            )
             self.held.setdefault(medium, set()).add(block_hash)
             parent = block_hash
 
@@ -164,12 +174,15 @@ class Sglang(Vllm):
         for item in unpack(batch)[1]:
             event = as_map(item, SGLANG, 6)
             require("group_idx" not in event, "SGLang has no groups")
-            require(all(-(1 << 63) <= one < 1 << 63 for one in event.get("block_hashes", [])), "signed numbers")
+            require(
+                all(-(1 << 63) <= one < 1 << 63 for one in event.get("block_hashes", [])), "signed numbers"
+            )
             self.event(event)
 
 
 class Dynamo(Vllm):
-    """Dynamo's standalone indexer: maps or positions, numbers only, one block size, full attention, media by its list.
+    """Dynamo's standalone indexer: maps or positions, numbers only, one block size, full attention,
+    media by its list.
 
     A batch that it cannot read is lost as a whole; what is numbered lower than what it knows is dropped.
     """
@@ -200,14 +213,20 @@ class Dynamo(Vllm):
             if event["type"] == "BlockRemoved":
                 if not event.get("group_idx"):
                     self.removed(event, tier)
-            elif event.get("kv_cache_spec_kind", "full_attention") in {"full_attention", "mla_attention", None}:
+            elif event.get("kv_cache_spec_kind", "full_attention") in {
+                "full_attention",
+                "mla_attention",
+                None,
+            }:
                 require(event["block_size"] == self.block_size, "another block size")
                 require(event["parent_block_hash"] != 0, "the parent of a first block is nil")
                 self.stored(event, tier)
 
 
 class LlmD(Vllm):
-    """llm-d's router: maps or positions, any hash; its own keys are of tokens, the engine's only name them."""
+    """llm-d's router: maps or positions, any hash; its own keys are of tokens, the engine's only name
+    them.
+    """
 
     #: Media are compared in lower case; what it does not know counts as the device.
     WEIGHTS: Final = {"gpu": 1.0, "cpu": 0.8}
@@ -216,7 +235,10 @@ class LlmD(Vllm):
         super().__init__()
         head, _, rest = topic.partition(b"@")
         address, _, model = rest.partition(b"@")
-        require(head == b"kv" and b":" in address and bool(model), f"the topic {topic!r} is not kv@host:port@model")
+        require(
+            head == b"kv" and b":" in address and bool(model),
+            f"the topic {topic!r} is not kv@host:port@model",
+        )
 
     def take(self, number: int, batch: bytes) -> None:
         self.note(number)
@@ -224,7 +246,9 @@ class LlmD(Vllm):
             event = as_positions(item) if isinstance(item, list) else dict(item)
             for name in ("block_hashes", "parent_block_hash"):
                 value = event.get(name)
-                event[name] = [self.number(one) for one in value] if isinstance(value, list) else self.number(value)
+                event[name] = (
+                    [self.number(one) for one in value] if isinstance(value, list) else self.number(value)
+                )
             event["medium"] = (event.get("medium") or "gpu").lower()
             self.event(event)
 

@@ -127,8 +127,8 @@ def test_a_replay_is_answered_in_the_form_in_which_it_was_asked_for(context: Cli
 
 
 def test_a_replay_is_sent_in_parts_and_ends_though_there_are_always_more_batches(context: Client) -> None:
-    # Parts are small: the interpreter is held meanwhile. The end is the last number when it was asked. However many
-    # batches there are before the request comes, all are kept.
+    # Parts are small: the interpreter is held meanwhile. The end is the last number when it was asked.
+    # However many batches there are before the request comes, all are kept.
     manager, sink = kvpool.CacheManager(64, block_size=BLOCK), local(replay_batches=1 << 20)
     with publisher_of(manager, sink) as publisher:
         for _ in range(100):
@@ -145,7 +145,8 @@ def test_a_replay_is_sent_in_parts_and_ends_though_there_are_always_more_batches
         assert until <= (publisher.snapshot().cut or 0)
         answers: list[list[bytes]] = []
         while not answers or END not in answers[-1]:
-            # A part waits until the one before it is sent: on a busy machine a flush may have nothing to do in between.
+            # A part waits until the one before it is sent: on a busy machine a flush may have nothing
+            # to do in between.
             turns += publisher.flush()
             if socket.poll(1):
                 answers.append(socket.recv_multipart())
@@ -172,7 +173,9 @@ def test_a_req_socket_gets_its_first_answer(context: Client) -> None:
     "request_frames",
     [[b"snapshot"], [b"", b"1234567"], [b"x", bytes(8)], [b"", bytes(8), b""], [b""], [b"", b""]],
 )
-def test_requests_that_are_none_are_counted_and_do_no_harm(context: Client, request_frames: list[bytes]) -> None:
+def test_requests_that_are_none_are_counted_and_do_no_harm(
+    context: Client, request_frames: list[bytes]
+) -> None:
     manager, sink = kvpool.CacheManager(64, block_size=BLOCK), local()
     with publisher_of(manager, sink) as publisher:
         socket = connected(context, zmq.DEALER, sink.replay_endpoint)

@@ -58,7 +58,9 @@ def test_replays_that_nobody_reads_have_one_bound_of_bytes_for_all_consumers(con
         replays = sink._replays
         assert replays is not None
         most = 0
-        while len(replays.asked) < len(consumers) or any(asked.sent == 0.0 for asked in replays.asked.values()):
+        while len(replays.asked) < len(consumers) or any(
+            asked.sent == 0.0 for asked in replays.asked.values()
+        ):
             publisher.flush()
             most = max(most, replays.router.waiting.bytes())
             if most >= bound:
@@ -162,7 +164,9 @@ def test_peers_beyond_the_limit_are_not_accepted_until_others_have_gone(context:
                 return connections.enter_context(socket.create_connection(("127.0.0.1", port), PATIENCE))
 
             there = [connection() for _ in range(4)]
-            bounded = sink._live if which == "live" else sink._replays.router if sink._replays is not None else None
+            bounded = (
+                sink._live if which == "live" else sink._replays.router if sink._replays is not None else None
+            )
             assert bounded is not None
             while bounded.peers < 4:
                 publisher.flush()

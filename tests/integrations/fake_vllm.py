@@ -1,8 +1,10 @@
-"""A stand-in for vLLM: the names that the plug-in imports, as small as they can be, for tests that run without vLLM.
+"""A stand-in for vLLM: the names that the plug-in imports, as small as they can be, for tests that run
+without vLLM.
 
-What belongs to the contract (keys, extra keys, hash functions, requests, blocks) works; what the plug-in only replaces
-or derives from is a name. Written from the description of vLLM's interfaces: its behaviour is checked by vLLM's own
-tests, which ``make vllm-conformance`` runs with the plug-in in a real vLLM.
+What belongs to the contract (keys, extra keys, hash functions, requests, blocks) works; what the
+plug-in only replaces or derives from is a name. Written from the description of vLLM's interfaces: its
+behaviour is checked by vLLM's own tests, which ``make vllm-conformance`` runs with the plug-in in a
+real vLLM.
 """
 
 from __future__ import annotations
@@ -166,7 +168,9 @@ def resolve_block_hashes(hashes: Any, hash_block_size: int, block_size: int, **_
     return hashes if block_size == hash_block_size else Coarse(hashes, block_size // hash_block_size)
 
 
-def generate_block_hash_extra_keys(request: Any, start: int, end: int, item: int) -> tuple[tuple[Any, ...] | None, int]:
+def generate_block_hash_extra_keys(
+    request: Any, start: int, end: int, item: int
+) -> tuple[tuple[Any, ...] | None, int]:
     """As vLLM's: adapter, images (identifier, first token, number of tokens), salt, embeddings."""
     keys: list[tuple[Any, ...]] = []
     if request.lora_request:
@@ -195,7 +199,9 @@ def _hashing() -> dict[str, Any]:
 
 
 def _utils() -> dict[str, Any]:
-    def hash_block_tokens(hash_fn: Callable[[Any], bytes], parent: bytes, tokens: Iterable[Any], extra: Any) -> bytes:
+    def hash_block_tokens(
+        hash_fn: Callable[[Any], bytes], parent: bytes, tokens: Iterable[Any], extra: Any
+    ) -> bytes:
         return hash_fn((parent, tuple(tokens), extra))
 
     def get_request_block_hasher(*arguments: Any) -> Any:
@@ -233,7 +239,9 @@ def _managers() -> dict[str, Any]:
     def _get_num_evictable_blocks(cls: Any, /, blocks: Any) -> int:
         return sum(block.ref_cnt == 0 and not block.is_null for block in blocks)
 
-    base = type("SingleTypeKVCacheManager", (), {"_get_num_evictable_blocks": classmethod(_get_num_evictable_blocks)})
+    base = type(
+        "SingleTypeKVCacheManager", (), {"_get_num_evictable_blocks": classmethod(_get_num_evictable_blocks)}
+    )
     names = ("FullAttentionManager", "SlidingWindowManager", "ChunkedLocalAttentionManager", "MambaManager")
     lookup = {"find_longest_cache_hit": classmethod(find_longest_cache_hit)}
     return {base.__name__: base, **{name: type(name, (base,), dict(lookup)) for name in names}}
@@ -277,7 +285,9 @@ def _forget() -> dict[str, types.ModuleType]:
 
 @contextlib.contextmanager
 def fake_vllm() -> Iterator[Any]:
-    """The stand-in as ``vllm``, for the length of a block; yields the package, ``vllm.v1.core.block_pool`` and all."""
+    """The stand-in as ``vllm``, for the length of a block; yields the package,
+    ``vllm.v1.core.block_pool`` and all.
+    """
     before, names = _forget(), dict(vars(plugin))
     contents = _contents()
     try:
@@ -300,7 +310,9 @@ def fake_vllm() -> Iterator[Any]:
 
 @contextlib.contextmanager
 def freeing(base: type, request: Any) -> Iterator[type]:
-    """vLLM's KV-cache manager is ``base`` with its two ways to free a request, and its ``Request`` is ``request``."""
+    """vLLM's KV-cache manager is ``base`` with its two ways to free a request, and its ``Request`` is
+    ``request``.
+    """
 
     class KVCacheManager(base):  # type: ignore[misc]
         def free(self, request: Any) -> None:
@@ -309,7 +321,10 @@ def freeing(base: type, request: Any) -> Iterator[type]:
         def pop_blocks_for_free(self, request: Any) -> Any:
             return self.tables.pop(request.request_id)
 
-    managers, requests = vars(sys.modules["vllm.v1.core.kv_cache_manager"]), vars(sys.modules["vllm.v1.request"])
+    managers, requests = (
+        vars(sys.modules["vllm.v1.core.kv_cache_manager"]),
+        vars(sys.modules["vllm.v1.request"]),
+    )
     stock = managers.get("KVCacheManager"), requests.get("Request")
     managers["KVCacheManager"], requests["Request"] = KVCacheManager, request
     try:

@@ -1,7 +1,8 @@
-"""vLLM's managers of one KV-cache group each, in plain Python over kvpool's pool: part of what ``VllmGroups`` is
-compared with.
+"""vLLM's managers of one KV-cache group each, in plain Python over kvpool's pool: part of what
+``VllmGroups`` is compared with.
 
-Written from the description of what they do, and kept slow and simple: a mask says block by block what is cached.
+Written from the description of what they do, and kept slow and simple: a mask says block by block
+what is cached.
 """
 
 from __future__ import annotations
@@ -32,7 +33,9 @@ def hashes_of(tokens: list[int]) -> list[bytes]:
 
 
 def request_of(name: str, tokens: list[int]) -> Request:
-    return Request(name, list(tokens), hashes_of(tokens), status=RequestStatus.WAITING, num_prompt_tokens=len(tokens))
+    return Request(
+        name, list(tokens), hashes_of(tokens), status=RequestStatus.WAITING, num_prompt_tokens=len(tokens)
+    )
 
 
 def ids(blocks: Any) -> list[int]:
@@ -55,7 +58,9 @@ def down(tokens: int, size: int) -> int:
 class Manager:
     """What vLLM's managers of one group have in common, and windows, chunks and states without alignment."""
 
-    def __init__(self, stock: Stock, number: int, kind: str, block_size: int, reads: int, retained: int) -> None:
+    def __init__(
+        self, stock: Stock, number: int, kind: str, block_size: int, reads: int, retained: int
+    ) -> None:
         self.stock, self.pool = stock, stock.pool
         self.number, self.kind, self.block_size = number, kind, block_size
         self.reads, self.retained = reads, retained
@@ -122,7 +127,9 @@ class Manager:
         return new
 
     def final(self, tokens: int) -> int:
-        """Tokens that are to be cached: to where a hit can end, and a block more where that is computed again."""
+        """Tokens that are to be cached: to where a hit can end, and a block more where that is computed
+        again.
+        """
         settled = max(0, tokens - self.stock.recomputed)
         if len(self.stock.managers) == 1:
             return settled
@@ -154,7 +161,9 @@ class Manager:
         if known >= full:
             return
         mask = [self.keeps(at, request) for at in range(known, full)]
-        self.pool.cache_full(table, request.block_hashes, known, full, self.block_size, self.number, mask, scale, False)
+        self.pool.cache_full(
+            table, request.block_hashes, known, full, self.block_size, self.number, mask, scale, False
+        )
         self.num_cached[name] = full
         if self.kind == "state":
             self.this_step |= {block.block_hash for block in table[known:full] if block.block_hash}
@@ -166,7 +175,9 @@ class Manager:
     def find(self, hashes: list[bytes], most: int, *, drops: bool) -> int:
         """The tokens of the longest hit of at most ``most`` that this group has."""
         size, alignment = self.block_size, self.stock.alignment
-        there = [self.at(hashes, at) is not None for at in range(min(most // size, len(hashes) * UNIT // size))]
+        there = [
+            self.at(hashes, at) is not None for at in range(min(most // size, len(hashes) * UNIT // size))
+        ]
         if self.kind == "full":
             run = next((at for at, one in enumerate(there) if not one), len(there))
             return down(max(0, run - drops) * size, alignment)
@@ -183,7 +194,11 @@ class Manager:
         if self.kind == "state":
             return 0
         # From the first block on, less than a window is enough.
-        runs = [end for end in range(1, len(there) + 1) if all(there[:end]) and (end - drops) * size % alignment == 0]
+        runs = [
+            end
+            for end in range(1, len(there) + 1)
+            if all(there[:end]) and (end - drops) * size % alignment == 0
+        ]
         end = down(max((end for end in runs if end < need), default=0) * size, alignment)
         return down(max(0, end - size), alignment) if drops and end else end
 
@@ -194,12 +209,17 @@ class Manager:
     def table_of(self, hashes: list[bytes], length: int, *, dropped: bool = False) -> list[Any]:
         """The blocks of a hit, null blocks left of what is read.
 
-        A window of one token reads no block; vLLM's search stops at one all the same, unless that is the one it drops.
+        A window of one token reads no block; vLLM's search stops at one all the same, unless that is
+        the one it drops.
         """
         first = self.skipped(length) // self.block_size
         if self.kind == "sliding":
             least = 0 if dropped else 1
-            first = max(0, length // self.block_size - max(least, up(self.reads - 1, self.block_size))) if length else 0
+            first = (
+                max(0, length // self.block_size - max(least, up(self.reads - 1, self.block_size)))
+                if length
+                else 0
+            )
         blocks = [self.at(hashes, at) for at in range(first, length // self.block_size)]
         return [self.null] * first + blocks
 
@@ -295,9 +315,13 @@ class AlignedStates(Manager):
         for block in table[known : self.num_cached.get(name, 0)]:
             if block.block_hash:
                 self.this_step.add(block.block_hash)
-                self._pending_boundary_state_offloads.append((name, self.number, block, block.block_hash_num_tokens))
+                self._pending_boundary_state_offloads.append(
+                    (name, self.number, block, block.block_hash_num_tokens)
+                )
 
-    def _cache_partial_tail_block(self, request: Request, tokens: int, retention_interval: Any = None) -> bytes:
+    def _cache_partial_tail_block(
+        self, request: Request, tokens: int, retention_interval: Any = None
+    ) -> bytes:
         """Caches the state behind so many tokens, which end a block here, if retention has left it out."""
         block = self.tables[request.request_id][tokens // self.block_size - 1]
         key: bytes = request.block_hashes[tokens // UNIT - 1] + self.number.to_bytes(4, "big")

@@ -1,7 +1,8 @@
-"""vLLM's manager of several KV-cache groups, in plain Python over kvpool's pool: what ``VllmGroups`` is compared with.
+"""vLLM's manager of several KV-cache groups, in plain Python over kvpool's pool: what ``VllmGroups`` is
+compared with.
 
-Written from the description of what it does, and kept slow and simple: a lookup tries families in turn until none
-shortens the hit.
+Written from the description of what it does, and kept slow and simple: a lookup tries families in turn
+until none shortens the hit.
 """
 
 from __future__ import annotations
@@ -17,7 +18,9 @@ if TYPE_CHECKING:
 
 
 class Stock:
-    """vLLM's ``KVCacheManager`` and its coordinator, over groups that are described by kind, block size and reach."""
+    """vLLM's ``KVCacheManager`` and its coordinator, over groups that are described by kind, block size
+    and reach.
+    """
 
     def __init__(
         self,
@@ -61,7 +64,10 @@ class Stock:
         """Where later requests can end their hits: at the end of the prompt, or where this one turned off."""
         prompt, junction = request.num_prompt_tokens, request.shared_prefix_boundary
         if self.dropping:
-            ends = [down(prompt - 1, self.alignment) - self.alignment, down(prompt, self.alignment) - self.alignment]
+            ends = [
+                down(prompt - 1, self.alignment) - self.alignment,
+                down(prompt, self.alignment) - self.alignment,
+            ]
             found = [max(0, end) for end in ends]
         else:
             found = [prompt - 1]
@@ -109,7 +115,9 @@ class Stock:
         if hits is not None and hits is not self.empty:
             for manager, blocks in zip(self.managers, found, strict=True):
                 manager.add_hits(name, blocks, total)
-        taken = tuple(m.allocate_new(name, main if isinstance(m, AlignedStates) else slots) for m in self.managers)
+        taken = tuple(
+            m.allocate_new(name, main if isinstance(m, AlignedStates) else slots) for m in self.managers
+        )
         if not delay:
             self.cache_blocks(request, min(main, request.num_tokens))
         return Result(taken) if any(taken) else self.empty
@@ -128,7 +136,9 @@ class Stock:
             manager.this_step.clear()
 
     def find(self, hashes: list[bytes], limit: int) -> tuple[int, int, list[list[int]]]:
-        """vLLM's lookup: families in turn shorten the length until none does. Tokens, the longest of one, blocks."""
+        """vLLM's lookup: families in turn shorten the length until none does. Tokens, the longest of
+        one, blocks.
+        """
         length, longest = limit, 0
         full: dict[int, int] = {}
         proven: set[int] = set()
@@ -157,7 +167,10 @@ class Stock:
                 break
             if simple:
                 break
-        tables = [ids(manager.table_of(hashes, length, dropped=alone and manager.drops)) for manager in self.managers]
+        tables = [
+            ids(manager.table_of(hashes, length, dropped=alone and manager.drops))
+            for manager in self.managers
+        ]
         return length, longest, tables
 
     def _together(self, family: list[Manager], hashes: list[bytes], most: int, *, drops: bool) -> int:
@@ -174,7 +187,9 @@ class Stock:
         return int(All().find(hashes, most, drops=drops))
 
     def state(self) -> tuple[Any, ...]:
-        blocks = [(block.ref_cnt, block.block_hash, block.block_hash_num_tokens) for block in self.pool.blocks]
+        blocks = [
+            (block.ref_cnt, block.block_hash, block.block_hash_num_tokens) for block in self.pool.blocks
+        ]
         groups = [
             (
                 {name: ids(table) for name, table in manager.tables.items() if table},

@@ -1,4 +1,6 @@
-"""Stand-ins for the classes of SGLang that ``kvpool.integrations.sglang`` derives from, is given or returns."""
+"""Stand-ins for the classes of SGLang that ``kvpool.integrations.sglang`` derives from, is given or
+returns.
+"""
 
 from __future__ import annotations
 
@@ -112,7 +114,9 @@ class HiCacheStorage(abc.ABC):
     @abc.abstractmethod
     def batch_get(self, keys: list[str], target_locations: Any = None, target_sizes: Any = None) -> Any: ...
     @abc.abstractmethod
-    def set(self, key: str, value: Any = None, target_location: Any = None, target_sizes: Any = None) -> bool: ...
+    def set(
+        self, key: str, value: Any = None, target_location: Any = None, target_sizes: Any = None
+    ) -> bool: ...
     @abc.abstractmethod
     def batch_set(
         self, keys: list[str], values: Any = None, target_locations: Any = None, target_sizes: Any = None
@@ -139,7 +143,13 @@ class HostPool:
     shared_allocation_domain = None
 
     def __init__(
-        self, layout: str, lead: tuple[int, ...], inner: tuple[int, ...], pages: int, page_size: int, layers: int
+        self,
+        layout: str,
+        lead: tuple[int, ...],
+        inner: tuple[int, ...],
+        pages: int,
+        page_size: int,
+        layers: int,
     ) -> None:
         self.layout, self.page_size, self.layer_num = layout, page_size, layers
         self.size, self.page_num = pages * page_size, pages
@@ -192,7 +202,9 @@ class HostPool:
 class MhaPool(HostPool):
     """Keys and values, each half of the memory."""
 
-    def __init__(self, layout: str = "page_first", pages: int = 8, page_size: int = 4, heads: int = 2) -> None:
+    def __init__(
+        self, layout: str = "page_first", pages: int = 8, page_size: int = 4, heads: int = 2
+    ) -> None:
         self.head_num, self.head_dim = heads, 32
         super().__init__(layout, (2,), (heads, 32), pages, page_size, layers=3)
 
@@ -256,7 +268,11 @@ def stand_ins() -> dict[str, dict[str, Any]]:
         raise ValueError("not in a server")
 
     return {
-        STORAGE: {"HiCacheStorage": HiCacheStorage, "PoolName": PoolName, "PoolTransferResult": PoolTransferResult},
+        STORAGE: {
+            "HiCacheStorage": HiCacheStorage,
+            "PoolName": PoolName,
+            "PoolTransferResult": PoolTransferResult,
+        },
         "sglang.srt.observability.metrics_collector": {"StorageMetrics": StorageMetrics},
         "sglang.srt.runtime_context": {"get_server_args": get_server_args},
     }
@@ -274,12 +290,16 @@ def loaded() -> Iterator[Any]:
             module = types.ModuleType(name)
             vars(module).update(members)
             patch.setitem(sys.modules, name, module)
-        patch.setattr(importlib.metadata, "version", lambda name: VERSION if name == "sglang" else known(name))
+        patch.setattr(
+            importlib.metadata, "version", lambda name: VERSION if name == "sglang" else known(name)
+        )
         yield importlib.import_module(HICACHE).KvpoolHiCacheStorage
     del sys.modules[HICACHE]
 
 
-def attach(storage: Any, folder: Path, pool: Any, others: dict[PoolName, Any] | None = None, **changed: Any) -> Any:
+def attach(
+    storage: Any, folder: Path, pool: Any, others: dict[PoolName, Any] | None = None, **changed: Any
+) -> Any:
     """A storage back end as SGLang attaches it: settings by name, fields of its configuration by theirs."""
     fields = {field.name for field in dataclasses.fields(Config)}
     extra = {

@@ -1,4 +1,6 @@
-"""Stand-ins for the classes of vLLM that ``kvpool.integrations.vllm.offload`` derives from, builds or returns."""
+"""Stand-ins for the classes of vLLM that ``kvpool.integrations.vllm.offload`` derives from, builds or
+returns.
+"""
 
 from __future__ import annotations
 
@@ -50,7 +52,11 @@ class CachePolicy:
 
 def order_request_keys(key_groups: Sequence[Sequence[bytes]], context: Context) -> list[bytes]:
     keys = [key for group in key_groups for key in group]
-    return sorted(keys, key=context.positions.__getitem__) if all(key in context.positions for key in keys) else keys
+    return (
+        sorted(keys, key=context.positions.__getitem__)
+        if all(key in context.positions for key in keys)
+        else keys
+    )
 
 
 class LookupResult(enum.Enum):
@@ -199,14 +205,21 @@ class Request:
     positions: dict[bytes, int] = dataclasses.field(default_factory=dict)
 
 
-METRICS = ("CPU_CACHE_USAGE_PERC", "CPU_CACHE_WRITE_USAGE_PERC", "CPU_CACHE_READ_USAGE_PERC", "CPU_ALLOCATION_SIZE")
+METRICS = (
+    "CPU_CACHE_USAGE_PERC",
+    "CPU_CACHE_WRITE_USAGE_PERC",
+    "CPU_CACHE_READ_USAGE_PERC",
+    "CPU_ALLOCATION_SIZE",
+)
 
 
 def stand_ins(policies: Factory, specs: Factory, tiers: Factory) -> dict[str, dict[str, Any]]:
     """Modules of vLLM, and what stands in them."""
     names = {name: name for name in (*METRICS, "STORES_SKIPPED")}
     return {
-        "vllm.distributed.kv_transfer.kv_connector.v1.offloading.metrics": {"OffloadingConnectorStats": Stats},
+        "vllm.distributed.kv_transfer.kv_connector.v1.offloading.metrics": {
+            "OffloadingConnectorStats": Stats
+        },
         "vllm.v1.kv_offload.base": {
             "LookupResult": LookupResult,
             "Medium": Medium,
@@ -227,19 +240,29 @@ def stand_ins(policies: Factory, specs: Factory, tiers: Factory) -> dict[str, di
         "vllm.v1.kv_offload.tiering.factory": {
             "SecondaryTierFactory": types.SimpleNamespace(register_tier=tiers.register)
         },
-        "vllm.v1.kv_offload.tiering.base": {"JobResult": JobResult, "SecondaryTierManager": SecondaryTierManager},
+        "vllm.v1.kv_offload.tiering.base": {
+            "JobResult": JobResult,
+            "SecondaryTierManager": SecondaryTierManager,
+        },
         "vllm.v1.kv_offload.cpu.common": {
             "CPULoadStoreSpec": LoadStoreSpec,
             "CPUOffloadingMetrics": types.SimpleNamespace(**names),
         },
-        "vllm.v1.kv_offload.cpu.policies.base": {"CachePolicy": CachePolicy, "order_request_keys": order_request_keys},
+        "vllm.v1.kv_offload.cpu.policies.base": {
+            "CachePolicy": CachePolicy,
+            "order_request_keys": order_request_keys,
+        },
         "vllm.v1.kv_offload.cpu.policies.factory": {
             "CachePolicyFactory": types.SimpleNamespace(register_cache_policy=policies.register)
         },
         "vllm.v1.kv_offload.cpu.spec": {"CPUOffloadingSpec": OffloadingSpec},
-        "vllm.v1.kv_offload.factory": {"OffloadingSpecFactory": types.SimpleNamespace(register_spec=specs.register)},
+        "vllm.v1.kv_offload.factory": {
+            "OffloadingSpecFactory": types.SimpleNamespace(register_spec=specs.register)
+        },
         "vllm.v1.metrics.cache_hit_source": {
-            "CacheHitSource": types.SimpleNamespace(HOST="host", DISK="disk", EXTERNAL_UNSPECIFIED="elsewhere")
+            "CacheHitSource": types.SimpleNamespace(
+                HOST="host", DISK="disk", EXTERNAL_UNSPECIFIED="elsewhere"
+            )
         },
     }
 
@@ -269,7 +292,10 @@ def loaded() -> Iterator[Vllm]:
             module = types.ModuleType(name)
             vars(module).update(members)
             patch.setitem(sys.modules, name, module)
-        mine = {name: importlib.import_module(f"{OFFLOAD}.{name}") for name in ("policies", "manager", "spec", "tier")}
+        mine = {
+            name: importlib.import_module(f"{OFFLOAD}.{name}")
+            for name in ("policies", "manager", "spec", "tier")
+        }
         yield Vllm(
             mine["policies"].kvpool_lru,
             mine["manager"].KvpoolOffloadingManager,
@@ -283,7 +309,8 @@ def loaded() -> Iterator[Vllm]:
         del sys.modules[f"{OFFLOAD}.{name}"]
 
 
-# Prompts: a tree of keys, so that requests share prefixes. The key of a chunk is its path, and its position its depth.
+# Prompts: a tree of keys, so that requests share prefixes. The key of a chunk is its path, and its
+# position its depth.
 
 PATHS = st.text("ab", min_size=1, max_size=3)
 

@@ -1,4 +1,6 @@
-"""Two small managers to compare, one of which refuses what kvpool refuses, for tests of the shadow without vLLM."""
+"""Two small managers to compare, one of which refuses what kvpool refuses, for tests of the shadow
+without vLLM.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""Canonical texts: equal settings have equal texts, other settings have others, and no text has an address."""
+"""Canonical texts: equal settings have equal texts, other settings have others, and no text has an
+address.
+"""
 
 from __future__ import annotations
 
@@ -163,12 +165,16 @@ def test_texts_are_the_same_in_every_process() -> None:
     texts = set()
     for seed in ("1", "2"):
         kept = os.environ | {"PYTHONHASHSEED": seed}
-        done = subprocess.run([sys.executable, "-c", script], env=kept, capture_output=True, text=True, check=True)
+        done = subprocess.run(
+            [sys.executable, "-c", script], env=kept, capture_output=True, text=True, check=True
+        )
         texts.add(done.stdout)
     assert len(texts) == 1
 
 
-def test_a_string_that_names_a_file_counts_by_its_content(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_string_that_names_a_file_counts_by_its_content(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     path = tmp_path / "scales.json"
     plain = text(str(path))
     path.write_text("one")
@@ -259,7 +265,9 @@ def test_fields_that_are_skipped_are_in_no_text() -> None:
     assert found([{"x": Record("a", 1)}], Record="name") == found([{"x": Record("b", 1)}], Record="name")
     assert found(Record("a", 1), Record="name") != found(Record("a", 2), Record="name")
     assert found(Record("a"), Struct="name") != found(Record("b"), Struct="name")
-    assert found({"name": 1}, dict="name") != found({"name": 2}, dict="name"), "a mapping of the user's has no fields"
+    assert found({"name": 1}, dict="name") != found({"name": 2}, dict="name"), (
+        "a mapping of the user's has no fields"
+    )
     for kind in (Described, Transformers):
         one, two = ({"a": 1, "inside": [{"path": path, "b": 1}], "path": path} for path in "12")
         skipped = {kind.__name__: "path"}

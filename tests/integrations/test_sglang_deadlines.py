@@ -1,4 +1,6 @@
-"""The deadline counts per call of SGLang, over all host pools: SGLang waits 10 s for its threads, and no longer."""
+"""The deadline counts per call of SGLang, over all host pools: SGLang waits 10 s for its threads, and
+no longer.
+"""
 
 from __future__ import annotations
 
@@ -119,7 +121,9 @@ def transfers(hosts: dict[PoolName, Any], page: int = 0) -> list[PoolTransfer]:
 
 
 def test_a_call_moves_pages_of_all_pools_at_a_time(opened: Any) -> None:
-    """One pool after the other takes the deadline once for each: here each transfer waits for those of all pools."""
+    """One pool after the other takes the deadline once for each: here each transfer waits for those of
+    all pools.
+    """
     server = Server(meets=5)  # keys and values twice, and latents
     backend, hosts = opened(server, POOLS)
     stored = {name: fill(one, 0, number) for number, (name, one) in enumerate(hosts.items())}
@@ -207,5 +211,7 @@ def test_the_end_has_one_deadline_for_all_pools(opened: Any) -> None:
 
 
 def test_two_calls_fit_into_the_seconds_that_sglang_waits() -> None:
-    """A write-back is a call for the sidecars and one for keys and values; SGLang waits 10 s for the thread."""
+    """A write-back is a call for the sidecars and one for keys and values; SGLang waits 10 s for the
+    thread.
+    """
     assert 2 * Settings(root_dir="x", capacity_bytes=1).deadline < 10

@@ -52,7 +52,8 @@ def stored_and_loaded(backend: Any, pool: Any, draft: Any) -> int:
     backend.batch_set_v2(both)
     found = int(backend.batch_exists_v2(KEYS, [PoolTransfer(PoolName.DRAFT)]).kv_hit_pages)
     into = [
-        PoolTransfer(one.name, indices(host, 4, 5, 6, 7), KEYS) for one, host in zip(both, (pool, draft), strict=True)
+        PoolTransfer(one.name, indices(host, 4, 5, 6, 7), KEYS)
+        for one, host in zip(both, (pool, draft), strict=True)
     ]
     loaded = backend.batch_get_v2(into)
     for one, host in zip(both, (pool, draft), strict=True):
@@ -75,7 +76,9 @@ def test_drafts_are_found(
         backend.register_mem_host_pool_v2(draft, PoolName.DRAFT)
         rooms.append({name: one.capacity_bytes for name, one in backend.stats().items()})
         if len(rooms) == 2:
-            assert backend.batch_exists_v2(KEYS, [PoolTransfer(PoolName.DRAFT)]).kv_hit_pages == 4, "after a restart"
+            assert backend.batch_exists_v2(KEYS, [PoolTransfer(PoolName.DRAFT)]).kv_hit_pages == 4, (
+                "after a restart"
+            )
         assert stored_and_loaded(backend, pool, draft) == 4
         backend.close()
     assert rooms[0] == rooms[1]
@@ -83,7 +86,9 @@ def test_drafts_are_found(
     assert set(rooms[0]) == {"kv", "draft"}
 
 
-def test_a_draft_has_room_for_as_many_pages(storage: Any, tmp_path: Path, serve: Callable[[str | None], None]) -> None:
+def test_a_draft_has_room_for_as_many_pages(
+    storage: Any, tmp_path: Path, serve: Callable[[str | None], None]
+) -> None:
     serve("EAGLE")
     backend = attach(storage, tmp_path, MhaPool(page_size=64, heads=8), interface_v1=1)
     backend.register_mem_host_pool_v2(MhaPool(page_size=64, heads=2), PoolName.DRAFT)
@@ -199,7 +204,9 @@ def test_stores_are_opened_at_once_if_the_draft_is_there(
     backend.close()
 
 
-def test_a_pool_without_bytes_takes_no_room(storage: Any, tmp_path: Path, serve: Callable[[str | None], None]) -> None:
+def test_a_pool_without_bytes_takes_no_room(
+    storage: Any, tmp_path: Path, serve: Callable[[str | None], None]
+) -> None:
     serve("EAGLE")
     backend = attach(storage, tmp_path, MhaPool())
     backend.register_mem_host_pool_v2(LogicalPool(), PoolName.DRAFT)

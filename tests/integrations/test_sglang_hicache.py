@@ -1,4 +1,5 @@
-"""kvpool's store as a storage back end of SGLang's, without SGLang: what is stored is found, and nothing else.
+"""kvpool's store as a storage back end of SGLang's, without SGLang: what is stored is found, and
+nothing else.
 
 Driven by SGLang's own classes in tools/sglang/hicache.py.
 """
@@ -55,7 +56,9 @@ def damage(folder: Path, pool: str = "kv") -> int:
 
 
 @pytest.mark.parametrize("lend", [0, 1])
-@pytest.mark.parametrize(("kind", "layout"), [*((MhaPool, one) for one in LAYOUTS), *((MlaPool, one) for one in FLAT)])
+@pytest.mark.parametrize(
+    ("kind", "layout"), [*((MhaPool, one) for one in LAYOUTS), *((MlaPool, one) for one in FLAT)]
+)
 def test_what_is_stored_is_loaded_after_a_restart(
     storage: Any, tmp_path: Path, kind: Any, layout: str, lend: int
 ) -> None:
@@ -196,7 +199,9 @@ def test_a_damaged_page_is_computed_and_not_served(storage: Any, tmp_path: Path,
 
 
 @pytest.mark.parametrize("lend", [0, 1])
-def test_a_set_leaves_a_damaged_page_to_the_load_that_reads_it(storage: Any, tmp_path: Path, lend: int) -> None:
+def test_a_set_leaves_a_damaged_page_to_the_load_that_reads_it(
+    storage: Any, tmp_path: Path, lend: int
+) -> None:
     pool = MhaPool()
     backend = attach(storage, tmp_path, pool, interface_v1=lend)
     fill(pool, 0, 1)
@@ -231,7 +236,17 @@ def test_keys_that_are_no_digests_are_not_mistaken_for_others(storage: Any, tmp_
     pool = MhaPool(pages=16)
     backend = attach(storage, tmp_path, pool)
     plain = "ab" * 32
-    keys = ["ab", "ab00", "AB" * 32, plain, f"{plain}_ukv1-0_L0-3", "", " " + plain[1:], "schlüssel", "\ud800"]
+    keys = [
+        "ab",
+        "ab00",
+        "AB" * 32,
+        plain,
+        f"{plain}_ukv1-0_L0-3",
+        "",
+        " " + plain[1:],
+        "schlüssel",
+        "\ud800",
+    ]
     stored = [fill(pool, page, page) for page in range(len(keys))]
     assert backend.batch_set_v1(keys, indices(pool, *range(len(keys)))) == [True] * len(keys)
     for number, one in enumerate(keys):
@@ -294,7 +309,9 @@ def test_a_page_that_timed_out_is_not_written_later(storage: Any, tmp_path: Path
     backend.close()
     hasty = attach(storage, tmp_path, pool, interface_v1=lend, deadline=1e-9)
     found = hasty.batch_get_v1(keys, indices(pool, *range(8, 16)))
-    mine = [content(pool, page) if there else fill(pool, page + 8, 100 + page) for page, there in enumerate(found)]
+    mine = [
+        content(pool, page) if there else fill(pool, page + 8, 100 + page) for page, there in enumerate(found)
+    ]
     hasty.close()  # until nothing is on its way
     for page, there in enumerate(found):
         assert content(pool, page + 8) == (stored[page] if there else mine[page])
@@ -304,7 +321,9 @@ def test_a_page_that_timed_out_is_not_written_later(storage: Any, tmp_path: Path
 def test_transfers_of_memory_that_sglang_reuses_are_staged(
     storage: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, lend: int
 ) -> None:
-    """LMCache#4517: kvpool's own slots are its to keep from use; SGLang's are not. And what is offered is written."""
+    """LMCache#4517: kvpool's own slots are its to keep from use; SGLang's are not. And what is offered
+    is written.
+    """
     opened: list[dict[str, Any]] = []
 
     def store_of(*arguments: Any, **named: Any) -> Store:
@@ -406,7 +425,9 @@ def test_it_opens_at_the_first_call_of_an_sglang_that_does_not_say_when(storage:
 
 
 @pytest.mark.parametrize("lend", [0, 1])
-def test_threads_wait_for_their_own_pages(storage: Any, tmp_path: Path, frequent_switches: None, lend: int) -> None:
+def test_threads_wait_for_their_own_pages(
+    storage: Any, tmp_path: Path, frequent_switches: None, lend: int
+) -> None:
     """SGLang's threads for queries, prefetch and backup, at once."""
     pool = MhaPool(pages=64)
     backend = attach(storage, tmp_path, pool, interface_v1=lend, staging_bytes=16 * 4096)
@@ -419,7 +440,10 @@ def test_threads_wait_for_their_own_pages(storage: Any, tmp_path: Path, frequent
             seeds = [1000 * number + 10 * turn + at for at in range(4)]
             stored = [fill(pool, page, seed) for page, seed in zip(mine, seeds, strict=True)]
             keys = [key(seed) for seed in seeds]
-            if backend.batch_set_v1(keys, indices(pool, *mine)) != [True] * 4 or backend.batch_exists(keys) != 4:
+            if (
+                backend.batch_set_v1(keys, indices(pool, *mine)) != [True] * 4
+                or backend.batch_exists(keys) != 4
+            ):
                 wrong.append((number, turn, "not stored"))
             if backend.batch_get_v1(keys, indices(pool, *into)) != [True] * 4:
                 wrong.append((number, turn, "not loaded"))
@@ -461,7 +485,9 @@ def test_metrics_are_pages_and_speed_since_the_last_call(storage: Any, tmp_path:
     backend.close()
 
 
-def test_settings_out_of_range_are_refused(storage: Any, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_settings_out_of_range_are_refused(
+    storage: Any, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     wrong: dict[str, list[Any]] = {
         "capacity_bytes": ["2TB", 0, -1, True],
         "deadline": [None, 0, -1.0, math.inf, math.nan, "4"],
@@ -499,7 +525,9 @@ def test_settings_out_of_range_are_refused(storage: Any, tmp_path: Path, caplog:
     assert "settings that mean nothing: capacity_byte\n" in caplog.text
 
 
-def test_a_tilde_is_the_home_of_the_user(storage: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_tilde_is_the_home_of_the_user(
+    storage: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.chdir(tmp_path)
     for root_dir in ("~", "~/kv"):

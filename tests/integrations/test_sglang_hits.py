@@ -19,7 +19,9 @@ def test_leading_pages_are_those_before_the_first_that_is_not_there(present: lis
 
 @given(PRESENT, st.integers(1, 14))
 def test_a_length_needs_the_window_before_it(present: list[bool], window: int) -> None:
-    lengths = [length for length in range(1, len(present) + 1) if all(present[max(0, length - window) : length])]
+    lengths = [
+        length for length in range(1, len(present) + 1) if all(present[max(0, length - window) : length])
+    ]
     assert trailing(present, window) == lengths
 
 

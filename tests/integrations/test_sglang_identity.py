@@ -110,7 +110,9 @@ def test_a_value_of_an_unknown_type_is_a_cold_start_and_a_line_in_the_log(
     assert found() == found(), "a value that does not matter may be of any type"
 
 
-def test_settings_that_cannot_be_copied_are_read_from_the_record(storage: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_settings_that_cannot_be_copied_are_read_from_the_record(
+    storage: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     import sglang.srt.runtime_context as context
 
     class Server:
@@ -123,12 +125,16 @@ def test_settings_that_cannot_be_copied_are_read_from_the_record(storage: Any, m
     assert found().facts["server quantization"] == '"fp8"'
 
 
-def test_an_sglang_whose_settings_are_elsewhere_is_refused(storage: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_sglang_whose_settings_are_elsewhere_is_refused(
+    storage: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Without its settings every server would have the same name."""
     import sglang.srt.runtime_context as context
 
     monkeypatch.delattr(context, "get_server_args")
-    with pytest.raises(InvalidArgumentError, match=f"settings of SGLang {hicache_stand_ins.VERSION} are unknown"):
+    with pytest.raises(
+        InvalidArgumentError, match=f"settings of SGLang {hicache_stand_ins.VERSION} are unknown"
+    ):
         found()
 
 
@@ -141,7 +147,9 @@ def test_sglang_without_a_server_is_told_apart_from_a_server(serve: Callable[...
         raise ValueError("Global server args is not set yet!")
 
     context.get_server_args = none
-    assert found().facts == {"engine": f"sglang {hicache_stand_ins.VERSION}", "server": "none"} != inside.facts
+    assert (
+        found().facts == {"engine": f"sglang {hicache_stand_ins.VERSION}", "server": "none"} != inside.facts
+    )
 
 
 def test_the_model_configuration_after_overrides_is_in_the_name(serve: Callable[..., None]) -> None:
@@ -190,7 +198,9 @@ def test_weights_in_a_folder_are_told_apart_by_content(serve: Callable[..., None
     assert found(weights="mine").weights == "mine"
 
 
-def test_the_commit_of_the_served_revision_names_the_weights(serve: Callable[..., None], tmp_path: Path) -> None:
+def test_the_commit_of_the_served_revision_names_the_weights(
+    serve: Callable[..., None], tmp_path: Path
+) -> None:
     refs = tmp_path / "hub" / "models--org--tiny" / "refs"
     refs.mkdir(parents=True)
     for branch in ("main", "branch"):
@@ -267,7 +277,9 @@ def test_adapters_are_named_by_their_content(serve: Callable[..., None], tmp_pat
     assert found().facts != pinned
 
 
-def test_pages_of_a_replaced_adapter_are_not_loaded(storage: Any, serve: Callable[..., None], tmp_path: Path) -> None:
+def test_pages_of_a_replaced_adapter_are_not_loaded(
+    storage: Any, serve: Callable[..., None], tmp_path: Path
+) -> None:
     """SGLang's id of an adapter is a hash of its name and path, so its keys stay the same."""
     path = tmp_path / "adapter.safetensors"
     path.write_bytes(b"one")
@@ -285,7 +297,9 @@ def test_pages_of_a_replaced_adapter_are_not_loaded(storage: Any, serve: Callabl
         backend.close()
 
 
-def test_an_adapter_without_files_is_a_cold_start(serve: Callable[..., None], caplog: pytest.LogCaptureFixture) -> None:
+def test_an_adapter_without_files_is_a_cold_start(
+    serve: Callable[..., None], caplog: pytest.LogCaptureFixture
+) -> None:
     serve(model_path="m", lora_paths=[{"lora_id": "17", "lora_name": "a", "lora_path": "org/unknown"}])
     assert found().facts != found().facts
     assert "the adapter 'org/unknown' is unknown" in caplog.text
@@ -300,7 +314,9 @@ def test_the_adapter_of_a_draft_is_named_by_its_content(serve: Callable[..., Non
     assert found().facts["draft adapter"] != before
 
 
-def test_a_label_of_the_model_is_no_part_of_the_name(storage: Any, serve: Callable[..., None], tmp_path: Path) -> None:
+def test_a_label_of_the_model_is_no_part_of_the_name(
+    storage: Any, serve: Callable[..., None], tmp_path: Path
+) -> None:
     serve(model_path="m", served_model_name="x")
     pool = MhaPool()
     for label, there in (("a", False), ("b", True)):

@@ -1,10 +1,12 @@
 """Random histories of the storage back end against a dictionary: never another page's bytes.
 
-Sets, loads, queries, clearings, restarts, other weights and damaged files; a page that is found has the bytes that were
-stored last under its key, by these weights, or it is not found (mooncake#850: a place had another owner meanwhile).
+Sets, loads, queries, clearings, restarts, other weights and damaged files; a page that is found has the
+bytes that were stored last under its key, by these weights, or it is not found (mooncake#850: a place
+had another owner meanwhile).
 
-A page that is held already is not written again, and only a load reads what is held. So a page that is stored again
-after damage is certain once a load has looked: found, it is intact; not found, the next set writes it.
+A page that is held already is not written again, and only a load reads what is held. So a page that is
+stored again after damage is certain once a load has looked: found, it is intact; not found, the next
+set writes it.
 """
 
 from __future__ import annotations
@@ -159,7 +161,9 @@ class Histories(RuleBasedStateMachine):
                 self.here(pool).clear()  # stored for no process that starts with these weights
         self.open(weights)
 
-    @rule(pool=st.sampled_from(["kv", "mamba"]), flips=st.lists(st.integers(0, 1 << 20), min_size=1, max_size=3))
+    @rule(
+        pool=st.sampled_from(["kv", "mamba"]), flips=st.lists(st.integers(0, 1 << 20), min_size=1, max_size=3)
+    )
     def damage(self, pool: str, flips: list[int]) -> None:
         """Bits of a file flip between two runs."""
         self.backend.close()

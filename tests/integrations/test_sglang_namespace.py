@@ -45,7 +45,9 @@ def changed_pool(**attributes: Any) -> MhaPool:
 
 
 def test_everything_that_bytes_depend_on_is_a_cold_start() -> None:
-    """vllm#55904, lmdeploy#4930: the layout, the dtype and the weights were not in the name of what was stored."""
+    """vllm#55904, lmdeploy#4930: the layout, the dtype and the weights were not in the name of what was
+    stored.
+    """
     digests = [
         digest(),
         digest(model_name="qwen"),
@@ -89,13 +91,17 @@ def test_ranks_share_what_is_replicated_and_nothing_else() -> None:
     mla: dict[str, Any] = {"is_mla_model": True, "tp_size": 2}
     assert digest(MlaPool(), tp_rank=0, **mla) == digest(MlaPool(), tp_rank=1, **mla)
     assert digest(MhaPool(), tp_rank=0, **mla) != digest(MhaPool(), tp_rank=1, **mla), "a draft with heads"
-    assert digest(StatePool(), name="mamba", tp_rank=0, **mla) != digest(StatePool(), name="mamba", tp_rank=1, **mla)
+    assert digest(StatePool(), name="mamba", tp_rank=0, **mla) != digest(
+        StatePool(), name="mamba", tp_rank=1, **mla
+    )
     assert is_replicated(Config(is_mla_model=True), MlaPool(), "kv")
     assert not is_replicated(Config(), MlaPool(), "kv")
 
 
 def test_keys_and_namespaces_are_the_same_in_every_process() -> None:
-    """lmcache#2136: digests depended on the seed of Python's hashes, and nothing was found after a restart."""
+    """lmcache#2136: digests depended on the seed of Python's hashes, and nothing was found after a
+    restart.
+    """
     script = (
         "from tests.integrations.test_sglang_namespace import digest\n"
         "from kvpool.integrations.sglang.shelf import digest_of\n"
@@ -132,7 +138,9 @@ def test_two_ranks_with_other_heads_never_share(
     storage: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, lend: int
 ) -> None:
     """vllm#55191: after a change of tensor parallelism, files of the same name had other heads' bytes."""
-    ranks: list[dict[str, Any]] = [{"tp_size": size, "tp_rank": rank} for size in (1, 2, 4) for rank in range(size)]
+    ranks: list[dict[str, Any]] = [
+        {"tp_size": size, "tp_rank": rank} for size in (1, 2, 4) for rank in range(size)
+    ]
     backends = [attach(storage, tmp_path, MhaPool(), interface_v1=lend, **rank) for rank in ranks]
     for number, backend in enumerate(backends):
         fill(backend.mem_pool_host, 0, number)
@@ -159,7 +167,9 @@ def test_two_ranks_with_other_heads_never_share(
 
 
 def test_what_was_stored_with_other_weights_is_not_found(storage: Any, tmp_path: Path) -> None:
-    """After an update under a running server, SGLang is told to clear: what follows is none of the old weights'."""
+    """After an update under a running server, SGLang is told to clear: what follows is none of the old
+    weights'.
+    """
     pool = MhaPool()
     backend = attach(storage, tmp_path, pool)
     backend.batch_set_v1([key(1)], indices(pool, 0))

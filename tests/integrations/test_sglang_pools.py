@@ -1,4 +1,6 @@
-"""Several host pools beneath one SGLang: room, queries and transfers of sidecars, and who writes what is replicated."""
+"""Several host pools beneath one SGLang: room, queries and transfers of sidecars, and who writes what
+is replicated.
+"""
 
 from __future__ import annotations
 
@@ -83,7 +85,9 @@ def test_sidecars_bring_the_prefix_down_to_what_all_pools_have(storage: Any, tmp
     found = backend.batch_exists_v2(keys, [state, every])
     assert (found.kv_hit_pages, found.restorable_prefix_pages) == (2, [2])
     assert found.extra_pool_hit_pages == {PoolName.KV: 5, PoolName.MAMBA: 5, PoolName.INDEXER: 4}
-    assert backend.batch_exists_v2(keys, [PoolTransfer(PoolName.SWA)]).kv_hit_pages == 0, "a pool that is not there"
+    assert backend.batch_exists_v2(keys, [PoolTransfer(PoolName.SWA)]).kv_hit_pages == 0, (
+        "a pool that is not there"
+    )
     assert backend.batch_exists_v2([key(99)], [every]).restorable_prefix_pages == []
 
     fill(states, 5, 5)
@@ -96,7 +100,9 @@ def test_sidecars_bring_the_prefix_down_to_what_all_pools_have(storage: Any, tmp
     )
     assert loaded == {PoolName.MAMBA: [True], PoolName.INDEXER: [True]}
     assert (content(states, 5), content(index, 7)) == (content(states, 0), content(index, 3))
-    assert backend.batch_get_v2([PoolTransfer(PoolName.SWA, indices(pool, 0), [key(1)])]) == {PoolName.SWA: [False]}
+    assert backend.batch_get_v2([PoolTransfer(PoolName.SWA, indices(pool, 0), [key(1)])]) == {
+        PoolName.SWA: [False]
+    }
     assert backend.batch_get_v2([PoolTransfer(PoolName.MAMBA)]) == {PoolName.MAMBA: []}
     backend.close()
 
@@ -165,7 +171,9 @@ def test_a_pool_that_only_counts_is_worth_what_its_sidecars_have(storage: Any, t
 
 
 def test_only_the_writer_of_replicated_pages_writes(storage: Any, tmp_path: Path) -> None:
-    """Latents are the same on all ranks; recurrent states beside them are not. A back end that ranks share."""
+    """Latents are the same on all ranks; recurrent states beside them are not. A back end that ranks
+    share.
+    """
     with pytest.raises(InvalidArgumentError, match="enable-dp-attention"):
         attach(storage, tmp_path, MlaPool(), is_mla_model=True, tp_size=2)
 

@@ -1,4 +1,6 @@
-"""Resets of SGLang's prefix cache and updates of its weights: what was stored before is not found after them."""
+"""Resets of SGLang's prefix cache and updates of its weights: what was stored before is not found after
+them.
+"""
 
 from __future__ import annotations
 
@@ -31,7 +33,9 @@ def updater(monkeypatch: pytest.MonkeyPatch) -> type:
     class WeightUpdater:
         fails = False
 
-        def update_weights_from_disk(self, model_path: str, load_format: str, *, recapture_cuda_graph: bool) -> Any:
+        def update_weights_from_disk(
+            self, model_path: str, load_format: str, *, recapture_cuda_graph: bool
+        ) -> Any:
             if self.fails:
                 raise RuntimeError("planted")
             return model_path, load_format, recapture_cuda_graph
@@ -154,7 +158,9 @@ def test_every_update_of_weights_renews_what_is_stored(storage: Any, tmp_path: P
     assert restarted(storage, tmp_path) == [False, False]
 
 
-def test_updates_keep_what_is_stored_where_weights_never_change(storage: Any, tmp_path: Path, updater: type) -> None:
+def test_updates_keep_what_is_stored_where_weights_never_change(
+    storage: Any, tmp_path: Path, updater: type
+) -> None:
     backend = attach(storage, tmp_path, MhaPool(), on_reset="keep")
     put(backend, 1)
     updater().end_weight_update()

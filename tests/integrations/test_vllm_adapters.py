@@ -90,11 +90,15 @@ def test_an_adapter_that_comes_later_is_known_then(tmp_path: Path) -> None:
     assert adapters.content_of(request)
 
 
-def test_an_adapter_of_the_hub_is_named_by_its_commit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_adapter_of_the_hub_is_named_by_its_commit(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     refs = tmp_path / "models--org--tune" / "refs"
     refs.mkdir(parents=True)
     (refs / "main").write_text("a" * 40)
-    monkeypatch.setitem(sys.modules, "huggingface_hub.constants", types.SimpleNamespace(HF_HUB_CACHE=str(tmp_path)))
+    monkeypatch.setitem(
+        sys.modules, "huggingface_hub.constants", types.SimpleNamespace(HF_HUB_CACHE=str(tmp_path))
+    )
     adapters, request = Adapters(), LoRARequest("tune", 1, "org/tune")
     assert adapters.content_of(request) == f"commit {'a' * 40} False"
     (refs / "main").write_text("b" * 40)

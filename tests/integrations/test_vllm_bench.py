@@ -29,7 +29,10 @@ def test_ledger_tells_ids_requests_and_order() -> None:
         return ledger.value
 
     assert total((1, ([1, 2],))) == total((1, (array("q", [1, 2]),)), (2, None))
-    values = [total(*given) for given in ([(1, ([1, 2],))], [(1, ([2, 1],))], [(2, ([1, 2],))], [(1, ([1, 2], [3]))])]
+    values = [
+        total(*given)
+        for given in ([(1, ([1, 2],))], [(1, ([2, 1],))], [(2, ([1, 2],))], [(1, ([1, 2], [3]))])
+    ]
     assert len(set(values)) == 4
     assert total((1, ([1],)), (2, ([2],))) != total((2, ([2],)), (1, ([1],)))
 

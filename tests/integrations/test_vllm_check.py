@@ -7,7 +7,12 @@ from tools.vllm.check_compare import EXACT, STOCK, Engine, Event, Record
 
 
 def stored(*hashes: int, group: int = 0) -> Event:
-    return {"type": "BlockStored", "block_hashes": list(hashes), "parent_block_hash": None, "group_idx": group}
+    return {
+        "type": "BlockStored",
+        "block_hashes": list(hashes),
+        "parent_block_hash": None,
+        "group_idx": group,
+    }
 
 
 def removed(*hashes: int, group: int = 0) -> Event:
@@ -34,7 +39,8 @@ def make_exact() -> Record:
     return record
 
 
-# --- Comparing --------------------------------------------------------------------------------------------------------
+# --- Comparing
+# --------------------------------------------------------------------------------------------------------
 
 
 def test_inconsistencies() -> None:
@@ -53,13 +59,19 @@ def test_same_events() -> None:
 def test_stock_events_are_compared_one_by_one() -> None:
     swapped = make_record()
     swapped.batches[3].reverse()
-    assert check_compare.compare_events(make_record(), swapped, STOCK) == ["event batch 3 differs (5 batches, stock 5)"]
+    assert check_compare.compare_events(make_record(), swapped, STOCK) == [
+        "event batch 3 differs (5 batches, stock 5)"
+    ]
     parent = make_record()
     parent.batches[1][0]["parent_block_hash"] = 1
-    assert check_compare.compare_events(make_record(), parent, STOCK) == ["event batch 1 differs (5 batches, stock 5)"]
+    assert check_compare.compare_events(make_record(), parent, STOCK) == [
+        "event batch 1 differs (5 batches, stock 5)"
+    ]
     short = make_record()
     del short.batches[-1]
-    assert check_compare.compare_events(make_record(), short, STOCK) == ["event batch 4 differs (4 batches, stock 5)"]
+    assert check_compare.compare_events(make_record(), short, STOCK) == [
+        "event batch 4 differs (4 batches, stock 5)"
+    ]
 
 
 def test_exact_events_that_are_not() -> None:

@@ -122,7 +122,9 @@ def test_a_level_that_agrees(venv: Path, run: Callable[..., Ended]) -> None:
         ]
         assert len(level["core/test_cannot.py"]["failed"]) == 1
     assert done.report["levels"]["stock"]["core/test_all.py"]["replaced"] == []
-    assert done.report["levels"]["same"]["core/test_all.py"]["replaced"] == ["vllm.v1.core.block_pool.BlockPool"]
+    assert done.report["levels"]["same"]["core/test_all.py"]["replaced"] == [
+        "vllm.v1.core.block_pool.BlockPool"
+    ]
     assert (venv / "logs" / "same-core-test_all.py.log").is_file()
 
 
@@ -131,7 +133,10 @@ def test_a_level_that_differs(run: Callable[..., Ended]) -> None:
     assert done.code == 1
     (problem,) = done.report["problems"]
     assert problem.splitlines()[0].startswith("worse, core/test_all.py")
-    assert [line.strip().rpartition("::")[2] for line in problem.splitlines()[1:]] == ["test_level", "test_new"]
+    assert [line.strip().rpartition("::")[2] for line in problem.splitlines()[1:]] == [
+        "test_level",
+        "test_new",
+    ]
     assert "- tests.v1.core.test_all::test_level" in done.stderr
     assert "+ tests.v1.core.test_all::test_new" in done.stderr
 

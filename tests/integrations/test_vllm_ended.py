@@ -52,7 +52,9 @@ class Core:
 
 
 class Manager:
-    """What is read of vLLM's KV-cache manager, with the tables of one group, and its way to free a request."""
+    """What is read of vLLM's KV-cache manager, with the tables of one group, and its way to free a
+    request.
+    """
 
     def __init__(self, eviction: str = "hazard", num_blocks: int = 16, **more: Any) -> None:
         self.block_pool = make_pool(num_blocks, events=None, eviction=eviction, **more)
@@ -67,7 +69,9 @@ class Manager:
         return core.said
 
     def run(self, tokens: list[int], name: str, reason: FinishReason | None, answered: int = 0) -> int:
-        """A request hits what is cached, is computed, and gives its blocks back. Returns the blocks that hit."""
+        """A request hits what is cached, is computed, and gives its blocks back. Returns the blocks
+        that hit.
+        """
         pool, size = self.block_pool, BLOCK[0]
         request = request_of(tokens)
         request.num_prompt_tokens = len(tokens)
@@ -135,7 +139,9 @@ def test_hints_and_ends_are_said_together() -> None:
 
 
 def hits_of_sessions(*, told: bool) -> int:
-    """Blocks that hit in a small pool: half of what ends its turn returns once, and what runs into its limit never."""
+    """Blocks that hit in a small pool: half of what ends its turn returns once, and what runs into its
+    limit never.
+    """
     manager = Manager(num_blocks=161)
     hits = 0
     for turn, session, comes_back in returning_sessions():
@@ -168,7 +174,9 @@ def test_at_the_level_pool_vllms_manager_says_it() -> None:
             with freeing(Manager, less), pytest.raises(RuntimeError, match=f"Request has no {name}"):
                 part("ended").check()
         setattr(kv_cache_manager, "free", lambda self, request, more: None)  # noqa: B010 - vLLM's, changed
-        with pytest.raises(RuntimeError, match=r"the eviction hazard asks how requests end, and KVCacheManager\.free"):
+        with pytest.raises(
+            RuntimeError, match=r"the eviction hazard asks how requests end, and KVCacheManager\.free"
+        ):
             part("hints").replacements("the eviction hazard asks how requests end")
 
 

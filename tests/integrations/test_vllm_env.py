@@ -1,4 +1,6 @@
-"""tools/vllm_env.py: ``.ci/run`` takes exit code 3 for a vLLM that is unavailable, and no other failure may have it."""
+"""tools/vllm_env.py: ``.ci/run`` takes exit code 3 for a vLLM that is unavailable, and no other failure
+may have it.
+"""
 
 from __future__ import annotations
 
@@ -60,7 +62,9 @@ class Recorded(vllm_env.Environment):
 @pytest.fixture
 def environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Recorded:
     monkeypatch.setenv("CARGO", sys.executable)
-    monkeypatch.setattr(vllm_env, "NEEDED_BYTES", 0)  # the disk of the machine that tests is not what is tested
+    monkeypatch.setattr(
+        vllm_env, "NEEDED_BYTES", 0
+    )  # the disk of the machine that tests is not what is tested
     monkeypatch.setattr(vllm_env, "PAUSES", (0.0,))
     return Recorded(tmp_path / "venv")
 

@@ -7,7 +7,16 @@ from typing import Any
 import pytest
 
 from tests.integrations.fake_vllm import Lora
-from tests.integrations.pool_stand_ins import BLOCK, Events, Metrics, cached_keys, digest, make_pool, order, request_of
+from tests.integrations.pool_stand_ins import (
+    BLOCK,
+    Events,
+    Metrics,
+    cached_keys,
+    digest,
+    make_pool,
+    order,
+    request_of,
+)
 
 pytestmark = pytest.mark.usefixtures("vllm")
 
@@ -125,7 +134,9 @@ def test_hashes_are_told_as_vllm_is_set_to_tell_them(vllm: Any, as_int: bool) ->
 
 def test_an_event_says_what_its_blocks_were_hashed_with() -> None:
     pool = make_pool(medium="CPU")
-    request = request_of([1, 2, 3, 4], cache_salt="s", lora_request=Lora("name", "path"), session_id="session")
+    request = request_of(
+        [1, 2, 3, 4], cache_salt="s", lora_request=Lora("name", "path"), session_id="session"
+    )
     pool.cache_full_blocks(request, pool.get_new_blocks(2), 0, 2, BLOCK[0], 1)
     (event,) = pool.take_events()
     lora = ("lora", "name", "path")

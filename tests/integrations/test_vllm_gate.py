@@ -1,4 +1,6 @@
-"""The gate of the vLLM plug-in and the tool that records its table, with vLLMs that are made from the table itself."""
+"""The gate of the vLLM plug-in and the tool that records its table, with vLLMs that are made from the
+table itself.
+"""
 
 from __future__ import annotations
 
@@ -103,7 +105,9 @@ def make_vllm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[MakeV
             if module == "vllm":
                 file = package / "__init__.py"
             file.parent.mkdir(parents=True, exist_ok=True)
-            file.write_text(module_source(names) + (f"__version__ = {version!r}\n{init}" if module == "vllm" else ""))
+            file.write_text(
+                module_source(names) + (f"__version__ = {version!r}\n{init}" if module == "vllm" else "")
+            )
         (package / "_version.py").write_text(f"__version__ = version = {version!r}\n")
         forget()
         return package
@@ -130,7 +134,9 @@ DRIFTS: dict[str, tuple[Changes, list[str]]] = {
         [f"{POOL}.BlockPool.touch: expected (self, blocks), found (self, kv_blocks)"],
     ),
     "a parameter is new and required": (
-        {f"{UTILS}.hash_block_tokens": "(hash_function, parent_block_hash, curr_block_token_ids, extra_keys, *, salt)"},
+        {
+            f"{UTILS}.hash_block_tokens": "(hash_function, parent_block_hash, curr_block_token_ids, extra_keys, *, salt)"
+        },
         [
             f"{UTILS}.hash_block_tokens: expected (hash_function, parent_block_hash, curr_block_token_ids, "
             "extra_keys=...), found (hash_function, parent_block_hash, curr_block_token_ids, extra_keys, *, salt)"
@@ -206,7 +212,9 @@ MANAGERS = "vllm.v1.core.single_type_kv_cache_manager"
 
 @pytest.mark.parametrize("level", gate.LEVELS)
 @pytest.mark.parametrize("manager", ["FullAttentionManager", "SlidingWindowManager"])
-def test_a_method_that_is_only_inherited_cannot_be_replaced(make_vllm: MakeVllm, manager: str, level: str) -> None:
+def test_a_method_that_is_only_inherited_cannot_be_replaced(
+    make_vllm: MakeVllm, manager: str, level: str
+) -> None:
     file = make_vllm() / "v1/core/single_type_kv_cache_manager.py"
     text = file.read_text()
     head, _, tail = text.partition(f"class {manager}:")
@@ -245,7 +253,9 @@ def test_what_another_plug_in_has_put_there_is_left_to_it(
     assert gate.check(level) == lines
 
 
-def test_a_lookup_of_another_plug_in_is_left_to_it(make_vllm: MakeVllm, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_lookup_of_another_plug_in_is_left_to_it(
+    make_vllm: MakeVllm, monkeypatch: pytest.MonkeyPatch
+) -> None:
     make_vllm()
     manager = importlib.import_module(MANAGERS).FullAttentionManager
     stock = vars(manager)["find_longest_cache_hit"].__func__
@@ -253,13 +263,18 @@ def test_a_lookup_of_another_plug_in_is_left_to_it(make_vllm: MakeVllm, monkeypa
     theirs.__module__ = "other.plugin"
     monkeypatch.setattr(manager, "find_longest_cache_hit", classmethod(theirs))
     (line,) = gate.check("pool")
-    assert line.startswith(f"{MANAGERS}.FullAttentionManager.find_longest_cache_hit: expected vLLM's own, found other.")
+    assert line.startswith(
+        f"{MANAGERS}.FullAttentionManager.find_longest_cache_hit: expected vLLM's own, found other."
+    )
 
 
 def test_every_name_that_is_replaced_is_in_the_table_of_its_level() -> None:
     for level, paths in gate.REPLACED.items():
         names = {
-            f"{module}.{name}" for table in gate.LEVELS[level] for module, entries in table.items() for name in entries
+            f"{module}.{name}"
+            for table in gate.LEVELS[level]
+            for module, entries in table.items()
+            for name in entries
         }
         missing = {path.replace(":", ".") for path in paths} - names
         assert not missing, level
@@ -281,7 +296,9 @@ def test_a_level_looks_at_what_it_relies_on_alone(make_vllm: MakeVllm) -> None:
 
 def test_what_differs_between_versions_is_told_apart(make_vllm: MakeVllm) -> None:
     make_vllm("0.33.0", {f"{UTILS}.generate_lookahead_block_hash_extra_keys": None})
-    assert [one.split(":")[0] for one in gate.check("pool")] == [f"{UTILS}.generate_lookahead_block_hash_extra_keys"]
+    assert [one.split(":")[0] for one in gate.check("pool")] == [
+        f"{UTILS}.generate_lookahead_block_hash_extra_keys"
+    ]
     package = make_vllm("0.32.0")
     init = package / "__init__.py"
     init.write_text(init.read_text().replace("0.32.0", "0.33.0"))
@@ -337,7 +354,9 @@ def test_a_vllm_that_cannot_be_imported_or_has_no_version(make_vllm: MakeVllm, i
         ("import there_is_no_such", "ModuleNotFoundError: No module named 'there_is_no_such'"),
     ],
 )
-def test_a_module_that_cannot_be_imported_is_one_line(make_vllm: MakeVllm, text: str | None, found: str) -> None:
+def test_a_module_that_cannot_be_imported_is_one_line(
+    make_vllm: MakeVllm, text: str | None, found: str
+) -> None:
     file = make_vllm() / "v1/engine/core.py"
     if text is None:
         file.unlink()
@@ -411,7 +430,8 @@ def test_the_table_is_whole() -> None:
                     }
 
 
-# --- The tool ---------------------------------------------------------------------------------------------------------
+# --- The tool
+# ---------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("version", ["0.32.0", "0.33.0"])
@@ -455,7 +475,9 @@ def test_recording_what_is_in_the_table_gives_the_table(make_vllm: MakeVllm, tmp
     assert table.read_text() == vllm_signatures.TABLE.read_text()
 
 
-def test_what_cannot_be_recorded(make_vllm: MakeVllm, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_what_cannot_be_recorded(
+    make_vllm: MakeVllm, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     table = tmp_path / "table.json"
 
     def refused(*arguments: str) -> str:
@@ -494,7 +516,9 @@ def test_sources_in_all_the_ways_that_python_has(tmp_path: Path) -> None:
     exec(compile(file.read_text(), str(file), "exec"), space)
     module = importlib.import_module("types").ModuleType("module")
     vars(module).update(space)
-    names = "Base Derived f Plain Child Plain.g Child.g Plain.s Plain.x Plain.limit Child.later Child.h Child.no"
+    names = (
+        "Base Derived f Plain Child Plain.g Child.g Plain.s Plain.x Plain.limit Child.later Child.h Child.no"
+    )
     forms = {name: read.form(name) for name in names.split()}
     assert forms == {
         "Base": "(a, c=..., *, b=...)",

@@ -1,8 +1,9 @@
-"""``VllmGroups``: lookups, allocations, caching and frees of requests, against vLLM's managers in plain Python.
+"""``VllmGroups``: lookups, allocations, caching and frees of requests, against vLLM's managers in plain
+Python.
 
-Two worlds with the same calls: in one vLLM's managers do everything, in the other ``VllmGroups`` does what it can, on
-the same kind of state, with the managers behind it. After each call results, tables, counts, references and the order
-of reuse are the same.
+Two worlds with the same calls: in one vLLM's managers do everything, in the other ``VllmGroups`` does
+what it can, on the same kind of state, with the managers behind it. After each call results, tables,
+counts, references and the order of reuse are the same.
 """
 
 from __future__ import annotations
@@ -32,9 +33,13 @@ def specs() -> st.SearchStrategy[list[tuple[str, int, int, int]]]:
     )
 
     def fits(groups: list[tuple[str, int, int, int]]) -> bool:
-        """vLLM refuses chunks beside blocks of other sizes, and digests that are not a lone group's blocks."""
+        """vLLM refuses chunks beside blocks of other sizes, and digests that are not a lone group's
+        blocks.
+        """
         sizes = {size for _, size, *_ in groups}
-        return (len(sizes) == 1 or all(kind != "chunked" for kind, *_ in groups)) and (len(groups) > 1 or sizes == {2})
+        return (len(sizes) == 1 or all(kind != "chunked" for kind, *_ in groups)) and (
+            len(groups) > 1 or sizes == {2}
+        )
 
     return st.lists(one, min_size=1, max_size=3).filter(fits)
 
@@ -52,8 +57,8 @@ class GroupsMachine(RuleBasedStateMachine):
         dropping=st.booleans(),
     )
     def begin(self, groups: list[tuple[str, int, int, int]], dropping: bool, **settings: Any) -> None:
-        # A window of one token reads no block: what vLLM's table of several groups has there depends on which of its
-        # searches came last. No model has such a window.
+        # A window of one token reads no block: what vLLM's table of several groups has there depends on
+        # which of its searches came last. No model has such a window.
         odd = len(groups) > 1 and any(kind == "sliding" and reads == 1 for kind, _, reads, _ in groups)
         settings["dropping"] = dropping and not odd and all(kind != "chunked" for kind, *_ in groups)
         self.stock, self.behind = (Stock(groups=groups, **settings) for _ in range(2))
@@ -63,7 +68,9 @@ class GroupsMachine(RuleBasedStateMachine):
         self.running: list[Request] = []
         self.count = 0
 
-    def allocate(self, request: Request, new: int, hit: int, tables: list[list[int]] | None, **how: Any) -> bool:
+    def allocate(
+        self, request: Request, new: int, hit: int, tables: list[list[int]] | None, **how: Any
+    ) -> bool:
         answers = []
         for world in (self.stock, self.behind):
             hits = None if tables is None else world.empty
@@ -84,7 +91,9 @@ class GroupsMachine(RuleBasedStateMachine):
                 how["scheduled"],
                 (),
             )
-            shown = "nothing" if answer is world.empty else answer and [ids(blocks) for blocks in answer.blocks]
+            shown = (
+                "nothing" if answer is world.empty else answer and [ids(blocks) for blocks in answer.blocks]
+            )
             answers.append(shown)
         assert answers[0] == answers[1]
         return answers[0] is not None
@@ -143,7 +152,9 @@ class GroupsMachine(RuleBasedStateMachine):
         delay=st.sampled_from([False, False, True]),
     )
     def step(self, nth: int, chunk: int, rejected: int, **how: Any) -> None:
-        """A chunk of a prompt, or some tokens that are decoded, of which the last may be drafts that are rejected."""
+        """A chunk of a prompt, or some tokens that are decoded, of which the last may be drafts that
+        are rejected.
+        """
         request = self.running[nth % len(self.running)]
         if request.num_computed_tokens + chunk > MAX_LEN:
             return
@@ -190,7 +201,9 @@ TestGroups = GroupsMachine.TestCase
 
 
 def test_of_a_window_of_one_token_nothing_is_left_but_what_is_dropped() -> None:
-    """A hit that ends behind the block before the dropped one: no token reads that, so the table has the null block."""
+    """A hit that ends behind the block before the dropped one: no token reads that, so the table has
+    the null block.
+    """
     machine = GroupsMachine()
     machine.begin(
         num_blocks=4,

@@ -1,6 +1,7 @@
 """``VllmHasher`` against what vLLM's hash functions make of each block: pickle or CBOR, then SHA-256 or XXH3.
 
-The oracle is Python alone: ``pickle`` and ``hashlib``, the package ``xxhash``, and a CBOR encoder of a few lines.
+The oracle is Python alone: ``pickle`` and ``hashlib``, the package ``xxhash``, and a CBOR encoder of a
+few lines.
 """
 
 from __future__ import annotations
@@ -103,7 +104,8 @@ def alone(vllm: Any, monkeypatch: pytest.MonkeyPatch) -> None:
 #: Each of the four algorithms gets a share of the examples.
 SHARE = settings(max_examples=settings().max_examples // 4)
 TOKENS = st.one_of(
-    st.integers(0, 2**32 - 1), st.sampled_from([0, 23, 24, 255, 256, 65535, 65536, 2**31 - 1, 2**31, 2**32 - 1])
+    st.integers(0, 2**32 - 1),
+    st.sampled_from([0, 23, 24, 255, 256, 65535, 65536, 2**31 - 1, 2**31, 2**32 - 1]),
 )
 
 
@@ -157,13 +159,19 @@ def test_extra_keys_are_hashed_as_vllm_hashes_them(vllm: Any, name: str) -> None
         st.booleans(),
     )
     def check(
-        tokens: list[int], salt: str | None, lora: Lora | None, images: list[tuple[str, int, int]], embedded: bool
+        tokens: list[int],
+        salt: str | None,
+        lora: Lora | None,
+        images: list[tuple[str, int, int]],
+        embedded: bool,
     ) -> None:
         # Images follow each other.
         images = sorted(images, key=lambda image: image[1])
         placed = [image for at, image in enumerate(images) if not at or sum(images[at - 1][1:]) <= image[1]]
         embeds = [bytes([token % 256]) for token in tokens] if embedded else None
-        request = Request("r", tokens, cache_salt=salt, lora_request=lora, mm_features=placed, prompt_embeds=embeds)
+        request = Request(
+            "r", tokens, cache_salt=salt, lora_request=lora, mm_features=placed, prompt_embeds=embeds
+        )
         hasher = make_hasher(vllm, name)
         request.block_hashes = hasher(request)
         assert request.block_hashes == expected(name, request)
@@ -212,7 +220,9 @@ def test_a_tag_that_is_one_object_everywhere_is_what_pickle_makes_of_it(vllm: An
     assert make_hasher(vllm, name)(request) == expected(name, request)
 
 
-@pytest.mark.parametrize("value", [2**70, -(2**70), 1.5, True, ("a",), b"\xff", 2**63 - 1, -(2**63), 2**63, -1, 2**31])
+@pytest.mark.parametrize(
+    "value", [2**70, -(2**70), 1.5, True, ("a",), b"\xff", 2**63 - 1, -(2**63), 2**63, -1, 2**31]
+)
 def test_whatever_is_in_an_extra_key_is_hashed_as_vllm_hashes_it(vllm: Any, value: object, name: str) -> None:
     if isinstance(value, float | bool) or (isinstance(value, int) and abs(value) > 2**64):
         name = name.removesuffix("_cbor")  # the encoder above has none of these
@@ -221,11 +231,15 @@ def test_whatever_is_in_an_extra_key_is_hashed_as_vllm_hashes_it(vllm: Any, valu
 
 
 @pytest.mark.parametrize(
-    "odd", [-1, 2**32, 2**70, True, np.int64(5), np.int32(5)], ids=["negative", "33 bits", "huge", "bool", "i64", "i32"]
+    "odd",
+    [-1, 2**32, 2**70, True, np.int64(5), np.int32(5)],
+    ids=["negative", "33 bits", "huge", "bool", "i64", "i32"],
 )
 @pytest.mark.parametrize("salt", [None, "s"])
 @pytest.mark.parametrize("name", ["sha256", "xxhash"])
-def test_a_token_that_is_no_32_bit_number_is_vllms_to_hash(vllm: Any, odd: Any, salt: str | None, name: str) -> None:
+def test_a_token_that_is_no_32_bit_number_is_vllms_to_hash(
+    vllm: Any, odd: Any, salt: str | None, name: str
+) -> None:
     """Its digest is what its pickle makes of it: a bool is no 1, and a numpy integer no int."""
     asked: list[tuple[Any, ...]] = []
     utils = vllm.v1.core.kv_cache_utils

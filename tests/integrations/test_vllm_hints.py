@@ -1,4 +1,6 @@
-"""``KVPOOL_VLLM_HINTS``: what the setting is, and what hints of vLLM's requests do to the blocks that they leave."""
+"""``KVPOOL_VLLM_HINTS``: what the setting is, and what hints of vLLM's requests do to the blocks that
+they leave.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +29,9 @@ def vllm() -> Iterator[Any]:
 
 
 class Manager:
-    """What is read of vLLM's KV-cache manager, with the tables of one group, and its way to free a request."""
+    """What is read of vLLM's KV-cache manager, with the tables of one group, and its way to free a
+    request.
+    """
 
     def __init__(self, hints: str | None = ALL, num_blocks: int = 16, **more: Any) -> None:
         part("pool").BlockPool.hinting = VllmHints.parse(hints) if hints else None
@@ -38,7 +42,9 @@ class Manager:
 
     def run(self, tokens: list[int], name: str = "r", *, finished: bool = True, **said: Any) -> list[int]:
         """A request with these hints is cached and gives its blocks back. Returns them."""
-        request = request_of(tokens, session_id=said.pop("session_id", None), cache_salt=said.pop("cache_salt", None))
+        request = request_of(
+            tokens, session_id=said.pop("session_id", None), cache_salt=said.pop("cache_salt", None)
+        )
         request.num_prompt_tokens = len(tokens)
         vars(request).update(request_id=name, is_finished=lambda: finished, **said)
         size, count = BLOCK[0], len(tokens) // BLOCK[0]
@@ -54,7 +60,9 @@ class Manager:
 
     def cached_order(self) -> list[int]:
         """What is given up first comes first."""
-        return [block for block in order(self.block_pool) if self.block_pool.blocks[block].block_hash is not None]
+        return [
+            block for block in order(self.block_pool) if self.block_pool.blocks[block].block_hash is not None
+        ]
 
 
 def action(kind: str, **payload: Any) -> dict[str, Any]:
@@ -109,8 +117,8 @@ def test_the_shadow_takes_no_hints() -> None:
 
 @pytest.mark.parametrize("seed", range(8))
 def test_random_priorities_are_the_order_of_eviction(seed: int) -> None:
-    # From the documents: a block of 35 less the number of its request, at least 0; the lowest first, and of one
-    # priority what was released first.
+    # From the documents: a block of 35 less the number of its request, at least 0; the lowest first,
+    # and of one priority what was released first.
     numbers = random.Random(seed)
     manager = Manager('{"priority": true, "max_priority": 90}', 40)
     expected = []

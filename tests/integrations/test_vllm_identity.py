@@ -97,8 +97,12 @@ def test_what_kv_does_not_depend_on_has_the_same_name(config: VllmConfig) -> Non
 
 
 def test_where_a_model_was_read_from_and_by_which_version_does_not_count() -> None:
-    one = of_hf(_name_or_path="/a", transformers_version="4", text_config={"transformers_version": "4", "a": 1})
-    two = of_hf(_name_or_path="/b", transformers_version="5", text_config={"transformers_version": "5", "a": 1})
+    one = of_hf(
+        _name_or_path="/a", transformers_version="4", text_config={"transformers_version": "4", "a": 1}
+    )
+    two = of_hf(
+        _name_or_path="/b", transformers_version="5", text_config={"transformers_version": "5", "a": 1}
+    )
     assert facts(one) == facts(two)
 
 
@@ -111,14 +115,25 @@ def test_a_field_that_only_a_later_version_has_is_part_of_the_name() -> None:
 
 
 def test_the_tokenizer_counts_for_models_that_read_media() -> None:
-    assert facts(of_model(tokenizer="a", reads_media=True)) != facts(of_model(tokenizer="b", reads_media=True))
+    assert facts(of_model(tokenizer="a", reads_media=True)) != facts(
+        of_model(tokenizer="b", reads_media=True)
+    )
     assert why_excluded(ModelConfig(), "tokenizer") is not None
     assert why_excluded(ModelConfig(multimodal_config=MultiModalConfig()), "tokenizer") is None
 
 
 @pytest.mark.parametrize(
     ("one", "other"),
-    [(1, True), (1, "1"), (1, 1.0), (0.0, -0.0), ([1], {1}), ("a", b"a"), ({"a": None}, {}), ([1, 2], [2, 1])],
+    [
+        (1, True),
+        (1, "1"),
+        (1, 1.0),
+        (0.0, -0.0),
+        ([1], {1}),
+        ("a", b"a"),
+        ({"a": None}, {}),
+        ([1, 2], [2, 1]),
+    ],
 )
 def test_values_of_different_types_differ(one: object, other: object) -> None:
     assert facts(VllmConfig(additional_config=one)) != facts(VllmConfig(additional_config=other))
@@ -151,7 +166,9 @@ def deep() -> list[Any]:
     return found
 
 
-@pytest.mark.parametrize("make", [Plain, lambda: len, lambda: lambda: 1, cycle, deep, Raising, lambda: {Plain(): 1}])
+@pytest.mark.parametrize(
+    "make", [Plain, lambda: len, lambda: lambda: 1, cycle, deep, Raising, lambda: {Plain(): 1}]
+)
 def test_a_value_without_a_form_is_a_cold_start_and_is_reported(make: Callable[[], object]) -> None:
     value = make()
     found = [identity_of(VllmConfig(additional_config={"key": value}), "1") for _ in range(2)]
@@ -183,7 +200,9 @@ def test_a_file_or_folder_that_a_setting_names_counts_by_content(tmp_path: Path)
     assert len({str(one) for one in found}) == 3
 
 
-def test_a_huge_folder_that_a_setting_names_is_not_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_huge_folder_that_a_setting_names_is_not_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("kvpool.integrations.canonical._MOST_FILES", 3)
     for number in range(4):
         (tmp_path / str(number)).write_text("")
@@ -242,7 +261,9 @@ def test_weights_of_a_loader_that_may_read_elsewhere_must_be_named(
         config.speculative_config = SpeculativeConfig(draft_load_config=LoadConfig(load_format))
     else:
         config.load_config.load_format = load_format
-    with pytest.raises(InvalidArgumentError, match=f"load_format {load_format!r} may read weights from elsewhere"):
+    with pytest.raises(
+        InvalidArgumentError, match=f"load_format {load_format!r} may read weights from elsewhere"
+    ):
         identity_of(config, None)
     assert identity_of(config, "mine").weights == "mine"
 
@@ -252,7 +273,9 @@ def test_weights_from_modelscope_must_be_named(tmp_path: Path, monkeypatch: pyte
     refs = tmp_path / "models--org--name" / "refs"
     refs.mkdir(parents=True)
     (refs / "main").write_text("0" * 40)
-    monkeypatch.setitem(sys.modules, "huggingface_hub.constants", types.SimpleNamespace(HF_HUB_CACHE=str(tmp_path)))
+    monkeypatch.setitem(
+        sys.modules, "huggingface_hub.constants", types.SimpleNamespace(HF_HUB_CACHE=str(tmp_path))
+    )
     config = of_model(model="org/name")
     assert identity_of(config, None).weights == f"commit {'0' * 40}"
     monkeypatch.setenv("VLLM_USE_MODELSCOPE", "True")
@@ -262,8 +285,12 @@ def test_weights_from_modelscope_must_be_named(tmp_path: Path, monkeypatch: pyte
     assert identity_of(config, None).weights.startswith("content ")
 
 
-def test_a_draft_whose_weights_are_unknown_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "huggingface_hub.constants", types.SimpleNamespace(HF_HUB_CACHE=str(tmp_path)))
+def test_a_draft_whose_weights_are_unknown_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(
+        sys.modules, "huggingface_hub.constants", types.SimpleNamespace(HF_HUB_CACHE=str(tmp_path))
+    )
     config = of_model(model=folder_of(tmp_path / "model", "1"))
     config.speculative_config = SpeculativeConfig(draft_model_config=ModelConfig(model="org/draft"))
     with pytest.raises(InvalidArgumentError, match="org/draft"):

@@ -38,7 +38,9 @@ def use(pool: Any) -> None:
     pool.free_block_queue.popleft()
 
 
-def test_every_pool_writes_a_journal_of_its_own_that_replays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_every_pool_writes_a_journal_of_its_own_that_replays(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     folder = tmp_path / "new" / "journals"
     monkeypatch.setattr(part("pool").BlockPool, "journal_folder", str(folder))
     pools = [make_pool(6), make_pool(6)]
@@ -88,7 +90,9 @@ def _engine(folder: str, said: Connection, ends_by: str) -> None:
 
 @pytest.mark.parametrize("method", ["spawn", "fork"])
 @pytest.mark.parametrize("ends_by", ["return", "signal"])
-def test_an_engine_in_a_process_of_its_own_leaves_a_whole_journal(tmp_path: Path, method: str, ends_by: str) -> None:
+def test_an_engine_in_a_process_of_its_own_leaves_a_whole_journal(
+    tmp_path: Path, method: str, ends_by: str
+) -> None:
     context: Any = multiprocessing.get_context(method)
     said, says = context.Pipe(duplex=False)
     process = context.Process(target=_engine, args=(str(tmp_path), says, ends_by))

@@ -1,4 +1,5 @@
-"""kvpool in vLLM's KV offloading, without vLLM: orders, errors, events, metrics, configuration, over stand-ins.
+"""kvpool in vLLM's KV offloading, without vLLM: orders, errors, events, metrics, configuration, over
+stand-ins.
 
 What vLLM's own tests show is in tools/vllm_conformance.py, random operations in test_vllm_offload_models.py.
 """
@@ -15,7 +16,16 @@ import kvpool
 from kvpool.integrations.vllm.offload import POLICIES, SPEC, TIER, register
 from kvpool.integrations.vllm.offload.chunks import ChunkTable
 from kvpool.integrations.vllm.offload.order import VictimOrder
-from tests.integrations.offload_stand_ins import METRICS, OFFLOAD, Chunk, Context, Vllm, loaded, positions, prefix
+from tests.integrations.offload_stand_ins import (
+    METRICS,
+    OFFLOAD,
+    Chunk,
+    Context,
+    Vllm,
+    loaded,
+    positions,
+    prefix,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -28,7 +38,9 @@ def vllm() -> Iterator[Vllm]:
 
 
 def test_what_is_left_of_a_prefix_is_a_prefix(vllm: Vllm) -> None:
-    """However a prompt is stored, under pressure it goes from its tail, and other requests' chunks go before it."""
+    """However a prompt is stored, under pressure it goes from its tail, and other requests' chunks go
+    before it.
+    """
     path = "abababab"
     for batches in ([prefix(path)], [[key] for key in prefix(path)], [prefix(path)[4:], prefix(path)[:4]]):
         manager = vllm.manager(12)
@@ -235,7 +247,9 @@ def test_configuration(vllm: Vllm) -> None:
     assert spec.get_manager() is manager
     assert (manager.chunks.num_chunks, manager.chunks.eviction, manager.counts) == (4, "last-accessed", None)
     assert manager.events == []
-    manager = vllm.spec({"eviction_policy": "lru", "store_threshold": "2", "max_tracker_size": 7}).get_manager()
+    manager = vllm.spec(
+        {"eviction_policy": "lru", "store_threshold": "2", "max_tracker_size": 7}
+    ).get_manager()
     assert (manager.chunks.eviction, manager.store_threshold, manager.max_tracker_size) == ("lru", 2, 7)
     with pytest.raises(kvpool.errors.InvalidArgumentError, match="newest"):
         vllm.spec({"eviction_policy": "newest"}).get_manager()
@@ -244,7 +258,11 @@ def test_configuration(vllm: Vllm) -> None:
     assert vllm.policies.known == {name: (f"{OFFLOAD}.policies", name) for name in POLICIES}
     assert vllm.specs.known == {SPEC: (f"{OFFLOAD}.spec", SPEC)}
     assert vllm.tiers.known == {TIER: (f"{OFFLOAD}.tier", TIER)}
-    for module, name in (*vllm.policies.known.values(), *vllm.specs.known.values(), *vllm.tiers.known.values()):
+    for module, name in (
+        *vllm.policies.known.values(),
+        *vllm.specs.known.values(),
+        *vllm.tiers.known.values(),
+    ):
         assert getattr(sys.modules[module], name).__name__ == name
 
 

@@ -1,4 +1,5 @@
-"""kvpool in vLLM's KV offloading against reference models: random operations, everything recounted after each step.
+"""kvpool in vLLM's KV offloading against reference models: random operations, everything recounted
+after each step.
 
 The models are lists and dictionaries, short enough to be read; vLLM is stand-ins.
 """
@@ -9,7 +10,13 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule, run_state_machine_as_test
+from hypothesis.stateful import (
+    RuleBasedStateMachine,
+    invariant,
+    precondition,
+    rule,
+    run_state_machine_as_test,
+)
 
 from tests.integrations.offload_stand_ins import (
     PATHS,
@@ -94,7 +101,9 @@ class PolicyMachine(RuleBasedStateMachine):
     @precondition(lambda self: self.requests)
     @rule(data=st.data(), path=PATHS, later=st.booleans(), done=st.booleans())
     def store(self, data: st.DataObject, path: str, later: bool, done: bool) -> None:
-        """What vLLM's manager does, 0.33 (``later``) passes the context on; ``done``: the transfer has ended, too."""
+        """What vLLM's manager does, 0.33 (``later``) passes the context on; ``done``: the transfer has
+        ended, too.
+        """
         context = data.draw(st.sampled_from(self.requests))
         offered = prefix(path)
         context.positions.update(positions(path) if context.positions else {})
@@ -147,7 +156,11 @@ class PolicyMachine(RuleBasedStateMachine):
         mine = self.met_by(context)
         rank = self.running.index((context, mine))
         self.policy.on_request_finished([keys], set(), set(), context)
-        known = [key for key in order_request_keys([keys], context) if key in self.chunks and self.rank_of(key) <= rank]
+        known = [
+            key
+            for key in order_request_keys([keys], context)
+            if key in self.chunks and self.rank_of(key) <= rank
+        ]
         for key in reversed(known):
             self.forget(key)
             self.idle.append(key)
@@ -201,7 +214,9 @@ def test_policy_against_a_model(vllm: Vllm) -> None:
 
 
 class ManagerMachine(RuleBasedStateMachine):
-    """``KvpoolOffloadingManager`` against dictionaries: ranks are (request, -position), and the lowest idle goes."""
+    """``KvpoolOffloadingManager`` against dictionaries: ranks are (request, -position), and the lowest
+    idle goes.
+    """
 
     manager_type: Any = None
     SLOTS = 5
@@ -324,7 +339,9 @@ class ManagerMachine(RuleBasedStateMachine):
         assert chunks.order() == self.order()
         assert {key: block - 1 for key, block in {**chunks.ready, **chunks.pending}.items()} == self.slots
         assert len(set(self.slots.values())) == len(self.slots)
-        assert {key: chunks.readers(key) for key in chunks.ready} == {k: r for k, r in self.refs.items() if r >= 0}
+        assert {key: chunks.readers(key) for key in chunks.ready} == {
+            k: r for k, r in self.refs.items() if r >= 0
+        }
         held = sum(refs != 0 for refs in self.refs.values())
         assert (chunks.num_free, chunks.num_held) == (self.SLOTS - len(self.refs), held)
         for key in map(str.encode, ("a", "b", "ab", "aaa", "bbbb")):

@@ -1,4 +1,5 @@
-"""``VllmGroups`` with one group of full attention: lookups that are kept, and calls that are out of the ordinary.
+"""``VllmGroups`` with one group of full attention: lookups that are kept, and calls that are out of the
+ordinary.
 
 ``test_vllm_groups`` compares plain calls with vLLM's managers. A call that is refused has changed nothing.
 """
@@ -48,7 +49,13 @@ class Calls:
     retention_interval = None
 
     def __init__(
-        self, num_blocks: int = 8, *, caching: bool = True, drops: bool = False, max_len: int = 24, **more: Any
+        self,
+        num_blocks: int = 8,
+        *,
+        caching: bool = True,
+        drops: bool = False,
+        max_len: int = 24,
+        **more: Any,
     ) -> None:
         self.pool = _core.vllm.VllmPool(num_blocks, caching)
         self.tables: dict[Any, Any] = {}
@@ -106,7 +113,9 @@ class Calls:
         return None if name not in self.tables else [block.block_id for block in self.tables[name]]
 
     def state(self) -> tuple[Any, ...]:
-        blocks = [(block.ref_cnt, block.block_hash, block.block_hash_num_tokens) for block in self.pool.blocks]
+        blocks = [
+            (block.ref_cnt, block.block_hash, block.block_hash_num_tokens) for block in self.pool.blocks
+        ]
         tables = {name: self.ids(name) for name in self.tables}
         return self.pool.order(), blocks, tables, dict(self.num_cached), set(self.pool.keys())
 
@@ -242,7 +251,9 @@ def test_the_last_block_of_a_hit_is_dropped_where_speculation_needs_it() -> None
     ],
     ids=["external tokens", "encoder tokens", "nothing to compute", "groups that are not zeroed"],
 )
-def test_a_call_out_of_the_ordinary_is_vllms_with_its_arguments_and_nothing_changed(arguments: dict[str, Any]) -> None:
+def test_a_call_out_of_the_ordinary_is_vllms_with_its_arguments_and_nothing_changed(
+    arguments: dict[str, Any],
+) -> None:
     calls = Calls()
     request = request_of("a", [0] * 4)
     given: dict[str, Any] = {

@@ -49,14 +49,18 @@ def test_a_name_is_taken_at_any_level_that_decides(level: str, name: str) -> Non
 
 @pytest.mark.parametrize("name", ["last-accessed", "mru", "s3_fifo"])
 def test_any_other_name_is_refused_with_all_there_are(name: str) -> None:
-    with pytest.raises(ValueError, match=f"KVPOOL_VLLM_EVICTION is '{name}': must be one of lru, s3-fifo, ") as refused:
+    with pytest.raises(
+        ValueError, match=f"KVPOOL_VLLM_EVICTION is '{name}': must be one of lru, s3-fifo, "
+    ) as refused:
         Settings.from_environment({"KVPOOL_VLLM_EVICTION": name})
     assert all(known in str(refused.value) for known in EVICTIONS)
 
 
 @pytest.mark.parametrize(("name", "instead"), [("lfu", "s3-fifo"), (" FIFO", "lru"), ("2q", "s3-fifo")])
 def test_a_removed_policy_is_refused_with_the_policy_to_use_instead(name: str, instead: str) -> None:
-    with pytest.raises(ValueError, match=f"; kvpool no longer has {name.strip().lower()}, use {instead}$") as refused:
+    with pytest.raises(
+        ValueError, match=f"; kvpool no longer has {name.strip().lower()}, use {instead}$"
+    ) as refused:
         Settings.from_environment({"KVPOOL_VLLM_EVICTION": name})
     assert all(known in str(refused.value) for known in EVICTIONS)
 
@@ -109,7 +113,9 @@ def look_up(pool: Any, groups: list[int], tokens: list[int]) -> Any:
     """A lookup of full attention, as vLLM's coordinators make it."""
     spec = type("Spec", (), {"block_size": BLOCK[FULL]})()
     hashes = request_of(tokens).block_hashes
-    return part("lookup").find_in_full_attention(None, hashes, len(tokens), groups, pool, spec, False, BLOCK[FULL])
+    return part("lookup").find_in_full_attention(
+        None, hashes, len(tokens), groups, pool, spec, False, BLOCK[FULL]
+    )
 
 
 def test_uses_count_whether_a_block_is_free_or_held() -> None:

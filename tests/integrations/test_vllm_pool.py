@@ -99,7 +99,12 @@ def test_a_reuse_watcher_of_a_block_that_others_hold_waits_and_a_reset_calls_it_
 def test_blocks_of_another_pool_are_freed_there() -> None:
     pool, other = make_pool(3), make_pool(3)
     (own,), foreign = pool.get_new_blocks(1), other.get_new_blocks(2)
-    assert (own.block_id, own == foreign[0], own.pool is pool, foreign[0].pool is other) == (1, False, True, True)
+    assert (own.block_id, own == foreign[0], own.pool is pool, foreign[0].pool is other) == (
+        1,
+        False,
+        True,
+        True,
+    )
     pool.free_blocks(iter([foreign[1], own, foreign[0]]))
     assert (order(pool), order(other)) == ([1, 2], [2, 1])
 
@@ -192,7 +197,9 @@ def busy() -> Any:
 
 
 @pytest.mark.parametrize(
-    "freed", [[1, 2, 2], [3], [1, 4], [2, 1, 2]], ids=["twice", "free and cached", "free", "twice with another"]
+    "freed",
+    [[1, 2, 2], [3], [1, 4], [2, 1, 2]],
+    ids=["twice", "free and cached", "free", "twice with another"],
 )
 def test_a_double_free_is_refused_and_frees_nothing(busy: Any, freed: list[int]) -> None:
     before = snapshot(busy)
@@ -226,7 +233,9 @@ def test_what_is_cached_already_is_refused_before_anything_is_cached(busy: Any) 
     busy.cache_full_blocks(request, [busy.blocks[2]] * 2, 1, 1, BLOCK[0], 0)
     with pytest.raises(errors.InvalidArgumentError, match="block_mask has 2 entries for 1 blocks"):
         busy.cache_full_blocks(request, [busy.blocks[2]], 0, 1, BLOCK[0], 0, [True, True])
-    with pytest.raises(errors.InvalidArgumentError, match="block_size is 3: must be a multiple of the 2 tokens"):
+    with pytest.raises(
+        errors.InvalidArgumentError, match="block_size is 3: must be a multiple of the 2 tokens"
+    ):
         busy.cache_full_blocks(request, [busy.blocks[2]], 0, 1, 3, 0)
     for num_tokens in (0, 1, 6):
         with pytest.raises(errors.InvalidArgumentError, match=f"num_tokens is {num_tokens}"):
@@ -369,7 +378,9 @@ def test_no_more_blocks_can_be_counted_as_free_than_there_are(count: int, told: 
     assert pool.free_block_queue.num_free_blocks == 2
 
 
-def test_what_a_written_count_refuses_is_in_no_journal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_a_written_count_refuses_is_in_no_journal(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(part("pool").BlockPool, "journal_folder", str(tmp_path))
     pool = make_pool(5)
     pool.free_block_queue.num_free_blocks = 1
@@ -424,7 +435,12 @@ def test_null_blocks_have_no_references_and_are_not_cached() -> None:
     pool.touch([null, null])
     pool.free_blocks([null])
     pool.cache_full_blocks(request_of([1, 2]), [null], 0, 1, BLOCK[0], 0)
-    assert (null.is_null, null.ref_cnt, null.block_hash, pool.is_block_writable(null)) == (True, 0, None, False)
+    assert (null.is_null, null.ref_cnt, null.block_hash, pool.is_block_writable(null)) == (
+        True,
+        0,
+        None,
+        False,
+    )
     assert pool.take_events() == []
     assert order(pool) == [1, 2]
 

@@ -1,4 +1,6 @@
-"""kvpool's publisher in the place of vLLM's: which pool is whose, and that what is told is what the pool holds."""
+"""kvpool's publisher in the place of vLLM's: which pool is whose, and that what is told is what the
+pool holds.
+"""
 
 from __future__ import annotations
 
@@ -64,7 +66,9 @@ class Manager:
     kv_cache_event_metadata: Any = (("full_attention", None), ("sliding_window", 8))
 
     def __post_init__(self) -> None:
-        sizes = [types.SimpleNamespace(kv_cache_group_id=group, block_size=size) for group, size in BLOCK.items()]
+        sizes = [
+            types.SimpleNamespace(kv_cache_group_id=group, block_size=size) for group, size in BLOCK.items()
+        ]
         self.coordinator = types.SimpleNamespace(single_type_managers=sizes)
 
     def take_events(self) -> Any:
@@ -85,7 +89,10 @@ def vllm() -> Iterator[Any]:
         for owner, name, value in part("publisher").replacements():
             setattr(owner, name, value)
         yield package
-        for owner, name, value in ((Factory, "create", factory), (Manager, "take_events", stock["take_events"])):
+        for owner, name, value in (
+            (Factory, "create", factory),
+            (Manager, "take_events", stock["take_events"]),
+        ):
             setattr(owner, name, value)
 
 
@@ -193,7 +200,13 @@ def test_a_window_is_told_for_itself_with_what_is_before_it() -> None:
 
 def test_an_event_says_what_its_blocks_were_hashed_with() -> None:
     publisher, manager = engine(16)
-    cache(manager.block_pool, [1, 2, 3, 4], cache_salt="s", lora_request=Lora("name", "path"), session_id="session")
+    cache(
+        manager.block_pool,
+        [1, 2, 3, 4],
+        cache_salt="s",
+        lora_request=Lora("name", "path"),
+        session_id="session",
+    )
     publisher._publisher.flush()
     (event,) = msgpack.unpackb(publisher._publisher.snapshot().batches[0])[1]
     assert (event["lora_id"], event["lora_name"], event["session_id"]) == (7, "name", "session")
@@ -203,7 +216,9 @@ def test_an_event_says_what_its_blocks_were_hashed_with() -> None:
 
 
 @pytest.mark.parametrize("broken", ["tokens", "keys"])
-def test_what_cannot_be_read_to_be_told_is_not_cached_either(broken: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_cannot_be_read_to_be_told_is_not_cached_either(
+    broken: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     # Once it was cached by then: found by lookups, and told to nobody, with all that came behind it.
     publisher, manager = engine()
     pool = manager.block_pool

@@ -85,7 +85,11 @@ def test_a_variable_that_is_empty_is_unset(empty: str) -> None:
     [
         ("KVPOOL_VLLM", "everything", "KVPOOL_VLLM is 'everything': must be one of pool, manager, shadow"),
         ("KVPOOL_VLLM_EVENTS", "some", "KVPOOL_VLLM_EVENTS is 'some': must be one of exact, stock"),
-        ("KVPOOL_VLLM_EVICTION", "mru", f"KVPOOL_VLLM_EVICTION is 'mru': must be one of {', '.join(EVICTIONS)}"),
+        (
+            "KVPOOL_VLLM_EVICTION",
+            "mru",
+            f"KVPOOL_VLLM_EVICTION is 'mru': must be one of {', '.join(EVICTIONS)}",
+        ),
         (
             "KVPOOL_VLLM_EVICTION",
             "last-accessed",
@@ -94,7 +98,12 @@ def test_a_variable_that_is_empty_is_unset(empty: str) -> None:
     ],
 )
 def test_an_unknown_setting_is_one_line_that_says_what_is_known(
-    vllm: Any, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, name: str, value: str, told: str
+    vllm: Any,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    name: str,
+    value: str,
+    told: str,
 ) -> None:
     monkeypatch.setenv("KVPOOL_VLLM", "pool")
     monkeypatch.setenv(name, value)
@@ -169,7 +178,9 @@ def test_a_level_replaces_its_names_and_says_so(
     monkeypatch.setenv("KVPOOL_VLLM", level.upper())
     monkeypatch.setenv("KVPOOL_VLLM_EVENTS", "stock")
     assert register(caplog) == []
-    assert [record.getMessage() for record in caplog.records] == [f"kvpool: KVPOOL_VLLM={level}, events stock"]
+    assert [record.getMessage() for record in caplog.records] == [
+        f"kvpool: KVPOOL_VLLM={level}, events stock"
+    ]
     after = owned(vllm)
     assert sum(map(is_kvpools, after)) == len(gate.REPLACED[level]) == 7 + managers
     assert vllm.v1.core.block_pool.BlockPool.events_class is part("events").StockEvents
@@ -208,7 +219,9 @@ def test_nothing_happens_before_vllms_engine_is_imported(
 
 
 @pytest.mark.parametrize("level", ["pool", "manager"])
-def test_what_was_installed_for_a_block_is_taken_out_also_when_the_block_raises(vllm: Any, level: str) -> None:
+def test_what_was_installed_for_a_block_is_taken_out_also_when_the_block_raises(
+    vllm: Any, level: str
+) -> None:
     install = part("install")
     before = owned(vllm)
 

@@ -1,4 +1,6 @@
-"""The table of vLLM's settings in docs/stored-names.md is what kvpool does; tools/vllm_settings.py checks it."""
+"""The table of vLLM's settings in docs/stored-names.md is what kvpool does; tools/vllm_settings.py
+checks it.
+"""
 
 from __future__ import annotations
 
@@ -28,9 +30,14 @@ def version(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_the_page_lists_every_kind_of_setting() -> None:
-    assert {"VllmConfig", "ModelConfig", "CacheConfig", "ParallelConfig", "LoRAConfig", "MultiModalConfig"} <= set(
-        CLASSES
-    )
+    assert {
+        "VllmConfig",
+        "ModelConfig",
+        "CacheConfig",
+        "ParallelConfig",
+        "LoRAConfig",
+        "MultiModalConfig",
+    } <= set(CLASSES)
     assert sum(map(len, CLASSES.values())) > 400
 
 
@@ -39,7 +46,9 @@ def test_every_exclusion_is_listed_with_its_reason() -> None:
     tables = [*excluded.FIELDS.items(), ("ModelConfig", excluded.TEXT_ONLY)]
     for kind, reasons in tables:
         for names, why in reasons.items():
-            assert {name: CLASSES[kind].get(name) for name in names.split()} == dict.fromkeys(names.split(), why), kind
+            assert {name: CLASSES[kind].get(name) for name in names.split()} == dict.fromkeys(
+                names.split(), why
+            ), kind
     assert LISTED["Keys of the model's `config.json`, at any depth"] == excluded.HF_CONFIG
     assert {name: why for names, why in excluded.ENVIRONMENT.items() for name in names.split()} == ENVIRONMENT
 
@@ -74,13 +83,17 @@ def write(folder: Path, cache: str) -> Path:
         "class VllmConfig:\n    cache_config: 'CacheConfig | None' = None\n    logging_config: Logs = None\n"
         "    KINDS: ClassVar[int] = 1\n    made: InitVar[int] = 1\n"
     )
-    (folder / "config" / "cache.py").write_text(f"class CacheConfig:\n{cache}class Logs:\n    level: int = 1\n")
+    (folder / "config" / "cache.py").write_text(
+        f"class CacheConfig:\n{cache}class Logs:\n    level: int = 1\n"
+    )
     return folder
 
 
 def test_a_setting_of_a_later_version_is_missing_until_it_is_listed(tmp_path: Path) -> None:
     old = write(tmp_path / "old", "    block_size: int = 1\n    num_gpu_blocks: int = 1\n")
-    new = write(tmp_path / "new", "    block_size: int = 1\n    num_gpu_blocks: int = 1\n    kernel: int = 1\n")
+    new = write(
+        tmp_path / "new", "    block_size: int = 1\n    num_gpu_blocks: int = 1\n    kernel: int = 1\n"
+    )
     settings = settings_of({"1": old, "2": new})
     assert list(settings) == ["CacheConfig", "VllmConfig"], "what an excluded field holds is not listed"
     assert settings["VllmConfig"] == {"cache_config": ["1", "2"], "logging_config": ["1", "2"]}

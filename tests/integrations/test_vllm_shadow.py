@@ -1,6 +1,7 @@
 """The shadow without vLLM: two small managers, one of which can be broken, and the trail that tells of it.
 
-With a real vLLM: ``make vllm-shadow-selftest``, and vLLM's own tests at this level, ``make vllm-shadow-conformance``.
+With a real vLLM: ``make vllm-shadow-selftest``, and vLLM's own tests at this level, ``make
+vllm-shadow-conformance``.
 """
 
 from __future__ import annotations
@@ -19,7 +20,16 @@ from kvpool.integrations.vllm import comparison as comparing
 from kvpool.integrations.vllm.comparison import Comparison
 from kvpool.integrations.vllm.trail import Trail
 from tests.integrations.fake_vllm import Request, fake_vllm, part
-from tests.integrations.shadow_stand_ins import SALT, SECRET, Blocks, Manager, Pool, StrictManager, request, trail_of
+from tests.integrations.shadow_stand_ins import (
+    SALT,
+    SECRET,
+    Blocks,
+    Manager,
+    Pool,
+    StrictManager,
+    request,
+    trail_of,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -63,7 +73,9 @@ def test_the_callers_results_are_its_own_and_the_mirror_follows(pair: tuple[Any,
     assert comparison.running
     assert comparison.operations == 10
     assert [block.block_id for block in mirror.tables["third"]] == [6]
-    order = [[block.block_id for block in one.block_pool.free_block_queue.blocks] for one in (manager, mirror)]
+    order = [
+        [block.block_id for block in one.block_pool.free_block_queue.blocks] for one in (manager, mirror)
+    ]
     assert order[0] == order[1] == [7, 8, 9, 3, 2, 1, 5, 4]
 
 
@@ -119,8 +131,9 @@ def test_what_the_mirror_raises_reaches_nobody(
     mirror.free = broken
     manager.allocate_slots(request(), 2)
     manager.free(request())
-    assert f'free, first difference, kvpool raised: vLLM null, kvpool {{"raised": "{type(error).__name__}"}}' in said(
-        caplog, logging.ERROR
+    assert (
+        f'free, first difference, kvpool raised: vLLM null, kvpool {{"raised": "{type(error).__name__}"}}'
+        in said(caplog, logging.ERROR)
     )
     assert trail_of(folder)[-1]["call"] == "free"
     assert manager.block_pool.free_block_queue.num_free_blocks == 9
@@ -219,9 +232,9 @@ def test_what_no_result_shows_is_compared_too(
         ),
         "cached tokens": lambda mirror: setattr(mirror.block_pool.blocks[3], "block_hash_num_tokens", 16),
         "blocks by request": lambda mirror: mirror.tables.update(r=[mirror.block_pool.blocks[1]]),
-        "cached blocks by request": lambda mirror: mirror.coordinator.single_type_managers[0].num_cached_block.update(
-            r=1
-        ),
+        "cached blocks by request": lambda mirror: mirror.coordinator.single_type_managers[
+            0
+        ].num_cached_block.update(r=1),
     }.items(),
     ids=lambda value: value if isinstance(value, str) else "",
 )
@@ -287,7 +300,9 @@ def shadow() -> Iterator[Any]:
         yield part("shadow")
 
 
-def test_vllms_hashes_are_returned_and_compared(shadow: Any, caplog: pytest.LogCaptureFixture, folder: Path) -> None:
+def test_vllms_hashes_are_returned_and_compared(
+    shadow: Any, caplog: pytest.LogCaptureFixture, folder: Path
+) -> None:
     theirs = [bytes([number]) * 32 for number in range(3)]
     ours = [list(theirs), [theirs[0], b"\xff" * 32, theirs[2]]]
     hasher = shadow.ShadowHasher(lambda _: theirs, lambda _: ours.pop(0))
@@ -295,13 +310,17 @@ def test_vllms_hashes_are_returned_and_compared(shadow: Any, caplog: pytest.LogC
     assert not caplog.records
     assert hasher(request()) is theirs
     line = said(caplog, logging.ERROR)
-    assert f"hash 1 of the new ones of request first differs: vLLM ['{'01' * 8}'], kvpool ['{'ff' * 8}']" in line
+    assert (
+        f"hash 1 of the new ones of request first differs: vLLM ['{'01' * 8}'], kvpool ['{'ff' * 8}']" in line
+    )
     *_, last = trail_of(folder)
     assert (last["difference"], last["hash"]) == ("hashes", 1)
     assert hasher(request()) is theirs  # there is nothing left of ours to ask
 
 
-def test_a_hasher_that_raises_or_falls_short_reaches_nobody(shadow: Any, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_hasher_that_raises_or_falls_short_reaches_nobody(
+    shadow: Any, caplog: pytest.LogCaptureFixture
+) -> None:
     theirs = [b"\x01" * 32]
 
     def broken(_: Any) -> list[bytes]:
@@ -331,7 +350,9 @@ def test_a_manager_without_a_mirror_is_vllms(shadow: Any, caplog: pytest.LogCapt
     assert coordinators.BlockPool is before
 
 
-def test_vllm_is_as_it_was_where_the_mirror_cannot_be_made(shadow: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_vllm_is_as_it_was_where_the_mirror_cannot_be_made(
+    shadow: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     coordinators = shadow.kv_cache_coordinator
     before = coordinators.BlockPool
     seen = []
@@ -350,7 +371,9 @@ def test_vllm_is_as_it_was_where_the_mirror_cannot_be_made(shadow: Any, monkeypa
 def construct(
     self: Any, groups: int = 1, *, metrics_collector: Any = None, log_stats: bool = False, watermark: int = 0
 ) -> None:
-    """What vLLM's ``KVCacheManager`` makes of full attention, and windows beside it, as far as kvpool looks at it."""
+    """What vLLM's ``KVCacheManager`` makes of full attention, and windows beside it, as far as kvpool
+    looks at it.
+    """
     pool = part("manager").stock.kv_cache_coordinator.BlockPool(30, True, BLOCK, True, metrics_collector)
     managers = []
     for number in range(groups):
@@ -361,7 +384,11 @@ def construct(
         )
         spec = SimpleNamespace(prefix_cacheable=True)
         vars(group).update(
-            req_to_blocks={}, num_cached_block={}, records_new_block_ids=False, enable_caching=True, kv_cache_spec=spec
+            req_to_blocks={},
+            num_cached_block={},
+            records_new_block_ids=False,
+            enable_caching=True,
+            kv_cache_spec=spec,
         )
         vars(group).update(
             sliding_window=3, extra_retained_tokens=0, max_admission_blocks_per_request=None, use_eagle=False
@@ -370,7 +397,9 @@ def construct(
         managers.append(group)
     coordinators = part("manager").coordinators
     several = groups > 1
-    self.coordinator = (coordinators.HybridKVCacheCoordinator if several else coordinators.UnitaryKVCacheCoordinator)()
+    self.coordinator = (
+        coordinators.HybridKVCacheCoordinator if several else coordinators.UnitaryKVCacheCoordinator
+    )()
     vars(self.coordinator).update(
         single_type_managers=tuple(managers),
         attention_groups=[(None, [number], type(one), False) for number, one in enumerate(managers)],
@@ -384,7 +413,11 @@ def construct(
     )
     self.block_pool, self.num_kv_cache_groups, self.max_model_len = pool, groups, 64
     self.enable_caching, self.enable_kv_cache_events, self.log_stats = True, True, log_stats
-    self.metrics_collector, self.watermark_blocks, self.retained_hit_group_ids = metrics_collector, watermark, ()
+    self.metrics_collector, self.watermark_blocks, self.retained_hit_group_ids = (
+        metrics_collector,
+        watermark,
+        (),
+    )
 
 
 BLOCK = 2
@@ -394,7 +427,9 @@ BLOCK = 2
 def stock(shadow: Any, monkeypatch: pytest.MonkeyPatch) -> Any:
     """The stand-in's manager, which makes a pool as vLLM's does: by the name in the coordinator's module."""
     monkeypatch.setattr(shadow._StockManager, "__init__", construct)
-    monkeypatch.setattr(shadow._StockManager, "allocate_slots", lambda *_: pytest.fail("vLLM's own"), raising=False)
+    monkeypatch.setattr(
+        shadow._StockManager, "allocate_slots", lambda *_: pytest.fail("vLLM's own"), raising=False
+    )
     monkeypatch.setattr(shadow.stock, "kv_cache_coordinator", shadow.kv_cache_coordinator, raising=False)
     return shadow
 
@@ -419,12 +454,24 @@ def test_the_mirror_is_what_the_level_manager_is(stock: Any) -> None:
         mirror.estimate_cached_tokens(request_)
         mirror.free(request_)
         part("lookup").count_evictable(None, table)
-        given = (request_.block_hashes, 4, [0], pool, SimpleNamespace(block_size=BLOCK, sliding_window=3), False, BLOCK)
+        given = (
+            request_.block_hashes,
+            4,
+            [0],
+            pool,
+            SimpleNamespace(block_size=BLOCK, sliding_window=3),
+            False,
+            BLOCK,
+        )
         part("lookup").find_in_full_attention(None, *given)
-        need = {"_contiguous_blocks_for_hit": staticmethod(lambda *_: 1), "supports_fine_grained_hash_lookup": False}
+        need = {
+            "_contiguous_blocks_for_hit": staticmethod(lambda *_: 1),
+            "supports_fine_grained_hash_lookup": False,
+        }
         window = type("Manager", (), need)
         part("lookup").find_in_sliding_window(window, *given)
-    # Every call of the level that is Rust's but one, which connectors make, and those that lookups make of a pool.
+    # Every call of the level that is Rust's but one, which connectors make, and those that lookups make
+    # of a pool.
     groups = {f"VllmGroups.{name}" for name in public(_core.vllm.VllmGroups)}
     assert groups - set(calls) == {"VllmGroups.find_longest_cache_hit_per_group"}
     assert {"VllmPool.find_run", "VllmPool.find_window", "VllmPool.num_evictable"} <= set(calls)
@@ -476,7 +523,9 @@ def test_where_metrics_are_collected_the_mirror_takes_the_calls_that_tell_of_eve
     mirror = stock.make_mirror((), {"metrics_collector": Collector()})
     # One group of full attention, whose plain calls would tell nobody.
     assert mirror.groups is not None
-    request_ = Request("r", [1, 2, 3, 4, 5], [bytes([number]) * 32 for number in range(2)], num_prompt_tokens=5)
+    request_ = Request(
+        "r", [1, 2, 3, 4, 5], [bytes([number]) * 32 for number in range(2)], num_prompt_tokens=5
+    )
     assert len(mirror.allocate_slots(request_, 5).blocks[0]) == 3
     mirror.free(request_)
     blocks = mirror.block_pool.get_new_blocks(2)

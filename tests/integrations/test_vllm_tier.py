@@ -1,4 +1,5 @@
-"""kvpool's store as a tier of vLLM's, without vLLM: what is stored is found, and nothing else, over stand-ins.
+"""kvpool's store as a tier of vLLM's, without vLLM: what is stored is found, and nothing else, over
+stand-ins.
 
 Run inside vLLM by tools/vllm_conformance.py.
 """
@@ -82,7 +83,13 @@ class Engine:
 
     def __init__(self, vllm: Vllm, folder: Path, **settings: Any) -> None:
         self.memory = numpy.zeros((CHUNKS, CHUNK), numpy.int8)
-        settings = {"admission": "always", "weights": "1", "free_floor_bytes": 0, "capacity_bytes": 1 << 20, **settings}
+        settings = {
+            "admission": "always",
+            "weights": "1",
+            "free_floor_bytes": 0,
+            "capacity_bytes": 1 << 20,
+            **settings,
+        }
         settings.setdefault("deadline", AGES)
         settings.setdefault("root_dir", None if "url" in settings else str(folder))
         spec = settings.pop("spec", None) or spec_of()
@@ -267,7 +274,9 @@ def test_what_is_offered_once_costs_no_write(vllm: Vllm, tmp_path: Path) -> None
     counters = engine.tier.get_stats().counters
     assert (counters["vllm:kvpool_store_not_admitted"], counters["vllm:kvpool_store_writes"]) == (1, 1)
     assert engine.tier.get_stats().counters["vllm:kvpool_store_writes"] == 0, "since the last call"
-    assert set(engine.tier.build_metric_definitions({})) == set(counters) | set(engine.tier.get_stats().gauges)
+    assert set(engine.tier.build_metric_definitions({})) == set(counters) | set(
+        engine.tier.get_stats().gauges
+    )
     engine.tier.shutdown()
 
 
@@ -283,7 +292,8 @@ def test_kv_of_other_weights_is_not_served(vllm: Vllm, tmp_path: Path, on_reset:
     engine.job([key(3)], [2], load=False, context=engine.request())
     assert engine.found(key(3)) == [True]
     engine.tier.shutdown()
-    # It starts with the weights that it started with before: what was computed with the new ones is none of its.
+    # It starts with the weights that it started with before: what was computed with the new ones is
+    # none of its.
     again = Engine(vllm, tmp_path, on_reset=on_reset)
     assert again.found(key(1), key(2), key(3)) == [kept, kept, kept]
     again.tier.shutdown()
@@ -351,9 +361,17 @@ def test_a_scheduler_of_its_own_renews(vllm: Vllm, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("method", "renewed"),
-    [("reload_weights", True), ("update_weights", True), (print, True), ("new", True), ("get_model_inspection", False)],
+    [
+        ("reload_weights", True),
+        ("update_weights", True),
+        (print, True),
+        ("new", True),
+        ("get_model_inspection", False),
+    ],
 )
-def test_what_workers_run_renews_unless_it_is_harmless(vllm: Vllm, tmp_path: Path, method: Any, renewed: bool) -> None:
+def test_what_workers_run_renews_unless_it_is_harmless(
+    vllm: Vllm, tmp_path: Path, method: Any, renewed: bool
+) -> None:
     engine = Engine(vllm, tmp_path)
     engine.job([key(1)], [0], load=False)
     core = vars(sys.modules["vllm.v1.engine.core"])["EngineCore"]()
@@ -364,7 +382,9 @@ def test_what_workers_run_renews_unless_it_is_harmless(vllm: Vllm, tmp_path: Pat
 
 
 def test_a_tier_that_has_ended_is_not_renewed(vllm: Vllm, tmp_path: Path) -> None:
-    """Two engines can follow each other in one process; nor does one count whose store could not be opened."""
+    """Two engines can follow each other in one process; nor does one count whose store could not be
+    opened.
+    """
     ended, running = Engine(vllm, tmp_path / "ended"), Engine(vllm, tmp_path / "running")
     (tmp_path / "file").touch()
     with pytest.raises(StoreError) as failed:
@@ -463,7 +483,11 @@ def test_events_have_the_keys_of_vllm(vllm: Vllm, tmp_path: Path) -> None:
     for number in (1, 2):
         engine.job([key(number)], [number], load=False, context=engine.request(adapter))
     events = list(engine.tier.take_events())
-    assert [(one.keys, one.removed) for one in events] == [([key(1)], False), ([key(2)], False), ([key(1)], True)]
+    assert [(one.keys, one.removed) for one in events] == [
+        ([key(1)], False),
+        ([key(2)], False),
+        ([key(1)], True),
+    ]
     engine.found(*(key(number) for number in range(3, 99)), context=engine.request(adapter))
     assert len(engine.tier._keys) == 1, "lookups take no memory"
     engine.tier.renew()
@@ -511,7 +535,9 @@ def test_everything_that_bytes_depend_on_is_a_cold_start(vllm: Vllm, tmp_path: P
         namespace_of(spec_of(), config, CHUNK, weights="2", scales="").digest,
         namespace_of(spec_of(), config, CHUNK, weights="1", scales="v2").digest,
         namespace_of(spec_of(), config, 2 * CHUNK, weights="1", scales="").digest,
-        namespace_of(spec_of(), VllmConfig(cache_config=CacheConfig(32)), CHUNK, weights="1", scales="").digest,
+        namespace_of(
+            spec_of(), VllmConfig(cache_config=CacheConfig(32)), CHUNK, weights="1", scales=""
+        ).digest,
     ]
     assert len(set(digests)) == len(digests)
     for spec in specs[:4]:
@@ -584,8 +610,12 @@ def test_the_folder_of_the_user_is_expanded(
     assert not (tmp_path / "~").exists()
 
 
-def test_hits_of_a_disk_count_as_such_and_hits_of_a_shared_back_end_do_not(vllm: Vllm, tmp_path: Path) -> None:
-    """vLLM's own test of its factory expects of a tier that it does not know that its class names no source."""
+def test_hits_of_a_disk_count_as_such_and_hits_of_a_shared_back_end_do_not(
+    vllm: Vllm, tmp_path: Path
+) -> None:
+    """vLLM's own test of its factory expects of a tier that it does not know that its class names no
+    source.
+    """
     assert vllm.tier.cache_hit_source == "elsewhere"
     for number, settings in enumerate(({}, {"url": f"disk://{tmp_path / 'url'}"})):
         assert Engine(vllm, tmp_path / str(number), **settings).tier.cache_hit_source == "disk"
@@ -610,7 +640,9 @@ def test_what_the_conformance_run_wrote_goes_with_it(
 ) -> None:
     """It left 1.5 GB a run: nobody removed the folder, and stores that tests left open wrote on."""
     example = types.ModuleType("vllm.v1.kv_offload.tiering.example.manager")
-    vars(example)["ExampleSecondaryTierManager"] = types.SimpleNamespace(medium="DRAM", cache_hit_source="host")
+    vars(example)["ExampleSecondaryTierManager"] = types.SimpleNamespace(
+        medium="DRAM", cache_hit_source="host"
+    )
     monkeypatch.setitem(sys.modules, "vllm.v1.kv_offload.tiering.example", types.ModuleType("example"))
     monkeypatch.setitem(sys.modules, example.__name__, example)
     monkeypatch.setenv("KVPOOL_OFFLOAD", "tier")

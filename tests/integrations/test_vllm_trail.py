@@ -21,7 +21,16 @@ from kvpool.integrations.vllm.trail import (
     told_difference,
     told_error,
 )
-from tests.integrations.shadow_stand_ins import SALT, SECRET, BlockRemoved, Blocks, Event, Pool, request, trail_of
+from tests.integrations.shadow_stand_ins import (
+    SALT,
+    SECRET,
+    BlockRemoved,
+    Blocks,
+    Event,
+    Pool,
+    request,
+    trail_of,
+)
 
 
 @pytest.fixture(autouse=True)

@@ -51,7 +51,9 @@ def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (refs / "main").write_text(COMMITS[0])
     (refs / "branch").write_text(COMMITS[1])
     (refs / "pr" / "1").write_text(COMMITS[2])
-    monkeypatch.setitem(sys.modules, "huggingface_hub.constants", types.SimpleNamespace(HF_HUB_CACHE=str(cache)))
+    monkeypatch.setitem(
+        sys.modules, "huggingface_hub.constants", types.SimpleNamespace(HF_HUB_CACHE=str(cache))
+    )
     return cache
 
 
@@ -135,7 +137,9 @@ def test_a_pipe_is_not_read(folder: Path) -> None:
     assert content_of(folder) != before
 
 
-def test_a_second_start_reads_no_large_file(folder: Path, remembered: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_second_start_reads_no_large_file(
+    folder: Path, remembered: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     before = content_of(folder)
     assert stat.S_IMODE(remembered.stat().st_mode) == 0o600
     read: list[str] = []

@@ -1,4 +1,6 @@
-"""The lineage report: ``pytest --lineage-report`` (``make lineage-report``) prints ancestor, item, test and result."""
+"""The lineage report: ``pytest --lineage-report`` (``make lineage-report``) prints ancestor, item, test
+and result.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +16,9 @@ RESULTS: dict[tuple[str, str, str], str] = {}
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    parser.addoption("--lineage-report", action="store_true", help="print what each test of a lineage face shows")
+    parser.addoption(
+        "--lineage-report", action="store_true", help="print what each test of a lineage face shows"
+    )
 
 
 @pytest.hookimpl(wrapper=True)

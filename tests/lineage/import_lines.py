@@ -1,7 +1,8 @@
 """The import lines of each ancestor's tree, as facts: what names of what modules its files import.
 
-One line per import: the file, the imported module, the names. ``lazy``: the import is in a function. ``long``: it has
-parentheses and several lines. ``string``: the module and the name are in a string, which the engine resolves later.
+One line per import: the file, the imported module, the names. ``lazy``: the import is in a function.
+``long``: it has parentheses and several lines. ``string``: the module and the name are in a string,
+which the engine resolves later.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
 """The memory of a model engine: KV bytes per token, in physical blocks of two devices; and enums of its own.
 
-The KV of a token is a function of everything before it, so a block of another prefix is noticed as soon as it is read.
+The KV of a token is a function of everything before it, so a block of another prefix is noticed as soon
+as it is read.
 """
 
 from __future__ import annotations

@@ -1,4 +1,6 @@
-"""The allocators of vLLM v0's face, and of Aphrodite's face over it, as rows of a table; what their tests share."""
+"""The allocators of vLLM v0's face, and of Aphrodite's face over it, as rows of a table; what their
+tests share.
+"""
 
 from __future__ import annotations
 
@@ -45,7 +47,9 @@ class Row:
         allocate = allocator.allocate_mutable if self.older else allocator.allocate_mutable_block
         return allocate(before, **more)
 
-    def immutable(self, allocator: Any, tokens: Sequence[int], before: Block | None = None, **more: Any) -> Any:
+    def immutable(
+        self, allocator: Any, tokens: Sequence[int], before: Block | None = None, **more: Any
+    ) -> Any:
         allocate = allocator.allocate_immutable if self.older else allocator.allocate_immutable_block
         return allocate(before, tokens, **more)
 
@@ -62,7 +66,9 @@ ROWS = [Row(older, caching) for older in (False, True) for caching in (False, Tr
 def rows(item: str, *, caching: bool | None = None) -> pytest.MarkDecorator:
     """Runs a test with every allocator, or with those that cache or do not."""
     chosen = [row for row in ROWS if caching in (None, row.caching)]
-    marked = [pytest.param(row, marks=lineage(item, "002" if row.older else "004"), id=row.name) for row in chosen]
+    marked = [
+        pytest.param(row, marks=lineage(item, "002" if row.older else "004"), id=row.name) for row in chosen
+    ]
     return pytest.mark.parametrize("row", marked)
 
 

@@ -1,4 +1,6 @@
-"""Ancestor 002, Aphrodite's and vLLM 0.4's allocators: the older names, shapes, and behaviours of the checklist."""
+"""Ancestor 002, Aphrodite's and vLLM 0.4's allocators: the older names, shapes, and behaviours of the
+checklist.
+"""
 
 from __future__ import annotations
 
@@ -51,9 +53,13 @@ def test_is_block_cached_is_not_inverted() -> None:
 @pytest.mark.lineage(ancestor="002", item="blocks made by hand, with the ancestor's parameters")
 def test_blocks_made_by_hand() -> None:
     caching, plain = prefix(), naive()
-    block = PrefixCachingBlock(prev_block=None, token_ids=[1, 2], block_size=2, prefix_caching_allocator=caching)
+    block = PrefixCachingBlock(
+        prev_block=None, token_ids=[1, 2], block_size=2, prefix_caching_allocator=caching
+    )
     assert block.content_hash == hash_block_tokens(True, None, [1, 2])
-    other = NaiveBlock(prev_block=None, token_ids=[1], block_size=2, allocator=plain, block_id=None, _cow_target=None)
+    other = NaiveBlock(
+        prev_block=None, token_ids=[1], block_size=2, allocator=plain, block_id=None, _cow_target=None
+    )
     assert (other.token_ids, other.block_id, other.content_hash) == ([1], None, None)
     with pytest.raises(AssertionError):
         PrefixCachingBlock(None, [1, 2], 2, plain)
@@ -93,7 +99,9 @@ def test_trackers() -> None:
     assert tracker.clear_cows() == {}
 
 
-@pytest.mark.lineage(ancestor="002", item="CopyOnWriteTracker(refcounter, allocator): cow_block_if_not_appendable")
+@pytest.mark.lineage(
+    ancestor="002", item="CopyOnWriteTracker(refcounter, allocator): cow_block_if_not_appendable"
+)
 @both
 def test_a_tracker_of_an_allocator(make: Callable[..., Allocator]) -> None:
     allocator = make()
@@ -120,7 +128,9 @@ def test_no_tokens_are_refused() -> None:
     naive().allocate_mutable(None).append_token_ids([])
 
 
-@pytest.mark.lineage(ancestor="002", item="interfaces to derive from, assert_prefix_caching_block_or_none, PrefixHash")
+@pytest.mark.lineage(
+    ancestor="002", item="interfaces to derive from, assert_prefix_caching_block_or_none, PrefixHash"
+)
 def test_interfaces() -> None:
     class Allocator(aphrodite.DeviceAwareBlockAllocator):
         """An engine's own, with the ancestor's methods."""

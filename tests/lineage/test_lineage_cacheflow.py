@@ -93,7 +93,10 @@ def no_leak(manager: BlockSpaceManager) -> None:
     assert manager.block_tables == {}
     for allocator in (manager.gpu_allocator, manager.cpu_allocator):
         assert allocator.get_num_free_blocks() == allocator.num_blocks
-        assert len({allocator.allocate().block_number for _ in range(allocator.num_blocks)}) == allocator.num_blocks
+        assert (
+            len({allocator.allocate().block_number for _ in range(allocator.num_blocks)})
+            == allocator.num_blocks
+        )
 
 
 # --- BlockAllocator
@@ -104,7 +107,9 @@ def test_allocation_order() -> None:
     allocator = BlockAllocator(Device.GPU, 16, 4)
     blocks = [allocator.allocate() for _ in range(3)]
     assert [block.block_number for block in blocks] == [3, 2, 1]
-    assert [(block.device, block.block_size, block.ref_count) for block in blocks] == [(Device.GPU, 16, 1)] * 3
+    assert [(block.device, block.block_size, block.ref_count) for block in blocks] == [
+        (Device.GPU, 16, 1)
+    ] * 3
     assert allocator.get_num_free_blocks() == 1
     for block in (blocks[0], blocks[2]):
         allocator.free(block)
@@ -161,7 +166,9 @@ def test_ref_counts() -> None:
     assert (block.ref_count, allocator.get_num_free_blocks()) == (0, 2)
 
 
-@pytest.mark.lineage(ancestor="003", item="BlockAllocator: blocks of another allocator, or of none, are refused")
+@pytest.mark.lineage(
+    ancestor="003", item="BlockAllocator: blocks of another allocator, or of none, are refused"
+)
 def test_foreign_blocks() -> None:
     allocator, other = (BlockAllocator(Device.GPU, 8, 2) for _ in range(2))
     block = other.allocate()
@@ -196,7 +203,11 @@ def test_manager_constructor() -> None:
     manager = BlockSpaceManager(block_size=16, num_gpu_blocks=8, num_cpu_blocks=3)
     assert (manager.block_size, manager.num_total_gpu_blocks, manager.num_total_cpu_blocks) == (16, 8, 3)
     assert (manager.gpu_allocator.device, manager.cpu_allocator.device) == (Device.GPU, Device.CPU)
-    assert (manager.block_tables, manager.get_num_free_gpu_blocks(), manager.get_num_free_cpu_blocks()) == ({}, 8, 3)
+    assert (manager.block_tables, manager.get_num_free_gpu_blocks(), manager.get_num_free_cpu_blocks()) == (
+        {},
+        8,
+        3,
+    )
     for sizes in ((0, 1, 0.0), (1, -1, 0.0), (1, 1, -0.1), (1, 1, 1.1)):
         with pytest.raises(ContractError):
             BlockSpaceManager(16, *sizes)
@@ -215,12 +226,18 @@ def test_a_group_shares_its_prompt() -> None:
     no_leak(manager)
 
 
-@pytest.mark.lineage(ancestor="003", item="allocate: a sequence that has a table, or is named twice, is refused")
+@pytest.mark.lineage(
+    ancestor="003", item="allocate: a sequence that has a table, or is named twice, is refused"
+)
 def test_allocate_twice() -> None:
     manager, group = allocated(2, 2)
     refuses(manager, kvpool.errors.DuplicateRequestError, lambda: manager.allocate(group))
-    refuses(manager, kvpool.errors.DuplicateRequestError, lambda: manager.allocate(Group([Seq(8, 1), Seq(1, 1)])))
-    refuses(manager, kvpool.errors.DuplicateRequestError, lambda: manager.allocate(Group([Seq(8, 1), Seq(8, 1)])))
+    refuses(
+        manager, kvpool.errors.DuplicateRequestError, lambda: manager.allocate(Group([Seq(8, 1), Seq(1, 1)]))
+    )
+    refuses(
+        manager, kvpool.errors.DuplicateRequestError, lambda: manager.allocate(Group([Seq(8, 1), Seq(8, 1)]))
+    )
     refuses(manager, ContractError, lambda: manager.allocate(Group()))
 
 
@@ -273,10 +290,18 @@ def test_fork() -> None:
     no_leak(manager)
 
 
-@pytest.mark.lineage(ancestor="003", item="statuses are known by name: another enum, a string, finished kinds")
+@pytest.mark.lineage(
+    ancestor="003", item="statuses are known by name: another enum, a string, finished kinds"
+)
 def test_statuses_by_name() -> None:
     manager, group = allocated(3, 8)
-    for status in ("FINISHED", "FINISHED_ABORTED", SequenceStatus.FINISHED, SequenceStatus.PENDING, "SWAPPED"):
+    for status in (
+        "FINISHED",
+        "FINISHED_ABORTED",
+        SequenceStatus.FINISHED,
+        SequenceStatus.PENDING,
+        "SWAPPED",
+    ):
         for seq in group.seqs:
             seq.status = status
         assert manager.can_append(group) is True
@@ -533,7 +558,9 @@ def test_defect_c9_can_append_counts_copies(outsider: bool) -> None:
         no_leak(manager)
 
 
-@pytest.mark.lineage(ancestor="003", item="any calls: an engine's random walk leaks nothing and its bytes arrive")
+@pytest.mark.lineage(
+    ancestor="003", item="any calls: an engine's random walk leaks nothing and its bytes arrive"
+)
 @pytest.mark.parametrize("seed", range(6))
 def test_random_walk(seed: int) -> None:
     """Blocks carry stamps that are copied as the manager says: every table reads what its sequence wrote."""
@@ -602,7 +629,9 @@ def test_random_walk(seed: int) -> None:
             for seq in group.seqs:
                 table = manager.block_tables[seq.seq_id]
                 assert [memory[block.device, block.block_number] for block in table] == truth[seq.seq_id]
-        held = {(block.device, block.block_number) for table in manager.block_tables.values() for block in table}
+        held = {
+            (block.device, block.block_number) for table in manager.block_tables.values() for block in table
+        }
         assert manager.get_num_free_gpu_blocks() + manager.get_num_free_cpu_blocks() + len(held) == 22
     no_leak(manager)
 
@@ -626,7 +655,9 @@ def test_the_engine_s_own_enums() -> None:
     manager.free(group.seqs[0])
 
 
-@pytest.mark.lineage(ancestor="003", item="BlockAllocator.free_blocks: the free blocks, the last allocated next")
+@pytest.mark.lineage(
+    ancestor="003", item="BlockAllocator.free_blocks: the free blocks, the last allocated next"
+)
 def test_free_blocks() -> None:
     allocator = BlockAllocator(Device.GPU, 16, 4)
     assert [block.block_number for block in allocator.free_blocks] == [0, 1, 2, 3]
@@ -668,13 +699,16 @@ def test_shared_blocks_freed_by_a_swap_are_reused_in_the_order_of_the_original(w
     assert tables[0][:3] == tables[1]
     (manager.swap_out if way == "out" else manager.swap_in)(group)
     free = manager.gpu_allocator if way == "out" else manager.cpu_allocator
-    # The first table frees what it has alone, the second what both had; the block that is freed last is reused first.
+    # The first table frees what it has alone, the second what both had; the block that is freed last is
+    # reused first.
     freed = [tables[0][3], *tables[1]]
     assert [free.allocate().block_number for _ in range(4)] == freed[::-1]
     manager.check_invariants()
 
 
-@pytest.mark.lineage(ancestor="003", item="can_allocate, can_swap_in and can_swap_out equal the original's booleans")
+@pytest.mark.lineage(
+    ancestor="003", item="can_allocate, can_swap_in and can_swap_out equal the original's booleans"
+)
 def test_an_answer_equals_the_boolean_of_the_original() -> None:
     manager, group = allocated(1, 2)
     answers = [manager.can_allocate(group), manager.can_swap_out(group), manager.can_allocate(group_of(1, 9))]

@@ -1,7 +1,8 @@
 """The calls of vLLM 0.4, of Aphrodite's age, against the face of its allocators.
 
-The ancestor's callers put a prompt in immutable blocks and a mutable one, called ``get_common_computed_block_ids`` with
-all ids of every table, and ``mark_blocks_as_computed()`` without argument once a step was planned.
+The ancestor's callers put a prompt in immutable blocks and a mutable one, called
+``get_common_computed_block_ids`` with all ids of every table, and ``mark_blocks_as_computed()`` without
+argument once a step was planned.
 """
 
 from __future__ import annotations
@@ -22,9 +23,14 @@ def lineage(item: str) -> pytest.MarkDecorator:
 def allocator_of(kind: str, num_blocks: int) -> Any:
     if kind == "naive":
         return aphrodite.NaiveBlockAllocator(
-            create_block=aphrodite.NaiveBlock, num_blocks=num_blocks, block_size=SIZE, block_ids=range(num_blocks)
+            create_block=aphrodite.NaiveBlock,
+            num_blocks=num_blocks,
+            block_size=SIZE,
+            block_ids=range(num_blocks),
         )
-    return aphrodite.PrefixCachingBlockAllocator(num_blocks=num_blocks, block_size=SIZE, block_ids=range(num_blocks))
+    return aphrodite.PrefixCachingBlockAllocator(
+        num_blocks=num_blocks, block_size=SIZE, block_ids=range(num_blocks)
+    )
 
 
 both = pytest.mark.parametrize("kind", ["naive", "prefix_caching"])

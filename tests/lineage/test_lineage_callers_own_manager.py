@@ -1,8 +1,10 @@
-"""A block manager of the ancestor's own over the face's tables, allocator and trackers, with KV bytes beneath.
+"""A block manager of the ancestor's own over the face's tables, allocator and trackers, with KV bytes
+beneath.
 
-The manager below makes the calls that vLLM 0.8.5's made of its block tables, its allocator and its trackers, and no
-others. The scheduler above it is that of ``test_lineage_callers_v0``. As docs/lineage.md says, copies are executed
-before swaps in, and a prompt that is computed in chunks is not told to be computed as a whole.
+The manager below makes the calls that vLLM 0.8.5's made of its block tables, its allocator and its
+trackers, and no others. The scheduler above it is that of ``test_lineage_callers_v0``. As
+docs/lineage.md says, copies are executed before swaps in, and a prompt that is computed in chunks is
+not told to be computed as a whole.
 """
 
 from __future__ import annotations
@@ -44,7 +46,9 @@ class OwnManager:
         if needed > self.block_allocator.get_num_total_blocks(GPU):
             self.computed.remove_seq(group.seqs[0].seq_id)
             return AllocStatus.NEVER
-        return AllocStatus.OK if needed <= self.block_allocator.get_num_free_blocks(GPU) else AllocStatus.LATER
+        return (
+            AllocStatus.OK if needed <= self.block_allocator.get_num_free_blocks(GPU) else AllocStatus.LATER
+        )
 
     def allocate(self, group: Any) -> None:
         (seq,) = group.seqs
@@ -60,7 +64,8 @@ class OwnManager:
         for seq in group.get_seqs(SequenceStatus.RUNNING):
             table = self.block_tables[seq.seq_id]
             touched += table.get_num_blocks_touched_by_append_slots(
-                token_ids=table.get_unseen_token_ids(seq.get_token_ids()), num_lookahead_slots=num_lookahead_slots
+                token_ids=table.get_unseen_token_ids(seq.get_token_ids()),
+                num_lookahead_slots=num_lookahead_slots,
             )
         return touched <= self.block_allocator.get_num_free_blocks(GPU)
 
@@ -117,10 +122,14 @@ class OwnManager:
         return needed <= self.block_allocator.get_num_free_blocks(device=CPU)
 
     def can_swap_in(self, group: Any, num_lookahead_slots: int) -> AllocStatus:
-        needed = sum(len(self.block_tables[seq.seq_id].blocks) + 1 + num_lookahead_slots for seq in group.seqs)
+        needed = sum(
+            len(self.block_tables[seq.seq_id].blocks) + 1 + num_lookahead_slots for seq in group.seqs
+        )
         if needed > self.block_allocator.get_num_total_blocks(GPU):
             return AllocStatus.NEVER
-        return AllocStatus.OK if needed <= self.block_allocator.get_num_free_blocks(GPU) else AllocStatus.LATER
+        return (
+            AllocStatus.OK if needed <= self.block_allocator.get_num_free_blocks(GPU) else AllocStatus.LATER
+        )
 
     def _swap(self, group: Any, status: SequenceStatus, src: Any, dst: Any) -> list[tuple[int, int]]:
         pairs = []

@@ -1,8 +1,9 @@
 """The calls of vLLM 0.8.5's scheduler against the face of vLLM v0, with KV bytes beneath.
 
-A model scheduler of our own makes the calls that the ancestor's makes, in its order, with its own enums; a model worker
-executes swaps in, swaps out and copies, writes the KV of the tokens of the step, and reads every token that attention
-would read. It skips what it is told to be computed, so a wrong promise is wrong KV.
+A model scheduler of our own makes the calls that the ancestor's makes, in its order, with its own
+enums; a model worker executes swaps in, swaps out and copies, writes the KV of the tokens of the step,
+and reads every token that attention would read. It skips what it is told to be computed, so a wrong
+promise is wrong KV.
 """
 
 from __future__ import annotations
@@ -123,7 +124,11 @@ class Scheduler:
         self.lookahead = self.random.choice([0, 0, 3]) if window is None else 0
         cls: Any = BlockSpaceManager.get_block_space_manager_class("selfattn")
         self.manager: SelfAttnBlockSpaceManager = cls(
-            block_size=SIZE, num_gpu_blocks=gpu, num_cpu_blocks=cpu, sliding_window=window, enable_caching=caching
+            block_size=SIZE,
+            num_gpu_blocks=gpu,
+            num_cpu_blocks=cpu,
+            sliding_window=window,
+            enable_caching=caching,
         )
         self.caching = caching
         # Copies before swaps in, prompts without chunks: what other managers may need.
@@ -160,12 +165,16 @@ class Scheduler:
         if self.twins and self.one_in(5):
             group.seqs.append(self.new_seq(list(tokens), extra))
         if self.encdec and self.one_in(2):
-            prompt = [self.random.randrange(9) for _ in range(self.random.choice([0, 0, 5]))]  # text-only: no images
+            prompt = [
+                self.random.randrange(9) for _ in range(self.random.choice([0, 0, 5]))
+            ]  # text-only: no images
             group.is_encdec, group.encoder = True, self.new_seq(prompt, None)
         self.waiting.append(group)
 
     def end(self, group: Group, seq: Seq, status: SequenceStatus) -> None:
-        """What the ancestor does with a sequence that is over, whatever it was doing: ``free``, no other call."""
+        """What the ancestor does with a sequence that is over, whatever it was doing: ``free``, no
+        other call.
+        """
         seq.status = status
         self.manager.free(seq)
         group.seqs.remove(seq)
@@ -183,7 +192,11 @@ class Scheduler:
     def preempt(self, group: Any, step: Step) -> None:
         step.preempted = True
         # By swap if there are several sequences, as the ancestor; sometimes also of one.
-        if (len(group.seqs) > 1 or self.one_in(2)) and self.manager.can_swap_out(group) and not group.is_encdec:
+        if (
+            (len(group.seqs) > 1 or self.one_in(2))
+            and self.manager.can_swap_out(group)
+            and not group.is_encdec
+        ):
             step.swap_out += self.manager.swap_out(group)
             group.become(SequenceStatus.SWAPPED)
             self.swapped.append(group)
@@ -301,14 +314,20 @@ class Scheduler:
             self.memory.check(table, encoder.tokens, 0, len(encoder.tokens.ids), f"encoder {encoder.seq_id}")
 
     def process(self) -> None:
-        """Samples a token for each sequence that is past its prompt; some fork, some end; some requests are aborted."""
+        """Samples a token for each sequence that is past its prompt; some fork, some end; some requests
+        are aborted.
+        """
         for group in list(self.running):
             for seq in list(group.seqs):
                 if seq.is_prefill():
                     continue
                 if self.one_in(8) and len(group.seqs) < 3 and not group.is_encdec:
                     child = self.new_seq(list(seq.tokens.ids), seq.extra)
-                    child.status, child.prompt, child.data.computed = seq.status, seq.prompt, seq.data.computed
+                    child.status, child.prompt, child.data.computed = (
+                        seq.status,
+                        seq.prompt,
+                        seq.data.computed,
+                    )
                     self.manager.fork(seq, child)
                     group.seqs.append(child)
                     child.tokens.append(self.random.randrange(2))

@@ -13,7 +13,9 @@ NAMED = "\n".join(path.read_text(encoding="utf-8") for path in TESTS.glob("test_
 
 @pytest.mark.parametrize("defect", [f"c{n}" for n in range(1, 10)] + [f"{n:02}" for n in range(1, 25)])
 def test_each_defect_has_a_test_of_its_name(defect: str) -> None:
-    assert re.search(rf"def test_\w*defects?_(\w+_)?{defect}(_|\()", NAMED), f"no test is named after defect {defect}"
+    assert re.search(rf"def test_\w*defects?_(\w+_)?{defect}(_|\()", NAMED), (
+        f"no test is named after defect {defect}"
+    )
 
 
 @pytest.mark.parametrize("ancestor", ["000", "001", "002", "003", "004"])

@@ -17,14 +17,19 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 DOC = (Path(__file__).parents[2] / "docs" / "lineage.md").read_text(encoding="utf-8")
-#: By the package of kvpool that a recipe writes: the ancestor's number, its import lines, the modules that go.
+# : By the package of kvpool that a recipe writes: the ancestor's number, its import lines, the modules
+# that go.
 TREES = {
     "v0": (
         "004",
         import_lines.V0,
         "vllm.core: block block_manager evictor interfaces placeholder_block_space_manager",
     ),
-    "aphrodite": ("002", import_lines.APHRODITE, "vllm.core.block: common interfaces naive_block prefix_caching_block"),
+    "aphrodite": (
+        "002",
+        import_lines.APHRODITE,
+        "vllm.core.block: common interfaces naive_block prefix_caching_block",
+    ),
     "cacheflow": ("003", import_lines.CACHEFLOW, "cacheflow.master: block_manager"),
     "v1_early": ("001", import_lines.V1_EARLY, "vllm.v1.core: kv_cache_utils"),
     "token_blocks": ("000", import_lines.TOKEN_BLOCKS, "aphrodite.common: block"),
@@ -78,11 +83,17 @@ def code_of(line: Line) -> str:
         first, *others = line.names
         names = f"({first},\n        {', '.join(others)})" if others else f"(\n        {first})"
     code = f"from {line.module} import {names}\n"
-    return f"def lazy(before=globals().get('lazy', list)):\n    before()\n    {code}" if "lazy" in line.how else code
+    return (
+        f"def lazy(before=globals().get('lazy', list)):\n    before()\n    {code}"
+        if "lazy" in line.how
+        else code
+    )
 
 
 def make_tree(folder: Path, text: str, gone: set[str]) -> None:
-    """Writes the tree: files with their import lines alone, and what they import of modules that are not replaced."""
+    """Writes the tree: files with their import lines alone, and what they import of modules that are
+    not replaced.
+    """
     lines = list(lines_of(text))
     files: dict[str, str] = {}
     for line in lines:
@@ -107,7 +118,9 @@ def recipe_of(package: str) -> str:
 @pytest.mark.parametrize(
     "package",
     [
-        pytest.param(package, marks=pytest.mark.lineage(ancestor=ancestor, item="imports: the recipe on a whole tree"))
+        pytest.param(
+            package, marks=pytest.mark.lineage(ancestor=ancestor, item="imports: the recipe on a whole tree")
+        )
         for package, (ancestor, _, _) in TREES.items()
     ],
 )
@@ -120,17 +133,25 @@ def test_the_recipe_leaves_no_name_of_a_whole_tree_unresolved(package: str, tmp_
     code = {file: file.read_text(encoding="utf-8") for file in tmp_path.rglob("*.py")}
     for module in gone:
         place = tmp_path / module.replace(".", "/")
-        assert [one for one in (place, place.with_suffix(".py")) if one.exists()] == [], f"{module} is still there"
-        assert not any(re.search(rf"\b{re.escape(module)}\b", text) for text in code.values()), f"{module} is imported"
+        assert [one for one in (place, place.with_suffix(".py")) if one.exists()] == [], (
+            f"{module} is still there"
+        )
+        assert not any(re.search(rf"\b{re.escape(module)}\b", text) for text in code.values()), (
+            f"{module} is imported"
+        )
     assert any(f"kvpool.lineage.{package}" in text for text in code.values())
-    done = subprocess.run([sys.executable, "-c", RESOLVE], cwd=tmp_path, check=True, capture_output=True, text=True)
+    done = subprocess.run(
+        [sys.executable, "-c", RESOLVE], cwd=tmp_path, check=True, capture_output=True, text=True
+    )
     assert done.stdout == ""
 
 
 def test_a_tree_before_its_recipe_is_not_resolved_by_chance(tmp_path: Path) -> None:
     _, text, _ = TREES["v0"]
     make_tree(tmp_path, text, {"vllm.core"})
-    done = subprocess.run([sys.executable, "-c", RESOLVE], cwd=tmp_path, check=True, capture_output=True, text=True)
+    done = subprocess.run(
+        [sys.executable, "-c", RESOLVE], cwd=tmp_path, check=True, capture_output=True, text=True
+    )
     assert "vllm.core.scheduler: cannot import name 'AllocStatus'" in done.stdout
 
 
@@ -142,12 +163,21 @@ def test_models_without_kv_start(name: str) -> None:
     kind = interfaces.BlockSpaceManager.get_block_space_manager_class(name)
     assert kind is placeholder.PlaceholderBlockSpaceManager
     manager = kind(
-        block_size=16, num_gpu_blocks=0, num_cpu_blocks=0, sliding_window=None, enable_caching=False, watermark=0.01
+        block_size=16,
+        num_gpu_blocks=0,
+        num_cpu_blocks=0,
+        sliding_window=None,
+        enable_caching=False,
+        watermark=0.01,
     )
     group = seq = object()
     assert manager.can_allocate(group) == interfaces.AllocStatus.OK
     assert manager.can_swap_in(group, 0) == interfaces.AllocStatus.OK
-    assert [manager.can_append_slots(group, 0), manager.can_swap_out(group), manager.reset_prefix_cache()] == [True] * 3
+    assert [
+        manager.can_append_slots(group, 0),
+        manager.can_swap_out(group),
+        manager.reset_prefix_cache(),
+    ] == [True] * 3
     for call in (manager.allocate, manager.free, manager.remove_seq_from_computed_blocks_tracker):
         assert call(seq) is None
     assert manager.fork(seq, seq) is None
@@ -184,7 +214,11 @@ def test_former_paths(former: str, module: str) -> None:
 
 @pytest.mark.lineage(ancestor="004", item="imports: any module may be the first")
 def test_any_module_may_be_imported_first() -> None:
-    modules = {line.module for line in lines_of(import_lines.V0) if re.match(r"vllm\.core\.(?!scheduler)", line.module)}
+    modules = {
+        line.module
+        for line in lines_of(import_lines.V0)
+        if re.match(r"vllm\.core\.(?!scheduler)", line.module)
+    }
     code = f"""
 import importlib, sys
 for name in {sorted(one.replace("vllm.core", "kvpool.lineage.v0") for one in modules)}:
@@ -197,7 +231,10 @@ for name in {sorted(one.replace("vllm.core", "kvpool.lineage.v0") for one in mod
 
 @pytest.mark.lineage(ancestor="002", item="imports: the names of vLLM 0.4 and Aphrodite")
 @pytest.mark.parametrize(
-    "name", re.findall(r"`(\w+)`", "".join(re.findall(r"^\|.*\| `kvpool\.lineage\.aphrodite` \|$", DOC, re.MULTILINE)))
+    "name",
+    re.findall(
+        r"`(\w+)`", "".join(re.findall(r"^\|.*\| `kvpool\.lineage\.aphrodite` \|$", DOC, re.MULTILINE))
+    ),
 )
 def test_a_name_of_aphrodite(name: str) -> None:
     module = importlib.import_module("kvpool.lineage.aphrodite")

@@ -108,7 +108,9 @@ def test_buffers_are_reused_by_size() -> None:
     assert (pool.pool, pool.num_idle_tokens) == ({}, 0)
 
 
-@pytest.mark.lineage(ancestor="000", item="TokensBlock, del_block(block=), alloc_block(0), num_tokens can be lowered")
+@pytest.mark.lineage(
+    ancestor="000", item="TokensBlock, del_block(block=), alloc_block(0), num_tokens can be lowered"
+)
 def test_names_and_shapes_of_the_ancestor() -> None:
     pool = BlockPool()
     tokens: TokensBlock = pool.alloc_block(2)

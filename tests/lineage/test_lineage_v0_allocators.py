@@ -1,4 +1,6 @@
-"""Ancestors 004 and 002, both allocators: behaviours and defects that the naive and the prefix-caching one share."""
+"""Ancestors 004 and 002, both allocators: behaviours and defects that the naive and the prefix-caching
+one share.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +25,10 @@ def test_out_of_blocks(row: Row) -> None:
     row.mutable(allocator)
     row.immutable(allocator, [1, 2])
     before = observe(allocator._tiers)
-    calls: list[Callable[[], object]] = [lambda: row.mutable(allocator), lambda: row.immutable(allocator, [3, 4])]
+    calls: list[Callable[[], object]] = [
+        lambda: row.mutable(allocator),
+        lambda: row.immutable(allocator, [3, 4]),
+    ]
     for call in calls:
         with pytest.raises(NoFreeBlocksError):
             call()
@@ -38,7 +43,10 @@ def test_block_ids(row: Row) -> None:
     assert ids(allocator.allocate_immutable_blocks(None, PROMPT)) == [30, 10, 20]
     assert allocator.all_block_ids == frozenset({10, 20, 30})
     assert [allocator.get_physical_block_id(block) for block in (10, 20, 30)] == [0, 1, 2]
-    assert row.make(2, block_ids=(5 + n for n in range(2))).all_block_ids == {5, 6}  # a generator is read once
+    assert row.make(2, block_ids=(5 + n for n in range(2))).all_block_ids == {
+        5,
+        6,
+    }  # a generator is read once
     refused: list[Callable[[], object]] = [
         lambda: row.make(3, block_ids=[1, 2]),
         lambda: row.make(2, block_ids=[1, 1]),
@@ -61,7 +69,11 @@ def test_counts(row: Row) -> None:
     allocator.free(block)
     assert allocator.get_num_free_blocks() == 4
     none = row.make(0)
-    assert (none.get_num_total_blocks(), none.get_num_free_blocks(), none.all_block_ids) == (0, 0, frozenset())
+    assert (none.get_num_total_blocks(), none.get_num_free_blocks(), none.all_block_ids) == (
+        0,
+        0,
+        frozenset(),
+    )
     with pytest.raises(NoFreeBlocksError):
         row.mutable(none)
     assert none.reset_prefix_cache()
@@ -142,7 +154,10 @@ def test_equal_content_is_one_block(row: Row) -> None:
     assert row.immutable(allocator, [3, 4]).block_id == 2  # another prefix
 
 
-@rows("free blocks first, then cached ones in the order of release, of one sequence the deepest first", caching=True)
+@rows(
+    "free blocks first, then cached ones in the order of release, of one sequence the deepest first",
+    caching=True,
+)
 def test_order_of_allocation(row: Row) -> None:
     allocator = row.make(5)
     blocks = [row.immutable(allocator, [n, n]) for n in range(2)]
@@ -162,10 +177,18 @@ def test_a_hit_leaves_the_evictor(row: Row) -> None:
     block = row.immutable(allocator, [1, 2])
     allocator.mark_blocks_as_computed([])
     allocator.free(block)
-    assert (allocator.evictor.num_blocks, 0 in allocator.evictor, allocator.get_num_free_blocks()) == (1, True, 2)
+    assert (allocator.evictor.num_blocks, 0 in allocator.evictor, allocator.get_num_free_blocks()) == (
+        1,
+        True,
+        2,
+    )
     again = row.immutable(allocator, [1, 2])
     assert (again.block_id, again.computed) == (0, True)
-    assert (allocator.evictor.num_blocks, 0 in allocator.evictor, allocator.get_num_free_blocks()) == (0, False, 1)
+    assert (allocator.evictor.num_blocks, 0 in allocator.evictor, allocator.get_num_free_blocks()) == (
+        0,
+        False,
+        1,
+    )
     assert row.mutable(allocator).block_id == 1
     with pytest.raises(NoFreeBlocksError):
         row.mutable(allocator)

@@ -77,9 +77,13 @@ class Group:
             seq.status = status
 
 
-def manager_of(gpu: int = 16, cpu: int = 16, *, caching: bool = False, **more: Any) -> SelfAttnBlockSpaceManager:
+def manager_of(
+    gpu: int = 16, cpu: int = 16, *, caching: bool = False, **more: Any
+) -> SelfAttnBlockSpaceManager:
     more = {"watermark": 0.0, **more}
-    return SelfAttnBlockSpaceManager(B, num_gpu_blocks=gpu, num_cpu_blocks=cpu, enable_caching=caching, **more)
+    return SelfAttnBlockSpaceManager(
+        B, num_gpu_blocks=gpu, num_cpu_blocks=cpu, enable_caching=caching, **more
+    )
 
 
 def group_of(num_tokens: int, num_seqs: int = 1, *, first_id: int = 1, first: int = 0, **more: Any) -> Group:
@@ -94,7 +98,9 @@ def start(manager: SelfAttnBlockSpaceManager, group: Group) -> Group:
     return group
 
 
-def decode(manager: SelfAttnBlockSpaceManager, seq: Seq, token: int, lookahead: int = 0) -> list[tuple[int, int]]:
+def decode(
+    manager: SelfAttnBlockSpaceManager, seq: Seq, token: int, lookahead: int = 0
+) -> list[tuple[int, int]]:
     seq.prefill = False
     seq.data.computed = len(seq.tokens)
     seq.tokens.append(token)
@@ -107,7 +113,9 @@ def free(manager: SelfAttnBlockSpaceManager) -> tuple[int, int]:
 
 def observe(manager: SelfAttnBlockSpaceManager) -> Any:
     """Everything that the core and the tables show."""
-    tables = {seq_id: (list(t.physical_block_ids), t.num_full_slots) for seq_id, t in manager.block_tables.items()}
+    tables = {
+        seq_id: (list(t.physical_block_ids), t.num_full_slots) for seq_id, t in manager.block_tables.items()
+    }
     return rows.observe(manager.block_allocator._tiers), tables, list(manager.cross_block_tables)
 
 
@@ -561,7 +569,10 @@ def test_what_ends_a_step(how: str) -> None:
         manager.swap_out(group)
     else:
         manager.free(first)
-    assert manager.get_num_free_gpu_blocks() == {"mark": 7, "again": 6, "end_step": 7, "swap": 8, "empty": 8}[how]
+    assert (
+        manager.get_num_free_gpu_blocks()
+        == {"mark": 7, "again": 6, "end_step": 7, "swap": 8, "empty": 8}[how]
+    )
 
 
 @lineage("3.8: extra keys of a sequence reach its hashes")

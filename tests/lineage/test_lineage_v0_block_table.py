@@ -38,7 +38,8 @@ def table_of(
 def observe(allocator: CpuGpuBlockAllocator, *tables: BlockTable) -> Any:
     """Everything that the core and the tables show."""
     shown = [
-        (list(one.physical_block_ids), one.num_full_slots, [list(b.token_ids) for b in one.blocks]) for one in tables
+        (list(one.physical_block_ids), one.num_full_slots, [list(b.token_ids) for b in one.blocks])
+        for one in tables
     ]
     return rows.observe(allocator._tiers), shown
 
@@ -66,7 +67,9 @@ def test_allocate(kind: str) -> None:
         first = 0 if device is GPU else 16
         assert table.physical_block_ids == list(range(first, first + needed))
         assert (table.num_full_slots, tokens_of(table)) == (num_tokens, list(range(num_tokens)))
-        assert [block.is_full for block in table.blocks] == [True] * (num_tokens // B) + [False] * (num_tokens % B > 0)
+        assert [block.is_full for block in table.blocks] == [True] * (num_tokens // B) + [False] * (
+            num_tokens % B > 0
+        )
         assert [block.prev_block for block in table.blocks] == [None, *table.blocks][:needed]
         assert allocator.get_num_free_blocks(device) == (16 if device is GPU else 8) - needed
 
@@ -169,7 +172,13 @@ def test_blocks_touched_by_append_slots() -> None:
         2,
     ]
     table.append_token_ids([3])
-    assert [touched([], 0), touched([4], 0), touched([4], 1), touched([4, 5], 0), touched([4, 5], 3)] == [1, 1, 2, 2, 3]
+    assert [touched([], 0), touched([4], 0), touched([4], 1), touched([4, 5], 0), touched([4, 5], 3)] == [
+        1,
+        1,
+        2,
+        2,
+        3,
+    ]
 
 
 @lineage("3.6: no append takes more blocks than touched")
@@ -390,7 +399,8 @@ def test_defect_11_fork_after_the_window_has_dropped_blocks(kind: str) -> None:
         # Token 49 is written last: the window drops blocks before 49 // 4 - 2.
         assert tokens_of(one) == list(range(100 * at + 10, 100 * at + 20))
         assert one.num_full_slots == 50
-    # Until they are taken, the blocks of copies are pinned. Here the window has dropped all that were copied to.
+    # Until they are taken, the blocks of copies are pinned. Here the window has dropped all that were
+    # copied to.
     assert allocator.clear_copy_on_writes() == []
     for one in (child, table, grandchild):
         one.free()

@@ -41,10 +41,16 @@ def test_ref_counter_counts() -> None:
 
 
 @pytest.mark.lineage(ancestor="004", item="RefCounter: unknown ids, and decr at 0, are typed errors")
-@pytest.mark.parametrize("error", [AssertionError, kvpool.errors.InvalidBlockError, kvpool.KvpoolError, ValueError])
+@pytest.mark.parametrize(
+    "error", [AssertionError, kvpool.errors.InvalidBlockError, kvpool.KvpoolError, ValueError]
+)
 def test_ref_counter_refuses(error: type[Exception]) -> None:
     counter = RefCounter([1])
-    unknown: list[Callable[[], int]] = [lambda: counter.incr(2), lambda: counter.decr(2), lambda: counter.get(2)]
+    unknown: list[Callable[[], int]] = [
+        lambda: counter.incr(2),
+        lambda: counter.decr(2),
+        lambda: counter.get(2),
+    ]
     at_zero: list[Callable[[], int]] = [lambda: counter.decr(1)]
     for call in unknown + at_zero:
         with pytest.raises(error):
@@ -105,7 +111,9 @@ def test_block_pool_numbers_handles() -> None:
     assert again[0].block_id == 6
 
 
-@pytest.mark.lineage(ancestor="004", item="BlockPool: a wrong block size, and doubling nothing, are typed errors")
+@pytest.mark.lineage(
+    ancestor="004", item="BlockPool: a wrong block size, and doubling nothing, are typed errors"
+)
 def test_block_pool_refuses() -> None:
     pool = BlockPool(2, NaiveBlock, naive(), 0)
     with pytest.raises(AssertionError, match="doubled"):
@@ -152,7 +160,9 @@ def test_defect_14_a_freed_handle_stays_invalid() -> None:
     assert "freed" in repr(old)
 
 
-@pytest.mark.lineage(ancestor="004", item="BlockList: update, append, append_token_ids, [], len, reset, list, ids")
+@pytest.mark.lineage(
+    ancestor="004", item="BlockList: update, append, append_token_ids, [], len, reset, list, ids"
+)
 def test_block_list() -> None:
     allocator = naive()
     blocks = allocator.allocate_immutable_blocks(None, [[1, 2], [3, 4]])
@@ -172,7 +182,9 @@ def test_block_list() -> None:
     assert (len(table), table.list(), table.ids()) == (0, [], [])
 
 
-@pytest.mark.lineage(ancestor="004", item="BlockList: a block without an id is a typed error and changes nothing")
+@pytest.mark.lineage(
+    ancestor="004", item="BlockList: a block without an id is a typed error and changes nothing"
+)
 def test_block_list_refuses_blocks_without_ids() -> None:
     allocator = naive()
     block = allocator.allocate_mutable_block(None)
@@ -206,7 +218,11 @@ def test_interfaces() -> None:
     for allocator in (interfaces.BlockAllocator, interfaces.DeviceAwareBlockAllocator):
         assert issubclass(allocator.NoFreeBlocksError, ValueError)
         assert issubclass(allocator.NoFreeBlocksError, kvpool.errors.OutOfBlocksError)
-    abstract: Sequence[type] = (interfaces.Block, interfaces.BlockAllocator, interfaces.DeviceAwareBlockAllocator)
+    abstract: Sequence[type] = (
+        interfaces.Block,
+        interfaces.BlockAllocator,
+        interfaces.DeviceAwareBlockAllocator,
+    )
     for cls in abstract:
         assert inspect.isabstract(cls)
 

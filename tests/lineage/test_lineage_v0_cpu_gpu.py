@@ -430,7 +430,9 @@ def test_hit_rate_of_swaps_and_failures() -> None:
     assert [allocator.get_prefix_cache_hit_rate(device) for device in (GPU, CPU)] == [0.0, 0.0]
     allocator.mark_blocks_as_computed([])
     allocator.swap([*blocks, *twin], GPU, CPU)
-    assert allocator.get_prefix_cache_hit_rate(CPU) == 2 / 4  # what the first handle has brought, the second finds
+    assert (
+        allocator.get_prefix_cache_hit_rate(CPU) == 2 / 4
+    )  # what the first handle has brought, the second finds
     allocator.swap([*blocks, *twin], CPU, GPU)
     assert allocator.get_prefix_cache_hit_rate(GPU) == 4 / 6  # still cached there
     with pytest.raises(allocator.NoFreeBlocksError):

@@ -113,7 +113,10 @@ def test_the_heap_is_bounded() -> None:
 
 calls = st.lists(
     st.tuples(
-        st.sampled_from(["add", "update", "remove", "evict"]), st.integers(0, 4), st.integers(0, 3), st.integers(0, 3)
+        st.sampled_from(["add", "update", "remove", "evict"]),
+        st.integers(0, 4),
+        st.integers(0, 3),
+        st.integers(0, 3),
     ),
     max_size=60,
 )
@@ -141,7 +144,9 @@ def test_against_a_sorted_list(calls: list[tuple[str, int, int, int]]) -> None:
     assert [block for block, _ in drain(evictor)] == sorted(model, key=lambda b: (*model[b][:2], b))
 
 
-@pytest.mark.lineage(ancestor="004", item="LRUEvictor.free_table, BlockMetaData; an engine's own EvictionPolicy")
+@pytest.mark.lineage(
+    ancestor="004", item="LRUEvictor.free_table, BlockMetaData; an engine's own EvictionPolicy"
+)
 def test_free_table() -> None:
     own = own_enum("EvictionPolicy", "LRU")
     evictor = make_evictor(own["LRU"])

@@ -19,7 +19,9 @@ if TYPE_CHECKING:
 NoFreeBlocksError = BlockAllocator.NoFreeBlocksError
 
 
-def make(num_blocks: int = 8, block_size: int = 2, block_ids: Iterable[int] | None = None) -> NaiveBlockAllocator:
+def make(
+    num_blocks: int = 8, block_size: int = 2, block_ids: Iterable[int] | None = None
+) -> NaiveBlockAllocator:
     return NaiveBlockAllocator(NaiveBlock, num_blocks, block_size, block_ids)
 
 
@@ -92,7 +94,12 @@ def test_naive_block() -> None:
         block.append_token_ids([5])
     with pytest.raises(AssertionError):
         NaiveBlock(None, [1, 2, 3], 2, allocator)
-    assert (block.content_hash, block.extra_hash, block.block_id, block.prev_block) == (None, None, None, None)
+    assert (block.content_hash, block.extra_hash, block.block_id, block.prev_block) == (
+        None,
+        None,
+        None,
+        None,
+    )
     for name in ("num_tokens_total", "computed", "last_accessed"):
         with pytest.raises(NotImplementedError):
             getattr(block, name)

@@ -1,4 +1,6 @@
-"""Ancestor 004, the prefix-caching allocator of 3.4: surface and behaviours; its defects have a file of their own."""
+"""Ancestor 004, the prefix-caching allocator of 3.4: surface and behaviours; its defects have a file of
+their own.
+"""
 
 from __future__ import annotations
 
@@ -32,7 +34,9 @@ def make(num_blocks: int = 8, block_size: int = 2, **kwargs: Any) -> PrefixCachi
 
 
 def cache(
-    allocator: PrefixCachingBlockAllocator, chunks: Sequence[Sequence[int]] = PROMPT, extra_hash: ExtraHash = None
+    allocator: PrefixCachingBlockAllocator,
+    chunks: Sequence[Sequence[int]] = PROMPT,
+    extra_hash: ExtraHash = None,
 ) -> list[int]:
     """A request that runs and ends; returns the ids of its blocks."""
     blocks = allocator.allocate_immutable_blocks(None, chunks, extra_hash)
@@ -143,17 +147,29 @@ def test_extra_hash_that_changes() -> None:
     fourth = kvpool.ExtraKeys(multimodal=[("image", 6, 2)])
     behind = hash_block_tokens(False, third[0], [7, 8], fourth)
     assert behind.link.depth == 3
-    assert behind != hash_block_tokens(False, third[0], [7, 8], kvpool.ExtraKeys(multimodal=[("other", 6, 2)]))
+    assert behind != hash_block_tokens(
+        False, third[0], [7, 8], kvpool.ExtraKeys(multimodal=[("other", 6, 2)])
+    )
 
 
 @lineage("hash_block_tokens: first and later blocks, foreign hashes, errors")
 def test_hash_block_tokens() -> None:
-    first = hash_block_tokens(is_first_block=True, prev_block_hash=None, cur_block_token_ids=[1, 2], extra_hash=None)
+    first = hash_block_tokens(
+        is_first_block=True, prev_block_hash=None, cur_block_token_ids=[1, 2], extra_hash=None
+    )
     assert first == PrefixCachingBlock.hash_block_tokens(True, None, [1, 2])
     foreign = hash_block_tokens(False, 12345, [1, 2])  # an int that no chain made
     assert foreign == hash_block_tokens(False, 12345, [1, 2])
     assert (
-        len({first, foreign, hash_block_tokens(False, 12346, [1, 2]), hash_block_tokens(False, 12345, [1, 2], 5)}) == 4
+        len(
+            {
+                first,
+                foreign,
+                hash_block_tokens(False, 12346, [1, 2]),
+                hash_block_tokens(False, 12345, [1, 2], 5),
+            }
+        )
+        == 4
     )
     for wrong in ((False, None, [1, 2]), (True, first, [1, 2]), (True, None, [])):
         with pytest.raises(AssertionError):
@@ -243,7 +259,11 @@ def test_swap() -> None:
     assert (device.get_num_free_blocks(), device.evictor.num_blocks) == (8, 3)
     host.swap_in([*table, tail])
     assert ids([*table, tail]) == [8, 9, 10, 11]
-    assert [block.computed for block in table] == [True, False, False]  # the bytes of two have to be copied first
+    assert [block.computed for block in table] == [
+        True,
+        False,
+        False,
+    ]  # the bytes of two have to be copied first
     host.mark_blocks_as_computed([])
     assert all(block.computed for block in table)
     assert [block.extra_hash for block in table] == [5, 5, 5]
@@ -283,7 +303,12 @@ def test_block() -> None:
     later = allocator.allocate_mutable_block(block)  # lookahead
     block.append_token_ids([])
     block.append_token_ids([5, 6])
-    assert (block.num_tokens_total, block.num_empty_slots, block.is_full, block.block_size) == (6, 2, False, 4)
+    assert (block.num_tokens_total, block.num_empty_slots, block.is_full, block.block_size) == (
+        6,
+        2,
+        False,
+        4,
+    )
     assert (block.prev_block, block.token_ids, block.extra_hash) == (first, [5, 6], None)
     with pytest.raises(AssertionError):
         block.append_token_ids([7, 8, 9])
@@ -316,7 +341,11 @@ def test_block_notes() -> None:
     assert block.last_accessed == 5.0
     allocator.free(block)
     cache(allocator, [[3, 4]])
-    assert ids(allocator.allocate_mutable_block(None) for _ in range(3)) == [2, 1, 0]  # free, never used, used at 5
+    assert ids(allocator.allocate_mutable_block(None) for _ in range(3)) == [
+        2,
+        1,
+        0,
+    ]  # free, never used, used at 5
 
 
 @lineage("PrefixCachingBlock: allocator and prev_block have to be of its kind")

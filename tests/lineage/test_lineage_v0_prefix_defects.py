@@ -1,4 +1,6 @@
-"""Ancestor 004, the prefix-caching allocator: a test per numbered defect, each of which the ancestor fails."""
+"""Ancestor 004, the prefix-caching allocator: a test per numbered defect, each of which the ancestor
+fails.
+"""
 
 from __future__ import annotations
 

@@ -43,7 +43,9 @@ def check(found: Any, what: str, listed: str) -> None:
 
 
 @pytest.mark.lineage(ancestor="004", item="3.1 to 3.8: every name and parameter")
-@pytest.mark.parametrize("entry", ENTRIES, ids=[re.split(r"[ (]", entry.partition(": ")[2])[0] for entry in ENTRIES])
+@pytest.mark.parametrize(
+    "entry", ENTRIES, ids=[re.split(r"[ (]", entry.partition(": ")[2])[0] for entry in ENTRIES]
+)
 def test_every_name_and_parameter_of_the_ancestor(entry: str) -> None:
     module, _, words = entry.partition(": ")
     top, *members = words.split()

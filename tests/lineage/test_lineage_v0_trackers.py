@@ -44,7 +44,9 @@ def create(gpu: int = 16) -> CpuGpuBlockAllocator:
     return CpuGpuBlockAllocator.create("prefix_caching", gpu, 4, B)
 
 
-def cache(allocator: CpuGpuBlockAllocator, num_blocks: int, extra: int | kvpool.ExtraKeys | None = None) -> list[int]:
+def cache(
+    allocator: CpuGpuBlockAllocator, num_blocks: int, extra: int | kvpool.ExtraKeys | None = None
+) -> list[int]:
     """Computes the first blocks of the prompt 0, 1, 2, ... and lets go of them."""
     chunks = [list(range(B * at, B * (at + 1))) for at in range(num_blocks)]
     blocks = allocator.allocate_immutable_blocks(None, chunks, GPU, extra)
@@ -109,7 +111,9 @@ def test_the_answer_for_a_waiting_prompt_counts_no_evicted_block(gone: int | Non
         gpu = allocator._on(GPU)
         gpu._pool.drop_cached([gpu._to_core(blocks[gone])])
     kept = 8 if gone is None else B * gone
-    assert tracker.get_num_cached_tokens(seq) == kept  # the ancestor: 8, and the engine skips tokens without KV
+    assert (
+        tracker.get_num_cached_tokens(seq) == kept
+    )  # the ancestor: 8, and the engine skips tokens without KV
     cache(allocator, 4)
     assert tracker.get_num_cached_tokens(seq) == 8  # computed again, by another prompt
     tracker.remove_seq(1)
@@ -196,7 +200,13 @@ def test_settle_until_removed() -> None:
 def test_extra_keys_and_epoch(extra: int | kvpool.ExtraKeys | None) -> None:
     allocator = create()
     cache(allocator, 2, extra)
-    extras: list[int | kvpool.ExtraKeys | None] = [None, 3, 4, kvpool.ExtraKeys(salt="s"), kvpool.ExtraKeys(tenant="s")]
+    extras: list[int | kvpool.ExtraKeys | None] = [
+        None,
+        3,
+        4,
+        kvpool.ExtraKeys(salt="s"),
+        kvpool.ExtraKeys(tenant="s"),
+    ]
     assert [seen(allocator, Seq(1, 8, one)) for one in extras] == [8 * (one == extra) for one in extras]
     tracker = ComputedBlocksTracker(allocator, B, enable_caching=True)
     seq = Seq(1, 8, extra)

@@ -1,4 +1,6 @@
-"""Ancestor 001, the first vLLM V1 block queue and hashes: one test per class of its surface, behaviour and defect."""
+"""Ancestor 001, the first vLLM V1 block queue and hashes: one test per class of its surface, behaviour
+and defect.
+"""
 
 from __future__ import annotations
 
@@ -55,7 +57,8 @@ def test_block_fields_and_reset() -> None:
 
 
 @pytest.mark.lineage(
-    ancestor="001", item="FreeKVCacheBlockQueue: popleft, remove, append, get_all_free_blocks, num_free_blocks"
+    ancestor="001",
+    item="FreeKVCacheBlockQueue: popleft, remove, append, get_all_free_blocks, num_free_blocks",
 )
 def test_queue_order() -> None:
     blocks = blocks_of(5)
@@ -73,13 +76,17 @@ def test_queue_order() -> None:
     assert queue.get_all_free_blocks() == [blocks[1], blocks[0], blocks[4]]
 
 
-@pytest.mark.lineage(ancestor="001", item="FreeKVCacheBlockQueue: starts in the order given, whatever the numbers")
+@pytest.mark.lineage(
+    ancestor="001", item="FreeKVCacheBlockQueue: starts in the order given, whatever the numbers"
+)
 def test_queue_keeps_the_order_of_the_list() -> None:
     queue = FreeKVCacheBlockQueue([KVCacheBlock(n) for n in (40, 7, 2_000_000_000)])
     assert [queue.popleft().block_id for _ in range(3)] == [40, 7, 2_000_000_000]
 
 
-@pytest.mark.lineage(ancestor="001", item="order: least recently used first, of one sequence the deepest first")
+@pytest.mark.lineage(
+    ancestor="001", item="order: least recently used first, of one sequence the deepest first"
+)
 def test_deepest_block_of_a_sequence_goes_first() -> None:
     queue = FreeKVCacheBlockQueue(blocks_of(6))
     old, new = ([queue.popleft() for _ in range(3)] for _ in range(2))
@@ -133,7 +140,11 @@ def test_defect_001_removing_a_non_member_changes_nothing() -> None:
     blocks = blocks_of(4)
     queue = FreeKVCacheBlockQueue(blocks)
     taken = queue.popleft()
-    for wrong in (taken, KVCacheBlock(9), KVCacheBlock(2)):  # taken, unknown, another object with a known number
+    for wrong in (
+        taken,
+        KVCacheBlock(9),
+        KVCacheBlock(2),
+    ):  # taken, unknown, another object with a known number
         with pytest.raises(kvpool.errors.InvalidBlockError):
             queue.remove(wrong)
         assert ids(queue) == [1, 2, 3]

@@ -1,4 +1,6 @@
-"""Property 14: the parent of a stored block is the digest before it, and it is there, or seen to be absent."""
+"""Property 14: the parent of a stored block is the digest before it, and it is there, or seen to be
+absent.
+"""
 
 from __future__ import annotations
 

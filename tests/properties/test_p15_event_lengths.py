@@ -13,7 +13,9 @@ from tests.integrations.pool_stand_ins import BLOCK, digest, make_pool, request_
 @pytest.mark.parametrize("salt", [None, "s"])
 @pytest.mark.parametrize("group", [0, 1])
 def test_property_15_vllms_events_have_lists_of_one_length(vllm: Any, group: int, salt: str | None) -> None:
-    """vllm#44451: for every set of blocks that a mask leaves out or that others cached before, in two groups."""
+    """vllm#44451: for every set of blocks that a mask leaves out or that others cached before, in two
+    groups.
+    """
     size = BLOCK[group]
     tokens = list(range(5 * size))
     for number in range(1 << 8):
@@ -38,7 +40,10 @@ def test_property_15_vllms_events_have_lists_of_one_length(vllm: Any, group: int
             assert event.group_idx == group
             for at, block_hash in enumerate(event.block_hashes):
                 index = event.token_ids[at * size] // size
-                assert list(event.token_ids[at * size : (at + 1) * size]) == tokens[index * size : (index + 1) * size]
+                assert (
+                    list(event.token_ids[at * size : (at + 1) * size])
+                    == tokens[index * size : (index + 1) * size]
+                )
                 assert block_hash == digest(tuple(tokens[: (index + 1) * size]))
                 assert event.extra_keys[at] is None  # a salt is the first block's alone
                 told.append(index)

@@ -1,4 +1,6 @@
-"""Property 17: once a block is exchanged, a lookup of what it was before misses, and no event about that follows."""
+"""Property 17: once a block is exchanged, a lookup of what it was before misses, and no event about
+that follows.
+"""
 
 from __future__ import annotations
 
@@ -11,8 +13,12 @@ from tests.integrations.pool_stand_ins import cached_keys, digest, key_of, make_
 
 @pytest.mark.parametrize("shared", [False, True])
 @pytest.mark.parametrize("way", ["full", "longer part", "replaced", "moved"])
-def test_property_17_a_superseded_part_is_not_found_and_not_told_of_again(vllm: Any, way: str, shared: bool) -> None:
-    """vllm#49125: the digest of a part outlived the promotion of its block, and was removed once more later."""
+def test_property_17_a_superseded_part_is_not_found_and_not_told_of_again(
+    vllm: Any, way: str, shared: bool
+) -> None:
+    """vllm#49125: the digest of a part outlived the promotion of its block, and was removed once more
+    later.
+    """
     tokens = [1, 2, 3, 4, 5, 6, 7, 8]
     request = request_of(tokens)
     pool = make_pool(8)

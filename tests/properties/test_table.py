@@ -1,4 +1,6 @@
-"""docs/properties.md names every property, and tests that exist: a table that nobody checks is wrong in a year."""
+"""docs/properties.md names every property, and tests that exist: a table that nobody checks is wrong in
+a year.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +12,11 @@ import pytest
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
 TEXT = (DOCS / "properties.md").read_text()
-ROWS = {cells[0]: cells for line in TEXT.splitlines() if len(cells := [c.strip() for c in line.split("|")[1:-1]]) == 6}
+ROWS = {
+    cells[0]: cells
+    for line in TEXT.splitlines()
+    if len(cells := [c.strip() for c in line.split("|")[1:-1]]) == 6
+}
 NUMBERS = [str(number) for number in range(1, 26)]
 KERNELS = ["K1", "K2", "K3"]
 LINK = re.compile(r"\[([^\]]+)\]\(([^)#]+)\)")
@@ -33,7 +39,9 @@ def functions_of(file: Path) -> list[str]:
 
 
 def test_the_tables_have_every_property_once_and_in_order() -> None:
-    rows = [[cell.strip() for cell in line.split("|")[1:-1]] for line in TEXT.splitlines() if line.startswith("|")]
+    rows = [
+        [cell.strip() for cell in line.split("|")[1:-1]] for line in TEXT.splitlines() if line.startswith("|")
+    ]
     numbered = [cells for cells in rows if cells[0] in {*NUMBERS, *KERNELS}]
     assert [cells[0] for cells in numbered if len(cells) == 6] == [*NUMBERS, *KERNELS]
     assert [cells[0] for cells in numbered if len(cells) == 2] == NUMBERS  # mutants
@@ -94,7 +102,10 @@ def test_the_tests_of_copies_exist(kernel: str) -> None:
 def test_no_module_is_left_out_of_the_table() -> None:
     targets = [target for row in ROWS.values() for cell in row[3:5] for _, target in LINK.findall(cell)]
     linked = {(DOCS / target).resolve() for target in targets}
-    modules = {*ROOT.glob("rust/*/tests/properties/p[0-9][0-9]_*.rs"), *ROOT.glob("tests/properties/test_p[0-9]*.py")}
+    modules = {
+        *ROOT.glob("rust/*/tests/properties/p[0-9][0-9]_*.rs"),
+        *ROOT.glob("tests/properties/test_p[0-9]*.py"),
+    }
     assert len(modules) >= 33
     assert modules <= linked
     # A file of Rust is a test only if it is in the tree of modules.

@@ -1,8 +1,8 @@
-"""Every test of this folder sees the fake driver in the place of a real one: which devices exist must not decide what
-passes.
+"""Every test of this folder sees the fake driver in the place of a real one: which devices exist must
+not decide what passes.
 
-What a process finds out about its driver once (none, no device, too old, a lost context) is tested in processes of
-its own.
+What a process finds out about its driver once (none, no device, too old, a lost context) is tested
+in processes of its own.
 """
 
 from __future__ import annotations
@@ -42,7 +42,9 @@ def fake(fake_library: FakeCuda) -> Iterator[FakeCuda]:
 
 @pytest.fixture
 def lazy(fake: FakeCuda) -> Iterator[FakeCuda]:
-    """The adversary: work is held back, memory that nobody told of is pageable, copies that race are violations."""
+    """The adversary: work is held back, memory that nobody told of is pageable, copies that race are
+    violations.
+    """
     fake.set(strict=1, check_races=1, lazy=1, event_queries=2)
     yield fake
     fake.set(strict=0, check_races=0, lazy=0, event_queries=0)

@@ -84,7 +84,8 @@ def _padded_pages(s: Shape, blocks: int, dtype: torch.dtype) -> list[Tensor]:
     inner = s.tokens * s.elements
     raw = [_as(_bytes(blocks + 2, (inner + 48) * dtype.itemsize), dtype) for _ in range(s.layers)]
     return [
-        torch.as_strided(one, (blocks, s.tokens, s.elements), (inner + 48, s.elements, 1), inner + 48) for one in raw
+        torch.as_strided(one, (blocks, s.tokens, s.elements), (inner + 48, s.elements, 1), inner + 48)
+        for one in raw
     ]
 
 
@@ -108,8 +109,8 @@ LAYOUTS = (
 
 
 class Blocks:
-    """Tensors of a layout, and the store over them: on the CPU, or as the memory of a device that the fake driver
-    has."""
+    """Tensors of a layout, and the store over them: on the CPU, or as the memory of a device that the
+    fake driver has."""
 
     def __init__(self, tensors: Sequence[Tensor], block_dim: int, *, fake: FakeCuda | None = None) -> None:
         self.tensors = list(tensors)
@@ -146,12 +147,16 @@ class Blocks:
         return all(torch.equal(mine, theirs) for mine, theirs in pairs)
 
     def block(self, index: int) -> bytes:
-        """A block's bytes in the order of regions, which for these layouts is that of the tensors' own dimensions."""
+        """A block's bytes in the order of regions, which for these layouts is that of the tensors' own
+        dimensions.
+        """
         return self.copy().store.read_block(index)
 
     def assign(self, source: Blocks, pairs: Iterable[tuple[int, int]]) -> None:
         """The oracle: torch's own indexing, all sources read before anything is written."""
-        taken = [(dst, [one.select(source.block_dim, src).clone() for one in source.tensors]) for src, dst in pairs]
+        taken = [
+            (dst, [one.select(source.block_dim, src).clone() for one in source.tensors]) for src, dst in pairs
+        ]
         for dst, pieces in taken:
             for tensor, piece in zip(self.tensors, pieces, strict=True):
                 tensor.select(self.block_dim, dst).copy_(piece)

@@ -67,7 +67,9 @@ def world() -> Iterator[World]:
 
 
 def refused(call: Callable[[], object], refusal: Refusal, *words: object, on: World | None = None) -> None:
-    """The call raises exactly this error, whose message has these words; nothing was copied or is under way."""
+    """The call raises exactly this error, whose message has these words; nothing was copied or is under
+    way.
+    """
     before = on.content() if on else None
     error, builtin = refusal
     with pytest.raises(error) as raised:
@@ -111,7 +113,13 @@ TENSORS: list[tuple[str, Callable[[], Any], Any, Refusal, list[object]]] = [
     ("empty blocks", lambda: [f(4, 4), f(4, 0)], 0, LAYOUT, ["tensor 1", "shape [4, 0]", "empty"]),
     ("expanded", lambda: [f(1, 4).expand(4, 4)], 0, LAYOUT, ["strides [0, 1]", "share memory"]),
     ("expanded blocks", lambda: [f(4, 1).expand(4, 4)], 0, LAYOUT, ["strides [1, 0]", "share memory"]),
-    ("windows", lambda: [f(16).as_strided((4, 4), (2, 1))], 0, LAYOUT, ["blocks overlap", "8 bytes", "16 bytes"]),
+    (
+        "windows",
+        lambda: [f(16).as_strided((4, 4), (2, 1))],
+        0,
+        LAYOUT,
+        ["blocks overlap", "8 bytes", "16 bytes"],
+    ),
     ("scattered", lambda: [f(8, 8)[:, ::2]], 0, LAYOUT, ["strides [8, 2]", "contiguous()"]),
     ("every second", lambda: [f(4, 4, 2)[:, :, 1]], 0, LAYOUT, ["strides [8, 2]", "contiguous()"]),
     ("too many pieces", lambda: [f(2, 2**17, 3)[:, :, :2]], 0, LAYOUT, [2**16, "pieces"]),
@@ -124,7 +132,13 @@ TENSORS: list[tuple[str, Callable[[], Any], Any, Refusal, list[object]]] = [
     ("no such dimension", lambda: [f(8, 4)], 2, LAYOUT, ["no dimension 2"]),
     ("no such dimension by far", lambda: [f(8, 4)], 2**62, LAYOUT, [2**62]),
     ("no such negative dimension", lambda: [f(8, 4)], -3, LAYOUT, ["tensor 0", "numbered -3"]),
-    ("no such negative dimension of one", lambda: [f(8, 4), f(8, 4)], [0, -9], LAYOUT, ["tensor 1", "numbered -9"]),
+    (
+        "no such negative dimension of one",
+        lambda: [f(8, 4), f(8, 4)],
+        [0, -9],
+        LAYOUT,
+        ["tensor 1", "numbered -9"],
+    ),
     ("dimension beyond 128 bits", lambda: [f(8, 4)], WIDE, ARGUMENT, [WIDE]),
     ("dimension of one beyond 128 bits", lambda: [f(8, 4)], [-WIDE], ARGUMENT, [-WIDE]),
     ("too few dimensions", lambda: [f(8, 4)] * 2, [0], ARGUMENT, ["1 block dimensions for 2 tensors"]),
@@ -133,7 +147,9 @@ TENSORS: list[tuple[str, Callable[[], Any], Any, Refusal, list[object]]] = [
 ]
 
 
-@pytest.mark.parametrize(("make", "dim", "refusal", "words"), [one[1:] for one in TENSORS], ids=[t[0] for t in TENSORS])
+@pytest.mark.parametrize(
+    ("make", "dim", "refusal", "words"), [one[1:] for one in TENSORS], ids=[t[0] for t in TENSORS]
+)
 def test_tensors(make: Callable[[], Any], dim: Any, refusal: Refusal, words: list[object]) -> None:
     refused(lambda: BlockStore.from_tensors(make(), block_dim=dim), refusal, *words)
 
@@ -261,7 +277,12 @@ MAPPINGS: list[tuple[str, Callable[[], Any], Refusal, list[object]]] = [
     ("beyond 128 bits", lambda: [(0, 1), (WIDE, 2)], INDEX, [f"block {WIDE}"]),
     ("beyond 128 bits and a sign", lambda: [(0, -WIDE)], INDEX, [f"block {-WIDE}"]),
     ("array, source", lambda: np.array([[0, 1], [1, 2], [-5, 3]]), INDEX, ["pair 2", "source block -5"]),
-    ("tensor, destination", lambda: torch.tensor([[0, 1], [1, 99]]), INDEX, ["pair 1", "destination block 99"]),
+    (
+        "tensor, destination",
+        lambda: torch.tensor([[0, 1], [1, 99]]),
+        INDEX,
+        ["pair 1", "destination block 99"],
+    ),
     ("again", lambda: [(0, 1), (2, 3), (4, 1)], TWICE, ["pair 2", "block 1"]),
     ("the same pair", lambda: [(0, 1), (0, 1)], TWICE, ["pair 1", "block 1"]),
     ("array, again", lambda: np.array([[0, 7], [1, 7]]), TWICE, ["pair 1", "block 7"]),
@@ -303,7 +324,9 @@ MAPPINGS: list[tuple[str, Callable[[], Any], Refusal, list[object]]] = [
 ]
 
 
-@pytest.mark.parametrize(("make", "refusal", "words"), [one[1:] for one in MAPPINGS], ids=[m[0] for m in MAPPINGS])
+@pytest.mark.parametrize(
+    ("make", "refusal", "words"), [one[1:] for one in MAPPINGS], ids=[m[0] for m in MAPPINGS]
+)
 def test_mappings(make: Callable[[], Any], refusal: Refusal, words: list[object], world: World) -> None:
     source, target, engine = world.source, world.target, world.engine
     refused(lambda: engine.submit(source, target, make()), refusal, *words, on=world)
@@ -315,7 +338,10 @@ def test_overlaps(world: World) -> None:
     for pairs in ([(0, 1), (1, 2)], [(0, 1), (1, 0)], [(3, 2), (4, 3), (2, 7)]):
         refused(partial(world.engine.copy, world.target, world.target, pairs), OVERLAP, "reads", on=world)
     refused(
-        lambda: world.engine.submit(world.target, world.target, [(0, 1), (5, 6), (1, 2)]), OVERLAP, "pair 2", on=world
+        lambda: world.engine.submit(world.target, world.target, [(0, 1), (5, 6), (1, 2)]),
+        OVERLAP,
+        "pair 2",
+        on=world,
     )
 
 
@@ -344,7 +370,11 @@ DIFFERENT: list[tuple[str, Callable[[], BlockStore], list[object]]] = [
     ("size", lambda: BlockStore.from_tensors([f(8, 3, dtype=torch.int64)]), ["region 0", "32", "24"]),
     ("dtype", lambda: BlockStore.from_tensors([f(8, 8)]), ["torch.int64", "torch.float32"]),
     ("size, unknown dtype", lambda: BlockStore.from_regions([(4096, 40, 40)], 8), ["region 0", "32", "40"]),
-    ("pool", lambda: BlockStore.host(8, BlockStore.from_tensors([f(8, 8)])), ["torch.int64", "torch.float32"]),
+    (
+        "pool",
+        lambda: BlockStore.host(8, BlockStore.from_tensors([f(8, 8)])),
+        ["torch.int64", "torch.float32"],
+    ),
 ]
 
 
@@ -396,8 +426,12 @@ def test_a_closed_engine(world: World) -> None:
 
 @pytest.mark.parametrize("handle", [0, -1, 2**62, -(2**63), 2**63 - 1, 2**63, WIDE, -WIDE])
 def test_handles_of_no_store(handle: int, world: World) -> None:
-    refused(lambda: copy_by_handle(handle, world.target.handle, [(0, 1)]), CLOSED, f"handle {handle}", on=world)
-    refused(lambda: copy_by_handle(world.source.handle, handle, [(0, 1)]), CLOSED, f"handle {handle}", on=world)
+    refused(
+        lambda: copy_by_handle(handle, world.target.handle, [(0, 1)]), CLOSED, f"handle {handle}", on=world
+    )
+    refused(
+        lambda: copy_by_handle(world.source.handle, handle, [(0, 1)]), CLOSED, f"handle {handle}", on=world
+    )
 
 
 @pytest.mark.parametrize("handle", [None, "1", 1.0, [1]], ids=repr)
@@ -465,7 +499,12 @@ def test_plans_that_cannot_be_executed(planned: Planned) -> None:
     ):
         refused(partial(world.engine.execute, plan, stores), refusal, word, on=world)
     world.target.close()
-    refused(lambda: world.engine.execute(plan, [world.target, planned.host]), CLOSED, world.target.handle, on=world)
+    refused(
+        lambda: world.engine.execute(plan, [world.target, planned.host]),
+        CLOSED,
+        world.target.handle,
+        on=world,
+    )
     world.engine.close()
     refused(lambda: world.engine.execute(plan, [world.source, planned.host]), CLOSED, "engine", on=world)
     assert planned.host.read_block(1) == bytes(32)

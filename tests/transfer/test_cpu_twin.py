@@ -1,4 +1,5 @@
-"""The CPU twin: copies of any layout and mapping against torch indexing, what is refused, the life of a transfer.
+"""The CPU twin: copies of any layout and mapping against torch indexing, what is refused, the life of a
+transfer.
 
 Buffers are compared as a whole, byte by byte: padding, other blocks, and the memory before and behind a view.
 """
@@ -74,7 +75,9 @@ def same_bytes(left: Sequence[torch.Tensor], right: Sequence[torch.Tensor]) -> b
 
 @dataclasses.dataclass(frozen=True)
 class Shape:
-    """What a tensor has of each block: ``outer`` dimensions of pieces, each of ``piece`` contiguous elements."""
+    """What a tensor has of each block: ``outer`` dimensions of pieces, each of ``piece`` contiguous
+    elements.
+    """
 
     outer: tuple[int, ...]
     piece: tuple[int, ...]
@@ -83,7 +86,9 @@ class Shape:
 
 @dataclasses.dataclass(frozen=True)
 class Placement:
-    """Where these elements lie in a buffer of bytes; sizes and strides of the dimensions [blocks, *outer, *piece]."""
+    """Where these elements lie in a buffer of bytes; sizes and strides of the dimensions [blocks,
+    *outer, *piece].
+    """
 
     dtype: torch.dtype
     sizes: tuple[int, ...]
@@ -122,7 +127,9 @@ class Side:
     def block(self, buffers: list[torch.Tensor], block: int) -> bytes:
         """A block's bytes, region by region."""
         pieces = [place.bits(buffer)[block] for place, buffer in zip(self.places, buffers, strict=True)]
-        return b"".join(piece.clone().contiguous().flatten().view(torch.uint8).numpy().tobytes() for piece in pieces)
+        return b"".join(
+            piece.clone().contiguous().flatten().view(torch.uint8).numpy().tobytes() for piece in pieces
+        )
 
 
 SHAPES = st.builds(
@@ -136,7 +143,9 @@ SHAPES = st.builds(
 
 @st.composite
 def placements(draw: st.DrawFn, shape: Shape, num_blocks: int) -> Placement:
-    """A tensor with these pieces: blocks outside, between or inside of ``outer``; padded; dimensions in any order."""
+    """A tensor with these pieces: blocks outside, between or inside of ``outer``; padded; dimensions in
+    any order.
+    """
     sizes = [num_blocks, *shape.outer, *shape.piece]
     strides = [0] * len(sizes)
     outer = list(range(1, len(shape.outer) + 1))
@@ -231,7 +240,9 @@ FORMS: dict[str, Callable[[Pairs], Any]] = {
 }
 
 
-def expected(src: Side, dst: Side, sources: list[torch.Tensor], targets: list[torch.Tensor], pairs: Pairs) -> None:
+def expected(
+    src: Side, dst: Side, sources: list[torch.Tensor], targets: list[torch.Tensor], pairs: Pairs
+) -> None:
     """The oracle: torch indexing, tensor by tensor, all reads before all writes."""
     read, written = [pair[0] for pair in pairs], [pair[1] for pair in pairs]
     for place, other, source, target in zip(src.places, dst.places, sources, targets, strict=True):
@@ -287,7 +298,11 @@ def test_host_pools(data: st.DataObject, shapes: list[Shape]) -> None:
     sources, targets = src.buffers(1), dst.buffers(101)
     source, target = src.store(sources), dst.store(targets)
     host = BlockStore.host(data.draw(st.integers(1, 9)), like=source)
-    assert (host.num_regions, host.bytes_per_block, host.packed) == (source.num_regions, source.bytes_per_block, True)
+    assert (host.num_regions, host.bytes_per_block, host.packed) == (
+        source.num_regions,
+        source.bytes_per_block,
+        True,
+    )
     assert (host.device, host.pinned, host.pages) == ("cpu", False, "small")
     assert "cpu" in str(host.why_pageable)
     zeros = bytes(host.bytes_per_block)
@@ -344,7 +359,12 @@ LAYOUTS: dict[str, tuple[Callable[[], list[torch.Tensor]], int, int, int]] = {
     "HND": (each(2, BLOCKS, HEADS, TOKENS, SIZE), 1, 2, PIECE),
     "HND seen as NHD": (each(2, BLOCKS, HEADS, TOKENS, SIZE, seen=(2, 3)), -4, 2, PIECE),
     "blocks first": (each(BLOCKS, 2, TOKENS, HEADS, SIZE), 0, 1, 2 * PIECE),
-    "blocks first, seen with K and V first": (each(BLOCKS, 2, TOKENS, HEADS, SIZE, seen=(0, 1)), 1, 1, 2 * PIECE),
+    "blocks first, seen with K and V first": (
+        each(BLOCKS, 2, TOKENS, HEADS, SIZE, seen=(0, 1)),
+        1,
+        1,
+        2 * PIECE,
+    ),
     "heads outside of blocks": (each(HEADS, BLOCKS, TOKENS, SIZE), 1, HEADS, TOKENS * SIZE),
     "MLA": (each(BLOCKS, TOKENS, 72), 0, 1, TOKENS * 72),
     "a scale per block": (each(BLOCKS), 0, 1, 1),
@@ -413,7 +433,9 @@ MIB = 1 << 20
     ids=["few, dense", "few, padded", "one", "many, dense", "many, padded"],
 )
 def test_shares_of_threads(threads: int, blocks: int, piece: int, gap: int) -> None:
-    """20 MiB: enough for four threads, whose shares end within pieces; mappings that merge and that do not."""
+    """20 MiB: enough for four threads, whose shares end within pieces; mappings that merge and that do
+    not.
+    """
     source, target = (noise(blocks * (piece + gap), seed).reshape(blocks, -1) for seed in (1, 2))
     here, there = (BlockStore.from_tensors([each[:, :piece]]) for each in (source, target))
     for pairs in ([(at, at) for at in range(blocks)], [(at, blocks - 1 - at) for at in range(blocks)]):
@@ -458,7 +480,9 @@ def try_copy(source: BlockStore, target: BlockStore, pairs: Pairs, submit: bool)
     submit=st.booleans(),
 )
 def test_copies_within_a_store(pairs: Pairs, twice: bool, submit: bool) -> None:
-    """One assignment, all reads before all writes; or refused with every byte as before. (i, i) is left out."""
+    """One assignment, all reads before all writes; or refused with every byte as before. (i, i) is left
+    out.
+    """
     tensor = noise(6 * 2 * 5, 3).reshape(2, 6, 5)
     source = BlockStore.from_tensors([tensor], block_dim=1)
     # Another store of the same blocks is the same store.
@@ -548,7 +572,10 @@ def test_stores_that_share_memory(data: st.DataObject, regions: int, nbytes: int
 
 def test_an_overlap_of_views_names_pair_and_block() -> None:
     memory = torch.arange(64, dtype=torch.uint8)
-    low, high = BlockStore.from_tensors([memory[:48].view(6, 8)]), BlockStore.from_tensors([memory[4:52].view(6, 8)])
+    low, high = (
+        BlockStore.from_tensors([memory[:48].view(6, 8)]),
+        BlockStore.from_tensors([memory[4:52].view(6, 8)]),
+    )
     before = memory.clone()
     with pytest.raises(errors.OverlappingCopyError, match=r"pair 1 .* block 4"):
         engine().copy(low, high, [(0, 5), (4, 3)])
@@ -626,7 +653,9 @@ def test_after_another_transfer(own: TransferEngine, same: bool) -> None:
 
 
 def test_a_chain_over_two_engines(own: TransferEngine) -> None:
-    """A transfer of each engine after one of the other, all behind other work: none may wait for a later one."""
+    """A transfer of each engine after one of the other, all behind other work: none may wait for a
+    later one.
+    """
     tensor, store = small(60)
     wanted = tensor[0].tolist()
     with TransferEngine(threads=1) as second:
@@ -1028,7 +1057,9 @@ def test_an_engine_after_a_fork() -> None:
 
 
 def test_an_engine_after_a_fork_outlives_its_parents() -> None:
-    """The parent's engine goes first: its thread's handle has the address of the child's own thread by now."""
+    """The parent's engine goes first: its thread's handle has the address of the child's own thread by
+    now.
+    """
     in_a_child("""
         import gc
         own = TransferEngine(threads=1)

@@ -1,7 +1,8 @@
-"""A manager, an engine and bytes: whatever is forked, copied on write, swapped and aborted, each request keeps its KV.
+"""A manager, an engine and bytes: whatever is forked, copied on write, swapped and aborted, each
+request keeps its KV.
 
-The KV of a token is a digest of all tokens up to it, written where the block table says; after every operation each
-running request's KV is read back through its table.
+The KV of a token is a digest of all tokens up to it, written where the block table says; after every
+operation each running request's KV is read back through its table.
 """
 
 from __future__ import annotations
@@ -83,7 +84,9 @@ class Server:
         self.manager.check_invariants()
 
     def admit(self) -> None:
-        prompt = list(range(self.rng.choice((3, 4, 9)))) + [self.rng.randrange(3) for _ in range(self.rng.randrange(6))]
+        prompt = list(range(self.rng.choice((3, 4, 9)))) + [
+            self.rng.randrange(3) for _ in range(self.rng.randrange(6))
+        ]
         name = f"r{next(self.names)}"
         try:
             self.manager.admit(name, prompt)
@@ -162,7 +165,16 @@ class Server:
             del self.tokens[name]
 
     def run(self, steps: int) -> None:
-        operations = [self.admit, self.decode, self.decode, self.fork, self.swap, self.swap, self.poll, self.recompute]
+        operations = [
+            self.admit,
+            self.decode,
+            self.decode,
+            self.fork,
+            self.swap,
+            self.swap,
+            self.poll,
+            self.recompute,
+        ]
         for _ in range(steps):
             self.rng.choice([*operations, self.release])()
             if self.fake:

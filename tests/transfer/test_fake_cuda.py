@@ -98,10 +98,16 @@ def launch_random(cuda: Driver, width: int, rng: random.Random, *, device_pairs:
     )
     if device_pairs:
         params.num_pairs = len(pairs)
-        params.device_pairs = cuda.put(b"".join(n.to_bytes(8, "little", signed=True) for pair in pairs for n in pair))
-    assert cuda.launch(width, params, cuda.stream(), grid=rng.randint(1, 40), block=32 * rng.randint(1, 16)) == 0
+        params.device_pairs = cuda.put(
+            b"".join(n.to_bytes(8, "little", signed=True) for pair in pairs for n in pair)
+        )
+    assert (
+        cuda.launch(width, params, cuda.stream(), grid=rng.randint(1, 40), block=32 * rng.randint(1, 16)) == 0
+    )
     assert cuda.fault == ""
-    assert [bytearray(read(base, size)) for (base, _), size in zip(stores[1], sizes[1], strict=True)] == expected
+    assert [
+        bytearray(read(base, size)) for (base, _), size in zip(stores[1], sizes[1], strict=True)
+    ] == expected
 
 
 @pytest.mark.parametrize("reverse", [False, True])
@@ -129,7 +135,14 @@ def test_dependent_pairs_in_one_launch_are_a_violation(cuda: Driver, pairs: list
 
 @pytest.mark.parametrize(
     "fields",
-    [{"nbytes": 40}, {"chunk_bytes": 24}, {"num_chunks": 2}, {"num_pairs": 481}, {"src_planes": 0}, {"reserved": 1}],
+    [
+        {"nbytes": 40},
+        {"chunk_bytes": 24},
+        {"num_chunks": 2},
+        {"num_pairs": 481},
+        {"src_planes": 0},
+        {"reserved": 1},
+    ],
 )
 def test_wrong_parameters_are_refused(cuda: Driver, fields: dict[str, int]) -> None:
     src, dst = Store(cuda, 4, 64), Store(cuda, 4, 64)
@@ -169,7 +182,9 @@ def test_guards_freed_memory_and_wrong_pointers(cuda: Driver) -> None:
     assert cuda.call("cuMemFree_v2", address) == INVALID_VALUE
     assert "written around" in take_violation(cuda)
     src, dst = Store(cuda, 2, 64), Store(cuda, 2, 64)
-    assert cuda.call("cuMemcpyHtoD_v2", dst.base + 64, read(src.base, 65), 65) == INVALID_VALUE  # over the end
+    assert (
+        cuda.call("cuMemcpyHtoD_v2", dst.base + 64, read(src.base, 65), 65) == INVALID_VALUE
+    )  # over the end
     assert cuda.violation == ""
     assert cuda.call("cuMemcpyHtoD_v2", dst.base + 128, read(src.base, 1), 1) == INVALID_VALUE
     assert "around an allocation" in take_violation(cuda)
@@ -203,11 +218,17 @@ def test_registrations(cuda: Driver) -> None:
     device = cuda.alloc(16384)
     stream = cuda.stream()
     assert cuda.call("cuMemcpyAsync", device, base, 8192, stream) == 0
-    assert cuda.call("cuMemcpyAsync", device, base + 4096, 8192, stream) == INVALID_VALUE  # over the border of two
-    assert cuda.call("cuMemcpyAsync", base + 12288, device, 8192, stream) == INVALID_VALUE  # over the end of one
+    assert (
+        cuda.call("cuMemcpyAsync", device, base + 4096, 8192, stream) == INVALID_VALUE
+    )  # over the border of two
+    assert (
+        cuda.call("cuMemcpyAsync", base + 12288, device, 8192, stream) == INVALID_VALUE
+    )  # over the end of one
     assert cuda.batch([(device, base, 64), (device + 64, base + 8160, 64)], stream) == (INVALID_VALUE, 1)
     assert cuda.get_value(c_uint64, "cuMemHostGetDevicePointer_v2", base + 100, 0) == base + 100
-    assert cuda.call("cuMemHostGetDevicePointer_v2", ctypes.byref(c_uint64()), base + 16384, 0) == INVALID_VALUE
+    assert (
+        cuda.call("cuMemHostGetDevicePointer_v2", ctypes.byref(c_uint64()), base + 16384, 0) == INVALID_VALUE
+    )
     assert cuda.count("live_registrations") == 2
     assert cuda.call("cuMemHostUnregister", base + 4096) == NOT_REGISTERED
     assert cuda.call("cuMemHostUnregister", base) == cuda.call("cuMemHostUnregister", base + 8192) == 0
@@ -237,7 +258,9 @@ def test_pageable_memory_is_copied_but_not_given_to_kernels(cuda: Driver) -> Non
     assert cuda.call("cuMemHostUnregister", base) == 0
     assert cuda.launch(16, params, stream) == 0
     assert cuda.call("cuStreamSynchronize", stream) == ILLEGAL_ADDRESS
-    assert cuda.launch(16, params, stream) == cuda.call("cuEventCreate", None, 0) == ILLEGAL_ADDRESS  # from now on
+    assert (
+        cuda.launch(16, params, stream) == cuda.call("cuEventCreate", None, 0) == ILLEGAL_ADDRESS
+    )  # from now on
     assert "pageable" in cuda.fault
     cuda.reset()
     cuda.mark_pageable(base, 4096)

@@ -84,7 +84,11 @@ def test_waits_between_captured_and_other_work(lazy: Driver) -> None:
     assert lazy.end_capture(origin)[0] == INVALIDATED
     for joins in (True, False):  # work that forks into another stream is to come back
         assert lazy.call("cuStreamBeginCapture_v2", origin, 0) == 0
-        assert lazy.call("cuEventRecord", inside, origin) == lazy.call("cuStreamWaitEvent", other, inside, 0) == 0
+        assert (
+            lazy.call("cuEventRecord", inside, origin)
+            == lazy.call("cuStreamWaitEvent", other, inside, 0)
+            == 0
+        )
         assert lazy.call("cuEventQuery", inside) == CAPTURED_EVENT
         assert lazy.capture_status(other) == 1
         assert lazy.call("cuEventRecord", outside, other) == 0

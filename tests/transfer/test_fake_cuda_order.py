@@ -61,7 +61,9 @@ def test_a_wait_orders_streams_and_a_missing_one_shows(lazy: Driver) -> None:
         if waits:
             assert lazy.call("cuStreamWaitEvent", second, event, 0) == 0
         assert lazy.launch(16, copy_params(lazy, b, c, [(0, 0)]), second) == 0
-        assert lazy.call("cuEventRecord", event, second) == 0  # recorded anew: the wait was for the first record
+        assert (
+            lazy.call("cuEventRecord", event, second) == 0
+        )  # recorded anew: the wait was for the first record
         assert lazy.call("cuEventSynchronize", event) == 0
         assert c.block(0) == (start if waits else stale)
         assert lazy.count("queued") == (0 if waits else 2)
@@ -113,7 +115,11 @@ def test_queries_can_be_answered_late(cuda: Driver) -> None:
     cuda.set(event_queries=1)
     assert cuda.call("cuMemsetD8Async", cuda.alloc(64), 1, 64, stream) == 0
     assert cuda.call("cuEventRecord", event, stream) == 0
-    assert [cuda.call("cuEventQuery", event) for _ in range(3)] == [NOT_READY, NOT_READY, 0]  # each runs one operation
+    assert [cuda.call("cuEventQuery", event) for _ in range(3)] == [
+        NOT_READY,
+        NOT_READY,
+        0,
+    ]  # each runs one operation
 
 
 # --- batches
@@ -145,7 +151,13 @@ def test_attributes_hold_from_their_first_copy_on(lazy: Driver) -> None:
     lazy.run_all()
     assert read(target, 4) == b"abCD"
     assert (lazy.count("batches"), lazy.count("descriptors"), lazy.count("bytes")) == (1, 4, 4)
-    wrong: list[tuple[list[int], list[int]]] = [([1, 1], [0, 0]), ([1], [1]), ([1, 1], [0, 4]), ([0], [0]), ([4], [0])]
+    wrong: list[tuple[list[int], list[int]]] = [
+        ([1, 1], [0, 0]),
+        ([1], [1]),
+        ([1, 1], [0, 4]),
+        ([0], [0]),
+        ([4], [0]),
+    ]
     for wrong_orders, firsts in wrong:
         assert lazy.batch(copies, stream, orders=wrong_orders, firsts=firsts)[0] == INVALID_VALUE
     assert lazy.batch(copies[:1], stream, orders=(1, 1), firsts=(0, 1))[0] == INVALID_VALUE

@@ -1,4 +1,5 @@
-"""What goes wrong with a driver: none, no device, too old, out of memory, a launch that fails, a context that is lost.
+"""What goes wrong with a driver: none, no device, too old, out of memory, a launch that fails, a
+context that is lost.
 
 A process asks for its driver once, and a lost context stays lost: each case runs in a process of its own.
 """

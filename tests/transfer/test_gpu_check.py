@@ -1,4 +1,6 @@
-"""The check for GPUs, without one: it runs from end to end on the fake driver, and says so where there is none."""
+"""The check for GPUs, without one: it runs from end to end on the fake driver, and says so where there
+is none.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""What only a kernel does: mappings on the device, graphs, offsets beyond 32 bits; and streams that take no batches."""
+"""What only a kernel does: mappings on the device, graphs, offsets beyond 32 bits; and streams that
+take no batches.
+"""
 
 from __future__ import annotations
 
@@ -64,7 +66,9 @@ def device(fake: FakeCuda) -> Iterator[Blocks]:
     blocks.release()
 
 
-def test_a_mapping_on_the_device_skips_and_reports(engine: TransferEngine, device: Blocks, driver: Driver) -> None:
+def test_a_mapping_on_the_device_skips_and_reports(
+    engine: TransferEngine, device: Blocks, driver: Driver
+) -> None:
     """-1 is skipped silently; ids out of range are skipped and reported by the next poll, once."""
     stream = driver.stream()
     mapping = DeviceMapping(driver, [(0, 4), (-1, 5), (1, -1), (2, 6), (-1, -1)])
@@ -83,7 +87,9 @@ def test_a_mapping_on_the_device_skips_and_reports(engine: TransferEngine, devic
         assert engine.poll() == []
 
 
-def test_a_mapping_on_the_device_is_for_kernels(engine: TransferEngine, device: Blocks, driver: Driver) -> None:
+def test_a_mapping_on_the_device_is_for_kernels(
+    engine: TransferEngine, device: Blocks, driver: Driver
+) -> None:
     mapping = DeviceMapping(driver, [(0, 4)])
     pageable = BlockStore.host(8, like=device.store, pinned=False)
     before = device.copy()
@@ -94,12 +100,17 @@ def test_a_mapping_on_the_device_is_for_kernels(engine: TransferEngine, device: 
     with pytest.raises(kvpool.errors.InvalidArgumentError, match="not pinned"):
         engine.copy(device.store, pageable, mapping, stream=None)
     twin = device.copy()
-    with TransferEngine() as cpu, pytest.raises(kvpool.errors.InvalidArgumentError, match="both stores are on the cpu"):
+    with (
+        TransferEngine() as cpu,
+        pytest.raises(kvpool.errors.InvalidArgumentError, match="both stores are on the cpu"),
+    ):
         cpu.copy(twin.store, twin.store, mapping, stream=None)
     assert device.same(before)
 
 
-def test_a_graph_replays_a_mapping_on_the_device(engine: TransferEngine, device: Blocks, driver: Driver) -> None:
+def test_a_graph_replays_a_mapping_on_the_device(
+    engine: TransferEngine, device: Blocks, driver: Driver
+) -> None:
     """A fixed number of rows, padded with -1, whose values are those of each replay."""
     stream = driver.stream()
     mapping = DeviceMapping(driver, [(-1, -1)] * 4)
@@ -122,7 +133,9 @@ def test_a_graph_replays_a_mapping_on_the_device(engine: TransferEngine, device:
 def test_a_graph_replays_pairs_by_value(engine: TransferEngine, device: Blocks, driver: Driver) -> None:
     stream = driver.stream()
     pinned = BlockStore.host(8, like=device.store)
-    engine.copy(device.store, pinned, [(0, 0)], stream=stream, method="kernel")  # brings the pool's table to the device
+    engine.copy(
+        device.store, pinned, [(0, 0)], stream=stream, method="kernel"
+    )  # brings the pool's table to the device
     assert driver.call("cuStreamBeginCapture_v2", stream, RELAXED) == 0
     engine.copy(device.store, pinned, [(1, 3), (2, 4)], stream=stream)
     engine.copy(device.store, device.store, [(5, 6)], stream=stream)
@@ -160,7 +173,9 @@ def test_what_cannot_be_captured_is_refused(engine: TransferEngine, device: Bloc
     assert device.block(1) != device.block(3)
 
 
-def test_engines_work_on_while_somebody_captures(engine: TransferEngine, device: Blocks, driver: Driver) -> None:
+def test_engines_work_on_while_somebody_captures(
+    engine: TransferEngine, device: Blocks, driver: Driver
+) -> None:
     """In torch's default mode a look at any event, from any thread, would end the capture."""
     stream = driver.stream()
     pinned = BlockStore.host(8, like=device.store)
@@ -207,8 +222,12 @@ def huge() -> Iterator[tuple[int, mmap.mmap]]:
 
 @pytest.mark.parametrize("where", ["cpu", "cuda:0"])
 @pytest.mark.parametrize("blocks", [[0, 1], [2047, 2048], [4095, 4097], [9000, 5000]])
-def test_offsets_beyond_32_bits(where: str, blocks: list[int], huge: tuple[int, mmap.mmap], fake: FakeCuda) -> None:
-    """Blocks of 1 MiB apart, pieces of 96 bytes: sentinels on both sides stay (vllm#50427, #52109, lmcache#2762)."""
+def test_offsets_beyond_32_bits(
+    where: str, blocks: list[int], huge: tuple[int, mmap.mmap], fake: FakeCuda
+) -> None:
+    """Blocks of 1 MiB apart, pieces of 96 bytes: sentinels on both sides stay (vllm#50427, #52109,
+    lmcache#2762).
+    """
     address, memory = huge
     piece, stride = 96, 1 << 20
     store = BlockStore.from_regions([(address + 64, stride, piece)], 10_000, device=where, keep_alive=memory)

@@ -1,8 +1,8 @@
 """Every way that bytes take does the same: kernel, copy engine, staging and the CPU twin, on random layouts.
 
-The fake driver runs the kernels of cuda/block_copy.cu, checks every access against the memory that it was told of,
-and reports copies that race. The oracle is torch's indexing; whole storages are compared, so bytes between and around
-blocks count, too.
+The fake driver runs the kernels of cuda/block_copy.cu, checks every access against the memory that it
+was told of, and reports copies that race. The oracle is torch's indexing; whole storages are compared,
+so bytes between and around blocks count, too.
 """
 
 from __future__ import annotations
@@ -99,7 +99,8 @@ def test_to_the_device(part: int, fake: FakeCuda, engine: TransferEngine, twin: 
         engine.submit(pinned, case.device.store, pairs, after=None, method=case.method).wait()
         twin.submit(plain, case.plain.store, pairs).wait()
         content = case.content(plain)
-        # What arrived is what was sent, and nothing else moved: checked against the pool, then against the twin.
+        # What arrived is what was sent, and nothing else moved: checked against the pool, then against
+        # the twin.
         for src, dst in pairs:
             assert case.device.block(dst) == content[src], case.hint
         assert case.device.same(case.plain), case.hint
@@ -125,7 +126,9 @@ def test_within_the_device(part: int, fake: FakeCuda, engine: TransferEngine, tw
         # Within one store, to blocks that nobody reads.
         half = case.device.store.num_blocks // 2
         pairs = [(src, dst + half) for src, dst in random_pairs(case.rng, half, half)] if half else []
-        engine.copy(case.device.store, case.device.store, pairs, stream=None, method="kernel" if seed % 2 else "auto")
+        engine.copy(
+            case.device.store, case.device.store, pairs, stream=None, method="kernel" if seed % 2 else "auto"
+        )
         fake.run_all()
         twin.copy(case.plain.store, case.plain.store, pairs)
         case.oracle.assign(case.oracle, pairs)

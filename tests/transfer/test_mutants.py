@@ -1,4 +1,6 @@
-"""What a change of one line could break unseen: each test here fails if one wait, bound or condition is taken out."""
+"""What a change of one line could break unseen: each test here fails if one wait, bound or condition is
+taken out.
+"""
 
 from __future__ import annotations
 
@@ -45,7 +47,9 @@ class Busy:
 
     def __init__(self) -> None:
         self.engine = TransferEngine(threads=1)
-        source, target = (BlockStore.from_tensors([torch.ones(64, 1 << 20, dtype=torch.uint8)]) for _ in range(2))
+        source, target = (
+            BlockStore.from_tensors([torch.ones(64, 1 << 20, dtype=torch.uint8)]) for _ in range(2)
+        )
         for _ in range(20):
             self.last = self.engine.submit(source, target, [(i, i) for i in range(64)])
 
@@ -122,7 +126,9 @@ def test_holes_within_blocks_of_others_stay(lazy: FakeCuda, driver: Driver) -> N
 # --- order
 
 
-def test_a_copy_after_one_that_another_engine_has_queued(lazy: FakeCuda, device: Blocks, pool: BlockStore) -> None:
+def test_a_copy_after_one_that_another_engine_has_queued(
+    lazy: FakeCuda, device: Blocks, pool: BlockStore
+) -> None:
     """The device cannot wait for it: the copy is not enqueued before it has ended."""
 
     def under_way() -> bool:
@@ -188,7 +194,9 @@ def test_a_pool_that_a_graph_writes_is_read_in_order(
 ) -> None:
     stream = driver.stream()
     with TransferEngine("cuda:0") as engine:
-        engine.submit(device.store, pool, [(0, 0)], after=None, method="kernel").wait()  # the tables are there
+        engine.submit(
+            device.store, pool, [(0, 0)], after=None, method="kernel"
+        ).wait()  # the tables are there
         assert driver.call("cuStreamBeginCapture_v2", stream, RELAXED) == 0
         engine.copy(device.store, pool, [(1, 3)], stream=stream, method="kernel")
         result, graph = driver.end_capture(stream)
@@ -207,11 +215,15 @@ def plan_stream(driver: Driver, device: Blocks) -> tuple[int, int]:
     return driver.stream(), device.store.regions[0][0]
 
 
-def test_a_swap_waits_for_the_stream(lazy: FakeCuda, driver: Driver, device: Blocks, pool: BlockStore) -> None:
+def test_a_swap_waits_for_the_stream(
+    lazy: FakeCuda, driver: Driver, device: Blocks, pool: BlockStore
+) -> None:
     stream, base = plan_stream(driver, device)
     assert driver.call("cuMemsetD8Async", base + 512, 7, 512, stream) == 0
     with TransferEngine("cuda:0") as engine:
-        (transfer,) = engine.execute(kvpool.TransferPlan([((0, 1), (1, 4))]), [device.store, pool], stream=stream)
+        (transfer,) = engine.execute(
+            kvpool.TransferPlan([((0, 1), (1, 4))]), [device.store, pool], stream=stream
+        )
         transfer.wait()
     assert pool.read_block(4) == b"\7" * 512
 
@@ -247,7 +259,9 @@ def test_a_swap_does_not_wait_for_copies_of_its_round(
         assert device.block(2) == device.block(1)
 
 
-def test_rounds_follow_each_other_on_a_device(lazy: FakeCuda, driver: Driver, device: Blocks, pool: BlockStore) -> None:
+def test_rounds_follow_each_other_on_a_device(
+    lazy: FakeCuda, driver: Driver, device: Blocks, pool: BlockStore
+) -> None:
     stream, _ = plan_stream(driver, device)
     before, there = [device.block(i) for i in range(8)], [pool.read_block(i) for i in range(8)]
     plan = kvpool.TransferPlan([((0, 1), (1, 4)), ((1, 4), (0, 5)), ((0, 5), (0, 6)), ((0, 6), (1, 7))])
@@ -276,12 +290,18 @@ def test_a_plan_that_fails_halfway_leaves_nothing_under_way(
 # --- bounds of copies
 
 
-@pytest.mark.parametrize(("offsets", "nbytes"), [((0, 0), 20), ((0, 4), 64), ((4, 0), 64), ((0, 1), 64), ((0, 8), 24)])
-def test_accesses_are_as_wide_as_both_ends_allow(offsets: tuple[int, int], nbytes: int, lazy: FakeCuda) -> None:
+@pytest.mark.parametrize(
+    ("offsets", "nbytes"), [((0, 0), 20), ((0, 4), 64), ((4, 0), 64), ((0, 1), 64), ((0, 8), 24)]
+)
+def test_accesses_are_as_wide_as_both_ends_allow(
+    offsets: tuple[int, int], nbytes: int, lazy: FakeCuda
+) -> None:
     """Pages of 128 bytes, of which a piece may be less, at any address."""
     source, target = on_device(lazy, nbytes=128), on_device(lazy, nbytes=128)
     stores = [
-        BlockStore.from_regions([(one.store.regions[0][0] + offset, 128, nbytes)], 7, device="cuda:0", keep_alive=one)
+        BlockStore.from_regions(
+            [(one.store.regions[0][0] + offset, 128, nbytes)], 7, device="cuda:0", keep_alive=one
+        )
         for one, offset in zip((source, target), offsets, strict=True)
     ]
     with TransferEngine("cuda:0") as engine:
@@ -437,9 +457,13 @@ def test_the_threads_context_and_capture_mode_stay(
 
 
 @pytest.mark.parametrize("count", [3, 200])
-def test_ends_that_nobody_holds_are_told(count: int, lazy: FakeCuda, device: Blocks, pool: BlockStore) -> None:
+def test_ends_that_nobody_holds_are_told(
+    count: int, lazy: FakeCuda, device: Blocks, pool: BlockStore
+) -> None:
     with TransferEngine("cuda:0") as engine:
-        ids = [engine.submit(device.store, pool, [(1, 2)], after=None, method="memcpy").id for _ in range(count)]
+        ids = [
+            engine.submit(device.store, pool, [(1, 2)], after=None, method="memcpy").id for _ in range(count)
+        ]
         lazy.run_all()
         lazy.set(event_queries=0)
         assert [one.id for one in engine.poll()] == ids

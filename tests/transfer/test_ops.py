@@ -1,4 +1,6 @@
-"""The torch ops: schemas, results, compiled code, what is refused, and the stores that they remember by geometry."""
+"""The torch ops: schemas, results, compiled code, what is refused, and the stores that they remember by
+geometry.
+"""
 
 from __future__ import annotations
 
@@ -45,7 +47,11 @@ def rows(seed: int) -> torch.Tensor:
 
 
 def copied(
-    src: list[torch.Tensor], dst: list[torch.Tensor], mapping: torch.Tensor, src_dim: int = 0, dst_dim: int = 0
+    src: list[torch.Tensor],
+    dst: list[torch.Tensor],
+    mapping: torch.Tensor,
+    src_dim: int = 0,
+    dst_dim: int = 0,
 ) -> list[torch.Tensor]:
     """The oracle: what ``dst`` should be, by indexing."""
     wanted = [tensor.detach().clone() for tensor in dst]
@@ -86,7 +92,9 @@ def calls(name: str, handles: Handles) -> tuple[Any, tuple[Any, ...], dict[str, 
     return OPS.copy_blocks_by_handle.default, (*handles.pair, MAPPING), {}
 
 
-@pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf")  # opcheck looks at it
+@pytest.mark.filterwarnings(
+    "ignore:The .grad attribute of a Tensor that is not a leaf"
+)  # opcheck looks at it
 @pytest.mark.parametrize("requires_grad", [False, True], ids=["", "requires grad"])
 @pytest.mark.parametrize("name", NAMES)
 def test_opcheck(name: str, requires_grad: bool) -> None:
@@ -104,7 +112,13 @@ def test_every_device_has_its_kernel(name: str) -> None:
     for key in ("CPU", "CUDA", "Meta"):
         assert has_kernel(f"kvpool::{name}", key)
     # Nothing can be differentiated, so nothing stands between a call and these.
-    for key in ("Autograd", "AutogradCPU", "AutogradCUDA", "CompositeImplicitAutograd", "CompositeExplicitAutograd"):
+    for key in (
+        "Autograd",
+        "AutogradCPU",
+        "AutogradCUDA",
+        "CompositeImplicitAutograd",
+        "CompositeExplicitAutograd",
+    ):
         assert not has_kernel(f"kvpool::{name}", key)
 
 
@@ -116,9 +130,15 @@ def test_schemas() -> None:
         "swap_blocks.vllm": "(Tensor src, Tensor(a!) dst, int block_size_in_bytes, Tensor block_mapping) -> ()",
         "copy_blocks_by_handle": "(int src, int dst, Tensor block_mapping) -> ()",
     }
-    found = [op._schema for op in (ops.copy_blocks, ops.swap_blocks, ops.swap_blocks_vllm, ops.copy_blocks_by_handle)]
+    found = [
+        op._schema
+        for op in (ops.copy_blocks, ops.swap_blocks, ops.swap_blocks_vllm, ops.copy_blocks_by_handle)
+    ]
     assert [str(schema) for schema in found] == [f"kvpool::{name}{rest}" for name, rest in schemas.items()]
-    written = [[one.name for one in schema.arguments if one.alias_info and one.alias_info.is_write] for schema in found]
+    written = [
+        [one.name for one in schema.arguments if one.alias_info and one.alias_info.is_write]
+        for schema in found
+    ]
     assert written == [["dst"], ["dst"], ["dst"], []]
 
 
@@ -147,7 +167,9 @@ def test_swap_blocks_between_layouts() -> None:
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.uint8, torch.float8_e4m3fn])
 def test_the_call_of_vllm(dtype: torch.dtype) -> None:
-    """Positional, as ``vllm._custom_ops.swap_blocks`` makes it; blocks are so many bytes, whatever the shape."""
+    """Positional, as ``vllm._custom_ops.swap_blocks`` makes it; blocks are so many bytes, whatever the
+    shape.
+    """
     src = torch.arange(96, dtype=torch.uint8).view(dtype).reshape(2, -1)
     dst = torch.zeros_like(src)
     wanted = copied([src.view(torch.uint8).view(6, 16)], [dst.view(torch.uint8).view(6, 16)], MAPPING)
@@ -221,7 +243,9 @@ def test_tensors_without_memory() -> None:
         meta = [one.to("meta") if isinstance(one, torch.Tensor) else one for one in meta]
         assert op(*meta, **kwargs) is None
         with FakeTensorMode() as mode:
-            fake: list[Any] = [[mode.from_tensor(t) for t in one] if isinstance(one, list) else one for one in args]
+            fake: list[Any] = [
+                [mode.from_tensor(t) for t in one] if isinstance(one, list) else one for one in args
+            ]
             fake = [mode.from_tensor(one) if isinstance(one, torch.Tensor) else one for one in fake]
             assert op(*fake, **kwargs) is None
         assert torch.equal(handles.dst, rows(2))
@@ -319,7 +343,9 @@ def test_compiled_swap_blocks() -> None:
 
 @pytest.mark.usefixtures("_fresh_compiler")
 def test_compiled_call_of_vllm() -> None:
-    def step(src: torch.Tensor, dst: torch.Tensor, mapping: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    def step(
+        src: torch.Tensor, dst: torch.Tensor, mapping: torch.Tensor
+    ) -> tuple[torch.Tensor, torch.Tensor]:
         fresh = torch.zeros_like(src)
         OPS.swap_blocks(src, fresh, 16, mapping)
         OPS.swap_blocks(fresh, dst, 16, mapping)
@@ -393,7 +419,11 @@ def test_compiled_copies_by_handle_see_memory_as_it_was_before_the_graph() -> No
 # --- What is refused ----------------------------------------------------------------------------------
 
 Wrong = tuple[
-    str, "Callable[[torch.Tensor, torch.Tensor], object]", type[kvpool.KvpoolError], type[Exception], list[str]
+    str,
+    "Callable[[torch.Tensor, torch.Tensor], object]",
+    type[kvpool.KvpoolError],
+    type[Exception],
+    list[str],
 ]
 
 
@@ -403,8 +433,20 @@ def ids(*pairs: tuple[int, int]) -> torch.Tensor:
 
 #: What mappings and layouts are refused for is in test_bad_input: here, an error of each kind from each op.
 WRONG: list[Wrong] = [
-    ("int32", lambda a, b: OPS.copy_blocks([a], [b], MAPPING.int()), errors.MappingTypeError, TypeError, ["int32"]),
-    ("flat", lambda a, b: OPS.copy_blocks([a], [b], MAPPING.flatten()), errors.MappingError, ValueError, ["[6]"]),
+    (
+        "int32",
+        lambda a, b: OPS.copy_blocks([a], [b], MAPPING.int()),
+        errors.MappingTypeError,
+        TypeError,
+        ["int32"],
+    ),
+    (
+        "flat",
+        lambda a, b: OPS.copy_blocks([a], [b], MAPPING.flatten()),
+        errors.MappingError,
+        ValueError,
+        ["[6]"],
+    ),
     (
         "source block",
         lambda a, b: OPS.copy_blocks([a], [b], ids((0, 1), (6, 0))),
@@ -433,7 +475,13 @@ WRONG: list[Wrong] = [
         ValueError,
         ["pair 0", "block 2"],
     ),
-    ("no tensors", lambda a, b: OPS.copy_blocks([], [], MAPPING), errors.LayoutError, ValueError, ["at least one"]),
+    (
+        "no tensors",
+        lambda a, b: OPS.copy_blocks([], [], MAPPING),
+        errors.LayoutError,
+        ValueError,
+        ["at least one"],
+    ),
     (
         "sizes",
         lambda a, b: OPS.copy_blocks([a[:, :3]], [b], MAPPING),
@@ -583,7 +631,9 @@ def test_the_same_memory_in_another_shape() -> None:
         here[:], there[:] = generator.integers(0, 256, (2, 96), dtype=np.uint8)
         expected = there.copy()
         expected[-size:] = here[:size]
-        OPS.swap_blocks(torch.from_numpy(here), torch.from_numpy(there), size, torch.tensor([[0, 96 // size - 1]]))
+        OPS.swap_blocks(
+            torch.from_numpy(here), torch.from_numpy(there), size, torch.tensor([[0, 96 // size - 1]])
+        )
         assert np.array_equal(there, expected)
 
 

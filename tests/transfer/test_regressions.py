@@ -70,7 +70,9 @@ def test_an_owner_whose_end_asks_the_transfer(look: str, fake_library: FakeCuda)
 
 
 def test_an_owner_whose_end_lets_other_threads_run(fake_library: FakeCuda) -> None:
-    """One thread would hold the transfer's lock and wait for the interpreter, the other one the other way round."""
+    """One thread would hold the transfer's lock and wait for the interpreter, the other one the other
+    way round.
+    """
     script = """
 began, looked = threading.Event(), threading.Event()
 def look():
@@ -403,7 +405,9 @@ def test_unordered_copies_and_another_store_over_a_pool(fake: FakeCuda) -> None:
 
 
 def test_an_event_that_was_never_recorded(fake: FakeCuda) -> None:
-    """torch makes an event's handle when it is first recorded; torch's own waits for such an event are no-ops."""
+    """torch makes an event's handle when it is first recorded; torch's own waits for such an event are
+    no-ops.
+    """
     script = """
     cpu, device, host = stores()
     engine = TransferEngine("cuda:0")

@@ -1,7 +1,8 @@
-"""Copies in any order that the driver's rules allow: a program that waits where it has to ends as if run step by step.
+"""Copies in any order that the driver's rules allow: a program that waits where it has to ends as if
+run step by step.
 
-The fake driver holds work back and executes it in random legal orders, sources of unordered copies at the earliest
-moment.
+The fake driver holds work back and executes it in random legal orders, sources of unordered copies at
+the earliest moment.
 """
 
 from __future__ import annotations
@@ -52,7 +53,9 @@ class Program:
         self.stream = driver.stream()
         self.tiers: list[Tier] = []
         for _ in range(2):
-            blocks = Blocks([torch.randint(0, 256, (12, 96), dtype=torch.uint8) for _ in range(3)], 0, fake=fake)
+            blocks = Blocks(
+                [torch.randint(0, 256, (12, 96), dtype=torch.uint8) for _ in range(3)], 0, fake=fake
+            )
             self.tiers.append(Tier(blocks.store, [blocks.block(i) for i in range(12)], blocks))
         for pinned in (True, True, False):
             store = BlockStore.host(12, like=self.tiers[0].store, pinned=pinned)
@@ -123,7 +126,9 @@ class Program:
 
 @pytest.fixture(scope="module", autouse=True)
 def collected() -> Iterator[None]:
-    """Collects what earlier tests left behind, and keeps it out of later collections, which take milliseconds then."""
+    """Collects what earlier tests left behind, and keeps it out of later collections, which take
+    milliseconds then.
+    """
     gc.collect()
     gc.freeze()
     yield
@@ -302,7 +307,14 @@ def test_the_end_of_an_engine_waits(dropped: bool, lazy: FakeCuda) -> None:
 
 def test_memory_of_the_driver_is_given_back(lazy: FakeCuda) -> None:
     """Streams, events, buffers, tables and registrations: as many after a hundred engines as before."""
-    counters = ("live_allocs", "live_host_allocs", "live_registrations", "live_streams", "live_events", "queued")
+    counters = (
+        "live_allocs",
+        "live_host_allocs",
+        "live_registrations",
+        "live_streams",
+        "live_events",
+        "queued",
+    )
     gc.collect()
     device = on_device(lazy)
     before = [lazy.count(counter) for counter in counters]

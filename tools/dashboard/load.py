@@ -1,8 +1,10 @@
-"""The load of ``dashboard_check.py``: sessions of four tenants on a manager with all that it counts, over a store.
+"""The load of ``dashboard_check.py``: sessions of four tenants on a manager with all that it counts,
+over a store.
 
-Every prompt has its tenant's system prompt in front, then the session so far. There are too many sessions for the
-device, so blocks are evicted and come back from the store, which is slow, full, damaged and out of order at times.
-Halfway a burst of requests comes. The draws are always the same; when they come depends on the machine.
+Every prompt has its tenant's system prompt in front, then the session so far. There are too many
+sessions for the device, so blocks are evicted and come back from the store, which is slow, full,
+damaged and out of order at times. Halfway a burst of requests comes. The draws are always the same;
+when they come depends on the machine.
 """
 
 from __future__ import annotations
@@ -42,7 +44,9 @@ NAMESPACE: Final = Namespace(
 
 
 class Trouble:
-    """A back end in memory that at times fails, loses, damages or dawdles; see ``kvpool.store.CustomBackend``."""
+    """A back end in memory that at times fails, loses, damages or dawdles; see
+    ``kvpool.store.CustomBackend``.
+    """
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -105,7 +109,14 @@ class Load:
     def __init__(self, metrics: Metrics) -> None:
         self._draw = random.Random(7)
         self._manager = kvpool.CacheManager(
-            1401, BLOCK, host_blocks=400, retention=True, advisor=True, explain=True, metrics=True, watermark=0.02
+            1401,
+            BLOCK,
+            host_blocks=400,
+            retention=True,
+            advisor=True,
+            explain=True,
+            metrics=True,
+            watermark=0.02,
         )
         arena = Arena(slots=256, slot_bytes=BLOCK_BYTES)
         self.backend = Trouble()
@@ -120,7 +131,9 @@ class Load:
             breaker_pause=3.0,
             believed_for=60.0,
         )
-        self._prefixes = PrefixStore(self._manager, self._store, arena, copy_in=self._copy, copy_out=self._copy)
+        self._prefixes = PrefixStore(
+            self._manager, self._store, arena, copy_in=self._copy, copy_out=self._copy
+        )
         metrics.add("main", self._manager)
         metrics.add("disk", self._store)
         self._sessions = [Session(self._draw, number) for number in range(120)]

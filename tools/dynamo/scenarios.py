@@ -1,8 +1,8 @@
 """What can happen between a worker and the indexer, and a comparison behind each.
 
-What is so is counted apart from the publisher: by the manager's own events, closed under parents. Where there are tiers
-beneath the device, whose changes a manager does not tell in Python, it is the publisher's snapshot, which the tests of
-kvpool-observe compare with the pools block by block.
+What is so is counted apart from the publisher: by the manager's own events, closed under parents. Where
+there are tiers beneath the device, whose changes a manager does not tell in Python, it is the
+publisher's snapshot, which the tests of kvpool-observe compare with the pools block by block.
 """
 
 from __future__ import annotations
@@ -82,8 +82,8 @@ class Worker:
         self._requests = 0
 
     def close(self) -> None:
-        """Ends, once all that was asked for is answered: the indexer would wait for ever for what a worker that is gone
-        does not send again."""
+        """Ends, once all that was asked for is answered: the indexer would wait for ever for what a
+        worker that is gone does not send again."""
         quiet = 0
         while quiet < 40:  # turns, not seconds: a machine that stands still shortens nothing
             quiet = 0 if self.publisher.flush() else quiet + 1
@@ -355,7 +355,9 @@ def swap_one(worker: Worker, numbers: random.Random, running: list[int], swapped
 
 
 def histories(indexer: Indexer, count: int, seed: int) -> None:
-    """Random histories: of one worker some, then it restarts where it was. Every other worker has a host tier."""
+    """Random histories: of one worker some, then it restarts where it was. Every other worker has a
+    host tier.
+    """
     numbers = random.Random(seed)
     first = Worker(1, blocks=40)
     with followed(indexer, first):

@@ -1,10 +1,12 @@
 #!/usr/bin/env python3
-"""Writes the notices of everything that is linked into a wheel: crates, Rust's standard library, and code of zig.
+"""Writes the notices of everything that is linked into a wheel: crates, Rust's standard library, and
+code of zig.
 
     python tools/release/notices.py target/release-build/sources
 
-A crate is linked if the extension needs it at run time on any platform of a release. Crates that only build, such as
-macros and build scripts, are not in a wheel. A crate without the text of a licence is an error.
+A crate is linked if the extension needs it at run time on any platform of a release. Crates that only
+build, such as macros and build scripts, are not in a wheel. A crate without the text of a licence is an
+error.
 """
 
 from __future__ import annotations
@@ -21,7 +23,9 @@ from typing import Any, Final
 NOTICES: Final = "THIRD-PARTY-NOTICES.md"
 #: Rust ships this page beside its compiler.
 STD_NOTICES: Final = "RUST-STANDARD-LIBRARY.html"
-TRIPLES: Final = tuple(f"{one}-unknown-linux-{libc}" for one in ("x86_64", "aarch64") for libc in ("gnu", "musl"))
+TRIPLES: Final = tuple(
+    f"{one}-unknown-linux-{libc}" for one in ("x86_64", "aarch64") for libc in ("gnu", "musl")
+)
 _LICENCE: Final = re.compile(r"(licen[cs]e|copying|copyright|notice|unlicense)([-_.].*)?", re.IGNORECASE)
 _CODE: Final = frozenset({".rs", ".py", ".toml"})
 
@@ -35,12 +39,24 @@ def linked(sources: Path) -> list[dict[str, Any]]:
     """The crates of others in the extension, as ``cargo metadata`` describes them."""
     cargo = os.environ.get("CARGO", "cargo")
     names: set[tuple[str, str]] = set()
-    tree = (cargo, "tree", "--locked", "--package", "kvpool-py", "--edges", "normal,no-proc-macro", "--prefix", "none")
+    tree = (
+        cargo,
+        "tree",
+        "--locked",
+        "--package",
+        "kvpool-py",
+        "--edges",
+        "normal,no-proc-macro",
+        "--prefix",
+        "none",
+    )
     for triple in TRIPLES:
         for line in output(*tree, "--format", "{p}", "--target", triple, cwd=sources).splitlines():
             name, version = line.split()[:2]
             names.add((name, version.removeprefix("v")))
-    packages = json.loads(output(cargo, "metadata", "--locked", "--format-version", "1", cwd=sources))["packages"]
+    packages = json.loads(output(cargo, "metadata", "--locked", "--format-version", "1", cwd=sources))[
+        "packages"
+    ]
     found = [one for one in packages if one["source"] and (one["name"], one["version"]) in names]
     return sorted(found, key=lambda one: (one["name"], one["version"]))
 
@@ -62,7 +78,10 @@ def of_the_linker() -> dict[str, str]:
     if found is None or not found.submodule_search_locations:
         raise SystemExit("notices: the package ziglang is missing, which links the wheels")
     folder = Path(found.submodule_search_locations[0])
-    files = {"LLVM's libunwind": folder / "lib/libunwind/LICENSE.TXT", "zig's compiler_rt": folder / "LICENSE"}
+    files = {
+        "LLVM's libunwind": folder / "lib/libunwind/LICENSE.TXT",
+        "zig's compiler_rt": folder / "LICENSE",
+    }
     return {name: path.read_text(encoding="utf-8") for name, path in files.items()}
 
 

@@ -1,11 +1,12 @@
-"""Runs kvpool as it was installed: a program of its own, for any Python on any machine, by the standard library.
+"""Runs kvpool as it was installed: a program of its own, for any Python on any machine, by the standard
+library.
 
     python smoke.py README.md            # the library alone
     python smoke.py README.md --cli      # with what kvpool[cli] installs
 
-README's first snippet, the plug-in's entry point, a pool under load with its sums checked, and the command line: on the
-shipped trace where what it needs is installed, else its one line that says how. A free-threaded Python has to be
-without the GIL afterwards. Prints one JSON object.
+README's first snippet, the plug-in's entry point, a pool under load with its sums checked, and the
+command line: on the shipped trace where what it needs is installed, else its one line that says how. A
+free-threaded Python has to be without the GIL afterwards. Prints one JSON object.
 """
 
 from __future__ import annotations
@@ -60,7 +61,9 @@ def under_load() -> int:
 
 
 def command(*arguments: str) -> tuple[int, str, str]:
-    """``kvpool`` with these arguments, in this process: what runs under an emulator can start no other one."""
+    """``kvpool`` with these arguments, in this process: what runs under an emulator can start no other
+    one.
+    """
     from kvpool.__main__ import main
 
     out, err = io.StringIO(), io.StringIO()

@@ -50,7 +50,9 @@ class Place:
             (folder / "config.json").write_text(json.dumps(LLAMA))
             (folder / "model.safetensors").write_bytes(b"one" * 1000)
         self.adapter.mkdir()
-        (self.adapter / "adapter_config.json").write_text('{"target_modules": ["q_proj"], "r": 8, "lora_alpha": 8}')
+        (self.adapter / "adapter_config.json").write_text(
+            '{"target_modules": ["q_proj"], "r": 8, "lora_alpha": 8}'
+        )
         (self.adapter / "adapter_model.safetensors").write_bytes(b"one" * 1000)
         self.store.mkdir()
         self.scales = root / "scales.json"
@@ -166,15 +168,21 @@ CHANGES: Final = (
     variable(True, "SGLANG_LOG_MS", "1"),
     variable(False, "SGLANG_ROPE_CACHE_FP32", "1"),
     variable(False, "SGLANG_OF_A_LATER_VERSION", "1"),
-    Change("times of the weights", True, alter=lambda place: os.utime(place.model / "model.safetensors", (1, 1))),
+    Change(
+        "times of the weights", True, alter=lambda place: os.utime(place.model / "model.safetensors", (1, 1))
+    ),
     Change("weights of the same size and time", False, alter=lambda place: rewrite(place.model)),
     Change(
         "model configuration",
         False,
-        alter=lambda place: (place.model / "config.json").write_text(json.dumps({**LLAMA, "rope_theta": 5e5})),
+        alter=lambda place: (place.model / "config.json").write_text(
+            json.dumps({**LLAMA, "rope_theta": 5e5})
+        ),
     ),
     Change("hub, nothing", True, first=hub, second=hub),
-    Change("hub, the served branch moves", False, first=hub, second=hub, alter=lambda place: place.move("main")),
+    Change(
+        "hub, the served branch moves", False, first=hub, second=hub, alter=lambda place: place.move("main")
+    ),
     Change(
         "hub, another branch moves",
         True,
@@ -202,8 +210,12 @@ CHANGES: Final = (
     Change(
         "--speculative-draft-model-revision",
         False,
-        first=lambda place: draft_of(place, speculative_draft_model_path="org/tiny", download_dir=str(place.hub)),
-        second=lambda place: draft_of(place, speculative_draft_model_path="org/tiny", download_dir=str(place.hub)),
+        first=lambda place: draft_of(
+            place, speculative_draft_model_path="org/tiny", download_dir=str(place.hub)
+        ),
+        second=lambda place: draft_of(
+            place, speculative_draft_model_path="org/tiny", download_dir=str(place.hub)
+        ),
         alter=lambda place: place.move("main"),
     ),
     *(

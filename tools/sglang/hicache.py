@@ -1,6 +1,8 @@
-"""What ``make sglang-hicache-check`` runs where SGLang is: kvpool's storage back end, driven by SGLang's classes.
+"""What ``make sglang-hicache-check`` runs where SGLang is: kvpool's storage back end, driven by
+SGLang's classes.
 
-- Pages of SGLang's own host pools, of every kind and layout, through the loops of its controller, and after a restart.
+- Pages of SGLang's own host pools, of every kind and layout, through the loops of its controller, and
+  after a restart.
 - Queries beside SGLang's file back end, on random histories: the same prefixes can be restored.
 - SGLang's injector of failures: what is found has the right bytes.
 
@@ -56,13 +58,25 @@ def pointers(tensors: tuple[torch.Tensor, ...]) -> torch.Tensor:
 def mha(layout: str) -> Any:
     keys, values = (tuple(torch.zeros(TOKENS, 2, 32, dtype=DTYPE) for _ in range(LAYERS)) for _ in range(2))
     buffers = info.KVBuffers(
-        k=keys, v=values, k_data_ptrs=pointers(keys), v_data_ptrs=pointers(values), layout=info.KVBufferLayout.NHD
+        k=keys,
+        v=values,
+        k_data_ptrs=pointers(keys),
+        v_data_ptrs=pointers(values),
+        layout=info.KVBufferLayout.NHD,
     )
     device = info.MHABufferInfo(
         buffers=buffers, page_size=PAGE, head_num=2, head_dim=32, v_head_dim=32, dtype=DTYPE, device=CPU
     )
     return MHATokenToKVPoolHost(
-        device, 2.0, 0, PAGE, layout, pin_memory=False, device_capacity_tokens=TOKENS, start_layer=0, end_layer=LAYERS
+        device,
+        2.0,
+        0,
+        PAGE,
+        layout,
+        pin_memory=False,
+        device_capacity_tokens=TOKENS,
+        start_layer=0,
+        end_layer=LAYERS,
     )
 
 
@@ -102,7 +116,10 @@ def states() -> Any:
 
 
 KINDS: Final[tuple[tuple[str, Callable[[str], Any], str, bool], ...]] = (
-    *(("MHA", mha, layout, layout != "layer_first") for layout in ("page_first", "page_first_direct", "page_head")),
+    *(
+        ("MHA", mha, layout, layout != "layer_first")
+        for layout in ("page_first", "page_first_direct", "page_head")
+    ),
     ("MHA", mha, "layer_first", False),
     ("MLA", mla, "page_first", True),
     ("MLA", mla, "page_first_direct", True),
@@ -250,7 +267,9 @@ def queries_beside_the_file_back_end(root: Path, turns: int) -> None:
             for page in range(len(keys)):
                 fill(one, page * size, draw.getrandbits(64))
             transfer = PoolTransfer(name=name, host_indices=torch.arange(len(chosen) * size), keys=chosen)
-            expect(mine.batch_set_v2([transfer]), theirs.batch_set_v2([transfer]), f"turn {turn}: stored {name}")
+            expect(
+                mine.batch_set_v2([transfer]), theirs.batch_set_v2([transfer]), f"turn {turn}: stored {name}"
+            )
             wanted = PoolTransfer(name=name, host_indices=torch.arange(len(keys) * size), keys=keys)
             loaded = []
             for backend in (mine, theirs):
@@ -269,12 +288,16 @@ def queries_beside_the_file_back_end(root: Path, turns: int) -> None:
                 f"turn {turn}: prefixes",
             )
             if asked is None or len(asked) == 1:
-                expect(one.extra_pool_hit_pages, other.extra_pool_hit_pages, f"turn {turn}: pages of each pool")
+                expect(
+                    one.extra_pool_hit_pages, other.extra_pool_hit_pages, f"turn {turn}: pages of each pool"
+                )
             lengths[one.kv_hit_pages] = lengths.get(one.kv_hit_pages, 0) + 1
         expect(mine.batch_exists(keys), theirs.batch_exists(keys), f"turn {turn}: hits")
         mine.close()
     expect(len(lengths) > 4, True, "the histories differ")
-    print(f"queries beside SGLang's file back end: {4 * turns}, no difference; lengths {dict(sorted(lengths.items()))}")
+    print(
+        f"queries beside SGLang's file back end: {4 * turns}, no difference; lengths {dict(sorted(lengths.items()))}"
+    )
 
 
 def failures_of_sglang(root: Path) -> None:

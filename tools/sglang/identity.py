@@ -1,6 +1,7 @@
 """Checks which starts of SGLang find which pages; ``make sglang-hicache-check`` runs it where SGLang is.
 
-- Two starts over one store, with a change between them: a miss where KV changes, the same pages where it does not.
+- Two starts over one store, with a change between them: a miss where KV changes, the same pages where
+  it does not.
 - Every setting of SGLang's server changes the name of stored pages, or is listed with a reason.
 - Configurations of common models have the same name at each start.
 - Resets of the prefix cache and updates of weights, by SGLang's own classes.
@@ -107,7 +108,9 @@ def two_starts(root: Path) -> None:
             fill(pool, (one + PAGES) * PAGE, -one - 1)
         with environment(first.pop("env", {})):
             backend = start(place, pool, **first)
-            expect(backend.batch_set_v1(KEYS, indices(range(PAGES))), [True] * PAGES, f"{change.what}: stored")
+            expect(
+                backend.batch_set_v1(KEYS, indices(range(PAGES))), [True] * PAGES, f"{change.what}: stored"
+            )
             expect(backend.batch_exists(KEYS), PAGES, f"{change.what}: found by the process that stored them")
             backend.close()
         change.alter(place)
@@ -154,7 +157,9 @@ def every_setting(root: Path) -> None:
     expect(facts() == plain, True, "two starts with the same settings")
     for name in [*names, "of_a_later_version"]:
         if name != "lora_paths":  # named by content instead
-            expect(facts(**{name: "other"}) != plain, name not in unrelated.SETTINGS, f"{name} is in the name")
+            expect(
+                facts(**{name: "other"}) != plain, name not in unrelated.SETTINGS, f"{name} is in the name"
+            )
     for value in (object(), lambda: None):
         expect(
             facts(of_a_later_version=value) != facts(of_a_later_version=value),
@@ -192,7 +197,9 @@ def update_weights() -> None:
 def resets(root: Path) -> None:
     """SGLang's resets and updates of weights renew what is stored; ``on_reset`` keep keeps it."""
     place, pool = Place(root), mha("page_first")
-    group = HostPoolGroup([PoolEntry(PoolName.KV, pool, None, lambda layer: layer, is_primary_index_anchor=True)])
+    group = HostPoolGroup(
+        [PoolEntry(PoolName.KV, pool, None, lambda layer: layer, is_primary_index_anchor=True)]
+    )
     for on_reset, left in (("renew", 0), ("keep", PAGES)):
         publish(place)
         for what, reset in (
@@ -200,7 +207,9 @@ def resets(root: Path) -> None:
             ("update of the weights without a flush", update_weights),
             (
                 "another weight version",
-                lambda: runtime_context.get_context().override("scheduler.weight_version", weight_version="2"),
+                lambda: runtime_context.get_context().override(
+                    "scheduler.weight_version", weight_version="2"
+                ),
             ),
         ):
             publish(place)
@@ -212,10 +221,14 @@ def resets(root: Path) -> None:
             backend.close()
             publish(place)
             backend = attach(place.store, pool, interface_v1=1, weights=None, on_reset=on_reset)
-            expect(backend.batch_exists(KEYS), left, f"{what}, on_reset {on_reset}: pages found after a restart")
+            expect(
+                backend.batch_exists(KEYS), left, f"{what}, on_reset {on_reset}: pages found after a restart"
+            )
             backend.clear()
             backend.close()
-    print("resets of the prefix cache and updates of the weights renew what is stored, unless on_reset is keep")
+    print(
+        "resets of the prefix cache and updates of the weights renew what is stored, unless on_reset is keep"
+    )
 
 
 def drafts(root: Path) -> None:
@@ -230,7 +243,9 @@ def drafts(root: Path) -> None:
         found = {}
         for name, restart in (("kvpool", False), ("kvpool", True), ("file", False)):
             if name == "kvpool":
-                backend = StorageBackendFactory.create_backend("dynamic", config(place.store, weights=None), pool)
+                backend = StorageBackendFactory.create_backend(
+                    "dynamic", config(place.store, weights=None), pool
+                )
             else:
                 backend = HiCacheFile(config(root), file_path=str(place.store / "file"))
             mine = types.SimpleNamespace(
@@ -246,7 +261,9 @@ def drafts(root: Path) -> None:
             backend.on_host_pools_registered()
             late = PoolEntry(PoolName.DRAFT, draft, None, lambda layer: layer)
             HybridCacheController.register_host_pool_entry(mine, late)
-            both = [PoolTransfer(one, indices(range(PAGES)), keys=KEYS) for one in (PoolName.KV, PoolName.DRAFT)]
+            both = [
+                PoolTransfer(one, indices(range(PAGES)), keys=KEYS) for one in (PoolName.KV, PoolName.DRAFT)
+            ]
             if not restart:
                 stored = backend.batch_set_v2(both)
                 expect(set(map(all, stored.values())), {True}, f"{algorithm}, {name}: stored")
@@ -256,7 +273,9 @@ def drafts(root: Path) -> None:
             for one in range(PAGES, 2 * PAGES):
                 fill(pool, one * PAGE, -one)
                 fill(draft, one * PAGE, -one)
-            loaded = backend.batch_get_v2([PoolTransfer(one, into, keys=KEYS) for one in (PoolName.KV, PoolName.DRAFT)])
+            loaded = backend.batch_get_v2(
+                [PoolTransfer(one, into, keys=KEYS) for one in (PoolName.KV, PoolName.DRAFT)]
+            )
             expect(set(map(all, loaded.values())), {True}, f"{algorithm}, {name}: loaded")
             for one in range(PAGES):
                 for host in (pool, draft):

@@ -1,9 +1,10 @@
-"""Writes docs/sglang-settings.md: every setting of SGLang 0.5.23, and why it is part of the name of a page or not.
+"""Writes docs/sglang-settings.md: every setting of SGLang 0.5.23, and why it is part of the name of a
+page or not.
 
     python -m tools.sglang.settings > docs/sglang-settings.md
 
-The settings that are not part of the name are in ``kvpool.integrations.sglang.unrelated``. ``RELATED`` has the others,
-and only the page needs them. ``tools.sglang.identity`` compares both with SGLang.
+The settings that are not part of the name are in ``kvpool.integrations.sglang.unrelated``. ``RELATED``
+has the others, and only the page needs them. ``tools.sglang.identity`` compares both with SGLang.
 """
 
 from __future__ import annotations
@@ -21,7 +22,9 @@ __all__ = ["RELATED", "page"]
 #: Settings that are part of the name, and why.
 RELATED: Final = {
     name: reason
-    for reason, names in tomllib.loads(Path(__file__).with_name("related.toml").read_text(encoding="utf-8")).items()
+    for reason, names in tomllib.loads(
+        Path(__file__).with_name("related.toml").read_text(encoding="utf-8")
+    ).items()
     for name in names.split()
 }
 

@@ -1,9 +1,10 @@
 """Drives vLLM's KV-cache manager as its asynchronous scheduler does, and times the calls.
 
-The objects are vLLM's: ``Request``, the request hasher, ``KVCacheManager``. What this adds is a scheduler without a
-model: every request that finished its prefill gets a token in each step, one step after it was scheduled, as with
-``async_scheduling``. The calls of a step, their order and their arguments are those of vLLM's ``Scheduler.schedule``
-and ``update_from_output`` for a model with full attention, without connectors or speculation.
+The objects are vLLM's: ``Request``, the request hasher, ``KVCacheManager``. What this adds is a
+scheduler without a model: every request that finished its prefill gets a token in each step, one step
+after it was scheduled, as with ``async_scheduling``. The calls of a step, their order and their
+arguments are those of vLLM's ``Scheduler.schedule`` and ``update_from_output`` for a model with full
+attention, without connectors or speculation.
 """
 
 from __future__ import annotations
@@ -83,7 +84,8 @@ class Driver:
         self.cached_tokens = self.prompt_tokens = self.output_tokens = 0
         self.preemptions = self.refusals = self.events = 0
 
-    # --- Requests -----------------------------------------------------------------------------------------------------
+    # --- Requests
+    # -----------------------------------------------------------------------------------------------------
 
     def arrive(self) -> None:
         """Lets requests come until enough wait; hashing the prompt is what takes time here."""
@@ -97,7 +99,9 @@ class Driver:
             prompt = job.prompt()
             sampling = self.sampling(max_tokens=job.outputs, ignore_eos=True)
             begun = clock()
-            request = self.new_request(name, prompt, sampling, None, arrival_time=0.0, block_hasher=self.hasher)
+            request = self.new_request(
+                name, prompt, sampling, None, arrival_time=0.0, block_hasher=self.hasher
+            )
             self.timings.spent[HASH] += clock() - begun
             self.timings.calls[HASH] += 1
             self.jobs[name] = (self.number, job)
@@ -120,7 +124,8 @@ class Driver:
         self.waiting.appendleft(request)
         self.preemptions += 1
 
-    # --- A step -------------------------------------------------------------------------------------------------------
+    # --- A step
+    # -------------------------------------------------------------------------------------------------------
 
     def schedule(self) -> Pending:
         """One ``Scheduler.schedule``."""
@@ -182,10 +187,15 @@ class Driver:
         while index < len(self.running) and budget > 0:
             request = self.running[index]
             computed, placeholders = request.num_computed_tokens, request.num_output_placeholders
-            if placeholders > 0 and computed + 2 - placeholders >= request.num_prompt_tokens + request.max_tokens:
+            if (
+                placeholders > 0
+                and computed + 2 - placeholders >= request.num_prompt_tokens + request.max_tokens
+            ):
                 index += 1
                 continue
-            tokens = min(request.num_tokens_with_spec + placeholders - computed, budget, max_len - computed - 1)
+            tokens = min(
+                request.num_tokens_with_spec + placeholders - computed, budget, max_len - computed - 1
+            )
             if tokens <= 0:
                 index += 1
                 continue
@@ -264,7 +274,9 @@ class Driver:
         self.waiting.extendleft(reversed(skipped))
 
     def update(self, pending: Pending) -> None:
-        """One ``Scheduler.update_from_output``: the tokens of the step that ran while this one was scheduled."""
+        """One ``Scheduler.update_from_output``: the tokens of the step that ran while this one was
+        scheduled.
+        """
         clock = self.clock
         manager, timings, status = self.manager, self.timings, self.status
         append_ns = cache_ns = appended = cached = 0
@@ -346,7 +358,9 @@ class Driver:
         if self.pending is not None:
             self.update(self.pending)
         elif not pending.tokens:
-            raise BenchError(f"{self.load.name}: nothing can run and nothing is under way: the pool is too small")
+            raise BenchError(
+                f"{self.load.name}: nothing can run and nothing is under way: the pool is too small"
+            )
         self.pending = pending if pending.tokens else None
         timings.end_step(spent, calls)
         self.ledger.end_step()

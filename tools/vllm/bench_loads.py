@@ -30,7 +30,9 @@ class LoadError(Exception):
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Job:
-    """One request: ids that each stand for ``segment`` tokens of the prompt, its length, and the tokens to give."""
+    """One request: ids that each stand for ``segment`` tokens of the prompt, its length, and the tokens
+    to give.
+    """
 
     ids: tuple[int, ...]
     segment: int
@@ -55,8 +57,9 @@ def output_token(job: int, position: int) -> int:
 class Load:
     """What one run is made of.
 
-    ``warm`` runs to its end before anything is timed. Of ``jobs``, the first ``skip_steps`` steps are not timed; after
-    ``steps`` timed ones the run is over (0: when every request is done). ``model`` is one of ``bench_models.MODELS``.
+    ``warm`` runs to its end before anything is timed. Of ``jobs``, the first ``skip_steps`` steps are
+    not timed; after ``steps`` timed ones the run is over (0: when every request is done). ``model`` is
+    one of ``bench_models.MODELS``.
     """
 
     name: str
@@ -132,7 +135,9 @@ def conversation(settings: Settings) -> Load:
 def short_prompts(settings: Settings) -> Load:
     """Many short requests at once: admissions, decode steps and frees in every step."""
     count = 1024 if settings.quick else 4096
-    return Load("short", f"{count:,} prompts of 64 tokens, 64 output tokens, 512 running", unique(count, 64, 64), 512)
+    return Load(
+        "short", f"{count:,} prompts of 64 tokens, 64 output tokens, 512 running", unique(count, 64, 64), 512
+    )
 
 
 def zero_hit(settings: Settings) -> Load:
@@ -166,7 +171,8 @@ def blocked(settings: Settings) -> Load:
     small = tuple(Job((100 + number,), 512, 512, 300) for number in range(32))
     big = Job((0, 1), 32_768, 32_768 + 16_384, 1)
     title = f"{steps} steps with a blocked request at the head of the queue that hits 32,768 tokens, 32 others decode"
-    # The others never take the blocks of the hit: 2,049 of those, 32 x 51 of their own; the big one needs 3,073.
+    # The others never take the blocks of the hit: 2,049 of those, 32 x 51 of their own; the big one
+    # needs 3,073.
     blocks = 2049 + 32 * 51 + 8
     return Load("blocked", title, (*small, big), 64, blocks, warm=warm, skip_steps=8, steps=steps)
 
@@ -174,7 +180,9 @@ def blocked(settings: Settings) -> Load:
 def preempting(settings: Settings) -> Load:
     """A pool that is too small for those that run: requests lose their blocks and come again, with hits."""
     count = 128 if settings.quick else 512
-    title = f"{count} prompts of 256 tokens, 256 output tokens, 64 running, 1,500 blocks: requests are preempted"
+    title = (
+        f"{count} prompts of 256 tokens, 256 output tokens, 64 running, 1,500 blocks: requests are preempted"
+    )
     return Load("preempting", title, unique(count, 256, 256), 64, 1500)
 
 
@@ -185,7 +193,9 @@ def of_model(load: Callable[[Settings], Load], model: str) -> Callable[[Settings
         plain = load(settings)
         blocks = plain.num_blocks * len(MODELS[model])
         title = f"{plain.title}; groups of {model}, {blocks:,} blocks"
-        return dataclasses.replace(plain, name=f"{plain.name}-{model}", title=title, num_blocks=blocks, model=model)
+        return dataclasses.replace(
+            plain, name=f"{plain.name}-{model}", title=title, num_blocks=blocks, model=model
+        )
 
     return make
 

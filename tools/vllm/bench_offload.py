@@ -1,9 +1,11 @@
-"""Times vLLM's offloading manager, with its own policies and with kvpool's, and kvpool's manager: one call per row.
+"""Times vLLM's offloading manager, with its own policies and with kvpool's, and kvpool's manager: one
+call per row.
 
     .venv-vllm/bin/python tools/vllm/bench_offload.py
 
-Each row is one call over many chunks (``lookup`` is one call per chunk, as vLLM's scheduler makes it), best of several,
-in nanoseconds per chunk. Keys and positions are those that vLLM's scheduler makes. One thread.
+Each row is one call over many chunks (``lookup`` is one call per chunk, as vLLM's scheduler makes it),
+best of several, in nanoseconds per chunk. Keys and positions are those that vLLM's scheduler makes. One
+thread.
 """
 
 from __future__ import annotations
@@ -83,7 +85,9 @@ def measure(make: Callable[[int], Any], chunks: int, batch: int) -> dict[str, fl
     timed("complete_load", chunks, lambda: manager.complete_load(same, second))
     timed("on_request_finished, idle", chunks, lambda: manager.on_request_finished(second))
     timed("touch", chunks, lambda: manager.touch(keys, second))
-    timed("prepare_store, all resident", chunks, lambda: manager.prepare_store(keys, ReqContext(req_id="third")))
+    timed(
+        "prepare_store, all resident", chunks, lambda: manager.prepare_store(keys, ReqContext(req_id="third"))
+    )
     other, third = prompt("other", chunks)
     manager.on_new_request(third)
     timed("prepare_store, evicting all", chunks, lambda: manager.prepare_store(other, third))

@@ -113,7 +113,9 @@ def rows(result: Result) -> tuple[list[str], list[list[str]]]:
         }
         lines.append(line(phase, f"{first.calls[phase]:,}", values, texts))
     totals = {level: one.total for level, one in result.levels.items()}
-    texts = {level: f"{seconds(one.total)} ({seconds(one.total_min)})" for level, one in result.levels.items()}
+    texts = {
+        level: f"{seconds(one.total)} ({seconds(one.total_min)})" for level, one in result.levels.items()
+    }
     lines.append(line("all", "", totals, texts))
     for label, p50 in (("step p50", True), ("step p99", False)):
         pairs = {
@@ -132,13 +134,19 @@ def rows(result: Result) -> tuple[list[str], list[list[str]]]:
 def describe(result: Result) -> str:
     """What happened in a run, in a line."""
     counts = result.counts
-    parts = [f"{counts.steps:,} steps", f"{counts.requests:,} requests done", f"{counts.prompt_tokens:,} prompt tokens"]
+    parts = [
+        f"{counts.steps:,} steps",
+        f"{counts.requests:,} requests done",
+        f"{counts.prompt_tokens:,} prompt tokens",
+    ]
     parts += [f"{counts.cached_tokens:,} of them cached" if counts.cached_tokens else "none of them cached"]
     parts += [f"{counts.output_tokens:,} output tokens", f"{counts.preemptions:,} preemptions"]
     if counts.refusals:
         parts.append(f"{counts.refusals:,} refused admissions")
     if result.events:
-        parts.append("events: " + ", ".join(f"{level} {one.events:,}" for level, one in result.levels.items()))
+        parts.append(
+            "events: " + ", ".join(f"{level} {one.events:,}" for level, one in result.levels.items())
+        )
     return "; ".join(parts)
 
 

@@ -1,4 +1,6 @@
-"""One run of a load at a level: vLLM's objects as its engine makes them, with the level's classes in place."""
+"""One run of a load at a level: vLLM's objects as its engine makes them, with the level's classes in
+place.
+"""
 
 from __future__ import annotations
 
@@ -20,8 +22,9 @@ def make_config(num_blocks: int, model: str) -> Any:
     """The KV-cache configuration of a model."""
     interface = importlib.import_module("vllm.v1.kv_cache_interface")
     groups = make_groups(model, BLOCK_SIZE)
-    # Windows are kept as an engine has it that nobody has told otherwise. States are kept wherever a chunk ends: the
-    # loads do not end chunks where vLLM's scheduler would for the sake of the few that are kept otherwise.
+    # Windows are kept as an engine has it that nobody has told otherwise. States are kept wherever a
+    # chunk ends: the loads do not end chunks where vLLM's scheduler would for the sake of the few that
+    # are kept otherwise.
     states = any(isinstance(group.kv_cache_spec, interface.MambaSpec) for group in groups)
     return interface.KVCacheConfig(
         num_blocks=num_blocks,
@@ -33,16 +36,22 @@ def make_config(num_blocks: int, model: str) -> Any:
 
 def check_level(level: str, manager: Any, pool: Any) -> None:
     """Raises unless the objects are the level's: a level that fell back would be compared with itself."""
-    ours = {name: type(one).__module__.startswith("kvpool") for name, one in (("manager", manager), ("pool", pool))}
+    ours = {
+        name: type(one).__module__.startswith("kvpool")
+        for name, one in (("manager", manager), ("pool", pool))
+    }
     if level == STOCK:
         if any(ours.values()):
-            raise BenchError(f"stock is not stock: kvpool is there ({', '.join(k for k, v in ours.items() if v)})")
+            raise BenchError(
+                f"stock is not stock: kvpool is there ({', '.join(k for k, v in ours.items() if v)})"
+            )
     elif not ours.get(level, any(ours.values())):
         raise BenchError(f"{level}: vLLM's own objects are used, kvpool has left them as they are")
 
 
 def make_publisher() -> Any:
-    """What a scheduler makes before its manager: vLLM's publisher, or kvpool's, which its pool gives its events to.
+    """What a scheduler makes before its manager: vLLM's publisher, or kvpool's, which its pool gives
+    its events to.
 
     Either turns in its thread all the while, bytes included, and nobody reads its socket.
     """
@@ -59,7 +68,9 @@ def publishing(publisher: Any) -> Callable[[list[Any]], None]:
     return lambda events: publisher.publish(batch(ts=time.time(), events=events))
 
 
-def run_inside(level: str, load: Load, events: bool, tick: Callable[[int], None], clock: Callable[[], int]) -> Run:
+def run_inside(
+    level: str, load: Load, events: bool, tick: Callable[[int], None], clock: Callable[[], int]
+) -> Run:
     """One run, with the level's classes in place."""
     scheduler = importlib.import_module("vllm.v1.core.sched.scheduler")
     core = importlib.import_module("vllm.v1.engine.core")

@@ -34,8 +34,9 @@ class BenchError(Exception):
     """A run cannot be made, or what it would measure is not what it says; the message says which."""
 
 
-#: Clocks by name: what passes, and what the thread runs. The second one counts no wait for a processor, a lock or the
-#: interpreter, so that levels can be compared while the machine is busy; reading it takes longer.
+# : Clocks by name: what passes, and what the thread runs. The second one counts no wait for a
+# processor, a lock or the : interpreter, so that levels can be compared while the machine is busy;
+# reading it takes longer.
 CLOCKS: Final[dict[str, Callable[[], int]]] = {"wall": time.perf_counter_ns, "thread": time.thread_time_ns}
 
 
@@ -104,7 +105,9 @@ class Ledger:
         if groups is None:
             return
         for group in groups:
-            self.value = zlib.crc32(array("q", group).tobytes(), zlib.crc32(job.to_bytes(8, "little"), self.value))
+            self.value = zlib.crc32(
+                array("q", group).tobytes(), zlib.crc32(job.to_bytes(8, "little"), self.value)
+            )
 
     def end_step(self) -> None:
         """Notes where the checksum stands."""
@@ -124,7 +127,9 @@ class Run:
 
 @dataclasses.dataclass(frozen=True)
 class Figures:
-    """The figures of one level over the rounds of a load: medians and minima. Seconds; steps in microseconds."""
+    """The figures of one level over the rounds of a load: medians and minima. Seconds; steps in
+    microseconds.
+    """
 
     phases: Mapping[str, float]  # medians
     phases_min: Mapping[str, float]
@@ -133,8 +138,8 @@ class Figures:
     total_min: float
     step_p50: float
     step_p99: float
-    # Of the shortest time that each step took in any round: every round does the same in the same step, so that what is
-    # over that is the machine's.
+    # Of the shortest time that each step took in any round: every round does the same in the same step,
+    # so that what is over that is the machine's.
     step_p50_min: float
     step_p99_min: float
     gc_runs: float
@@ -206,4 +211,6 @@ def compare(stock: Run, level: Run) -> list[str]:
 
 def rotations(levels: Sequence[str], rounds: int) -> list[list[str]]:
     """The order of the levels in each round: each comes first equally often."""
-    return [[*levels[shift:], *levels[:shift]] for shift in (number % len(levels) for number in range(rounds))]
+    return [
+        [*levels[shift:], *levels[:shift]] for shift in (number % len(levels) for number in range(rounds))
+    ]

@@ -1,12 +1,14 @@
-"""Times kvpool's tier beside vLLM's; NIXL, LMCache and fio where they are installed: chunks to a disk and back.
+"""Times kvpool's tier beside vLLM's; NIXL, LMCache and fio where they are installed: chunks to a disk
+and back.
 
     .venv-vllm/bin/python tools/vllm/bench_tier.py /mnt/nvme --gib 1
 
-In GB/s. Both tiers, NIXL's POSIX plug-in and LMCache's native files get the same jobs of eight chunks, four at a time,
-from the same memory; all go round the page cache where the file system can. Chunks are read in another order than they
-were written, each three times. kvpool checks every byte, the others none. fio moves as many bytes with as many threads
-in blocks of a chunk, into huge pages as the others have them: of small pages a chunk is many more parts for a disk.
-Rounds of all, each in another order; the median of each.
+In GB/s. Both tiers, NIXL's POSIX plug-in and LMCache's native files get the same jobs of eight chunks,
+four at a time, from the same memory; all go round the page cache where the file system can. Chunks are
+read in another order than they were written, each three times. kvpool checks every byte, the others
+none. fio moves as many bytes with as many threads in blocks of a chunk, into huge pages as the others
+have them: of small pages a chunk is many more parts for a disk. Rounds of all, each in another order;
+the median of each.
 """
 
 from __future__ import annotations
@@ -49,7 +51,8 @@ JOBS: Final = 4
 THREADS: Final = 8
 SIZES: Final = (64 << 10, 256 << 10, 1 << 20, 4 << 20)
 CONTEXT: Final = ReqContext("bench")
-#: How often each chunk is read: what is left of writing, in the disk and in the kernel, is a small part of it then.
+# : How often each chunk is read: what is left of writing, in the disk and in the kernel, is a small
+# part of it then.
 READS: Final = 3
 
 
@@ -139,8 +142,12 @@ def nixl_api() -> Any:
     return None
 
 
-def nixl_round(api: Any, root: Path, chunk_bytes: int, total: int, rest: Callable[[], None]) -> tuple[float, float]:
-    """GB/s of writing and of reading, by NIXL's POSIX plug-in: one file, a place per chunk, nothing checked."""
+def nixl_round(
+    api: Any, root: Path, chunk_bytes: int, total: int, rest: Callable[[], None]
+) -> tuple[float, float]:
+    """GB/s of writing and of reading, by NIXL's POSIX plug-in: one file, a place per chunk, nothing
+    checked.
+    """
     room = np.frombuffer(np.random.default_rng(1).bytes(JOB * JOBS * chunk_bytes + 4096), np.uint8).copy()
     begin = room.ctypes.data + -room.ctypes.data % 4096
     agent = api.nixl_agent("bench", api.nixl_agent_config(backends=[]))
@@ -159,7 +166,9 @@ def nixl_round(api: Any, root: Path, chunk_bytes: int, total: int, rest: Callabl
                 for lane in set(range(JOBS)) - set(running):
                     if jobs:
                         of = jobs.pop()
-                        into = [(begin + (lane * JOB + at) * chunk_bytes, chunk_bytes, 0) for at in range(len(of))]
+                        into = [
+                            (begin + (lane * JOB + at) * chunk_bytes, chunk_bytes, 0) for at in range(len(of))
+                        ]
                         places = [(chunk * chunk_bytes, chunk_bytes, file) for chunk in of]
                         lists = (agent.get_xfer_descs(into, "DRAM"), agent.get_xfer_descs(places, "FILE"))
                         running[lane] = agent.initialize_xfer(way, *lists, "bench")
@@ -184,7 +193,9 @@ def nixl_round(api: Any, root: Path, chunk_bytes: int, total: int, rest: Callabl
 
 
 def lmcache_files() -> Any:
-    """LMCache's native module of files; ``None`` where it is not installed. Its package needs CUDA, and stays out."""
+    """LMCache's native module of files; ``None`` where it is not installed. Its package needs CUDA, and
+    stays out.
+    """
     package = importlib.util.find_spec("lmcache")
     for folder in (package and package.submodule_search_locations) or ():
         for path in Path(folder).glob("lmcache_fs.*.so"):
@@ -246,7 +257,12 @@ def fio_round(root: Path, chunk_bytes: int, total: int, rest: Callable[[], None]
                 "--direct=1",
                 "--iomem_align=2M",
             ]
-            command += [f"--size={total * chunk_bytes}", "--ioengine=psync", f"--numjobs={THREADS}", "--thread"]
+            command += [
+                f"--size={total * chunk_bytes}",
+                "--ioengine=psync",
+                f"--numjobs={THREADS}",
+                "--thread",
+            ]
             share = total * chunk_bytes // THREADS
             command += ["--group_reporting", "--output-format=json"]
             if way == "randread":

@@ -1,4 +1,6 @@
-"""What tools/vllm_check.py compares: the records of two engines that were given the same requests. No vLLM in here."""
+"""What tools/vllm_check.py compares: the records of two engines that were given the same requests. No
+vLLM in here.
+"""
 
 from __future__ import annotations
 
@@ -50,7 +52,11 @@ class Engine:
 
     @property
     def name(self) -> str:
-        return self.level if self.level == STOCK or self.events == EXACT else f"{self.level}, events={self.events}"
+        return (
+            self.level
+            if self.level == STOCK or self.events == EXACT
+            else f"{self.level}, events={self.events}"
+        )
 
 
 def changes(events: Iterable[Event]) -> list[Change]:
@@ -72,8 +78,8 @@ def changes(events: Iterable[Event]) -> list[Change]:
 def counted(found: Iterable[Change]) -> list[Change]:
     """The changes of which hashes are cached at all.
 
-    vLLM tells of every copy of a block; of a hash that has several, the first that is stored and the last that is
-    removed change what a reader can find. These are what kvpool's events tell.
+    vLLM tells of every copy of a block; of a hash that has several, the first that is stored and the
+    last that is removed change what a reader can find. These are what kvpool's events tell.
     """
     copies: collections.Counter[tuple[Any, Any]] = collections.Counter()
     kept: list[Change] = []

@@ -2,9 +2,9 @@
 
     python -m tools.vllm.check_engine --prompts 200 --blocks 96 --result record.json
 
-The level is in the environment (KVPOOL_VLLM). The model has random weights, made here, large enough for what a token
-attends to to decide what comes next: with vLLM's own dummy weights every token follows from the one before it alone,
-and KV of a wrong block would go unnoticed.
+The level is in the environment (KVPOOL_VLLM). The model has random weights, made here, large enough for
+what a token attends to to decide what comes next: with vLLM's own dummy weights every token follows
+from the one before it alone, and KV of a wrong block would go unnoticed.
 """
 
 from __future__ import annotations
@@ -59,7 +59,9 @@ def engine_settings(folder: str, blocks: int) -> dict[str, Any]:
 
 
 def config(model: str) -> dict[str, Any]:
-    """The model's config.json: a Llama, or an LFM2, whose convolutions keep a recurrent state, as Mamba's layers do."""
+    """The model's config.json: a Llama, or an LFM2, whose convolutions keep a recurrent state, as
+    Mamba's layers do.
+    """
     common = {
         "hidden_size": HIDDEN,
         "intermediate_size": FEED_FORWARD,
@@ -108,7 +110,10 @@ def shapes(model: str) -> dict[str, tuple[int, ...]]:
         for layer, kind in enumerate(MODELS[model]):
             prefix = f"model.layers.{layer}."
             found[prefix + "operator_norm.weight"] = found[prefix + "ffn_norm.weight"] = (HIDDEN,)
-            found[prefix + "feed_forward.w1.weight"] = found[prefix + "feed_forward.w3.weight"] = (FEED_FORWARD, HIDDEN)
+            found[prefix + "feed_forward.w1.weight"] = found[prefix + "feed_forward.w3.weight"] = (
+                FEED_FORWARD,
+                HIDDEN,
+            )
             found[prefix + "feed_forward.w2.weight"] = (HIDDEN, FEED_FORWARD)
             if kind == "conv":
                 found[prefix + "conv.conv.weight"] = (HIDDEN, 1, STATE)
@@ -127,7 +132,9 @@ def shapes(model: str) -> dict[str, tuple[int, ...]]:
             found[f"{prefix}self_attn.{name}_proj.weight"] = (HIDDEN, HIDDEN)
         found[prefix + "mlp.gate_proj.weight"] = found[prefix + "mlp.up_proj.weight"] = (FEED_FORWARD, HIDDEN)
         found[prefix + "mlp.down_proj.weight"] = (HIDDEN, FEED_FORWARD)
-        found[prefix + "input_layernorm.weight"] = found[prefix + "post_attention_layernorm.weight"] = (HIDDEN,)
+        found[prefix + "input_layernorm.weight"] = found[prefix + "post_attention_layernorm.weight"] = (
+            HIDDEN,
+        )
     return found
 
 
@@ -151,7 +158,9 @@ def write_model(folder: Path, model: str) -> None:
 def make_prompts(count: int) -> list[list[int]]:
     """Prompts that share beginnings of whole and of part blocks; some are wholly equal."""
     source = random.Random(7)
-    prefixes = [[source.randrange(3, VOCABULARY) for _ in range(24 + 20 * number)] for number in range(PREFIXES)]
+    prefixes = [
+        [source.randrange(3, VOCABULARY) for _ in range(24 + 20 * number)] for number in range(PREFIXES)
+    ]
     prompts: list[list[int]] = []
     for number in range(count):
         if number % 20 == 19:
@@ -168,8 +177,8 @@ def sampling(scenario: str, count: int) -> list[dict[str, Any]]:
     lengths = [OUTPUTS - (number * 5) % 64 for number in range(count)]
     if scenario == "n=1":
         return [{**common, "temperature": 0.0, "max_tokens": length} for length in lengths]
-    # No seed of their own: on the CPU, vLLM 0.32 cannot take one for a prompt that is prefilled in chunks. So all draws
-    # are of one generator, and another schedule gives other tokens.
+    # No seed of their own: on the CPU, vLLM 0.32 cannot take one for a prompt that is prefilled in
+    # chunks. So all draws are of one generator, and another schedule gives other tokens.
     return [{**common, "n": 4, "temperature": 0.8, "max_tokens": length} for length in lengths]
 
 

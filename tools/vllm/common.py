@@ -40,7 +40,9 @@ def engine_arguments(doc: str | None, *, prompts: int) -> argparse.ArgumentParse
     """A parser for tools that run engines with made-up models."""
     parser = arguments(doc)
     parser.add_argument("--prompts", type=int, default=prompts, help=f"how many prompts (default: {prompts})")
-    parser.add_argument("--blocks", type=int, default=80, help="blocks of the pool, of 32 tokens (default: 80)")
+    parser.add_argument(
+        "--blocks", type=int, default=80, help="blocks of the pool, of 32 tokens (default: 80)"
+    )
     parser.add_argument("--timeout", type=float, default=900.0, help="seconds for one engine (default: 900)")
     return parser
 
@@ -75,7 +77,9 @@ def kill(process: subprocess.Popen[bytes]) -> None:
 
 
 def run_child(command: Sequence[str], environment: Mapping[str, str], timeout: float) -> tuple[str, str]:
-    """Runs an engine's process to its end, or ends it. Returns what is wrong, if anything, and what it printed."""
+    """Runs an engine's process to its end, or ends it. Returns what is wrong, if anything, and what it
+    printed.
+    """
     with tempfile.TemporaryFile() as output:
         process = subprocess.Popen(
             command,
@@ -102,7 +106,9 @@ def last_lines(log: str, lines: int = 30) -> str:
 
 
 def read_result(file: Path, problem: str, log: str, prefix: str = "") -> Any:
-    """Reads the JSON of a process. Without it, the error contains the problem and the last lines of the output."""
+    """Reads the JSON of a process. Without it, the error contains the problem and the last lines of the
+    output.
+    """
     try:
         return json.loads(file.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:

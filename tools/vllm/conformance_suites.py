@@ -1,4 +1,6 @@
-"""The tables of tools/vllm_conformance.py: the suites, and the tests that differ on purpose or run against a clock."""
+"""The tables of tools/vllm_conformance.py: the suites, and the tests that differ on purpose or run
+against a clock.
+"""
 
 from __future__ import annotations
 
@@ -42,17 +44,18 @@ OFFLOAD_SUITES: Final[Mapping[str, Sequence[str]]] = {
     ),
     "offload, example tier": ("kv_offload/tiering/test_tiering_offloading.py",),
     "offload, tiers": tuple(
-        f"kv_offload/tiering/test_{name}.py" for name in ("backpressure", "metrics", "fs_tier", "obj_tier", "kvcr_tier")
+        f"kv_offload/tiering/test_{name}.py"
+        for name in ("backpressure", "metrics", "fs_tier", "obj_tier", "kvcr_tier")
     ),
 }
-#: The suites that a level runs, if it does not run all. Tiering derives from vLLM's manager: a policy reaches it, and
-#: another manager does not.
+# : The suites that a level runs, if it does not run all. Tiering derives from vLLM's manager: a policy
+# reaches it, and : another manager does not.
 SUITES_OF: Final[Mapping[str, frozenset[str]]] = {
     "offload-manager": frozenset({"offload, managers"}),
     "offload-tier": frozenset({"offload, example tier"}),
 }
-#: Files of those folders that say nothing here: they need a GPU, or a package that the environment has not (msgpack,
-#: ray), or share memory between processes against the clock.
+# : Files of those folders that say nothing here: they need a GPU, or a package that the environment has
+# not (msgpack, : ray), or share memory between processes against the clock.
 LEFT_OUT: Final = frozenset(
     {
         "kv_connector/unit/test_bidirectional_kv_transfer.py",
@@ -73,8 +76,8 @@ LEFT_OUT: Final = frozenset(
         "simple_kv_offload/test_worker.py",
     }
 )
-#: Files with tests that hold a thread of vLLM's to a clock: on a busy machine they fail now and then, at stock, too.
-#: The driver runs a test that differs in them again.
+# : Files with tests that hold a thread of vLLM's to a clock: on a busy machine they fail now and then,
+# at stock, too. : The driver runs a test that differs in them again.
 AGAINST_THE_CLOCK: Final = frozenset(
     {
         "core/test_kv_cache_utils.py",

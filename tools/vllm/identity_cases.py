@@ -58,7 +58,9 @@ class Case:
     base: str  # of BASES: the first start
     hits: bool  # whether the second start may load what the first one wrote
     change: Start = dataclasses.field(default_factory=Start)
-    files: Callable[[Path], None] | None = None  # changes files before the second start, or by an action of during
+    files: Callable[[Path], None] | None = (
+        None  # changes files before the second start, or by an action of during
+    )
     during: Start | None = None  # a start between the two, over the same store
     restored: bool = True  # whether the files are put back after during
 
@@ -181,7 +183,13 @@ def write_adapter(folder: Path, seed: int) -> None:
     (folder / "adapter").mkdir(exist_ok=True)
     save = importlib.import_module("safetensors.torch").save_file
     save(weights, str(folder / "adapter" / "adapter_model.safetensors"))
-    config = {"peft_type": "LORA", "r": RANK, "lora_alpha": 8, "target_modules": list(modules), "bias": "none"}
+    config = {
+        "peft_type": "LORA",
+        "r": RANK,
+        "lora_alpha": 8,
+        "target_modules": list(modules),
+        "bias": "none",
+    }
     (folder / "adapter" / "adapter_config.json").write_text(json.dumps(config))
 
 
@@ -200,7 +208,9 @@ def replace(file: Path) -> None:
             scale = one.std()
             weights[name] = torch.randn(one.shape, generator=generator) * scale
     other = file.with_name("other")
-    tensors.save_file(weights, str(other), metadata={"format": "pt"} if "layers.0.mlp" in str(weights) else None)
+    tensors.save_file(
+        weights, str(other), metadata={"format": "pt"} if "layers.0.mlp" in str(weights) else None
+    )
     data = other.read_bytes()
     other.unlink()
     file.write_bytes(data)
@@ -242,7 +252,9 @@ def options(**changed: Any) -> Start:
 
 
 def rope(**parameters: Any) -> Start:
-    return options(hf_overrides={"rope_parameters": {"rope_theta": 10_000.0, "rope_type": "default", **parameters}})
+    return options(
+        hf_overrides={"rope_parameters": {"rope_theta": 10_000.0, "rope_type": "default", **parameters}}
+    )
 
 
 INPLACE: Final = {**ADAPTER, "load_inplace": True}
@@ -258,7 +270,12 @@ CASES: Final = (
     Case("--hf-overrides: norm", "full", False, options(hf_overrides={"rms_norm_eps": 1.0})),
     Case("--hf-overrides: window", "window", False, options(hf_overrides={"sliding_window": 33})),
     Case("--hf-config-path", "full", False, options(hf_config_path="{files}/other_config")),
-    Case("config.json of the folder", "full", False, files=lambda f: edit(f / "full" / "config.json", rope_theta=9.0)),
+    Case(
+        "config.json of the folder",
+        "full",
+        False,
+        files=lambda f: edit(f / "full" / "config.json", rope_theta=9.0),
+    ),
     Case("--max-model-len beyond longrope's", "longrope", False, options(max_model_len=MAX_LENGTH)),
     Case("--quantization", "half", False, options(quantization="int8_per_channel_weight_only")),
     Case("--load-format: dummy", "full", False, options(load_format="dummy")),
@@ -270,7 +287,13 @@ CASES: Final = (
     Case("--kv-cache-dtype", "full", False, options(kv_cache_dtype="fp8")),
     Case("an environment variable of vLLM", "full", False, Start(environment={"VLLM_NEW_KERNEL": "1"})),
     *(
-        Case(f"weights updated: {', '.join(order)}", "full", False, files=weights_replaced, during=Start(actions=order))
+        Case(
+            f"weights updated: {', '.join(order)}",
+            "full",
+            False,
+            files=weights_replaced,
+            during=Start(actions=order),
+        )
         for order in (
             ("generate", "files", "reload", "reset", "generate"),
             ("generate", "reset", "files", "reload", "generate"),
@@ -312,7 +335,12 @@ CASES: Final = (
     Case("--tokenizer", "full", True, options(tokenizer="{files}/other_config")),
     Case("--max-logprobs", "full", True, options(max_logprobs=3)),
     Case("--disable-log-stats", "full", True, options(disable_log_stats=True)),
-    Case("log level, port", "full", True, Start(environment={"VLLM_LOGGING_LEVEL": "WARNING", "VLLM_PORT": "5999"})),
+    Case(
+        "log level, port",
+        "full",
+        True,
+        Start(environment={"VLLM_LOGGING_LEVEL": "WARNING", "VLLM_PORT": "5999"}),
+    ),
     Case("settings of the tier", "full", True, Start(tier={"workers": 2, "queue": 64, "deadline": 99.0})),
     Case("the same adapter", "lora", True),
     Case("the same adapter, new mtime", "lora", True, files=touched),
@@ -324,5 +352,10 @@ CASES: Final = (
     Case("the same rope for long contexts", "longrope", True),
     Case("the same fp8 KV", "fp8", True),
     Case("the same bfloat16", "half", True),
-    Case("reset, and weights never change", "full", True, during=Start(tier={"on_reset": "keep"}, actions=("reset",))),
+    Case(
+        "reset, and weights never change",
+        "full",
+        True,
+        during=Start(tier={"on_reset": "keep"}, actions=("reset",)),
+    ),
 )

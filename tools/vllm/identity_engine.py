@@ -43,7 +43,9 @@ def expand(value: Any, files: Path) -> Any:
     return value.replace("{files}", str(files)) if isinstance(value, str) else value
 
 
-def run_start(start: Start, files: Path, store: Path | None, change: Callable[[Path], None] | None) -> dict[str, Any]:
+def run_start(
+    start: Start, files: Path, store: Path | None, change: Callable[[Path], None] | None
+) -> dict[str, Any]:
     """Runs one engine in this process."""
     os.environ.update(start.environment)
     vllm = importlib.import_module("vllm")
@@ -80,7 +82,10 @@ def run_start(start: Start, files: Path, store: Path | None, change: Callable[[P
                 **expand(start.adapter, files)
             )
             outputs = llm.generate(
-                [{"prompt_token_ids": one} for one in prompts()], parameters, use_tqdm=False, lora_request=adapter
+                [{"prompt_token_ids": one} for one in prompts()],
+                parameters,
+                use_tqdm=False,
+                lora_request=adapter,
             )
             found["tokens"] = [list(output.outputs[0].token_ids) for output in outputs]
             found["cached"] = sum(output.num_cached_tokens for output in outputs)

@@ -1,11 +1,12 @@
-"""A pytest plugin: loads vLLM's general plug-ins, as its engine does, before a test module imports anything of vLLM.
+"""A pytest plugin: loads vLLM's general plug-ins, as its engine does, before a test module imports
+anything of vLLM.
 
-``tools/vllm_conformance.py`` gives it to pytest with ``-p``; it writes the names in vLLM that then belong to kvpool to
-the file that ``KVPOOL_CONFORMANCE_REPLACED`` names, so that a level that leaves vLLM as it is does not pass as one
-that agrees with it.
+``tools/vllm_conformance.py`` gives it to pytest with ``-p``; it writes the names in vLLM that then
+belong to kvpool to the file that ``KVPOOL_CONFORMANCE_REPLACED`` names, so that a level that leaves
+vLLM as it is does not pass as one that agrees with it.
 
-It also stands in for vLLM's own tests/conftest.py, which collects garbage after every test and makes the run twice as
-long: the fixtures of it that the suites ask for are below.
+It also stands in for vLLM's own tests/conftest.py, which collects garbage after every test and makes
+the run twice as long: the fixtures of it that the suites ask for are below.
 """
 
 from __future__ import annotations

@@ -1,11 +1,12 @@
-"""A pytest plugin: puts kvpool where vLLM's tests of KV offloading look for vLLM's LRU, before they import anything.
+"""A pytest plugin: puts kvpool where vLLM's tests of KV offloading look for vLLM's LRU, before they
+import anything.
 
 ``tools/vllm_conformance.py`` gives it to pytest with ``-p``. What a tier has written goes when the tests have
 ended. ``KVPOOL_OFFLOAD`` says what is replaced:
 
 - ``policy``: the policy ``"lru"`` of vLLM's manager is ``kvpool_lru``.
-- ``manager``: a ``CPUOffloadingManager`` with the policy ``"lru"`` is a ``KvpoolOffloadingManager``. Its positional
-  arguments and those of kvpool's differ, so a function stands where the class was.
+- ``manager``: a ``CPUOffloadingManager`` with the policy ``"lru"`` is a ``KvpoolOffloadingManager``.
+  Its positional arguments and those of kvpool's differ, so a function stands where the class was.
 - ``tier``: vLLM's example of a secondary tier, a dictionary that has ended each job at the next poll, is a
   ``KvpoolStoreTier`` on a disk whose polls wait.
 

@@ -1,7 +1,9 @@
-"""Which of vLLM's calls the level ``manager`` replaces, read off the plug-in, and which of kvpool's were made.
+"""Which of vLLM's calls the level ``manager`` replaces, read off the plug-in, and which of kvpool's
+were made.
 
-The shadow is worth what its mirror runs: a name that the level replaces, and the mirror never reaches, compares vLLM
-with itself. What is replaced is what the plug-in itself installs, so that a new replacement has to be reached, too.
+The shadow is worth what its mirror runs: a name that the level replaces, and the mirror never reaches,
+compares vLLM with itself. What is replaced is what the plug-in itself installs, so that a new
+replacement has to be reached, too.
 """
 
 from __future__ import annotations
@@ -20,7 +22,9 @@ PACKAGE = "kvpool.integrations.vllm"
 
 
 def replaced_calls() -> tuple[dict[CodeType, str], set[str]]:
-    """Every call that the level replaces: Python's by code, and the names of those that go to Rust directly."""
+    """Every call that the level replaces: Python's by code, and the names of those that go to Rust
+    directly.
+    """
     install = importlib.import_module(f"{PACKAGE}.install")
     core = importlib.import_module("kvpool._core.vllm")
     python: dict[CodeType, str] = {}
@@ -31,9 +35,13 @@ def replaced_calls() -> tuple[dict[CodeType, str], set[str]]:
         if isinstance(value, type):
             # A class stands for those of its methods that vLLM's has, too.
             stock = getattr(owner, name)
-            functions = {one: function for one, function in vars(value).items() if isinstance(function, FunctionType)}
+            functions = {
+                one: function for one, function in vars(value).items() if isinstance(function, FunctionType)
+            }
             python |= {
-                function.__code__: function.__qualname__ for one, function in functions.items() if hasattr(stock, one)
+                function.__code__: function.__qualname__
+                for one, function in functions.items()
+                if hasattr(stock, one)
             }
         else:
             python[value.__code__] = f"{value.__module__.removeprefix(PACKAGE)[1:]}.{value.__qualname__}"

@@ -1,8 +1,10 @@
-"""Random configurations of KV-cache groups for the self-test of the shadow, and requests that do what schedulers do.
+"""Random configurations of KV-cache groups for the self-test of the shadow, and requests that do what
+schedulers do.
 
-vLLM's own coordinator and managers, in a real vLLM, are what kvpool's lookups, admissions, steps, caching and frees are
-compared with: full attention, windows, chunks and states in any mix; blocks of several sizes; digests finer than
-blocks; EAGLE and MTP; every retention of windows and states; context parallelism; metrics; events.
+vLLM's own coordinator and managers, in a real vLLM, are what kvpool's lookups, admissions, steps,
+caching and frees are compared with: full attention, windows, chunks and states in any mix; blocks of
+several sizes; digests finer than blocks; EAGLE and MTP; every retention of windows and states; context
+parallelism; metrics; events.
 """
 
 from __future__ import annotations
@@ -44,7 +46,9 @@ class Configuration:
         elif set(self.kinds) <= {"full", "mamba"} and source.random() < 0.2:
             self.dcp = 2
         self.specs = [self._spec(kind, size) for kind, size in zip(self.kinds, sizes, strict=True)]
-        effective = [size * self.dcp if kind == "full" else size for kind, size in zip(self.kinds, sizes, strict=True)]
+        effective = [
+            size * self.dcp if kind == "full" else size for kind, size in zip(self.kinds, sizes, strict=True)
+        ]
         self.scheduler_block = math.lcm(*effective)
         self.hash_block = math.gcd(*effective)
         if len(effective) > 1 and source.random() < 0.3:
@@ -76,8 +80,14 @@ class Configuration:
             retained = source.choice([0, 0, 3])
             return vllm.SlidingWindowSpec(**attention, sliding_window=window, extra_retained_tokens=retained)
         if kind == "chunked":
-            return vllm.ChunkedLocalAttentionSpec(**attention, attention_chunk_size=size * source.choice([2, 3, 8]))
-        shapes: dict[str, Any] = {"shapes": ((1, 1),), "dtypes": (vllm.torch.float32,), "mamba_cache_mode": "align"}
+            return vllm.ChunkedLocalAttentionSpec(
+                **attention, attention_chunk_size=size * source.choice([2, 3, 8])
+            )
+        shapes: dict[str, Any] = {
+            "shapes": ((1, 1),),
+            "dtypes": (vllm.torch.float32,),
+            "mamba_cache_mode": "align",
+        }
         drafts = source.choice([0, 1, 2]) if self.use_eagle else 0
         if self.is_left_to_vllm:
             shapes |= {"num_prefill_checkpoint_blocks": 1, "prefill_checkpoint_alignment": UNIT}

@@ -1,12 +1,14 @@
-"""Whether the shadow finds what it is there to find, in a real vLLM: mirrors and hashers that are broken on purpose.
+"""Whether the shadow finds what it is there to find, in a real vLLM: mirrors and hashers that are
+broken on purpose.
 
     .venv-vllm/bin/python tools/vllm/shadow_selftest.py
 
-First managers of several kinds of models, each with random requests, and many of random groups (:mod:`shadow_groups`):
-no difference may be reported, and every call that the level ``manager`` replaces has to have been made, as
-:mod:`shadow_calls` counts them. Then one defect after the
-other is planted in the mirror: the first operation that it shows in has to be reported, vLLM has to go on as if nothing
-had been, and neither the report nor the trail may hold a token id or a salt. Exit code 0: all of that holds.
+First managers of several kinds of models, each with random requests, and many of random groups
+(:mod:`shadow_groups`): no difference may be reported, and every call that the level ``manager``
+replaces has to have been made, as :mod:`shadow_calls` counts them. Then one defect after the other is
+planted in the mirror: the first operation that it shows in has to be reported, vLLM has to go on as if
+nothing had been, and neither the report nor the trail may hold a token id or a salt. Exit code 0: all
+of that holds.
 """
 
 from __future__ import annotations
@@ -68,7 +70,11 @@ def load() -> SimpleNamespace:
     found = SimpleNamespace()
     for module, names in {
         "kvpool.integrations.vllm.comparison": ("MANAGER", "NOT_COMPARED", "COORDINATOR", "POOL"),
-        "kvpool.integrations.vllm.shadow": ("ShadowKVCacheManager", "ShadowHasher", "get_request_block_hasher"),
+        "kvpool.integrations.vllm.shadow": (
+            "ShadowKVCacheManager",
+            "ShadowHasher",
+            "get_request_block_hasher",
+        ),
         "kvpool.integrations.vllm.trail": ("Trail",),
         "vllm": ("SamplingParams",),
         "vllm.utils.hashing": ("sha256",),
@@ -95,7 +101,9 @@ def load() -> SimpleNamespace:
 
 
 def make_manager(vllm: SimpleNamespace, kind: str = "full", **more: Any) -> Any:
-    """A manager of a model with full attention, alone or with metrics, a sliding window beside it, or a state space."""
+    """A manager of a model with full attention, alone or with metrics, a sliding window beside it, or a
+    state space.
+    """
     attention = {"block_size": BLOCK, "num_kv_heads": 1, "head_size": 1, "dtype": vllm.torch.float32}
     specs = [vllm.FullAttentionSpec(**attention)]
     if kind == "window":
@@ -107,12 +115,19 @@ def make_manager(vllm: SimpleNamespace, kind: str = "full", **more: Any) -> Any:
     config = vllm.KVCacheConfig(num_blocks=BLOCKS, kv_cache_tensors=[], kv_cache_groups=groups)
     if kind == "metrics":
         more["metrics_collector"] = vllm.KVCacheMetricsCollector(0.5)
-    settings = {"scheduler_block_size": BLOCK, "hash_block_size": BLOCK, "enable_kv_cache_events": True, **more}
+    settings = {
+        "scheduler_block_size": BLOCK,
+        "hash_block_size": BLOCK,
+        "enable_kv_cache_events": True,
+        **more,
+    }
     return vllm.ShadowKVCacheManager(config, max_model_len=1024, **settings)
 
 
 class Load:
-    """Random requests on a manager, as a scheduler makes them: they share prefixes, run, are preempted and end."""
+    """Random requests on a manager, as a scheduler makes them: they share prefixes, run, are preempted
+    and end.
+    """
 
     def __init__(self, vllm: SimpleNamespace, manager: Any, seed: int = 0) -> None:
         self.vllm, self.manager = vllm, manager
@@ -125,7 +140,9 @@ class Load:
         return [FIRST_TOKEN + self.source.randrange(4) for _ in range(count)]
 
     def start(self) -> None:
-        prompt = [FIRST_TOKEN] * (BLOCK * self.source.randrange(4)) + self.tokens(self.source.randrange(1, 40))
+        prompt = [FIRST_TOKEN] * (BLOCK * self.source.randrange(4)) + self.tokens(
+            self.source.randrange(1, 40)
+        )
         self.made += 1
         request = self.vllm.Request(
             request_id=f"request-{self.made}",
@@ -197,7 +214,9 @@ class Load:
             assert manager.reset_prefix_cache()
 
     def by_hand(self, request: Any) -> None:
-        """What connectors, and managers of other kinds of groups, call on a pool; it is as it was afterwards."""
+        """What connectors, and managers of other kinds of groups, call on a pool; it is as it was
+        afterwards.
+        """
         pool = self.manager.block_pool
         if pool.get_num_free_blocks() < 2 or len(request.block_hashes) < 2:
             return
@@ -255,7 +274,9 @@ def agree(vllm: SimpleNamespace, kind: str) -> int:
 
 
 def agree_on_any_groups(vllm: SimpleNamespace, seeds: range) -> tuple[int, int]:
-    """No difference for groups that are drawn at random; how many operations there were, and how many hits."""
+    """No difference for groups that are drawn at random; how many operations there were, and how many
+    hits.
+    """
     operations = hits = 0
     for seed in seeds:
         with listening(vllm) as (lines, folder):
@@ -298,7 +319,9 @@ def finds(vllm: SimpleNamespace, what: str, kind: str, plant: Callable[[Any], No
 
 
 def check_report(what: str, lines: Lines, folder: Path) -> None:
-    """One line, the files that it names, and nothing of a user's in either. Hashes have no pool to leave a journal."""
+    """One line, the files that it names, and nothing of a user's in either. Hashes have no pool to
+    leave a journal.
+    """
     (line,) = lines.at(logging.ERROR)
     files = {file.suffix: file for file in folder.iterdir()}
     assert set(files) == ({".jsonl"} if what == "hasher" else {".jsonl", ".kvj"}), f"{what}: {files}"
@@ -425,7 +448,9 @@ def everything_is_compared(vllm: SimpleNamespace) -> None:
     manager = vllm.ShadowKVCacheManager.__base__
     public = {name for name, one in vars(manager).items() if callable(one) and not name.startswith("_")}
     assert public == {*vllm.MANAGER, *vllm.NOT_COMPARED}, public ^ {*vllm.MANAGER, *vllm.NOT_COMPARED}
-    public = {name for name, one in vars(vllm.BlockPool).items() if callable(one) and not name.startswith("_")}
+    public = {
+        name for name, one in vars(vllm.BlockPool).items() if callable(one) and not name.startswith("_")
+    }
     watched = {name for name in vllm.POOL if not name.startswith("_")}
     assert public == watched, public ^ watched
     assert all(hasattr(vllm.BlockPool, name) for name in vllm.POOL)

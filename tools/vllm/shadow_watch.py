@@ -1,7 +1,9 @@
-"""A pytest plugin: a test during which the shadow reports a difference fails. ``load_plugins`` brings it along.
+"""A pytest plugin: a test during which the shadow reports a difference fails. ``load_plugins`` brings
+it along.
 
-vLLM's tests reach into its state. A retention interval that they set on a coordinator is set on the mirror, too; what
-else they write by hand, past all calls, can only differ, and :data:`WRITES_STATE` names those tests.
+vLLM's tests reach into its state. A retention interval that they set on a coordinator is set on the
+mirror, too; what else they write by hand, past all calls, can only differ, and :data:`WRITES_STATE`
+names those tests.
 """
 
 from __future__ import annotations
@@ -16,8 +18,8 @@ import pytest
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-#: Tests that take keys out of vLLM's index, put an event or a copy into its queues, or write its count of free blocks,
-#: all by hand.
+# : Tests that take keys out of vLLM's index, put an event or a copy into its queues, or write its count
+# of free blocks, : all by hand.
 WRITES_STATE = frozenset(
     {
         "test_async_preempt_readmit_before_transfer_output_is_deferred",
@@ -50,9 +52,13 @@ class RetentionInterval:
 
 
 def mirror_retention() -> RetentionInterval:
-    """Lets the writes of tests to ``retention_interval`` reach the mirrors of managers that are made from now on."""
+    """Lets the writes of tests to ``retention_interval`` reach the mirrors of managers that are made
+    from now on.
+    """
     interval = RetentionInterval()
-    importlib.import_module("vllm.v1.core.kv_cache_coordinator").KVCacheCoordinator.retention_interval = interval
+    importlib.import_module(
+        "vllm.v1.core.kv_cache_coordinator"
+    ).KVCacheCoordinator.retention_interval = interval
     comparison = importlib.import_module(f"{PACKAGE}.comparison").Comparison
     construct = comparison.__init__
 

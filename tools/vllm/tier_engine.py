@@ -1,9 +1,11 @@
 """One engine of tools/vllm_tier_check.py: a real vLLM on the CPU whose KV is offloaded to kvpool's tier.
 
-    python -m tools.vllm.tier_engine --prompts 60 --blocks 40 --folder kv --model-folder model --result record.json
+    python -m tools.vllm.tier_engine --prompts 60 --blocks 40 --folder kv --model-folder model --result
+    record.json
 
-vLLM's own worker of offloading copies with streams of a GPU, so ``CpuSpec`` puts one in its place that copies between
-tensors of the CPU. All else is vLLM's: connector, spec, manager, memory beneath, and the tier by configuration.
+vLLM's own worker of offloading copies with streams of a GPU, so ``CpuSpec`` puts one in its place that
+copies between tensors of the CPU. All else is vLLM's: connector, spec, manager, memory beneath, and the
+tier by configuration.
 """
 
 from __future__ import annotations
@@ -32,7 +34,8 @@ def spec_class() -> type[Any]:
         def __init__(self, caches: Any, memory: Any) -> None:
             pages = [cache.page_size_bytes for cache in caches.tensors]
             self.blocks = [
-                cache.tensor.view(torch.int8).view(-1, page) for cache, page in zip(caches.tensors, pages, strict=True)
+                cache.tensor.view(torch.int8).view(-1, page)
+                for cache, page in zip(caches.tensors, pages, strict=True)
             ]
             self.chunks = [memory.create_next_worker_view(page) for page in pages]
             self.tensors_of = [sorted({ref.tensor_idx for ref in refs}) for refs in caches.group_data_refs]
@@ -40,10 +43,14 @@ def spec_class() -> type[Any]:
             self.ended: list[Any] = []
 
         def submit_store(self, job_id: int, src_spec: Any, dst_spec: Any) -> bool:
-            return self.copy(job_id, src_spec, dst_spec.block_ids, self.blocks, self.chunks, src_spec.block_ids)
+            return self.copy(
+                job_id, src_spec, dst_spec.block_ids, self.blocks, self.chunks, src_spec.block_ids
+            )
 
         def submit_load(self, job_id: int, src_spec: Any, dst_spec: Any) -> bool:
-            return self.copy(job_id, dst_spec, dst_spec.block_ids, self.chunks, self.blocks, src_spec.block_ids)
+            return self.copy(
+                job_id, dst_spec, dst_spec.block_ids, self.chunks, self.blocks, src_spec.block_ids
+            )
 
         def copy(self, job: int, gpu: Any, into: Any, source: Any, target: Any, of: Any) -> bool:
             first, moved = 0, 0
@@ -128,7 +135,9 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--model", choices=list(MODELS), default="full")
     parser.add_argument("--prompts", type=int, required=True)
     parser.add_argument("--blocks", type=int, required=True)
-    parser.add_argument("--folder", type=Path, help="of the tier's disk; without it, and without --url, none is there")
+    parser.add_argument(
+        "--folder", type=Path, help="of the tier's disk; without it, and without --url, none is there"
+    )
     parser.add_argument("--url", help="a tier that is shared")
     parser.add_argument("--model-folder", type=Path, required=True, help="where the model is, or is written")
     parser.add_argument("--result", type=Path, required=True)
@@ -155,7 +164,17 @@ def main(argv: list[str] | None = None) -> int:
         tier = find_tier(core)
         tier.drain_jobs()
         stats = tier._store.stats()
-        names = ("objects", "restored", "loads", "writes", "misses", "damaged", "failed", "timed_out", "known")
+        names = (
+            "objects",
+            "restored",
+            "loads",
+            "writes",
+            "misses",
+            "damaged",
+            "failed",
+            "timed_out",
+            "known",
+        )
         found["store"] = {name: getattr(stats, name) for name in names}
     options.result.write_text(json.dumps(found), encoding="utf-8")
     return 0

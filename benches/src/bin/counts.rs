@@ -1,7 +1,8 @@
-//! Operations of the pool, for a tool that counts their instructions: `tools/bench_counts.py`. Each is a function of its own, so
-//! that only what happens in it is counted; those of vLLM's face, of a manager, of a pool with each observer, and of one with `hazard` and with
-//! LRU behind the same `Closed`, which shows what `Closed` costs, beside the core's.
-//! Prints how many blocks each operation had; of a decode step it is rows.
+//! Operations of the pool, for a tool that counts their instructions: `tools/bench_counts.py`. Each is
+//! a function of its own, so that only what happens in it is counted; those of vLLM's face, of a
+//! manager, of a pool with each observer, and of one with `hazard` and with LRU behind the same
+//! `Closed`, which shows what `Closed` costs, beside the core's. Prints how many blocks each operation
+//! had; of a decode step it is rows.
 #![expect(clippy::unwrap_used, clippy::print_stdout, reason = "a tool that stops at the first error")]
 
 use std::hint::black_box;
@@ -202,8 +203,8 @@ watched!(
     counted_store_evicting_advisor
 );
 
-/// Stores into a pool with free blocks, and into a full one, each block new, with a feed beside it or without; and a publisher's turn
-/// over what the latter told: a block stored and a block removed.
+/// Stores into a pool with free blocks, and into a full one, each block new, with a feed beside it or
+/// without; and a publisher's turn over what the latter told: a block stored and a block removed.
 macro_rules! fed {
     ($run:ident, $feed:expr, $store:ident, $evicting:ident, $publish:ident) => {
         #[inline(never)]

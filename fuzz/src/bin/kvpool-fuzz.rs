@@ -6,8 +6,8 @@
 //! kvpool-fuzz replay TARGET FILE...                                     inputs that must not fail
 //! ```
 //!
-//! Exit codes: 0 nothing failed, 1 something failed, 2 it was called in another way. What failed first is written to
-//! `crash-TARGET` in the folder of `--artifacts`, if one is given.
+//! Exit codes: 0 nothing failed, 1 something failed, 2 it was called in another way. What failed first
+//! is written to `crash-TARGET` in the folder of `--artifacts`, if one is given.
 #![expect(clippy::print_stdout, clippy::print_stderr, reason = "a program speaks")]
 
 use std::fs;

@@ -1,7 +1,9 @@
-//! The reader and the replay of journals: any bytes give records or an error, and what can be replayed is replayed alike twice.
+//! The reader and the replay of journals: any bytes give records or an error, and what can be replayed
+//! is replayed alike twice.
 //!
-//! The first byte says what the rest is: a file as it is, or one whose frames are sealed anew, so that changed records are read
-//! and not stopped at their checksum. Journals of pools that would take much memory are read and not replayed.
+//! The first byte says what the rest is: a file as it is, or one whose frames are sealed anew, so that
+//! changed records are read and not stopped at their checksum. Journals of pools that would take much
+//! memory are read and not replayed.
 
 use kvpool_journal::{Entry, JournalReader, Kind, MAGIC, ManagerCall, Options, Planned, PoolCall, replay};
 use xxhash_rust::xxh3::xxh3_64;

@@ -1,5 +1,5 @@
-//! The readers of traces: any bytes give requests or an error, whatever the format, and what was read can be written and read
-//! again.
+//! The readers of traces: any bytes give requests or an error, whatever the format, and what was read
+//! can be written and read again.
 //!
 //! The first two bytes choose the options; the rest is the file.
 
@@ -55,7 +55,8 @@ fn again(trace: &Trace, format: TraceFormat) -> Result<Option<Result<ReadTrace, 
 /// Reads the bytes.
 ///
 /// # Errors
-/// A panic, a reader that goes on after its end, or a trace that is not the same when it is written and read again.
+/// A panic, a reader that goes on after its end, or a trace that is not the same when it is written and
+/// read again.
 pub fn run(data: &[u8]) -> Result<(), Failure> {
     let (&[first, second], file) = data.split_first_chunk::<2>().unwrap_or((&[0, 0], data));
     let options = options(first, second);

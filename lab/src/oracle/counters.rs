@@ -112,7 +112,8 @@ fn fit(manager: &CacheManager, requests: &[Name], out: bool) -> Option<Fit> {
 }
 
 impl Counters {
-    /// Notes a call that was made. `arrived` is the number of tokens that a request has after a load, if known.
+    /// Notes a call that was made. `arrived` is the number of tokens that a request has after a load,
+    /// if known.
     pub(crate) fn note(
         &mut self,
         before: Before,

@@ -107,8 +107,8 @@ impl Explained {
         sinks.chain(first..end).all(is_there)
     }
 
-    /// Checks the explanation of a request that was matched when these contents were cached, if that is known. A
-    /// request that computes all asked for nothing.
+    /// Checks the explanation of a request that was matched when these contents were cached, if that is
+    /// known. A request that computes all asked for nothing.
     pub(crate) fn admitted(
         &mut self,
         manager: &CacheManager,
@@ -213,7 +213,8 @@ impl Explained {
         ];
         let expected: Vec<_> = expected.into_iter().flatten().collect();
         if expected.is_empty() {
-            // The first token that was never computed is explained as ever; or only a part of the next length.
+            // The first token that was never computed is explained as ever; or only a part of the next
+            // length.
             return check((ends.len(), ends[0].1) == (1, false) && ends[0].2 != "not-kept");
         }
         check(ends.iter().map(|&(at, gone, _)| (at, gone)).eq(expected.iter().copied()))?;

@@ -33,8 +33,8 @@ pub trait World: Sized {
     /// Settings to try while shrinking, the simplest first.
     fn simpler(setting: &Self::Setting) -> Vec<Self::Setting>;
 
-    /// Whether a test of Python gives the same answers. It hashes prompts, so its digests are others. The policy
-    /// hazard remembers contents by a few bits of their digests.
+    /// Whether a test of Python gives the same answers. It hashes prompts, so its digests are others.
+    /// The policy hazard remembers contents by a few bits of their digests.
     fn is_of_python(setting: &Self::Setting) -> bool;
 
     /// A world in which nothing was called. With a memory, calls of another world can be made.

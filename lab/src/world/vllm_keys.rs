@@ -33,7 +33,8 @@ impl Keys {
         let plain = (0..3).flat_map(|n| PROMPT_GROUPS.map(|group| new(&vec![n; digest_len], group)));
         keys.extend(plain);
         keys.plain = keys.all.len();
-        // Other lengths that begin with the same bytes, of which the core takes one; other groups; no digest; less than a group.
+        // Other lengths that begin with the same bytes, of which the core takes one; other groups; no
+        // digest; less than a group.
         keys.extend([(0, 16), (1, 16), (0, 32), (0, 35), (0, 0)].map(|(n, len)| new(&vec![n; len], 0)));
         keys.extend(GROUPS.map(|group| new(&vec![0; digest_len], group)));
         keys.extend([Key::from_bytes(&[0; 3]).ok()]);

@@ -11,8 +11,8 @@ Conventions of every class here:
 - **Request ids** are a str, or an int from ``-2**63`` to ``2**64 - 1``. ``1`` and ``"1"`` are two requests.
 - **Ints** may be of any type with ``__index__``, such as numpy's: as ids, tokens and numbers.
 - **Numbers** of blocks and tokens must not be negative: ``InvalidArgumentError``.
-- **Errors** are those of ``kvpool.errors``. A call that raises one has changed nothing. What has a type that is not
-  taken, and is no tokens, raises ``ArgumentTypeError``.
+- **Errors** are those of ``kvpool.errors``. A call that raises one has changed nothing. What has a type
+  that is not taken, and is no tokens, raises ``ArgumentTypeError``.
 - **Threads**: objects may be shared. Each call is atomic; long ones let go of the interpreter.
 - **Costs** are per call unless it says otherwise, and never depend on the size of the pool unless it says so.
 """

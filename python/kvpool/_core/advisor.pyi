@@ -31,8 +31,8 @@ class PolicyAdvice(TypedDict):
 class TenantAdvice(TypedDict):
     """One tenant's part of the traffic.
 
-    ``block_hit_rate`` is measured; ``curve`` is what it would hit in LRU caches of other sizes that it shares with
-    everybody, as now; ``curve_alone`` in one of its own, up to the pool's size.
+    ``block_hit_rate`` is measured; ``curve`` is what it would hit in LRU caches of other sizes that it
+    shares with everybody, as now; ``curve_alone`` in one of its own, up to the pool's size.
     """
 
     tenant: int
@@ -47,10 +47,11 @@ class Advice(TypedDict):
     """What a pool's own traffic says of sizes, policies and tenants: see docs/advisor.md. It is JSON.
 
     Rates are shares of block references, 0 to 1, and 0 where there were none. All counts and rates but
-    ``references_ever`` are of the window: every ``window_references`` they are halved. ``capacity_blocks`` are the
-    usable blocks of the pool, ``sample_rate`` is the share of the blocks that is sampled, ``block_hit_rate`` is what
-    the pool itself hit, measured; ``curve`` what LRU caches of an eighth to eight times its size would hit.
-    ``untracked_references`` are those of tenants beyond ``max_tenants``.
+    ``references_ever`` are of the window: every ``window_references`` they are halved.
+    ``capacity_blocks`` are the usable blocks of the pool, ``sample_rate`` is the share of the blocks
+    that is sampled, ``block_hit_rate`` is what the pool itself hit, measured; ``curve`` what LRU caches
+    of an eighth to eight times its size would hit. ``untracked_references`` are those of tenants beyond
+    ``max_tenants``.
     """
 
     capacity_blocks: int
@@ -71,18 +72,20 @@ class AdvisorConfig:
     """Settings of the advisor of a pool.
 
     Args:
-        max_sampled_blocks: Blocks that are followed at most, 64 to ``2**24``. An eighth of them represents the pool:
-            the error of the estimates falls with their square root.
+        max_sampled_blocks: Blocks that are followed at most, 64 to ``2**24``. An eighth of them
+            represents the pool: the error of the estimates falls with their square root.
         sample_every: Samples at most one block in so many, 1 or more: less work on a small pool.
-        policies: Names of the policies to estimate, each once, with a ghost cache of the pool's size; not
-            ``"last-accessed"``, which needs access times. None is every other policy of ``eviction_policies()``.
+        policies: Names of the policies to estimate, each once, with a ghost cache of the pool's size;
+            not ``"last-accessed"``, which needs access times. None is every other policy of
+            ``eviction_policies()``.
         max_tenants: Tenants that are counted apart at once, 0 to 1024.
-        window: Block references after which all counts are halved, 1 or more; None is 16 times the contents of
-            ``block_size`` tokens that the pool holds, and at least 65,536.
+        window: Block references after which all counts are halved, 1 or more; None is 16 times the
+            contents of ``block_size`` tokens that the pool holds, and at least 65,536.
         seed: Picks the sample; all values are equally good.
 
     Raises:
-        InvalidArgumentError: A setting is out of range; a policy is unknown, named twice or needs access times.
+        InvalidArgumentError: A setting is out of range; a policy is unknown, named twice or needs
+            access times.
 
     >>> pool = kvpool.BlockPool(num_blocks=4097, advisor=kvpool.AdvisorConfig(policies=["lru", "arc"]))
     >>> advice = pool.advice()

@@ -18,8 +18,9 @@ class _Counts(TypedDict):
 class EventPublisher:
     r"""Batches of KV events for several sinks: numbers, bytes, what was lost.
 
-    What :class:`kvpool.events.Publisher` drives. It keeps a feed of ``source`` with room for ``capacity`` changes, so
-    that a publisher that was made before takes nothing more. No call waits for a step, or keeps one waiting.
+    What :class:`kvpool.events.Publisher` drives. It keeps a feed of ``source`` with room for
+    ``capacity`` changes, so that a publisher that was made before takes nothing more. No call waits for
+    a step, or keeps one waiting.
 
     >>> from kvpool import CacheManager
     >>> from kvpool.events import EventPublisher
@@ -32,9 +33,16 @@ class EventPublisher:
     """
 
     def __new__(
-        cls, source: CacheManager | BlockPool | VllmFeed, base: int, *, rank: int = 0, capacity: int = 1_048_576
+        cls,
+        source: CacheManager | BlockPool | VllmFeed,
+        base: int,
+        *,
+        rank: int = 0,
+        capacity: int = 1_048_576,
     ) -> EventPublisher: ...
-    def add_sink(self, form: str = "vllm", *, replay_batches: int = 10_000, replay_bytes: int = 67_108_864) -> int:
+    def add_sink(
+        self, form: str = "vllm", *, replay_batches: int = 10_000, replay_bytes: int = 67_108_864
+    ) -> int:
         """Adds a sink, which is told everything with the next flush. Returns its number."""
     def flush(self, now: float, heartbeat: float) -> list[tuple[int, int, bytes]]:
         """Returns batches of what the source told since the last flush: sink, number, bytes of each."""
@@ -47,7 +55,8 @@ class EventPublisher:
     def replay(
         self, sink: int, start: int, limit: int = 1_048_576, most_bytes: int | None = None
     ) -> list[tuple[int, bytes]]:
-        """Returns the batches of a sink from a number on that are kept, at most so many: number and bytes of each.
+        """Returns the batches of a sink from a number on that are kept, at most so many: number and
+        bytes of each.
 
         Together they have at most ``most_bytes``, unless the first has more.
         """

@@ -16,9 +16,9 @@ class ExplainConfig:
     """Settings of what is remembered to explain misses.
 
     Args:
-        records: Contents that are remembered, 16 to ``2**24``, each in 95 bytes and 4 per token. A content is
-            ``block_size`` tokens of a prompt, also where a group has larger blocks. None is twice what the pool holds,
-            at least 1,024 and at most ``2**20``.
+        records: Contents that are remembered, 16 to ``2**24``, each in 95 bytes and 4 per token. A
+            content is ``block_size`` tokens of a prompt, also where a group has larger blocks. None is
+            twice what the pool holds, at least 1,024 and at most ``2**20``.
         requests: Released requests that can still be explained, at most ``2**20``.
 
     Raises:
@@ -42,8 +42,8 @@ class ExplainConfig:
 class Explanation:
     """Why a request had to compute what it did.
 
-    ``str`` is a text for a person: a line for the request, one per KV-cache group if there are several, and one per
-    span.
+    ``str`` is a text for a person: a line for the request, one per KV-cache group if there are several,
+    and one per span.
     """
 
     @property
@@ -69,7 +69,9 @@ class Explanation:
         """What was missed, from the first missed block to the end of the prompt."""
     @property
     def groups(self) -> list[GroupReach]:
-        """With several KV-cache groups, how far each alone would have served the prompt, and why no further."""
+        """With several KV-cache groups, how far each alone would have served the prompt, and why no
+        further.
+        """
     def to_dict(self) -> dict[str, Any]:
         """Returns the explanation as a dict of numbers, names and lists."""
     def __eq__(self, other: object, /) -> bool: ...
@@ -98,7 +100,8 @@ class GroupReach:
     def ends(self) -> list[MissSpan]:
         """Why it serves no more; empty if no hit of this prompt can be longer.
 
-        ``blocks`` are those of the group's table that are missing, ``tokens`` those that it would have served besides.
+        ``blocks`` are those of the group's table that are missing, ``tokens`` those that it would have
+        served besides.
         """
     def to_dict(self) -> dict[str, Any]:
         """Returns the group as a dict of numbers, names and lists."""

@@ -13,43 +13,48 @@ _GroupKind: TypeAlias = Literal["full", "sliding", "chunked", "state", "cross"]
 class GroupSpec:
     """A KV-cache group: layers that keep the same of a request, in blocks of the same size.
 
-    Most models of today mix layers that read everything with layers that read a window, a chunk, or a recurrent state.
-    A manager with groups (``CacheManager(groups=[...])``) has one block table per request and group, all of them with
-    blocks of one pool, and a hit is as long as every group can serve.
+    Most models of today mix layers that read everything with layers that read a window, a chunk, or a
+    recurrent state. A manager with groups (``CacheManager(groups=[...])``) has one block table per
+    request and group, all of them with blocks of one pool, and a hit is as long as every group can
+    serve.
 
     Args:
-        kind: ``"full"``: each token reads all before it; multi-head latent attention, too. ``"sliding"``: itself and
-            the ``window - 1`` tokens before it. ``"chunked"``: those before it in its own chunk, as Llama 4's local
-            attention. ``"state"``: a recurrent state, as Mamba's; the table is one block, which every step overwrites,
-            and what is cached are copies of it. ``"cross"``: an encoder's output, of which nothing is cached:
-            ``extend_encoder``.
-        block_size: Tokens per block: a multiple of the manager's ``block_size``, in which prompts are hashed. With
-            ``keep="none"`` any number.
+        kind: ``"full"``: each token reads all before it; multi-head latent attention, too.
+            ``"sliding"``: itself and the ``window - 1`` tokens before it. ``"chunked"``: those before
+            it in its own chunk, as Llama 4's local attention. ``"state"``: a recurrent state, as
+            Mamba's; the table is one block, which every step overwrites, and what is cached are copies
+            of it. ``"cross"``: an encoder's output, of which nothing is cached: ``extend_encoder``.
+        block_size: Tokens per block: a multiple of the manager's ``block_size``, in which prompts are
+            hashed. With ``keep="none"`` any number.
         window: Tokens that a token of a sliding window reads, itself included.
         chunk: Tokens of a chunk.
-        sink: The first tokens of the sequence that every token reads besides its window: attention sinks. Their blocks
-            stay in the table, and a hit needs them. Of ``"sliding"`` alone.
-        keep: Which full blocks of a window or chunk, and which states, stay cached: ``"all"``; an int, what hits need
-            that end at multiples of so many tokens; ``"junctions"``; or ``"none"``. An int and ``"junctions"`` also
-            keep what hits need at the end of the prompt, and where an earlier request turned off from this one. Full
-            attention keeps all, or none. As ``prefix_cache_retention_interval`` of vLLM. With ``"none"`` the group
-            never limits a hit, and a hit brings nothing of it: entries before the end of the hit are block 0, and a
-            state is a new block. For layers that do not read the prompt, such as the heads of a draft model.
-        margin: Blocks behind a hit that speculation computes again: 1 for a group that EAGLE or MTP heads read.
-        partial_hits: Whether a hit may end inside a block, behind any multiple of the manager's ``block_size`` tokens:
-            the request gets a copy of that block, by the transfer plan. Of ``"full"`` alone, and without a margin. What
-            a request has computed of its last block is kept when it ends. 72 bytes per block and hash unit.
+        sink: The first tokens of the sequence that every token reads besides its window: attention
+            sinks. Their blocks stay in the table, and a hit needs them. Of ``"sliding"`` alone.
+        keep: Which full blocks of a window or chunk, and which states, stay cached: ``"all"``; an int,
+            what hits need that end at multiples of so many tokens; ``"junctions"``; or ``"none"``. An
+            int and ``"junctions"`` also keep what hits need at the end of the prompt, and where an
+            earlier request turned off from this one. Full attention keeps all, or none. As
+            ``prefix_cache_retention_interval`` of vLLM. With ``"none"`` the group never limits a hit,
+            and a hit brings nothing of it: entries before the end of the hit are block 0, and a state
+            is a new block. For layers that do not read the prompt, such as the heads of a draft model.
+        margin: Blocks behind a hit that speculation computes again: 1 for a group that EAGLE or MTP
+            heads read.
+        partial_hits: Whether a hit may end inside a block, behind any multiple of the manager's
+            ``block_size`` tokens: the request gets a copy of that block, by the transfer plan. Of
+            ``"full"`` alone, and without a margin. What a request has computed of its last block is
+            kept when it ends. 72 bytes per block and hash unit.
 
     Raises:
-        InvalidArgumentError: An unknown kind, a size that is missing, is not for this kind, or is out of range.
+        InvalidArgumentError: An unknown kind, a size that is missing, is not for this kind, or is out
+            of range.
 
     >>> kvpool.GroupSpec("sliding", 16, window=1024)
     GroupSpec('sliding', 16, window=1024)
     >>> kvpool.GroupSpec("state", 64, keep=2048).keep
     2048
 
-    Blocks of 64 tokens that are hit in steps of 8. The second turn of a conversation finds the first one as far as it
-    was computed, and writes behind it to a copy:
+    Blocks of 64 tokens that are hit in steps of 8. The second turn of a conversation finds the first
+    one as far as it was computed, and writes behind it to a copy:
 
     >>> full = kvpool.GroupSpec("full", 64, partial_hits=True)
     >>> manager = kvpool.CacheManager(num_blocks=64, block_size=8, groups=[full])
@@ -109,7 +114,9 @@ class GroupSpec:
         """Leading tokens that every token reads besides its window."""
     @property
     def keep(self) -> Literal["all", "junctions", "none"] | int:
-        """Which blocks stay cached: all, junctions, none, or a number of tokens at whose multiples hits can end."""
+        """Which blocks stay cached: all, junctions, none, or a number of tokens at whose multiples hits
+        can end.
+        """
     @property
     def margin(self) -> int:
         """Blocks behind a hit that speculation computes again."""

@@ -81,7 +81,9 @@ class BlockHasher:
     @property
     def verify(self) -> VerifyMode:
         """Name of the way in which hits are verified."""
-    def cursor(self, tokens: Tokens | None = None, extra: ExtraKeys | None = None, *, epoch: int = 0) -> HashCursor:
+    def cursor(
+        self, tokens: Tokens | None = None, extra: ExtraKeys | None = None, *, epoch: int = 0
+    ) -> HashCursor:
         """Returns a cursor: the hash chain of a sequence that may grow.
 
         O(tokens); other threads go on.
@@ -107,7 +109,12 @@ class BlockHasher:
             HashingError: The algorithm cannot represent these extra keys.
         """
     def link(
-        self, tokens: Tokens, parent: ChainLink | None = None, extra: ExtraKeys | None = None, *, epoch: int = 0
+        self,
+        tokens: Tokens,
+        parent: ChainLink | None = None,
+        extra: ExtraKeys | None = None,
+        *,
+        epoch: int = 0,
     ) -> ChainLink:
         """Hashes one full block behind another, or the first of a chain.
 
@@ -186,15 +193,17 @@ class HashCursor:
     (6, 1)
     """
 
-    def append(self, tokens: Tokens, *, multimodal: Iterable[tuple[str | bytes, int, int]] | None = None) -> int:
+    def append(
+        self, tokens: Tokens, *, multimodal: Iterable[tuple[str | bytes, int, int]] | None = None
+    ) -> int:
         """Appends tokens, those of a turn with its items, and returns how many blocks they completed.
 
         O(tokens); hashes completed blocks only. A cursor built in turns is the one built at once.
 
         Args:
             tokens: The tokens of the turn.
-            multimodal: Items that the turn brings, as those of ``ExtraKeys``: positions are counted from the start of
-                the sequence. None begins before the end of the tokens so far.
+            multimodal: Items that the turn brings, as those of ``ExtraKeys``: positions are counted
+                from the start of the sequence. None begins before the end of the tokens so far.
 
         Raises:
             HashingError: An item begins before the end of the tokens so far, or cannot be represented.
@@ -206,8 +215,9 @@ class HashCursor:
     def truncate(self, num_tokens: int) -> None:
         """Keeps the first tokens; a block that becomes partial loses its hash.
 
-        A multimodal item goes with its first token: to have it again, append it again with its tokens. One that begins
-        before the cut stays whole, and so does one that was given ahead of its tokens, of which none was there.
+        A multimodal item goes with its first token: to have it again, append it again with its tokens.
+        One that begins before the cut stays whole, and so does one that was given ahead of its tokens,
+        of which none was there.
 
         O(tokens dropped). Hashes nothing.
 
@@ -314,7 +324,8 @@ class HashChain:
 class ChainLink:
     """One full block of a hash chain.
 
-    Comes from ``BlockHasher.link``; does not change. For holders of single blocks that have a predecessor each.
+    Comes from ``BlockHasher.link``; does not change. For holders of single blocks that have a
+    predecessor each.
 
     >>> hasher = kvpool.BlockHasher(block_size=2)
     >>> first = hasher.link([1, 2])
@@ -335,8 +346,8 @@ class ChainLink:
     ) -> ChainLink:
         """Makes a link whose digest was computed elsewhere.
 
-        What is hashed behind it is what would be hashed behind the link that has this digest. It has no fingerprint: a
-        pool that verifies hits by one refuses it. O(block size).
+        What is hashed behind it is what would be hashed behind the link that has this digest. It has no
+        fingerprint: a pool that verifies hits by one refuses it. O(block size).
 
         Args:
             algorithm: One of ``hash_algorithms()``.
@@ -347,8 +358,8 @@ class ChainLink:
             epoch: The pool's epoch.
 
         Raises:
-            InvalidArgumentError: No algorithm has this name, a number is negative, or only one of ``parent`` and
-                ``depth`` says that the block is the first.
+            InvalidArgumentError: No algorithm has this name, a number is negative, or only one of
+                ``parent`` and ``depth`` says that the block is the first.
             HashingError: A digest has another length, or there are no tokens.
             TokenError: A token is out of range.
             TokenTypeError: The tokens are of a type or dtype that is not taken.

@@ -32,20 +32,21 @@ __all__ = [
 class Journal:
     """How the operations of a pool or a manager are recorded.
 
-    A journal in a file holds every operation since the pool was made, and can be replayed. A ring keeps the latest
-    operations in memory. It can always be shown, and be replayed while it has dropped nothing. Contents and costs:
-    ``docs/journal.md``.
+    A journal in a file holds every operation since the pool was made, and can be replayed. A ring keeps
+    the latest operations in memory. It can always be shown, and be replayed while it has dropped
+    nothing. Contents and costs: ``docs/journal.md``.
 
     Args:
         path: A new file. One that exists is refused when the pool or manager is made.
         ring_bytes: Instead of a file: bytes of memory, at least four frames.
-        digest_every: Operations between two digests of the whole state; 0 for none. Digests narrow down a difference
-            that no answer shows.
-        frame_bytes: Bytes that are collected before they are written, 64 to 2**24. A crash of the process loses at most
-            these.
+        digest_every: Operations between two digests of the whole state; 0 for none. Digests narrow down
+            a difference that no answer shows.
+        frame_bytes: Bytes that are collected before they are written, 64 to 2**24. A crash of the
+            process loses at most these.
 
     Raises:
-        InvalidArgumentError: A setting is out of range; or both or none of ``path`` and ``ring_bytes`` are given.
+        InvalidArgumentError: A setting is out of range; or both or none of ``path`` and ``ring_bytes``
+            are given.
 
     >>> manager = kvpool.CacheManager(64, 4, journal=kvpool.journal.Journal(ring_bytes=1 << 20))
     >>> manager.admit("a", range(10)).num_blocks
@@ -125,13 +126,17 @@ class JournalInfo:
         """Operations by call."""
     @property
     def cut_at(self) -> int | None:
-        """The byte behind the last whole frame of a journal whose end is cut off or damaged; None if it is complete."""
+        """The byte behind the last whole frame of a journal whose end is cut off or damaged; None if it
+        is complete.
+        """
     @property
     def cut_bytes(self) -> int:
         """Bytes that are left behind it."""
     @property
     def lines(self) -> list[tuple[int, str, str]]:
-        """The operations that were asked for, and the digests between them: number, call, what it was asked."""
+        """The operations that were asked for, and the digests between them: number, call, what it was
+        asked.
+        """
     @property
     def settings(self) -> dict[str, Any]:
         """The settings of the pool or manager, by name."""
@@ -151,7 +156,9 @@ class JournalReport:
         """The first difference, behind which nothing was run; None if there is none."""
     @property
     def cut_at(self) -> int | None:
-        """The byte behind the last whole frame of a journal whose end is cut off or damaged; None if it is complete."""
+        """The byte behind the last whole frame of a journal whose end is cut off or damaged; None if it
+        is complete.
+        """
     @property
     def cut_bytes(self) -> int:
         """Bytes that are left behind it."""
@@ -173,7 +180,9 @@ class JournalDifference:
         """The number of the operation; of a digest, how many operations are before it."""
     @property
     def since(self) -> int | None:
-        """Of a digest: the operations until the last one that was the same. The cause lies between the two."""
+        """Of a digest: the operations until the last one that was the same. The cause lies between the
+        two.
+        """
     @property
     def asked(self) -> str | None:
         """What was asked."""
@@ -203,7 +212,9 @@ class ShrunkJournal:
     def runs(self) -> int:
         """Runs that it took."""
 
-def read_journal(journal: bytes | str | PathLike[str], *, start: int | None = None, count: int = 0) -> JournalInfo:
+def read_journal(
+    journal: bytes | str | PathLike[str], *, start: int | None = None, count: int = 0
+) -> JournalInfo:
     """Says what is in a journal, without running it.
 
     O(bytes); other threads go on. A file is read a frame at a time: memory does not grow with it.
@@ -233,18 +244,20 @@ def replay_journal(
 ) -> JournalReport:
     """Runs the operations of a journal again and compares every answer and every digest of the state.
 
-    Uses a new pool or manager with the journal's settings. A difference is no error: the report has the first one.
-    Recounts all invariants at the end. Other threads go on.
+    Uses a new pool or manager with the journal's settings. A difference is no error: the report has the
+    first one. Recounts all invariants at the end. Other threads go on.
 
     Args:
         journal: Its file, or its bytes. One that was cut is replayed up to the cut.
         until: The operation to stop before; by default the end.
-        check_every: Operations between two recounts of all invariants, O(blocks) each; 0 recounts at the end alone.
-        progress: Called every few thousand operations with how many were run; what it raises stops the replay.
+        check_every: Operations between two recounts of all invariants, O(blocks) each; 0 recounts at
+            the end alone.
+        progress: Called every few thousand operations with how many were run; what it raises stops the
+            replay.
 
     Raises:
-        JournalError: It is no journal, or one that cannot be replayed: a ring that has dropped its beginning, for
-            instance.
+        JournalError: It is no journal, or one that cannot be replayed: a ring that has dropped its
+            beginning, for instance.
         JournalFileError: The file cannot be read.
         InvalidArgumentError: ``until`` or ``check_every`` is negative.
     """
@@ -287,9 +300,9 @@ def observe_journal(
 ) -> tuple[list[JournalView], JournalReport]:
     """Replays a journal, watched, and returns what its subject says on the way, and what the replay found.
 
-    With observers that it was recorded without: they change no answer. The tokens of a replay are made up, so no
-    explanation says from which token inside of a block on two prompts differ; ages are on the clock of
-    ``advance_time``, and where nobody called it there are none.
+    With observers that it was recorded without: they change no answer. The tokens of a replay are made
+    up, so no explanation says from which token inside of a block on two prompts differ; ages are on the
+    clock of ``advance_time``, and where nobody called it there are none.
 
     Args:
         journal: Its file, or its bytes.
@@ -317,8 +330,9 @@ def bisect_journal(
 ) -> JournalReport:
     """Finds the first operation that goes wrong: answered otherwise, or followed by a broken invariant.
 
-    Where a replay stops at a digest or at the last recount, searches the operations before it. A difference that only
-    digests show is found to within two digests. O(operations), or O(operations log operations) for an invariant.
+    Where a replay stops at a digest or at the last recount, searches the operations before it. A
+    difference that only digests show is found to within two digests. O(operations), or O(operations log
+    operations) for an invariant.
 
     Args:
         journal: Its file, or its bytes.
@@ -334,7 +348,8 @@ def compare_journals(
 ) -> tuple[int, str | None, str | None] | None:
     """Returns the first record in which two journals differ, or None if one is a beginning of the other.
 
-    The number of the operation, and what each holds there, with the check of the answer. Nothing is run. O(bytes).
+    The number of the operation, and what each holds there, with the check of the answer. Nothing is
+    run. O(bytes).
 
     Raises:
         JournalError: One is no journal, or they are of different settings.
@@ -349,12 +364,13 @@ def shrink_journal(
 ) -> ShrunkJournal | None:
     """Leaves out what is not needed to make a journal go wrong.
 
-    Delta debugging: leaves operations out, halves first, while the journal still goes wrong. Returns None if it does
-    not go wrong.
+    Delta debugging: leaves operations out, halves first, while the journal still goes wrong. Returns
+    None if it does not go wrong.
 
     Args:
         journal: Its file, or its bytes.
-        operation: Keep what this build answers to the operation with this number; without it, a broken invariant.
+        operation: Keep what this build answers to the operation with this number; without it, a broken
+            invariant.
         progress: Called after each run with the operations that are left; what it raises stops the shrinking.
 
     Raises:
@@ -369,20 +385,20 @@ def export_journal(
 ) -> str:
     """Writes a journal as a test that makes the same calls and expects the same answers: rust or python.
 
-    Prompts are made-up tokens, equal where the recorded ones were equal. Expected answers are those of this build, up
-    to the first that differs from the journal; of a refusal, its message. Shrink a long journal first. Runs the journal
-    twice. With ``write``, memory does not grow with the test.
+    Prompts are made-up tokens, equal where the recorded ones were equal. Expected answers are those of
+    this build, up to the first that differs from the journal; of a refusal, its message. Shrink a long
+    journal first. Runs the journal twice. With ``write``, memory does not grow with the test.
 
     Args:
         journal: Its file, or its bytes.
         language: ``"rust"`` or ``"python"``.
         limit: Operations of the longest test.
-        write: Called with pieces of the text of up to 64 KiB; without it the text is returned. An exception that it
-            raises ends the export.
+        write: Called with pieces of the text of up to 64 KiB; without it the text is returned. An
+            exception that it raises ends the export.
 
     Raises:
-        JournalError: As in ``replay_journal``; there are more operations than ``limit``, before anything is written; an
-            operation of vLLM's pool that Python has no call for.
+        JournalError: As in ``replay_journal``; there are more operations than ``limit``, before
+            anything is written; an operation of vLLM's pool that Python has no call for.
         JournalFileError: The file cannot be read.
         InvalidArgumentError: Another language.
 

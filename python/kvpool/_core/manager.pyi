@@ -54,28 +54,30 @@ class CacheManager:
         verify: One of ``verify_modes()``. An algorithm that is not cryptographic needs more than ``"none"``.
         key: 32 secret bytes, for ``"blake3"`` only: keys the hash and the fingerprints.
         seed: ``PYTHONHASHSEED`` of vLLM's encodings; also seeds ``"xxh3"`` and the fingerprints.
-        duplicates: ``"keep"``, or ``"drop-on-release"`` to free a released block whose content another cached block
-            holds.
-        eviction: The order in which cached-free blocks are evicted: one of ``eviction_policies()``, or a ``Policy`` of
-            your own.
-        retention: Priorities, times to live, pins and tenants' limits: a ``RetentionConfig``, or True for one without
-            pins and limits. Without it, hints raise ``NoRetentionError``.
-        advisor: Estimates other sizes and policies from the lookups: an ``AdvisorConfig``, or True for the defaults.
-            ``advice`` returns the estimates.
-        explain: Records what comes and goes, so that ``explain`` can say why a prompt missed: an ``ExplainConfig``, or
-            True for the defaults.
+        duplicates: ``"keep"``, or ``"drop-on-release"`` to free a released block whose content another
+            cached block holds.
+        eviction: The order in which cached-free blocks are evicted: one of ``eviction_policies()``, or
+            a ``Policy`` of your own.
+        retention: Priorities, times to live, pins and tenants' limits: a ``RetentionConfig``, or True
+            for one without pins and limits. Without it, hints raise ``NoRetentionError``.
+        advisor: Estimates other sizes and policies from the lookups: an ``AdvisorConfig``, or True for
+            the defaults. ``advice`` returns the estimates.
+        explain: Records what comes and goes, so that ``explain`` can say why a prompt missed: an
+            ``ExplainConfig``, or True for the defaults.
         event_capacity: Events kept until ``take_events``; 0 records none.
         watermark: Share of the pool, 0.0 to below 1.0, that an admission leaves available while other
             requests run.
-        host_blocks: Blocks of the host tier, null block included, where requests are swapped out to; 0 for none.
+        host_blocks: Blocks of the host tier, null block included, where requests are swapped out to; 0
+            for none.
         block_bytes: Bytes of KV per block over all layers, for ``ManagerStats.bytes``; 0 if unknown.
-        groups: The KV-cache groups of a hybrid model: a sequence of ``GroupSpec`` whose block sizes are multiples of
-            ``block_size``, in which prompts are hashed. Needs ``verify="none"``. None is one group of full attention.
-            What tells of changes of block tables names the group, too, behind the block.
-        journal: Records every operation: a ``Journal``. Refused with a ``Policy`` of your own, which no replay could
-            run.
-        digest: Keeps a digest of the state, for ``state_digest``, and lets ``scrub`` find reference counts that were
-            changed behind the manager's back. 24 bytes per block.
+        groups: The KV-cache groups of a hybrid model: a sequence of ``GroupSpec`` whose block sizes are
+            multiples of ``block_size``, in which prompts are hashed. Needs ``verify="none"``. None is
+            one group of full attention. What tells of changes of block tables names the group, too,
+            behind the block.
+        journal: Records every operation: a ``Journal``. Refused with a ``Policy`` of your own, which no
+            replay could run.
+        digest: Keeps a digest of the state, for ``state_digest``, and lets ``scrub`` find reference
+            counts that were changed behind the manager's back. 24 bytes per block.
         scrub_blocks: Blocks of each tier that every ``complete_step`` scrubs; 0 for none.
         metrics: Counts ages of blocks at hits and evictions, causes, and hits of tenants, for ``metrics`` and
             ``kvpool.metrics``. 24 bytes per block of each tier.
@@ -166,38 +168,40 @@ class CacheManager:
     ) -> Admission:
         """Admits a request: acquires the cached prefix of its prompt and allocates the rest, all or nothing.
 
-        Allocates blocks for the whole prompt, or for a first chunk of it. Always leaves the last prompt token to
-        compute. If a hit needs more blocks than are available, the request gets a shorter hit, or none: an admission
-        succeeds whenever it would with nothing cached. A prepared prompt is copied and can be used again. O(blocks),
-        plus hashing if the prompt is not prepared.
+        Allocates blocks for the whole prompt, or for a first chunk of it. Always leaves the last prompt
+        token to compute. If a hit needs more blocks than are available, the request gets a shorter hit,
+        or none: an admission succeeds whenever it would with nothing cached. A prepared prompt is
+        copied and can be used again. O(blocks), plus hashing if the prompt is not prepared.
 
         Args:
             request_id: A new id.
             prompt: At least one token, or what ``prepare`` returned.
             extra: Extra keys of the prompt; not with a prepared one, which has its own.
             tenant: The blocks that the request registers count towards the limits of this tenant.
-            no_cache: For scans: blocks that the request registers are evicted first. Blocks that it hits keep their
-                place.
+            no_cache: For scans: blocks that the request registers are evicted first. Blocks that it
+                hits keep their place.
             retention: Ranges of its tokens, hits included: see ``retain``.
-            allocate_tokens: Tokens that get blocks now, behind the cached and external ones: the first chunk of a
-                chunked prefill, or 0 to ask ``next_checkpoint`` for its end. ``extend`` is for the next. None is all.
-            external_tokens: The number of the prompt's first tokens whose KV a connector has, fewer than all. The
-                request is loading until ``external_done``: nothing of them can be matched before, and nothing else be
-                done with the request but ``release``. Those that are not cached here get blocks where a later token
-                reads them; other entries of the tables are block 0, which the connector skips. Entry 0 of a group of
-                states receives the state after the last external token.
-            reuse: Whether the request may hit cached content. False computes every token, for instance for log
-                probabilities of the prompt. Other requests can hit what it computes.
-            out: An int32 buffer that receives the block table, of the first group. Without room for all of it the call
-                fails before anything changes. ``Admission.block_ids`` is then empty.
+            allocate_tokens: Tokens that get blocks now, behind the cached and external ones: the first
+                chunk of a chunked prefill, or 0 to ask ``next_checkpoint`` for its end. ``extend`` is
+                for the next. None is all.
+            external_tokens: The number of the prompt's first tokens whose KV a connector has, fewer
+                than all. The request is loading until ``external_done``: nothing of them can be matched
+                before, and nothing else be done with the request but ``release``. Those that are not
+                cached here get blocks where a later token reads them; other entries of the tables are
+                block 0, which the connector skips. Entry 0 of a group of states receives the state
+                after the last external token.
+            reuse: Whether the request may hit cached content. False computes every token, for instance
+                for log probabilities of the prompt. Other requests can hit what it computes.
+            out: An int32 buffer that receives the block table, of the first group. Without room for all
+                of it the call fails before anything changes. ``Admission.block_ids`` is then empty.
 
         Raises:
             OutOfBlocksError: Too few blocks are available; its attributes say how many are missing,
                 whether the request can ever fit, and how many of its tokens would fit now.
             DuplicateRequestError: The id is known already.
-            InvalidArgumentError: The prompt is empty or was hashed with other settings; ``extra`` is given with a
-                prepared prompt; ``out`` is too short; a range ends before it begins; there is a time to live and was no
-                ``advance_time``.
+            InvalidArgumentError: The prompt is empty or was hashed with other settings; ``extra`` is
+                given with a prepared prompt; ``out`` is too short; a range ends before it begins; there
+                is a time to live and was no ``advance_time``.
             NoRetentionError: There are hints, and the manager has no retention.
             StaleEpochError: The prompt was prepared before the last epoch bump.
             TokenError: A token is out of range.
@@ -222,9 +226,11 @@ class CacheManager:
         external_tokens: int = 0,
         reuse: bool = True,
     ) -> AdmissionFit:
-        """Says what an admission of this prompt would find, and how much of it would fit now, and changes nothing.
+        """Says what an admission of this prompt would find, and how much of it would fit now, and
+        changes nothing.
 
-        O(blocks matched), plus hashing if the prompt is not prepared. Arguments and errors are those of ``admit``.
+        O(blocks matched), plus hashing if the prompt is not prepared. Arguments and errors are those of
+        ``admit``.
 
         A model with a window needs fewer blocks for a chunk than for the whole prompt:
 
@@ -246,47 +252,50 @@ class CacheManager:
     ) -> list[GroupFit]:
         """Says what an admission would find in each KV-cache group, and changes nothing.
 
-        An admission hits the least reach at most. O(blocks) for each group, plus hashing if the prompt is not prepared.
-        Arguments and errors are those of ``fit``.
+        An admission hits the least reach at most. O(blocks) for each group, plus hashing if the prompt
+        is not prepared. Arguments and errors are those of ``fit``.
         """
     def next_checkpoint(self, request_id: RequestId) -> int | None:
         """Says where the next chunk of a request should end so that a recurrent state can be kept, or None.
 
-        A copy of the state is kept when a commit ends there, and the request's tables cover no more: for the block of
-        the state would hold a later one. Give chunks by ``allocate_tokens`` and ``extend``. Take the plan before the
-        next step or call for blocks: the copy is in it. None if no place is known. Raises UnknownRequestError.
+        A copy of the state is kept when a commit ends there, and the request's tables cover no more:
+        for the block of the state would hold a later one. Give chunks by ``allocate_tokens`` and
+        ``extend``. Take the plan before the next step or call for blocks: the copy is in it. None if no
+        place is known. Raises UnknownRequestError.
         """
     def extend_encoder(self, request_id: RequestId, num_tokens: int) -> list[tuple[int, ...]]:
         """Makes the tables of an encoder's output cover its first tokens, and returns what changed in them.
 
-        For groups of kind ``"cross"``. They are written once, nothing of them is cached, and the request holds them
-        until it is preempted or released. Otherwise as ``extend``.
+        For groups of kind ``"cross"``. They are written once, nothing of them is cached, and the
+        request holds them until it is preempted or released. Otherwise as ``extend``.
         """
     def append(
         self, request_ids: Iterable[RequestId], token_ids: Tokens, *, commit: bool = False
     ) -> list[tuple[int, ...]]:
         """Appends one token to each request of a batch, with blocks where needed, all or nothing.
 
-        After a fork, the first request that writes to a shared block gets a copy of it; ``take_plan`` hands the copy
-        out. Hashes only when a token completes a block. A preempted request gets its token, too, and no block:
-        ``resume`` has blocks for all its tokens. O(requests).
+        After a fork, the first request that writes to a shared block gets a copy of it; ``take_plan``
+        hands the copy out. Hashes only when a token completes a block. A preempted request gets its
+        token, too, and no block: ``resume`` has blocks for all its tokens. O(requests).
 
         Args:
             request_ids: Running or preempted requests, each named once. Not a str.
             token_ids: One token per request.
-            commit: Commits every token that the running ones of these requests already have: the step that sampled the
-                new tokens has computed them. They had blocks before this call.
+            commit: Commits every token that the running ones of these requests already have: the step
+                that sampled the new tokens has computed them. They had blocks before this call.
 
         Returns:
-            What changed in block tables, in the order of the call: triples of position in ``request_ids``, position
-            in the block table, and the block that is there now, new or a copy. With groups, the group is the fourth.
+            What changed in block tables, in the order of the call: triples of position in
+            ``request_ids``, position in the block table, and the block that is there now, new or a
+            copy. With groups, the group is the fourth.
 
         Raises:
             OutOfBlocksError: Too few blocks are available for the batch as a whole.
             UnknownRequestError: No request has this id.
             RequestStateError: A request neither runs nor is preempted.
             DuplicateRequestError: A request is named twice.
-            InvalidArgumentError: The lists differ in length; with ``commit``, a token of a request has no block.
+            InvalidArgumentError: The lists differ in length; with ``commit``, a token of a request has
+                no block.
             TokenError: A token is out of range.
             TokenTypeError: The tokens are of a type or dtype that is not taken.
         """
@@ -305,38 +314,42 @@ class CacheManager:
     ) -> tuple[list[int], ...]:
         """A whole step of a batch: any number of tokens for each request, all or nothing.
 
-        Commits what the step before has computed, appends what it sampled, and makes room for what the next one
-        computes. Plain decode, decode with drafts and chunks of prompts go into one call. A preempted request gets its
-        tokens, too, and nothing else. O(requests + tokens).
+        Commits what the step before has computed, appends what it sampled, and makes room for what the
+        next one computes. Plain decode, decode with drafts and chunks of prompts go into one call. A
+        preempted request gets its tokens, too, and nothing else. O(requests + tokens).
 
         Args:
             request_ids: Running or preempted requests, each named once. Not a str.
             token_ids: The tokens of all requests, one after the other.
-            offsets: ``token_ids[offsets[i]:offsets[i + 1]]`` are those of request ``i``: one more than requests. None
-                is one token each.
-            commit: Of each request that gets tokens, all but the last are computed: the step that sampled that one has
-                written the KV of all before, accepted drafts included, into blocks that they had before this call.
-                Wrong for tokens that no step has sampled.
-            computed: Of each request its first so many tokens are computed, those of this call included. They had
-                blocks before this call: slots of an earlier ``lookahead``, for drafts. Not with ``commit``.
-            lookahead: Slots after the last token of each request that get blocks, too: for drafts. The table of a
-                group of states gets an entry for each of them.
-            covered: Of each request its first so many tokens get blocks, instead of all: chunks of a prompt, or drafts
-                of different lengths. Blocks that a request has it keeps. Not with ``lookahead``.
-            out: A writable int32 buffer of shape (3, n), or (4, n) with groups: receives the answer row by row. A call
-                with more than n changes fails before anything changes.
+            offsets: ``token_ids[offsets[i]:offsets[i + 1]]`` are those of request ``i``: one more than
+                requests. None is one token each.
+            commit: Of each request that gets tokens, all but the last are computed: the step that
+                sampled that one has written the KV of all before, accepted drafts included, into blocks
+                that they had before this call. Wrong for tokens that no step has sampled.
+            computed: Of each request its first so many tokens are computed, those of this call
+                included. They had blocks before this call: slots of an earlier ``lookahead``, for
+                drafts. Not with ``commit``.
+            lookahead: Slots after the last token of each request that get blocks, too: for drafts. The
+                table of a group of states gets an entry for each of them.
+            covered: Of each request its first so many tokens get blocks, instead of all: chunks of a
+                prompt, or drafts of different lengths. Blocks that a request has it keeps. Not with
+                ``lookahead``.
+            out: A writable int32 buffer of shape (3, n), or (4, n) with groups: receives the answer row
+                by row. A call with more than n changes fails before anything changes.
 
         Returns:
-            What changed in block tables, in the order of the call: positions in ``request_ids``, positions in the block
-            tables, and the blocks there now, new or copies; with groups, the groups. With ``out``, their number.
+            What changed in block tables, in the order of the call: positions in ``request_ids``,
+            positions in the block tables, and the blocks there now, new or copies; with groups, the
+            groups. With ``out``, their number.
 
         Raises:
             OutOfBlocksError: Too few blocks are available for the batch as a whole.
             UnknownRequestError: No request has this id.
             RequestStateError: A request neither runs nor is preempted.
             DuplicateRequestError: A request is named twice.
-            InvalidArgumentError: The lists do not fit each other; a computed count is below what was computed, or above
-                what has tokens, or had blocks before the call; ``out`` has no room for the changes.
+            InvalidArgumentError: The lists do not fit each other; a computed count is below what was
+                computed, or above what has tokens, or had blocks before the call; ``out`` has no room
+                for the changes.
             TokenError: A token is out of range.
             TokenTypeError: The tokens are of a type or dtype that is not taken.
             ArgumentTypeError: Ids, offsets, counts or ``out`` are of a type or dtype that is not taken.
@@ -368,8 +381,8 @@ class CacheManager:
     def extend(self, request_id: RequestId, num_tokens: int) -> list[tuple[int, ...]]:
         """Makes the block table of a running request cover its first tokens, and returns what changed in it.
 
-        The next chunk of a chunked prefill; or slots behind the last token, for drafts. Covers no less than before, all
-        or nothing. O(new blocks).
+        The next chunk of a chunked prefill; or slots behind the last token, for drafts. Covers no less
+        than before, all or nothing. O(new blocks).
 
         Args:
             request_id: A running request.
@@ -399,14 +412,16 @@ class CacheManager:
     ) -> int:
         """Says which external tokens of a request have arrived, and returns how many blocks that registered.
 
-        The request runs from now on; the engine computes all tokens from the first that failed. If a window or a state
-        that the next token reads has not arrived, the request is preempted instead (see ``request``), and ``resume``
-        admits it again. For a request that was released meanwhile it ends the release. O(blocks).
+        The request runs from now on; the engine computes all tokens from the first that failed. If a
+        window or a state that the next token reads has not arrived, the request is preempted instead
+        (see ``request``), and ``resume`` admits it again. For a request that was released meanwhile it
+        ends the release. O(blocks).
 
         Args:
             request_id: A request that was admitted or resumed with ``external_tokens``.
             loaded_tokens: The number of its first tokens whose KV has arrived. None is all.
-            failed: Not with ``loaded_tokens``: ranges of tokens that did not arrive, as pairs of start and end.
+            failed: Not with ``loaded_tokens``: ranges of tokens that did not arrive, as pairs of start
+                and end.
 
         Raises:
             UnknownRequestError: No request has this id.
@@ -424,8 +439,8 @@ class CacheManager:
     def fence(self) -> int:
         """Opens a fence and returns its ticket.
 
-        What is released, preempted or truncated ``until`` it stays out of reach until ``end_fence``. Tickets end in any
-        order. O(1).
+        What is released, preempted or truncated ``until`` it stays out of reach until ``end_fence``.
+        Tickets end in any order. O(1).
         """
     def end_fence(self, ticket: int) -> int:
         """Ends a fence and returns how many references it held.
@@ -445,8 +460,8 @@ class CacheManager:
     ) -> list[tuple[int, ...]]:
         """Appends several tokens to one request, all or nothing, and returns what changed in its block table.
 
-        For accepted drafts, or streamed input. Returns pairs of position and block, new or a copy. A preempted request
-        gets its tokens, and no blocks. O(tokens).
+        For accepted drafts, or streamed input. Returns pairs of position and block, new or a copy. A
+        preempted request gets its tokens, and no blocks. O(tokens).
 
         Args:
             request_id: A running or preempted request.
@@ -464,7 +479,8 @@ class CacheManager:
     def fork(self, parent_id: RequestId, child_id: RequestId) -> None:
         """Makes a second request over the blocks of a running one: parallel sampling, beam search.
 
-        It shares all but states, of which it gets copies, or OutOfBlocksError without blocks. O(blocks + tokens).
+        It shares all but states, of which it gets copies, or OutOfBlocksError without blocks. O(blocks
+        + tokens).
 
         Raises:
             UnknownRequestError: No request has the parent's id.
@@ -474,7 +490,8 @@ class CacheManager:
     def fork_batch(self, parent_ids: Iterable[RequestId], child_ids: Iterable[RequestId]) -> None:
         """Makes a second request of each of a batch, all or nothing.
 
-        As ``fork``; a step of beam search is this and ``release_batch`` of the beams that end. O(blocks + tokens).
+        As ``fork``; a step of beam search is this and ``release_batch`` of the beams that end. O(blocks
+        + tokens).
 
         Args:
             parent_ids: Running requests, each as often as it has children here. Not a str.
@@ -485,12 +502,18 @@ class CacheManager:
             InvalidArgumentError: The lists differ in length.
         """
     def truncate(
-        self, request_id: RequestId, num_tokens: int, *, after_step: int | None = None, until: int | None = None
+        self,
+        request_id: RequestId,
+        num_tokens: int,
+        *,
+        after_step: int | None = None,
+        until: int | None = None,
     ) -> None:
         """Keeps the first tokens of a running request.
 
-        At least one; for instance after drafts were rejected. Releases the blocks behind, lookahead included. The next
-        append copies a registered tail, or drops its content if no block is available. O(blocks released).
+        At least one; for instance after drafts were rejected. Releases the blocks behind, lookahead
+        included. The next append copies a registered tail, or drops its content if no block is
+        available. O(blocks released).
 
         Args:
             request_id: A running request.
@@ -499,7 +522,8 @@ class CacheManager:
             until: As for ``release``.
 
         Raises:
-            InvalidArgumentError: More than its tokens, or fewer than the window has left; the ticket is not open.
+            InvalidArgumentError: More than its tokens, or fewer than the window has left; the ticket is
+                not open.
             UnknownRequestError: No request has this id.
             RequestStateError: The request is not running.
         """
@@ -529,8 +553,8 @@ class CacheManager:
     def trim_window(self, request_id: RequestId, window: int) -> int:
         """Releases the blocks of a running request that fell out of a window and returns how many.
 
-        Releases blocks whose tokens all lie more than ``window`` tokens before the computed end, and puts block 0 in
-        their places. O(blocks released).
+        Releases blocks whose tokens all lie more than ``window`` tokens before the computed end, and
+        puts block 0 in their places. O(blocks released).
 
         Raises:
             UnknownRequestError: No request has this id.
@@ -540,13 +564,14 @@ class CacheManager:
     def take_plan(self) -> TransferPlan:
         """Hands out all planned copies as one plan.
 
-        Copies of copy-on-write and of swaps. Execute the plan before the step writes KV. As ``TieredPool.take_plan``.
+        Copies of copy-on-write and of swaps. Execute the plan before the step writes KV. As
+        ``TieredPool.take_plan``.
         """
     def begin_swap_out(self, request_ids: Iterable[RequestId]) -> int:
         """Begins to preempt running requests by swap and returns the swap's number.
 
-        Moves their blocks to the host tier; a shared block moves once. ``take_plan`` hands the copies out. When they
-        are done, ``complete_swap`` frees the device's blocks. All or nothing. O(blocks).
+        Moves their blocks to the host tier; a shared block moves once. ``take_plan`` hands the copies
+        out. When they are done, ``complete_swap`` frees the device's blocks. All or nothing. O(blocks).
 
         Raises:
             OutOfBlocksError: The host tier has too few blocks.
@@ -575,7 +600,8 @@ class CacheManager:
     def fit_swap_in(self, request_ids: Iterable[RequestId]) -> Fit:
         """Says whether a swap in would find its blocks: ok, later or never.
 
-        Keeps to the watermark while others run. Changes nothing. Errors as ``begin_swap_in`` but for blocks. O(blocks).
+        Keeps to the watermark while others run. Changes nothing. Errors as ``begin_swap_in`` but for
+        blocks. O(blocks).
         """
     def complete_swap(self, swap: int) -> dict[int, int]:
         """Ends a swap whose copies are done and returns old block -> new block.
@@ -598,9 +624,9 @@ class CacheManager:
     def commit(self, request_id: RequestId, computed_tokens: int) -> int:
         """Says that the first tokens of a request are computed, and returns how many blocks that registered.
 
-        From now on lookups find the full blocks among them. A block that forks share is counted once, at its first
-        commit. Blocks behind a hash collision, and blocks of requests admitted before an epoch bump, are never
-        registered. Needs no free block. O(newly full blocks).
+        From now on lookups find the full blocks among them. A block that forks share is counted once,
+        at its first commit. Blocks behind a hash collision, and blocks of requests admitted before an
+        epoch bump, are never registered. Needs no free block. O(newly full blocks).
 
         Args:
             request_id: A running request.
@@ -618,7 +644,8 @@ class CacheManager:
 
         Args:
             request_ids: Running requests, each named once. Not a str.
-            computed_tokens: For each, what ``commit`` takes: a list of ints, or a buffer of the dtypes of tokens.
+            computed_tokens: For each, what ``commit`` takes: a list of ints, or a buffer of the dtypes
+                of tokens.
 
         Raises:
             DuplicateRequestError: A request is named twice; and as ``commit``.
@@ -636,16 +663,19 @@ class CacheManager:
     ) -> None:
         """Ends a request, finished or aborted: its blocks lose one reference each.
 
-        Committed blocks stay cached until evicted. Computed tokens that the manager does not know are cached only if
-        ``append_tokens`` and ``commit`` name them before: docs/porting.md shows it. While a swap moves the request, or
-        a connector loads into its blocks, it is releasing: it gives them up, and its id, when ``complete_swap``,
-        ``abort_swap`` or ``external_done`` ends that. O(blocks).
+        Committed blocks stay cached until evicted. Computed tokens that the manager does not know are
+        cached only if ``append_tokens`` and ``commit`` name them before: docs/porting.md shows it.
+        While a swap moves the request, or a connector loads into its blocks, it is releasing: it gives
+        them up, and its id, when ``complete_swap``, ``abort_swap`` or ``external_done`` ends that.
+        O(blocks).
 
         Args:
             request_id: A request in any state.
             after_step: A step that may still touch the blocks: they are fenced until ``complete_step`` of it.
-            until: The ticket of a ``fence`` that holds the blocks back until ``end_fence``. Not with ``after_step``.
-            finish_reason: How it ended, in words of OpenAI's and Anthropic's APIs: a hint to the policy ``hazard``.
+            until: The ticket of a ``fence`` that holds the blocks back until ``end_fence``. Not with
+                ``after_step``.
+            finish_reason: How it ended, in words of OpenAI's and Anthropic's APIs: a hint to the policy
+                ``hazard``.
             output_tokens: Tokens that the model answered with: such a hint, too.
 
         Raises:
@@ -664,8 +694,8 @@ class CacheManager:
     ) -> None:
         """Releases a whole batch, all or nothing.
 
-        As ``release``, in the order of the batch: requests in any state, each named once; for each of them a reason and
-        a count, where these are given. O(blocks of all).
+        As ``release``, in the order of the batch: requests in any state, each named once; for each of
+        them a reason and a count, where these are given. O(blocks of all).
 
         Raises:
             DuplicateRequestError: A request is named twice; and as ``release``.
@@ -675,10 +705,11 @@ class CacheManager:
     ) -> HintReport:
         """Ends a request and its session: its cached blocks that nobody else holds are evicted first.
 
-        ``release``, and what the request has cached will not be used again. A block still waits for the cached blocks
-        behind it, such as other sessions on a shared system prompt. A hit takes that back. A block that a truncation
-        cut into stays as it is. For a preempted or swapped-out request, applies to what is still cached; for one that
-        is moving or loading, when it gives its blocks up. ``after_step`` and ``until`` as for ``release``. O(blocks).
+        ``release``, and what the request has cached will not be used again. A block still waits for the
+        cached blocks behind it, such as other sessions on a shared system prompt. A hit takes that
+        back. A block that a truncation cut into stays as it is. For a preempted or swapped-out request,
+        applies to what is still cached; for one that is moving or loading, when it gives its blocks up.
+        ``after_step`` and ``until`` as for ``release``. O(blocks).
 
         Returns:
             What became of it, by blocks.
@@ -697,9 +728,10 @@ class CacheManager:
     def retain(self, request_id: RequestId, ranges: _Ranges) -> HintReport:
         """Says how long ranges of a request's tokens are worth keeping, and returns what became of it.
 
-        Applies to its registered blocks now, hits included, and to others when ``commit`` registers them. A block
-        belongs to the range of its last token. Where ranges overlap, the later range or call wins. Hints survive
-        preemption and swaps, and a fork inherits them. An absolute time to live counts from this call. O(their blocks).
+        Applies to its registered blocks now, hits included, and to others when ``commit`` registers
+        them. A block belongs to the range of its last token. Where ranges overlap, the later range or
+        call wins. Hints survive preemption and swaps, and a fork inherits them. An absolute time to
+        live counts from this call. O(their blocks).
 
         Args:
             request_id: A request.
@@ -710,7 +742,8 @@ class CacheManager:
 
         Raises:
             UnknownRequestError: No request has this id.
-            InvalidArgumentError: A range ends before it begins; there is a time to live and was no ``advance_time``.
+            InvalidArgumentError: A range ends before it begins; there is a time to live and was no
+                ``advance_time``.
             NoRetentionError: The manager has no retention.
 
         >>> manager = kvpool.CacheManager(num_blocks=64, block_size=4, retention=True)
@@ -721,8 +754,8 @@ class CacheManager:
     def set_tenant(self, request_id: RequestId, tenant: int) -> None:
         """Sets the tenant of a request: blocks that it registers count towards the tenant's limits.
 
-        Blocks that it registered before count, too, unless they have a tenant already. Tenants without limits are not
-        counted. O(blocks).
+        Blocks that it registered before count, too, unless they have a tenant already. Tenants without
+        limits are not counted. O(blocks).
 
         Raises:
             UnknownRequestError: No request has this id.
@@ -731,22 +764,25 @@ class CacheManager:
     def end_of_life(self, request_id: RequestId, start_token: int = 0) -> HintReport:
         """Says that a request's tokens from one on will not be used again.
 
-        For example a dropped branch, or reasoning that the next turn leaves out. The request goes on. Once its blocks
-        are released and nobody else holds them, they are evicted first. O(blocks from there).
+        For example a dropped branch, or reasoning that the next turn leaves out. The request goes on.
+        Once its blocks are released and nobody else holds them, they are evicted first. O(blocks from
+        there).
 
         Raises:
             UnknownRequestError: No request has this id.
             NoRetentionError: The manager has no retention.
         """
-    def retain_prefix(self, prompt: Tokens | HashCursor, ranges: _Ranges, extra: ExtraKeys | None = None) -> HintReport:
+    def retain_prefix(
+        self, prompt: Tokens | HashCursor, ranges: _Ranges, extra: ExtraKeys | None = None
+    ) -> HintReport:
         """Says how long ranges of cached content are worth keeping, whoever computed it.
 
-        As ``retain``, for content whose request is gone. Reaches only what is cached now; other blocks of the ranges
-        count as ignored. O(blocks), plus hashing if the prompt is not prepared.
+        As ``retain``, for content whose request is gone. Reaches only what is cached now; other blocks
+        of the ranges count as ignored. O(blocks), plus hashing if the prompt is not prepared.
 
         Raises:
-            InvalidArgumentError: As for ``retain``; the prompt was hashed with other settings, or ``extra`` is given
-                with a prepared one.
+            InvalidArgumentError: As for ``retain``; the prompt was hashed with other settings, or
+                ``extra`` is given with a prepared one.
             NoRetentionError: The manager has no retention.
             StaleEpochError: The prompt was prepared before the last epoch bump.
             TokenError: A token is out of range.
@@ -763,14 +799,14 @@ class CacheManager:
     ) -> HintReport:
         """Says that cached content will not be used again, whoever computed it.
 
-        Every copy that nobody holds is evicted first. It raises what ``retain_prefix`` does. O(blocks), plus hashing if
-        the prompt is not prepared.
+        Every copy that nobody holds is evicted first. It raises what ``retain_prefix`` does. O(blocks),
+        plus hashing if the prompt is not prepared.
         """
     def advance_time(self, now: float) -> int:
         """Lets time pass, in seconds on a clock of the caller's, and returns how many retentions ran out.
 
-        Times to live count from the time that was given last, and ``hazard`` measures ages on this clock. O(log blocks)
-        for each that runs out.
+        Times to live count from the time that was given last, and ``hazard`` measures ages on this
+        clock. O(log blocks) for each that runs out.
 
         Raises:
             TimeBackwardsError: An earlier call gave a later time.
@@ -788,7 +824,8 @@ class CacheManager:
     def retention_stats(self) -> RetentionStats | None:
         """Returns how many blocks are retained how, or None without retention."""
     def advice(self) -> Advice | None:
-        """Returns what the manager's traffic says of other sizes, policies and tenants; None without an advisor.
+        """Returns what the manager's traffic says of other sizes, policies and tenants; None without an
+        advisor.
 
         Takes some 50 us; other threads go on. docs/advisor.md explains the answer.
 
@@ -843,11 +880,13 @@ class CacheManager:
         Raises:
             PolicyError: The policy is used no more; the cause says why.
         """
-    def preempt(self, request_id: RequestId, *, after_step: int | None = None, until: int | None = None) -> None:
+    def preempt(
+        self, request_id: RequestId, *, after_step: int | None = None, until: int | None = None
+    ) -> None:
         """Takes the blocks of a running request away and keeps its tokens, for resume.
 
-        Committed blocks stay cached until evicted, so ``resume`` may find them again. The token that the step under way
-        samples can be appended meanwhile. O(blocks).
+        Committed blocks stay cached until evicted, so ``resume`` may find them again. The token that
+        the step under way samples can be appended meanwhile. O(blocks).
 
         Args:
             request_id: A running request, or a swapped-out one, whose blocks in the host tier are released.
@@ -917,15 +956,15 @@ class CacheManager:
         Args:
             request_id: The request.
             out: Receives the ids, if given.
-            group: The KV-cache group, from 0 on. Block 0, the null block, is where a group has given up what no token
-                to come reads. The table of a group of states has the block of the state after the computed tokens, and
-                with ``lookahead`` one for each draft after it.
+            group: The KV-cache group, from 0 on. Block 0, the null block, is where a group has given up
+                what no token to come reads. The table of a group of states has the block of the state
+                after the computed tokens, and with ``lookahead`` one for each draft after it.
 
         Raises:
             UnknownRequestError: No request has this id.
             InvalidArgumentError: ``out`` is too short; there is no such group.
-            ArgumentTypeError: ``out`` is not a writable, contiguous, 1-D int32 buffer, or the id neither a str
-                nor an int.
+            ArgumentTypeError: ``out`` is not a writable, contiguous, 1-D int32 buffer, or the id
+                neither a str nor an int.
         """
     @overload
     def block_ids(self, request_id: RequestId, *, out: _Array, group: int = 0) -> int: ...
@@ -942,8 +981,8 @@ class CacheManager:
     def bump_epoch(self) -> int:
         """Starts a new epoch, for instance after a change of weights, and returns its number.
 
-        No lookup finds what was cached before. Running requests go on, and their blocks are never registered. Preempted
-        requests are hashed again when they resume. O(usable blocks).
+        No lookup finds what was cached before. Running requests go on, and their blocks are never
+        registered. Preempted requests are hashed again when they resume. O(usable blocks).
 
         Raises:
             PoolPoisonedError: The pool refuses all work.
@@ -951,17 +990,20 @@ class CacheManager:
     def reset(self) -> int:
         """Forgets all cached content, of the host tier too, and returns how many blocks were registered.
 
-        Refused, with nothing changed, while requests or fences hold blocks of either tier: a swapped-out request would
-        bring old content back. Preempted requests hold no blocks, and resume without hits. O(usable blocks).
+        Refused, with nothing changed, while requests or fences hold blocks of either tier: a
+        swapped-out request would bring old content back. Preempted requests hold no blocks, and resume
+        without hits. O(usable blocks).
 
         Raises:
             BlocksInUseError: Requests or fences hold blocks; ``bump_epoch`` always works.
         """
     @overload
     def evict(self, n: int, *, out: None = None) -> list[int]:
-        """Evicts cached-free blocks of the device, up to a number, and returns their ids in the order of eviction.
+        """Evicts cached-free blocks of the device, up to a number, and returns their ids in the order
+        of eviction.
 
-        They are free then; fewer than ``n`` are all that were cached-free. As ``BlockPool.evict``. O(1) per block.
+        They are free then; fewer than ``n`` are all that were cached-free. As ``BlockPool.evict``. O(1)
+        per block.
 
         Raises:
             InvalidArgumentError: ``n`` is negative; ``out`` is too short.
@@ -971,8 +1013,8 @@ class CacheManager:
     def drop_cached(self, block_ids: BlockIds) -> int:
         """Forgets the contents of blocks by id and returns how many were registered.
 
-        No lookup finds them any more. Cached-free blocks become free. Held blocks stay with their holders and become
-        free when released. O(1) per block.
+        No lookup finds them any more. Cached-free blocks become free. Held blocks stay with their
+        holders and become free when released. O(1) per block.
 
         Raises:
             InvalidBlockError: An id is unknown, or the null block.
@@ -1041,7 +1083,8 @@ class CacheManager:
     def flush_journal(self) -> None:
         """Writes what the journal has collected: what a crash would lose.
 
-        Without a journal nothing happens. It is also flushed when the object goes, and when an invariant breaks.
+        Without a journal nothing happens. It is also flushed when the object goes, and when an
+        invariant breaks.
 
         Raises:
             JournalFileError: The journal has stopped recording; the message says why.
@@ -1068,17 +1111,20 @@ class CacheManager:
         True
         """
     def state_digest_from_scratch(self) -> int:
-        """Returns the same digest, counted anew from every block. O(blocks), with ``digest=True`` or without."""
+        """Returns the same digest, counted anew from every block. O(blocks), with ``digest=True`` or
+        without.
+        """
     def scrub(self, blocks: int) -> ScrubReport:
         """Checks the next blocks and table entries of each tier; a broken invariant poisons the manager.
 
         For production: a few blocks per step, round and round, by this call or by ``scrub_blocks``. As
-        ``BlockPool.scrub``, and: each table is as long as its tokens need, of blocks that are held; and all
-        references are those of tables, fences, planned copies and swaps, so that a leak is found. O(``blocks``), and
-        O(requests) once a pass.
+        ``BlockPool.scrub``, and: each table is as long as its tokens need, of blocks that are held; and
+        all references are those of tables, fences, planned copies and swaps, so that a leak is found.
+        O(``blocks``), and O(requests) once a pass.
 
         Raises:
-            PoolPoisonedError: An invariant is broken; the message names it. Every later operation raises it, too.
+            PoolPoisonedError: An invariant is broken; the message names it. Every later operation
+                raises it, too.
 
         >>> kvpool.CacheManager(num_blocks=64).scrub(64)
         ScrubReport(position=0, blocks=64, requests=0, passes=1)

@@ -243,8 +243,8 @@ class PrefixIndex:
     def copies(self, chain: _Chain, position: int) -> list[int]:
         """Returns the blocks registered under this hash of a chain, computed ones first.
 
-        O(copies). Computed ones are in the order in which they became so, the others in the order in which they
-        were registered. Does not verify, and is empty behind the chain.
+        O(copies). Computed ones are in the order in which they became so, the others in the order in
+        which they were registered. Does not verify, and is empty behind the chain.
         """
     @property
     def num_registered(self) -> int:

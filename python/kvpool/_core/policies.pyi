@@ -15,7 +15,8 @@ def eviction_policies() -> list[EvictionPolicy]:
     """
 
 def policy_removal(name: str) -> str | None:
-    """A note about a policy that earlier versions had, which names the policy to use instead; None for any other name.
+    """A note about a policy that earlier versions had, which names the policy to use instead; None for
+    any other name.
 
     >>> kvpool._core.policies.policy_removal("fifo")
     'kvpool no longer has fifo, use lru'

@@ -19,7 +19,8 @@ __all__ = [
 
 @type_check_only
 class StoredEvent(TypedDict):
-    """The first computed copy of a content has appeared: lookups can find its hash in its KV-cache group from now on.
+    """The first computed copy of a content has appeared: lookups can find its hash in its KV-cache
+    group from now on.
 
     In groups other than full attention ``parent`` is None, and ``depth`` may be 0.
     """
@@ -60,19 +61,19 @@ class BlockPool:
         num_blocks: Blocks, null block included; ids run from 1 to ``num_blocks - 1``. At least 2.
         block_size: Tokens per block. At least 1.
         verify: One of ``verify_modes()``; chains must come from a hasher with at least this mode.
-        duplicates: ``"keep"``, or ``"drop-on-release"`` to free a released block whose content another cached block
-            holds.
-        eviction: The order in which cached-free blocks are evicted: one of ``eviction_policies()``, or a ``Policy`` of
-            your own. ``"last-accessed"`` orders by ``mark_accessed``.
-        retention: Priorities, times to live, pins and tenants' limits: a ``RetentionConfig``, or True for one without
-            pins and limits. Without it, hints raise ``NoRetentionError``.
-        advisor: Estimates other sizes and policies from the lookups: an ``AdvisorConfig``, or True for the defaults.
-            ``advice`` returns the estimates.
+        duplicates: ``"keep"``, or ``"drop-on-release"`` to free a released block whose content another
+            cached block holds.
+        eviction: The order in which cached-free blocks are evicted: one of ``eviction_policies()``, or
+            a ``Policy`` of your own. ``"last-accessed"`` orders by ``mark_accessed``.
+        retention: Priorities, times to live, pins and tenants' limits: a ``RetentionConfig``, or True
+            for one without pins and limits. Without it, hints raise ``NoRetentionError``.
+        advisor: Estimates other sizes and policies from the lookups: an ``AdvisorConfig``, or True for
+            the defaults. ``advice`` returns the estimates.
         event_capacity: Events kept until ``take_events``; 0 records none.
-        journal: Records every operation: a ``Journal``. Refused with a ``Policy`` of your own, which no replay could
-            run.
-        digest: Keeps a digest of the state, for ``state_digest``, and lets ``scrub`` find reference counts that were
-            changed behind the pool's back. 24 bytes per block.
+        journal: Records every operation: a ``Journal``. Refused with a ``Policy`` of your own, which no
+            replay could run.
+        digest: Keeps a digest of the state, for ``state_digest``, and lets ``scrub`` find reference
+            counts that were changed behind the pool's back. 24 bytes per block.
         payloads: Contents can have payloads, for ``set_payloads``. Some 90 bytes per block that has one.
         metrics: Counts ages of blocks at hits and evictions, causes, and hits of tenants, for ``metrics`` and
             ``kvpool.metrics``. 24 bytes per block.
@@ -158,8 +159,9 @@ class BlockPool:
     def release(self, block_ids: BlockIds, *, until: int | None = None) -> None:
         """Drops one reference per id.
 
-        Blocks without further references become cached-free if they are registered and computed, else free. With a
-        ticket they become so when it ends, and a hit on them succeeds until then. O(1) per block.
+        Blocks without further references become cached-free if they are registered and computed, else
+        free. With a ticket they become so when it ends, and a hit on them succeeds until then. O(1) per
+        block.
 
         Args:
             block_ids: The blocks; one that is named twice loses two references.
@@ -174,8 +176,8 @@ class BlockPool:
     def fence(self) -> int:
         """Opens a fence and returns its ticket.
 
-        Blocks that are released ``until`` the ticket cannot be allocated before ``end_fence``. Tickets end in any
-        order. O(1).
+        Blocks that are released ``until`` the ticket cannot be allocated before ``end_fence``. Tickets
+        end in any order. O(1).
 
         >>> import kvpool
         >>> pool = kvpool.BlockPool(num_blocks=4, block_size=16)
@@ -211,7 +213,8 @@ class BlockPool:
     def release_after(self, block_ids: BlockIds, step: int) -> None:
         """Releases blocks that a running step may still touch: they are fenced until it completes.
 
-        Until then lookups still find them. If the step is complete already, they are released at once. O(1) per block.
+        Until then lookups still find them. If the step is complete already, they are released at once.
+        O(1) per block.
 
         Args:
             block_ids: The blocks.
@@ -251,9 +254,10 @@ class BlockPool:
     def register_table(self, block_ids: BlockIds, chain: _Chain, start: int = 0) -> list[tuple[int, int]]:
         """Registers held blocks as computed ones, or exchanges them for cached ones; returns the changes.
 
-        Where another computed block has the content already, the caller gets a reference to that one and loses its own
-        block's: a pair of the position in ``block_ids`` and the id that is there now. A block in its place already
-        stays. A hash collision stops it and is counted: the blocks from there on are as they were. O(n log n).
+        Where another computed block has the content already, the caller gets a reference to that one
+        and loses its own block's: a pair of the position in ``block_ids`` and the id that is there now.
+        A block in its place already stays. A hash collision stops it and is counted: the blocks from
+        there on are as they were. O(n log n).
 
         Args:
             block_ids: Held blocks whose KV is written, in the order of the chain.
@@ -261,19 +265,21 @@ class BlockPool:
             start: Position in the chain of the first of the blocks.
 
         Raises:
-            InvalidBlockError: An id is unknown, the null block, not held, named twice, or registered with another
-                content.
+            InvalidBlockError: An id is unknown, the null block, not held, named twice, or registered
+                with another content.
             InvalidArgumentError: As ``register``.
             StaleEpochError: The chain belongs to another epoch.
             ArgumentTypeError: The ids are of a type or dtype that is not taken.
         """
     def adopt(self, block_ids: BlockIds, chain: _Chain, start: int = 0) -> list[tuple[int, int]]:
-        """Takes free ids of an engine's own allocator as cached blocks; returns the positions that another id has.
+        """Takes free ids of an engine's own allocator as cached blocks; returns the positions that
+        another id has.
 
-        For engines that own the ids and use the pool as an index: they never call ``allocate``, and to the pool an id
-        of theirs is free. Each is held by one reference then, registered and computed. Where another computed block
-        has the content already, the caller gets a reference to that one, and its own id stays free. ``evict`` and
-        ``disown`` give ids back. A hash collision stops it and is counted: the ids from there on stay free. O(n log n).
+        For engines that own the ids and use the pool as an index: they never call ``allocate``, and to
+        the pool an id of theirs is free. Each is held by one reference then, registered and computed.
+        Where another computed block has the content already, the caller gets a reference to that one,
+        and its own id stays free. ``evict`` and ``disown`` give ids back. A hash collision stops it and
+        is counted: the ids from there on stay free. O(n log n).
 
         Raises:
             InvalidBlockError: An id is unknown, the null block, not free, or named twice.
@@ -299,7 +305,8 @@ class BlockPool:
         O(1) per block.
 
         Raises:
-            InvalidBlockError: An id is unknown, the null block, named twice, fenced, or held by nobody or by others.
+            InvalidBlockError: An id is unknown, the null block, named twice, fenced, or held by nobody
+                or by others.
             ArgumentTypeError: The ids are of a type or dtype that is not taken.
         """
     def mark_computed(self, block_ids: BlockIds) -> None:
@@ -324,25 +331,29 @@ class BlockPool:
             max_blocks: The longest match wanted; all of the chain by default. An engine that must compute the
                 last prompt token asks for ``(tokens - 1) // block_size``.
             tenant: The tenant that the advisor counts the lookup for.
-            out: Receives the ids, if given, and the call returns their number. It has room for ``max_blocks`` ids, or
-                for all blocks of the chain if those are fewer.
+            out: Receives the ids, if given, and the call returns their number. It has room for
+                ``max_blocks`` ids, or for all blocks of the chain if those are fewer.
 
         Raises:
-            InvalidArgumentError: The chain is of another block size, algorithm or verification than the pool; the
-                tenant is not a number of 32 bits; ``out`` is too short.
+            InvalidArgumentError: The chain is of another block size, algorithm or verification than the
+                pool; the tenant is not a number of 32 bits; ``out`` is too short.
             StaleEpochError: The chain belongs to another epoch.
-            ArgumentTypeError: ``out`` is not a writable, contiguous, 1-D int32 buffer; ``chain`` is of another type.
+            ArgumentTypeError: ``out`` is not a writable, contiguous, 1-D int32 buffer; ``chain`` is of
+                another type.
         """
     @overload
     def match_and_acquire(
         self, chain: _Chain, max_blocks: int | None = None, *, tenant: int | None = None, out: _Array
     ) -> int: ...
-    def lookup(self, chain: _Chain, start: int = 0, max_blocks: int | None = None, *, refresh: bool = False) -> Match:
+    def lookup(
+        self, chain: _Chain, start: int = 0, max_blocks: int | None = None, *, refresh: bool = False
+    ) -> Match:
         """Finds the cached blocks of a chain, and returns a match that holds none of them.
 
-        Only computed blocks match; the walk ends at the first that does not. Another call may take, evict or drop the
-        blocks: ``acquire_match`` acquires them if all are still what they were. Counts neither hits nor misses, and
-        without ``refresh`` changes nothing and is in no journal. O(blocks matched).
+        Only computed blocks match; the walk ends at the first that does not. Another call may take,
+        evict or drop the blocks: ``acquire_match`` acquires them if all are still what they were.
+        Counts neither hits nor misses, and without ``refresh`` changes nothing and is in no journal.
+        O(blocks matched).
 
         Args:
             chain: Hashes of the prompt.
@@ -375,8 +386,8 @@ class BlockPool:
     def drop_cached(self, block_ids: BlockIds) -> int:
         """Forgets the contents of blocks by id and returns how many were registered.
 
-        No lookup finds them any more. Cached-free blocks become free. Held blocks stay with their holders and become
-        free when released. O(1) per block.
+        No lookup finds them any more. Cached-free blocks become free. Held blocks stay with their
+        holders and become free when released. O(1) per block.
 
         Raises:
             InvalidBlockError: An id is unknown, or the null block.
@@ -386,9 +397,10 @@ class BlockPool:
     def evict(self, n: int, *, out: None = None) -> list[int]:
         """Evicts cached-free blocks, up to a number, and returns their ids in the order of eviction.
 
-        They are free then, and handed out next, in that order; fewer than ``n`` are all that were cached-free. For
-        engines that allocate elsewhere; ``allocate`` evicts by itself what it needs. Counted and told as any eviction.
-        ``out`` receives the ids, if given, and the call returns their number. It has room for ``n``. O(1) per block.
+        They are free then, and handed out next, in that order; fewer than ``n`` are all that were
+        cached-free. For engines that allocate elsewhere; ``allocate`` evicts by itself what it needs.
+        Counted and told as any eviction. ``out`` receives the ids, if given, and the call returns their
+        number. It has room for ``n``. O(1) per block.
 
         Raises:
             InvalidArgumentError: ``n`` is negative; ``out`` is too short.
@@ -416,7 +428,8 @@ class BlockPool:
     def bump_epoch(self) -> int:
         """Starts a new epoch in every tier, for instance after a change of weights, and returns its number.
 
-        No lookup finds what was registered before, and chains of earlier epochs are refused. O(usable blocks).
+        No lookup finds what was registered before, and chains of earlier epochs are refused. O(usable
+        blocks).
 
         Raises:
             PoolPoisonedError: The pool refuses all work.
@@ -492,8 +505,9 @@ class BlockPool:
     def copies(self, digest: bytes) -> list[int]:
         """Returns the blocks registered under a digest, computed ones first; holds none.
 
-        O(copies). Computed blocks come in the order in which they were computed; a lookup returns the first. Another
-        call may take a block of the answer: ``match_and_acquire`` and ``acquire_registered`` hold what they return.
+        O(copies). Computed blocks come in the order in which they were computed; a lookup returns the
+        first. Another call may take a block of the answer: ``match_and_acquire`` and
+        ``acquire_registered`` hold what they return.
 
         Raises:
             HashingError: The digest is not as long as those of the pool's algorithm.
@@ -501,29 +515,32 @@ class BlockPool:
     def register_link(self, block_id: int, link: ChainLink) -> int:
         """Registers a held, full block under its link, or exchanges it for the block registered there.
 
-        If another block is registered under the link, computed or being computed, acquires that block, releases the
-        caller's, and returns the other id. A hash collision is counted and leaves the block unregistered. O(1).
+        If another block is registered under the link, computed or being computed, acquires that block,
+        releases the caller's, and returns the other id. A hash collision is counted and leaves the
+        block unregistered. O(1).
 
         Raises:
             InvalidBlockError: Nobody holds the block, it is registered already, or the id is unknown.
             StaleEpochError: The link was hashed in another epoch.
-            InvalidArgumentError: Another algorithm or block size than the pool's, or no fingerprint to verify.
+            InvalidArgumentError: Another algorithm or block size than the pool's, or no fingerprint to
+                verify.
         """
     def acquire_registered(self, link: ChainLink) -> int | None:
         """Acquires the block registered under a link, computed or not, or returns None.
 
-        An uncomputed block is only for holders that all compute what they share, as in vLLM v0; ``match_and_acquire``
-        never returns one. O(1).
+        An uncomputed block is only for holders that all compute what they share, as in vLLM v0;
+        ``match_and_acquire`` never returns one. O(1).
 
         Raises:
             StaleEpochError: The link was hashed in another epoch.
-            InvalidArgumentError: Another algorithm or block size than the pool's, or no fingerprint to verify.
+            InvalidArgumentError: Another algorithm or block size than the pool's, or no fingerprint to
+                verify.
         """
     def mark_accessed(self, block_ids: BlockIds, time: float) -> None:
         """Says when blocks were accessed, for policies that order by it.
 
-        Takes held and cached-free blocks. An earlier time than the recorded one is ignored. Only ``"last-accessed"``
-        uses it. O(log blocks) per block.
+        Takes held and cached-free blocks. An earlier time than the recorded one is ignored. Only
+        ``"last-accessed"`` uses it. O(log blocks) per block.
 
         Raises:
             InvalidBlockError: A block is free, or its id unknown.
@@ -543,9 +560,9 @@ class BlockPool:
     def retain(self, block_ids: BlockIds, retention: Retention) -> HintReport:
         """Says how long blocks are worth keeping, and returns what became of it.
 
-        Takes held and cached-free blocks. Ignores blocks without cached content and, for an end of life, blocks with
-        several holders. A hint holds while the content is cached, or until the next hint. O(1) per block, O(log blocks)
-        with a time to live.
+        Takes held and cached-free blocks. Ignores blocks without cached content and, for an end of
+        life, blocks with several holders. A hint holds while the content is cached, or until the next
+        hint. O(1) per block, O(log blocks) with a time to live.
 
         Raises:
             InvalidBlockError: An id is unknown, or the null block.
@@ -567,8 +584,8 @@ class BlockPool:
     def assign_tenant(self, block_ids: BlockIds, tenant: int) -> None:
         """Assigns blocks to a tenant: they count towards its limits while their content is cached.
 
-        A block that has a tenant keeps it. Blocks without cached content, and tenants without limits, are ignored. O(1)
-        per block.
+        A block that has a tenant keeps it. Blocks without cached content, and tenants without limits,
+        are ignored. O(1) per block.
 
         Raises:
             InvalidBlockError: An id is unknown, or the null block.
@@ -579,8 +596,8 @@ class BlockPool:
     def advance_time(self, now: float) -> int:
         """Lets time pass, in seconds on a clock of the caller's, and returns how many retentions ran out.
 
-        Times to live count from the time that was given last, and ``hazard`` measures ages on this clock. O(log blocks)
-        for each that runs out.
+        Times to live count from the time that was given last, and ``hazard`` measures ages on this
+        clock. O(log blocks) for each that runs out.
 
         Raises:
             TimeBackwardsError: An earlier call gave a later time.
@@ -680,16 +697,17 @@ class BlockPool:
     def set_payloads(self, block_ids: BlockIds, payloads: Sequence[int | bytes]) -> None:
         """Hangs a payload on what each block holds, until the content leaves the block.
 
-        For what an engine keeps of a cached block: a node of its tree, a place in another store. It stays with the
-        block, is in no journal and no digest, and is handed out by ``take_evicted``; one that is replaced is not. Takes
-        held and cached-free blocks. O(1) per block.
+        For what an engine keeps of a cached block: a node of its tree, a place in another store. It
+        stays with the block, is in no journal and no digest, and is handed out by ``take_evicted``; one
+        that is replaced is not. Takes held and cached-free blocks. O(1) per block.
 
         Args:
             block_ids: Registered blocks.
             payloads: For each an int of 64 bits without a sign, or bytes.
 
         Raises:
-            PayloadError: The pool was made without ``payloads``; or as many as it has blocks wait to be taken.
+            PayloadError: The pool was made without ``payloads``; or as many as it has blocks wait to be
+                taken.
             InvalidBlockError: A block is not registered, or its id unknown.
             InvalidArgumentError: Not as many payloads as blocks, or an int out of range.
             ArgumentTypeError: The ids or the payloads are of a type that is not taken.
@@ -697,9 +715,10 @@ class BlockPool:
     def take_evicted(self) -> list[tuple[int, bytes, int | bytes]]:
         """Returns the payloads of contents that have left their blocks since the last call.
 
-        Each with its block and the hash that the block held, in the order in which they left: evicted, dropped by
-        name, as a duplicate or uncomputed, or all at once by a reset or a new epoch, then by block. None is lost: while
-        as many wait as the pool has blocks, ``set_payloads`` is refused. O(payloads).
+        Each with its block and the hash that the block held, in the order in which they left: evicted,
+        dropped by name, as a duplicate or uncomputed, or all at once by a reset or a new epoch, then by
+        block. None is lost: while as many wait as the pool has blocks, ``set_payloads`` is refused.
+        O(payloads).
 
         >>> pool = kvpool.BlockPool(num_blocks=8, block_size=4, payloads=True)
         >>> chain = kvpool.BlockHasher(block_size=4).cursor(range(8)).chain()
@@ -723,7 +742,8 @@ class BlockPool:
     def flush_journal(self) -> None:
         """Writes what the journal has collected: what a crash would lose.
 
-        Without a journal nothing happens. It is also flushed when the object goes, and when an invariant breaks.
+        Without a journal nothing happens. It is also flushed when the object goes, and when an
+        invariant breaks.
 
         Raises:
             JournalFileError: The journal has stopped recording; the message says why.
@@ -760,15 +780,16 @@ class BlockPool:
     def scrub(self, blocks: int) -> ScrubReport:
         """Checks the next blocks against all that is known of them; a broken invariant poisons the pool.
 
-        For production: a few blocks per step, round and round. Each block is in exactly one place, its links are
-        mirrored by its neighbours, the index leads to it, and the sums of the pool hold; with ``digest=True`` its
-        references and content are what the last operation left. O(``blocks``).
+        For production: a few blocks per step, round and round. Each block is in exactly one place, its
+        links are mirrored by its neighbours, the index leads to it, and the sums of the pool hold; with
+        ``digest=True`` its references and content are what the last operation left. O(``blocks``).
 
         Args:
             blocks: How many, the null block included; never a block twice in one call.
 
         Raises:
-            PoolPoisonedError: An invariant is broken; the message names it. Every later operation raises it, too.
+            PoolPoisonedError: An invariant is broken; the message names it. Every later operation
+                raises it, too.
 
         >>> kvpool.BlockPool(num_blocks=100).scrub(64)
         ScrubReport(position=64, blocks=64, requests=0, passes=0)

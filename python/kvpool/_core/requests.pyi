@@ -21,7 +21,9 @@ __all__ = [
 
 @type_check_only
 class AgeHistogram(TypedDict):
-    """Values in buckets: ``counts`` has one more than ``bounds``, whose numbers belong to the bucket that they end."""
+    """Values in buckets: ``counts`` has one more than ``bounds``, whose numbers belong to the bucket
+    that they end.
+    """
 
     bounds: list[float]
     counts: list[int]
@@ -38,8 +40,8 @@ class TenantHits(TypedDict):
 class PoolMetrics(TypedDict):
     """What was counted of one tier: see docs/metrics.md. It is JSON, but for tenants, who are ints.
 
-    All in blocks, but for ages, in seconds. ``time`` is what was told last, None before. ``evicted`` is by cause:
-    ``policy``, ``priority``, ``end-of-life``, ``expired``, ``tenant-ceiling``.
+    All in blocks, but for ages, in seconds. ``time`` is what was told last, None before. ``evicted`` is
+    by cause: ``policy``, ``priority``, ``end-of-life``, ``expired``, ``tenant-ceiling``.
     """
 
     time: float | None
@@ -60,10 +62,10 @@ class PoolMetrics(TypedDict):
 class Step:
     """A step being planned: operations that are committed together or not at all.
 
-    Comes from ``CacheManager.plan_step``. Planning changes nothing: each operation is checked against what the plan
-    leaves available, and a refused one leaves the plan as it was. A step names each request once. Any other change of
-    the manager makes it stale. ``len(step)`` is the number of operations planned. As a context manager it rolls back on
-    exit unless it was committed.
+    Comes from ``CacheManager.plan_step``. Planning changes nothing: each operation is checked against
+    what the plan leaves available, and a refused one leaves the plan as it was. A step names each
+    request once. Any other change of the manager makes it stale. ``len(step)`` is the number of
+    operations planned. As a context manager it rolls back on exit unless it was committed.
 
     >>> manager = kvpool.CacheManager(num_blocks=5, block_size=4)
     >>> _ = manager.admit("old", range(12))
@@ -96,14 +98,14 @@ class Step:
     ) -> int:
         """Plans an admission and returns how many tokens would be cached.
 
-        O(blocks), plus hashing if the prompt is not prepared. Arguments are those of ``CacheManager.admit``. To end a
-        session, call ``end_of_life`` before ``plan_step``.
+        O(blocks), plus hashing if the prompt is not prepared. Arguments are those of
+        ``CacheManager.admit``. To end a session, call ``end_of_life`` before ``plan_step``.
 
         Raises:
             OutOfBlocksError: Too few blocks are left by the plan.
             DuplicateRequestError: The id is known already, or named in this step.
-            InvalidArgumentError: The prompt is empty or was hashed with other settings, ``extra`` is given with a
-                prepared prompt, or a hint is out of range.
+            InvalidArgumentError: The prompt is empty or was hashed with other settings, ``extra`` is
+                given with a prepared prompt, or a hint is out of range.
             NoRetentionError: There are hints, and the manager has no retention.
             StaleEpochError: The prompt was prepared before the last epoch bump.
             StaleStepError: The manager has changed, or the step is over.
@@ -141,10 +143,11 @@ class Step:
         lookahead: int = 0,
         covered: _Ints | None = None,
     ) -> int:
-        """Plans to append tokens to each request of a batch, all or nothing, and returns how many blocks that adds.
+        """Plans to append tokens to each request of a batch, all or nothing, and returns how many
+        blocks that adds.
 
-        O(requests + tokens). Arguments are those of ``CacheManager.append_ragged``. Commits nothing: commit before
-        ``plan_step``. Adds an outcome per request.
+        O(requests + tokens). Arguments are those of ``CacheManager.append_ragged``. Commits nothing:
+        commit before ``plan_step``. Adds an outcome per request.
 
         Raises:
             OutOfBlocksError: Too few blocks are left by the plan.
@@ -172,11 +175,13 @@ class Step:
             TokenTypeError: The tokens are of a type or dtype that is not taken.
             ArgumentTypeError: The id is neither a str nor an int.
         """
-    def preempt(self, request_id: RequestId, *, after_step: int | None = None, until: int | None = None) -> int:
+    def preempt(
+        self, request_id: RequestId, *, after_step: int | None = None, until: int | None = None
+    ) -> int:
         """Plans to preempt a running request and returns how many blocks that makes available.
 
-        O(blocks). Fenced blocks become available later: returns 0 with ``until``, and with ``after_step`` unless that
-        step is complete.
+        O(blocks). Fenced blocks become available later: returns 0 with ``until``, and with
+        ``after_step`` unless that step is complete.
 
         Raises:
             UnknownRequestError: No request has this id.
@@ -185,11 +190,13 @@ class Step:
             StaleStepError: The manager has changed, or the step is over.
             ArgumentTypeError: The id is neither a str nor an int.
         """
-    def release(self, request_id: RequestId, *, after_step: int | None = None, until: int | None = None) -> int:
+    def release(
+        self, request_id: RequestId, *, after_step: int | None = None, until: int | None = None
+    ) -> int:
         """Plans to release a request and returns how many blocks that makes available.
 
-        O(blocks). Blocks that are fenced, moved or loaded become available later: returns 0 with ``until``, and with
-        ``after_step`` unless that step is complete.
+        O(blocks). Blocks that are fenced, moved or loaded become available later: returns 0 with
+        ``until``, and with ``after_step`` unless that step is complete.
 
         Raises:
             UnknownRequestError: No request has this id.
@@ -208,7 +215,8 @@ class Step:
     def commit(self) -> list[Admission | list[tuple[int, int]] | None]:
         """Does all that is planned, and ends the step.
 
-        First acquires all hits, then releases blocks, then allocates, so that no planned hit is evicted. O(blocks).
+        First acquires all hits, then releases blocks, then allocates, so that no planned hit is
+        evicted. O(blocks).
 
         Returns:
             One outcome per operation, in the order of planning: an ``Admission`` for ``admit`` and
@@ -274,8 +282,8 @@ class AdmissionFit:
     def fit(self) -> Fit | Literal["in_chunks"]:
         """Whether it would be admitted: ok, later, ``in_chunks`` or never.
 
-        ``"later"``: not now, and ``can_ever_fit``. ``"in_chunks"``: never with this ``allocate_tokens``, and with
-        smaller chunks it could. ``"never"``: not in a pool of this size.
+        ``"later"``: not now, and ``can_ever_fit``. ``"in_chunks"``: never with this
+        ``allocate_tokens``, and with smaller chunks it could. ``"never"``: not in a pool of this size.
         """
     @property
     def cached_tokens(self) -> int:
@@ -290,9 +298,9 @@ class AdmissionFit:
     def can_ever_fit(self) -> bool:
         """Whether an empty pool of this size could compute the prompt in chunks of ``allocate_tokens``.
 
-        As a whole if ``allocate_tokens`` is None. It depends on the groups, the number of blocks, the length of the
-        prompt and the arguments alone, not on what is cached or in use. An admission that is ``"ok"`` now can still be
-        one that cannot run to its end.
+        As a whole if ``allocate_tokens`` is None. It depends on the groups, the number of blocks, the
+        length of the prompt and the arguments alone, not on what is cached or in use. An admission that
+        is ``"ok"`` now can still be one that cannot run to its end.
         """
     def __eq__(self, other: object, /) -> bool: ...
     __hash__: ClassVar[None]  # type: ignore[assignment]
@@ -315,7 +323,9 @@ class RequestInfo:
         """Tokens that were cached when it was last admitted."""
     @property
     def external_end(self) -> int:
-        """The token behind the last one that a connector loads, or behind the computed ones if it loads none."""
+        """The token behind the last one that a connector loads, or behind the computed ones if it loads
+        none.
+        """
     @property
     def blocks(self) -> int:
         """Blocks in its block table."""
@@ -329,9 +339,9 @@ class RequestInfo:
 class Match:
     """Cached blocks of a chain as a lookup found them; it holds none.
 
-    ``BlockPool.lookup`` makes them, and ``acquire_match`` acquires what they name. Two are equal if they begin at one
-    position and end in one hash, wherever their blocks are: they serve as keys and as handles of nodes. Some 36 bytes
-    per block.
+    ``BlockPool.lookup`` makes them, and ``acquire_match`` acquires what they name. Two are equal if
+    they begin at one position and end in one hash, wherever their blocks are: they serve as keys and as
+    handles of nodes. Some 36 bytes per block.
 
     Args:
         chain: Hashes of the prompt.
@@ -392,8 +402,8 @@ class Probe:
 class ManagerStats:
     """Counts of a manager, in requests and tokens.
 
-    ``hit_tokens + external_tokens + computed_tokens == prompt_tokens``, always: each request counts once, at its
-    first admission.
+    ``hit_tokens + external_tokens + computed_tokens == prompt_tokens``, always: each request counts
+    once, at its first admission.
     """
 
     @property

@@ -19,22 +19,23 @@ _Ranges: TypeAlias = Sequence[tuple[int, int | None, Retention]]
 class Retention:
     """How much blocks are worth keeping, and until when.
 
-    Blocks are evicted in this order: demoted ones; those of tenants above their ceilings; by priority, lowest first,
-    where the pool's policy orders those at 35; those of tenants at or under their floors; pinned ones. Within each of
-    them, a block goes after the cached blocks that hang on it. See docs/retention.md.
+    Blocks are evicted in this order: demoted ones; those of tenants above their ceilings; by priority,
+    lowest first, where the pool's policy orders those at 35; those of tenants at or under their floors;
+    pinned ones. Within each of them, a block goes after the cached blocks that hang on it. See
+    docs/retention.md.
 
     Args:
         priority: From 0, evicted first, to 100. Blocks without a hint have 35.
-        ttl: Seconds after which this ends, on the clock of ``advance_time``; None lasts as long as the content is
-            cached. An end beyond the largest float is the largest float.
+        ttl: Seconds after which this ends, on the clock of ``advance_time``; None lasts as long as the
+            content is cached. An end beyond the largest float is the largest float.
         idle: Whether the seconds count from the block's last release, anew after each use.
         then: What comes after: ``"normal"``, as without a hint, or ``"demote"``, evicted first.
         pinned: Evicted last. A pin beyond the budget of ``RetentionConfig`` is priority 100.
         demoted: Evicted first: the content will not be used again. A hit takes that back.
 
     Raises:
-        InvalidArgumentError: A priority above 100, a ``ttl`` that is negative or not a number, ``idle`` without one, or
-            more than one of priority, pinned and demoted.
+        InvalidArgumentError: A priority above 100, a ``ttl`` that is negative or not a number, ``idle``
+            without one, or more than one of priority, pinned and demoted.
 
     >>> kvpool.Retention(80, ttl=300, idle=True)
     Retention(80, ttl=300.0, idle=True)

@@ -39,14 +39,14 @@ class SizingWorth(TypedDict):
 class References:
     """A trace as block references: what all estimators of sizes work on.
 
-    All estimators use one definition: whole prompts one after the other, without time; a block is a hit only if all
-    blocks before it in its prompt are. Memory: 4 bytes per reference, 24 per request, 20 per run of reuses.
-    O(references).
+    All estimators use one definition: whole prompts one after the other, without time; a block is a hit
+    only if all blocks before it in its prompt are. Memory: 4 bytes per reference, 24 per request, 20
+    per run of reuses. O(references).
 
     Args:
         trace: The trace, at its own block size.
-        blocks: ``"all"``: partial last blocks count, the definition of published hit rates. ``"full"``: only blocks
-            that their prompt fills, which is all that an engine can find again.
+        blocks: ``"all"``: partial last blocks count, the definition of published hit rates. ``"full"``:
+            only blocks that their prompt fills, which is all that an engine can find again.
 
     Raises:
         TraceError: The trace was read without the check of prefixes and would not have passed it.
@@ -97,8 +97,9 @@ class References:
         Args:
             policy: One of ``kvpool.policies.eviction_policies()``.
             capacity_blocks: Blocks that the cache holds.
-            form: ``"pool"``: the shipped evictor, whole requests at a time, prefix-closed: what the pool does in
-                lookup mode. ``"stream"``: each block for itself, last block first: what papers simulate.
+            form: ``"pool"``: the shipped evictor, whole requests at a time, prefix-closed: what the
+                pool does in lookup mode. ``"stream"``: each block for itself, last block first: what
+                papers simulate.
 
         Raises:
             InvalidArgumentError: An unknown policy or form; a capacity out of range.
@@ -121,21 +122,29 @@ class References:
         """Cuts what a run hit into windows of so many seconds, empty ones included.
 
         Raises:
-            InvalidArgumentError: A window that is not above 0, or so short that there are more than a million.
+            InvalidArgumentError: A window that is not above 0, or so short that there are more than a
+                million.
         """
 
 def sampled_lru(
-    trace: Trace, *, rate: float = 1.0, max_blocks: int | None = None, seed: int = 0, blocks: SizingBlocks = "all"
+    trace: Trace,
+    *,
+    rate: float = 1.0,
+    max_blocks: int | None = None,
+    seed: int = 0,
+    blocks: SizingBlocks = "all",
 ) -> HitCurve:
     """Estimates what LRU hits at every capacity from a sample of the blocks, in bounded memory.
 
-    SHARDS (Waldspurger et al., 2015). 100 to 400 ns per sampled reference, 54 to 110 bytes per block that is followed;
-    other threads go on. The error falls with the blocks followed: with 8,192 it is below a point.
+    SHARDS (Waldspurger et al., 2015). 100 to 400 ns per sampled reference, 54 to 110 bytes per block
+    that is followed; other threads go on. The error falls with the blocks followed: with 8,192 it is
+    below a point.
 
     Args:
         trace: The trace, at its own block size.
         rate: Share of the blocks to follow, above 0, at most 1; with ``max_blocks`` the share to begin with.
-        max_blocks: Blocks to follow at most, 1 to ``2**30``: the rate falls as it has to. None keeps the rate.
+        max_blocks: Blocks to follow at most, 1 to ``2**30``: the rate falls as it has to. None keeps
+            the rate.
         seed: Picks the sample; all values are equally good.
         blocks: As in ``References``.
 
@@ -212,7 +221,9 @@ class PolicyRun:
         """Blocks evicted; None for the optimum and for hints, which are not simulated block by block."""
     @property
     def turnover(self) -> float | None:
-        """Resident turnover, 0 to 1: the mean of ``turnovers``; None if the trace ends before the first window."""
+        """Resident turnover, 0 to 1: the mean of ``turnovers``; None if the trace ends before the first
+        window.
+        """
     @property
     def turnovers(self) -> list[float]:
         """Of each capacity's worth of insertions, the share of the resident blocks that came with it.

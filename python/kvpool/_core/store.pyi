@@ -59,9 +59,9 @@ Admission: TypeAlias = Literal["second_touch", "always", "never"]
 class Arena:
     """Host memory in slots, into and out of which a store moves objects.
 
-    Without another copy. The memory is the arena's own, or that of an engine (``over``). To copy between it and a
-    device, give it to ``kvpool.transfer``: ``BlockStore.from_regions([(arena.address, arena.stride, arena.slot_bytes)],
-    arena.slots, keep_alive=arena)``.
+    Without another copy. The memory is the arena's own, or that of an engine (``over``). To copy
+    between it and a device, give it to ``kvpool.transfer``: ``BlockStore.from_regions([(arena.address,
+    arena.stride, arena.slot_bytes)], arena.slots, keep_alive=arena)``.
 
     Args:
         slots: At least 1.
@@ -82,11 +82,12 @@ class Arena:
     def over(memory: Buffer, slot_bytes: int) -> Arena:
         """Slots in memory that somebody else has.
 
-        A tensor's ``numpy()``, shared memory, an engine's view. The arena and its transfers keep the memory. The caller
-        must not resize it: ``bytearray`` refuses to, but ``ndarray.resize(refcheck=False)`` frees the memory. Nothing
-        but the store may write to a slot that a job has, and nothing may read one that is being loaded: what would be
-        read is unspecified. Where the memory does not begin at a page of 4 KiB, or ``slot_bytes`` are not whole pages,
-        each transfer costs a copy in a worker thread (``is_paged``).
+        A tensor's ``numpy()``, shared memory, an engine's view. The arena and its transfers keep the
+        memory. The caller must not resize it: ``bytearray`` refuses to, but
+        ``ndarray.resize(refcheck=False)`` frees the memory. Nothing but the store may write to a slot
+        that a job has, and nothing may read one that is being loaded: what would be read is
+        unspecified. Where the memory does not begin at a page of 4 KiB, or ``slot_bytes`` are not whole
+        pages, each transfer costs a copy in a worker thread (``is_paged``).
 
         Args:
             memory: A writable, contiguous buffer of any shape and format, of whole slots.
@@ -136,8 +137,8 @@ class Arena:
 class Namespace:
     """All that the bytes of an object depend on, besides its tokens.
 
-    Two stores share objects exactly if theirs are equal. Every field has to be given: one that is forgotten is wrong
-    bytes. What an engine has beyond them, such as its version, goes into ``extra``.
+    Two stores share objects exactly if theirs are equal. Every field has to be given: one that is
+    forgotten is wrong bytes. What an engine has beyond them, such as its version, goes into ``extra``.
 
     Args:
         model: Its name.
@@ -204,14 +205,15 @@ class Disk:
 
     Args:
         folder: Made if there is none. One store has it at a time.
-        capacity_bytes: What the objects of one store may take, headers and padding included: taken at once, never
-            exceeded. If the disk has less room, a store takes that and warns (``RuntimeWarning``).
+        capacity_bytes: What the objects of one store may take, headers and padding included: taken at
+            once, never exceeded. If the disk has less room, a store takes that and warns
+            (``RuntimeWarning``).
         max_payload: Bytes of the largest object; a slot of the arena by default. Another one is a cold start.
         free_floor_bytes: What stays free on the disk, whatever the capacity; 4 GiB by default.
         direct: Whether to go round the page cache where the file system can.
         scanners: Threads that read headers at the start.
-        io_uring: Whether a worker has several transfers on their way at once where the kernel lets it; ``Store.io``
-            says whether it does.
+        io_uring: Whether a worker has several transfers on their way at once where the kernel lets it;
+            ``Store.io`` says whether it does.
 
     Raises:
         InvalidArgumentError: A number is out of range.
@@ -236,15 +238,17 @@ class Disk:
 class SharedFolder:
     """A folder that several machines have, with a file per object: NFS, or any other file system.
 
-    A store opens it. What another engine of the same namespace wrote is found by ``probe``. Each engine keeps its own
-    bound; when a store opens it, the oldest files of its namespace beyond the bound are removed.
+    A store opens it. What another engine of the same namespace wrote is found by ``probe``. Each engine
+    keeps its own bound; when a store opens it, the oldest files of its namespace beyond the bound are
+    removed.
 
     Args:
         folder: Made if there is none.
         capacity_bytes: What the objects of one store may take.
         max_payload: Bytes of the largest object; a slot of the arena by default.
-        group: Whether every user of the folder's group reads and writes the objects: files have mode 0660 and folders
-            mode 2770 then, whatever the umask. Otherwise only this user does: files have mode 0600.
+        group: Whether every user of the folder's group reads and writes the objects: files have mode
+            0660 and folders mode 2770 then, whatever the umask. Otherwise only this user does: files
+            have mode 0600.
 
     Raises:
         InvalidArgumentError: A number is out of range.
@@ -266,9 +270,10 @@ class SharedFolder:
 class Redis:
     """A Redis or Valkey server, and how much of it.
 
-    A store connects when it is opened. Objects are values under ``kvpool/NAMESPACE/HASH-GROUP``, of 512 MiB at most.
-    What another engine of the same namespace wrote is found by ``probe``. One store's objects are bounded by
-    ``capacity_bytes``; set the server's ``maxmemory``, with a policy that evicts, for all of them. Redis 4.0 or later.
+    A store connects when it is opened. Objects are values under ``kvpool/NAMESPACE/HASH-GROUP``, of 512
+    MiB at most. What another engine of the same namespace wrote is found by ``probe``. One store's
+    objects are bounded by ``capacity_bytes``; set the server's ``maxmemory``, with a policy that
+    evicts, for all of them. Redis 4.0 or later.
 
     Args:
         capacity_bytes: What the objects of one store may take.
@@ -281,10 +286,11 @@ class Redis:
         protocol: Version of the protocol, 2 or 3.
         max_payload: Bytes of the largest object; a slot of the arena by default.
         time_to_live: Seconds from its write after which a value ends; ``None`` for never.
-        timeout: Seconds that the server may send and take nothing. A whole call has this time, and a second for every
-            4 MiB that it moves.
-        tls: Whether TLS (1.2 or 1.3) is spoken; never anything else then. What cannot be read of the following is a
-            ``StoreError`` when the store is opened, and so is a server that nobody vouches for.
+        timeout: Seconds that the server may send and take nothing. A whole call has this time, and a
+            second for every 4 MiB that it moves.
+        tls: Whether TLS (1.2 or 1.3) is spoken; never anything else then. What cannot be read of the
+            following is a ``StoreError`` when the store is opened, and so is a server that nobody
+            vouches for.
         tls_ca: A PEM file of those who may vouch for the server; those of this system by default.
         tls_certificate: PEM files of this side's certificate and key, for servers that ask for one.
         tls_server_name: The name in the server's certificate, if it is not ``host``.
@@ -339,32 +345,37 @@ class Custom:
     >>> backend = kvpool.store.Custom(Forgetful(), capacity_bytes=1 << 30)
     """
 
-    def __new__(cls, backend: CustomBackend, capacity_bytes: int, *, max_payload: int | None = None) -> Self: ...
+    def __new__(
+        cls, backend: CustomBackend, capacity_bytes: int, *, max_payload: int | None = None
+    ) -> Self: ...
 
 @final
 class Store:
     """A bounded store of objects beneath an engine's memory.
 
-    No call but ``wait``, ``renew`` and ``close`` waits for the back end. Opening it does: it takes the room, and reads
-    the headers that are there. In a forked child every call raises ``ClosedError``: the threads are the parent's.
+    No call but ``wait``, ``renew`` and ``close`` waits for the back end. Opening it does: it takes the
+    room, and reads the headers that are there. In a forked child every call raises ``ClosedError``: the
+    threads are the parent's.
 
     Args:
         backend: Where objects are kept.
         arena: Where they are moved from and to.
         namespace: Whose they are: objects of another one are free room.
-        eviction: What goes first when the room is full; any policy by name but ``last-accessed``, whose times nobody
-            states here.
-        admission: What is written, where an offer does not say: ``second_touch`` spares a disk the prompts that
-            nobody sends again.
+        eviction: What goes first when the room is full; any policy by name but ``last-accessed``, whose
+            times nobody states here.
+        admission: What is written, where an offer does not say: ``second_touch`` spares a disk the
+            prompts that nobody sends again.
         remembered_offers: How many offers are remembered for a second one.
         workers: Threads that wait for the back end, at most 1024.
         queue: Objects on their way; more are misses.
-        deadline: Seconds that a transfer may take; then it is a miss, and its slot stays taken until it has ended.
+        deadline: Seconds that a transfer may take; then it is a miss, and its slot stays taken until it
+            has ended.
         breaker_failures: Failures in a row after which the back end is left alone.
         breaker_pause: For how many seconds.
         believed_for: Seconds for which a shared back end is believed that it has an object, or has not.
-        staged: Whether payloads pass through memory of the workers, at the price of a copy there. Then a slot is free
-            once its job has ended, whatever the back end does: for engines that reuse a slot as soon as they are told.
+        staged: Whether payloads pass through memory of the workers, at the price of a copy there. Then
+            a slot is free once its job has ended, whatever the back end does: for engines that reuse a
+            slot as soon as they are told.
         tell_gone: Whether ``take_gone`` tells what went.
 
     Raises:
@@ -417,8 +428,8 @@ class Store:
     ) -> int:
         """Offers objects.
 
-        Returns the job. O(keys). What is admitted is written from its slot, which cannot be loaded into until then. An
-        object that is there already is ``ok`` at once.
+        Returns the job. O(keys). What is admitted is written from its slot, which cannot be loaded into
+        until then. An object that is there already is ``ok`` at once.
 
         Args:
             keys: The digest of each block's prefix, 1 to 32 bytes.
@@ -430,7 +441,8 @@ class Store:
 
         Raises:
             SlotBusyError: A load has one of the slots.
-            InvalidArgumentError: A slot that there is not, a length that does not fit, lists of other lengths.
+            InvalidArgumentError: A slot that there is not, a length that does not fit, lists of other
+                lengths.
             ClosedError: The store is closed.
         """
     def get(
@@ -445,8 +457,8 @@ class Store:
 
         Returns the job. O(keys).
 
-        An object whose outcome is ``ok`` is in its slot. The slot of another has no meaning; one that ``timed_out``
-        stays taken until the back end has ended.
+        An object whose outcome is ``ok`` is in its slot. The slot of another has no meaning; one that
+        ``timed_out`` stays taken until the back end has ended.
 
         Args:
             keys: As for ``put``.
@@ -470,8 +482,9 @@ class Store:
     def probe(self, keys: Sequence[bytes], *, groups: int | Sequence[int] | None = None) -> int:
         """Asks which objects are there.
 
-        Returns the job; an object's outcome is ``ok`` or ``absent``. A shared back end is asked, many keys at once, and
-        what it says is believed for a time by ``contains``, ``get`` and ``put``. Of others all is known. O(keys).
+        Returns the job; an object's outcome is ``ok`` or ``absent``. A shared back end is asked, many
+        keys at once, and what it says is believed for a time by ``contains``, ``get`` and ``put``. Of
+        others all is known. O(keys).
 
         Raises:
             ClosedError: The store is closed.
@@ -479,8 +492,9 @@ class Store:
     def remove(self, keys: Sequence[bytes], *, groups: int | Sequence[int] | None = None) -> int:
         """Removes objects.
 
-        Returns how many there were. This store finds none from now on. Their bytes are cleared later, so after a crash
-        some may be found again: what must never be found again needs ``renew``. O(keys).
+        Returns how many there were. This store finds none from now on. Their bytes are cleared later,
+        so after a crash some may be found again: what must never be found again needs ``renew``.
+        O(keys).
 
         Raises:
             ClosedError: The store is closed.
@@ -496,25 +510,27 @@ class Store:
     def renew(self, namespace: Namespace) -> None:
         """Serves another namespace from now on.
 
-        After an update of the weights, for one. Nothing of the old namespace is found any more, not after a restart
-        either, however this process ends, and what is on its way is not kept. The namespace may be the old one, to
-        begin anew. Waits for the back end, which records the renewal before this returns. O(objects that the store has
-        room for).
+        After an update of the weights, for one. Nothing of the old namespace is found any more, not
+        after a restart either, however this process ends, and what is on its way is not kept. The
+        namespace may be the old one, to begin anew. Waits for the back end, which records the renewal
+        before this returns. O(objects that the store has room for).
 
         Other engines that share the back end go on as they are until they open or renew a store.
 
         Raises:
-            StoreError: The back end has not recorded the renewal. This store finds nothing of before all the same; one
-                that is opened later may. The next renewal records this one, too.
-            InvalidArgumentError: It is a namespace that a store has made, with a generation. Nothing has changed.
+            StoreError: The back end has not recorded the renewal. This store finds nothing of before
+                all the same; one that is opened later may. The next renewal records this one, too.
+            InvalidArgumentError: It is a namespace that a store has made, with a generation. Nothing
+                has changed.
             ClosedError: The store is closed.
         """
     @property
     def namespace(self) -> Namespace:
         """The namespace that objects carry now.
 
-        The one that the store was opened with or renewed to, with its generation in ``extra``: what the back end has
-        recorded, another one after each renewal. ``kvpool store gc --keep`` takes its digest.
+        The one that the store was opened with or renewed to, with its generation in ``extra``: what the
+        back end has recorded, another one after each renewal. ``kvpool store gc --keep`` takes its
+        digest.
 
         Raises:
             ClosedError: The store is closed.
@@ -522,8 +538,8 @@ class Store:
     def take_gone(self) -> list[tuple[bytes, int]]:
         """What could be found and cannot any more, since the last call.
 
-        Evicted, removed or damaged: digest, padded to 32 bytes, and group. Empty unless the store was made with
-        ``tell_gone``; then it has to be called now and then.
+        Evicted, removed or damaged: digest, padded to 32 bytes, and group. Empty unless the store was
+        made with ``tell_gone``; then it has to be called now and then.
 
         Raises:
             ClosedError: The store is closed.
@@ -559,8 +575,8 @@ class Store:
     def io(self) -> str:
         """How bytes move.
 
-        ``io_uring`` of a disk, or ``threads (no io_uring: WHY)`` where the kernel does not let it; ``threads`` of the
-        other back ends.
+        ``io_uring`` of a disk, or ``threads (no io_uring: WHY)`` where the kernel does not let it;
+        ``threads`` of the other back ends.
         """
     def stats(self) -> StoreStats:
         """What it did and has.
@@ -677,8 +693,8 @@ class StoreFolder:
 
     Args:
         folder: A folder that a store made.
-        exclusive: Whether nobody else may have it: to verify or to clear. Without, headers may be looked at while a
-            store has it; what is being written then looks damaged.
+        exclusive: Whether nobody else may have it: to verify or to clear. Without, headers may be
+            looked at while a store has it; what is being written then looks damaged.
 
     Raises:
         StoreNotFoundError: There are no objects.
@@ -716,8 +732,9 @@ class StoreFolder:
     ) -> list[tuple[int, str | None, int, int, str | None]]:
         """The objects at some places.
 
-        Of each its place, the digest of its namespace, its group, bytes of its payload, and what is wrong with it. Of
-        one that is damaged, the digest is None. Reads a page per place; everything, to verify.
+        Of each its place, the digest of its namespace, its group, bytes of its payload, and what is
+        wrong with it. Of one that is damaged, the digest is None. Reads a page per place; everything,
+        to verify.
 
         Args:
             first: The first place.
@@ -781,10 +798,10 @@ class StoreServer:
     ) -> tuple[int, list[tuple[str, str | None, int, int, str | None]], dict[str, Namespace | None], int]:
         """The page of keys that begins at a cursor.
 
-        Returns the cursor of the next page, 0 behind the last; of each object its name, the digest of its namespace,
-        its group, bytes of its payload, and what is wrong with it; the namespaces whose texts are on this page, None
-        for one that is damaged; and the number of keys that somebody else has. A key may be on two pages while the
-        server's table grows or shrinks.
+        Returns the cursor of the next page, 0 behind the last; of each object its name, the digest of
+        its namespace, its group, bytes of its payload, and what is wrong with it; the namespaces whose
+        texts are on this page, None for one that is damaged; and the number of keys that somebody else
+        has. A key may be on two pages while the server's table grows or shrinks.
 
         Args:
             cursor: 0, or what the page before returned.
@@ -813,8 +830,8 @@ def check_object(
 ) -> tuple[str, str | None, int, int, str | None] | None:
     """What an object is that a back end has under a name.
 
-    Returns its name, the digest of its namespace, its group, bytes of its payload, and what is wrong with it; None if
-    the name is not one of an object.
+    Returns its name, the digest of its namespace, its group, bytes of its payload, and what is wrong
+    with it; None if the name is not one of an object.
 
     Args:
         name: As back ends are given it: ``NAMESPACE/HASH-GROUP``.
@@ -829,9 +846,9 @@ def check_object(
 class SlotHeaders:
     """Whose bytes lie in each slot of an arena that outlives the process.
 
-    A file beside the memory, with a header for each slot; slot and block have one number. ``clear`` comes before the
-    first byte of a slot changes, ``seal`` when the last one is written: in between the slot is nobody's, whatever
-    happens. docs/restart.md has the whole.
+    A file beside the memory, with a header for each slot; slot and block have one number. ``clear``
+    comes before the first byte of a slot changes, ``seal`` when the last one is written: in between the
+    slot is nobody's, whatever happens. docs/restart.md has the whole.
 
     Args:
         path: The file; made if there is none, and made anew if it has another number of slots.
@@ -839,7 +856,8 @@ class SlotHeaders:
         namespace: Whose KV it is.
 
     Raises:
-        StoreError: The file cannot be had, or somebody else has it: another process, another object of this one.
+        StoreError: The file cannot be had, or somebody else has it: another process, another object of
+            this one.
 
     >>> import tempfile
     >>> folder = tempfile.TemporaryDirectory()
@@ -868,15 +886,15 @@ class SlotHeaders:
         """Says that slots have the KV of these keys, whole: reads them, and writes their headers.
 
         Raises:
-            InvalidArgumentError: There is no such slot, or it is 0, that of the null block; a key has no bytes, or more
-                than 32; not as many keys as slots.
+            InvalidArgumentError: There is no such slot, or it is 0, that of the null block; a key has
+                no bytes, or more than 32; not as many keys as slots.
             StoreError: The file cannot be written, or a transfer has a slot.
         """
     def renew(self, namespace: Namespace) -> None:
         """Serves another namespace from now on.
 
-        After an update of the weights, for one. No slot that was sealed before is in the new namespace. Use the new one
-        for ``save_index``, too.
+        After an update of the weights, for one. No slot that was sealed before is in the new namespace.
+        Use the new one for ``save_index``, too.
         """
     def __len__(self) -> int: ...
 
@@ -905,8 +923,9 @@ class WarmStart:
 def save_index(subject: CacheManager | BlockPool, path: str | PathLike[str], namespace: Namespace) -> int:
     """Writes what a manager or a pool has cached to a file, and returns how many blocks that are.
 
-    For any thread but the scheduler's: it waits for the disk. The manager is locked while its state is copied,
-    O(blocks). The file takes the place of the one that is there whole, or not at all. One call at a time for one file.
+    For any thread but the scheduler's: it waits for the disk. The manager is locked while its state is
+    copied, O(blocks). The file takes the place of the one that is there whole, or not at all. One call
+    at a time for one file.
 
     Args:
         subject: Of a manager what its device has.
@@ -930,9 +949,9 @@ def load_index(
 ) -> WarmStart:
     """Makes a new manager or pool what a file says, as far as the bytes agree.
 
-    Its blocks are cached in the order in which they would have been evicted, with retention and tenants. No file, a
-    damaged one or one of another namespace is a cold start, and no error. With times to live, call ``advance_time``
-    first.
+    Its blocks are cached in the order in which they would have been evicted, with retention and
+    tenants. No file, a damaged one or one of another namespace is a cold start, and no error. With
+    times to live, call ``advance_time`` first.
 
     Args:
         subject: As new: nothing was allocated.
@@ -944,8 +963,9 @@ def load_index(
         elapsed: Seconds for which times to live have run since; None is the age of the file.
 
     Raises:
-        InvalidArgumentError: Not one of ``slots`` and ``trusted``; slots of another namespace; a manager that is not
-            new, has a journal, verifies hits, or has other blocks, another hash algorithm, key or seed, or other
-            KV-cache groups than the one that the file is of. Nothing has changed.
+        InvalidArgumentError: Not one of ``slots`` and ``trusted``; slots of another namespace; a
+            manager that is not new, has a journal, verifies hits, or has other blocks, another hash
+            algorithm, key or seed, or other KV-cache groups than the one that the file is of. Nothing
+            has changed.
         StoreError: The headers of the slots cannot be read.
     """

@@ -19,9 +19,9 @@ BlockMove: TypeAlias = tuple[tuple[int, int], tuple[int, int]]
 class TieredPool:
     """Several pools, one per tier, and the copies between their blocks.
 
-    Tier 0 is the device. A copy is planned by the call that makes it necessary; its source and destination are pinned,
-    neither freed nor handed out, until ``take_plan`` has handed the copy out. ``bump_epoch`` and ``reset`` of one pool
-    apply to all.
+    Tier 0 is the device. A copy is planned by the call that makes it necessary; its source and
+    destination are pinned, neither freed nor handed out, until ``take_plan`` has handed the copy out.
+    ``bump_epoch`` and ``reset`` of one pool apply to all.
 
     Args:
         num_blocks: Blocks per tier, null block included.
@@ -65,13 +65,14 @@ class TieredPool:
     def copy_on_write(self, block_id: int, *, tier: int = 0, fences: bool = True) -> int:
         """Returns the block that a holder of this one may write to: itself, or a copy that is planned.
 
-        Returns the block itself if nobody else holds it, no fence is on it, and it is not registered. Otherwise returns
-        a new block and drops the caller's reference to the old one. O(1).
+        Returns the block itself if nobody else holds it, no fence is on it, and it is not registered.
+        Otherwise returns a new block and drops the caller's reference to the old one. O(1).
 
         Args:
             block_id: A block that the caller holds.
             tier: Its tier.
-            fences: Whether a fence forbids writing. Pass False if your fences only keep blocks from being handed out.
+            fences: Whether a fence forbids writing. Pass False if your fences only keep blocks from
+                being handed out.
 
         Raises:
             OutOfBlocksError: There is no block for the copy.
@@ -86,15 +87,15 @@ class TieredPool:
     def take_plan(self) -> TransferPlan:
         """Hands out all planned copies as one plan.
 
-        Leaves out copies whose destination nobody holds any more. Execute the plan before the step writes to a block:
-        from now on its sources may be freed and handed out. O(copies).
+        Leaves out copies whose destination nobody holds any more. Execute the plan before the step
+        writes to a block: from now on its sources may be freed and handed out. O(copies).
         """
     def begin_swap(self, block_ids: BlockIds, *, src: int, dst: int) -> Swap:
         """Begins to move references from one tier to another.
 
-        One entry per reference: a block that two tables share is named twice, moves once and is shared there too.
-        Content that the destination caches is not copied; null blocks are skipped. The source references stay
-        until ``Swap.complete``, and must not be released before. O(blocks).
+        One entry per reference: a block that two tables share is named twice, moves once and is shared
+        there too. Content that the destination caches is not copied; null blocks are skipped. The
+        source references stay until ``Swap.complete``, and must not be released before. O(blocks).
 
         Raises:
             OutOfBlocksError: The destination has too few blocks.
@@ -136,8 +137,8 @@ class Swap:
     def complete(self) -> dict[int, int]:
         """Ends the swap after its copies are done: the destination blocks take over.
 
-        Drops the source references. Registered blocks become registered in the destination, and stay cached in the
-        source until evicted. Returns the mapping. O(blocks).
+        Drops the source references. Registered blocks become registered in the destination, and stay
+        cached in the source until evicted. Returns the mapping. O(blocks).
 
         Raises:
             SwapError: It is over, or its copies have not been taken with ``take_plan``.

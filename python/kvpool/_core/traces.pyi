@@ -53,9 +53,9 @@ class ReadNotes(TypedDict):
 class Trace:
     """A request trace in memory.
 
-    Requests in order of arrival, each with ``timestamp`` (ms), ``input_length`` and ``output_length`` (tokens), and
-    ``hash_ids``, one chained id per block of the prompt. ``len(trace)`` is the number of requests. docs/traces.md
-    describes the formats that it can be read from.
+    Requests in order of arrival, each with ``timestamp`` (ms), ``input_length`` and ``output_length``
+    (tokens), and ``hash_ids``, one chained id per block of the prompt. ``len(trace)`` is the number of
+    requests. docs/traces.md describes the formats that it can be read from.
 
     >>> trace = kvpool.traces.Trace.generate(requests=100, seed=1)
     >>> trace
@@ -83,14 +83,16 @@ class Trace:
         Args:
             path: The file; ``"-"`` is standard input; of a folder, all .json and .jsonl files, plain or .gz.
             format: One of ``trace_formats()``; ``"auto"`` detects it from the first record.
-            block_tokens: Tokens that one id stands for, at least 1. By default what the trace says, else 512, or
-                16 for ``"bailian"``. Where the trace says another size, its blocks are made into blocks of this one.
+            block_tokens: Tokens that one id stands for, at least 1. By default what the trace says,
+                else 512, or 16 for ``"bailian"``. Where the trace says another size, its blocks are
+                made into blocks of this one.
             limit: Stop after this many requests. At least 1.
             check_prefixes: Check that every id has one parent; off saves 40 to 80 bytes per different id.
             sort: Put requests in order of arrival instead of refusing disorder.
-            sessions_at_once: Of ``"kv-cache-tester"``: sessions that run at a time; all begin at once by default.
-            event_gap_s: Of ``"kv-events"``: up to this many seconds after it was stored, the end of a chain may be
-                continued by the same request.
+            sessions_at_once: Of ``"kv-cache-tester"``: sessions that run at a time; all begin at once
+                by default.
+            event_gap_s: Of ``"kv-events"``: up to this many seconds after it was stored, the end of a
+                chain may be continued by the same request.
 
         Raises:
             TraceFileError: The file cannot be opened or read.
@@ -151,7 +153,8 @@ class Trace:
         Parsing it again, with the same ``block_tokens``, gives the same requests. O(block references).
 
         Args:
-            format: ``"mooncake"``, ``"mooncake-sessions"`` or ``"bailian"``; docs/traces.md says what each loses.
+            format: ``"mooncake"``, ``"mooncake-sessions"`` or ``"bailian"``; docs/traces.md says what
+                each loses.
 
         Raises:
             InvalidArgumentError: The format is unknown, or only read.
@@ -163,7 +166,8 @@ class Trace:
         other threads go on, and Ctrl-C is heeded between two pieces.
 
         Args:
-            file: Whatever has a ``write`` for bytes: a binary file, a ``gzip.GzipFile``, ``sys.stdout.buffer``.
+            file: Whatever has a ``write`` for bytes: a binary file, a ``gzip.GzipFile``,
+                ``sys.stdout.buffer``.
             format: As in ``to_jsonl``.
 
         Raises:
@@ -179,16 +183,16 @@ class Trace:
     def with_block_tokens(self, block_tokens: int) -> Trace:
         """Returns the same workload in blocks of another size.
 
-        Larger blocks hit as a whole or not at all; smaller blocks hit the same tokens. Block ids change. O(block
-        references).
+        Larger blocks hit as a whole or not at all; smaller blocks hit the same tokens. Block ids
+        change. O(block references).
 
         Args:
             block_tokens: A multiple or a divisor of this trace's.
 
         Raises:
             InvalidArgumentError: Neither size divides the other, or it is negative.
-            TraceError: It is 0, or gives more than ``2**30`` block references, or more than there is memory for, 8
-                bytes each.
+            TraceError: It is 0, or gives more than ``2**30`` block references, or more than there is
+                memory for, 8 bytes each.
 
         >>> trace = kvpool.traces.Trace.generate(requests=10)
         >>> trace.with_block_tokens(64)
@@ -202,9 +206,9 @@ class Trace:
     def stats_json(self) -> str:
         """Returns counts, percentiles and ideal hit rates, as a JSON object.
 
-        Rates are shares from 0 to 1. An ideal rate is that of a cache that never evicts: by blocks, by tokens, by full
-        blocks only, and in the last half. The object also has reuse times, arrivals, sessions and kinds. O(block
-        references).
+        Rates are shares from 0 to 1. An ideal rate is that of a cache that never evicts: by blocks, by
+        tokens, by full blocks only, and in the last half. The object also has reuse times, arrivals,
+        sessions and kinds. O(block references).
 
         >>> import json
         >>> stats = json.loads(kvpool.traces.Trace.generate(requests=100).stats_json())
@@ -310,11 +314,11 @@ class Replay:
         trace: The requests.
         mode: ``"lookup"`` or ``"engine"``.
         block_size: Tokens per block; in lookup mode a divisor of the trace's block tokens.
-        groups: KV-cache groups of a hybrid model, whose block sizes are multiples of ``block_size``: of each its kind
-            (``"full"``, ``"sliding"``, ``"chunked"`` or ``"state"``), tokens per block, tokens of its window or chunk,
-            and what stays cached: ``"all"``, ``"junctions"`` or every so many tokens. Lookup mode then goes through
-            the manager, in chunks of ``step_tokens``: only full blocks can hit, and prompts end with the last block
-            that the trace names.
+        groups: KV-cache groups of a hybrid model, whose block sizes are multiples of ``block_size``: of
+            each its kind (``"full"``, ``"sliding"``, ``"chunked"`` or ``"state"``), tokens per block,
+            tokens of its window or chunk, and what stays cached: ``"all"``, ``"junctions"`` or every so
+            many tokens. Lookup mode then goes through the manager, in chunks of ``step_tokens``: only
+            full blocks can hit, and prompts end with the last block that the trace names.
         capacity_blocks: Usable blocks of the pool, the null block not counted. At least 1.
         algorithm: One of ``hash_algorithms()``.
         verify: One of ``verify_modes()``.
@@ -326,9 +330,10 @@ class Replay:
         step_tokens: Engine mode: tokens that one step computes, at most.
         step_ms: Engine mode: virtual milliseconds per step, before its prefill tokens.
         prefill_tokens_per_s: Engine mode: prefill tokens per virtual second, added to ``step_ms``.
-        tiers: Engine mode: tiers beneath the device, from it down, of each how many blocks it holds, and milliseconds
-            that one takes from it to the tier above. What they have of a prompt is loaded, and not computed: the
-            report says it as ``tiers``, and the times to the first token are those with them.
+        tiers: Engine mode: tiers beneath the device, from it down, of each how many blocks it holds,
+            and milliseconds that one takes from it to the tier above. What they have of a prompt is
+            loaded, and not computed: the report says it as ``tiers``, and the times to the first token
+            are those with them.
         threads: Threads that hash prompts ahead; 0 takes the number of cores. The result does not depend on
             it.
         journal: Records what the pool or manager is asked: a ``Journal``.
@@ -388,9 +393,9 @@ class Replay:
     def report_json(self) -> str:
         """Returns what has been measured so far, as a JSON object.
 
-        Settings; counts of requests, blocks and tokens with their hits, over all requests and over the last
-        half; hit rates as shares from 0 to 1; in engine mode, times and preemptions; of several groups, what each
-        alone would have served. O(1).
+        Settings; counts of requests, blocks and tokens with their hits, over all requests and over the
+        last half; hit rates as shares from 0 to 1; in engine mode, times and preemptions; of several
+        groups, what each alone would have served. O(1).
         """
     def journal_stats(self) -> JournalStats | None:
         """Returns how far the journal has come, or None without one.

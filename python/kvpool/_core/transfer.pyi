@@ -54,9 +54,10 @@ Method: TypeAlias = Literal["auto", "kernel", "batch", "staged", "memcpy", "cpu"
 class BlockStore:
     """Blocks of one tier, wherever they lie.
 
-    A store is a list of regions: for each piece of a block an address, a stride from block to block, and a length in
-    bytes. Copies move opaque bytes between stores whose regions are alike: any dtype, NHD or HND, per layer or
-    cross-layer, MLA, padded pages. Made by ``from_tensors``, ``from_regions`` or ``host``.
+    A store is a list of regions: for each piece of a block an address, a stride from block to block,
+    and a length in bytes. Copies move opaque bytes between stores whose regions are alike: any dtype,
+    NHD or HND, per layer or cross-layer, MLA, padded pages. Made by ``from_tensors``, ``from_regions``
+    or ``host``.
 
     >>> import torch
     >>> kv = [torch.zeros(2, 100, 16, 8, 128, dtype=torch.bfloat16) for _ in range(4)]  # K and V apart, 4 layers
@@ -70,16 +71,19 @@ class BlockStore:
     ) -> BlockStore:
         """A store of tensors, which it keeps alive.
 
-        O(regions). The order of the tensors is that of the regions. Do not resize a tensor's storage under a store.
+        O(regions). The order of the tensors is that of the regions. Do not resize a tensor's storage
+        under a store.
 
         Args:
             tensors: At least one, on one device, with equally many blocks each.
-            block_dim: The dimension that counts blocks, for all tensors or for each; negative ones count from the end.
-                Contiguous inner dimensions make a piece, the others are enumerated.
-            keep_alive: Whether the store keeps the tensors. If not, the caller does, until the last copy has ended.
+            block_dim: The dimension that counts blocks, for all tensors or for each; negative ones
+                count from the end. Contiguous inner dimensions make a piece, the others are enumerated.
+            keep_alive: Whether the store keeps the tensors. If not, the caller does, until the last
+                copy has ended.
 
         Raises:
-            LayoutError: No tensor, another device, inner dimensions that are not contiguous, blocks that overlap.
+            LayoutError: No tensor, another device, inner dimensions that are not contiguous, blocks
+                that overlap.
             MappingTypeError: Not tensors, or one tensor alone.
             InvalidArgumentError: Not one block dimension per tensor.
             CudaUnavailableError: A tensor is on a device, and the driver is too old.
@@ -99,7 +103,8 @@ class BlockStore:
         Nothing can check an address: a wrong one reads or overwrites memory of others.
 
         Args:
-            regions: For each piece of a block its address in block 0, the bytes from block to block, and its bytes.
+            regions: For each piece of a block its address in block 0, the bytes from block to block,
+                and its bytes.
             num_blocks: 1 to ``2**31 - 1``.
             device: ``cpu``, ``cuda`` or ``cuda:N``.
             pinned: Whether the memory is page-locked, each region within one allocation.
@@ -130,7 +135,8 @@ class BlockStore:
             like: A store of the device that the pool is for.
             pinned: Whether it is page-locked; ``"auto"`` if it can be (``why_pageable`` says why it was not).
             numa_node: Bind it to this node; ``"auto"`` for the one nearest to the device.
-            hugepages: Back it with huge pages: reserved ones, else transparent ones, else none (``pages`` says which).
+            hugepages: Back it with huge pages: reserved ones, else transparent ones, else none
+                (``pages`` says which).
             registration_limit: Bytes page-locked by one call, 64 GiB by default: one call of 512 GiB fails.
 
         Raises:
@@ -198,15 +204,16 @@ class BlockStore:
 class TransferEngine:
     """Copies blocks between the stores of one device and the host.
 
-    ``submit`` returns at once, and transfers of one direction end in the order in which they were submitted: on a
-    device they run on streams of the engine's own, on the CPU on a thread. ``copy`` goes in the order of the caller's
-    stream. Everything that can be refused is refused before anything is enqueued.
+    ``submit`` returns at once, and transfers of one direction end in the order in which they were
+    submitted: on a device they run on streams of the engine's own, on the CPU on a thread. ``copy``
+    goes in the order of the caller's stream. Everything that can be refused is refused before anything
+    is enqueued.
 
     Args:
         device: ``cpu``, ``cuda`` or ``cuda:N``.
         threads: Threads of a copy by the processor, 1 to 1024: by default one per core, at most 8.
-        staging_bytes: Bytes of each staging buffer on the device, 4 KiB to 1 TiB: two per direction, made when first
-            used.
+        staging_bytes: Bytes of each staging buffer on the device, 4 KiB to 1 TiB: two per direction,
+            made when first used.
         calibration: A file that ``calibrate`` wrote, with thresholds for this card.
 
     Raises:
@@ -255,15 +262,16 @@ class TransferEngine:
     ) -> Transfer:
         """Starts a copy and returns at once.
 
-        O(pairs * regions) to enqueue; with method ``kernel`` O(pairs). An engine keeps at most 131,072 transfers, under
-        way or ended and not polled: who submits more waits first, until 32,768 are under way.
+        O(pairs * regions) to enqueue; with method ``kernel`` O(pairs). An engine keeps at most 131,072
+        transfers, under way or ended and not polled: who submits more waits first, until 32,768 are
+        under way.
 
         Args:
             src: What is read.
             dst: What is written; its regions are like those of ``src``.
             mapping: Source and destination block of each copy. Not on a device.
-            after: What it waits for: by default what is on torch's current stream now (KV must be written before it is
-                read); a stream, an event, another transfer, or None for nothing.
+            after: What it waits for: by default what is on torch's current stream now (KV must be
+                written before it is read); a stream, an event, another transfer, or None for nothing.
             regions: First and end of the regions that are copied, if not all: a layer at a time.
             method: Forces a way, for tests and benches.
 
@@ -290,10 +298,10 @@ class TransferEngine:
     ) -> None:
         """Copies in the order of a stream; done on return if both stores are on the CPU.
 
-        A mapping on the device takes the kernel, and the host does not read it (keep it until the copy is done, if the
-        stream is not torch's current one): rows with -1 and ids out of range are
-        skipped; ``poll`` reports the latter. A call that a CUDA graph captures replays with the mapping's values
-        then; the stores have to stay open as long as the graph.
+        A mapping on the device takes the kernel, and the host does not read it (keep it until the copy
+        is done, if the stream is not torch's current one): rows with -1 and ids out of range are
+        skipped; ``poll`` reports the latter. A call that a CUDA graph captures replays with the
+        mapping's values then; the stores have to stay open as long as the graph.
 
         Args:
             src: What is read.
@@ -331,8 +339,8 @@ class TransferEngine:
     def poll(self) -> list[Transfer]:
         """Returns the transfers that ended since the last time, failed ones included.
 
-        Leaves out transfers whose ``wait`` or ``done`` has reported the end. Keeps the last 65,536 ends. O(transfers
-        under way).
+        Leaves out transfers whose ``wait`` or ``done`` has reported the end. Keeps the last 65,536
+        ends. O(transfers under way).
 
         Raises:
             BlockIndexError: A mapping on the device held ids out of range; the next call goes on.
@@ -358,7 +366,8 @@ class TransferEngine:
         Raises:
             PinningError: Host memory cannot be page-locked.
             CudaError: The driver refused.
-            InvalidArgumentError: The engine is of the CPU; the file cannot be written, or is none of calibrations.
+            InvalidArgumentError: The engine is of the CPU; the file cannot be written, or is none of
+                calibrations.
         """
     def close(self) -> None:
         """Refuses new work, waits for what is under way, and ends the worker thread."""

@@ -1,7 +1,7 @@
 """What kvpool.integrations.vllm is made of.
 
-vLLM's words: a digest is what a hash function makes of a block, 16 or 32 bytes; a key is a digest and its KV-cache
-group as 4 bytes, big endian: at most 39 bytes.
+vLLM's words: a digest is what a hash function makes of a block, 16 or 32 bytes; a key is a digest and
+its KV-cache group as 4 bytes, big endian: at most 39 bytes.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -24,9 +24,9 @@ __all__ = [
 class VllmBlock:
     """A block of vLLM's pool, with the attributes of vLLM's own block class.
 
-    One object per block for the life of the pool: ``is`` and ``==`` agree, and like vLLM's it cannot be hashed.
-    Attributes are read from the pool at the moment of the call, O(1) unless it says otherwise. ``_block_hash`` can be
-    written.
+    One object per block for the life of the pool: ``is`` and ``==`` agree, and like vLLM's it cannot be
+    hashed. Attributes are read from the pool at the moment of the call, O(1) unless it says otherwise.
+    ``_block_hash`` can be written.
     """
 
     __hash__: ClassVar[None]  # type: ignore[assignment]
@@ -80,11 +80,13 @@ class VllmBlock:
 class VllmFeed:
     """Changes of one of vLLM's pools, for a publisher.
 
-    The calls of a pool put into it what they cache and evict; :class:`kvpool.events.EventPublisher` takes it away.
+    The calls of a pool put into it what they cache and evict; :class:`kvpool.events.EventPublisher`
+    takes it away.
 
     Args:
-        describe: Called with a request that has more than tokens, and token ranges of some of its blocks; returns the
-            adapter's number and name, the salt, the session, and the extra keys of each block.
+        describe: Called with a request that has more than tokens, and token ranges of some of its
+            blocks; returns the adapter's number and name, the salt, the session, and the extra keys of
+            each block.
         capacity: Changes that may wait. More are dropped, and told again when they are cached anew.
 
     >>> feed = kvpool._core.vllm.VllmFeed(lambda request, blocks: (None, None, None, None, None), 100)
@@ -94,7 +96,8 @@ class VllmFeed:
     def __new__(
         cls,
         describe: Callable[
-            [Any, list[tuple[int, int]]], tuple[int | None, str | None, str | None, str | None, list[Any] | None]
+            [Any, list[tuple[int, int]]],
+            tuple[int | None, str | None, str | None, str | None, list[Any] | None],
         ],
         capacity: int,
     ) -> Self: ...
@@ -122,16 +125,17 @@ class VllmFeed:
 class VllmPool:
     """The state of one vLLM block pool: references, keys, and the order of reuse.
 
-    Behind ``kvpool.integrations.vllm``, which makes vLLM's ``BlockPool`` of it. Blocks go in and out as ``VllmBlock``;
-    digests, keys and ids are vLLM's. One of another pool raises ``TypeError``. Block 0 is the null block: never free,
-    never counted.
+    Behind ``kvpool.integrations.vllm``, which makes vLLM's ``BlockPool`` of it. Blocks go in and out as
+    ``VllmBlock``; digests, keys and ids are vLLM's. One of another pool raises ``TypeError``. Block 0
+    is the null block: never free, never counted.
 
     Costs: 5 to 100 ns per block and key; 300 bytes per block, and 80 more per cached key.
 
     Args:
         num_blocks: Blocks of the pool, null block included. At least 1.
         caching: Whether blocks keep their hash when they are freed.
-        policy: The order in which cached blocks are given up, one of ``eviction_policies()``; ``"lru"`` is vLLM's.
+        policy: The order in which cached blocks are given up, one of ``eviction_policies()``; ``"lru"``
+            is vLLM's.
         journal: Where its operations are recorded; keys are in it whole, and no digests of its state.
         retention: Whether it takes hints; their pins and tenants' limits.
 
@@ -165,7 +169,9 @@ class VllmPool:
     def signal(
         self, block_ids: Iterable[int], finish_reason: str | None = None, output_tokens: int | None = None
     ) -> None:
-        """Says of blocks in use, by id, how the request that is about to give them back ended: a hint to the policy."""
+        """Says of blocks in use, by id, how the request that is about to give them back ended: a hint
+        to the policy.
+        """
     @property
     def wants_signals(self) -> bool:
         """Whether the policy listens to how requests ended."""
@@ -191,7 +197,8 @@ class VllmPool:
     def set_num_free(self, count: int) -> None:
         """Writes how many blocks count as free; the queue stays as it is.
 
-        Allocations and :attr:`num_free` see the count, which goes up and down with the queue from there on, not below
+        Allocations and :attr:`num_free` see the count, which goes up and down with the queue from there
+        on, not below
         0. With the length of the queue everything counts again. O(1).
 
         Raises:
@@ -205,8 +212,8 @@ class VllmPool:
     ) -> tuple[list[VllmBlock], None]:
         """Takes the next free blocks, each with one reference, and evicts their keys, which a feed notes.
 
-        Returns the blocks and, if ``observed``, the keys that led to them, in order, each with whether it leads nowhere
-        now. O(n).
+        Returns the blocks and, if ``observed``, the keys that led to them, in order, each with whether
+        it leads nowhere now. O(n).
 
         Raises:
             InvalidArgumentError: Fewer are free.
@@ -218,8 +225,8 @@ class VllmPool:
     def claim(self, blocks: Iterable[VllmBlock]) -> list[tuple[bytes, bool]]:
         """Gives blocks that were taken by hand a reference each; returns the keys that led to them.
 
-        Behind :meth:`queue_pop`, what :meth:`allocate` does at once. Each key comes with whether it leads nowhere now.
-        O(blocks).
+        Behind :meth:`queue_pop`, what :meth:`allocate` does at once. Each key comes with whether it
+        leads nowhere now. O(blocks).
         """
     def touch(self, blocks: Iterable[VllmBlock]) -> None:
         """Adds one reference to each block; free blocks leave the queue.
@@ -229,8 +236,8 @@ class VllmPool:
     def free(self, blocks: Iterable[Any]) -> list[Any] | None:
         """Drops one reference of each block; returns those that are not of this pool, or None.
 
-        Blocks without further references become free in the order given: those without a hash are reused next, the
-        first of them first; the others last. O(blocks).
+        Blocks without further references become free in the order given: those without a hash are
+        reused next, the first of them first; the others last. O(blocks).
 
         Raises:
             InvalidBlockError: A block has no references.
@@ -280,8 +287,8 @@ class VllmPool:
     ) -> tuple[tuple[list[VllmBlock], ...], bool]:
         """Returns the rightmost run of cached blocks that a sliding window can attend from, a list per group.
 
-        Null blocks stand before it. The run from the first block counts at any length; the flag says whether the run
-        is as long as needed. O(blocks), one probe per window where nothing is cached.
+        Null blocks stand before it. The run from the first block counts at any length; the flag says
+        whether the run is as long as needed. O(blocks), one probe per window where nothing is cached.
 
         Args:
             hashes: As in ``find_run``; there must be enough for ``max_blocks``.
@@ -289,8 +296,8 @@ class VllmPool:
             groups: As in ``find_run``.
             need: Blocks of a run.
             block_size: Tokens per block.
-            alignment: Tokens; ``(end - shift) * block_size`` must be a multiple of it, where ``end`` is one past the
-                run, unless it is ``block_size``.
+            alignment: Tokens; ``(end - shift) * block_size`` must be a multiple of it, where ``end`` is
+                one past the run, unless it is ``block_size``.
             shift: Blocks that are dropped from the end of a hit.
             scale: As in ``find_run``.
 
@@ -313,9 +320,9 @@ class VllmPool:
     ) -> tuple[list[tuple[bytes, bool]], list[bool | None]] | None:
         """Caches the blocks first..end of a request's table, which are full; None if one is not of this pool.
 
-        Null blocks are left out. A block that is cached for fewer tokens loses those keys. Returns the keys that gave
-        way, as ``allocate`` does, and, if ``observed``, for each block whether its key is new to the index, or None for
-        one that was left out. O(end - first).
+        Null blocks are left out. A block that is cached for fewer tokens loses those keys. Returns the
+        keys that gave way, as ``allocate`` does, and, if ``observed``, for each block whether its key
+        is new to the index, or None for one that was left out. O(end - first).
 
         Args:
             blocks: The table.
@@ -335,12 +342,18 @@ class VllmPool:
             InvalidArgumentError: A digest of more than 35 bytes.
         """
     def insert_hash(
-        self, key: bytes, block: int, num_tokens: int | None = None, depth: int = 0, parent: bytes | None = None
+        self,
+        key: bytes,
+        block: int,
+        num_tokens: int | None = None,
+        depth: int = 0,
+        parent: bytes | None = None,
     ) -> bool:
-        """Caches a block under a key, as its hash if it has none; returns whether the key is new to the index.
+        """Caches a block under a key, as its hash if it has none; returns whether the key is new to the
+        index.
 
-        ``num_tokens`` are those of the prefix that the key stands for, ``depth`` is the block's position in its table,
-        ``parent`` the key of the block before it. O(1).
+        ``num_tokens`` are those of the prefix that the key stands for, ``depth`` is the block's
+        position in its table, ``parent`` the key of the block before it. O(1).
 
         Raises:
             InvalidArgumentError: More than 39 bytes.
@@ -348,7 +361,8 @@ class VllmPool:
     def chain_group(self, group: int) -> None:
         """Declares a group's blocks useless without the block before them, as in full attention.
 
-        Where the pool keeps a history, no block cached later is evicted before what is cached behind it. O(1).
+        Where the pool keeps a history, no block cached later is evicted before what is cached behind
+        it. O(1).
         """
     @property
     def keeps_history(self) -> bool:
@@ -470,18 +484,20 @@ class VllmPool:
 class VllmHasher:
     """Computes the block hashes that a vLLM request has not yet, bit for bit vLLM's.
 
-    ``hasher(request)`` returns them as a list of ``bytes``. It reads ``block_hashes``, ``_all_token_ids`` (a list),
-    ``mm_features``, ``lora_request``, ``prompt_embeds`` and ``cache_salt``. Blocks with extra keys, and with tokens
-    that are no 32-bit numbers, take ``utils.generate_block_hash_extra_keys`` and ``utils.hash_block_tokens``.
+    ``hasher(request)`` returns them as a list of ``bytes``. It reads ``block_hashes``,
+    ``_all_token_ids`` (a list), ``mm_features``, ``lora_request``, ``prompt_embeds`` and
+    ``cache_salt``. Blocks with extra keys, and with tokens that are no 32-bit numbers, take
+    ``utils.generate_block_hash_extra_keys`` and ``utils.hash_block_tokens``.
 
-    Costs: 80 ns if no block has become full; 30 to 200 ns per block of 16 tokens then. From 1,024 new tokens on other
-    threads run meanwhile.
+    Costs: 80 ns if no block has become full; 30 to 200 ns per block of 16 tokens then. From 1,024 new
+    tokens on other threads run meanwhile.
 
     Args:
         algorithm: A vLLM encoding of ``hash_algorithms()``: ``"vllm-sha256"``, ``"vllm-sha256-cbor"``,
             ``"vllm-xxhash"`` or ``"vllm-xxhash-cbor"``.
         block_size: Tokens per block.
-        utils: ``vllm.v1.core.kv_cache_utils``; its ``NONE_HASH`` is the parent of the first block, read at each call.
+        utils: ``vllm.v1.core.kv_cache_utils``; its ``NONE_HASH`` is the parent of the first block, read
+            at each call.
         hash_fn: vLLM's hash function of that algorithm, for what the core cannot encode.
 
     Raises:
@@ -508,28 +524,35 @@ class VllmHasher:
 class VllmGroups:
     """The calls that vLLM's scheduler makes for every request and step, for any KV-cache groups.
 
-    It keeps no requests: tables and counts are vLLM's own lists and dictionaries, group by group. A call that is out of
-    the ordinary (external or encoder tokens, a hit inside a block, hits of a running request, a state that is shared or
-    exported, nothing to compute) goes to ``fallback`` before anything has changed. A step that asks nothing of any
-    group takes about 0.1 us a group.
+    It keeps no requests: tables and counts are vLLM's own lists and dictionaries, group by group. A
+    call that is out of the ordinary (external or encoder tokens, a hit inside a block, hits of a
+    running request, a state that is shared or exported, nothing to compute) goes to ``fallback`` before
+    anything has changed. A step that asks nothing of any group takes about 0.1 us a group.
 
     A group is a dict with the keys:
 
-    - ``kind``: ``"full"``, ``"sliding"``, ``"chunked"`` or ``"state"``; ``reads``: tokens of the window or chunk;
-    - ``block_size``: tokens per block; ``scale``: digests per block; ``group``: its number, also its position;
-    - ``retained``: tokens left of the window that are kept; ``more_slots``: slots beyond those of a step; ``most``:
-      blocks that a whole request takes at most, or None;
-    - ``tables``: request id to its list of ``VllmBlock``; ``num_cached``: request id to how many of them are cached;
-    - ``manager``: vLLM's manager of the group; ``zeroed``: whether its ``new_block_ids`` gets the ids of new blocks;
-    - ``cached``: whether its full blocks are cached; ``counts``: whether ``cached_tokens`` looks at it; ``drops``:
-      whether heads compute the end of a hit again; ``alignment``: what hits end at multiples of; ``ends``: the same
-      for what is cached, or None of a group alone;
-    - ``prompt_tail``: None, or the block is cached in which the prompt, less so many tokens, ends with a digest;
-    - ``this_step``: None, or of a group of states the set of keys that were cached in this step of the engine;
-    - ``states``: None, or of a group of aligned recurrent states a dict of the number of ``speculative`` blocks, what
-      vLLM's manager keeps by request id (``allocated``, a set, and ``retired``, ``last``, ``partial``,
-      ``checkpoints``, ``tails``, dicts), whether it caches at ``junctions`` and whether it ``drops``, and
-      ``lookahead``: tokens behind a block that its digest covers.
+    - ``kind``: ``"full"``, ``"sliding"``, ``"chunked"`` or ``"state"``; ``reads``: tokens of the window
+      or chunk;
+    - ``block_size``: tokens per block; ``scale``: digests per block; ``group``: its number, also its
+      position;
+    - ``retained``: tokens left of the window that are kept; ``more_slots``: slots beyond those of a
+      step; ``most``: blocks that a whole request takes at most, or None;
+    - ``tables``: request id to its list of ``VllmBlock``; ``num_cached``: request id to how many of
+      them are cached;
+    - ``manager``: vLLM's manager of the group; ``zeroed``: whether its ``new_block_ids`` gets the ids
+      of new blocks;
+    - ``cached``: whether its full blocks are cached; ``counts``: whether ``cached_tokens`` looks at it;
+      ``drops``: whether heads compute the end of a hit again; ``alignment``: what hits end at multiples
+      of; ``ends``: the same for what is cached, or None of a group alone;
+    - ``prompt_tail``: None, or the block is cached in which the prompt, less so many tokens, ends with
+      a digest;
+    - ``this_step``: None, or of a group of states the set of keys that were cached in this step of the
+      engine;
+    - ``states``: None, or of a group of aligned recurrent states a dict of the number of
+      ``speculative`` blocks, what vLLM's manager keeps by request id (``allocated``, a set, and
+      ``retired``, ``last``, ``partial``, ``checkpoints``, ``tails``, dicts), whether it caches at
+      ``junctions`` and whether it ``drops``, and ``lookahead``: tokens behind a block that its digest
+      covers.
 
     Args:
         core: The pool.
@@ -541,20 +564,24 @@ class VllmGroups:
         blocks_class: Makes a result of a tuple of one list of blocks per group.
         empty: The result without blocks.
         fallback: vLLM's ``allocate_slots``; gets all arguments by position.
-        coordinator: vLLM's, whose ``retention_interval`` says how many tokens lie between the windows and states that
-            stay cached.
+        coordinator: vLLM's, whose ``retention_interval`` says how many tokens lie between the windows
+            and states that stay cached.
         scheduler_block: Tokens of a block of the scheduler.
         drops: Whether some group drops the end of a hit.
-        by_series_33: Whether vLLM is 0.33 or later, which keeps more at junctions and tells less often of a state.
-        lookup: What hits end at multiples of, and the groups that are looked up together: their positions, whether
-            they drop the end of a hit, and how many tokens behind it are looked up for that. None: no lookups.
-        on_removed: Called with evicted keys, as ``VllmPool.allocate`` returns them; or a feed that is told of them.
+        by_series_33: Whether vLLM is 0.33 or later, which keeps more at junctions and tells less often
+            of a state.
+        lookup: What hits end at multiples of, and the groups that are looked up together: their
+            positions, whether they drop the end of a hit, and how many tokens behind it are looked up
+            for that. None: no lookups.
+        on_removed: Called with evicted keys, as ``VllmPool.allocate`` returns them; or a feed that is
+            told of them.
         on_cached: Called instead of caching: vLLM's ``BlockPool.cache_full_blocks``; or that feed.
-        metered: A pool whose ``get_new_blocks`` and ``touch`` are called, for it tells a collector of every block.
+        metered: A pool whose ``get_new_blocks`` and ``touch`` are called, for it tells a collector of
+            every block.
 
     Raises:
-        InvalidArgumentError: An unknown kind; a size that is 0, or a block size that is no multiple of the scale; a
-            ``lookup`` that names groups that are not there.
+        InvalidArgumentError: An unknown kind; a size that is 0, or a block size that is no multiple of
+            the scale; a ``lookup`` that names groups that are not there.
 
     >>> from types import SimpleNamespace
     >>> of = {"retained": 0, "more_slots": 0, "most": None, "scale": 1, "cached": True, "counts": True,
@@ -611,10 +638,11 @@ class VllmGroups:
     def find_longest_cache_hit(
         self, block_hashes: Sequence[bytes], max_cache_hit_length: int
     ) -> tuple[tuple[list[VllmBlock], ...], int, int]:
-        """Returns the cached blocks of a request by group, their tokens, and how many more the furthest group has.
+        """Returns the cached blocks of a request by group, their tokens, and how many more the furthest
+        group has.
 
-        vLLM's coordinator's call, with its answer to the block. O(blocks of full attention, less those of the last
-        hit, + blocks that windows, chunks and states are asked for).
+        vLLM's coordinator's call, with its answer to the block. O(blocks of full attention, less those
+        of the last hit, + blocks that windows, chunks and states are asked for).
 
         Raises:
             InvalidArgumentError: A digest of more than 35 bytes; the groups have no lookups.
@@ -641,10 +669,11 @@ class VllmGroups:
         has_scheduled_reqs: bool = True,
         skip_zeroing_group_ids: Any | None = None,
     ) -> Any:
-        """Takes the blocks that a request needs next and caches those that are full; None if too few are free.
+        """Takes the blocks that a request needs next and caches those that are full; None if too few
+        are free.
 
-        vLLM's ``KVCacheManager.allocate_slots``; what lies left of a window is given up first, also if too few are
-        free. O(groups + new blocks + hits).
+        vLLM's ``KVCacheManager.allocate_slots``; what lies left of a window is given up first, also if
+        too few are free. O(groups + new blocks + hits).
 
         Raises:
             InvalidBlockError: A block that is to be cached is cached already.
@@ -658,7 +687,8 @@ class VllmGroups:
             InvalidBlockError: A block that is to be cached is cached already.
         """
     def free(self, id: object) -> bool:  # noqa: A002
-        """Frees the blocks of a request, group by group, the last first; False, and nothing done, where that is vLLM's.
+        """Frees the blocks of a request, group by group, the last first; False, and nothing done, where
+        that is vLLM's.
 
         It is where a block is not of the pool. O(blocks).
 

@@ -6,8 +6,8 @@ second one that says what to do next. Results go to stdout, everything else to s
 stdout that goes away early (``| head``) is no error. Text from outside is printed as
 :mod:`kvpool.cli.terminal` says.
 
-Typer and Rich are imported below this package only, and installed by ``kvpool[cli]``: neither ``import kvpool`` nor the
-plug-ins need them. Without them :mod:`kvpool.__main__` says so.
+Typer and Rich are imported below this package only, and installed by ``kvpool[cli]``: neither ``import
+kvpool`` nor the plug-ins need them. Without them :mod:`kvpool.__main__` says so.
 """
 
 from __future__ import annotations
@@ -86,7 +86,9 @@ _app.command("completion", epilog=EXAMPLES["completion"])(completion_command)
 _app.command("hash", epilog=EXAMPLES["hash"], context_settings={"ignore_unknown_options": True})(hash_command)
 
 #: Base of what the option parser raises, whichever package it comes from: Click, or Typer's copy of it.
-_ParserError: Final[type] = next(base for base in typer.BadParameter.__mro__ if base.__name__ == "ClickException")
+_ParserError: Final[type] = next(
+    base for base in typer.BadParameter.__mro__ if base.__name__ == "ClickException"
+)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

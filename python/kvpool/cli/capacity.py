@@ -63,11 +63,15 @@ class Capacity:
     @property
     def gib(self) -> float | None:
         """GiB of the pool, if the model is known."""
-        return None if self.shape is None else self.blocks * self.shape.bytes_per_block(self.block_size) / 2**30
+        return (
+            None if self.shape is None else self.blocks * self.shape.bytes_per_block(self.block_size) / 2**30
+        )
 
     @property
     def tokens(self) -> int | None:
-        """Tokens that the pool holds; of a hybrid model those of the longest request, ``None`` for any length."""
+        """Tokens that the pool holds; of a hybrid model those of the longest request, ``None`` for any
+        length.
+        """
         groups = self.groups
         return self.blocks * self.block_size if groups is None else groups.longest_in(self.blocks)
 
@@ -135,12 +139,18 @@ class SizeOptions:
             "--latent-dim": self.latent_dim,
         }
         given = [option for option, number in numbers.items() if number is not None]
-        whole = [option for option, value in (("--model", self.model), ("--config", self.config)) if value is not None]
+        whole = [
+            option
+            for option, value in (("--model", self.model), ("--config", self.config))
+            if value is not None
+        ]
         if len(whole) > 1:
             raise UsageError("--model and --config both give the KV shape: give one of them")
         if whole:
             if given:
-                raise UsageError(f"{whole[0]} knows the KV shape, {_and(given)} would change it: give one or the other")
+                raise UsageError(
+                    f"{whole[0]} knows the KV shape, {_and(given)} would change it: give one or the other"
+                )
             return self._of_model()
         if not given:
             if self.dtype is not None:
@@ -149,11 +159,15 @@ class SizeOptions:
         if self.latent_dim is not None:
             heads = [option for option in given if option in {"--kv-heads", "--head-dim"}]
             if heads:
-                raise UsageError(f"--latent-dim is for MLA models, which have no {_and(heads)}: give one or the other")
+                raise UsageError(
+                    f"--latent-dim is for MLA models, which have no {_and(heads)}: give one or the other"
+                )
             needed = ["--layers", "--latent-dim"]
         else:
             needed = ["--layers", "--kv-heads", "--head-dim"]
-        large = [option for option, number in numbers.items() if number is not None and number > _LARGEST_SHAPE]
+        large = [
+            option for option, number in numbers.items() if number is not None and number > _LARGEST_SHAPE
+        ]
         if large:
             raise UsageError(f"{large[0]} is {numbers[large[0]]}: must be at most {_LARGEST_SHAPE:,}")
         missing = [option for option in needed if option not in given]
@@ -176,7 +190,9 @@ class SizeOptions:
         layers = _number(self.layers)
         try:
             if self.latent_dim is None:
-                shape = KvShape.of_heads("custom shape", layers, _number(self.kv_heads), _number(self.head_dim))
+                shape = KvShape.of_heads(
+                    "custom shape", layers, _number(self.kv_heads), _number(self.head_dim)
+                )
             else:
                 shape = KvShape("custom shape", (latent(layers, self.latent_dim, 0),))
             return shape if self.dtype is None else shape.with_dtype(self.dtype)
@@ -190,7 +206,9 @@ class SizeOptions:
         blocks = shape.blocks_in(gib, block_size)
         if blocks < 1:
             kib, block_size = shape.bytes_per_block(block_size) / 2**10, shape.groups(block_size).block_tokens
-            raise UsageError(f"--capacity-gib {gib:g} holds no block: one of {block_size} tokens takes {kib:,.1f} KiB")
+            raise UsageError(
+                f"--capacity-gib {gib:g} holds no block: one of {block_size} tokens takes {kib:,.1f} KiB"
+            )
         return blocks
 
 

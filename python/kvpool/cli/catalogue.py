@@ -24,11 +24,16 @@ from kvpool.models.dtypes import dtype_name
 
 __all__ = ["models_command"]
 
-Name = Annotated[str | None, typer.Argument(metavar="MODEL", help="Its groups in detail.", show_default=False)]
+Name = Annotated[
+    str | None, typer.Argument(metavar="MODEL", help="Its groups in detail.", show_default=False)
+]
 CapacityGib = Annotated[float | None, typer.Option(help="How many blocks and requests fit.", metavar="GIB")]
-RequestTokens = Annotated[int, typer.Option(help="Tokens of such a request.", metavar="N", min=1, max=1 << 32)]
+RequestTokens = Annotated[
+    int, typer.Option(help="Tokens of such a request.", metavar="N", min=1, max=1 << 32)
+]
 Chunk = Annotated[
-    int, typer.Option(help="Tokens of a prompt that a step computes, at most.", metavar="N", min=1, max=1 << 32)
+    int,
+    typer.Option(help="Tokens of a prompt that a step computes, at most.", metavar="N", min=1, max=1 << 32),
 ]
 
 
@@ -44,8 +49,12 @@ def models_command(
     gpu_share: GpuShare = None,
     request_tokens: RequestTokens = 32_000,
     chunk: Chunk = DEFAULT_CHUNK,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object instead of the table.")] = False,
-    as_csv: Annotated[bool, typer.Option("--csv", help="Print CSV instead of the table, a line per model.")] = False,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print one JSON object instead of the table.")
+    ] = False,
+    as_csv: Annotated[
+        bool, typer.Option("--csv", help="Print CSV instead of the table, a line per model.")
+    ] = False,
 ) -> None:
     """List the models that kvpool knows; of one model, its KV-cache groups.
 
@@ -59,7 +68,9 @@ def models_command(
     memory = gpu_memory(gpu, gpus, weights_gib, gpu_share)
     if memory is not None and capacity_gib is not None:
         raise UsageError("--gpu and --capacity-gib both give the size: give one of them")
-    shape = SizeOptions(model=model, config=config, dtype=dtype).shape() if model is not None or config else None
+    shape = (
+        SizeOptions(model=model, config=config, dtype=dtype).shape() if model is not None or config else None
+    )
     if shape is None:
         if capacity_gib is not None or memory is not None:
             option = "--capacity-gib" if memory is None else "--gpu"
@@ -67,7 +78,9 @@ def models_command(
         shapes = _all_shapes(dtype)
         if as_json:
             models = [_facts(shape, block_size, chunk) for shape in shapes]
-            typer.echo(json.dumps({"dtype": dtype or "bf16", "block_size": block_size, "models": models}, indent=2))
+            typer.echo(
+                json.dumps({"dtype": dtype or "bf16", "block_size": block_size, "models": models}, indent=2)
+            )
         elif as_csv:
             print_csv([_row(shape, _facts(shape, block_size, chunk)) for shape in shapes])
         else:
@@ -87,7 +100,9 @@ def models_command(
     else:
         _print_model(shape, facts)
         if memory is not None:
-            Console(highlight=False).print(f"{figure(memory.kv_gib)} GiB is what {memory.in_words()} leave for KV.")
+            Console(highlight=False).print(
+                f"{figure(memory.kv_gib)} GiB is what {memory.in_words()} leave for KV."
+            )
 
 
 def _all_shapes(dtype: str | None) -> list[KvShape]:
@@ -144,7 +159,12 @@ def _facts(shape: KvShape, block_size: int, chunk: int) -> dict[str, Any]:
 def _fit(groups: KvGroups, tokens: int, chunk: int, gib: float | None) -> dict[str, Any]:
     """The blocks of a request of ``tokens`` tokens, and how many such requests fit."""
     by_group = groups.request_blocks(tokens, chunk)
-    request = {"tokens": tokens, "chunk": chunk, "blocks": by_group, "bytes": sum(by_group) * groups.block_bytes}
+    request = {
+        "tokens": tokens,
+        "chunk": chunk,
+        "blocks": by_group,
+        "bytes": sum(by_group) * groups.block_bytes,
+    }
     if gib is None:
         return {"request": request, "capacity": None}
     blocks = groups.blocks_in(gib)

@@ -19,7 +19,16 @@ from rich.text import Text
 
 from kvpool.cli import options  # noqa: TC001 - Typer reads the annotations
 from kvpool.cli.capacity import SizeOptions
-from kvpool.cli.comparison import Comparison, RowError, cells, kind_of, of_policies, of_replays, of_sizes, of_traces
+from kvpool.cli.comparison import (
+    Comparison,
+    RowError,
+    cells,
+    kind_of,
+    of_policies,
+    of_replays,
+    of_sizes,
+    of_traces,
+)
 from kvpool.cli.files import check_output
 from kvpool.cli.problems import UsageError, bad_usage
 from kvpool.cli.rows import one_form, print_csv
@@ -124,7 +133,10 @@ def compare_command(
 
     reports = None if trace is not None else _reports(a, b)
     if reports is not None:
-        if _any_given(limit, trace_block_size, sessions_at_once, model, config, dtype) or capacities != _CAPACITIES:
+        if (
+            _any_given(limit, trace_block_size, sessions_at_once, model, config, dtype)
+            or capacities != _CAPACITIES
+        ):
             raise UsageError("reports are compared as they are: options of traces and sizes go with traces")
         found = _of_reports(reports, (a, b))
     elif trace is not None:

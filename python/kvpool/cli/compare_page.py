@@ -1,7 +1,7 @@
 """A comparison as one HTML page: a plot of both, and the tables.
 
-Owns the page. It has no script, and a content security policy that forbids what comes from elsewhere. Everything out of
-a report or a trace passes ``html.escape``, so a file may be called ``</style>``.
+Owns the page. It has no script, and a content security policy that forbids what comes from elsewhere.
+Everything out of a report or a trace passes ``html.escape``, so a file may be called ``</style>``.
 """
 
 from __future__ import annotations

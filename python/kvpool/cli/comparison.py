@@ -1,9 +1,10 @@
 """Two reports side by side: what they share, and what differs.
 
-Owns :class:`Comparison`, and how one is made of two reports of ``kvpool replay --json``, of two of ``kvpool size
---json``, or of the figures of two traces. Rates are shares; tables show them in per cent, and their difference in
-points. Everything else differs in its unit. Figures that only one of the two has are left out, and settings are
-listed only where they differ. Also owns how a figure is written, which the table and the page share.
+Owns :class:`Comparison`, and how one is made of two reports of ``kvpool replay --json``, of two of
+``kvpool size --json``, or of the figures of two traces. Rates are shares; tables show them in per cent,
+and their difference in points. Everything else differs in its unit. Figures that only one of the two
+has are left out, and settings are listed only where they differ. Also owns how a figure is written,
+which the table and the page share.
 """
 
 from __future__ import annotations
@@ -121,7 +122,9 @@ class Comparison:
             "compared": self.of,
             "a": self.a,
             "b": self.b,
-            "sections": [{"title": section.title, "rows": list(map(_row, section.rows))} for section in self.sections],
+            "sections": [
+                {"title": section.title, "rows": list(map(_row, section.rows))} for section in self.sections
+            ],
             "curves": [dataclasses.asdict(curve) for curve in self.curves],
         }
 
@@ -263,9 +266,16 @@ def of_traces(
         "full blocks that can hit": (SHARE, "ideal_full_block_hit_rate"),
     }
     rows = list(_figures(figures, stats))
-    spreads = {"input_length": "prompt, tokens", "output_length": "output, tokens", "reuse_time_s": "next use, s"}
+    spreads = {
+        "input_length": "prompt, tokens",
+        "output_length": "output, tokens",
+        "reuse_time_s": "next use, s",
+    }
     for name, label in spreads.items():
-        rows += [Row(f"{label}, {part}", "", *(one[name][part] for one in stats)) for part in ("mean", "p50", "p99")]
+        rows += [
+            Row(f"{label}, {part}", "", *(one[name][part] for one in stats))
+            for part in ("mean", "p50", "p99")
+        ]
     return Comparison(
         "traces",
         *names,
@@ -283,7 +293,9 @@ def of_policies(report: Mapping[str, Any], names: tuple[str, str]) -> Comparison
     for title, rate in (("Block hits", "block_hit_rate"), ("Token hits", "token_hit_rate")):
         pairs = zip(sizes, *sides, strict=True)
         sections.append(Section(title, [Row(_size(size), SHARE, a[rate], b[rate]) for size, a, b in pairs]))
-    evictions = [Row(_size(size), "", a["evictions"], b["evictions"]) for size, a, b in zip(sizes, *sides, strict=True)]
+    evictions = [
+        Row(_size(size), "", a["evictions"], b["evictions"]) for size, a, b in zip(sizes, *sides, strict=True)
+    ]
     sections.append(Section("Evictions", evictions))
     if optimum is not None:
         best = [hits["block_hit_rate"] for hits in optimum["hits"]]
@@ -332,22 +344,30 @@ def _size_sections(
             if found:
                 yield Section(f"Block hits, {name}", found)
     together = [
-        {_gib(size["gib"]): size["token_hit_rate"] for size in (report.get("groups") or {"sizes": []})["sizes"]}
+        {
+            _gib(size["gib"]): size["token_hit_rate"]
+            for size in (report.get("groups") or {"sizes": []})["sizes"]
+        }
         for report in reports
     ]
-    found = [Row(size, SHARE, together[0][size], together[1][size]) for size in together[0] if size in together[1]]
+    found = [
+        Row(size, SHARE, together[0][size], together[1][size]) for size in together[0] if size in together[1]
+    ]
     if found:
         yield Section("Token hits, all groups of the model together", found)
 
 
 def _by_size(report: Mapping[str, Any], known: Mapping[int, str]) -> dict[str, dict[str, float]]:
-    """Shares of blocks that hit, by policy and size; sizes have the same name if they were asked for alike."""
+    """Shares of blocks that hit, by policy and size; sizes have the same name if they were asked for
+    alike.
+    """
     named = [(policy["name"], policy["hits"]) for policy in report["policies"]]
     if report["optimum"] is not None:
         named.append(("optimum", report["optimum"]["hits"]))
     labels = [known.get(size["blocks"]) or _asked(size) for size in report["capacities"]]
     return {
-        name: {label: one["block_hit_rate"] for label, one in zip(labels, hits, strict=True)} for name, hits in named
+        name: {label: one["block_hit_rate"] for label, one in zip(labels, hits, strict=True)}
+        for name, hits in named
     }
 
 
@@ -380,7 +400,11 @@ def _settings(
 ) -> list[Row]:
     a, b = of
     return [
-        Row((labels or {}).get(name, name.replace("_", " ")), "text", *(_text(one.get(name)) for one in (a, b)))
+        Row(
+            (labels or {}).get(name, name.replace("_", " ")),
+            "text",
+            *(_text(one.get(name)) for one in (a, b)),
+        )
         for name in names
         if a.get(name) != b.get(name)
     ]

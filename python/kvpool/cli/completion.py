@@ -1,7 +1,7 @@
 """Shell completion: the script that ``kvpool completion SHELL`` prints, and what that script asks for.
 
-Typer has both; this gives them the words of the other commands. The script calls ``kvpool`` with ``_KVPOOL_COMPLETE``
-in its environment, and then nothing but proposals is printed.
+Typer has both; this gives them the words of the other commands. The script calls ``kvpool`` with
+``_KVPOOL_COMPLETE`` in its environment, and then nothing but proposals is printed.
 """
 
 from __future__ import annotations

@@ -56,7 +56,9 @@ def refuse_input(output: Path, trace: Path | None) -> None:
 
 
 def _file(path: Path, standard: int) -> tuple[int, int] | None:
-    """Which file it is, by device and inode, with ``-`` for a standard one; ``None`` if it is none that keeps bytes."""
+    """Which file it is, by device and inode, with ``-`` for a standard one; ``None`` if it is none that
+    keeps bytes.
+    """
     try:
         found = os.fstat(standard) if str(path) == "-" else path.stat()
     except (OSError, ValueError):

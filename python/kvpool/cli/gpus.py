@@ -1,8 +1,10 @@
-"""The memory of GPUs, and what of it is left for a KV cache: ``--gpu``, ``--gpus``, ``--weights-gib``, ``--gpu-share``.
+"""The memory of GPUs, and what of it is left for a KV cache: ``--gpu``, ``--gpus``, ``--weights-gib``,
+``--gpu-share``.
 
-Owns the list and the sum: GPUs x memory x share - weights. Figures are the vendors', in GiB; a driver reports about 1 %
-less. GDDR6 with ECC on gives 15 of 16 parts of its size, which is in the figures. What an engine needs for activations
-and graphs has to fit into the rest: vLLM, SGLang and TensorRT-LLM leave a tenth by default, and so does this.
+Owns the list and the sum: GPUs x memory x share - weights. Figures are the vendors', in GiB; a driver
+reports about 1 % less. GDDR6 with ECC on gives 15 of 16 parts of its size, which is in the figures.
+What an engine needs for activations and graphs has to fit into the rest: vLLM, SGLang and TensorRT-LLM
+leave a tenth by default, and so does this.
 """
 
 from __future__ import annotations
@@ -21,7 +23,17 @@ from kvpool.cli.tables import figure
 if TYPE_CHECKING:
     from kvpool.models import KvShape
 
-__all__ = ["GPUS", "Gpu", "GpuMemory", "GpuShare", "Gpus", "WeightsGib", "gpu_memory", "gpu_named", "say_copies"]
+__all__ = [
+    "GPUS",
+    "Gpu",
+    "GpuMemory",
+    "GpuShare",
+    "Gpus",
+    "WeightsGib",
+    "gpu_memory",
+    "gpu_named",
+    "say_copies",
+]
 
 #: GiB of memory, by name.
 GPUS: Final[dict[str, float]] = {
@@ -131,7 +143,9 @@ class GpuMemory:
         return {**dataclasses.asdict(self), "memory_gib": GPUS[self.name], "kv_gib": self.kv_gib}
 
 
-def gpu_memory(gpu: str | None, gpus: int | None, weights_gib: float | None, share: float | None) -> GpuMemory | None:
+def gpu_memory(
+    gpu: str | None, gpus: int | None, weights_gib: float | None, share: float | None
+) -> GpuMemory | None:
     """Read the options; ``None`` if no GPU is given.
 
     Raises:
@@ -145,7 +159,9 @@ def gpu_memory(gpu: str | None, gpus: int | None, weights_gib: float | None, sha
         return None
     name = gpu_named(gpu)
     if weights_gib is None:
-        raise UsageError("--gpu needs --weights-gib", "the size of the checkpoint's files; 0 for the whole memory")
+        raise UsageError(
+            "--gpu needs --weights-gib", "the size of the checkpoint's files; 0 for the whole memory"
+        )
     if not math.isfinite(weights_gib) or weights_gib < 0:
         raise UsageError(f"--weights-gib is {weights_gib}: must be a number, 0 or more")
     number = 1 if gpus is None else gpus
@@ -188,7 +204,9 @@ def gpu_named(text: str) -> str:
         if abs(size - GPUS[nearest]) <= _ROUNDED * GPUS[nearest]:
             return nearest
     if family:
-        hint = f"{', '.join(f'{name} has {GPUS[name]:g} GiB' for name in family)}; --capacity-gib takes any size"
+        hint = (
+            f"{', '.join(f'{name} has {GPUS[name]:g} GiB' for name in family)}; --capacity-gib takes any size"
+        )
     else:
         close = [name for joined, name in known.items() if len(asked) > 2 and joined.startswith(asked)]
         close = close or [known[one] for one in difflib.get_close_matches(asked, known, n=1, cutoff=0.8)]

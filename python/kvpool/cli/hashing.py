@@ -24,9 +24,13 @@ def hash_command(
         list[str] | None,
         typer.Argument(help="Token ids, apart or with commas. Without any: from stdin.", show_default=False),
     ] = None,
-    algorithm: Annotated[str, typer.Option(help=f"One of {', '.join(kvpool.hashing.hash_algorithms())}.")] = "sha256",
+    algorithm: Annotated[
+        str, typer.Option(help=f"One of {', '.join(kvpool.hashing.hash_algorithms())}.")
+    ] = "sha256",
     block_size: Annotated[int, typer.Option(min=1, help="Tokens per block.")] = 16,
-    salt: Annotated[str | None, typer.Option(help="Cache salt of the request, as text.", show_default=False)] = None,
+    salt: Annotated[
+        str | None, typer.Option(help="Cache salt of the request, as text.", show_default=False)
+    ] = None,
     seed: Annotated[
         str | None,
         typer.Option(help="Seed: needed by vllm-xxhash and vllm-xxhash-cbor.", show_default=False),
@@ -77,5 +81,7 @@ def _token(position: int, word: str) -> int:
     if not re.fullmatch(r"[+-]?[0-9]{1,20}", word):
         shown = word if len(word) <= 30 else f"{word[:30]}..."
         hint = "see kvpool hash --help for its options" if word.startswith("-") else None
-        raise UsageError(f"token {shown!r} at position {position} is no whole number from 0 to {2**32 - 1}", hint)
+        raise UsageError(
+            f"token {shown!r} at position {position} is no whole number from 0 to {2**32 - 1}", hint
+        )
     return int(word)

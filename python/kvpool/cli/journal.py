@@ -1,7 +1,7 @@
 """``kvpool journal``: show, replay, bisect, shrink and export journals of operations.
 
-Owns the commands, their words and exit codes; every finding is the library's. A journal that cannot be read or replayed
-is bad usage, exit code 2, so that 1 says one thing: something in it went wrong.
+Owns the commands, their words and exit codes; every finding is the library's. A journal that cannot be
+read or replayed is bad usage, exit code 2, so that 1 says one thing: something in it went wrong.
 """
 
 from __future__ import annotations
@@ -18,7 +18,14 @@ from typing import IO, TYPE_CHECKING, Annotated, Any, Final, NoReturn
 import typer
 from rich import box
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    TextColumn,
+    TimeElapsedColumn,
+    TimeRemainingColumn,
+)
 from rich.table import Table
 from rich.text import Text
 
@@ -47,10 +54,14 @@ journal_app: Final = typer.Typer(
 
 _File = Annotated[Path, typer.Argument(metavar="FILE", help="Journal; - is stdin.", show_default=False)]
 _AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object instead of text.")]
-_NoProgress = Annotated[bool, typer.Option("--no-progress", help="No progress bar. Without a terminal there is none.")]
+_NoProgress = Annotated[
+    bool, typer.Option("--no-progress", help="No progress bar. Without a terminal there is none.")
+]
 _Output = Annotated[
     Path | None,
-    typer.Option("--output", "-o", help="File to write; one that exists is kept, and refused.", metavar="FILE"),
+    typer.Option(
+        "--output", "-o", help="File to write; one that exists is kept, and refused.", metavar="FILE"
+    ),
 ]
 
 MaxGib = Annotated[
@@ -62,9 +73,10 @@ MaxGib = Annotated[
     ),
 ]
 
-#: Memory that a command takes beside the journal and the pool, as a multiple of the journal: the contents that a replay
-#: knows, the operations as data. Measured on journals of replayed traces of 8,000 and 12,000 requests, and rounded up.
-#: A file is read a frame at a time; standard input is kept, and counts once more.
+# : Memory that a command takes beside the journal and the pool, as a multiple of the journal: the
+# contents that a replay : knows, the operations as data. Measured on journals of replayed traces of
+# 8,000 and 12,000 requests, and rounded up. : A file is read a frame at a time; standard input is kept,
+# and counts once more.
 _READS: Final = 0
 _REPLAYS: Final = 12
 OBSERVES: Final = 14
@@ -92,7 +104,9 @@ def show_command(
     file: _File,
     start: Annotated[
         int | None,
-        typer.Option("--from", help="First operation to list.", metavar="N", min=0, show_default="the last ones"),
+        typer.Option(
+            "--from", help="First operation to list.", metavar="N", min=0, show_default="the last ones"
+        ),
     ] = None,
     count: Annotated[int, typer.Option(help="Operations to list.", metavar="N", min=0)] = 10,
     max_gib: MaxGib = 8.0,
@@ -140,7 +154,9 @@ def replay_command(
         total = kvpool.journal.read_journal(source).operations
         with _bar("replay", total, shown=not no_progress and not as_json) as progress:
             began = time.perf_counter()
-            report = kvpool.journal.replay_journal(source, until=until, check_every=check_every, progress=progress)
+            report = kvpool.journal.replay_journal(
+                source, until=until, check_every=check_every, progress=progress
+            )
             seconds = time.perf_counter() - began
     if as_json:
         typer.echo(json.dumps({"source": str(file), **_report_json(report), "seconds": seconds}, indent=2))
@@ -155,7 +171,9 @@ def bisect_command(
     file: _File,
     other: Annotated[
         Path | None,
-        typer.Argument(metavar="[OTHER]", help="Journal to compare with, of the same settings.", show_default=False),
+        typer.Argument(
+            metavar="[OTHER]", help="Journal to compare with, of the same settings.", show_default=False
+        ),
     ] = None,
     max_gib: MaxGib = 8.0,
     as_json: _AsJson = False,
@@ -189,7 +207,11 @@ def _compare(file: Path, other: Path, max_gib: float, *, as_json: bool) -> None:
         found = kvpool.journal.compare_journals(first, second)
     operations = [info.operations for info in infos]
     if as_json:
-        facts: dict[str, Any] = {"sources": [str(file), str(other)], "operations": operations, "same": found is None}
+        facts: dict[str, Any] = {
+            "sources": [str(file), str(other)],
+            "operations": operations,
+            "same": found is None,
+        }
         if found is not None:
             facts |= {"operation": found[0], "records": [found[1], found[2]]}
         typer.echo(json.dumps(facts, indent=2))
@@ -239,7 +261,9 @@ def shrink_command(
                 )
             goal = difference.operation if difference is not None and difference.kind == "answer" else None
             if difference is None:
-                _fail(f"{file}: nothing goes wrong on this build", "--operation N keeps what is answered there")
+                _fail(
+                    f"{file}: nothing goes wrong on this build", "--operation N keeps what is answered there"
+                )
         with _bar("shrink", None, shown=not no_progress and not as_json) as progress:
             shrunk = kvpool.journal.shrink_journal(source, operation=goal, progress=progress)
     if shrunk is None:
@@ -265,7 +289,8 @@ def export_command(
     rust: Annotated[bool, typer.Option("--rust", help="A test for cargo.")] = False,
     python: Annotated[bool, typer.Option("--python", help="A test for pytest.")] = False,
     limit: Annotated[
-        int, typer.Option(help="Operations of the longest test; of more, nothing is written.", metavar="N", min=1)
+        int,
+        typer.Option(help="Operations of the longest test; of more, nothing is written.", metavar="N", min=1),
     ] = 10_000,
     output: _Output = None,
     max_gib: MaxGib = 8.0,
@@ -289,7 +314,9 @@ def export_command(
         if output is not None:
             writers.append(stack.enter_context(_new_text(output)).write)
         if as_json:
-            writers.append(stack.enter_context(_json_text({"source": str(file), "language": language}, "test")))
+            writers.append(
+                stack.enter_context(_json_text({"source": str(file), "language": language}, "test"))
+            )
         elif output is None:
             writers.append(sys.stdout.write)
 
@@ -325,8 +352,8 @@ def _say_size(source: _Source, language: ExportLanguage, limit: int, output: Pat
 def readable(file: Path, max_gib: float, times: int) -> Iterator[_Source]:
     """Give what the library reads; make what is wrong with it bad usage, with the name of the file in front.
 
-    A journal that may take more than ``max_gib`` of memory is refused before it is read: ``times`` its size, and once
-    more on standard input, of which no more is read than may be kept.
+    A journal that may take more than ``max_gib`` of memory is refused before it is read: ``times`` its
+    size, and once more on standard input, of which no more is read than may be kept.
     """
     if not 0 < max_gib < math.inf:
         raise UsageError(f"--max-gib is {max_gib}: must be above 0, and finite")
@@ -431,7 +458,9 @@ def _bar(name: str, total: int | None, *, shown: bool) -> Iterator[Callable[[int
         TimeElapsedColumn(),
         TimeRemainingColumn(),
     )
-    with Progress(*columns, console=console, transient=True, disable=not (shown and console.is_terminal)) as bar:
+    with Progress(
+        *columns, console=console, transient=True, disable=not (shown and console.is_terminal)
+    ) as bar:
         task = bar.add_task(name, total=total)
         yield lambda done: bar.update(task, completed=done)
 
@@ -484,7 +513,11 @@ def _subject_rows(info: kvpool.journal.JournalInfo) -> Iterator[_Row]:
     yield "pool", f"{settings['num_blocks']:,}", f"blocks of {settings['block_size']:,} tokens"
     yield "eviction", settings["eviction"], "with retention" if settings["retention"] else ""
     if info.subject == "manager":
-        yield "hash", settings["algorithm"], "" if settings["verify"] == "none" else f"{settings['verify']} compared"
+        yield (
+            "hash",
+            settings["algorithm"],
+            "" if settings["verify"] == "none" else f"{settings['verify']} compared",
+        )
         if settings["host_blocks"]:
             yield "host tier", f"{settings['host_blocks']:,}", "blocks"
 
@@ -493,7 +526,11 @@ def _size_rows(info: kvpool.journal.JournalInfo) -> Iterator[_Row]:
     held = info.operations - info.first_operation
     gone = f"from number {info.first_operation:,} on: what was before is gone" if info.first_operation else ""
     yield "operations", f"{held:,}", gone
-    yield "digests", f"{info.digests:,}", f"one in {info.digest_every:,} operations" if info.digest_every else "off"
+    yield (
+        "digests",
+        f"{info.digests:,}",
+        f"one in {info.digest_every:,} operations" if info.digest_every else "off",
+    )
     yield "bytes", f"{info.bytes:,}", f"{info.bytes / held:,.1f} per operation" if held else ""
     if info.cut_at is None:
         yield "end", "complete", ""

@@ -100,7 +100,9 @@ TraceBlockSize = Annotated[
         min=1,
     ),
 ]
-Sort = Annotated[bool, _option(_PANEL, "Put requests in order of arrival instead of refusing disorder.", "--sort")]
+Sort = Annotated[
+    bool, _option(_PANEL, "Put requests in order of arrival instead of refusing disorder.", "--sort")
+]
 SessionsAtOnce = Annotated[
     int | None,
     _option(
@@ -133,7 +135,9 @@ CapacityBlocks = Annotated[
     int | None,
     _option(_PANEL, "Size of the pool in blocks.", default=str(DEFAULT_BLOCKS), metavar="N", min=1),
 ]
-CapacityGib = Annotated[float | None, _option(_PANEL, "Size of the pool in GiB; needs a KV shape.", metavar="GIB")]
+CapacityGib = Annotated[
+    float | None, _option(_PANEL, "Size of the pool in GiB; needs a KV shape.", metavar="GIB")
+]
 Model = Annotated[
     str | None,
     _option(
@@ -145,7 +149,9 @@ Model = Annotated[
 ]
 Config = Annotated[
     Path | None,
-    _option(_PANEL, "KV shape of any model, from its config.json or the folder that has one.", metavar="FILE"),
+    _option(
+        _PANEL, "KV shape of any model, from its config.json or the folder that has one.", metavar="FILE"
+    ),
 ]
 Dtype = Annotated[
     str | None,
@@ -175,7 +181,10 @@ Keep = Annotated[
     ),
 ]
 Eviction = Annotated[
-    str, _option(_PANEL, "Eviction policy.", default=True, metavar="NAME", words=kvpool.policies.eviction_policies())
+    str,
+    _option(
+        _PANEL, "Eviction policy.", default=True, metavar="NAME", words=kvpool.policies.eviction_policies()
+    ),
 ]
 
 _PANEL = "Hashing"
@@ -216,8 +225,12 @@ Watermark = Annotated[
     float | None,
     _option(_PANEL, "Share of the pool that admissions leave free.", default="0", metavar="SHARE"),
 ]
-MaxRunning = Annotated[int | None, _option(_PANEL, "Requests that run at once.", default="256", metavar="N", min=1)]
-StepTokens = Annotated[int | None, _option(_PANEL, "Token budget of a step.", default="8192", metavar="N", min=1)]
+MaxRunning = Annotated[
+    int | None, _option(_PANEL, "Requests that run at once.", default="256", metavar="N", min=1)
+]
+StepTokens = Annotated[
+    int | None, _option(_PANEL, "Token budget of a step.", default="8192", metavar="N", min=1)
+]
 StepMs = Annotated[
     float | None, _option(_PANEL, "Virtual time of a step, prefill not counted.", default="20", metavar="MS")
 ]
@@ -239,7 +252,8 @@ Threads = Annotated[
 AsJson = Annotated[bool, _option(_PANEL, "Print one JSON object instead of the report.", "--json")]
 AsCsv = Annotated[bool, _option(_PANEL, "Print CSV instead of the report, names in the first line.", "--csv")]
 Png = Annotated[
-    Path | None, _option(_PANEL, "Also draw the hit rate over the trace (needs kvpool[plot]).", metavar="FILE")
+    Path | None,
+    _option(_PANEL, "Also draw the hit rate over the trace (needs kvpool[plot]).", metavar="FILE"),
 ]
 Journal = Annotated[
     Path | None,

@@ -16,7 +16,9 @@ from kvpool.errors import KvpoolError, TraceError, TraceFileError
 __all__ = ["SHAPE_HINT", "UsageError", "bad_trace", "bad_usage", "next_step", "os_error_line", "plain"]
 
 #: What gives a KV shape.
-SHAPE_HINT: Final = "--model NAME (kvpool models lists them), --config FILE, or --layers, --kv-heads and --head-dim"
+SHAPE_HINT: Final = (
+    "--model NAME (kvpool models lists them), --config FILE, or --layers, --kv-heads and --head-dim"
+)
 
 #: Arguments of the library that have another name on the command line.
 _OPTION_NAMES: Final = {"accuracy": "hints", "algorithm": "hash", "block_tokens": "trace-block-size"}
@@ -165,7 +167,9 @@ def next_step(error: Exception) -> str | None:
     for words, hint in hints:
         if words in message:
             return hint
-    if isinstance(error, TraceError) and any(word in message for word in ("JSON", "missing", "instead of an object")):
+    if isinstance(error, TraceError) and any(
+        word in message for word in ("JSON", "missing", "instead of an object")
+    ):
         return "kvpool generate --requests 1 shows what a line of a trace looks like"
     return None
 

@@ -1,7 +1,8 @@
 """Prompts out of logs: JSON lines with token ids, text or messages, as requests in tokens.
 
-Owns what a line may have, how chats become text, and which requests a finished conversation stands for. Tokens are the
-tokenizer's (``tokenizers``, from a ``tokenizer.json``), chats its template's (``jinja2``).
+Owns what a line may have, how chats become text, and which requests a finished conversation stands for.
+Tokens are the tokenizer's (``tokenizers``, from a ``tokenizer.json``), chats its template's
+(``jinja2``).
 """
 
 from __future__ import annotations
@@ -72,9 +73,13 @@ class Texts:
         try:
             self._tokenizer = tokenizers.Tokenizer.from_str(file.read_text(encoding="utf-8"))
         except (OSError, UnicodeDecodeError):
-            raise UsageError(f"--tokenizer {path}: no tokenizer.json that can be read", _TOKENIZER_HINT) from None
+            raise UsageError(
+                f"--tokenizer {path}: no tokenizer.json that can be read", _TOKENIZER_HINT
+            ) from None
         except Exception:  # the only class that tokenizers raises
-            raise UsageError(f"--tokenizer {file}: not in the format of tokenizer.json", _TOKENIZER_HINT) from None
+            raise UsageError(
+                f"--tokenizer {file}: not in the format of tokenizer.json", _TOKENIZER_HINT
+            ) from None
         settings = _settings(file.with_name("tokenizer_config.json"))
         source = _template(file, settings) if template is None else template.read_text(encoding="utf-8")
         #: Whether chats are written by a rule and not by a template of the model.
@@ -86,7 +91,9 @@ class Texts:
         try:
             self._template = environment.from_string(_CHATML if source is None else source)
         except jinja2.TemplateError as error:
-            raise UsageError(f"the chat template of {path} cannot be used: {error}", "--chat-template FILE") from None
+            raise UsageError(
+                f"the chat template of {path} cannot be used: {error}", "--chat-template FILE"
+            ) from None
 
     def of_text(self, text: str) -> list[int]:
         """The tokens of a prompt."""
@@ -95,7 +102,9 @@ class Texts:
     def of_chat(self, messages: list[dict[str, Any]], tools: object) -> list[int]:
         """The tokens of a chat up to where an answer begins."""
         try:
-            text = self._template.render(messages=messages, tools=tools, add_generation_prompt=True, **self._special)
+            text = self._template.render(
+                messages=messages, tools=tools, add_generation_prompt=True, **self._special
+            )
         except (self._jinja.TemplateError, ValueError, TypeError) as error:
             raise ValueError(f"the chat template refuses the messages: {error}") from None
         return list(self._tokenizer.encode(text, add_special_tokens=False).ids)

@@ -1,7 +1,8 @@
 """KV events from a socket, as lines of a trace.
 
-Owns the subscription: which batches count as missed, when a replay is requested, and which fields are written. A line
-has hashes, sizes and times. Tokens, adapters and salts of events are dropped, so a recording holds no prompts.
+Owns the subscription: which batches count as missed, when a replay is requested, and which fields are
+written. A line has hashes, sizes and times. Tokens, adapters and salts of events are dropped, so a
+recording holds no prompts.
 """
 
 from __future__ import annotations
@@ -62,14 +63,18 @@ def endpoint_of(text: str, option: str = "ENDPOINT") -> str:
     """
     host, colon, port = text.removeprefix("tcp://").rpartition(":")
     if "://" not in text or text.startswith("tcp://"):
-        if not (host and colon and port.isdecimal() and 0 < int(port) < 1 << 16) or "/" in text.removeprefix("tcp://"):
+        if not (host and colon and port.isdecimal() and 0 < int(port) < 1 << 16) or "/" in text.removeprefix(
+            "tcp://"
+        ):
             raise UsageError(
                 f"{option} is {text!r}: must be like tcp://127.0.0.1:5557",
                 "vLLM publishes at port 5557 unless --kv-events-config names another",
             )
         return f"tcp://{'127.0.0.1' if host == '*' else host}:{port}"
     if not text.startswith("ipc://"):
-        raise UsageError(f"{option} is {text!r}: must begin with tcp:// or ipc://", "tcp://127.0.0.1:5557 for instance")
+        raise UsageError(
+            f"{option} is {text!r}: must begin with tcp:// or ipc://", "tcp://127.0.0.1:5557 for instance"
+        )
     return text
 
 
@@ -86,7 +91,15 @@ def line_of(batch: bytes) -> bytes | None:
         if rest and rest[0] is not None:
             line["data_parallel_rank"] = int(rest[0])
         return json.dumps(line, default=_hexadecimal, allow_nan=False).encode() + b"\n"
-    except (ValueError, TypeError, KeyError, AttributeError, IndexError, RecursionError, msgpack.UnpackException):
+    except (
+        ValueError,
+        TypeError,
+        KeyError,
+        AttributeError,
+        IndexError,
+        RecursionError,
+        msgpack.UnpackException,
+    ):
         return None
 
 
@@ -202,7 +215,9 @@ class Recorder:
             self._output.write(line)
 
     def _replayed(self, first: int, end: int) -> int:
-        """Record the batches from ``first`` to before ``end`` that the publisher still has. Returns their number."""
+        """Record the batches from ``first`` to before ``end`` that the publisher still has. Returns
+        their number.
+        """
         found = 0
         for number, batch in self._answers(first):
             if first <= number < end:

@@ -149,7 +149,9 @@ def replay_command(
         )
 
     try:
-        before = stacks(tiers, below, start, lambda replay, name: advance(replay, progress=progress, name=name))
+        before = stacks(
+            tiers, below, start, lambda replay, name: advance(replay, progress=progress, name=name)
+        )
         replay = start(below, journal=None if journal is None else kvpool.journal.Journal(journal))
     except (InvalidArgumentError, HashingError) as error:
         raise bad_usage(error) from error
@@ -167,7 +169,9 @@ def replay_command(
         peak_memory_bytes=resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
     )
     if plot:
-        plot.draw(f"{source}: {mode} mode, {capacity.blocks:,} blocks of {blocks['block_size']} tokens, {eviction}")
+        plot.draw(
+            f"{source}: {mode} mode, {capacity.blocks:,} blocks of {blocks['block_size']} tokens, {eviction}"
+        )
     if as_json:
         typer.echo(json.dumps(outcome.as_json(), indent=2))
     elif as_csv:

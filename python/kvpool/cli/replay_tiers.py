@@ -1,6 +1,7 @@
 """Tiers beneath the device in ``kvpool replay``: what each served, and what it is worth in time.
 
-Owns the runs that are compared: the device alone, and with one tier after the other, each a replay of its own.
+Owns the runs that are compared: the device alone, and with one tier after the other, each a replay of
+its own.
 """
 
 from __future__ import annotations
@@ -50,7 +51,9 @@ def beneath(tiers: Sequence[Tier], capacity: Capacity, mode: str) -> list[tuple[
             "kvpool size --capacities with the sizes of the tiers says what they hit with each",
         )
     block_bytes = capacity.shape.bytes_per_block(capacity.block_size)
-    found = [(int(tier.gib * 2**30) // block_bytes, 1000 * block_bytes / tier.read_bytes_per_s) for tier in tiers]
+    found = [
+        (int(tier.gib * 2**30) // block_bytes, 1000 * block_bytes / tier.read_bytes_per_s) for tier in tiers
+    ]
     for tier, (blocks, _) in zip(tiers, found, strict=True):
         if blocks == 0:
             raise UsageError(
@@ -86,7 +89,9 @@ def _stack(name: str, report: dict[str, Any]) -> dict[str, Any]:
 
 
 def with_tiers(report: dict[str, Any], tiers: Sequence[Tier], before: list[dict[str, Any]]) -> dict[str, Any]:
-    """Complete the report of the run with all tiers: their names and speeds, and what the runs before measured."""
+    """Complete the report of the run with all tiers: their names and speeds, and what the runs before
+    measured.
+    """
     named = [
         {"name": tier.name, "gib": tier.gib, "read_bytes_per_s": tier.read_bytes_per_s, **served}
         for tier, served in zip(tiers, report.get("tiers", []), strict=True)
@@ -116,7 +121,9 @@ def print_replay_tiers(report: dict[str, Any], console: Console) -> None:
     ]
     for row, stack in zip(rows, report["stacks"], strict=True):
         grows = " *" if stack["overloaded"] else ""
-        table.add_row(*(Text(cell) for cell in (*row, f"{stack['mean_time_to_first_token_ms'] / 1000:,.3f} s{grows}")))
+        table.add_row(
+            *(Text(cell) for cell in (*row, f"{stack['mean_time_to_first_token_ms'] / 1000:,.3f} s{grows}"))
+        )
     show(console, table)
     if any(stack["overloaded"] for stack in report["stacks"]):
         console.print(Text("*: of a queue that grows with the trace"))

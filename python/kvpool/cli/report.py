@@ -1,7 +1,7 @@
 """What a replay measured: as a table to read, and as JSON.
 
-The JSON is the report of :class:`kvpool.traces.Replay` as it is, with the trace's facts and what the run cost added.
-The table says the same in words, and ends with what its figures mean.
+The JSON is the report of :class:`kvpool.traces.Replay` as it is, with the trace's facts and what the
+run cost added. The table says the same in words, and ends with what its figures mean.
 """
 
 from __future__ import annotations
@@ -204,11 +204,19 @@ def _pool_rows(outcome: Outcome) -> Iterator[Row]:
         yield "pool", _count(capacity.blocks), f"blocks, {_count(capacity.tokens or 0)} tokens"
     else:
         longest = "any length" if capacity.tokens is None else f"{_count(capacity.tokens)} tokens"
-        yield "pool", _count(capacity.blocks), f"blocks of {len(groups.groups)} groups: one request of {longest}"
+        yield (
+            "pool",
+            _count(capacity.blocks),
+            f"blocks of {len(groups.groups)} groups: one request of {longest}",
+        )
     if capacity.shape is not None and capacity.gib is not None:
         kib, mib = capacity.shape.bytes_per_token / 2**10, capacity.shape.bytes_per_state / 2**20
         state = f", {figure(mib)} MiB per state" if mib else ""
-        yield "KV memory", f"{capacity.gib:,.2f} GiB", f"{capacity.shape.name}, {figure(kib, 5)} KiB per token{state}"
+        yield (
+            "KV memory",
+            f"{capacity.gib:,.2f} GiB",
+            f"{capacity.shape.name}, {figure(kib, 5)} KiB per token{state}",
+        )
         if capacity.gpu is not None:
             yield "", "", f"of {capacity.gpu.in_words()}"
 

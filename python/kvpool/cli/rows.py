@@ -1,8 +1,8 @@
 """Figures as CSV: ``--csv``.
 
-Owns the form: a line of names, then lines of values, as RFC 4180 has it but with a line feed alone; a figure that is
-not there is empty. A report becomes one line, its parts joined by points (``hits.token_hits``); lists in it are left
-out.
+Owns the form: a line of names, then lines of values, as RFC 4180 has it but with a line feed alone; a
+figure that is not there is empty. A report becomes one line, its parts joined by points
+(``hits.token_hits``); lists in it are left out.
 """
 
 from __future__ import annotations
@@ -56,7 +56,9 @@ def print_csv(rows: Sequence[Mapping[str, Any]]) -> None:
 
 
 def _cell(value: object) -> object:
-    """Text from outside is shown, not obeyed: CSV goes to terminals, too. And a spreadsheet runs no formula of it."""
+    """Text from outside is shown, not obeyed: CSV goes to terminals, too. And a spreadsheet runs no
+    formula of it.
+    """
     if isinstance(value, bool):
         return str(value).lower()
     if not isinstance(value, str):

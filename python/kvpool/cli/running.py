@@ -59,7 +59,9 @@ def load(
 ) -> tuple[kvpool.traces.Trace, str]:
     """Load the trace, and say where it is from: a path, ``stdin`` or ``generated``."""
     if path is None:
-        made = kvpool.traces.Trace.generate(limit or _GENERATED_REQUESTS, block_tokens=block_tokens or _GENERATED_BLOCK)
+        made = kvpool.traces.Trace.generate(
+            limit or _GENERATED_REQUESTS, block_tokens=block_tokens or _GENERATED_BLOCK
+        )
         return made, "generated"
     source = "stdin" if str(path) == "-" else str(path)
     if source == "example" and not path.exists():
@@ -94,7 +96,9 @@ def _read(reader: kvpool.traces.TraceReader, *, progress: bool) -> None:
         return
     console = Console(stderr=True)
     columns = (TextColumn("read"), BarColumn(bar_width=None), DownloadColumn(), TimeRemainingColumn())
-    with Progress(*columns, console=console, transient=True, disable=not (progress and console.is_terminal)) as bar:
+    with Progress(
+        *columns, console=console, transient=True, disable=not (progress and console.is_terminal)
+    ) as bar:
         task = bar.add_task("read", total=reader.total_bytes)
         while not reader.advance(_READ_SLICE):
             bar.update(task, completed=reader.bytes_read)

@@ -1,7 +1,8 @@
 """``kvpool size``: how much cache a workload needs, and which policy.
 
-Owns the command's options and the way from them to a report. The figures are :func:`kvpool.sizing.size`'s; the table is
-:mod:`kvpool.cli.size_table`'s, the page and the picture :mod:`kvpool.cli.sizing_html`'s.
+Owns the command's options and the way from them to a report. The figures are
+:func:`kvpool.sizing.size`'s; the table is :mod:`kvpool.cli.size_table`'s, the page and the picture
+:mod:`kvpool.cli.sizing_html`'s.
 """
 
 import contextlib
@@ -12,7 +13,14 @@ from typing import TYPE_CHECKING, Annotated, Final, Literal, cast
 
 import typer
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    TextColumn,
+    TimeElapsedColumn,
+    TimeRemainingColumn,
+)
 
 from kvpool.cli import options
 from kvpool.cli.capacity import SizeOptions
@@ -94,13 +102,20 @@ Hints = Annotated[
 Jobs = Annotated[
     int,
     typer.Option(
-        help="Threads, 0: one per core. Results are the same.", metavar="N", min=0, max=1024, rich_help_panel="Run"
+        help="Threads, 0: one per core. Results are the same.",
+        metavar="N",
+        min=0,
+        max=1024,
+        rich_help_panel="Run",
     ),
 ]
 Html = Annotated[
     Path | None,
     typer.Option(
-        help="Write a page with plots, in one file.", metavar="FILE", rich_help_panel="Run", show_default=False
+        help="Write a page with plots, in one file.",
+        metavar="FILE",
+        rich_help_panel="Run",
+        show_default=False,
     ),
 ]
 Picture = Annotated[
@@ -202,7 +217,10 @@ def size_command(
         # Before a trace is read, which may take long.
         asked = check_sizing(
             policies=names,
-            capacities=[*parts("--capacities", capacities), *([] if memory is None else [f"{memory.kv_gib:.6g}GiB"])],
+            capacities=[
+                *parts("--capacities", capacities),
+                *([] if memory is None else [f"{memory.kv_gib:.6g}GiB"]),
+            ],
             hints=accuracies,
             shape=shape,
             sample_blocks=sample_blocks,
@@ -322,7 +340,9 @@ def _write(report: "SizingReport", html: Path | None, png: Path | None) -> None:
 
 @contextlib.contextmanager
 def bar_of_cells(name: str, of: str, *, shown: bool) -> "Iterator[Callable[[int, int], None]]":
-    """Show a bar, once there is progress: what is refused before leaves none behind. It ends when all is done."""
+    """Show a bar, once there is progress: what is refused before leaves none behind. It ends when all
+    is done.
+    """
     columns = (
         TextColumn(name),
         BarColumn(bar_width=None),

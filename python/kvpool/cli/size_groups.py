@@ -1,4 +1,6 @@
-"""A hybrid model in the report of ``kvpool size``, as tables to read: sizes, and what checkpoint spacing buys."""
+"""A hybrid model in the report of ``kvpool size``, as tables to read: sizes, and what checkpoint
+spacing buys.
+"""
 
 from __future__ import annotations
 
@@ -63,12 +65,16 @@ def print_groups(report: SizingReport, console: Console) -> None:
         parts.append(f"{number}{group['kind']}{span}")
     keeps = keep_name(groups["keep"])
     title = f"Token hit rate of {model['name']}, %: groups {', '.join(parts)}; keep {keeps}"
-    table = _table(title, groups, "GiB", in_full=any(run["in_full_rate"] is not None for run in groups["sizes"]))
+    table = _table(
+        title, groups, "GiB", in_full=any(run["in_full_rate"] is not None for run in groups["sizes"])
+    )
     for run in groups["sizes"]:
         _row(table, _gib(run["gib"]), run, in_full=run["in_full_rate"])
     show(console, table)
     spaced = groups["spacing"][0]
-    table = _table(f"What checkpoint spacing buys, with {_gib(spaced['gib'])} GiB", groups, "keep", in_full=False)
+    table = _table(
+        f"What checkpoint spacing buys, with {_gib(spaced['gib'])} GiB", groups, "keep", in_full=False
+    )
     for run in groups["spacing"]:
         _row(table, keep_name(run["keep"]), run)
     show(console, table)
@@ -77,7 +83,9 @@ def print_groups(report: SizingReport, console: Console) -> None:
     console.print(_NOTE, style="dim")
     cut = sum(run["cut_short"] for run in groups["sizes"])
     if cut:
-        console.print(f"{cut:,} prompts of all runs did not fit to the end: what did is counted.", style="dim")
+        console.print(
+            f"{cut:,} prompts of all runs did not fit to the end: what did is counted.", style="dim"
+        )
     console.print()
 
 

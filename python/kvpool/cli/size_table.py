@@ -78,7 +78,9 @@ def _print_trace(report: SizingReport, console: Console) -> None:
     cells = (len(report["policies"]) + (report["finish_reasons"] is not None)) * len(report["capacities"])
     memory = f"peak memory {report['peak_memory_bytes'] / 2**20:,.0f} MiB"
     if report["sample"] is not None:
-        most = f"of the blocks, {report['sample']['most_blocks']:,} at most: all hit rates below are estimates"
+        most = (
+            f"of the blocks, {report['sample']['most_blocks']:,} at most: all hit rates below are estimates"
+        )
         table.add_row("sample", percent(report["sample"]["rate"]), most)
     work = memory if report["sample"] else f"{cells} simulations; {memory}"
     table.add_row("sized in", f"{report['elapsed_s']:,.2f} s", work)
@@ -86,13 +88,19 @@ def _print_trace(report: SizingReport, console: Console) -> None:
 
 
 def _print_grid(report: SizingReport, console: Console) -> None:
-    """One table of the hit rates, policies down, capacities across; the best policy of each column is bold."""
+    """One table of the hit rates, policies down, capacities across; the best policy of each column is
+    bold.
+    """
     sizes = report["capacities"]
     table = _by_capacity("Estimated block hit rate, %" if report["sample"] else "Block hit rate, %", sizes)
     if report["sample"] is not None:
         curve = {point["blocks"]: point["block_hit_rate"] for point in report["lru_curve"]}
-        table.add_row("lru, sample", *(f"{100 * curve.get(capacity['blocks'], 0.0):.2f}" for capacity in sizes))
-    rates = [[policy["hits"][at]["block_hit_rate"] for policy in report["policies"]] for at in range(len(sizes))]
+        table.add_row(
+            "lru, sample", *(f"{100 * curve.get(capacity['blocks'], 0.0):.2f}" for capacity in sizes)
+        )
+    rates = [
+        [policy["hits"][at]["block_hit_rate"] for policy in report["policies"]] for at in range(len(sizes))
+    ]
     best = [max(column, default=1.0) for column in rates]
     for policy in report["policies"]:
         table.add_row(Text(policy["name"]), *_cells(policy["hits"], best))
@@ -109,12 +117,16 @@ def _print_grid(report: SizingReport, console: Console) -> None:
     turnover = _by_capacity("Resident turnover, %", sizes)
     for policy in report["policies"]:
         shares = [hits["resident_turnover"] for hits in policy["hits"]]
-        turnover.add_row(Text(policy["name"]), *("-" if share is None else f"{100 * share:.0f}" for share in shares))
+        turnover.add_row(
+            Text(policy["name"]), *("-" if share is None else f"{100 * share:.0f}" for share in shares)
+        )
     show(console, turnover)
 
 
 def _worth_of_finish_reasons(report: SizingReport) -> str | None:
-    """Say in one line what the finish reason is worth here; ``None`` where the trace has none, or nobody listens."""
+    """Say in one line what the finish reason is worth here; ``None`` where the trace has none, or
+    nobody listens.
+    """
     reasons = report["finish_reasons"]
     if reasons is None:
         return None
@@ -124,7 +136,9 @@ def _worth_of_finish_reasons(report: SizingReport) -> str | None:
         for one, less in zip(told, reasons["without"], strict=True)
     ]
     requests = f"{reasons['requests']:,} of {report['trace']['requests']:,} requests have one"
-    return f"What the finish reason is worth here, {reasons['policy']}, points: {' '.join(gains)} ({requests})."
+    return (
+        f"What the finish reason is worth here, {reasons['policy']}, points: {' '.join(gains)} ({requests})."
+    )
 
 
 def _cells(hits: Sequence[Hits], best: Sequence[float] | None = None) -> list[Text]:
@@ -158,7 +172,9 @@ def _print_memory(report: SizingReport, console: Console) -> None:
         gib = "" if knee["gib"] is None else f", {knee['gib']:,.1f} GiB"
         rate = percent(knee["block_hit_rate"])
         estimated = " (estimated)" if report["sample"] else ""
-        console.print(f"Knee of the LRU curve{estimated}: {knee['blocks']:,} blocks{gib}, {rate} of blocks hit.\n")
+        console.print(
+            f"Knee of the LRU curve{estimated}: {knee['blocks']:,} blocks{gib}, {rate} of blocks hit.\n"
+        )
     if model is None:
         console.print("What a GiB buys: name a model, --model llama-3.1-8b for instance.\n", style="dim")
         return

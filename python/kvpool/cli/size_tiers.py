@@ -20,7 +20,16 @@ if TYPE_CHECKING:
     from kvpool.models import KvShape
     from kvpool.sizing.report import SizingReport, Tiers
 
-__all__ = ["DiskRead", "DiskTib", "HostGib", "HostRead", "below_words", "print_tiers", "stack_names", "tiers_asked"]
+__all__ = [
+    "DiskRead",
+    "DiskTib",
+    "HostGib",
+    "HostRead",
+    "below_words",
+    "print_tiers",
+    "stack_names",
+    "tiers_asked",
+]
 
 #: What 16 lanes of PCIe 4.0 carry in practice.
 _HOST_READ: Final = "25GB/s"
@@ -29,7 +38,10 @@ _PANEL: Final = "Tiers beneath the device, which has the sizes of --capacities"
 HostGib = Annotated[
     float | None,
     typer.Option(
-        help="GiB of KV in host memory. Needs a KV shape.", metavar="GIB", rich_help_panel=_PANEL, show_default=False
+        help="GiB of KV in host memory. Needs a KV shape.",
+        metavar="GIB",
+        rich_help_panel=_PANEL,
+        show_default=False,
     ),
 ]
 HostRead = Annotated[
@@ -133,12 +145,15 @@ def below_words(report: SizingReport) -> list[str]:
         hidden = [
             capacity["gib"] or 0.0
             for capacity in report["capacities"]
-            if tier["blocks"] <= max(capacity["blocks"], *(above["blocks"] for above in tiers["below"][: at - 1]), 0)
+            if tier["blocks"]
+            <= max(capacity["blocks"], *(above["blocks"] for above in tiers["below"][: at - 1]), 0)
         ]
         if len(hidden) == len(tiers["sizes"]):
             words.append(f"{name}: serves nothing, for what is above it holds as much.")
         elif hidden:
-            words.append(f"{name}: serves nothing beneath a device of {_size(min(hidden))} GiB, which holds as much.")
+            words.append(
+                f"{name}: serves nothing beneath a device of {_size(min(hidden))} GiB, which holds as much."
+            )
     return words
 
 

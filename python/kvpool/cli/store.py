@@ -14,7 +14,14 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 import typer
 from rich import box
 from rich.console import Console
-from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn, TransferSpeedColumn
+from rich.progress import (
+    BarColumn,
+    DownloadColumn,
+    Progress,
+    TextColumn,
+    TimeRemainingColumn,
+    TransferSpeedColumn,
+)
 from rich.table import Table
 
 from kvpool.cli.examples import EXAMPLES
@@ -59,10 +66,14 @@ _Target = Annotated[
 _SECONDS: Final = 3600.0
 _Timeout = Annotated[
     float,
-    typer.Option(help="Seconds that looking at a server may take; a disk has no limit.", metavar="SECONDS", min=0.1),
+    typer.Option(
+        help="Seconds that looking at a server may take; a disk has no limit.", metavar="SECONDS", min=0.1
+    ),
 ]
 _AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object instead of text.")]
-_NoProgress = Annotated[bool, typer.Option("--no-progress", help="No progress bar. Without a terminal there is none.")]
+_NoProgress = Annotated[
+    bool, typer.Option("--no-progress", help="No progress bar. Without a terminal there is none.")
+]
 
 
 @dataclasses.dataclass(slots=True)
@@ -110,10 +121,14 @@ def show_command(
         return
     total = sum(found.objects.values())
     room = opened.places * opened.object_bytes
-    typer.echo(f"{shown(str(folder))}: {total:,} of {opened.places:,} places taken, {size_words(room)} in all")
+    typer.echo(
+        f"{shown(str(folder))}: {total:,} of {opened.places:,} places taken, {size_words(room)} in all"
+    )
     typer.echo(f"this machine moves its bytes by {opened.io}")
     if found.damaged:
-        typer.echo(f"{len(found.damaged):,} places are damaged, or being written: kvpool store verify reads them all")
+        typer.echo(
+            f"{len(found.damaged):,} places are damaged, or being written: kvpool store verify reads them all"
+        )
     for digest in sorted({*texts, *found.objects}, key=lambda digest: -found.objects[digest]):
         kv = size_words(found.payload_bytes[digest])
         typer.echo(f"\nnamespace {digest[:12]}: {found.objects[digest]:,} objects, {kv} of KV")
@@ -162,8 +177,12 @@ def gc_command(
             show_default="keep all",
         ),
     ] = None,
-    verify: Annotated[bool, typer.Option("--verify", help="Read payloads, too, and clear what is damaged.")] = False,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what would be cleared, and change nothing.")] = False,
+    verify: Annotated[
+        bool, typer.Option("--verify", help="Read payloads, too, and clear what is damaged.")
+    ] = False,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Say what would be cleared, and change nothing.")
+    ] = False,
     timeout: _Timeout = _SECONDS,
     as_json: _AsJson = False,
     no_progress: _NoProgress = False,
@@ -193,7 +212,9 @@ def gc_command(
     kept = digests_kept({*texts, *found.objects}, keep, "folder")
     other = sorted(set(found.objects) - kept)
     unused = sorted(digest for digest in texts if digest not in kept or not found.objects[digest])
-    places = [place for place, _ in found.damaged] + [place for digest in other for place in found.places[digest]]
+    places = [place for place, _ in found.damaged] + [
+        place for digest in other for place in found.places[digest]
+    ]
     if not dry_run:
         opened.clear(places)
         for digest in unused:
@@ -230,25 +251,36 @@ def bench_command(
             show_default="64, 256, 1024, 4096",
         ),
     ] = None,
-    gib: Annotated[float, typer.Option(help="GiB to write and to read, of each size.", metavar="N", min=0.001)] = 1.0,
+    gib: Annotated[
+        float, typer.Option(help="GiB to write and to read, of each size.", metavar="N", min=0.001)
+    ] = 1.0,
     workers: Annotated[int, typer.Option(help="Threads of the store.", metavar="N", min=1, max=256)] = 4,
-    depth: Annotated[int, typer.Option(help="Objects on their way at once.", metavar="N", min=1, max=4096)] = 16,
+    depth: Annotated[
+        int, typer.Option(help="Objects on their way at once.", metavar="N", min=1, max=4096)
+    ] = 16,
     as_json: _AsJson = False,
     no_progress: _NoProgress = False,
 ) -> None:
     """Measure what a store gets out of a disk or a server: every byte checked, as an engine reads it.
 
-    Writes objects of each size, opens the store again as after a restart, reads
-    all of them in another order, and removes them. On a disk round the page cache where the file system can; where it
-    cannot, the table says so, and reads are of memory.
+    Writes objects of each size, opens the store again as after a restart, reads all of them in another
+    order, and removes them. On a disk round the page cache where the file system can; where it cannot,
+    the table says so, and reads are of memory.
     """
     if not is_server(place):
         place = str(_folder(place))
         if not Path(place).is_dir():
-            raise UsageError(f"{shown(place)}: no such folder", "give a folder on the disk that is to be measured")
+            raise UsageError(
+                f"{shown(place)}: no such folder", "give a folder on the disk that is to be measured"
+            )
     sizes = object_kib or [64, 256, 1024, 4096]
     total = int(gib * 2**30)
-    columns = (TextColumn("{task.description}"), BarColumn(bar_width=None), DownloadColumn(), TransferSpeedColumn())
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(bar_width=None),
+        DownloadColumn(),
+        TransferSpeedColumn(),
+    )
     console = Console(stderr=True)
     shows = console.is_terminal and not no_progress and not as_json
     measured: list[Measured] = []
@@ -258,7 +290,9 @@ def bench_command(
             bar.update(task, description=f"{size} KiB")
             try:
                 with at(without_password(place)):
-                    one = measure(place, size << 10, total, workers, depth, lambda done: bar.advance(task, done))
+                    one = measure(
+                        place, size << 10, total, workers, depth, lambda done: bar.advance(task, done)
+                    )
             except InvalidArgumentError as error:
                 raise UsageError(str(error)) from error
             measured.append(one)
@@ -267,7 +301,16 @@ def bench_command(
         return
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
     way = ("GB/s", "p50\nms", "p99\nms")
-    heads = ("object", "objects", f"write\n{way[0]}", *way[1:], f"read\n{way[0]}", *way[1:], "open\nms", "lookup\nus")
+    heads = (
+        "object",
+        "objects",
+        f"write\n{way[0]}",
+        *way[1:],
+        f"read\n{way[0]}",
+        *way[1:],
+        "open\nms",
+        "lookup\nus",
+    )
     for name in heads:
         table.add_column(name, justify="right")
     for one in measured:
@@ -287,7 +330,9 @@ def bench_command(
     if any(one.is_direct is False for one in measured):
         out.print("this file system has no direct I/O: reads are of the page cache, not of the disk")
     out.print("p50, p99: from the call to its end, behind what was on its way before it")
-    out.print("open: the full store again, the page cache empty; lookup: per key, of calls with up to 1,024 keys")
+    out.print(
+        "open: the full store again, the page cache empty; lookup: per key, of calls with up to 1,024 keys"
+    )
     out.print(f"{workers} workers, {', '.join(sorted({one.io for one in measured}))}")
 
 
@@ -304,7 +349,9 @@ def _open(folder: Path, *, exclusive: bool) -> StoreFolder:
     except StoreNotFoundError as error:
         raise UsageError(str(error), "give the folder that the engine's configuration names") from error
     except StoreInUseError as error:
-        raise UsageError(str(error), "stop the engine first; kvpool store show reads headers meanwhile") from error
+        raise UsageError(
+            str(error), "stop the engine first; kvpool store show reads headers meanwhile"
+        ) from error
 
 
 def _walk(opened: StoreFolder, name: str, *, verify: bool, progress: bool) -> _Found:
@@ -313,7 +360,9 @@ def _walk(opened: StoreFolder, name: str, *, verify: bool, progress: bool) -> _F
     console = Console(stderr=True)
     columns = (TextColumn(name), BarColumn(bar_width=None), DownloadColumn(), TimeRemainingColumn())
     each = opened.object_bytes if verify else 4096
-    with Progress(*columns, console=console, transient=True, disable=not (progress and console.is_terminal)) as bar:
+    with Progress(
+        *columns, console=console, transient=True, disable=not (progress and console.is_terminal)
+    ) as bar:
         task = bar.add_task(name, total=opened.places * each)
         for first in range(0, opened.places, _SLICE):
             for place, digest, _, length, problem in opened.objects(first, _SLICE, verify=verify):
@@ -327,7 +376,9 @@ def _walk(opened: StoreFolder, name: str, *, verify: bool, progress: bool) -> _F
     return found
 
 
-def _facts(folder: Path, opened: StoreFolder, found: _Found, texts: dict[str, Namespace | None]) -> dict[str, Any]:
+def _facts(
+    folder: Path, opened: StoreFolder, found: _Found, texts: dict[str, Namespace | None]
+) -> dict[str, Any]:
     namespaces = []
     for digest in sorted({*texts, *found.objects}):
         text = texts.get(digest)

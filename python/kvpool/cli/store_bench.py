@@ -1,6 +1,7 @@
 """What ``kvpool store bench`` measures: one store, filled and read again.
 
-Every object is checked on its way in, as an engine's is. Slots are filled once: what is measured is the store.
+Every object is checked on its way in, as an engine's is. Slots are filled once: what is measured is the
+store.
 """
 
 from __future__ import annotations
@@ -62,7 +63,8 @@ class Measured:
     is_direct: bool | None
     #: How bytes moved: ``Store.io``.
     io: str
-    #: Seconds to open the filled store again, the page cache empty of what that reads; ``None`` of what is no disk.
+    # : Seconds to open the filled store again, the page cache empty of what that reads; ``None`` of
+    # what is no disk.
     open_s: float | None
     #: Microseconds of a lookup per key, of calls with up to 1,024 keys: the median.
     lookup_us: float
@@ -74,7 +76,8 @@ def measure(
     """Fill a store of its own, open it again, read it and remove what it wrote.
 
     Args:
-        place: The folder where to make a store on a disk, or the URL of a server, as ``backend_from_url`` has them.
+        place: The folder where to make a store on a disk, or the URL of a server, as
+            ``backend_from_url`` has them.
         object_bytes: Of an object; whole pages of 4 KiB.
         total_bytes: Of all of them.
         workers: Threads of the store.
@@ -90,7 +93,9 @@ def measure(
     capacity = objects * (object_bytes + 8192)
     # Before anything is made of that size.
     if objects > _MOST_OBJECTS:
-        raise StoreError(f"{objects:,} objects of {object_bytes:,} bytes: at most {_MOST_OBJECTS:,}; lower --gib")
+        raise StoreError(
+            f"{objects:,} objects of {object_bytes:,} bytes: at most {_MOST_OBJECTS:,}; lower --gib"
+        )
     if "://" not in place:
         free = shutil.disk_usage(place).free
         if free < capacity + _FREE:
@@ -109,7 +114,9 @@ def measure(
         heads=(0, 1),
         hash_algorithm="sha256",
         hash_seed=b"",
-        extra={"run": str(uuid.uuid4())},  # of a server none of another run's objects, also if that was killed
+        extra={
+            "run": str(uuid.uuid4())
+        },  # of a server none of another run's objects, also if that was killed
     )
     arena = Arena(depth, object_bytes)
     noise = random.Random(1)  # noqa: S311 - bytes to write
@@ -120,7 +127,13 @@ def measure(
 
         def opened() -> Store:
             return Store(
-                backend, arena, namespace, admission="always", workers=workers, queue=depth, deadline=_DEADLINE
+                backend,
+                arena,
+                namespace,
+                admission="always",
+                workers=workers,
+                queue=depth,
+                deadline=_DEADLINE,
             )
 
         if folder is None:
@@ -136,7 +149,9 @@ def measure(
         with opened() as store:
             open_s = time.perf_counter() - began
             if store.stats().objects != objects:
-                raise StoreError(f"{store.stats().objects:,} of {objects:,} objects are there after a restart")
+                raise StoreError(
+                    f"{store.stats().objects:,} of {objects:,} objects are there after a restart"
+                )
             lookup_us = _look_up(store, keys)
             read = _read(store, keys, object_bytes, depth, progress)
             return Measured(object_bytes, objects, write, read, store.is_direct, store.io, open_s, lookup_us)
@@ -156,7 +171,9 @@ def _look_up(store: Store, keys: list[bytes]) -> float:
     return statistics.median(times) * 1e6
 
 
-def _read(store: Store, keys: list[bytes], object_bytes: int, depth: int, progress: Callable[[int], None]) -> Way:
+def _read(
+    store: Store, keys: list[bytes], object_bytes: int, depth: int, progress: Callable[[int], None]
+) -> Way:
     order = random.Random(2).sample(keys, len(keys))  # noqa: S311 - an order
     return _move(store, store.get, order, object_bytes, depth, progress)
 
@@ -171,7 +188,8 @@ def _emptied_after(store: Store, keys: list[bytes], url: str, namespace: Namespa
         while store.stats().in_flight:
             store.wait(_DEADLINE)
         inspector = inspector_from_url(url)
-        # The record of the generation has the digest of the namespace, its text the digest with the generation.
+        # The record of the generation has the digest of the namespace, its text the digest with the
+        # generation.
         for digest in (namespace.digest, store.namespace.digest):
             inspector.forget(digest.hex())
 

@@ -1,7 +1,7 @@
 """``kvpool store show | verify | gc`` of back ends that engines share: Redis, buckets, shared folders.
 
-They are looked at in pages, while engines use them. What is cleared is listed a second time, so memory does not grow
-with what is there.
+They are looked at in pages, while engines use them. What is cleared is listed a second time, so memory
+does not grow with what is there.
 """
 
 from __future__ import annotations
@@ -76,13 +76,22 @@ def is_server(target: str) -> bool:
 def show_server(url: str, *, timeout: float, as_json: bool, progress: bool) -> None:
     """Say whose objects there are."""
     found = _Found()
-    _walk(_open(url), "show", found.take, time.monotonic() + timeout, verify=False, progress=progress and not as_json)
+    _walk(
+        _open(url),
+        "show",
+        found.take,
+        time.monotonic() + timeout,
+        verify=False,
+        progress=progress and not as_json,
+    )
     place = without_password(url)
     if as_json:
         typer.echo(json.dumps(_facts(place, found), indent=2))
         return
     total, payload = sum(found.objects.values()), sum(found.payload_bytes.values())
-    typer.echo(f"{shown(place)}: {total:,} objects, {size_words(payload)} of KV; {found.others:,} things of others")
+    typer.echo(
+        f"{shown(place)}: {total:,} objects, {size_words(payload)} of KV; {found.others:,} things of others"
+    )
     if found.damaged:
         typer.echo(f"{found.damaged:,} objects are damaged: kvpool store verify lists them")
     for digest in found.known:
@@ -94,7 +103,14 @@ def show_server(url: str, *, timeout: float, as_json: bool, progress: bool) -> N
 def verify_server(url: str, *, timeout: float, as_json: bool, progress: bool) -> None:
     """Read everything. Exit code 1 if anything is damaged."""
     found = _Found()
-    _walk(_open(url), "verify", found.take, time.monotonic() + timeout, verify=True, progress=progress and not as_json)
+    _walk(
+        _open(url),
+        "verify",
+        found.take,
+        time.monotonic() + timeout,
+        verify=True,
+        progress=progress and not as_json,
+    )
     place, objects = without_password(url), sum(found.objects.values())
     if as_json:
         listed = [{"name": name, "problem": problem} for name, problem in found.problems]
@@ -166,12 +182,20 @@ def _open(url: str) -> Inspector:
 
 
 def _walk(
-    inspector: Inspector, name: str, each: Callable[[Page], None], until: float, *, verify: bool, progress: bool
+    inspector: Inspector,
+    name: str,
+    each: Callable[[Page], None],
+    until: float,
+    *,
+    verify: bool,
+    progress: bool,
 ) -> None:
     """See every page until a moment of ``time.monotonic``; on a terminal with a bar."""
     console = Console(stderr=True)
     columns = (TextColumn(name), BarColumn(bar_width=None), MofNCompleteColumn(), TimeElapsedColumn())
-    with Progress(*columns, console=console, transient=True, disable=not (progress and console.is_terminal)) as bar:
+    with Progress(
+        *columns, console=console, transient=True, disable=not (progress and console.is_terminal)
+    ) as bar:
         task = bar.add_task(name, total=inspector.total())
         for page in inspector.pages(verify=verify):
             if time.monotonic() > until:

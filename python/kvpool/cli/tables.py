@@ -1,7 +1,8 @@
 """Figures and tables as a terminal shows them.
 
-Owns how numbers are written, and two rules of tables. A title is a line of its own, and may be wider than its table.
-A table of figures becomes several tables if the terminal has no room for all of its columns.
+Owns how numbers are written, and two rules of tables. A title is a line of its own, and may be wider
+than its table. A table of figures becomes several tables if the terminal has no room for all of its
+columns.
 """
 
 from __future__ import annotations

@@ -99,12 +99,16 @@ class _Guarded:
 
 
 def _guarded(text: str) -> str:
-    return "".join(letter if letter.isprintable() or letter in "\n\t\r" else _escape(letter) for letter in text)
+    return "".join(
+        letter if letter.isprintable() or letter in "\n\t\r" else _escape(letter) for letter in text
+    )
 
 
 @contextlib.contextmanager
 def prepared() -> Iterator[None]:
-    """Make standard output and error take what is printed as text, and COLUMNS what it should be, for one command."""
+    """Make standard output and error take what is printed as text, and COLUMNS what it should be, for
+    one command.
+    """
     with contextlib.ExitStack() as stack:
         for stream in (sys.stdout, sys.stderr):
             if isinstance(stream, io.TextIOWrapper):

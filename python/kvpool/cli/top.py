@@ -1,7 +1,8 @@
 """``kvpool top``: a pool at work, in the terminal.
 
-Owns where it reads from, how often, and how it ends. Exit code 0: shown. 1: there is no page, none of kvpool's, or the
-replay of a journal differs from it. 2: bad usage, or a journal that cannot be replayed. 130: Ctrl-C.
+Owns where it reads from, how often, and how it ends. Exit code 0: shown. 1: there is no page, none of
+kvpool's, or the replay of a journal differs from it. 2: bad usage, or a journal that cannot be
+replayed. 130: Ctrl-C.
 """
 
 from __future__ import annotations
@@ -48,16 +49,23 @@ def top_command(
             metavar="SOURCE", help="HOST:PORT or URL of a page of metrics, or a journal; - is one on stdin."
         ),
     ],
-    once: Annotated[bool, typer.Option("--once", help="Show it once and end; of a journal, its end.")] = False,
+    once: Annotated[
+        bool, typer.Option("--once", help="Show it once and end; of a journal, its end.")
+    ] = False,
     interval: Annotated[
-        float, typer.Option(help="Seconds from one reading to the next.", metavar="SECONDS", min=0.05, max=3600.0)
+        float,
+        typer.Option(help="Seconds from one reading to the next.", metavar="SECONDS", min=0.05, max=3600.0),
     ] = 2.0,
     frames: Annotated[
-        int, typer.Option(help="Readings of a journal, spread over its operations.", metavar="N", min=1, max=10_000)
+        int,
+        typer.Option(
+            help="Readings of a journal, spread over its operations.", metavar="N", min=1, max=10_000
+        ),
     ] = 60,
     max_gib: MaxGib = 8.0,
     as_json: Annotated[
-        bool, typer.Option("--json", help="Print one JSON object a reading, a line each, instead of the screen.")
+        bool,
+        typer.Option("--json", help="Print one JSON object a reading, a line each, instead of the screen."),
     ] = False,
 ) -> None:
     """Show a pool at work: blocks, hits, misses, evictions, advice, tenants.
@@ -71,7 +79,9 @@ def top_command(
         _follow(url, interval, once=once, as_json=as_json)
     else:
         if source != "-" and not Path(source).exists():
-            raise UsageError(f"{source}: no such journal", "give HOST:PORT of a page of metrics, or a journal's path")
+            raise UsageError(
+                f"{source}: no such journal", "give HOST:PORT of a page of metrics, or a journal's path"
+            )
         _play(Path(source), interval, 1 if once else frames, max_gib, as_json=as_json)
 
 
@@ -104,7 +114,9 @@ def _follow(url: str, interval: float, *, once: bool, as_json: bool) -> None:
                 before, then = reading, now
             except PageError as error:
                 if before is None or once:
-                    raise TopError(str(error), "an engine serves it with kvpool.metrics.start_http(PORT)") from error
+                    raise TopError(
+                        str(error), "an engine serves it with kvpool.metrics.start_http(PORT)"
+                    ) from error
                 note = str(error)
             if once:
                 return
@@ -152,7 +164,9 @@ class _Screen:
         self._source, self._as_json = source, as_json
         self._console = Console(highlight=False)
         # Where nobody looks, a screen that is drawn again and again is noise.
-        self._live = Live(console=self._console, auto_refresh=False) if live and self._console.is_terminal else None
+        self._live = (
+            Live(console=self._console, auto_refresh=False) if live and self._console.is_terminal else None
+        )
         self._last: Any = None
 
     def __enter__(self) -> _Screen:

@@ -1,7 +1,8 @@
 """What ``kvpool top`` reads, from a page of metrics or from a journal, and what it makes of two readings.
 
-Owns the summary, which is what ``--json`` prints: plain numbers by pool and store, those that were counted, and those
-of the time between two readings. Names of metrics are the catalogue's; a page of anything else is refused.
+Owns the summary, which is what ``--json`` prints: plain numbers by pool and store, those that were
+counted, and those of the time between two readings. Names of metrics are the catalogue's; a page of
+anything else is refused.
 """
 
 from __future__ import annotations
@@ -123,7 +124,9 @@ def of_samples(samples: Samples) -> Reading:
 
 
 def summary(reading: Reading, before: Reading | None = None, seconds: float | None = None) -> dict[str, Any]:
-    """A reading by pool and store; with one before it, what happened between, by second where there is a clock."""
+    """A reading by pool and store; with one before it, what happened between, by second where there is
+    a clock.
+    """
     pools = {labels["pool"]: None for labels, _ in reading.rows("capacity_blocks")}
     stores = {labels["store"]: None for labels, _ in reading.rows("store_capacity_bytes")}
     return {
@@ -139,7 +142,9 @@ def _ratio(part: float, whole: float) -> float | None:
 
 def _pool(reading: Reading, before: Reading | None, seconds: float | None, pool: str) -> dict[str, Any]:
     tiers = {labels["tier"]: None for labels, _ in reading.rows("capacity_blocks", pool=pool)}
-    tokens = {part: reading.sum(f"{part}_tokens", pool=pool) for part in ("prompt", "hit", "external", "computed")}
+    tokens = {
+        part: reading.sum(f"{part}_tokens", pool=pool) for part in ("prompt", "hit", "external", "computed")
+    }
     hits, misses = (
         reading.by("tenant_hit_blocks", "tenant", pool=pool),
         reading.by("tenant_miss_blocks", "tenant", pool=pool),

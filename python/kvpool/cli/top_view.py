@@ -29,8 +29,17 @@ _WIDE: Final = 120
 #: Cells of a bar.
 _BAR: Final = 24
 #: States of blocks, and how they look.
-_STATES: Final = (("active", "green"), ("fenced", "yellow"), ("cached_free", "cyan"), ("free", "bright_black"))
-_SOURCES: Final = (("hit", "device", "green"), ("external", "connector", "cyan"), ("computed", "computed", "red"))
+_STATES: Final = (
+    ("active", "green"),
+    ("fenced", "yellow"),
+    ("cached_free", "cyan"),
+    ("free", "bright_black"),
+)
+_SOURCES: Final = (
+    ("hit", "device", "green"),
+    ("external", "connector", "cyan"),
+    ("computed", "computed", "red"),
+)
 _LEVELS: Final = "▁▂▃▄▅▆▇█"
 #: Rows of a table that may have many.
 _ROWS: Final = 8
@@ -116,7 +125,12 @@ def _seconds(value: float | None) -> str:
     """
     if value is None:
         return "-"
-    for most, divisor, unit in ((10, 1, ".2f s"), (120, 1, ".0f s"), (7200, 60, ".0f min"), (172_800, 3600, ".1f h")):
+    for most, divisor, unit in (
+        (10, 1, ".2f s"),
+        (120, 1, ".0f s"),
+        (7200, 60, ".0f min"),
+        (172_800, 3600, ".1f h"),
+    ):
         if value < most:
             digits, _, name = unit.partition(" ")
             return f"{value / divisor:{digits}} {name}"
@@ -147,11 +161,15 @@ def _sources(pool: Mapping[str, Any]) -> Table | None:
         if not asked:
             return None
         table.title = "blocks that lookups asked for"
-        table.add_row("hit", _bar([(device["hit_blocks"], "green")], asked), percent(device["hit_blocks"] / asked, 1))
+        table.add_row(
+            "hit", _bar([(device["hit_blocks"], "green")], asked), percent(device["hit_blocks"] / asked, 1)
+        )
         return table
     for part, name, style in _SOURCES:
         share = tokens[part] / tokens["prompt"]
-        table.add_row(name, _bar([(tokens[part], style)], tokens["prompt"]), percent(share, 1), _count(tokens[part]))
+        table.add_row(
+            name, _bar([(tokens[part], style)], tokens["prompt"]), percent(share, 1), _count(tokens[part])
+        )
     if pool["last"] is not None:
         now, speed = f"now {percent(pool['last']['hit_ratio'], 1)}", pool["last"]["prompt_tokens_per_second"]
         table.add_row("", Text(now if speed is None else f"{now} of {_count(speed)} tokens/s", "bold"))
@@ -167,7 +185,9 @@ def _counts(pool: Mapping[str, Any]) -> Table | None:
         found = last.get(f"{name}_per_second")
         return "" if found is None else f"{found:.2f}/s"
 
-    states = ", ".join(f"{_count(count)} {state}" for state, count in pool["requests"].items() if count) or "none"
+    states = (
+        ", ".join(f"{_count(count)} {state}" for state, count in pool["requests"].items() if count) or "none"
+    )
     table.add_row("now", states)
     table.add_row("refusals", _count(pool["refusals"]), speed("refusals"))
     table.add_row("preemptions", _count(pool["preemptions"]), speed("preemptions"))
@@ -180,7 +200,12 @@ def _counts(pool: Mapping[str, Any]) -> Table | None:
 
 
 def _shares(
-    title: str, unit: str, counts: Mapping[str, float], last: Mapping[str, Any] | None, name: str, without: str
+    title: str,
+    unit: str,
+    counts: Mapping[str, float],
+    last: Mapping[str, Any] | None,
+    name: str,
+    without: str,
 ) -> Table:
     table = _table(title)
     whole = sum(counts.values())
@@ -188,7 +213,9 @@ def _shares(
     for reason, count in sorted(counts.items(), key=lambda item: -item[1])[:_ROWS]:
         if count:
             now = f"+{_count(recent[reason])}" if recent.get(reason) else ""
-            table.add_row(shown(reason, 30), _bar([(count, "magenta")], whole), f"{_count(count)} {unit}", now)
+            table.add_row(
+                shown(reason, 30), _bar([(count, "magenta")], whole), f"{_count(count)} {unit}", now
+            )
     if not whole:
         table.add_row(Text(f"none, or not counted: {without}" if not counts else "none", "bright_black"))
     return table
@@ -199,7 +226,9 @@ def _evictions(pool: Mapping[str, Any]) -> Table:
     for tier, counted in pool["tiers"].items():
         for cause, blocks in counted["evicted_blocks"].items():
             causes[cause if tier == "device" else f"{tier}: {cause}"] = blocks
-    return _shares("evictions by cause", "blocks", causes, pool["last"], "evicted_blocks", "needs metrics=True")
+    return _shares(
+        "evictions by cause", "blocks", causes, pool["last"], "evicted_blocks", "needs metrics=True"
+    )
 
 
 def _ages(tiers: Mapping[str, Any]) -> Table | None:
@@ -243,7 +272,9 @@ def _tenants(tenants: Mapping[str, Any]) -> Table | None:
     for tenant, counted in rows[:_ROWS]:
         asked = counted["hits"] + counted["misses"]
         bar = _bar([(counted["hits"], "green")], asked)
-        table.add_row(shown(tenant, 20), bar, percent(counted["hits"] / asked, 1), f"of {_count(asked)} blocks")
+        table.add_row(
+            shown(tenant, 20), bar, percent(counted["hits"] / asked, 1), f"of {_count(asked)} blocks"
+        )
     if len(rows) > _ROWS:
         table.add_row(Text(f"{len(rows) - _ROWS} more", "bright_black"))
     return table
@@ -254,14 +285,17 @@ def _stores(stores: Mapping[str, Any]) -> Table:
     for name, store in stores.items():
         table.add_row(shown(name, 30), _bar([(store["bytes"], "cyan")], store["capacity_bytes"]))
         table.add_row(
-            "", ", ".join(f"{_count(store[part])} {part}" for part in ("objects", "loads", "misses", "writes"))
+            "",
+            ", ".join(f"{_count(store[part])} {part}" for part in ("objects", "loads", "misses", "writes")),
         )
         flight = f"{_count(store['in_flight'])} in flight"
         if store["quarantined"]:
             flight += f", {_count(store['quarantined'])} late"
         table.add_row("", flight)
         failures = {reason: count for reason, count in store["failures"].items() if count}
-        said = Text(", ".join(f"{_count(count)} {reason.replace('_', ' ')}" for reason, count in failures.items()))
+        said = Text(
+            ", ".join(f"{_count(count)} {reason.replace('_', ' ')}" for reason, count in failures.items())
+        )
         if store["checksum_failures"]:
             said.append(f"  {_count(store['checksum_failures'])} damaged", "bold red")
         if store["breaker_openings"]:

@@ -92,7 +92,11 @@ def stats_command(
     )
     stats: dict[str, Any] = json.loads(loaded.stats_json())
     if as_json:
-        typer.echo(json.dumps({"source": source, "format": loaded.format, **stats, "notes": loaded.notes()}, indent=2))
+        typer.echo(
+            json.dumps(
+                {"source": source, "format": loaded.format, **stats, "notes": loaded.notes()}, indent=2
+            )
+        )
         return
     if as_csv:
         print_csv([flat({"source": source, "format": loaded.format, **stats, "notes": loaded.notes()})])
@@ -141,7 +145,9 @@ def convert_command(
     trace: _File,
     output: Annotated[
         Path,
-        typer.Argument(metavar="OUT", help="File to write; .gz compresses it. - is stdout.", show_default=False),
+        typer.Argument(
+            metavar="OUT", help="File to write; .gz compresses it. - is stdout.", show_default=False
+        ),
     ],
     to: Annotated[
         Literal["mooncake", "mooncake-sessions", "bailian"],
@@ -185,7 +191,9 @@ def convert_command(
         written = loaded.with_block_tokens(wanted)
     except InvalidArgumentError as error:
         own = loaded.block_tokens
-        raise UsageError(f"--block-size is {wanted}: {error}", f"--block-size {own} keeps the trace's size") from error
+        raise UsageError(
+            f"--block-size is {wanted}: {error}", f"--block-size {own} keeps the trace's size"
+        ) from error
     write_trace(written, output, to)
     facts = written.summary()
     typer.echo(
@@ -257,7 +265,9 @@ def _print_stats(source: str, trace: kvpool.traces.Trace, stats: dict[str, Any],
         ("time to the next use, s", "reuse_time_s", 1, 1),
     ):
         values = stats[name].values()
-        spread.add_row(label, *("-" if value is None else f"{scale * value:,.{decimals}f}" for value in values))
+        spread.add_row(
+            label, *("-" if value is None else f"{scale * value:,.{decimals}f}" for value in values)
+        )
     show(console, spread)
     if stats["kinds"]:
         kinds = Table(box=box.SIMPLE_HEAD, title="Kinds")
@@ -280,7 +290,9 @@ def _request_rows(trace: kvpool.traces.Trace, stats: dict[str, Any]) -> Iterator
     yield "requests", f"{stats['requests']:,}", "" if sessions is None else f"in {sessions:,} sessions"
     rate = stats["arrivals_per_s"]
     arriving = (
-        "all at once" if rate is None else f"{figure(rate, 3)} requests/s, at most {stats['most_arrivals_in_1_s']:,}"
+        "all at once"
+        if rate is None
+        else f"{figure(rate, 3)} requests/s, at most {stats['most_arrivals_in_1_s']:,}"
     )
     yield "span", f"{stats['span_s']:,.1f} s", arriving
     yield "prompt tokens", f"{stats['input_tokens']:,}", ""

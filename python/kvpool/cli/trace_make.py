@@ -1,7 +1,7 @@
 """``kvpool trace make``: a trace from prompts or chat logs.
 
-Owns the command: how requests without a time are spread, and the lines that are written. The fields of a log are
-:mod:`kvpool.cli.prompts`'s.
+Owns the command: how requests without a time are spread, and the lines that are written. The fields of
+a log are :mod:`kvpool.cli.prompts`'s.
 """
 
 from __future__ import annotations
@@ -38,7 +38,9 @@ def make_command(
     ],
     output: Annotated[
         Path,
-        typer.Argument(metavar="OUT", help="File to write; .gz compresses it. - is stdout.", show_default=False),
+        typer.Argument(
+            metavar="OUT", help="File to write; .gz compresses it. - is stdout.", show_default=False
+        ),
     ],
     tokenizer: Annotated[
         Path | None,
@@ -58,10 +60,12 @@ def make_command(
     ] = None,
     block_size: Annotated[int, typer.Option(help="Tokens per block.", metavar="N", min=1)] = 16,
     rate_per_s: Annotated[
-        float, typer.Option(help="Arrivals per second, of a log without times.", metavar="N", min=1e-6, max=1e6)
+        float,
+        typer.Option(help="Arrivals per second, of a log without times.", metavar="N", min=1e-6, max=1e6),
     ] = 1.0,
     turn_s: Annotated[
-        float, typer.Option(help="Seconds between two turns of a conversation.", metavar="N", min=0.0, max=1e6)
+        float,
+        typer.Option(help="Seconds between two turns of a conversation.", metavar="N", min=0.0, max=1e6),
     ] = 30.0,
 ) -> None:
     """Make a trace from prompts or chat logs.

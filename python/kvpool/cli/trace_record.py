@@ -50,7 +50,9 @@ class RecordError(KvpoolError):
 def record_command(
     endpoint: Annotated[
         str,
-        typer.Argument(metavar="ENDPOINT", help="Where the engine publishes KV events: HOST:PORT or tcp://HOST:PORT."),
+        typer.Argument(
+            metavar="ENDPOINT", help="Where the engine publishes KV events: HOST:PORT or tcp://HOST:PORT."
+        ),
     ],
     output: Annotated[
         Path,
@@ -80,7 +82,9 @@ def record_command(
         int | None,
         typer.Option(help="End after this many batches of events.", metavar="N", min=1, show_default=False),
     ] = None,
-    topic: Annotated[str, typer.Option(help="Record the batches of this topic only.", show_default="all")] = "",
+    topic: Annotated[
+        str, typer.Option(help="Record the batches of this topic only.", show_default="all")
+    ] = "",
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object instead of text.")] = False,
 ) -> None:
     """Record a running server's KV events as a trace, until Ctrl-C.
@@ -94,7 +98,9 @@ def record_command(
     if output.exists():
         raise UsageError(f"{output} exists: nothing is overwritten", "remove it, or give another name")
     if metrics is not None and not metrics.startswith(("http://", "https://")):
-        raise UsageError(f"--metrics is {metrics!r}: must begin with http://", "http://HOST:8000/metrics for vLLM")
+        raise UsageError(
+            f"--metrics is {metrics!r}: must begin with http://", "http://HOST:8000/metrics for vLLM"
+        )
     addresses = endpoint_of(endpoint), None if replay is None else endpoint_of(replay, "--replay")
     before = None if metrics is None else _counters(metrics)
     began = time.monotonic()
@@ -134,7 +140,9 @@ def _counters(url: str) -> dict[str, float]:
         raise RecordError(
             str(error), "--metrics takes a vLLM server's page, such as http://HOST:8000/metrics"
         ) from None
-    return {name: sum(value for _, value in reading.values.get(name.removesuffix("_total"), [])) for name in names}
+    return {
+        name: sum(value for _, value in reading.values.get(name.removesuffix("_total"), [])) for name in names
+    }
 
 
 def _server(requests: int, before: dict[str, float], after: dict[str, float]) -> dict[str, Any]:

@@ -1,7 +1,7 @@
 """Errors of the option parser in the words of the command line.
 
-Typer checks values with pydantic, whose messages leave out the option and the value. Here each error has the option,
-its value, the limit, and a hint.
+Typer checks values with pydantic, whose messages leave out the option and the value. Here each error
+has the option, its value, the limit, and a hint.
 """
 
 from __future__ import annotations

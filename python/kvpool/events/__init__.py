@@ -1,8 +1,8 @@
 """KV events: which prefixes can be found here, for routers above several engines.
 
-A :class:`Publisher` follows a manager or a pool and tells any number of sinks what changed, in the forms that existing
-consumers read: Dynamo's indexer, llm-d, AIBrix and others. A :class:`ZmqSink` is a PUB socket with a socket for
-replays beside it; a :class:`CallSink` calls a function.
+A :class:`Publisher` follows a manager or a pool and tells any number of sinks what changed, in the
+forms that existing consumers read: Dynamo's indexer, llm-d, AIBrix and others. A :class:`ZmqSink` is a
+PUB socket with a socket for replays beside it; a :class:`CallSink` calls a function.
 
 >>> from kvpool import CacheManager
 >>> from kvpool.events import CallSink, Publisher
@@ -14,9 +14,9 @@ replays beside it; a :class:`CallSink` calls a function.
 >>> b"AllBlocksCleared" in heard[0], b"BlockStored" in heard[1]
 (True, True)
 
-A publisher works in a thread of its own; a step of the scheduler pays for a copy of what it registers. Nothing that a
-consumer does or leaves undone is waited for: what a sink cannot take is dropped, and made good once it can.
-`docs/events.md` has the bytes, and what each consumer makes of them.
+A publisher works in a thread of its own; a step of the scheduler pays for a copy of what it registers.
+Nothing that a consumer does or leaves undone is waited for: what a sink cannot take is dropped, and
+made good once it can. `docs/events.md` has the bytes, and what each consumer makes of them.
 """
 
 from __future__ import annotations

@@ -1,12 +1,13 @@
 """``Publisher``: a thread that takes what a manager or a pool has told, and gives it to sinks.
 
-Owns the thread and the order: what is collected goes into the core, what the core makes of it goes to the sinks, batch
-by batch. Numbers, bytes and what is made good are the core's (:class:`kvpool._core.events.EventPublisher`); sockets are
-the sinks'.
+Owns the thread and the order: what is collected goes into the core, what the core makes of it goes to
+the sinks, batch by batch. Numbers, bytes and what is made good are the core's
+(:class:`kvpool._core.events.EventPublisher`); sockets are the sinks'.
 
-Costs: a turn, every ``interval`` seconds, holds the interpreter for some 20 us and a little per batch; all work per
-block is done detached, in one piece: each time that this thread wants the interpreter back, a scheduler's may wait for
-it. Replays are sent a few batches at a time, with a pause behind each, in which nothing is held.
+Costs: a turn, every ``interval`` seconds, holds the interpreter for some 20 us and a little per batch;
+all work per block is done detached, in one piece: each time that this thread wants the interpreter
+back, a scheduler's may wait for it. Replays are sent a few batches at a time, with a pause behind each,
+in which nothing is held.
 """
 
 from __future__ import annotations
@@ -46,8 +47,8 @@ class Snapshot:
 
     Attributes:
         epoch: The first number of this incarnation of the publisher.
-        cut: The number of the last batch that is part of it: those that follow have higher ones. ``None`` before the
-            first.
+        cut: The number of the last batch that is part of it: those that follow have higher ones.
+            ``None`` before the first.
         batches: Ordinary batches of stores, parents first, in the sink's form.
     """
 
@@ -62,7 +63,8 @@ class Counts:
 
     Attributes:
         contents: Contents that are there, by tier: the device first.
-        untold: Contents that are there and cannot be told: their tokens are not known, or what is before them is gone.
+        untold: Contents that are there and cannot be told: their tokens are not known, or what is
+            before them is gone.
         batches: Batches that were made.
         lost: Batches that a sink had no room for.
         failures: Turns that ended with an exception, which was logged.
@@ -78,14 +80,15 @@ class Counts:
 class Publisher:
     """Tells sinks what can be found in a manager or a pool.
 
-    Make it before the first request: of what is registered earlier the tokens are not known. One publisher follows a
-    manager; a second one takes what the first would have had.
+    Make it before the first request: of what is registered earlier the tokens are not known. One
+    publisher follows a manager; a second one takes what the first would have had.
 
     Args:
         source: What is followed. Its tiers are told apart: see `docs/events.md`.
         sinks: Where batches go; each has numbers of its own.
         rank: The data-parallel rank, which every batch has.
-        base: The first number. By default ``unix seconds << 20``: above all that an earlier incarnation can have used.
+        base: The first number. By default ``unix seconds << 20``: above all that an earlier incarnation
+            can have used.
         interval: Seconds from turn to turn.
         heartbeat: Seconds after which a sink that was sent nothing gets an empty batch.
         capacity: Changes that may wait for a turn. More are dropped, and made good by looking at every block.
@@ -118,7 +121,10 @@ class Publisher:
         self._interval = interval
         self._heartbeat = heartbeat
         self._core = EventPublisher(
-            source, int(time.time()) << PER_SECOND_BITS if base is None else base, rank=rank, capacity=capacity
+            source,
+            int(time.time()) << PER_SECOND_BITS if base is None else base,
+            rank=rank,
+            capacity=capacity,
         )
         self._without_room: set[int] = set()
         self._batches = self._lost = self._failures = 0
@@ -174,7 +180,9 @@ class Publisher:
             return not self._end.is_set() and self._answer()
 
     def flush(self) -> bool:
-        """Sends what has changed. Returns whether a sink has more to answer: then it is worth another call at once."""
+        """Sends what has changed. Returns whether a sink has more to answer: then it is worth another
+        call at once.
+        """
         self._owner.check()
         with self._turn:
             if self._end.is_set():
@@ -203,7 +211,9 @@ class Publisher:
         self._core.pass_on(batch)
 
     def snapshot(self, sink: int = 0) -> Snapshot:
-        """All that a sink, by its position, was told and that is still so, in its form. O(contents), detached."""
+        """All that a sink, by its position, was told and that is still so, in its form. O(contents),
+        detached.
+        """
         self._owner.check()
         return Snapshot(*self._core.snapshot(sink, time.time()))
 
@@ -214,7 +224,9 @@ class Publisher:
         return Counts(counts["contents"], counts["untold"], self._batches, self._lost, self._failures)
 
     def close(self) -> None:
-        """Ends the thread, and closes the sinks. What has changed since the last turn is not told. Idempotent."""
+        """Ends the thread, and closes the sinks. What has changed since the last turn is not told.
+        Idempotent.
+        """
         self._owner.check()
         self._end.set()
         if self._thread is not None:

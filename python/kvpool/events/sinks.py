@@ -1,6 +1,7 @@
 """Where batches go: what a sink is, and one that calls a function.
 
-A sink is driven by its publisher's thread alone, but for :meth:`Sink.close`. Whatever it is asked returns at once.
+A sink is driven by its publisher's thread alone, but for :meth:`Sink.close`. Whatever it is asked
+returns at once.
 """
 
 from __future__ import annotations
@@ -28,7 +29,9 @@ class Replays(Protocol):
     """What a sink can ask its publisher for."""
 
     def __call__(self, start: int, limit: int) -> list[tuple[int, bytes]]:
-        """At most ``limit`` batches of the sink that are kept, from number ``start`` on; none if there are no more."""
+        """At most ``limit`` batches of the sink that are kept, from number ``start`` on; none if there
+        are no more.
+        """
 
 
 class Sink(Protocol):
@@ -50,7 +53,9 @@ class Sink(Protocol):
         """Begins. Called once, by whoever makes the publisher."""
 
     def send(self, number: int, batch: bytes) -> bool:
-        """Takes a batch. False if there is no room: then it is lost, and :meth:`has_room` is asked from now on."""
+        """Takes a batch. False if there is no room: then it is lost, and :meth:`has_room` is asked from
+        now on.
+        """
 
     def has_room(self) -> bool:
         """Whether a sink that lost a batch can be told everything anew."""
@@ -68,8 +73,8 @@ class CallSink:
     Args:
         call: What is called. An exception is logged, and the batch is lost.
         form: The form of the events.
-        room: Batches that wait for a slow function, at most. One more is lost, and when all have been taken the
-            function is told everything anew.
+        room: Batches that wait for a slow function, at most. One more is lost, and when all have been
+            taken the function is told everything anew.
         patience: Seconds that :meth:`close` waits at most.
     """
 
@@ -132,7 +137,9 @@ class CallSink:
         return False
 
     def close(self) -> None:
-        """Ends the thread when the function has taken what waits, and waits for that, as far as its patience goes."""
+        """Ends the thread when the function has taken what waits, and waits for that, as far as its
+        patience goes.
+        """
         self._owner.check()
         if self._closed or not self._thread.is_alive():
             return

@@ -1,8 +1,8 @@
 """Bounds of a ZeroMQ socket for all of its peers together: connections, and bytes that wait to be sent.
 
-ZeroMQ itself bounds the number of messages that wait for one peer. It bounds neither the number of peers nor the bytes.
-Its options do the rest: a frame that is too long, a handshake that takes too long, and a TCP peer that takes no bytes
-for :data:`PATIENCE` seconds end their connection.
+ZeroMQ itself bounds the number of messages that wait for one peer. It bounds neither the number of
+peers nor the bytes. Its options do the rest: a frame that is too long, a handshake that takes too long,
+and a TCP peer that takes no bytes for :data:`PATIENCE` seconds end their connection.
 """
 
 from __future__ import annotations
@@ -21,7 +21,8 @@ __all__ = ["LONGEST_FRAME", "PATIENCE", "BoundedSocket", "Waiting"]
 
 logger = logging.getLogger("kvpool.events")
 
-#: Bytes of the longest frame that a peer may send. Requests have 8, handshakes and subscriptions some hundreds.
+# : Bytes of the longest frame that a peer may send. Requests have 8, handshakes and subscriptions some
+# hundreds.
 LONGEST_FRAME: Final = 1024
 #: Seconds after which a peer that takes no bytes loses its replay, and over TCP its connection.
 PATIENCE: Final = 10.0
@@ -34,7 +35,9 @@ _KERNEL_BYTES: Final = 256 << 10
 
 
 class Waiting:
-    """Counts the bytes that ZeroMQ has not yet passed to the kernel, each message once however many peers it is for."""
+    """Counts the bytes that ZeroMQ has not yet passed to the kernel, each message once however many
+    peers it is for.
+    """
 
     def __init__(self) -> None:
         self._sent: list[tuple[Any, int]] = []
@@ -68,7 +71,15 @@ class BoundedSocket:
     """
 
     def __init__(
-        self, zmq: Any, context: Any, kind: int, endpoint: str, *, bound: bool, high_water_mark: int, most_peers: int
+        self,
+        zmq: Any,
+        context: Any,
+        kind: int,
+        endpoint: str,
+        *,
+        bound: bool,
+        high_water_mark: int,
+        most_peers: int,
     ) -> None:
         self._zmq, self._most_peers = zmq, most_peers
         # Numbers: a turn is short, and enumerations are slow.
@@ -118,7 +129,8 @@ class BoundedSocket:
         return str(self.socket.getsockopt(zmq.LAST_ENDPOINT).decode())
 
     def send(self, head: list[bytes], batch: bytes) -> Any:
-        """Sends a message, and counts its last frame. Returns a tracker: ``done`` says that the message has left.
+        """Sends a message, and counts its last frame. Returns a tracker: ``done`` says that the message
+        has left.
 
         Raises:
             zmq.ZMQError: The socket does not take the message. It takes no frame of it then.
@@ -165,8 +177,8 @@ class BoundedSocket:
 def _shut(descriptor: int, endpoint: str) -> None:
     """Ends a connection that ZeroMQ has accepted at an endpoint.
 
-    ZeroMQ may have closed the descriptor already, and the process may use its number for another file. So this looks at
-    a duplicate, and leaves everything alone that is no connection of the endpoint.
+    ZeroMQ may have closed the descriptor already, and the process may use its number for another file.
+    So this looks at a duplicate, and leaves everything alone that is no connection of the endpoint.
     """
     with contextlib.suppress(OSError), sockets.socket(fileno=os.dup(descriptor)) as connection:
         connection.getpeername()

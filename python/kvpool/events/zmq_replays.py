@@ -1,8 +1,9 @@
 """Replays on a ROUTER socket: requests for batches that a consumer missed, and the answers.
 
-A consumer has one part of its replay on the way at a time. The parts of all consumers together have a bound in bytes: a
-consumer that reads nothing holds its part, and neither the others up nor the memory. After
-:data:`~kvpool.events.zmq_bounds.PATIENCE` seconds it loses its replay, and over TCP its connection.
+A consumer has one part of its replay on the way at a time. The parts of all consumers together have a
+bound in bytes: a consumer that reads nothing holds its part, and neither the others up nor the memory.
+After :data:`~kvpool.events.zmq_bounds.PATIENCE` seconds it loses its replay, and over TCP its
+connection.
 """
 
 from __future__ import annotations
@@ -28,7 +29,8 @@ logger = logging.getLogger("kvpool.events")
 END: Final = b"\xff" * 8
 #: Batches of replays that are sent at once: the interpreter is held meanwhile.
 AT_ONCE: Final = 8
-#: Consumers that may wait for replays; more are refused, unanswered. A consumer that asks again replaces its request.
+# : Consumers that may wait for replays; more are refused, unanswered. A consumer that asks again
+# replaces its request.
 MOST_REPLAYS: Final = 64
 #: Seconds after a part was sent in which its consumer is polled often.
 _EAGER: Final = 0.1
@@ -60,8 +62,8 @@ class ReplaySocket:
         endpoint: The endpoint. Always bound.
         replays: Returns batches that are kept.
         topic: The frame in front of a batch.
-        most_bytes: Bytes of replays that wait, of all consumers together. One more part may be on top of them: 64 KiB,
-            or one batch that is larger.
+        most_bytes: Bytes of replays that wait, of all consumers together. One more part may be on top
+            of them: 64 KiB, or one batch that is larger.
         most_peers: Connections.
         clock: Seconds.
 
@@ -120,7 +122,9 @@ class ReplaySocket:
         for name in set(self.asked).difference(ready):
             if now - self.asked[name].sent > PATIENCE:
                 del self.asked[name]
-                logger.warning("a consumer took nothing of its replay for %g seconds: its replay ends", PATIENCE)
+                logger.warning(
+                    "a consumer took nothing of its replay for %g seconds: its replay ends", PATIENCE
+                )
         if ready and self.router.waiting.bytes() < self._most_bytes:
             asked = self.asked.pop(ready[0])
             try:

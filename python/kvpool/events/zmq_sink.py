@@ -1,18 +1,20 @@
 """``ZmqSink``: a PUB socket for live batches, and a ROUTER for those that a consumer missed.
 
-The frames are vLLM's: topic, number (8 bytes, big-endian), batch. A replay is asked for with a number, behind an empty
-frame as a REQ socket writes it or without one, as AIBrix's client does, and answered in the same form, batch by batch;
-then comes a number of all ones, with an empty batch.
+The frames are vLLM's: topic, number (8 bytes, big-endian), batch. A replay is asked for with a number,
+behind an empty frame as a REQ socket writes it or without one, as AIBrix's client does, and answered in
+the same form, batch by batch; then comes a number of all ones, with an empty batch.
 
-A PUB socket never waits: what a subscriber that is slow or gone cannot take, ZeroMQ drops. Such a subscriber sees a gap
-in the numbers and asks for a replay. Replays are sent a few batches at a time, between live ones.
+A PUB socket never waits: what a subscriber that is slow or gone cannot take, ZeroMQ drops. Such a
+subscriber sees a gap in the numbers and asks for a replay. Replays are sent a few batches at a time,
+between live ones.
 
-What waits for consumers has a bound in bytes for all of them together, and so has the number of connections
-(:mod:`kvpool.events.zmq_bounds`). If live batches reach their bound, the socket drops all of them and all connections,
-opens again, and consumers are sent everything anew.
+What waits for consumers has a bound in bytes for all of them together, and so has the number of
+connections (:mod:`kvpool.events.zmq_bounds`). If live batches reach their bound, the socket drops all
+of them and all connections, opens again, and consumers are sent everything anew.
 
-Events have the tokens of prompts, and ZeroMQ as used here neither encrypts nor asks who is there. So the default is the
-loopback interface: say another one only where everybody who can connect may read prompts.
+Events have the tokens of prompts, and ZeroMQ as used here neither encrypts nor asks who is there. So
+the default is the loopback interface: say another one only where everybody who can connect may read
+prompts.
 """
 
 from __future__ import annotations
@@ -43,16 +45,18 @@ class ZmqSink:
     Needs the package ``pyzmq``: ``pip install 'kvpool[events]'``.
 
     Args:
-        endpoint: Where; a port ``*`` or 0 is any free one. ``tcp://*:5557`` is every interface: see the module.
+        endpoint: Where; a port ``*`` or 0 is any free one. ``tcp://*:5557`` is every interface: see the
+            module.
         replay_endpoint: Where replays are asked for; ``None`` has none. Always bound.
         topic: The first frame. llm-d wants ``kv@HOST:PORT@MODEL``; all others take any.
         form: The form of the events.
-        bind: Whether the endpoint is bound, or connected to. By default bound if it has a wildcard, is on the loopback
-            interface, or is ``ipc`` or ``inproc``.
+        bind: Whether the endpoint is bound, or connected to. By default bound if it has a wildcard, is
+            on the loopback interface, or is ``ipc`` or ``inproc``.
         high_water_mark: Batches that wait for one subscriber, at most.
         replay_batches: Batches that are kept for replays.
         replay_bytes: Bytes that these have at most.
-        waiting_bytes: Bytes of live batches that wait for all subscribers together. A batch beyond them is lost.
+        waiting_bytes: Bytes of live batches that wait for all subscribers together. A batch beyond them
+            is lost.
         waiting_replay_bytes: Bytes of replays that wait for all consumers together.
         most_peers: Connections that each of the two sockets accepts.
 
@@ -165,7 +169,9 @@ class ZmqSink:
         self._last = number
         waits = self._live.waiting.bytes()
         if waits and waits + len(batch) > self._waiting_bytes:
-            logger.warning("%d bytes wait for subscribers that do not read: all connections are closed", waits)
+            logger.warning(
+                "%d bytes wait for subscribers that do not read: all connections are closed", waits
+            )
             self._live.close()
             self._live = None
             return False

@@ -16,12 +16,13 @@ breakpoints accepted -
 >>> manager.retention_stats()
 RetentionStats(demoted=0, below_normal=0, above_normal=5, pinned=0, with_ttl=0, expired=0)
 
-What each hint becomes is a table in ``docs/hints.md``. A hint comes from outside, so whatever it is, it is answered and
-nothing is raised: ``accepted`` as it was asked, ``clipped`` to a limit, or ``ignored``, with the reason. Hints are
-advisory: they move blocks within the order of eviction and change no answer of a lookup.
+What each hint becomes is a table in ``docs/hints.md``. A hint comes from outside, so whatever it is, it
+is answered and nothing is raised: ``accepted`` as it was asked, ``clipped`` to a limit, or ``ignored``,
+with the reason. Hints are advisory: they move blocks within the order of eviction and change no answer
+of a lookup.
 
-``cache_salt`` is no hint: it says whose prompts may share. Whether or not its tenant is known here, give it to
-``ExtraKeys(salt=)``.
+``cache_salt`` is no hint: it says whose prompts may share. Whether or not its tenant is known here,
+give it to ``ExtraKeys(salt=)``.
 """
 
 from __future__ import annotations
@@ -68,7 +69,9 @@ class Hints:
 
     @property
     def options(self) -> dict[str, Any]:
-        """The arguments of ``CacheManager.admit``; none where nothing was followed, for managers without retention."""
+        """The arguments of ``CacheManager.admit``; none where nothing was followed, for managers
+        without retention.
+        """
         found: dict[str, Any] = {}
         if self.ranges:
             found["retention"] = list(self.ranges)
@@ -199,7 +202,8 @@ def read(
 ) -> Hints:
     """Makes retention of what a request says; what is None it does not say.
 
-    Later ones win where several speak of a token: priority, session, cache key, breakpoints, then actions in order.
+    Later ones win where several speak of a token: priority, session, cache key, breakpoints, then
+    actions in order.
 
     Args:
         rules: Which are followed.
@@ -209,7 +213,8 @@ def read(
         cache_salt: What separates tenants.
         prompt_cache_key: As in OpenAI's requests: similar prompts come again.
         prompt_cache_retention: ``in_memory`` or ``24h``, beside it.
-        breakpoints: Pairs of a position behind a token and ``5m`` or ``1h``, as Anthropic's cache_control marks them.
+        breakpoints: Pairs of a position behind a token and ``5m`` or ``1h``, as Anthropic's
+            cache_control marks them.
         kv_hints: An envelope of actions, as vLLM carries it: an object or a dict.
     """
     reader = _Reader(rules, tokens)
@@ -225,7 +230,9 @@ def read(
         reader.breakpoints(breakpoints)
     if kv_hints is not None:
         reader.envelope(kv_hints)
-    return Hints(tuple(reader.answers), tuple(reader.ranges), reader.tenant, reader.no_cache, reader.ends_session)
+    return Hints(
+        tuple(reader.answers), tuple(reader.ranges), reader.tenant, reader.no_cache, reader.ends_session
+    )
 
 
 def of_vllm_request(request: Any) -> dict[str, Any]:
@@ -235,7 +242,9 @@ def of_vllm_request(request: Any) -> dict[str, Any]:
     >>> of_vllm_request(SimpleNamespace(priority=0, session_id="s1", cache_salt=None, num_prompt_tokens=40))
     {'tokens': 40, 'session_id': 's1'}
     """
-    said = {name: getattr(request, name, None) for name in ("priority", "session_id", "cache_salt", "kv_hints")}
+    said = {
+        name: getattr(request, name, None) for name in ("priority", "session_id", "cache_salt", "kv_hints")
+    }
     found: dict[str, Any] = {"tokens": getattr(request, "num_prompt_tokens", 0)}
     return found | {
         name: value for name, value in said.items() if value is not None and (name, value) != ("priority", 0)

@@ -1,8 +1,9 @@
 """Envelopes of actions: vLLM's ``kv_hints``.
 
-Owns what an action becomes. vLLM carries ``KvHintsEnvelope(protocol_version, message_id, actions)`` to the scheduler
-and does not say what an action means; the names of its payload here are kvpool's until somebody settles them. An
-envelope comes from outside: whatever it is made of, it is answered, and nothing is raised.
+Owns what an action becomes. vLLM carries ``KvHintsEnvelope(protocol_version, message_id, actions)`` to
+the scheduler and does not say what an action means; the names of its payload here are kvpool's until
+somebody settles them. An envelope comes from outside: whatever it is made of, it is answered, and
+nothing is raised.
 """
 
 from __future__ import annotations
@@ -42,7 +43,9 @@ def actions_of(envelope: Any) -> tuple[list[Any], list[Answer]]:
     if not isinstance(actions, (list, tuple)):
         return [], [Answer("kv_hints", "ignored", "it has no list of actions")]
     if len(actions) > MOST:
-        return list(actions[:MOST]), [Answer("kv_hints", "clipped", f"{len(actions)} actions: the first {MOST} count")]
+        return list(actions[:MOST]), [
+            Answer("kv_hints", "clipped", f"{len(actions)} actions: the first {MOST} count")
+        ]
     return list(actions), []
 
 

@@ -43,8 +43,8 @@ class HintRules:
 
     Attributes:
         priority: Requests' priorities, as vLLM has them: the lower, the sooner.
-        session_ttl: Seconds for which the blocks of a session are kept after their last use; None for no longer than
-            others.
+        session_ttl: Seconds for which the blocks of a session are kept after their last use; None for
+            no longer than others.
         tenants: By cache salt, whose blocks a request's are: a tenant of ``RetentionConfig``.
         kv_hints: Envelopes of actions.
         cache_key: ``prompt_cache_key`` and ``prompt_cache_retention``, as OpenAI has them.
@@ -73,7 +73,9 @@ class HintRules:
             raise InvalidArgumentError(f"max_priority is {self.max_priority}: must be {NORMAL} to {HIGHEST}")
         if not (_is_number(self.max_ttl) and 0 < self.max_ttl < math.inf):
             raise InvalidArgumentError(f"max_ttl is {self.max_ttl}: must be a number of seconds above 0")
-        if self.session_ttl is not None and not (_is_number(self.session_ttl) and 0 < self.session_ttl <= self.max_ttl):
+        if self.session_ttl is not None and not (
+            _is_number(self.session_ttl) and 0 < self.session_ttl <= self.max_ttl
+        ):
             raise InvalidArgumentError(
                 f"session_ttl is {self.session_ttl}: must be above 0, and at most max_ttl, {self.max_ttl:g}"
             )
@@ -89,7 +91,13 @@ class HintRules:
         >>> HintRules.all(pins=True).kv_hints
         True
         """
-        switched = {"priority": True, "session_ttl": 600.0, "kv_hints": True, "cache_key": True, "breakpoints": True}
+        switched = {
+            "priority": True,
+            "session_ttl": 600.0,
+            "kv_hints": True,
+            "cache_key": True,
+            "breakpoints": True,
+        }
         return cls(**(switched | more))
 
 

@@ -1,8 +1,9 @@
 """Sessions: which requests belong together, so that the end of a session reaches what they left cached.
 
-Owns the names of sessions and, of each, its live requests and the content of the last that ended. Bounded: the session
-that was used longest ago is forgotten first, and with it only the chance to end it early. Changes the manager through
-``end_of_life`` and ``end_of_life_of`` alone: requests that still run go on.
+Owns the names of sessions and, of each, its live requests and the content of the last that ended.
+Bounded: the session that was used longest ago is forgotten first, and with it only the chance to end it
+early. Changes the manager through ``end_of_life`` and ``end_of_life_of`` alone: requests that still run
+go on.
 """
 
 from __future__ import annotations
@@ -67,7 +68,9 @@ class Sessions:
                 self._of.pop(one, None)
 
     def releasing(self, request_id: RequestId) -> None:
-        """A request is about to be released: what it has cached is its session's. Of one without a session nothing."""
+        """A request is about to be released: what it has cached is its session's. Of one without a
+        session nothing.
+        """
         session_id = self._of.pop(request_id, None)
         if session_id is None:
             return

@@ -1,1 +1,3 @@
-"""kvpool inside inference engines, one package per engine; each is imported only where its engine is installed."""
+"""kvpool inside inference engines, one package per engine; each is imported only where its engine is
+installed.
+"""

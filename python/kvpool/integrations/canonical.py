@@ -83,10 +83,10 @@ class Canonical:
     def text(self, name: str, value: Any) -> str:
         """Returns the canonical text of a setting. O(size of the value).
 
-        A string that contains JSON is written as what it contains. To a string that names a file the digest of
-        the file is added, because a setting such as a file of scales works by its content. A folder counts if
-        the string has a separator or the name of the setting ends in ``_path``. A folder of more than 2,000
-        entries is unknown.
+        A string that contains JSON is written as what it contains. To a string that names a file the
+        digest of the file is added, because a setting such as a file of scales works by its content. A
+        folder counts if the string has a separator or the name of the setting ends in ``_path``. A
+        folder of more than 2,000 entries is unknown.
 
         Args:
             name: The name of the setting, for ``unknown``.

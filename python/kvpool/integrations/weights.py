@@ -1,8 +1,8 @@
 """Names the weights that an engine serves, by their content or by their commit. Depends on no engine.
 
-A store keeps KV under the name of the weights that computed it. A folder is named by the bytes of its files,
-because images, ``cp -p`` and rsync keep sizes and times. A model of the Hugging Face hub is named by the commit
-that is served.
+A store keeps KV under the name of the weights that computed it. A folder is named by the bytes of its
+files, because images, ``cp -p`` and rsync keep sizes and times. A model of the Hugging Face hub is
+named by the commit that is served.
 """
 
 from __future__ import annotations
@@ -44,8 +44,8 @@ _IGNORED: Final = {
 
 #: Files below this many bytes are read at every start.
 _SMALL: Final = 1 << 20
-#: Nanoseconds that must lie between the last change of a file and its reading, before its digest is remembered.
-#: Two changes within one tick of the file system's clock have the same times.
+# : Nanoseconds that must lie between the last change of a file and its reading, before its digest is
+# remembered. : Two changes within one tick of the file system's clock have the same times.
 _SETTLED: Final = 2_000_000_000
 #: Digests that are remembered at most; the oldest are dropped.
 _MOST: Final = 10_000
@@ -54,7 +54,9 @@ _COMMIT: Final = re.compile(r"[0-9a-f]{40}")
 _HEX: Final = re.compile(r"[0-9a-f]{64}")
 
 
-def weights_of(model: str, revision: str | None = None, *, cache_dir: str | os.PathLike[str] | None = None) -> str:
+def weights_of(
+    model: str, revision: str | None = None, *, cache_dir: str | os.PathLike[str] | None = None
+) -> str:
     """Returns a name for the weights of a model, or of an adapter: other bytes have another name.
 
     Args:
@@ -66,8 +68,8 @@ def weights_of(model: str, revision: str | None = None, *, cache_dir: str | os.P
         ``content`` and a digest, or ``commit`` and a commit.
 
     Raises:
-        InvalidArgumentError: The weights are neither a folder, nor a file, nor a model in the cache; or a file
-            cannot be read.
+        InvalidArgumentError: The weights are neither a folder, nor a file, nor a model in the cache; or
+            a file cannot be read.
     """
     if model:
         path = Path(model).expanduser()
@@ -89,8 +91,9 @@ def commit_of(
 ) -> str | None:
     """Returns the commit that a revision of a hub model stands for; None if it is unknown.
 
-    A commit of 40 hexadecimal digits is returned as it is, also if it is not in the cache. A branch or a tag is
-    looked up in the cache, which has the commit that this machine downloaded. Makes no network call.
+    A commit of 40 hexadecimal digits is returned as it is, also if it is not in the cache. A branch or
+    a tag is looked up in the cache, which has the commit that this machine downloaded. Makes no network
+    call.
     """
     revision = revision or "main"
     if _COMMIT.fullmatch(revision):
@@ -100,8 +103,8 @@ def commit_of(
             cache_dir = importlib.import_module("huggingface_hub.constants").HF_HUB_CACHE
         except ImportError:
             return None
-    # The layout that huggingface_hub documents. Its try_to_load_from_cache needs the name of a file in addition,
-    # and an engine with a download_dir downloads no file that all models have.
+    # The layout that huggingface_hub documents. Its try_to_load_from_cache needs the name of a file in
+    # addition, and an engine with a download_dir downloads no file that all models have.
     ref = Path(cache_dir).expanduser() / f"models--{model.replace('/', '--')}" / "refs" / revision
     try:
         commit = ref.read_text(encoding="ascii").strip()
@@ -111,11 +114,12 @@ def commit_of(
 
 
 def content_of(path: str | os.PathLike[str]) -> str:
-    """Returns a digest over the content of a file, or of all files of a folder: relative names, sizes and bytes.
+    """Returns a digest over the content of a file, or of all files of a folder: relative names, sizes
+    and bytes.
 
-    Times do not count. Links are followed. SHA-256 in up to 8 threads; the digests of files of 1 MiB and more are
-    remembered by device, inode, size, mtime and ctime, so that the next start reads no large file again that has
-    not changed.
+    Times do not count. Links are followed. SHA-256 in up to 8 threads; the digests of files of 1 MiB
+    and more are remembered by device, inode, size, mtime and ctime, so that the next start reads no
+    large file again that has not changed.
 
     Raises:
         InvalidArgumentError: The path does not exist, or a file cannot be read.
@@ -125,7 +129,9 @@ def content_of(path: str | os.PathLike[str]) -> str:
     try:
         files = list(_files(root))
         with ThreadPoolExecutor(_THREADS) as threads:
-            digests = list(threads.map(lambda file: known.digest(file[1]) if file[2] == "file" else "", files))
+            digests = list(
+                threads.map(lambda file: known.digest(file[1]) if file[2] == "file" else "", files)
+            )
     except OSError as error:
         raise InvalidArgumentError(f"cannot read the weights in {str(root)!r}: {error}") from error
     known.save()
@@ -139,8 +145,9 @@ def content_of(path: str | os.PathLike[str]) -> str:
 def stamp_of(path: str | os.PathLike[str]) -> str:
     """Returns a digest over names, sizes, inodes and times of the files that ``content_of`` reads.
 
-    Reads no file. An unchanged stamp means that the content has not changed since, on the same machine and while no
-    file was changed twice within one tick of the file system's clock. Never store it: a copy has another stamp.
+    Reads no file. An unchanged stamp means that the content has not changed since, on the same machine
+    and while no file was changed twice within one tick of the file system's clock. Never store it: a
+    copy has another stamp.
 
     Raises:
         InvalidArgumentError: The path does not exist, or a folder cannot be read.
@@ -154,7 +161,9 @@ def stamp_of(path: str | os.PathLike[str]) -> str:
 
 
 def _files(root: Path) -> Iterator[tuple[str, Path, str]]:
-    """Yields the relative name, the path and the kind of all that a file or a folder contains, in order of names."""
+    """Yields the relative name, the path and the kind of all that a file or a folder contains, in order
+    of names.
+    """
     mode = root.stat().st_mode
     if not stat.S_ISDIR(mode):
         yield "", root, _kind(mode)
@@ -164,7 +173,9 @@ def _files(root: Path) -> Iterator[tuple[str, Path, str]]:
     yield from sorted(found)
 
 
-def _walk(folder: Path, prefix: str, above: tuple[tuple[int, int], ...], found: list[tuple[str, Path, str]]) -> None:
+def _walk(
+    folder: Path, prefix: str, above: tuple[tuple[int, int], ...], found: list[tuple[str, Path, str]]
+) -> None:
     at = folder.stat()
     if (at.st_dev, at.st_ino) in above:
         found.append((prefix, folder, "loop"))
@@ -187,7 +198,9 @@ def _walk(folder: Path, prefix: str, above: tuple[tuple[int, int], ...], found: 
 
 
 def _kind(mode: int) -> str:
-    """Returns ``file``, or the type of a device, pipe or socket. Those are not read: a read could wait for ever."""
+    """Returns ``file``, or the type of a device, pipe or socket. Those are not read: a read could wait
+    for ever.
+    """
     return "file" if stat.S_ISREG(mode) else f"type {stat.S_IFMT(mode):o}"
 
 
@@ -216,7 +229,9 @@ class _Remembered:
             return {}
         if not isinstance(found, dict):
             return {}
-        return {key: digest for key, digest in found.items() if isinstance(digest, str) and _HEX.fullmatch(digest)}
+        return {
+            key: digest for key, digest in found.items() if isinstance(digest, str) and _HEX.fullmatch(digest)
+        }
 
     def digest(self, path: Path) -> str:
         """Returns the SHA-256 of a regular file."""
@@ -234,7 +249,9 @@ class _Remembered:
         return found
 
     def save(self) -> None:
-        """Adds the new digests to those that other processes have written. A failure only slows the next start."""
+        """Adds the new digests to those that other processes have written. A failure only slows the
+        next start.
+        """
         if not self._new:
             return
         kept = self._read() | self._new
@@ -253,6 +270,7 @@ class _Remembered:
 def _is_exact(facts: os.stat_result) -> bool:
     """Whether the file system keeps times finer than a second, so that a change changes the ctime.
 
-    Images (squashfs, ISO 9660) have whole seconds, often fixed ones: two images have the same times and inodes.
+    Images (squashfs, ISO 9660) have whole seconds, often fixed ones: two images have the same times and
+    inodes.
     """
     return facts.st_ctime_ns % 1_000_000_000 != 0

@@ -1,8 +1,9 @@
-"""CacheFlow's blocks (ancestor 003): handles with reference counts, the allocator of one device, the engine's objects.
+"""CacheFlow's blocks (ancestor 003): handles with reference counts, the allocator of one device, the
+engine's objects.
 
-Owns handles and numbers. CacheFlow hands out the highest number first, so block ``n`` here is block ``num_blocks - n``
-of the ``kvpool.BlockPool`` that counts the references and keeps the free list. For the differences from the original
-see ``kvpool.lineage.cacheflow``.
+Owns handles and numbers. CacheFlow hands out the highest number first, so block ``n`` here is block
+``num_blocks - n`` of the ``kvpool.BlockPool`` that counts the references and keeps the free list. For
+the differences from the original see ``kvpool.lineage.cacheflow``.
 """
 
 from __future__ import annotations
@@ -54,7 +55,8 @@ class SequenceStatus(NamedEnum):
 class AllocStatus(NamedEnum):
     """Whether blocks are available; ``OK`` is true and equals True, the others are false and equal False.
 
-    ``is True`` does not hold. The hash is that of the name, so booleans and members are different keys of a dict.
+    ``is True`` does not hold. The hash is that of the name, so booleans and members are different keys
+    of a dict.
     """
 
     OK = "ok"
@@ -97,7 +99,8 @@ class SequenceGroupLike(Protocol):
 class PhysicalTokenBlock:
     """A handle on one block of KV memory; tables that share the block share the handle.
 
-    Comes from ``BlockAllocator.allocate``. One that is made by hand holds no memory, and no allocator takes it.
+    Comes from ``BlockAllocator.allocate``. One that is made by hand holds no memory, and no allocator
+    takes it.
 
     Args:
         device: Where the block is.
@@ -117,7 +120,8 @@ class PhysicalTokenBlock:
     def ref_count(self) -> int:
         """References to the block: 0 after the last was freed.
 
-        More may be taken by assignment, as holders of an allocator did; the last one goes by ``BlockAllocator.free``.
+        More may be taken by assignment, as holders of an allocator did; the last one goes by
+        ``BlockAllocator.free``.
 
         Raises:
             BlockStateError: Assigned less than 1.
@@ -130,7 +134,9 @@ class PhysicalTokenBlock:
         if self._pool is None:
             raise StaleBlockError(f"block {self.block_number} is not allocated")
         if references < 1:
-            raise BlockStateError(f"ref_count of block {self.block_number} set to {references}: free the block instead")
+            raise BlockStateError(
+                f"ref_count of block {self.block_number} set to {references}: free the block instead"
+            )
         change = references - self.ref_count
         if change > 0:
             self._pool.acquire([self._id] * change)
@@ -167,7 +173,8 @@ def never_fits(blocks: int) -> NoFreeBlocksError:
 
 
 class BlockAllocator:
-    """Blocks of one device with reference counts; the highest number is handed out first, then the last freed.
+    """Blocks of one device with reference counts; the highest number is handed out first, then the last
+    freed.
 
     Args:
         device: Where the blocks are.
@@ -180,7 +187,9 @@ class BlockAllocator:
         InvalidArgumentError: ``num_blocks`` is negative.
     """
 
-    def __init__(self, device: Any, block_size: int, num_blocks: int, *, pool: kvpool.BlockPool | None = None) -> None:
+    def __init__(
+        self, device: Any, block_size: int, num_blocks: int, *, pool: kvpool.BlockPool | None = None
+    ) -> None:
         check_block_size(block_size)
         if num_blocks < 0:
             raise InvalidArgumentError(f"num_blocks is {num_blocks}: must not be negative")
@@ -212,7 +221,8 @@ class BlockAllocator:
         """The free blocks, the last of them allocated next. A list of its own, to be looked at. O(blocks)."""
         order = self._pool.free_order() if self._pool else []
         return [
-            PhysicalTokenBlock(self.device, self._number(block_id), self.block_size) for block_id in reversed(order)
+            PhysicalTokenBlock(self.device, self._number(block_id), self.block_size)
+            for block_id in reversed(order)
         ]
 
     def get_num_free_blocks(self) -> int:

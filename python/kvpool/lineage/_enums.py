@@ -1,7 +1,8 @@
 """Enums that an engine has, too: its own members serve wherever these do.
 
-Owns equality by name. Code of an ancestor keeps its own ``Device`` and ``AllocStatus`` when only the manager beneath it
-is replaced, and compares with ``==``; members of two enums are never equal, and nothing would say so.
+Owns equality by name. Code of an ancestor keeps its own ``Device`` and ``AllocStatus`` when only the
+manager beneath it is replaced, and compares with ``==``; members of two enums are never equal, and
+nothing would say so.
 """
 
 from __future__ import annotations
@@ -49,5 +50,7 @@ def member(kind: type[_Named], value: object) -> _Named:
         return value
     found = kind.__members__.get(value.name) if isinstance(value, enum.Enum) else None
     if found is None:
-        raise ContractError(f"there is no {kind.__name__.lower()} {value!r}: {', '.join(kind.__members__)} are known")
+        raise ContractError(
+            f"there is no {kind.__name__.lower()} {value!r}: {', '.join(kind.__members__)} are known"
+        )
     return found

@@ -1,21 +1,23 @@
 """Aphrodite's block allocators, which are those of vLLM 0.4: ``allocate_immutable``, ``allocate_mutable``.
 
-The classes are those of ``kvpool.lineage.v0`` under the older names; the newer ones are there, too. What the ancestor
-took from several modules is found here together.
+The classes are those of ``kvpool.lineage.v0`` under the older names; the newer ones are there, too.
+What the ancestor took from several modules is found here together.
 
-Differences from the ancestor, beside those of ``kvpool.lineage.v0.block.naive_block`` and ``prefix_caching_block``:
+Differences from the ancestor, beside those of ``kvpool.lineage.v0.block.naive_block`` and
+``prefix_caching_block``:
 
 - ``is_block_cached`` says True for a block that is cached; the ancestor's said the opposite.
-- 5: a block is cached from ``mark_blocks_as_computed`` on, which an engine calls, without an argument, once what is
-  planned is sure to run. ``get_common_computed_block_ids`` is given the ids of whole tables, and finds these blocks.
+- 5: a block is cached from ``mark_blocks_as_computed`` on, which an engine calls, without an argument,
+  once what is planned is sure to run. ``get_common_computed_block_ids`` is given the ids of whole
+  tables, and finds these blocks.
 - 7, 24: hashes are SHA-256 chains, and a full block behind an unhashed one has none.
 - 20: ``allocate_immutable`` takes full blocks alone.
-- ``allocate_immutable`` and ``allocate_mutable`` take an optional ``extra``: what identifies the prompt beside its
-  tokens, which the ancestor's hash left out.
+- ``allocate_immutable`` and ``allocate_mutable`` take an optional ``extra``: what identifies the prompt
+  beside its tokens, which the ancestor's hash left out.
 - ``block_size`` is an attribute of both kinds of blocks.
 - Tokens are from 0 to 2**32 - 1 where they are hashed; the ancestor took any int.
-- Cached blocks are evicted in the order in which they were given up, as there; of blocks that ``swap_out`` gives up
-  together the deepest goes first.
+- Cached blocks are evicted in the order in which they were given up, as there; of blocks that
+  ``swap_out`` gives up together the deepest goes first.
 """
 
 from __future__ import annotations
@@ -67,11 +69,13 @@ def _by_source(copies: Iterable[tuple[BlockId, BlockId]]) -> dict[BlockId, list[
 
 
 class CopyOnWriteTracker:
-    """Copies that were decided and not executed yet; see ``kvpool.lineage.v0.block.common.CopyOnWriteTracker``.
+    """Copies that were decided and not executed yet; see
+    ``kvpool.lineage.v0.block.common.CopyOnWriteTracker``.
 
     Args:
         refcounter: Says which blocks are shared.
-        allocator: Whose blocks are copied by ``cow_block_if_not_appendable``: those copies are the allocator's own.
+        allocator: Whose blocks are copied by ``cow_block_if_not_appendable``: those copies are the
+            allocator's own.
     """
 
     def __init__(self, refcounter: common.RefCounterProtocol, allocator: PoolAllocator | None = None) -> None:
@@ -87,7 +91,8 @@ class CopyOnWriteTracker:
         return self._tracker.is_appendable(block)
 
     def cow_block_if_not_appendable(self, block: Block) -> BlockId | None:
-        """Returns the id of a block that may be written to, and points the handle to it; None if it has no memory.
+        """Returns the id of a block that may be written to, and points the handle to it; None if it has
+        no memory.
 
         Raises:
             NoFreeBlocksError: No block is free for a copy; nothing has changed.
@@ -127,7 +132,8 @@ class _OlderNames(PoolAllocator, BlockAllocator):
         *,
         extra: kvpool.ExtraKeys | None = None,
     ) -> Block:
-        """Returns a full block with these tokens; one that holds this content already, if the allocator caches.
+        """Returns a full block with these tokens; one that holds this content already, if the allocator
+        caches.
 
         Args:
             prev_block: The block before it in the sequence.
@@ -138,7 +144,8 @@ class _OlderNames(PoolAllocator, BlockAllocator):
         Raises:
             NoFreeBlocksError: No block is free.
             StaleBlockError: ``prev_block`` was freed.
-            ContractError: The tokens do not fill the block, a device is given, or ``prev_block`` is of another kind.
+            ContractError: The tokens do not fill the block, a device is given, or ``prev_block`` is of
+                another kind.
         """
         self._check_device(device)
         return self.allocate_immutable_block(prev_block, token_ids, extra)
@@ -169,7 +176,8 @@ class _OlderNames(PoolAllocator, BlockAllocator):
         """Says that the KV of blocks is written: they stay cached when they are freed.
 
         Args:
-            block_ids: Full, hashed blocks. None at all: those that were filled since the last call and are still held.
+            block_ids: Full, hashed blocks. None at all: those that were filled since the last call and
+                are still held.
 
         Raises:
             UnknownBlockError: A block is none of this allocator's.
@@ -180,7 +188,8 @@ class _OlderNames(PoolAllocator, BlockAllocator):
     def get_common_computed_block_ids(self, seq_block_ids: Sequence[list[BlockId]]) -> list[BlockId]:
         """Returns the blocks that all these tables begin with and that are computed: what a prefill can skip.
 
-        The last block of a table is never among them: a step of no token computes nothing, not even the next token.
+        The last block of a table is never among them: a step of no token computes nothing, not even the
+        next token.
 
         Args:
             seq_block_ids: All ids of each table. One with nothing computed leaves nothing in common.
@@ -213,13 +222,18 @@ class NaiveBlockAllocator(_OlderNames, naive_block.NaiveBlockAllocator):
     """
 
     def __init__(
-        self, create_block: Block.Factory, num_blocks: int, block_size: int, block_ids: Iterable[int] | None = None
+        self,
+        create_block: Block.Factory,
+        num_blocks: int,
+        block_size: int,
+        block_ids: Iterable[int] | None = None,
     ) -> None:
         super().__init__(create_block, num_blocks, block_size, block_ids)
 
 
 class PrefixCachingBlock(prefix_caching_block.PrefixCachingBlock):
-    """A block that is found by its content: see ``kvpool.lineage.v0.block.prefix_caching_block.PrefixCachingBlock``.
+    """A block that is found by its content: see
+    ``kvpool.lineage.v0.block.prefix_caching_block.PrefixCachingBlock``.
 
     Args:
         prev_block: The block before it in the sequence.
@@ -244,10 +258,13 @@ class PrefixCachingBlock(prefix_caching_block.PrefixCachingBlock):
         *,
         extra_hash: int | kvpool.ExtraKeys | None = None,
     ) -> None:
-        super().__init__(prev_block, token_ids, block_size, prefix_caching_allocator, block_id, False, extra_hash)
+        super().__init__(
+            prev_block, token_ids, block_size, prefix_caching_allocator, block_id, False, extra_hash
+        )
 
     def append_token_ids(self, token_ids: Sequence[int]) -> None:
-        """Appends at least one token: see ``kvpool.lineage.v0.block.prefix_caching_block.PrefixCachingBlock``.
+        """Appends at least one token: see
+        ``kvpool.lineage.v0.block.prefix_caching_block.PrefixCachingBlock``.
 
         Raises:
             ContractError: There are none. The others are those of the base.
@@ -272,7 +289,8 @@ class PrefixCachingBlock(prefix_caching_block.PrefixCachingBlock):
 class PrefixCachingBlockAllocator(_OlderNames, prefix_caching_block.PrefixCachingBlockAllocator):
     """Allocates blocks and shares full ones by their content.
 
-    Blocks that nothing is cached in are handed out first, then the cached block that was given up longest ago.
+    Blocks that nothing is cached in are handed out first, then the cached block that was given up
+    longest ago.
 
     Args:
         num_blocks: How many blocks there are.

@@ -1,30 +1,36 @@
 """CacheFlow's block manager (ancestor 003) over ``kvpool.TieredPool``: tier 0 is the device, tier 1 the host.
 
-Owns the block tables: lists of handles by sequence id. Reference counts, free lists, copies and swaps are the core's.
+Owns the block tables: lists of handles by sequence id. Reference counts, free lists, copies and swaps
+are the core's.
 
-Groups, sequences and statuses are the engine's own objects: a group has ``seqs``, a sequence has ``seq_id``,
-``status`` and ``logical_token_blocks``. A status is known by its name: ``SERVING`` (or ``RUNNING``), ``FINISHED`` (or
-anything that begins so); all others only wait. Nothing is hashed here, so there are no extra keys.
+Groups, sequences and statuses are the engine's own objects: a group has ``seqs``, a sequence has
+``seq_id``, ``status`` and ``logical_token_blocks``. A status is known by its name: ``SERVING`` (or
+``RUNNING``), ``FINISHED`` (or anything that begins so); all others only wait. Nothing is hashed here,
+so there are no extra keys.
 
-What ``append``, ``swap_in`` and ``swap_out`` return is to be copied at once, in the order of the calls: the sources may
-be handed out from then on. ``begin_swap_out`` and ``begin_swap_in`` keep the sources until the copies are done.
+What ``append``, ``swap_in`` and ``swap_out`` return is to be copied at once, in the order of the calls:
+the sources may be handed out from then on. ``begin_swap_out`` and ``begin_swap_in`` keep the sources
+until the copies are done.
 
 Intended differences from the original:
 
-- C1: copy on write replaces the last block of the table; the caller's reference to the old one is given up once.
-- C2, C3: a block that several sequences share moves once, with all the references that move: nothing leaks, and the
-  sequences share it on the other side.
+- C1: copy on write replaces the last block of the table; the caller's reference to the old one is given
+  up once.
+- C2, C3: a block that several sequences share moves once, with all the references that move: nothing
+  leaks, and the sequences share it on the other side.
 - C4: a swap updates the block tables, in place.
 - C5: ``allocate`` takes all blocks or none. So does every other call.
-- C6: ``can_allocate`` is an ``AllocStatus``, true only if ``OK``, and knows ``NEVER`` from ``LATER``; a watermark can
-  be kept free. ``can_swap_in`` and ``can_swap_out`` answer likewise.
+- C6: ``can_allocate`` is an ``AllocStatus``, true only if ``OK``, and knows ``NEVER`` from ``LATER``; a
+  watermark can be kept free. ``can_swap_in`` and ``can_swap_out`` answer likewise.
 - C7: ``free`` of a sequence without a block table does nothing: it was freed, or never allocated.
 - C8: swaps skip sequences without a block table.
 - C9: ``can_append`` asks for the blocks that ``append`` will take, and no more.
-- ``append`` takes all blocks that the table lacks; the original took one per call, so that a table could stay short.
+- ``append`` takes all blocks that the table lacks; the original took one per call, so that a table
+  could stay short.
 - ``free_blocks`` is a list of its own: to change it changes nothing.
-- A block that was freed is refused for good, even when its number is in use again. Allocating or forking onto a
-  sequence that has a table is ``DuplicateRequestError`` (the original leaked that table).
+- A block that was freed is refused for good, even when its number is in use again. Allocating or
+  forking onto a sequence that has a table is ``DuplicateRequestError`` (the original leaked that
+  table).
 """
 
 from __future__ import annotations
@@ -94,7 +100,8 @@ class GroupSwap:
         self.mapping = {source._number(src): target._number(dst) for src, dst in pairs}
 
     def complete(self) -> dict[int, int]:
-        """Ends the swap: the tables hold the destination blocks, the source blocks are free. Returns ``mapping``.
+        """Ends the swap: the tables hold the destination blocks, the source blocks are free. Returns
+        ``mapping``.
 
         Raises:
             RequestStateError: The swap is over.
@@ -103,8 +110,9 @@ class GroupSwap:
         manager, (source, target) = self._manager, self._route
         if self._swap:
             manager._tiers.take_plan()
-            # Source blocks are freed table by table, as in the original: a shared block with the last table that has
-            # it. The references that are taken here make this order. The block that is freed last is reused first.
+            # Source blocks are freed table by table, as in the original: a shared block with the last
+            # table that has it. The references that are taken here make this order. The block that is
+            # freed last is reused first.
             pool = manager._tiers.pools[_GPU if source is manager.gpu_allocator else _CPU]
             pool.acquire(self._references)
             try:
@@ -153,10 +161,14 @@ class BlockSpaceManager:
         ContractError: A number is out of range.
     """
 
-    def __init__(self, block_size: int, num_gpu_blocks: int, num_cpu_blocks: int, watermark: float = 0.0) -> None:
+    def __init__(
+        self, block_size: int, num_gpu_blocks: int, num_cpu_blocks: int, watermark: float = 0.0
+    ) -> None:
         check_block_size(block_size)
         if num_gpu_blocks < 1 or num_cpu_blocks < 0:
-            raise ContractError(f"{num_gpu_blocks} GPU blocks and {num_cpu_blocks} CPU blocks: at least 1 and 0")
+            raise ContractError(
+                f"{num_gpu_blocks} GPU blocks and {num_cpu_blocks} CPU blocks: at least 1 and 0"
+            )
         if not 0 <= watermark <= 1:
             raise ContractError(f"watermark is {watermark}: must be from 0 to 1")
         self.block_size = block_size
@@ -187,7 +199,9 @@ class BlockSpaceManager:
             DuplicateRequestError: A sequence has a block table already, or is named twice.
         """
         seq_ids = [seq.seq_id for seq in seq_group.seqs]
-        known = [seq_id for seq_id, times in Counter(seq_ids).items() if times > 1 or seq_id in self.block_tables]
+        known = [
+            seq_id for seq_id, times in Counter(seq_ids).items() if times > 1 or seq_id in self.block_tables
+        ]
         if known:
             raise DuplicateRequestError(f"sequences {known} have a block table already, or are named twice")
         table = self.gpu_allocator._allocate(len(prompt_of(seq_group)), len(seq_ids))

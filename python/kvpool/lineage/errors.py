@@ -1,13 +1,19 @@
 """Errors of the lineage faces.
 
-Each is an error of ``kvpool.errors`` and also the builtin that the ancestor raised, so that an ``except`` clause
-written for the ancestor still catches it. Where an ancestor asserted, the error is an ``AssertionError`` too, and
-``python -O`` does not remove it.
+Each is an error of ``kvpool.errors`` and also the builtin that the ancestor raised, so that an
+``except`` clause written for the ancestor still catches it. Where an ancestor asserted, the error is an
+``AssertionError`` too, and ``python -O`` does not remove it.
 """
 
 from __future__ import annotations
 
-from kvpool.errors import InvalidArgumentError, InvalidBlockError, KvpoolError, OutOfBlocksError, UnknownRequestError
+from kvpool.errors import (
+    InvalidArgumentError,
+    InvalidBlockError,
+    KvpoolError,
+    OutOfBlocksError,
+    UnknownRequestError,
+)
 
 __all__ = [
     "BlockStateError",
@@ -26,7 +32,9 @@ class NoFreeBlocksError(OutOfBlocksError, ValueError):
 
 
 class BlockStateError(InvalidBlockError, AssertionError):
-    """The block is in the wrong state for the call: not allocated, full, immutable, or of another allocator."""
+    """The block is in the wrong state for the call: not allocated, full, immutable, or of another
+    allocator.
+    """
 
 
 class StaleBlockError(BlockStateError):

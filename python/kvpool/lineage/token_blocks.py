@@ -1,18 +1,21 @@
-"""Aphrodite's token blocks (ancestor 000): buffers of tokens, and the metadata of logical and physical blocks.
+"""Aphrodite's token blocks (ancestor 000): buffers of tokens, and the metadata of logical and physical
+blocks.
 
-Owns the token buffers that wait for reuse, and nothing of the KV cache: what a physical block's ``ref_count`` says is
-metadata of an object that stands alone. Reference counts that decide something live in ``kvpool.BlockPool``.
+Owns the token buffers that wait for reuse, and nothing of the KV cache: what a physical block's
+``ref_count`` says is metadata of an object that stands alone. Reference counts that decide something
+live in ``kvpool.BlockPool``.
 
 Intended differences from the original:
 
-- 000: a recycled buffer never shows the tokens of its previous owner. It is blanked when it is returned, and again when
-  it is handed out, whatever the previous owner wrote meanwhile; a block lends nobody its buffer: ``token_ids`` is a
-  copy.
-- 000: a buffer comes back when its owner says so (``LogicalTokenBlock.release`` or ``with``). No finalizer runs, on no
-  thread and not at interpreter exit; a block that is dropped without ``release`` is garbage, and its buffer with it.
+- 000: a recycled buffer never shows the tokens of its previous owner. It is blanked when it is
+  returned, and again when it is handed out, whatever the previous owner wrote meanwhile; a block lends
+  nobody its buffer: ``token_ids`` is a copy.
+- 000: a buffer comes back when its owner says so (``LogicalTokenBlock.release`` or ``with``). No
+  finalizer runs, on no thread and not at interpreter exit; a block that is dropped without ``release``
+  is garbage, and its buffer with it.
 - 000: the pool is bounded, locked, and not necessarily global: a block may be given a pool of its own.
-- A buffer that is returned twice, a released block, an overfull append and the last token of an empty block are typed
-  errors, those that were assertions also ``AssertionError``.
+- A buffer that is returned twice, a released block, an overfull append and the last token of an empty
+  block are typed errors, those that were assertions also ``AssertionError``.
 - Extra keys reach the hash of a block through ``LogicalTokenBlock.content_hash``.
 """
 
@@ -52,7 +55,8 @@ class BlockPool:
     """Token buffers that wait for reuse, by size; may be shared by threads.
 
     Args:
-        max_idle_tokens: Token slots of all idle buffers together, at most; what is returned beyond is dropped.
+        max_idle_tokens: Token slots of all idle buffers together, at most; what is returned beyond is
+            dropped.
 
     Raises:
         InvalidArgumentError: ``max_idle_tokens`` is negative.
@@ -98,7 +102,8 @@ class BlockPool:
         return tokens
 
     def del_block(self, block: TokensBlock) -> None:
-        """Takes a buffer back and blanks it; it must not be used by the caller any more. An empty one is let pass.
+        """Takes a buffer back and blanks it; it must not be used by the caller any more. An empty one
+        is let pass.
 
         Raises:
             StaleBlockError: The buffer is idle already.
@@ -128,7 +133,8 @@ def _hasher(block_size: int) -> kvpool.BlockHasher:
 class LogicalTokenBlock:
     """Consecutive tokens of a sequence, from left to right.
 
-    A context manager: leaving it releases the block. Copies (``copy``, ``deepcopy``) have buffers of their own.
+    A context manager: leaving it releases the block. Copies (``copy``, ``deepcopy``) have buffers of
+    their own.
 
     Args:
         block_number: Position of the block in its sequence.
@@ -168,7 +174,9 @@ class LogicalTokenBlock:
     def num_tokens(self, num_tokens: int) -> None:
         before = self.num_tokens
         if not 0 <= num_tokens <= before:
-            raise ContractError(f"num_tokens set to {num_tokens}: must be from 0 to {before}, append_tokens adds more")
+            raise ContractError(
+                f"num_tokens set to {num_tokens}: must be from 0 to {before}, append_tokens adds more"
+            )
         self._buffer()[num_tokens:before] = [_BLANK_TOKEN_ID] * (before - num_tokens)
         self._num_tokens = num_tokens
 
@@ -230,7 +238,8 @@ class LogicalTokenBlock:
             hasher: Decides on the algorithm; SHA-256 by default.
 
         Raises:
-            HashingError: ``parent`` comes from another hasher or block size, or the extra keys cannot be represented.
+            HashingError: ``parent`` comes from another hasher or block size, or the extra keys cannot
+                be represented.
             TokenError: A token is out of range.
         """
         if not self.is_full():
@@ -289,7 +298,12 @@ class PhysicalTokenBlock:
     """
 
     def __init__(
-        self, device: Any, block_number: int, block_size: int, block_hash: Any = None, num_hashed_tokens: int = 0
+        self,
+        device: Any,
+        block_number: int,
+        block_size: int,
+        block_hash: Any = None,
+        num_hashed_tokens: int = 0,
     ) -> None:
         self.device = device
         self.block_number = block_number

@@ -1,19 +1,20 @@
 """The first vLLM V1 block queue and its hashes (ancestor 001), over the core's free list and hasher.
 
-Owns the block objects' place in the queue's numbering, and nothing else: the order of the free blocks is a
-``kvpool.parts.FreeBlockList``, the digests come from ``kvpool.BlockHasher``. ``KVCacheBlock.ref_cnt`` is metadata that
-the caller counts, as before.
+Owns the block objects' place in the queue's numbering, and nothing else: the order of the free blocks
+is a ``kvpool.parts.FreeBlockList``, the digests come from ``kvpool.BlockHasher``.
+``KVCacheBlock.ref_cnt`` is metadata that the caller counts, as before.
 
 Intended differences from the original:
 
 - 001: ``FreeKVCacheBlockQueue([])`` is a queue without blocks (the original failed on ``blocks[0]``).
-- 001: removing a block that is not in the queue, or appending one that is, is ``InvalidBlockError`` and changes nothing
-  (the original corrupted its count). Another object with the number of a known block is refused, too.
-- 001: the links between free blocks are in the core, so blocks have no ``prev_free_block`` and ``next_free_block``, and
-  comparing two blocks does not walk the queue.
-- 24: hash values are digests of 256 bits, the same in every process, equal to those of kvpool's own chains. The tokens
-  are part of the key, so a hit is verified. A parent that is a bare int, not a value that these functions returned,
-  starts a chain of its own, which shares no hash with any prompt.
+- 001: removing a block that is not in the queue, or appending one that is, is ``InvalidBlockError`` and
+  changes nothing (the original corrupted its count). Another object with the number of a known block is
+  refused, too.
+- 001: the links between free blocks are in the core, so blocks have no ``prev_free_block`` and
+  ``next_free_block``, and comparing two blocks does not walk the queue.
+- 24: hash values are digests of 256 bits, the same in every process, equal to those of kvpool's own
+  chains. The tokens are part of the key, so a hit is verified. A parent that is a bare int, not a value
+  that these functions returned, starts a chain of its own, which shares no hash with any prompt.
 - Extra keys (adapter, salt, multimodal items) reach every hash: ``extra``. A child inherits its parent's.
 - A key takes its extra keys, salts included, along when it is pickled.
 - Tokens are from 0 to 2**32 - 1; the original took any hashable object.
@@ -63,7 +64,9 @@ class HashValue(int):
         tokens: tuple[int, ...],
         parent: bytes | None,
     ) -> HashValue:
-        """Returns the value of a link, hashed with these extra keys, and the digest of the block before it."""
+        """Returns the value of a link, hashed with these extra keys, and the digest of the block before
+        it.
+        """
         value = cls.from_bytes(link.digest, "big")
         value.link, value.extra, value.tokens, value.parent = link, extra, tokens, parent
         return value
@@ -92,7 +95,9 @@ def _restore(
     epoch: int,
     extra: kvpool.ExtraKeys | None,
 ) -> HashValue:
-    link = kvpool.hashing.ChainLink.from_digest("sha256", digest, tokens, parent=parent, depth=depth, epoch=epoch)
+    link = kvpool.hashing.ChainLink.from_digest(
+        "sha256", digest, tokens, parent=parent, depth=depth, epoch=epoch
+    )
     return HashValue.of(link, extra, tokens, parent)
 
 
@@ -139,7 +144,8 @@ class FreeKVCacheBlockQueue:
     """
 
     def __init__(self, blocks: list[KVCacheBlock]) -> None:
-        #: Block ``n`` of the core's list is the ``n``-th that the queue has seen; number 0 is the core's null block.
+        # : Block ``n`` of the core's list is the ``n``-th that the queue has seen; number 0 is the
+        # core's null block.
         self._blocks: list[KVCacheBlock] = []
         self._numbers: dict[int, int] = {}
         for block in blocks:
@@ -262,8 +268,8 @@ def hash_block_tokens(
     """Returns the key of a full block.
 
     Args:
-        parent_block_hash: The key of the block before it, as any pair of hash value and tokens, or its ``hash_value``;
-            None for the first block. Any other int starts a chain of its own.
+        parent_block_hash: The key of the block before it, as any pair of hash value and tokens, or its
+            ``hash_value``; None for the first block. Any other int starts a chain of its own.
         curr_block_token_ids: The block's tokens. Their number is the block size.
         extra: What identifies the prompt beside its tokens; the parent's by default.
 
@@ -282,19 +288,24 @@ def hash_block_tokens(
     if parent is None:
         return BlockHashType(HashValue.of(hasher.link(tokens, None, extra), extra, tokens, None), tokens)
     if not isinstance(parent, int):
-        raise ContractError(f"a parent is a block's key, its hash value, or None: not {type(parent).__name__}")
+        raise ContractError(
+            f"a parent is a block's key, its hash value, or None: not {type(parent).__name__}"
+        )
     if not isinstance(parent, HashValue):
         parent = _foreign_root(parent, hasher, extra)
     block_size = parent.link.num_tokens // (parent.link.depth + 1)
     if len(tokens) != block_size:
-        raise HashingError(f"only full blocks are hashed: {len(tokens)} tokens, and the parent has {block_size}")
+        raise HashingError(
+            f"only full blocks are hashed: {len(tokens)} tokens, and the parent has {block_size}"
+        )
     if extra is not None and (parent.extra is None or extra != parent.extra):
         raise HashingError("the extra keys of a block are those of its parent")
     link = hasher.link(tokens, parent.link, parent.extra, epoch=parent.epoch)
     return BlockHashType(HashValue.of(link, parent.extra, tokens, parent.link.digest), tokens)
 
 
-#: The epoch of chains that start at a bare int: no pool ever gets there, so they share no digest with a prompt.
+# : The epoch of chains that start at a bare int: no pool ever gets there, so they share no digest with
+# a prompt.
 _FOREIGN_EPOCH: Final = 2**64 - 1
 
 
@@ -313,7 +324,8 @@ def _foreign_root(value: int, hasher: kvpool.BlockHasher, extra: kvpool.ExtraKey
 def hash_request_tokens(
     block_size: int, token_ids: Sequence[int], extra: kvpool.ExtraKeys | None = None
 ) -> list[BlockHashType]:
-    """Returns the keys of the full blocks of a prompt; tokens behind the last full block have none. O(tokens).
+    """Returns the keys of the full blocks of a prompt; tokens behind the last full block have none.
+    O(tokens).
 
     Args:
         block_size: Tokens per block.

@@ -16,9 +16,9 @@
 ...     server.url == f"http://127.0.0.1:{server.port}/metrics"
 True
 
-:func:`add`, :func:`remove`, :func:`render` and :func:`start_http` are those of one :class:`Metrics` for the whole
-process. All names, with units and meanings: ``docs/metrics.md``. Text and server are ``prometheus_client``'s, which is
-imported when it is first needed: ``pip install 'kvpool[metrics]'``.
+:func:`add`, :func:`remove`, :func:`render` and :func:`start_http` are those of one :class:`Metrics` for
+the whole process. All names, with units and meanings: ``docs/metrics.md``. Text and server are
+``prometheus_client``'s, which is imported when it is first needed: ``pip install 'kvpool[metrics]'``.
 """
 
 from __future__ import annotations
@@ -48,15 +48,17 @@ _LABEL: Final = re.compile(r"[a-zA-Z_][a-zA-Z0-9_]*")
 class Metrics:
     """What is watched, by name, and its page.
 
-    May be used by several threads. It keeps what it watches alive until that is removed. A page asks each of them once,
-    under its lock for as long as it takes to copy the counts; the text is made without it.
+    May be used by several threads. It keeps what it watches alive until that is removed. A page asks
+    each of them once, under its lock for as long as it takes to copy the counts; the text is made
+    without it.
 
     Args:
         labels: Labels of every sample: ``{"rank": "0"}`` where each process of several has a page of its own.
         also: ``"vllm"``, ``"sglang"``: facts that the engine has a name for are told under that, too.
 
     Raises:
-        InvalidArgumentError: A label whose name is none, or one of the catalogue's; an engine that is not known.
+        InvalidArgumentError: A label whose name is none, or one of the catalogue's; an engine that is
+            not known.
     """
 
     def __init__(self, *, labels: Mapping[str, str] | None = None, also: Iterable[Engine] = ()) -> None:
@@ -68,7 +70,9 @@ class Metrics:
         for name, value in self._labels.items():
             utf8(value, f"label {name!r}")
             if not _LABEL.fullmatch(name) or name.startswith("__") or name in taken:
-                raise InvalidArgumentError(f"label {name!r}: must be a name such as rank, and none of the metrics' own")
+                raise InvalidArgumentError(
+                    f"label {name!r}: must be a name such as rank, and none of the metrics' own"
+                )
         for engine in self._also:
             if engine not in get_args(Engine):
                 raise InvalidArgumentError(f"also has {engine!r}: must be of {', '.join(get_args(Engine))}")
@@ -118,8 +122,8 @@ class Metrics:
     def start_http(self, port: int, host: str = "127.0.0.1") -> Server:
         """Serves the page from a thread, at any path, in the format that the client asks for.
 
-        It has no passwords and no TLS: another host than this machine is for networks whose every member may read how
-        many tokens each tenant had.
+        It has no passwords and no TLS: another host than this machine is for networks whose every
+        member may read how many tokens each tenant had.
 
         Args:
             port: 0 for any that is free: ``Server.port`` says which.

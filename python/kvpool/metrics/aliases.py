@@ -1,8 +1,9 @@
 """The same facts under the names that vLLM and SGLang have for them, for dashboards that are there already.
 
-Owns which names of theirs mean exactly what a metric of kvpool's means, and no others: vLLM's gap between uses leaves
-out the first one, SGLang's hit rate is that of the last batch, so neither is here. Samples keep kvpool's labels. Inside
-vLLM, which has its own page, they are told twice: ask for them only where the engine does not.
+Owns which names of theirs mean exactly what a metric of kvpool's means, and no others: vLLM's gap
+between uses leaves out the first one, SGLang's hit rate is that of the last batch, so neither is here.
+Samples keep kvpool's labels. Inside vLLM, which has its own page, they are told twice: ask for them
+only where the engine does not.
 """
 
 from __future__ import annotations
@@ -58,7 +59,9 @@ ALIASES: Final[dict[Engine, tuple[Alias, ...]]] = {
         Alias("sglang:token_usage", "gauge", "kvpool_usage_ratio", ("device",)),
         Alias("sglang:kv_used_tokens", "gauge", "kvpool_blocks", ("device", "active"), in_tokens=True),
         Alias("sglang:kv_available_tokens", "gauge", "kvpool_blocks", ("device", "free"), in_tokens=True),
-        Alias("sglang:kv_evictable_tokens", "gauge", "kvpool_blocks", ("device", "cached_free"), in_tokens=True),
+        Alias(
+            "sglang:kv_evictable_tokens", "gauge", "kvpool_blocks", ("device", "cached_free"), in_tokens=True
+        ),
     ),
 }
 

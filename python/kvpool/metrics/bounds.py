@@ -1,7 +1,9 @@
-"""The HTTP server of a page of metrics, with bounds that do not grow with clients: threads, time and bytes of requests.
+"""The HTTP server of a page of metrics, with bounds that do not grow with clients: threads, time and
+bytes of requests.
 
-Owns the choice of clients. If all threads are taken, the oldest connection without a complete request is closed, so
-slow clients keep no other from the page. Errors of clients are not written to standard error.
+Owns the choice of clients. If all threads are taken, the oldest connection without a complete request
+is closed, so slow clients keep no other from the page. Errors of clients are not written to standard
+error.
 """
 
 from __future__ import annotations
@@ -44,7 +46,8 @@ class BoundedServer(ThreadingMixIn, WSGIServer):
     def __init__(self, *arguments: Any, **more: Any) -> None:
         self._free = threading.Semaphore(MOST_THREADS)
         self._lock = threading.Lock()
-        #: When each connection ends, the oldest first; those whose request was read are in ``_answered``, too.
+        # : When each connection ends, the oldest first; those whose request was read are in
+        # ``_answered``, too.
         self._ends: dict[socket.socket, float] = {}
         self._answered: set[socket.socket] = set()
         super().__init__(*arguments, **more)

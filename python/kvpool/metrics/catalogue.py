@@ -1,11 +1,12 @@
 """Every metric: its name, type, unit, labels and meaning.
 
-Owns the names, which are in ``data/metrics.toml``. What collects (:mod:`.collect`), the text, OpenTelemetry,
-``docs/metrics.md``, the dashboard and the alert rules have them from here, and tests compare. A name, once released,
-keeps its meaning.
+Owns the names, which are in ``data/metrics.toml``. What collects (:mod:`.collect`), the text,
+OpenTelemetry, ``docs/metrics.md``, the dashboard and the alert rules have them from here, and tests
+compare. A name, once released, keeps its meaning.
 
-Names are those of OpenMetrics: a unit is the end of the name, and a counter's samples end in ``_total``. Every metric
-has the label ``pool`` or ``store`` besides its own, and the labels of its :class:`~kvpool.metrics.Metrics`.
+Names are those of OpenMetrics: a unit is the end of the name, and a counter's samples end in
+``_total``. Every metric has the label ``pool`` or ``store`` besides its own, and the labels of its
+:class:`~kvpool.metrics.Metrics`.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
-"""From what is watched to samples: what managers, pools and stores count already, by the names of the catalogue.
+"""From what is watched to samples: what managers, pools and stores count already, by the names of the
+catalogue.
 
-Owns which number goes under which name. Counts nothing itself. A subject is asked once per page, by one call for each
-of its answers, each under its lock; two answers may be a step apart.
+Owns which number goes under which name. Counts nothing itself. A subject is asked once per page, by one
+call for each of its answers, each under its lock; two answers may be a step apart.
 """
 
 from __future__ import annotations
@@ -75,7 +76,9 @@ _STORE_FAILURES: Final = ("lost", "full", "failed", "timed_out", "busy", "unavai
 
 @dataclass(frozen=True, slots=True)
 class Buckets:
-    """A histogram: upper ends of buckets, counts of each alone with one more for what is beyond, and the sum."""
+    """A histogram: upper ends of buckets, counts of each alone with one more for what is beyond, and
+    the sum.
+    """
 
     bounds: tuple[float, ...]
     counts: tuple[int, ...]

@@ -1,7 +1,7 @@
 """Metrics as a page: what Prometheus, its relatives and people read.
 
-Owns how samples become the families of ``prometheus_client``, which writes the text and serves it. That package is
-imported when a page is first made: ``pip install 'kvpool[metrics]'``.
+Owns how samples become the families of ``prometheus_client``, which writes the text and serves it. That
+package is imported when a page is first made: ``pip install 'kvpool[metrics]'``.
 """
 
 from __future__ import annotations
@@ -35,7 +35,8 @@ logger = logging.getLogger("kvpool.metrics")
 
 Format = Literal["openmetrics", "prometheus"]
 
-#: Leaves names as they are: otherwise prometheus_client makes underscores of colons in names of OpenMetrics samples.
+# : Leaves names as they are: otherwise prometheus_client makes underscores of colons in names of
+# OpenMetrics samples.
 _ESCAPING: Final = "allow-utf-8"
 _OPENMETRICS: Final = f"application/openmetrics-text; version=1.0.0; escaping={_ESCAPING}"
 
@@ -45,7 +46,9 @@ def library() -> Any:
     try:
         import prometheus_client
     except ImportError as error:
-        raise MissingPackageError("pages of metrics need prometheus_client: pip install 'kvpool[metrics]'") from error
+        raise MissingPackageError(
+            "pages of metrics need prometheus_client: pip install 'kvpool[metrics]'"
+        ) from error
     return prometheus_client
 
 
@@ -86,7 +89,9 @@ def _family(
         told = [*constant.values(), *(label for _, label in labels)]
         if isinstance(value, Buckets):
             ends = [*(_number(end) for end in value.bounds), "+Inf"]
-            family.add_metric(told, list(zip(ends, itertools.accumulate(value.counts), strict=True)), value.sum)
+            family.add_metric(
+                told, list(zip(ends, itertools.accumulate(value.counts), strict=True)), value.sum
+            )
         else:
             family.add_metric(told, value)
     return family  # type: ignore[no-any-return]

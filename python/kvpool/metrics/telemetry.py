@@ -1,8 +1,9 @@
 """Metrics as instruments of OpenTelemetry, where ``opentelemetry`` can be imported.
 
-Owns how samples become observations. A counter of the catalogue is an observable counter, a gauge an observable gauge.
-OpenTelemetry has no observable histogram, so a histogram is three observable counters: ``NAME_bucket`` with the label
-``le``, whose counts are cumulative as in Prometheus, ``NAME_count`` and ``NAME_sum``.
+Owns how samples become observations. A counter of the catalogue is an observable counter, a gauge an
+observable gauge. OpenTelemetry has no observable histogram, so a histogram is three observable
+counters: ``NAME_bucket`` with the label ``le``, whose counts are cumulative as in Prometheus,
+``NAME_count`` and ``NAME_sum``.
 """
 
 from __future__ import annotations
@@ -23,7 +24,14 @@ if TYPE_CHECKING:
 __all__ = ["observe"]
 
 #: Units as OpenTelemetry writes them.
-_UNITS = {"seconds": "s", "bytes": "By", "ratio": "1", "blocks": "{block}", "tokens": "{token}", "objects": "{object}"}
+_UNITS = {
+    "seconds": "s",
+    "bytes": "By",
+    "ratio": "1",
+    "blocks": "{block}",
+    "tokens": "{token}",
+    "objects": "{object}",
+}
 
 
 def observe(meter: Any, collect: Callable[[], Samples], constant: Mapping[str, str]) -> None:
@@ -33,7 +41,9 @@ def observe(meter: Any, collect: Callable[[], Samples], constant: Mapping[str, s
     except ImportError as error:
         raise MissingPackageError("observe() needs opentelemetry: pip install opentelemetry-api") from error
 
-    def values(definition: Definition, pick: Callable[[float | Buckets], list[tuple[dict[str, str], float]]]) -> Any:
+    def values(
+        definition: Definition, pick: Callable[[float | Buckets], list[tuple[dict[str, str], float]]]
+    ) -> Any:
         def read(_options: object) -> list[Any]:
             found = collect().values.get(definition.name, [])
             return [
@@ -52,7 +62,9 @@ def observe(meter: Any, collect: Callable[[], Samples], constant: Mapping[str, s
             meter.create_observable_counter(name, [values(definition, _plain)], unit=unit, description=text)
         else:
             for end, pick, of in (("bucket", _buckets, "1"), ("count", _count, "1"), ("sum", _sum, unit)):
-                meter.create_observable_counter(f"{name}_{end}", [values(definition, pick)], unit=of, description=text)
+                meter.create_observable_counter(
+                    f"{name}_{end}", [values(definition, pick)], unit=of, description=text
+                )
 
 
 def _plain(value: float | Buckets) -> list[tuple[dict[str, str], float]]:

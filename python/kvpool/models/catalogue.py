@@ -3,25 +3,26 @@
 **Where the figures come from**: the published ``config.json`` of each model. ``num_hidden_layers``,
 ``num_key_value_heads`` and ``head_dim`` (or ``hidden_size / num_attention_heads``) of all; and of
 
-- windows: ``sliding_window``, and which layers have one: ``layer_types``; of Gemma 2 every other layer, of Gemma 3 five
-  of six;
-- chunks (Llama 4): ``attention_chunk_size``, in the layers that ``no_rope_layers`` marks with 1, three of four;
-- MLA: ``kv_lora_rank`` + ``qk_rope_head_dim``; with sparse attention (DeepSeek-V3.2, GLM-5) ``index_head_dim``, too, in
-  fp8 with 4 bytes of scale for 128 elements;
+- windows: ``sliding_window``, and which layers have one: ``layer_types``; of Gemma 2 every other layer,
+  of Gemma 3 five of six;
+- chunks (Llama 4): ``attention_chunk_size``, in the layers that ``no_rope_layers`` marks with 1, three
+  of four;
+- MLA: ``kv_lora_rank`` + ``qk_rope_head_dim``; with sparse attention (DeepSeek-V3.2, GLM-5)
+  ``index_head_dim``, too, in fp8 with 4 bytes of scale for 128 elements;
 - Qwen3-Next, Qwen3.5 and Qwen3.6: ``full_attention_interval`` and the five fields ``linear_*``, the state in
   ``mamba_ssm_dtype``, in bf16 where that is missing;
 - Kimi Linear: ``linear_attn_config``, its recurrent state in fp32;
-- Nemotron and Granite: ``hybrid_override_pattern`` or ``layer_types``, and heads, head_dim, groups, state and kernel of
-  Mamba-2. Nemotron's state is in ``mamba_ssm_cache_dtype``, fp32 where that is missing, Granite's in bf16: what vLLM
-  0.33 does by default.
+- Nemotron and Granite: ``hybrid_override_pattern`` or ``layer_types``, and heads, head_dim, groups,
+  state and kernel of Mamba-2. Nemotron's state is in ``mamba_ssm_cache_dtype``, fp32 where that is
+  missing, Granite's in bf16: what vLLM 0.33 does by default.
 
-Not from the file itself, but from model cards and from copies of it: MiniMax-M2, Qwen3.5, Qwen3.6, Qwen3-Coder,
-GLM-4.7-Flash. Taken over from the models that they go on from, unread: GLM-4.7 (GLM-4.6), Kimi-K2.5 (Kimi-K2),
-Mistral-Small-3.2 (3.1). ``--config config.json`` reads yours.
+Not from the file itself, but from model cards and from copies of it: MiniMax-M2, Qwen3.5, Qwen3.6,
+Qwen3-Coder, GLM-4.7-Flash. Taken over from the models that they go on from, unread: GLM-4.7 (GLM-4.6),
+Kimi-K2.5 (Kimi-K2), Mistral-Small-3.2 (3.1). ``--config config.json`` reads yours.
 
-Layers of draft heads (MTP, EAGLE) are not counted. Attention that keeps one entry for several tokens (DeepSeek-V4) has
-no shape here yet, so those models are left out. :func:`kvpool.models.read_config` reads these fields from a file of
-yours.
+Layers of draft heads (MTP, EAGLE) are not counted. Attention that keeps one entry for several tokens
+(DeepSeek-V4) has no shape here yet, so those models are left out. :func:`kvpool.models.read_config`
+reads these fields from a file of yours.
 """
 
 from __future__ import annotations
@@ -85,7 +86,9 @@ def _windowed(name: str, full: int, sliding: int, kv_heads: int, head_dim: int, 
 
 
 def _chunked(name: str, full: int, chunked: int, kv_heads: int, head_dim: int, chunk: int) -> KvShape:
-    return KvShape(name, (attention(full, kv_heads, head_dim), attention(chunked, kv_heads, head_dim, chunk=chunk)))
+    return KvShape(
+        name, (attention(full, kv_heads, head_dim), attention(chunked, kv_heads, head_dim, chunk=chunk))
+    )
 
 
 def _mla(name: str, layers: int, *, index_dim: int = 0) -> KvShape:

@@ -57,7 +57,9 @@ def read_config(path: str | PathLike[str], dtype: str | None = None) -> KvShape:
     path = Path(path)
     if path.is_dir():
         path /= (
-            "config.json" if (path / "config.json").exists() or not (path / "params.json").exists() else "params.json"
+            "config.json"
+            if (path / "config.json").exists() or not (path / "params.json").exists()
+            else "params.json"
         )
     data = _read(path)
     beside = path.with_name("hf_quant_config.json")
@@ -76,7 +78,9 @@ def _read(path: Path) -> bytes:
     return data
 
 
-def parse_config(data: bytes | str, dtype: str | None = None, quantization: bytes | str | None = None) -> KvShape:
+def parse_config(
+    data: bytes | str, dtype: str | None = None, quantization: bytes | str | None = None
+) -> KvShape:
     """Read the shape of a model from the text of its ``config.json``.
 
     >>> two = '{"model_type": "llama", "num_hidden_layers": 2, "num_attention_heads": 4, "head_dim": 64}'

@@ -100,13 +100,17 @@ def token_bytes(layers: Layers, dtype: str, *, sparse: bool) -> int:
             )
         return one.sparse_latent + layers.index_bytes
     if (one.group or one.vector_bytes) and not layers.dims:
-        raise ValueError(f"dtype is {dtype!r}, which has scales per vector; the layers have no length of a vector")
+        raise ValueError(
+            f"dtype is {dtype!r}, which has scales per vector; the layers have no length of a vector"
+        )
     if one.group and (layers.latent or layers.dims[0] != layers.dims[1] or layers.dims[0] % one.group):
         raise ValueError(
             f"dtype is {dtype!r}, a format of keys and values of equal length, a multiple of {one.group}; "
             f"the model has {layers.what}"
         )
     if one.bits < 8 and any(dim % 2 for dim in layers.dims):
-        raise ValueError(f"dtype is {dtype!r}, which packs two elements in a byte; the model has {layers.what}")
+        raise ValueError(
+            f"dtype is {dtype!r}, which packs two elements in a byte; the model has {layers.what}"
+        )
     scales = layers.elements // one.group if one.group else layers.vectors * one.vector_bytes
     return layers.elements * one.bits // 8 + scales + layers.index_bytes

@@ -94,7 +94,9 @@ def mistral_windows() -> Reader[list[str]]:
     def read(config: Fields) -> list[str]:
         if config.has_entries("layer_types"):
             return types.read(config)
-        return ["sliding" if config.has("sliding_window") else "full"] * config.count(*LAYERS, most=MOST_LAYERS)
+        return ["sliding" if config.has("sliding_window") else "full"] * config.count(
+            *LAYERS, most=MOST_LAYERS
+        )
 
     return Reader(types.names | {"sliding_window"}, read)
 
@@ -165,7 +167,9 @@ def indexed() -> Reader[list[str]]:
             return ["full" if letter == "F" else "shared" for letter in pattern]
         if config.has("index_topk_freq"):
             step = config.count("index_topk_freq")
-            offset = config.count("index_skip_topk_offset", least=0) if config.has("index_skip_topk_offset") else 2
+            offset = (
+                config.count("index_skip_topk_offset", least=0) if config.has("index_skip_topk_offset") else 2
+            )
             return ["full" if max(at - offset + 1, 0) % step == 0 else "shared" for at in range(layers)]
         return ["full"] * layers
 
@@ -190,14 +194,18 @@ def plamo_steps() -> Reader[list[str]]:
 
 def falcon_heads() -> Reader[Layers]:
     """Falcon: one KV head with ``multi_query``; ``num_kv_heads`` in the new architecture, or without."""
-    many = keep.heads(kv=("num_kv_heads", "n_head_kv"), query=("num_attention_heads", "n_head"), equal=True, dim=())
+    many = keep.heads(
+        kv=("num_kv_heads", "n_head_kv"), query=("num_attention_heads", "n_head"), equal=True, dim=()
+    )
     flags = ("multi_query", "new_decoder_architecture")
 
     def read(config: Fields) -> Layers:
         if not config.has("multi_query"):
             raise config.refused("multi_query", "true or false")
         found = many.read(config)
-        if config.flag("multi_query", default=True) and not config.flag("new_decoder_architecture", default=False):
+        if config.flag("multi_query", default=True) and not config.flag(
+            "new_decoder_architecture", default=False
+        ):
             return attention(1, 1, found.dims[0])
         return found
 
@@ -245,7 +253,9 @@ def other_setting(*, groups: tuple[str, ...], dim: str) -> Reader[Layers]:
 
 
 def kimi_layers() -> Reader[list[str]]:
-    """Kimi Linear: ``linear_attn_config`` lists the layers of both kinds, the first one is 1; or ``layer_types``."""
+    """Kimi Linear: ``linear_attn_config`` lists the layers of both kinds, the first one is 1; or
+    ``layer_types``.
+    """
     inside = "linear_attn_config"
     full = chosen("full_attn_layers", "full", "linear", base=1, inside=inside)
     linear = chosen("kda_layers", "linear", "full", base=1, inside=inside)
@@ -280,7 +290,9 @@ def mpt_heads() -> Reader[Layers]:
             return attention(1, 1, found.dims[0])
         if kind == "grouped_query_attention":
             return attention(1, inner.count("kv_n_heads"), found.dims[0])
-        raise inner.refused("attn_type", "multihead_attention, multiquery_attention or grouped_query_attention")
+        raise inner.refused(
+            "attn_type", "multihead_attention, multiquery_attention or grouped_query_attention"
+        )
 
     return Reader(all_heads.names | {"attn_config"}, read)
 
@@ -333,7 +345,9 @@ def nas_blocks() -> AllLayers:
     def read(config: Fields) -> list[Layers]:
         blocks, layers = config.items("block_configs"), config.count(*LAYERS, most=MOST_LAYERS)
         if len(blocks) != layers:
-            raise config.refused("block_configs", f"{layers:,} entries, as there are layers; there are {len(blocks):,}")
+            raise config.refused(
+                "block_configs", f"{layers:,} entries, as there are layers; there are {len(blocks):,}"
+            )
         heads, found = config.count("num_attention_heads"), []
         for at in range(layers):
             inner = config.entry("block_configs", at).inner("attention")
@@ -350,7 +364,9 @@ def nas_blocks() -> AllLayers:
 
 
 def mistral_params() -> AllLayers:
-    """``params.json`` of Mistral's own releases: heads or MLA; a window for all layers, or a list that repeats."""
+    """``params.json`` of Mistral's own releases: heads or MLA; a window for all layers, or a list that
+    repeats.
+    """
     window = keep.heads(kv=("n_kv_heads",), query=("n_heads",), hidden=("dim",), window="sliding_window")
     full = keep.heads(kv=("n_kv_heads",), query=("n_heads",), hidden=("dim",))
     compressed = keep.mla()

@@ -70,7 +70,9 @@ class Fields:
 
     def __init__(self, value: object, path: str = "") -> None:
         if not isinstance(value, dict):
-            raise ModelConfigError(f"{path or 'the file'} is {_brief(value)}: must be an object", path or None)
+            raise ModelConfigError(
+                f"{path or 'the file'} is {_brief(value)}: must be an object", path or None
+            )
         self._values: dict[str, Any] = value
         self._path = path
 
@@ -78,7 +80,9 @@ class Fields:
         """Add fields that are absent. One that is ``null`` stays ``null``; a text names another field."""
         values = {**defaults, **self._values}
         same = {
-            name: values[one] for name, one in defaults.items() if isinstance(one, str) and name not in self._values
+            name: values[one]
+            for name, one in defaults.items()
+            if isinstance(one, str) and name not in self._values
         }
         return Fields({**values, **same}, self._path)
 
@@ -93,7 +97,9 @@ class Fields:
             ModelConfigError: such a field is there.
         """
         windows = {"use_sliding_window", "sliding_window", "max_window_layers"}
-        off = windows if self._values.get("use_sliding_window") is False and not windows & set(known) else set()
+        off = (
+            windows if self._values.get("use_sliding_window") is False and not windows & set(known) else set()
+        )
         for name in self._values:
             if name not in known and name not in off and self.has(name) and suggests_layout(name):
                 expected = f"absent: the name suggests a layout that kvpool does not know for {family}"
@@ -211,7 +217,9 @@ class Fields:
     def refused(self, name: str, expected: str, *entry: object) -> ModelConfigError:
         """What to raise about a field, or about one entry of it."""
         value, verb = (entry[0], "has") if entry else (self._values.get(name), "is")
-        return ModelConfigError(f"{self._where(name)} {verb} {_brief(value)}: must be {expected}", self._where(name))
+        return ModelConfigError(
+            f"{self._where(name)} {verb} {_brief(value)}: must be {expected}", self._where(name)
+        )
 
     def _where(self, name: str) -> str:
         return f"{self._path}.{name}" if self._path else name

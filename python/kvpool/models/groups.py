@@ -1,28 +1,30 @@
 """KV-cache groups: how a model's layers share one pool of equal blocks.
 
-Layers that keep the same make groups of equally many layers, so that a block id is a page of equal bytes in each layer
-of any group. A step computes at most c tokens of a request: ``chunk``, the largest chunk of a prompt. A request of n
-tokens then takes
+Layers that keep the same make groups of equally many layers, so that a block id is a page of equal
+bytes in each layer of any group. A step computes at most c tokens of a request: ``chunk``, the largest
+chunk of a prompt. A request of n tokens then takes
 
 - ceil(n / b) blocks of each group of full attention.
-- as many of a window's, but at most ceil((window + c - 2) / b) + 1. While a step computes c tokens, the table holds
-  these tokens and the window of the first of them.
-- as many of a chunked group's, but at most ceil((span + c - 1) / b), and one more if its chunks do not begin with
-  blocks.
+- as many of a window's, but at most ceil((window + c - 2) / b) + 1. While a step computes c tokens, the
+  table holds these tokens and the window of the first of them.
+- as many of a chunked group's, but at most ceil((span + c - 1) / b), and one more if its chunks do not
+  begin with blocks.
 - 1 of each group of states, and 1 for each checkpoint that is kept for later requests.
 
-These are the most blocks that any order of such steps needs: prompts in chunks of c tokens or fewer, decoding, hits of
-any length.
+These are the most blocks that any order of such steps needs: prompts in chunks of c tokens or fewer,
+decoding, hits of any length.
 
 **How groups are made**, as vLLM does it (0.33, ``v1/core/kv_cache_utils.py``; this is our own account of it):
 
 1. One kind of layers, or full attention alone, is one group of all of them.
-2. Else a group has as many layers as the rarest kind has; as many as the most frequent, if that has less than one and a
-   half times as many. The last groups of a kind are filled up with layers that do not exist: padding.
-3. A page has the bytes of a block of the layers that keep most per token. Layers that keep half of that per token have
-   blocks of twice the tokens, and so on. Where that does not come out even, the rest of a page is padding.
-4. A state takes a page, too: blocks get longer until a page holds one, in steps of the block size that was asked for.
-   The rest is padding. So the block of Qwen3-Next is 544 tokens, not 16.
+2. Else a group has as many layers as the rarest kind has; as many as the most frequent, if that has
+   less than one and a half times as many. The last groups of a kind are filled up with layers that do
+   not exist: padding.
+3. A page has the bytes of a block of the layers that keep most per token. Layers that keep half of that
+   per token have blocks of twice the tokens, and so on. Where that does not come out even, the rest of
+   a page is padding.
+4. A state takes a page, too: blocks get longer until a page holds one, in steps of the block size that
+   was asked for. The rest is padding. So the block of Qwen3-Next is 544 tokens, not 16.
 
 Owns this arithmetic. Costs: O(groups) a question.
 """
@@ -68,7 +70,8 @@ class KvGroup:
     what: str = ""
 
     def blocks(self, tokens: int, chunk: int = DEFAULT_CHUNK) -> int:
-        """The most blocks that a request of ``tokens`` tokens holds, if a step computes at most ``chunk`` of them.
+        """The most blocks that a request of ``tokens`` tokens holds, if a step computes at most
+        ``chunk`` of them.
 
         >>> window = KvGroup("sliding", 10, 16, 1310720, span=1024)
         >>> window.blocks(32_000), window.blocks(32_000, chunk=1)  # while its prompt is computed; while it decodes
@@ -87,7 +90,9 @@ class KvGroup:
         return range(0, min(tokens, math.lcm(self.span, self.block_tokens)), self.span)
 
     def _blocks_behind(self, start: int, tokens: int, chunk: int) -> int:
-        """Blocks from ``start``, the first token of its own chunk, to the end of a step from its last token."""
+        """Blocks from ``start``, the first token of its own chunk, to the end of a step from its last
+        token.
+        """
         end = min(start + self.span - 1 + chunk, tokens)
         return -(-end // self.block_tokens) - start // self.block_tokens
 
@@ -116,7 +121,9 @@ class KvGroups:
     @property
     def lengthened(self) -> bool:
         """Whether blocks differ in length, or hold states."""
-        return len({group.block_tokens for group in self.groups}) > 1 or any(g.kind == "state" for g in self.groups)
+        return len({group.block_tokens for group in self.groups}) > 1 or any(
+            g.kind == "state" for g in self.groups
+        )
 
     def blocks_in(self, gib: float) -> int:
         """How many blocks fit into ``gib`` GiB (2**30 bytes each)."""
@@ -129,8 +136,8 @@ class KvGroups:
 
         Args:
             tokens: Tokens of prompt and answer, 0 or more.
-            chunk: The most tokens of its prompt that a step computes, 1 or more. Groups with windows hold the window
-                and these tokens.
+            chunk: The most tokens of its prompt that a step computes, 1 or more. Groups with windows
+                hold the window and these tokens.
         """
         require_count("tokens", tokens, least=0)
         require_count("chunk", chunk)
@@ -150,7 +157,8 @@ class KvGroups:
         return 1 + (blocks - computing) // decoding if blocks >= computing else 0
 
     def longest_in(self, blocks: int, chunk: int = DEFAULT_CHUNK) -> int | None:
-        """The longest request that fits into ``blocks`` blocks; ``None`` if any length fits, ``0`` if no length does.
+        """The longest request that fits into ``blocks`` blocks; ``None`` if any length fits, ``0`` if
+        no length does.
 
         Args:
             blocks: Blocks of the pool without the null block, 0 or more.

@@ -75,7 +75,9 @@ def heads(
         place = config.inner(inside) if inside and config.has(inside) else config
         if inside and place is not config:
             place.require_known(frozenset(kv), inside)
-        kv_heads = place.count(*kv) if not equal or any(place.has(name) for name in kv) else config.count(*query)
+        kv_heads = (
+            place.count(*kv) if not equal or any(place.has(name) for name in kv) else config.count(*query)
+        )
         if any(config.has(name) for name in dim) or not quotient:
             head_dim = config.count(*dim)
         else:
@@ -164,7 +166,9 @@ def delta_net(*, state_bytes: int = 2) -> Keeps:
 
 
 def kimi_delta() -> Keeps:
-    """Kimi Delta Attention: fields in ``linear_attn_config``, or beside the others as transformers 5 writes them."""
+    """Kimi Delta Attention: fields in ``linear_attn_config``, or beside the others as transformers 5
+    writes them.
+    """
     flat = ("linear_num_heads", "linear_head_dim", "linear_conv_kernel_dim")
     inner = ("num_heads", "head_dim", "short_conv_kernel_size")
 
@@ -189,7 +193,9 @@ def lightning(query: Names = _QUERY, dim: Names = ("head_dim",)) -> Keeps:
         else:
             width = config.count("hidden_size")
             if width % number:
-                raise config.refused("hidden_size", f"a multiple of the {number} attention heads, or {dim[0]} given")
+                raise config.refused(
+                    "hidden_size", f"a multiple of the {number} attention heads, or {dim[0]} given"
+                )
             head_dim = width // number
         return arithmetic.lightning_attention(1, heads=number, head_dim=head_dim)
 
@@ -209,7 +215,9 @@ _MAMBA_NAMES: Final = (
 )
 
 
-def mamba_2(*, number: Names, dim: Names, groups: Names, state: Names, kernel: Names, state_bytes: int = 2) -> Keeps:
+def mamba_2(
+    *, number: Names, dim: Names, groups: Names, state: Names, kernel: Names, state_bytes: int = 2
+) -> Keeps:
     """Mamba-2: states in the dtype that the configuration says, else of ``state_bytes``.
 
     The length of a head may be ``"auto"``: ``mamba_expand`` times ``hidden_size``, divided by the heads.
@@ -221,7 +229,9 @@ def mamba_2(*, number: Names, dim: Names, groups: Names, state: Names, kernel: N
         if config.is_text(name, "auto"):
             inner = config.count("mamba_expand") * config.count("hidden_size")
             if inner % count:
-                raise config.refused(name, f"given: {inner:,} inner channels are no multiple of {count} heads")
+                raise config.refused(
+                    name, f"given: {inner:,} inner channels are no multiple of {count} heads"
+                )
             head_dim = inner // count
         else:
             head_dim = config.count(name)
@@ -262,7 +272,9 @@ def convolution() -> Keeps:
 
     def read(config: Fields) -> Layers:
         channels = config.count("conv_dim", "hidden_size")
-        return arithmetic.short_convolution(1, channels=channels, kernel=config.count("conv_L_cache", least=2))
+        return arithmetic.short_convolution(
+            1, channels=channels, kernel=config.count("conv_L_cache", least=2)
+        )
 
     return Reader(frozenset({"conv_dim", "hidden_size", "conv_L_cache", "conv_dim_out"}), read)
 

@@ -92,7 +92,9 @@ def listed(name: str, more: Mapping[str, str] | None = None, *, longer: bool = F
             layers = _number(config)
             types = types[:layers] if longer else types
             if len(types) != layers:
-                raise config.refused(name, f"{layers:,} entries, as there are layers; there are {len(types):,}")
+                raise config.refused(
+                    name, f"{layers:,} entries, as there are layers; there are {len(types):,}"
+                )
         unknown = [one for one in types if not isinstance(one, str) or one not in words]
         if unknown:
             raise config.refused(name, f"of {', '.join(words)}", unknown[0])
@@ -112,13 +114,17 @@ def letters(name: str, kinds: Mapping[str, str]) -> Kinds:
         if unknown:
             raise config.refused(name, f"of the letters {' '.join(kinds)}", unknown[0])
         if any(config.has(one) for one in LAYERS) and _number(config) != len(pattern):
-            raise config.refused(name, f"{_number(config):,} letters, as there are layers; there are {len(pattern):,}")
+            raise config.refused(
+                name, f"{_number(config):,} letters, as there are layers; there are {len(pattern):,}"
+            )
         return [kinds[letter] for letter in pattern]
 
     return Reader(frozenset({name, *LAYERS}), read)
 
 
-def every(name: str, last: str, others: str, *, default: int = 0, whole: bool = False, first: bool = False) -> Kinds:
+def every(
+    name: str, last: str, others: str, *, default: int = 0, whole: bool = False, first: bool = False
+) -> Kinds:
     """Every n-th layer is of one kind.
 
     Args:
@@ -134,7 +140,9 @@ def every(name: str, last: str, others: str, *, default: int = 0, whole: bool = 
         layers = _number(config)
         step = config.count(name, most=MOST_LAYERS) if name and (config.has(name) or not default) else default
         if whole and layers % step:
-            raise config.refused(name, f"a divisor of the {layers:,} layers: engines differ in what the rest is")
+            raise config.refused(
+                name, f"a divisor of the {layers:,} layers: engines differ in what the rest is"
+            )
         return [last if (at + (0 if first else 1)) % step == 0 else others for at in range(layers)]
 
     return Reader(frozenset({name, *LAYERS} - {""}), read)
@@ -224,7 +232,9 @@ def first_given(*choices: Kinds | tuple[str, Kinds]) -> Kinds:
 
 
 def qwen_windows() -> Kinds:
-    """Windows of Qwen: in the layers from ``max_window_layers`` on, if ``use_sliding_window`` switches them on."""
+    """Windows of Qwen: in the layers from ``max_window_layers`` on, if ``use_sliding_window`` switches
+    them on.
+    """
 
     def read(config: Fields) -> list[str]:
         layers = _number(config)
@@ -237,8 +247,12 @@ def qwen_windows() -> Kinds:
     return first_given(("layer_types", listed("layer_types")), Reader(frozenset(names), read))
 
 
-def gemma_windows(default: int, *names: str, first: bool = False, more: Mapping[str, str] | None = None) -> Kinds:
-    """Windows in all layers but every n-th: by ``layer_types``, by one of the fields, or by the family's n."""
+def gemma_windows(
+    default: int, *names: str, first: bool = False, more: Mapping[str, str] | None = None
+) -> Kinds:
+    """Windows in all layers but every n-th: by ``layer_types``, by one of the fields, or by the
+    family's n.
+    """
     patterns = [(name, every(name, "full", "sliding", first=first)) for name in names]
     return first_given(
         ("layer_types", listed("layer_types", more)),

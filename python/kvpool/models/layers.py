@@ -82,11 +82,15 @@ class Layers:
 
     @property
     def vectors(self) -> int:
-        """Vectors that a token leaves in one layer: a key and a value per head; of MLA two, which have scales."""
+        """Vectors that a token leaves in one layer: a key and a value per head; of MLA two, which have
+        scales.
+        """
         return 2 if self.latent else 2 * self.elements // sum(self.dims) if self.dims else 0
 
     def token_bytes(self, dtype_bytes: float) -> int:
-        """Bytes that a token leaves in one layer, in elements of ``dtype_bytes`` without scales; 0 for states."""
+        """Bytes that a token leaves in one layer, in elements of ``dtype_bytes`` without scales; 0 for
+        states.
+        """
         return math.ceil(self.elements * dtype_bytes) + self.index_bytes
 
 
@@ -120,7 +124,9 @@ def latent(count: int, rank: int, rope: int, *, index_dim: int = 0) -> Layers:
     index = index_dim + scales * _INDEX_SCALE_BYTES
     what = f"MLA {rank}" + (f" + {rope}" if rope else "") + (f", index {index_dim}" if index_dim else "")
     elements = rank + rope
-    return Layers("full", count, elements=elements, dims=(rank, rope), latent=True, index_bytes=index, what=what)
+    return Layers(
+        "full", count, elements=elements, dims=(rank, rope), latent=True, index_bytes=index, what=what
+    )
 
 
 def _require_counts(**numbers: int) -> None:
@@ -148,7 +154,9 @@ def gated_delta_net(
     A matrix of key by value per value head, and what the convolution over keys, queries and values needs of
     the ``kernel - 1`` tokens before.
     """
-    _require_counts(key_heads=key_heads, value_heads=value_heads, key_dim=key_dim, value_dim=value_dim, kernel=kernel)
+    _require_counts(
+        key_heads=key_heads, value_heads=value_heads, key_dim=key_dim, value_dim=value_dim, kernel=kernel
+    )
     conv = (kernel - 1) * (2 * key_heads * key_dim + value_heads * value_dim)
     recurrent = value_heads * key_dim * value_dim
     what = f"delta net {value_heads} x {key_dim} x {value_dim}"
@@ -158,7 +166,9 @@ def gated_delta_net(
 def kimi_delta_attention(
     count: int, *, heads: int, head_dim: int, kernel: int = 4, conv_bytes: int = 2, state_bytes: int = 4
 ) -> Layers:
-    """Linear attention of Kimi Linear: a square matrix per head in fp32, and convolutions of keys, queries, values."""
+    """Linear attention of Kimi Linear: a square matrix per head in fp32, and convolutions of keys,
+    queries, values.
+    """
     _require_counts(heads=heads, head_dim=head_dim, kernel=kernel)
     conv = (kernel - 1) * 3 * heads * head_dim
     what = f"KDA {heads} x {head_dim} x {head_dim}"
@@ -176,7 +186,9 @@ def mamba2(
     conv_bytes: int = 2,
     state_bytes: int = 2,
 ) -> Layers:
-    """Mamba-2: ``head_dim`` by ``state`` elements a head, and a convolution over inputs and two vectors per group."""
+    """Mamba-2: ``head_dim`` by ``state`` elements a head, and a convolution over inputs and two vectors
+    per group.
+    """
     _require_counts(heads=heads, head_dim=head_dim, state=state, kernel=kernel)
     require_count("groups", groups, least=0)
     conv = (kernel - 1) * (heads * head_dim + 2 * groups * state)
@@ -184,10 +196,14 @@ def mamba2(
     return _state(count, conv, heads * head_dim * state, conv_bytes, state_bytes, what)
 
 
-def mamba1(count: int, *, inner: int, state: int, kernel: int = 4, conv_bytes: int = 2, state_bytes: int = 2) -> Layers:
+def mamba1(
+    count: int, *, inner: int, state: int, kernel: int = 4, conv_bytes: int = 2, state_bytes: int = 2
+) -> Layers:
     """Mamba: ``state`` elements per inner channel, and a convolution over the channels."""
     _require_counts(inner=inner, state=state, kernel=kernel)
-    return _state(count, (kernel - 1) * inner, inner * state, conv_bytes, state_bytes, f"Mamba {inner} x {state}")
+    return _state(
+        count, (kernel - 1) * inner, inner * state, conv_bytes, state_bytes, f"Mamba {inner} x {state}"
+    )
 
 
 def short_convolution(count: int, *, channels: int, kernel: int, conv_bytes: int = 2) -> Layers:

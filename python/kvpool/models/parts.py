@@ -1,4 +1,6 @@
-"""Configurations of several parts: where the part is that generates text, and which family it has by itself."""
+"""Configurations of several parts: where the part is that generates text, and which family it has by
+itself.
+"""
 
 from __future__ import annotations
 
@@ -32,7 +34,9 @@ def text_part(config: Fields) -> tuple[Fields, bool]:
         kind = config.text("model_type")
         key = kind.lower()
         if key not in WRAPPERS:
-            raise config.refused("model_type", f"a model with a {name} that kvpool knows; docs/models.md lists them")
+            raise config.refused(
+                "model_type", f"a model with a {name} that kvpool knows; docs/models.md lists them"
+            )
         inner = config.inner(name)
         if not inner.has("model_type") and WRAPPERS[key]:
             inner = inner.replaced("model_type", WRAPPERS[key])

@@ -107,7 +107,9 @@ def family_of(config: Fields, *, nested: bool = False) -> tuple[Family, str]:
     if kind not in _BY_TYPE and known is None:
         if not kind and not names:
             raise ModelConfigError("model_type is missing: it names the family of the model", "model_type")
-        raise config.refused("model_type" if kind else "architectures", _UNKNOWN, *([] if kind else names[:1]))
+        raise config.refused(
+            "model_type" if kind else "architectures", _UNKNOWN, *([] if kind else names[:1])
+        )
     if known is None and names and not nested:
         raise config.refused("architectures", _UNKNOWN, names[0])
     if known is not None and kind in _BY_TYPE and _BY_TYPE[kind] is not _BY_TYPE[known]:

@@ -111,7 +111,9 @@ ATTENTION: Final[tuple[Family, ...]] = (
         ("dbrx",),
         by_kind(
             all_of("full"),
-            full=heads(kv=("kv_n_heads",), query=("n_heads",), hidden=("d_model",), dim=(), inside="attn_config"),
+            full=heads(
+                kv=("kv_n_heads",), query=("n_heads",), hidden=("d_model",), dim=(), inside="attn_config"
+            ),
         ),
         _HF,
         # Transformers 5 writes it from attn_config.

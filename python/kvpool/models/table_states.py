@@ -1,4 +1,6 @@
-"""The table of families with recurrent states: Mamba, linear attention, convolutions, alone or beside attention."""
+"""The table of families with recurrent states: Mamba, linear attention, convolutions, alone or beside
+attention.
+"""
 
 from __future__ import annotations
 
@@ -280,7 +282,9 @@ STATES: Final[tuple[Family, ...]] = (
         "MiniCPM-SALA",
         ("minicpm_sala",),
         by_kind(
-            listed("mixer_types", {"minicpm4": "full", "lightning-attn": "linear", "lightning_attn": "linear"}),
+            listed(
+                "mixer_types", {"minicpm4": "full", "lightning-attn": "linear", "lightning_attn": "linear"}
+            ),
             full=heads(),
             linear=lightning(query=("lightning_nh",), dim=("lightning_head_dim",)),
         ),

@@ -121,7 +121,9 @@ WINDOWS: Final[tuple[Family, ...]] = (
             sliding=_GIVEN_WINDOW,
         ),
         "transformers/models/gemma3n/configuration_gemma3n.py",
-        words("hidden_size_per_layer_input vocab_size_per_layer_input activation_sparsity_pattern altup_active_idx"),
+        words(
+            "hidden_size_per_layer_input vocab_size_per_layer_input activation_sparsity_pattern altup_active_idx"
+        ),
         DEFAULTS,
     ),
     Family(
@@ -248,7 +250,9 @@ WINDOWS: Final[tuple[Family, ...]] = (
         by_kind(
             chosen("sliding_window_layers", "sliding", "full"),
             full=heads(),
-            sliding=heads(kv=("num_swa_key_value_heads",), query=("num_swa_attention_heads",), window="sliding_window"),
+            sliding=heads(
+                kv=("num_swa_key_value_heads",), query=("num_swa_attention_heads",), window="sliding_window"
+            ),
         ),
         "huggingface.co/baichuan-inc/Baichuan-M1-14B-Instruct configuration_baichuan.py",
         # The convolution over keys and values keeps one token more per layer, which is not counted.

@@ -1,7 +1,8 @@
 """Sizing: what a cache of any size would hit, and under which eviction policy.
 
-:func:`size` answers everything about a trace at once, as a dict that is JSON, with :mod:`kvpool.sizing.report` as its
-schema; ``kvpool size`` on the command line prints it. :class:`References` has the estimators one by one:
+:func:`size` answers everything about a trace at once, as a dict that is JSON, with
+:mod:`kvpool.sizing.report` as its schema; ``kvpool size`` on the command line prints it.
+:class:`References` has the estimators one by one:
 
 >>> import kvpool
 >>> from kvpool.sizing import References

@@ -1,12 +1,13 @@
 """Hybrid models: a trace through the manager with the model's KV-cache groups, at each size.
 
-The curve of stack distances is of one group. With several, which block goes next depends on all of them, so each size
-is a run: :class:`kvpool.traces.Replay` in lookup mode, LRU. Owns which runs there are, their threads, and what of them
-is told.
+The curve of stack distances is of one group. With several, which block goes next depends on all of
+them, so each size is a run: :class:`kvpool.traces.Replay` in lookup mode, LRU. Owns which runs there
+are, their threads, and what of them is told.
 
-What a window or a state keeps for later requests is a choice, ``keep``: everything, every so many tokens, or at
-junctions alone: where a prompt ends, and where an earlier one turned off (:mod:`kvpool.models.groups`). Costs: 2 to 20
-s for a run of 144 million prompt tokens, by groups and ``keep``.
+What a window or a state keeps for later requests is a choice, ``keep``: everything, every so many
+tokens, or at junctions alone: where a prompt ends, and where an earlier one turned off
+(:mod:`kvpool.models.groups`). Costs: 2 to 20 s for a run of 144 million prompt tokens, by groups and
+``keep``.
 """
 
 from __future__ import annotations
@@ -37,7 +38,8 @@ __all__ = ["DEFAULT_KEEP", "SPACINGS", "group_arguments", "group_runs", "parse_k
 DEFAULT_KEEP: Final = "junctions"
 #: Tokens between checkpoints in the table of what spacing buys.
 SPACINGS: Final = (512, 1024, 2048, 4096)
-#: Tokens of a block in these runs. Blocks of 16 hit the same, to a block at the end, and take four times as long.
+# : Tokens of a block in these runs. Blocks of 16 hit the same, to a block at the end, and take four
+# times as long.
 _BLOCK_TOKENS: Final = 64
 #: The same with states, whose blocks are longer by far: what they grow by.
 _BLOCK_TOKENS_OF_STATES: Final = 16
@@ -71,7 +73,8 @@ def parse_keep(text: str) -> Keep:
 def group_arguments(groups: KvGroups, keep: Keep) -> dict[str, Any]:
     """What :class:`kvpool.traces.Replay` takes for these groups."""
     each = [
-        (group.kind, group.block_tokens, group.span, None if group.kind == "full" else keep) for group in groups.groups
+        (group.kind, group.block_tokens, group.span, None if group.kind == "full" else keep)
+        for group in groups.groups
     ]
     return {"groups": each, "block_size": math.gcd(*(group.block_tokens for group in groups.groups))}
 
@@ -86,10 +89,12 @@ def group_runs(
     jobs: int = 0,
     progress: Callable[[int, int], None] | None = None,
 ) -> schema.Groups | None:
-    """Run the trace with the model's groups at each size, and with each spacing at one; ``None`` for a single group.
+    """Run the trace with the model's groups at each size, and with each spacing at one; ``None`` for a
+    single group.
 
-    A size in GiB is what ``sizes`` says; one in blocks or per cent is the memory that so many blocks of the trace take
-    with all layers in full. ``progress`` is called with requests done and requests in all, from this thread.
+    A size in GiB is what ``sizes`` says; one in blocks or per cent is the memory that so many blocks of
+    the trace take with all layers in full. ``progress`` is called with requests done and requests in
+    all, from this thread.
 
     Raises:
         InvalidArgumentError: a size that holds no block of the pool, or has more blocks than a pool can.
@@ -213,8 +218,15 @@ class _Job:
 def _run_all(
     trace: Trace, jobs_of: Sequence[_Job], workers: int, progress: Callable[[int, int], None] | None
 ) -> list[schema.GroupRun]:
-    """Run all of them on threads, in order; Ctrl-C drops those that have not begun, and stops those that have."""
-    total, done, lock, stopped = len(jobs_of) * trace.summary()["requests"], 0, threading.Lock(), threading.Event()
+    """Run all of them on threads, in order; Ctrl-C drops those that have not begun, and stops those
+    that have.
+    """
+    total, done, lock, stopped = (
+        len(jobs_of) * trace.summary()["requests"],
+        0,
+        threading.Lock(),
+        threading.Event(),
+    )
 
     def tell(requests: int) -> None:
         nonlocal done

@@ -1,8 +1,8 @@
 """From a trace to a :class:`~kvpool.sizing.report.SizingReport`.
 
-Owns which estimator answers which question, the capacities that are asked about, and the threads that run the cells of
-the grid. The estimators are Rust's (:class:`kvpool.sizing.References`) and run without the interpreter, so threads are
-enough.
+Owns which estimator answers which question, the capacities that are asked about, and the threads that
+run the cells of the grid. The estimators are Rust's (:class:`kvpool.sizing.References`) and run without
+the interpreter, so threads are enough.
 """
 
 from __future__ import annotations
@@ -108,7 +108,9 @@ class Size:
         amount = _number(match[1]) if match else 0.0
         unit = _UNITS[match[2]] if match else "blocks"
         if not (0 < amount < math.inf and (unit != "blocks" or amount == math.floor(amount))):
-            raise InvalidArgumentError(f"capacities is {text!r}: must be like 5%, 60GiB or 9139 (blocks), above 0")
+            raise InvalidArgumentError(
+                f"capacities is {text!r}: must be like 5%, 60GiB or 9139 (blocks), above 0"
+            )
         return cls(amount, unit)
 
     def blocks(self, *, unique_blocks: int, bytes_per_block: int | None) -> int:
@@ -161,33 +163,38 @@ def size(
 ) -> schema.SizingReport:
     """Size a cache for a trace: policies, capacities, the optimum, hints, the LRU curve, its knee and worth.
 
-    Costs: reading the references, the LRU curve, the optimum and hints are some ms per 100,000 references; each cell of
-    the grid is 20 to 150 ns per reference. Results do not depend on ``jobs``. With ``sample_blocks``, LRU alone is
-    estimated, from a sample: what that takes depends on the sample, not on the trace.
+    Costs: reading the references, the LRU curve, the optimum and hints are some ms per 100,000
+    references; each cell of the grid is 20 to 150 ns per reference. Results do not depend on ``jobs``.
+    With ``sample_blocks``, LRU alone is estimated, from a sample: what that takes depends on the
+    sample, not on the trace.
 
     Args:
         trace: what to size for.
         policies: names, of :data:`POLICIES`.
         capacities: like ``"5%"`` of the trace's different blocks, ``"60GiB"`` or ``"9139"`` blocks.
-        form: ``pool`` is what the shipped pool does, whole requests at a time and prefix-closed; ``stream`` is what
-            papers simulate, each block for itself.
-        blocks: ``all``: partial last blocks count, as published figures do; ``full``: only what an engine can find
-            again.
+        form: ``pool`` is what the shipped pool does, whole requests at a time and prefix-closed;
+            ``stream`` is what papers simulate, each block for itself.
+        blocks: ``all``: partial last blocks count, as published figures do; ``full``: only what an
+            engine can find again.
         hints: accuracies of end-of-life hints, 0 to 1.
         shape: the model's KV shape, for GiB.
         prefill_tokens_per_s: tokens, for seconds.
         jobs: threads, 0: one per core.
-        sample_blocks: follow so many blocks at most. Then the report has the LRU curve, its knee, what memory buys and
-            reuse distances, and tiers, estimated; no policies, optimum, hints, or hit rate over time.
-        keep: of a hybrid model, what its windows and states keep for later requests: ``"all"``, ``"junctions"``, or
-            every so many tokens. It is run at each size: :mod:`kvpool.sizing.grouped`.
-        tiers: beneath the device, from it down: what each would serve with a device of each capacity, and the time to
-            the first token: :mod:`kvpool.sizing.tiers`. Needs a shape, of a model whose layers all keep every token.
+        sample_blocks: follow so many blocks at most. Then the report has the LRU curve, its knee, what
+            memory buys and reuse distances, and tiers, estimated; no policies, optimum, hints, or hit
+            rate over time.
+        keep: of a hybrid model, what its windows and states keep for later requests: ``"all"``,
+            ``"junctions"``, or every so many tokens. It is run at each size:
+            :mod:`kvpool.sizing.grouped`.
+        tiers: beneath the device, from it down: what each would serve with a device of each capacity,
+            and the time to the first token: :mod:`kvpool.sizing.tiers`. Needs a shape, of a model whose
+            layers all keep every token.
         source: what the report calls the trace.
-        progress: called with cells done and cells in all, from this thread, the first time when one is done. Cells are
-            run in an order in which every policy has its share at all times, so the share of the cells is that of the
-            work, too.
-        group_progress: called with requests done and requests in all while a hybrid model is run, after the cells.
+        progress: called with cells done and cells in all, from this thread, the first time when one is
+            done. Cells are run in an order in which every policy has its share at all times, so the
+            share of the cells is that of the work, too.
+        group_progress: called with requests done and requests in all while a hybrid model is run, after
+            the cells.
 
     Raises:
         InvalidArgumentError: an unknown policy, an impossible capacity, a number out of range.
@@ -196,10 +203,17 @@ def size(
     """
     began = time.perf_counter()
     asked = check_sizing(
-        policies=policies, capacities=capacities, hints=hints, shape=shape, sample_blocks=sample_blocks, tiers=tiers
+        policies=policies,
+        capacities=capacities,
+        hints=hints,
+        shape=shape,
+        sample_blocks=sample_blocks,
+        tiers=tiers,
     )
     if prefill_tokens_per_s is not None and not 0 < prefill_tokens_per_s < math.inf:
-        raise InvalidArgumentError(f"prefill_tokens_per_s is {prefill_tokens_per_s}: must be above 0, and finite")
+        raise InvalidArgumentError(
+            f"prefill_tokens_per_s is {prefill_tokens_per_s}: must be above 0, and finite"
+        )
     if shape is not None and shape.bytes_per_token == 0:
         raise InvalidArgumentError(f"shape is {shape.name}: must keep tokens, and it keeps states alone")
     bytes_per_block = None if shape is None else shape.bytes_per_token * trace.block_tokens
@@ -223,11 +237,19 @@ def size(
         ideal, reuse_times = _ideal(stats), _reuse_times(stats)
         if shape is not None:
             groups = group_runs(
-                trace, shape, sizes, unique_blocks=unique_blocks, keep=keep, jobs=jobs, progress=group_progress
+                trace,
+                shape,
+                sizes,
+                unique_blocks=unique_blocks,
+                keep=keep,
+                jobs=jobs,
+                progress=group_progress,
             )
     else:
         # No statistics: their table of all blocks is larger than all else.
-        every, full = (sampled_lru(trace, max_blocks=sample_blocks, blocks=which) for which in ("all", "full"))
+        every, full = (
+            sampled_lru(trace, max_blocks=sample_blocks, blocks=which) for which in ("all", "full")
+        )
         curve = every if blocks == "all" else full
         unique_blocks = summary["unique_blocks"] if blocks == "all" else _unique_blocks(full)
         sizes = _capacities(asked, unique_blocks, trace.block_tokens, bytes_per_block)
@@ -268,7 +290,8 @@ def size(
         "knee": _knee(curve, bytes_per_block),
         "worth": _worth(curve, model, bytes_per_block),
         "reuse_distances": [
-            {"from_blocks": first, "to_blocks": last, "references": count} for first, last, count in curve.distances()
+            {"from_blocks": first, "to_blocks": last, "references": count}
+            for first, last, count in curve.distances()
         ],
         "reuse_times_s": reuse_times,
         "over_time": parts.over_time,
@@ -294,8 +317,8 @@ def check_sizing(
     O(arguments). Reading a large trace takes longer: whoever reads one asks this first.
 
     Raises:
-        InvalidArgumentError: an unknown policy, a size that is none, GiB without a KV shape, a number out of range,
-            tiers of a model that they cannot be sized for.
+        InvalidArgumentError: an unknown policy, a size that is none, GiB without a KV shape, a number
+            out of range, tiers of a model that they cannot be sized for.
 
     """
     check_tiers(tiers, shape)
@@ -353,7 +376,9 @@ def _simulated(
     runs = dict(zip(cells, done_cells[: len(cells)], strict=True))
     finish_reasons: schema.FinishReasons | None = None
     if told:
-        unaware = {blocks: run for (_, blocks), (run, _) in zip(untold, done_cells[len(cells) :], strict=True)}
+        unaware = {
+            blocks: run for (_, blocks), (run, _) in zip(untold, done_cells[len(cells) :], strict=True)
+        }
         finish_reasons = {
             "policy": _LEARNS_FROM_ENDS,
             "requests": told,
@@ -428,11 +453,13 @@ def _capacities(
     return [sizes[blocks] for blocks in sorted(sizes)]
 
 
-def _spread(policies: Sequence[EvictionPolicy], capacities: Sequence[int]) -> list[tuple[EvictionPolicy, int]]:
+def _spread(
+    policies: Sequence[EvictionPolicy], capacities: Sequence[int]
+) -> list[tuple[EvictionPolicy, int]]:
     """Give the cells in the order in which they are run, so that those done are like those to come.
 
-    One cell may take twenty times what another does, by its policy above all, and less by its capacity. So every policy
-    has its turn before any has another, and capacities far apart follow one another.
+    One cell may take twenty times what another does, by its policy above all, and less by its capacity.
+    So every policy has its turn before any has another, and capacities far apart follow one another.
 
     >>> _spread(["lru", "adaptive"], [1, 2, 3, 4])[:6]
     [('lru', 3), ('adaptive', 3), ('lru', 1), ('adaptive', 1), ('lru', 4), ('adaptive', 4)]
@@ -491,7 +518,9 @@ def _knee(curve: HitCurve, bytes_per_block: int | None) -> schema.Knee | None:
     return {"blocks": blocks, "gib": _gib(blocks, bytes_per_block), "block_hit_rate": block_rate}
 
 
-def _worth(curve: HitCurve, model: schema.Model | None, bytes_per_block: int | None) -> list[schema.WorthStep]:
+def _worth(
+    curve: HitCurve, model: schema.Model | None, bytes_per_block: int | None
+) -> list[schema.WorthStep]:
     """Say what each step of memory buys: sizes double up to the one that hits all there is to hit."""
     ceiling, _, _ = curve.ceiling()
     most = _gib(ceiling, bytes_per_block)
@@ -527,7 +556,9 @@ def _reuse_times(stats: dict[str, Any]) -> list[schema.ReuseTime]:
     """Take the percentiles; empty if no block is ever used again."""
     found = stats["reuse_time_s"]
     shares = {"p50": 0.5, "p90": 0.9, "p99": 0.99, "max": 1.0}
-    return [{"share": share, "seconds": found[name]} for name, share in shares.items() if found[name] is not None]
+    return [
+        {"share": share, "seconds": found[name]} for name, share in shares.items() if found[name] is not None
+    ]
 
 
 def _over_time(

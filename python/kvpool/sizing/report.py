@@ -1,11 +1,13 @@
-"""The report of ``kvpool size``: what ``--json`` prints, and what the table, the page and the picture are made from.
+"""The report of ``kvpool size``: what ``--json`` prints, and what the table, the page and the picture
+are made from.
 
 Owns the schema and nothing else. Units are in the names: ``_s`` seconds, ``gib`` GiB, ``_rate`` and ``share``
 from 0 to 1. Block and token counts are ints. What needs a model's KV size (``gib``) or a prefill speed is
 ``None`` where none was given. All floats are finite.
 
-Invariants that the readers rely on: ``capacities`` rises in ``blocks``; each list named ``hits`` has one entry per
-capacity, in that order; ``lru_curve`` rises in ``blocks``; ranges and windows are in order and do not overlap.
+Invariants that the readers rely on: ``capacities`` rises in ``blocks``; each list named ``hits`` has
+one entry per capacity, in that order; ``lru_curve`` rises in ``blocks``; ranges and windows are in
+order and do not overlap.
 """
 
 from __future__ import annotations
@@ -80,8 +82,8 @@ class TraceFacts(TypedDict):
 class Capacity(TypedDict):
     """A cache size of the grid."""
 
-    #: The size over the trace's unique blocks: 0.05 is 5 %, and 2 is twice as many. ``None`` if the size was given
-    #: in another unit.
+    # : The size over the trace's unique blocks: 0.05 is 5 %, and 2 is twice as many. ``None`` if the
+    # size was given : in another unit.
     relative_size: float | None
     blocks: int
     tokens: int
@@ -97,8 +99,9 @@ class Hits(TypedDict):
     token_hit_rate: float
     #: ``None`` for the optimum and for hints, which are not simulated block by block.
     evictions: int | None
-    #: Of each capacity's worth of new blocks, the share of the resident blocks that came with it, 0 to 1, on average;
-    #: near 0 the cache has stagnated. ``None`` as above, and if the trace ends before the first such window.
+    # : Of each capacity's worth of new blocks, the share of the resident blocks that came with it, 0 to
+    # 1, on average; : near 0 the cache has stagnated. ``None`` as above, and if the trace ends before
+    # the first such window.
     resident_turnover: float | None
 
 
@@ -231,13 +234,15 @@ class GroupRun(TypedDict):
     gib: float
     #: Blocks of the pool that all groups share.
     blocks: int
-    #: What windows and states keep for later requests: all of it, every so many tokens, or at junctions alone.
+    # : What windows and states keep for later requests: all of it, every so many tokens, or at
+    # junctions alone.
     keep: int | str
     #: Prompt tokens that every group could serve, of all.
     token_hit_rate: float
     #: What each kind of groups alone would have served, in the order of ``Groups.groups``.
     alone: list[float]
-    #: The token hit rate with the same memory if every layer kept every token; ``None`` with states, and for spacing.
+    # : The token hit rate with the same memory if every layer kept every token; ``None`` with states,
+    # and for spacing.
     in_full_rate: float | None
     #: States that were copied to be kept.
     checkpoints: int
@@ -289,8 +294,8 @@ class Served(TypedDict):
     token_hit_rate: float
     #: Loading from it, mean of all requests.
     load_s: float
-    #: Mean time to the first token with this tier and those above it: loading from one after the other, and prefill of
-    #: the rest; no queue. ``None`` without a speed of prefill.
+    # : Mean time to the first token with this tier and those above it: loading from one after the
+    # other, and prefill of : the rest; no queue. ``None`` without a speed of prefill.
     first_token_s: float | None
 
 
@@ -322,15 +327,15 @@ class SizingReport(TypedDict):
     #: The most memory that the process has had resident so far, reading the trace included.
     peak_memory_bytes: int
     trace: TraceFacts
-    #: ``stream``: each block evicts for itself, nothing is held. ``pool``: as a manager does, whole requests at a time.
+    # : ``stream``: each block evicts for itself, nothing is held. ``pool``: as a manager does, whole
+    # requests at a time.
     form: Literal["stream", "pool"]
     #: ``all``: partial last blocks count. ``full``: only blocks that their prompt fills.
     blocks: Literal["all", "full"]
     capacities: list[Capacity]
-    #: What the LRU curve, its knee, its worth, tiers and the reuse distances are estimated from; ``None``: from all,
-    #: exact.
-    #: From a sample there are no policies, optimum, hints, reuse times, or hit rate over time, and the curve has all
-    #: capacities.
+    # : What the LRU curve, its knee, its worth, tiers and the reuse distances are estimated from;
+    # ``None``: from all, : exact. : From a sample there are no policies, optimum, hints, reuse times,
+    # or hit rate over time, and the curve has all : capacities.
     sample: Sample | None
     policies: list[PolicyResult]
     optimum: OptimumResult | None

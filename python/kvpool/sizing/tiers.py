@@ -1,11 +1,13 @@
 """Tiers beneath the device: what each would serve, and what loading from it takes.
 
-Owns the arithmetic from one LRU curve to the share of each tier and the time to the first token. There is no simulator:
-what a tier has, the tiers beneath it have too, as vLLM's ``TieringOffloadingSpec`` stores it, and with LRU everywhere
-all of them see the same order of uses. So a block is served by the first tier that its reuse distance fits, and a tier
-serves what the curve gains from the largest tier above it.
+Owns the arithmetic from one LRU curve to the share of each tier and the time to the first token. There
+is no simulator: what a tier has, the tiers beneath it have too, as vLLM's ``TieringOffloadingSpec``
+stores it, and with LRU everywhere all of them see the same order of uses. So a block is served by the
+first tier that its reuse distance fits, and a tier serves what the curve gains from the largest tier
+above it.
 
-What comes from a tier passes all tiers above it, one after the other: from the disk to host memory, then to the device.
+What comes from a tier passes all tiers above it, one after the other: from the disk to host memory,
+then to the device.
 """
 
 from __future__ import annotations
@@ -40,8 +42,8 @@ class Tier:
     6000000000.0
 
     Raises:
-        InvalidArgumentError: a size that is not above 0 or more than an EiB, or a speed below a byte a second or
-            without end.
+        InvalidArgumentError: a size that is not above 0 or more than an EiB, or a speed below a byte a
+            second or without end.
 
     """
 
@@ -55,7 +57,9 @@ class Tier:
         if not 0 < self.gib <= MOST_GIB:
             raise InvalidArgumentError(f"gib is {self.gib}: must be above 0, and at most {MOST_GIB:,.0f}")
         if not 1 <= self.read_bytes_per_s < math.inf:
-            raise InvalidArgumentError(f"read_bytes_per_s is {self.read_bytes_per_s}: must be 1 or more, and finite")
+            raise InvalidArgumentError(
+                f"read_bytes_per_s is {self.read_bytes_per_s}: must be 1 or more, and finite"
+            )
 
 
 def parse_speed(text: str) -> float:
@@ -71,7 +75,9 @@ def parse_speed(text: str) -> float:
     match = re.fullmatch(rf"\s*([0-9]{{1,9}}(?:\.[0-9]{{1,9}})?)\s*({'|'.join(_UNITS)})/s\s*", text)
     speed = float(match[1]) * _UNITS[match[2]] if match else 0.0
     if speed < 1:
-        raise InvalidArgumentError(f"speed is {text!r}: must be like 6GB/s or 5.5GiB/s, a byte a second or more")
+        raise InvalidArgumentError(
+            f"speed is {text!r}: must be like 6GB/s or 5.5GiB/s, a byte a second or more"
+        )
     return speed
 
 
@@ -79,8 +85,9 @@ def check_tiers(tiers: Sequence[Tier], shape: KvShape | None) -> None:
     """Check that the curve of stack distances says what these tiers would serve.
 
     Raises:
-        InvalidArgumentError: no KV shape, or one with windows, chunks or states. Which of their blocks goes next
-            depends on all groups, and a hit needs a part of them, so one curve does not say it.
+        InvalidArgumentError: no KV shape, or one with windows, chunks or states. Which of their blocks
+            goes next depends on all groups, and a hit needs a part of them, so one curve does not say
+            it.
 
     """
     if not tiers:
@@ -100,7 +107,9 @@ def tiers_of(
     model: schema.Model,
     facts: schema.TraceFacts,
 ) -> schema.Tiers:
-    """Say what the device, at each size, and each tier beneath it would serve. O(sizes x tiers x log references)."""
+    """Say what the device, at each size, and each tier beneath it would serve. O(sizes x tiers x log
+    references).
+    """
     bytes_per_token = model["bytes_per_token"]
     below: list[schema.Tier] = []
     per_token = 0.0

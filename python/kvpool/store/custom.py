@@ -13,12 +13,12 @@ HEADER_BYTES: Final = 112
 class CustomBackend(Protocol):
     """What a back end written in Python does.
 
-    Workers call it, several at once, each on a thread of its own; every call may take its time. An exception is a
-    failure, ``OSError`` with ``ENOSPC`` or ``EDQUOT`` a lack of room. Nothing has to be checked: the store does that.
-    The thread that opens or renews a store reads and writes a record of 32 bytes, ``NAMESPACE/0``. The back end has to
-    keep it as long as objects: what was stored before a record was lost is not found any more.
-    Names are text of the characters ``0-9a-f/-``. An address is that of the payload's bytes in this process, and valid
-    until the call returns.
+    Workers call it, several at once, each on a thread of its own; every call may take its time. An
+    exception is a failure, ``OSError`` with ``ENOSPC`` or ``EDQUOT`` a lack of room. Nothing has to be
+    checked: the store does that. The thread that opens or renews a store reads and writes a record of
+    32 bytes, ``NAMESPACE/0``. The back end has to keep it as long as objects: what was stored before a
+    record was lost is not found any more. Names are text of the characters ``0-9a-f/-``. An address is
+    that of the payload's bytes in this process, and valid until the call returns.
     """
 
     def write(self, name: str, header: bytes, address: int, length: int) -> None:
@@ -36,5 +36,6 @@ class CustomBackend(Protocol):
     def remove(self, names: list[str]) -> None:
         """Removes objects, those that are there."""
 
-    # Only if it has it: ``describe(digest: str, text: str)``, called once when a store is opened, with the text of its
-    # namespace as JSON, which ``kvpool store show`` shows. Where it fails, the store goes on.
+    # Only if it has it: ``describe(digest: str, text: str)``, called once when a store is opened, with
+    # the text of its namespace as JSON, which ``kvpool store show`` shows. Where it fails, the store
+    # goes on.

@@ -1,4 +1,5 @@
-"""Objects looked at from outside, by people and tools: whatever keeps them, page by page, while engines use it.
+"""Objects looked at from outside, by people and tools: whatever keeps them, page by page, while engines
+use it.
 
 Owns: what a page of objects is, and how each back end lists them. Whether an object is intact the core says
 (``check_object``). A disk's folder has places instead of names, and is one engine's: ``StoreFolder``.
@@ -27,7 +28,8 @@ if TYPE_CHECKING:
 __all__ = ["Inspector", "SharedFolderInspector", "StoreServerInspector", "inspector_from_url"]
 
 _PAGE: Final = 256
-#: Objects of a server that are looked at, pages, and pages in a row that have nothing: a server may list without end.
+# : Objects of a server that are looked at, pages, and pages in a row that have nothing: a server may
+# list without end.
 _MOST_OBJECTS: Final = 1 << 24
 _MOST_PAGES: Final = 1 << 20
 _MOST_EMPTY: Final = 1 << 16
@@ -44,7 +46,8 @@ class Inspector(Protocol):
         """About how many things all pages are about, if that can be had without looking at all."""
 
     def pages(self, *, verify: bool) -> Iterator[Page]:
-        """Everything that is there, once; with ``verify`` all bytes are read and compared with their checksums.
+        """Everything that is there, once; with ``verify`` all bytes are read and compared with their
+        checksums.
 
         Raises:
             StoreError: It cannot be listed or read.
@@ -74,11 +77,16 @@ class StoreServerInspector:
             cursor, objects, namespaces, others = self._server.scan(cursor, verify=verify)
             empty = 0 if objects or namespaces or others else empty + 1
             if cursor in cursors or len(cursors) > _MOST_PAGES or empty > _MOST_EMPTY:
-                raise StoreError(f"the server lists its keys without end: it began anew after {len(cursors)} pages")
+                raise StoreError(
+                    f"the server lists its keys without end: it began anew after {len(cursors)} pages"
+                )
             if len(seen) > _MOST_OBJECTS:
-                raise StoreError(f"the server lists more than {_MOST_OBJECTS:,} objects: no more are looked at")
+                raise StoreError(
+                    f"the server lists more than {_MOST_OBJECTS:,} objects: no more are looked at"
+                )
             cursors.add(cursor)
-            # A server may tell a key twice while its table grows. A hash of 64 bits for each is enough to count.
+            # A server may tell a key twice while its table grows. A hash of 64 bits for each is enough
+            # to count.
             once = [one for one in objects if hash(one[0]) not in seen]
             seen.update(hash(one[0]) for one in once)
             yield Page(once, namespaces, others)

@@ -1,8 +1,9 @@
 """Objects in a Mooncake Store: the memory of many machines, over RDMA or TCP.
 
-Needs the package ``mooncake-transfer-engine``, or its ``-non-cuda`` one, and a master. Payloads go between the slots of
-the arena, which is registered, and the store without a copy; those that are staged, through registered memory of the
-workers. Mooncake may forget anything at any moment, and checks nothing: headers and checksums are kvpool's.
+Needs the package ``mooncake-transfer-engine``, or its ``-non-cuda`` one, and a master. Payloads go
+between the slots of the arena, which is registered, and the store without a copy; those that are
+staged, through registered memory of the workers. Mooncake may forget anything at any moment, and checks
+nothing: headers and checksums are kvpool's.
 
     master:  mooncake_master --port 50051 --metrics_host 127.0.0.1
     engine:  store = MooncakeDistributedStore()
@@ -76,7 +77,9 @@ class Mooncake:
         return address in self._range and address + length <= self._range.stop
 
     def _uses(self, name: str) -> None:
-        """Notes the record of a namespace's generation: it is used whenever objects are asked for, and so kept."""
+        """Notes the record of a namespace's generation: it is used whenever objects are asked for, and
+        so kept.
+        """
         if name.endswith("/0"):
             self._record = [self._name(name)]
 

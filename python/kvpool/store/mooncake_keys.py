@@ -1,7 +1,8 @@
 """Objects of a Mooncake Store looked at from outside: ``kvpool store show mooncake://host:50051``.
 
-A client of Mooncake cannot list; its master does, on the port of its metrics. What it lists is read, and removed, by a
-client that lends no memory. Needs the package ``mooncake-transfer-engine``, or its ``-non-cuda`` one.
+A client of Mooncake cannot list; its master does, on the port of its metrics. What it lists is read,
+and removed, by a client that lends no memory. Needs the package ``mooncake-transfer-engine``, or its
+``-non-cuda`` one.
 """
 
 from __future__ import annotations
@@ -105,7 +106,8 @@ def keys_of_master(host: str, port: int) -> list[str]:
 
 
 def mooncake_from_url(url: str) -> MooncakeInspector:
-    """Return what looks at the store of a master: ``mooncake://host[:50051][?metrics=9003&protocol=tcp&local=host]``.
+    """Return what looks at the store of a master:
+    ``mooncake://host[:50051][?metrics=9003&protocol=tcp&local=host]``.
 
     Raises:
         InvalidArgumentError: A part that the URL does not have.
@@ -118,7 +120,9 @@ def mooncake_from_url(url: str) -> MooncakeInspector:
     host, local = parts.hostname, query.pop("local", "127.0.0.1")
     is_port = re.fullmatch("[0-9]{1,5}", metrics) and 0 < int(metrics) < 1 << 16
     if query or not host or parts.path.strip("/") or parts.fragment or parts.port == 0 or not is_port:
-        raise InvalidArgumentError(f"mooncake://{host or ''} must be mooncake://host:50051?metrics=9003&protocol=tcp")
+        raise InvalidArgumentError(
+            f"mooncake://{host or ''} must be mooncake://host:50051?metrics=9003&protocol=tcp"
+        )
     try:
         client = importlib.import_module("mooncake.store").MooncakeDistributedStore
     except ImportError as error:

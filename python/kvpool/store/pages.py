@@ -21,7 +21,8 @@ TEXT: Final = re.compile(r"([0-9a-f]{64})\.json")
 #: The name of the record of a namespace's generation, which is no object and nobody else's either.
 RECORD: Final = re.compile(r"[0-9a-f]{64}(/0|\.generation)")
 
-#: Name, digest of its namespace, group, bytes of its payload, what is wrong with it. Without a digest something is.
+# : Name, digest of its namespace, group, bytes of its payload, what is wrong with it. Without a digest
+# something is.
 Seen = tuple[str, str | None, int, int, str | None]
 
 

@@ -1,8 +1,10 @@
-"""A store beneath a scheduler's own :class:`kvpool.CacheManager`: loaded ahead of admission, written behind commits.
+"""A store beneath a scheduler's own :class:`kvpool.CacheManager`: loaded ahead of admission, written
+behind commits.
 
-Owns: what is on its way between device, host and store. The manager decides what is cached on the device, the store
-what is kept beneath it, and between them bytes go through slots of host memory, copied by the engine; with ``host``
-they stay there, too. Content may be in all three. One KV-cache group.
+Owns: what is on its way between device, host and store. The manager decides what is cached on the
+device, the store what is kept beneath it, and between them bytes go through slots of host memory,
+copied by the engine; with ``host`` they stay there, too. Content may be in all three. One KV-cache
+group.
 
 >>> from kvpool.store import Arena, Disk, Namespace, PrefixStore, Store
 >>> import tempfile
@@ -67,7 +69,17 @@ _KINDS = ("full", "sliding", "chunked")
 class Prefetch:
     """A prompt whose cached prefix is being completed from the store. Made by ``PrefixStore.prefetch``."""
 
-    __slots__ = ("_admitted", "_asked", "_block_size", "_digests", "_done", "_first", "_jobs", "_slots", "cursor")
+    __slots__ = (
+        "_admitted",
+        "_asked",
+        "_block_size",
+        "_digests",
+        "_done",
+        "_first",
+        "_jobs",
+        "_slots",
+        "cursor",
+    )
 
     def __init__(self, cursor: HashCursor, block_size: int, first: int, digests: list[bytes]) -> None:
         #: The prepared prompt.
@@ -89,16 +101,18 @@ class Prefetch:
 
     @property
     def tokens(self) -> int:
-        """Tokens of the prompt that the device had, and those that were loaded behind them: a hit of that length."""
+        """Tokens of the prompt that the device had, and those that were loaded behind them: a hit of
+        that length.
+        """
         return (self._first + len(self._slots)) * self._block_size if self.done else 0
 
 
 class _Names:
     """What the store calls blocks: their digests as an engine has them that was never renewed.
 
-    A manager's digests contain its epoch, which counts the renewals of one process. The namespace says which weights
-    stored blocks are of, so names leave the epoch out, and other processes find them. Costs a second hash of each block
-    that is new, once the manager has an epoch.
+    A manager's digests contain its epoch, which counts the renewals of one process. The namespace says
+    which weights stored blocks are of, so names leave the epoch out, and other processes find them.
+    Costs a second hash of each block that is new, once the manager has an epoch.
 
     Args:
         most: Names that are remembered.
@@ -131,25 +145,29 @@ class _Names:
 class PrefixStore:
     """What a scheduler puts between its manager and a store.
 
-    No call but ``wait`` waits for the store; copies are the engine's, made inside of ``admit``, ``save`` and ``poll``.
+    No call but ``wait`` waits for the store; copies are the engine's, made inside of ``admit``,
+    ``save`` and ``poll``.
 
     Args:
-        manager: With one KV-cache group, of full attention, a window or chunks, whose blocks are those that are hashed.
+        manager: With one KV-cache group, of full attention, a window or chunks, whose blocks are those
+            that are hashed.
         store: Over ``arena``, with ``staged=True``: slots are used again as soon as their jobs have ended.
-        arena: A slot is at least a block's bytes. As many blocks can be on their way, loaded and not admitted yet, or,
-            with ``host``, kept.
-        copy_in: Copies slots to blocks of the device: pairs of both. It returns when the slots may be written to
-            again, and when what reads the blocks later is ordered behind it.
+        arena: A slot is at least a block's bytes. As many blocks can be on their way, loaded and not
+            admitted yet, or, with ``host``, kept.
+        copy_in: Copies slots to blocks of the device: pairs of both. It returns when the slots may be
+            written to again, and when what reads the blocks later is ordered behind it.
         copy_out: Copies blocks of the device to slots: pairs of both. It returns when the bytes are there.
         block_bytes: Bytes of a block; a whole slot by default.
-        host: Whether slots that nobody has keep what they have: host memory is a tier between device and store. What
-            is there needs no load, and is not copied out again; what was used last goes last.
-        write: When blocks go to the store: ``through``, when they are saved, or ``back``, when a quarter of the slots
-            is not free any more; with ``host`` alone. What goes back is written at once, whatever the store admits.
+        host: Whether slots that nobody has keep what they have: host memory is a tier between device
+            and store. What is there needs no load, and is not copied out again; what was used last goes
+            last.
+        write: When blocks go to the store: ``through``, when they are saved, or ``back``, when a
+            quarter of the slots is not free any more; with ``host`` alone. What goes back is written at
+            once, whatever the store admits.
 
     Raises:
-        InvalidArgumentError: The manager has several KV-cache groups, or one of another kind or block size; a block is
-            larger than a slot; ``write`` is neither, or ``back`` without ``host``.
+        InvalidArgumentError: The manager has several KV-cache groups, or one of another kind or block
+            size; a block is larger than a slot; ``write`` is neither, or ``back`` without ``host``.
     """
 
     def __init__(
@@ -173,9 +191,13 @@ class PrefixStore:
                     f"{', '.join(_KINDS)} with blocks of {manager.block_size}, the tokens that have a digest"
                 )
         if not 1 <= (block_bytes or 1) <= arena.slot_bytes:
-            raise InvalidArgumentError(f"block_bytes is {block_bytes}: must be from 1 to a slot's {arena.slot_bytes}")
+            raise InvalidArgumentError(
+                f"block_bytes is {block_bytes}: must be from 1 to a slot's {arena.slot_bytes}"
+            )
         if write not in ("through", "back") or (write == "back" and not host):
-            raise InvalidArgumentError(f"write is {write!r} and host {host}: must be through, or back with host")
+            raise InvalidArgumentError(
+                f"write is {write!r} and host {host}: must be through, or back with host"
+            )
         self._manager, self._store = manager, store
         self._copy_in, self._copy_out = copy_in, copy_out
         self._block_bytes = block_bytes or arena.slot_bytes
@@ -185,20 +207,23 @@ class PrefixStore:
         self._host, self._back = host, write == "back"
         #: Slots that a store that is written back has ready.
         self._ready = max(1, arena.slots // 4)
-        #: By job: what it is of, the slots that it has, and, of a load, the blocks behind the device's that they are.
+        # : By job: what it is of, the slots that it has, and, of a load, the blocks behind the device's
+        # that they are.
         self._jobs: dict[int, tuple[Prefetch | None, list[int], list[int]]] = {}
 
     @property
     def free_slots(self) -> int:
-        """Slots that could be taken now, at least: those that nothing has, and what was kept and is written."""
+        """Slots that could be taken now, at least: those that nothing has, and what was kept and is
+        written.
+        """
         return self._slots.reclaimable
 
     def prefetch(self, prompt: Sequence[int] | HashCursor, extra: ExtraKeys | None = None) -> Prefetch:
         """Begins to load what host and store have of a prompt behind what the device has.
 
-        For a request that waits to be admitted; ``poll`` goes on with it. Loads as many blocks as there are free slots.
-        The last token of a prompt is never loaded, for it has to be computed. O(blocks), plus hashing. A prefetch that
-        is not admitted MUST be dropped.
+        For a request that waits to be admitted; ``poll`` goes on with it. Loads as many blocks as there
+        are free slots. The last token of a prompt is never loaded, for it has to be computed.
+        O(blocks), plus hashing. A prefetch that is not admitted MUST be dropped.
 
         Args:
             prompt: Its tokens, or what ``CacheManager.prepare`` returned.
@@ -206,7 +231,8 @@ class PrefixStore:
 
         Raises:
             ClosedError: The store is closed.
-            StaleEpochError: The prompt is of an epoch before; or the manager's epoch was changed without ``renew``.
+            StaleEpochError: The prompt is of an epoch before; or the manager's epoch was changed
+                without ``renew``.
             InvalidArgumentError, TokenError, HashingError: As ``CacheManager.prepare``.
         """
         self._check_epoch()
@@ -219,18 +245,24 @@ class PrefixStore:
         return started
 
     def _go_on(self, started: Prefetch) -> None:
-        """Takes what host memory has and loads the rest, from the first block on; what is not known is asked once."""
+        """Takes what host memory has and loads the rest, from the first block on; what is not known is
+        asked once.
+        """
         digests = started._digests
         kept = [self._slots.find(digest) for digest in digests]
         if not started._asked:
             known = self._store.contains(digests)
-            if any(slot is None and presence == "unknown" for slot, presence in zip(kept, known, strict=True)):
+            if any(
+                slot is None and presence == "unknown" for slot, presence in zip(kept, known, strict=True)
+            ):
                 started._asked = True
                 started._jobs += 1
                 self._jobs[self._store.probe(digests)] = (started, [], [])
                 return
             there = zip(kept, known, strict=True)
-            end = next((at for at, (slot, of) in enumerate(there) if slot is None and of != "here"), len(digests))
+            end = next(
+                (at for at, (slot, of) in enumerate(there) if slot is None and of != "here"), len(digests)
+            )
             kept = kept[:end]
         # What is kept is held first: room for what is loaded is made of something else.
         for slot in kept:
@@ -250,18 +282,23 @@ class PrefixStore:
             job = self._store.get([digests[at] for at in loads], taken, lengths=self._block_bytes)
             self._jobs[job] = (started, taken, loads)
 
-    def admit(self, request_id: RequestId, started: Prefetch, *, loading: bool = False, **settings: Any) -> Admission:
-        """Admits the request of a prefetch: cached blocks of the device, then those that were loaded, then new ones.
+    def admit(
+        self, request_id: RequestId, started: Prefetch, *, loading: bool = False, **settings: Any
+    ) -> Admission:
+        """Admits the request of a prefetch: cached blocks of the device, then those that were loaded,
+        then new ones.
 
-        What is still on its way is not waited for, and not used, unless ``loading`` is set. If the device has forgotten
-        meanwhile what the loaded blocks follow, they are not used either. ``manager.request(request_id)`` says as
-        ``computed_tokens`` where the engine goes on. O(blocks).
+        What is still on its way is not waited for, and not used, unless ``loading`` is set. If the
+        device has forgotten meanwhile what the loaded blocks follow, they are not used either.
+        ``manager.request(request_id)`` says as ``computed_tokens`` where the engine goes on. O(blocks).
 
         Args:
             request_id: A new id.
-            started: Its prefetch. It is used up by this; if the admission is refused, it can be admitted again.
-            loading: Whether what is on its way is waited for by the request: it has its blocks, is ``loading``, and
-                runs once ``poll`` has copied in what has arrived. It may be released meanwhile.
+            started: Its prefetch. It is used up by this; if the admission is refused, it can be
+                admitted again.
+            loading: Whether what is on its way is waited for by the request: it has its blocks, is
+                ``loading``, and runs once ``poll`` has copied in what has arrived. It may be released
+                meanwhile.
             settings: As of ``CacheManager.admit``, but for ``out`` and ``external_tokens``.
 
         Raises:
@@ -315,12 +352,12 @@ class PrefixStore:
     def save(self, request_id: RequestId) -> int:
         """Offers the computed blocks of a request that the store does not have, and returns how many.
 
-        Call it after each commit, and a block is written as soon as it is full; or before ``release`` alone. Copies the
-        blocks to slots first; without a free slot the rest is left out, to be offered the next time. Blocks that the
-        store admits at the second offer are copied twice, but from host memory. With ``host`` what the store has is
-        copied to host memory, too; with ``write="back"`` nothing is offered now. Of a request from before ``renew``
-        nothing is offered: its KV is of other weights. What a window has given up (``trim_window``) is not offered
-        either. O(tokens).
+        Call it after each commit, and a block is written as soon as it is full; or before ``release``
+        alone. Copies the blocks to slots first; without a free slot the rest is left out, to be offered
+        the next time. Blocks that the store admits at the second offer are copied twice, but from host
+        memory. With ``host`` what the store has is copied to host memory, too; with ``write="back"``
+        nothing is offered now. Of a request from before ``renew`` nothing is offered: its KV is of
+        other weights. What a window has given up (``trim_window``) is not offered either. O(tokens).
 
         Args:
             request_id: A request that holds its blocks on the device.
@@ -375,12 +412,16 @@ class PrefixStore:
         if going:
             places, slots = [at for at, _ in going], [slot for _, slot in going]
             tokens_of = [(at * block_size, block_size) for at in places]
-            job = self._store.put([digests[at] for at in places], slots, lengths=self._block_bytes, tokens=tokens_of)
+            job = self._store.put(
+                [digests[at] for at in places], slots, lengths=self._block_bytes, tokens=tokens_of
+            )
             self._jobs[job] = (None, slots, [])
         return len(going)
 
     def poll(self) -> None:
-        """Takes in what has ended, and writes back what has to make room. Every step: it waits for nothing."""
+        """Takes in what has ended, and writes back what has to make room. Every step: it waits for
+        nothing.
+        """
         self._take_in(self._store.poll())
         self._write_back()
 
@@ -425,7 +466,9 @@ class PrefixStore:
                 continue
             if not started._done:
                 there = zip(started._digests, outcomes, strict=True)
-                lacking = (at for at, (of, outcome) in enumerate(there) if outcome != "ok" and not self._has(of))
+                lacking = (
+                    at for at, (of, outcome) in enumerate(there) if outcome != "ok" and not self._has(of)
+                )
                 started._digests = started._digests[: next(lacking, None)]
                 self._go_on(started)
 
@@ -437,7 +480,9 @@ class PrefixStore:
         for slot, at, outcome in zip(slots, loads, outcomes, strict=True):
             if outcome == "ok" and self._host and started.cursor.epoch == self._epoch:
                 self._slots.keep(slot, started._digests[at])
-        end = next((at for at, outcome in zip(loads, outcomes, strict=True) if outcome != "ok"), len(started._slots))
+        end = next(
+            (at for at, outcome in zip(loads, outcomes, strict=True) if outcome != "ok"), len(started._slots)
+        )
         self._slots.leave(started._slots[end:])
         started._slots = started._slots[:end]
         admitted, started._admitted = started._admitted, None
@@ -446,18 +491,22 @@ class PrefixStore:
             if admitted is not None and self._manager.request(admitted[0]).state == "loading":
                 self._bring_in(*admitted, started)
             elif admitted is not None:
-                self._manager.external_done(admitted[0], admitted[1].cached_tokens)  # released meanwhile: it ends now
+                self._manager.external_done(
+                    admitted[0], admitted[1].cached_tokens
+                )  # released meanwhile: it ends now
         finally:
             if started._done:
                 self._let_go(started)
 
     def renew(self, namespace: Namespace) -> None:
-        """Other weights: nothing of before is found any more, on the device (``bump_epoch``), in host and store.
+        """Other weights: nothing of before is found any more, on the device (``bump_epoch``), in host
+        and store.
 
         Waits for the back end, which records it: see ``Store.renew``.
 
         Raises:
-            StoreError: The back end has not recorded it. Nothing of before is found here all the same; call it again.
+            StoreError: The back end has not recorded it. Nothing of before is found here all the same;
+                call it again.
             ClosedError: The store is closed.
         """
         self._epoch = self._manager.bump_epoch()

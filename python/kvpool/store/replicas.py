@@ -1,8 +1,9 @@
 """A folder for each engine beneath one path, so that replicas with equal settings can share a disk.
 
-A disk's folder has one engine at a time. The first engine takes the folder itself, the next ones take ``replica-1``,
-``replica-2`` and so on in it: each takes the first that no living engine has. So engines that are started again find
-what was stored before, in whichever order they start. Each replica takes its own capacity.
+A disk's folder has one engine at a time. The first engine takes the folder itself, the next ones take
+``replica-1``, ``replica-2`` and so on in it: each takes the first that no living engine has. So engines
+that are started again find what was stored before, in whichever order they start. Each replica takes
+its own capacity.
 """
 
 from __future__ import annotations
@@ -27,7 +28,8 @@ def open_replica(root: str, opener: Callable[[str], _Opened], most: int = MOST) 
     """Opens the first folder of a replica that no living engine has.
 
     Args:
-        root: The folder of the first replica; or the URL of a back end that engines share, which is never in use.
+        root: The folder of the first replica; or the URL of a back end that engines share, which is
+            never in use.
         opener: Opens stores in a folder, all or none, and returns them.
         most: Replicas that are tried.
 

@@ -1,8 +1,8 @@
 """Objects in S3, or what is like it: Google Cloud Storage, Azure, MinIO, a Ceph gateway.
 
-Needs the package ``obstore``. One object of the bucket per object, ``PREFIX/NAMESPACE/HASH-GROUP``: a header and the
-payload, in one request each way. Requests wait in the store's workers, so have many: 32 and more. What engines leave
-behind is the bucket's to expire: give it a lifecycle rule.
+Needs the package ``obstore``. One object of the bucket per object, ``PREFIX/NAMESPACE/HASH-GROUP``: a
+header and the payload, in one request each way. Requests wait in the store's workers, so have many: 32
+and more. What engines leave behind is the bucket's to expire: give it a lifecycle rule.
 
 >>> import obstore.store
 >>> from kvpool.store import Arena, Custom
@@ -50,9 +50,9 @@ class S3:
     Args:
         bucket: An object store of ``obstore``, or a URL: ``s3://bucket/prefix``, ``gs://``, ``az://``.
         prefix: What names begin with, inside of the bucket.
-        options: For a URL: what ``obstore.store.from_url`` takes, ``region`` or ``endpoint`` for example. A request
-            ends after 10 seconds, and is tried again twice, unless ``client_options`` and ``retry_config`` say
-            otherwise.
+        options: For a URL: what ``obstore.store.from_url`` takes, ``region`` or ``endpoint`` for
+            example. A request ends after 10 seconds, and is tried again twice, unless
+            ``client_options`` and ``retry_config`` say otherwise.
 
     Raises:
         MissingPackageError: There is no ``obstore``.

@@ -1,7 +1,8 @@
-"""Slots of an arena for :class:`kvpool.store.PrefixStore`: who has one, and what is kept in those that nobody has.
+"""Slots of an arena for :class:`kvpool.store.PrefixStore`: who has one, and what is kept in those that
+nobody has.
 
-Owns: free slots, and the order in which kept content goes: what was used last goes last. Content that is still to be
-written to the store (dirty) does not go before it is.
+Owns: free slots, and the order in which kept content goes: what was used last goes last. Content that
+is still to be written to the store (dirty) does not go before it is.
 """
 
 from __future__ import annotations
@@ -47,7 +48,8 @@ class Slots:
         return self._by_digest.get(digest)
 
     def take(self, wanted: int) -> list[int]:
-        """Takes slots for new content, as many as are wanted and there: free ones, then what was not used for longest.
+        """Takes slots for new content, as many as are wanted and there: free ones, then what was not
+        used for longest.
 
         None is taken that a transfer which timed out still has.
         """
@@ -57,7 +59,11 @@ class Slots:
                 break
             self._take(self._free.popleft(), taken)
         if len(taken) < wanted:
-            kept = (slot for slot in self._by_digest.values() if slot not in self._users and slot not in self._dirty)
+            kept = (
+                slot
+                for slot in self._by_digest.values()
+                if slot not in self._users and slot not in self._dirty
+            )
             for slot in list(itertools.islice(kept, wanted - len(taken))):
                 self._forget(slot)
                 self._take(slot, taken)
@@ -77,7 +83,9 @@ class Slots:
         self._users[slot] += 1
 
     def leave(self, slots: list[int]) -> None:
-        """One has these slots no more. Of several, the first is used last: what follows it is of no use without it."""
+        """One has these slots no more. Of several, the first is used last: what follows it is of no use
+        without it.
+        """
         for slot in reversed(slots):
             self._users[slot] -= 1
             if self._users[slot] > 0:
@@ -101,7 +109,9 @@ class Slots:
             self._dirty[slot] = first_token
 
     def next_dirty(self) -> tuple[int, bytes, int] | None:
-        """Takes the slot that has been dirty for longest: with its digest and first token. It is dirty no more."""
+        """Takes the slot that has been dirty for longest: with its digest and first token. It is dirty
+        no more.
+        """
         slot = next((slot for slot in self._dirty if slot not in self._users), None)
         if slot is None:
             return None

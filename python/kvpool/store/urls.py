@@ -15,27 +15,35 @@ if TYPE_CHECKING:
 
     from kvpool.store.s3 import S3
 
-__all__ = ["backend_from_url", "path_of", "query_of", "s3_from_url", "scheme_of", "split_url", "without_password"]
+__all__ = [
+    "backend_from_url",
+    "path_of",
+    "query_of",
+    "s3_from_url",
+    "scheme_of",
+    "split_url",
+    "without_password",
+]
 
-_SCHEMES = (
-    "a path, disk:///path, folder:///path, redis://host, rediss://host, redis+unix:///path, s3://bucket, gs://, az://"
-)
+_SCHEMES = "a path, disk:///path, folder:///path, redis://host, rediss://host, redis+unix:///path, s3://bucket, gs://, az://"
 
 
 def backend_from_url(url: str, capacity_bytes: int, **settings: Any) -> Disk | SharedFolder | Redis | Custom:
     """Return the back end that a URL names.
 
-    ======================================================  ========================================================
-    ``/path`` or ``disk:///path``                           :class:`Disk`
-    ``folder:///path[?group=1]``                            :class:`SharedFolder`, for all users of its group with 1
-    ``redis://[[user]:password@]host[:port][/database]``    :class:`Redis`
-    ``rediss://`` and the same ``[?ca=/pem]``               :class:`Redis` over TLS; see below
-    ``redis+unix://[[user]:password@]/path[?database=n]``   :class:`Redis` on a Unix socket
-    ``s3://bucket/prefix``, ``gs://``, ``az://``            :class:`kvpool.store.s3.S3`; the query has its options
-    ======================================================  ========================================================
+    ======================================================
+    ======================================================== ``/path`` or ``disk:///path`` :class:`Disk`
+    ``folder:///path[?group=1]`` :class:`SharedFolder`, for all users of its group with 1
+    ``redis://[[user]:password@]host[:port][/database]`` :class:`Redis` ``rediss://`` and the same
+    ``[?ca=/pem]`` :class:`Redis` over TLS; see below
+    ``redis+unix://[[user]:password@]/path[?database=n]`` :class:`Redis` on a Unix socket
+    ``s3://bucket/prefix``, ``gs://``, ``az://`` :class:`kvpool.store.s3.S3`; the query has its options
+    ======================================================
+    ========================================================
 
-    Of ``rediss://`` the query can have ``ca``, a PEM file of those who may vouch for the server; ``cert`` and ``key``,
-    PEM files of this side's certificate; ``name``, that in the server's certificate if it is not the host's.
+    Of ``rediss://`` the query can have ``ca``, a PEM file of those who may vouch for the server;
+    ``cert`` and ``key``, PEM files of this side's certificate; ``name``, that in the server's
+    certificate if it is not the host's.
 
     Args:
         url: As in the table. Passwords are percent-encoded.
@@ -60,7 +68,9 @@ def backend_from_url(url: str, capacity_bytes: int, **settings: Any) -> Disk | S
             parts = split_url(url)
             tls = _tls(parts) if scheme == "rediss" else {}
             if (parts.query and not tls) or parts.fragment:
-                raise InvalidArgumentError(f"{_shown(parts)} has a query or a fragment: neither means anything there")
+                raise InvalidArgumentError(
+                    f"{_shown(parts)} has a query or a fragment: neither means anything there"
+                )
             database = _number("the database", parts.path.removeprefix("/") or "0")
             host, port = parts.hostname or "127.0.0.1", _port(parts)
             given = tls | _login(parts) | settings
@@ -72,7 +82,9 @@ def backend_from_url(url: str, capacity_bytes: int, **settings: Any) -> Disk | S
             if parts.fragment:
                 raise InvalidArgumentError(f"{_shown(parts)} has a fragment: it means nothing there")
             if query:
-                raise InvalidArgumentError(f"{_shown(parts)} has {', '.join(query)}: database can be given there")
+                raise InvalidArgumentError(
+                    f"{_shown(parts)} has {', '.join(query)}: database can be given there"
+                )
             socket = _path(parts)
             return Redis(capacity_bytes, unix_socket=socket, database=database, **_login(parts), **settings)
         case "s3" | "gs" | "az":
@@ -92,7 +104,9 @@ def s3_from_url(url: str, **settings: Any) -> S3:
 
     parts = split_url(url)
     if parts.fragment or "@" in parts.netloc:
-        raise InvalidArgumentError(f"{_shown(parts)} has a fragment or a login: give credentials in the environment")
+        raise InvalidArgumentError(
+            f"{_shown(parts)} has a fragment or a login: give credentials in the environment"
+        )
     options = query_of(parts)
     try:
         return S3(f"{parts.scheme}://{parts.netloc}{parts.path}", **(options | settings))
@@ -107,14 +121,20 @@ def s3_from_url(url: str, **settings: Any) -> S3:
 def _tls(parts: SplitResult) -> dict[str, Any]:
     """What a URL says of TLS."""
     query = query_of(parts)
-    tls: dict[str, Any] = {"tls": True, "tls_ca": query.pop("ca", None), "tls_server_name": query.pop("name", None)}
+    tls: dict[str, Any] = {
+        "tls": True,
+        "tls_ca": query.pop("ca", None),
+        "tls_server_name": query.pop("name", None),
+    }
     own = query.pop("cert", None), query.pop("key", None)
     if any(own):
         if not all(own):
             raise InvalidArgumentError(f"{_shown(parts)} has one of cert and key: they go together")
         tls["tls_certificate"] = own
     if query:
-        raise InvalidArgumentError(f"{_shown(parts)} has {', '.join(query)}: ca, cert, key and name can be given there")
+        raise InvalidArgumentError(
+            f"{_shown(parts)} has {', '.join(query)}: ca, cert, key and name can be given there"
+        )
     return tls
 
 
@@ -139,7 +159,9 @@ def path_of(url: str) -> str:
         if scheme_of(url) == "folder":
             _group(parts)
         elif parts.query or parts.fragment:
-            what = "a query or a fragment: neither means anything there; write %3F for ? and %23 for # in a path"
+            what = (
+                "a query or a fragment: neither means anything there; write %3F for ? and %23 for # in a path"
+            )
             raise InvalidArgumentError(f"{_shown(parts)} has {what}")
         return _path(parts)
     if _TYPO.match(url):
@@ -184,7 +206,8 @@ def split_url(url: str) -> SplitResult:
     """Split a URL.
 
     Raises:
-        InvalidArgumentError: The text is no URL, or its login is not percent-encoded. The message has no part of it.
+        InvalidArgumentError: The text is no URL, or its login is not percent-encoded. The message has
+            no part of it.
     """
     place = without_password(url)
     if place.endswith(_HIDDEN):

@@ -54,9 +54,9 @@ class _Batch:
 class PlanExecutor:
     """Moves the bytes that a manager plans, and ends its swaps when they have been moved.
 
-    Copy-on-write is part of the step: when ``run`` returns, its copies are done (CPU) or on the current stream
-    (CUDA), so that the step may write KV. Swaps go on beside the steps; ``poll`` completes those whose copies have
-    ended, and aborts those whose copies failed.
+    Copy-on-write is part of the step: when ``run`` returns, its copies are done (CPU) or on the current
+    stream (CUDA), so that the step may write KV. Swaps go on beside the steps; ``poll`` completes those
+    whose copies have ended, and aborts those whose copies failed.
 
     Args:
         manager: A ``CacheManager``, or what else has its three methods.
@@ -96,12 +96,13 @@ class PlanExecutor:
     ) -> None:
         """Executes what the manager has planned since the last time.
 
-        Call it once per step, after the step was planned and before it writes KV. If the copies cannot be started, the
-        swaps are aborted and reported by ``poll``; copy-on-write that fails is raised, because the step must not run.
+        Call it once per step, after the step was planned and before it writes KV. If the copies cannot
+        be started, the swaps are aborted and reported by ``poll``; copy-on-write that fails is raised,
+        because the step must not run.
 
         Args:
-            swaps: Swaps begun since the last call (``begin_swap_out``, ``begin_swap_in``): their copies are in the
-                plan.
+            swaps: Swaps begun since the last call (``begin_swap_out``, ``begin_swap_in``): their copies
+                are in the plan.
             stream: Where the step runs: torch's current stream, unless another is named.
 
         Raises:

@@ -1,30 +1,34 @@
 """Block copies as torch ops: ``torch.ops.kvpool.copy_blocks``, ``swap_blocks``, ``copy_blocks_by_handle``.
 
-Importing this module registers them. They are defined by their schemas (``torch.library.Library.define``), which
-costs a microsecond per call where a ``custom_op`` costs ten, and have kernels for CPU, CUDA and Meta, so that they
-compile and trace. A mapping is an int64 tensor of shape [n, 2]: source block, destination block. One on the CPU is
-checked in full before anything is enqueued; one on a device is never read by the host, its rows with -1 are skipped
-(a captured graph replays with a fixed n), and ids out of range are skipped, too, and reported by the engine's next
+Importing this module registers them. They are defined by their schemas
+(``torch.library.Library.define``), which costs a microsecond per call where a ``custom_op`` costs ten,
+and have kernels for CPU, CUDA and Meta, so that they compile and trace. A mapping is an int64 tensor of
+shape [n, 2]: source block, destination block. One on the CPU is checked in full before anything is
+enqueued; one on a device is never read by the host, its rows with -1 are skipped (a captured graph
+replays with a fixed n), and ids out of range are skipped, too, and reported by the engine's next
 ``poll``.
 
 ``copy_blocks(Tensor[] src, Tensor(a!)[] dst, Tensor block_mapping, int block_dim=0) -> ()``
     Between blocks of one device.
 
-``swap_blocks(Tensor[] src, Tensor(a!)[] dst, Tensor block_mapping, int src_block_dim=0, int dst_block_dim=0) -> ()``
+``swap_blocks(Tensor[] src, Tensor(a!)[] dst, Tensor block_mapping, int src_block_dim=0, int
+dst_block_dim=0) -> ()``
     Between device and host, or any two lists of tensors with blocks alike.
 
 ``swap_blocks.vllm(Tensor src, Tensor(a!) dst, int block_size_in_bytes, Tensor block_mapping) -> ()``
-    The same call as vLLM's ``swap_blocks`` (csrc/cache_kernels.cu): contiguous tensors, blocks of so many bytes.
+    The same call as vLLM's ``swap_blocks`` (csrc/cache_kernels.cu): contiguous tensors, blocks of so
+    many bytes.
 
 ``copy_blocks_by_handle(int src, int dst, Tensor block_mapping) -> ()``
-    Between stores by ``BlockStore.handle``: no list of tensors crosses, which is the fast one. The compiler knows that
-    it has an effect, and not which tensors it reads and writes: in compiled code that touches the same tensors use
-    ``copy_blocks``.
+    Between stores by ``BlockStore.handle``: no list of tensors crosses, which is the fast one. The
+        compiler knows that
+    it has an effect, and not which tensors it reads and writes: in compiled code that touches the same
+    tensors use ``copy_blocks``.
 
 They are for inference: no gradients flow through a copy, and no version counter tells autograd of one.
 
-Ops without handles find the store of their tensors by address, shape and strides; the last 64 are remembered, without
-keeping the tensors alive.
+Ops without handles find the store of their tensors by address, shape and strides; the last 64 are
+remembered, without keeping the tensors alive.
 """
 
 from __future__ import annotations
@@ -49,7 +53,9 @@ _LIBRARY.define("copy_blocks(Tensor[] src, Tensor(a!)[] dst, Tensor block_mappin
 _LIBRARY.define(
     "swap_blocks(Tensor[] src, Tensor(a!)[] dst, Tensor block_mapping, int src_block_dim=0, int dst_block_dim=0) -> ()"
 )
-_LIBRARY.define("swap_blocks.vllm(Tensor src, Tensor(a!) dst, int block_size_in_bytes, Tensor block_mapping) -> ()")
+_LIBRARY.define(
+    "swap_blocks.vllm(Tensor src, Tensor(a!) dst, int block_size_in_bytes, Tensor block_mapping) -> ()"
+)
 _LIBRARY.define("copy_blocks_by_handle(int src, int dst, Tensor block_mapping) -> ()")
 
 #: What a tensor's blocks depend on: address, shape, strides, dtype, device, and whether its memory is pinned.
@@ -98,7 +104,9 @@ def _flat_store_of(key: _Tensors, block_bytes: int) -> BlockStore:
     return BlockStore.from_regions([region], size // block_bytes, device=str(tensor.device), pinned=pinned)
 
 
-def _copy_blocks(src: Sequence[Tensor], dst: Sequence[Tensor], block_mapping: Tensor, block_dim: int = 0) -> None:
+def _copy_blocks(
+    src: Sequence[Tensor], dst: Sequence[Tensor], block_mapping: Tensor, block_dim: int = 0
+) -> None:
     source, target = _store_of(_Tensors(src), block_dim), _store_of(_Tensors(dst), block_dim)
     if source.device != target.device:
         raise LayoutMismatchError(
@@ -128,11 +136,15 @@ def _swap_blocks_vllm(src: Tensor, dst: Tensor, block_size_in_bytes: int, block_
 
 
 def _nothing(*args: object) -> None:
-    """What the ops do to tensors without memory; one such among others would make the op do nothing, silently."""
+    """What the ops do to tensors without memory; one such among others would make the op do nothing,
+    silently.
+    """
     given = [one for arg in args for one in (arg if isinstance(arg, list) else [arg])]
     devices = {one.device.type for one in given if isinstance(one, torch.Tensor)}
     if devices - {"meta"}:
-        raise LayoutMismatchError(f"tensors are on {', '.join(sorted(devices))}: those on meta have no memory to copy")
+        raise LayoutMismatchError(
+            f"tensors are on {', '.join(sorted(devices))}: those on meta have no memory to copy"
+        )
 
 
 for _name, _kernel in (

@@ -107,8 +107,8 @@ impl HashAlgorithm {
         }
     }
 
-    /// Whether this build has it. Where not, a hasher of it is [`HashError::NotCompiledIn`]; digests that were computed
-    /// elsewhere are taken.
+    /// Whether this build has it. Where not, a hasher of it is [`HashError::NotCompiledIn`]; digests
+    /// that were computed elsewhere are taken.
     #[must_use]
     pub const fn is_compiled_in(self) -> bool {
         match self {

@@ -72,7 +72,8 @@ impl BlockHash {
         u64::from_le_bytes([a, b, c, d, e, f, g, h])
     }
 
-    /// A digest with this key and zeros behind it: what a replay has instead of the digest that the key was taken of.
+    /// A digest with this key and zeros behind it: what a replay has instead of the digest that the key
+    /// was taken of.
     #[cfg(feature = "recorded")]
     #[must_use]
     pub fn from_key(key: u64) -> Self {

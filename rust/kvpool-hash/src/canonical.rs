@@ -121,8 +121,8 @@ pub(super) struct BlockMessage<'a> {
 }
 
 impl<'a> BlockMessage<'a> {
-    /// Encodes one block after the first `parent_len` bytes of `parent`. `items` are those that overlap it; the
-    /// block starts at token position `start`.
+    /// Encodes one block after the first `parent_len` bytes of `parent`. `items` are those that overlap
+    /// it; the block starts at token position `start`.
     pub(super) fn encode<'i>(
         scratch: &'a mut Scratch,
         parent: &[u8; 32],

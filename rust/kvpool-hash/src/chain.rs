@@ -87,8 +87,8 @@ impl HashChain {
         Ok(Self { algorithm, block_size, epoch, hashes, fingerprints: Vec::new(), tokens: Vec::new() })
     }
 
-    /// A chain of any content, unchecked. Two of them with equal digests and other tokens collide, which no chain of a
-    /// working hash function does. Only for tests and replays.
+    /// A chain of any content, unchecked. Two of them with equal digests and other tokens collide,
+    /// which no chain of a working hash function does. Only for tests and replays.
     #[cfg(feature = "recorded")]
     #[must_use]
     pub fn forged(

@@ -4,8 +4,8 @@
 //! push until a block is complete; only then is anything hashed, and never twice. Invariant: at any time the
 //! chain equals the chain of the same tokens hashed at once.
 //!
-//! A turn of a conversation may bring multimodal items with its tokens ([`HashCursor::append_with`]). An item begins
-//! behind the tokens that are there, so no digest ever changes.
+//! A turn of a conversation may bring multimodal items with its tokens ([`HashCursor::append_with`]).
+//! An item begins behind the tokens that are there, so no digest ever changes.
 //!
 //! `append` cannot fail: the extra keys are checked when the cursor gets them, and any tokens can be hashed.
 
@@ -105,9 +105,10 @@ impl HashCursor {
         self.append_blocks(tokens, missing)
     }
 
-    /// Appends the tokens of a turn that brings multimodal items, and returns how many blocks they completed. Positions
-    /// are of the whole sequence, as in [`ExtraKeys::multimodal`]: the cursor is then what it would be had it got all
-    /// tokens and items at once. An item may lie ahead of the tokens that come with it.
+    /// Appends the tokens of a turn that brings multimodal items, and returns how many blocks they
+    /// completed. Positions are of the whole sequence, as in [`ExtraKeys::multimodal`]: the cursor is
+    /// then what it would be had it got all tokens and items at once. An item may lie ahead of the
+    /// tokens that come with it.
     ///
     /// Cost: that of [`HashCursor::append`]; with items, `O(n log n)` for all `n` that there are then.
     ///
@@ -184,8 +185,9 @@ impl HashCursor {
 
     /// Keeps the first `num_tokens` tokens. A block that becomes partial loses its hash; nothing is hashed.
     ///
-    /// A multimodal item goes with its first token: to have it again, append it again with its tokens. One that begins
-    /// before the cut stays whole, and so does one that was given ahead of its tokens, of which none was there.
+    /// A multimodal item goes with its first token: to have it again, append it again with its tokens.
+    /// One that begins before the cut stays whole, and so does one that was given ahead of its tokens,
+    /// of which none was there.
     ///
     /// Cost: O(tokens dropped); where items go, `O(n log n)` for the `n` that there are.
     ///

@@ -121,8 +121,8 @@ pub enum HashError {
         /// Bytes before the first bad one.
         valid_up_to: usize,
     },
-    /// A multimodal item of a later turn begins among the tokens that are there: the digests of their blocks say that it
-    /// is not.
+    /// A multimodal item of a later turn begins among the tokens that are there: the digests of their
+    /// blocks say that it is not.
     #[error(
         "multimodal item {index} begins at token {offset}, must begin at or behind token {len}: those before are appended"
     )]

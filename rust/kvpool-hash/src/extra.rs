@@ -4,9 +4,9 @@
 //! can be mistaken for a salt, however the strings are chosen. Fields are opaque bytes made by the engine or
 //! its gateway, never by the user of the service.
 //!
-//! Request-level keys enter the root digest and reach every block through the chain. Multimodal items enter
-//! the blocks that they overlap, and come with the prompt or with the tokens of a later turn. [`ItemIndex`] finds those in `O(log items)` per block; it is empty, and
-//! costs a compare, for text.
+//! Request-level keys enter the root digest and reach every block through the chain. Multimodal items
+//! enter the blocks that they overlap, and come with the prompt or with the tokens of a later turn.
+//! [`ItemIndex`] finds those in `O(log items)` per block; it is empty, and costs a compare, for text.
 
 use std::fmt;
 
@@ -60,8 +60,8 @@ pub struct Adapter {
 pub struct MultimodalItem {
     /// Content id, such as the digest of the image.
     pub identifier: Box<[u8]>,
-    /// Position of the item's first placeholder token, counted from the start of the sequence, in whichever turn it
-    /// comes.
+    /// Position of the item's first placeholder token, counted from the start of the sequence, in
+    /// whichever turn it comes.
     pub offset: u64,
     /// Placeholder tokens; an item of none overlaps no block and changes nothing.
     pub length: u64,
@@ -82,8 +82,8 @@ impl fmt::Debug for ExtraKeys {
 }
 
 impl MultimodalItem {
-    /// Checks what every encoding needs: item ends that fit, and a countable number of items, those `before` them
-    /// included.
+    /// Checks what every encoding needs: item ends that fit, and a countable number of items, those
+    /// `before` them included.
     pub(crate) fn check(items: &[Self], before: usize) -> Result<(), HashError> {
         let (count, max) = (before.saturating_add(items.len()), u32::MAX as usize);
         if count > max {

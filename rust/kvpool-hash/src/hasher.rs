@@ -102,8 +102,9 @@ impl BlockHasher {
     /// Makes a hasher. Derives keys and seeds, so keep it rather than make one per request.
     ///
     /// # Errors
-    /// [`HashError::BlockSize`], [`HashError::KeyNotSupported`] for a key with another algorithm than BLAKE3,
-    /// [`HashError::SeedRequired`] for vLLM's `xxhash` algorithms without a seed, [`HashError::NotCompiledIn`].
+    /// [`HashError::BlockSize`], [`HashError::KeyNotSupported`] for a key with another algorithm than
+    /// BLAKE3, [`HashError::SeedRequired`] for vLLM's `xxhash` algorithms without a seed,
+    /// [`HashError::NotCompiledIn`].
     pub fn new(config: HasherConfig) -> Result<Self, HashError> {
         config.check()?;
         let method = Method::new(&config)?;
@@ -111,7 +112,8 @@ impl BlockHasher {
         Ok(Self { config, method, fingerprinter })
     }
 
-    /// A hasher that looks digests up instead of computing them: for replays of journals, which hold no tokens.
+    /// A hasher that looks digests up instead of computing them: for replays of journals, which hold no
+    /// tokens.
     ///
     /// # Errors
     /// [`HashError::BlockSize`].

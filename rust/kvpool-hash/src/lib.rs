@@ -1,4 +1,5 @@
-//! Block hashing of KV caches: what makes two blocks the same block. Tokens in, digests out; it knows no pool.
+//! Block hashing of KV caches: what makes two blocks the same block. Tokens in, digests out; it knows
+//! no pool.
 //!
 //! A block's hash identifies the block *and everything before it*: it is the digest of the parent block's
 //! digest, the block's tokens and the extra keys (adapter, salt, tenant, epoch, user, multimodal items).
@@ -17,9 +18,9 @@
 //! the environment. The byte-level specification is `docs/hashing.md`; `tests/data/hash_vectors.json` has
 //! vectors, made by an independent Python program.
 //!
-//! SHA-256, the default, is always compiled in. The other hash functions are cargo features, and so are vLLM's encodings. All
-//! names are known whatever is compiled in: a hasher of an algorithm that is not ([`HashAlgorithm::is_compiled_in`]) is
-//! [`HashError::NotCompiledIn`], which names the features.
+//! SHA-256, the default, is always compiled in. The other hash functions are cargo features, and so are
+//! vLLM's encodings. All names are known whatever is compiled in: a hasher of an algorithm that is not
+//! ([`HashAlgorithm::is_compiled_in`]) is [`HashError::NotCompiledIn`], which names the features.
 //!
 //! | feature | algorithms |
 //! |---|---|

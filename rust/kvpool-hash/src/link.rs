@@ -1,8 +1,9 @@
 //! One block of a hash chain, as a value of its own.
 //!
-//! A [`HashChain`](super::HashChain) belongs to a sequence that grows at its end. Whoever holds single blocks with a
-//! predecessor each, a tree rather than a list, keeps a [`ChainLink`] per full block instead: enough to make the next
-//! link, to register the block, and to verify a hit on it. O(block size) memory per link.
+//! A [`HashChain`](super::HashChain) belongs to a sequence that grows at its end. Whoever holds single
+//! blocks with a predecessor each, a tree rather than a list, keeps a [`ChainLink`] per full block
+//! instead: enough to make the next link, to register the block, and to verify a hit on it. O(block
+//! size) memory per link.
 
 use std::fmt;
 
@@ -41,8 +42,8 @@ impl ChainLink {
     /// Hashes one block behind `parent`, or the first block of a chain. `extra` has to be the parent's.
     ///
     /// # Errors
-    /// [`HashError::NotOneBlock`] for more or fewer tokens than a block; [`HashError::ChainMismatch`] if the parent has
-    /// another algorithm, block size or epoch; as [`BlockHasher::check_extra`].
+    /// [`HashError::NotOneBlock`] for more or fewer tokens than a block; [`HashError::ChainMismatch`]
+    /// if the parent has another algorithm, block size or epoch; as [`BlockHasher::check_extra`].
     pub fn new(
         hasher: &BlockHasher,
         parent: Option<&Self>,
@@ -70,13 +71,14 @@ impl ChainLink {
         })
     }
 
-    /// A link whose digest was computed elsewhere, behind a block with the digest `parent`, or first of its chain.
+    /// A link whose digest was computed elsewhere, behind a block with the digest `parent`, or first of
+    /// its chain.
     ///
     /// It has no fingerprint: a pool that verifies hits by fingerprints refuses it.
     ///
     /// # Errors
-    /// [`HashError::NotOneBlock`] without tokens; [`HashError::DigestPadding`] for bytes after the digest length of
-    /// `algorithm`, which could never match.
+    /// [`HashError::NotOneBlock`] without tokens; [`HashError::DigestPadding`] for bytes after the
+    /// digest length of `algorithm`, which could never match.
     pub fn from_digest(
         algorithm: HashAlgorithm,
         epoch: u64,
@@ -103,8 +105,8 @@ impl ChainLink {
         })
     }
 
-    /// The link of block `position` of a chain. `None` past its end, and of a chain whose digests were computed elsewhere: a link has its
-    /// block's tokens.
+    /// The link of block `position` of a chain. `None` past its end, and of a chain whose digests were
+    /// computed elsewhere: a link has its block's tokens.
     #[must_use]
     pub fn of_chain(chain: &HashChain, position: usize) -> Option<Self> {
         let LinkRef { algorithm, hash, fingerprint, tokens, depth, parent } = chain.link(position)?;

@@ -1,8 +1,9 @@
 //! Digests of a recorded run, looked up instead of computed.
 //!
-//! A journal holds no tokens: of a block it holds the first eight bytes of its digest, and of its fingerprint where hits are
-//! verified. A replay makes up a prompt whose blocks end in a token that names an entry here, so cursors, chains and the index
-//! do what they did, with the digests that they had.
+//! A journal holds no tokens: of a block it holds the first eight bytes of its digest, and of its
+//! fingerprint where hits are verified. A replay makes up a prompt whose blocks end in a token that
+//! names an entry here, so cursors, chains and the index do what they did, with the digests that they
+//! had.
 
 use std::sync::{Arc, PoisonError, RwLock};
 
@@ -13,8 +14,8 @@ use super::{BlockHash, ChainState, Fingerprint};
 pub struct RecordedHashes(Arc<RwLock<Vec<(u64, u64)>>>);
 
 impl RecordedHashes {
-    /// Notes a digest and a fingerprint, by their first eight bytes, and returns the token that names them; `None` once all
-    /// 2^32 are taken.
+    /// Notes a digest and a fingerprint, by their first eight bytes, and returns the token that names
+    /// them; `None` once all 2^32 are taken.
     #[must_use]
     pub fn push(&self, key: u64, fingerprint: u64) -> Option<u32> {
         let mut table = self.0.write().unwrap_or_else(PoisonError::into_inner);

@@ -1,9 +1,9 @@
 //! SHA-256 of one short message.
 //!
-//! Two libraries, for what each is best at: with the processor's SHA instructions, `sha2`'s compression function alone (a
-//! digest object costs as much as a third of hashing a block); without them, `ring`, whose vector code is the fastest there
-//! is. Without the feature `sha256`, which brings `ring`, `sha2` does that, too, at 1.7 times the cost. Which
-//! one runs changes nothing but the time.
+//! Two libraries, for what each is best at: with the processor's SHA instructions, `sha2`'s compression
+//! function alone (a digest object costs as much as a third of hashing a block); without them, `ring`,
+//! whose vector code is the fastest there is. Without the feature `sha256`, which brings `ring`, `sha2`
+//! does that, too, at 1.7 times the cost. Which one runs changes nothing but the time.
 
 use super::BlockHash;
 
@@ -44,8 +44,8 @@ pub(super) fn sha256(message: &[u8]) -> BlockHash {
     finish(state, &mut last, rest.len(), message.len())
 }
 
-/// SHA-256 of the first `len` bytes of a buffer that has [`PADDING`] bytes behind them, which are overwritten: nothing is
-/// copied.
+/// SHA-256 of the first `len` bytes of a buffer that has [`PADDING`] bytes behind them, which are
+/// overwritten: nothing is copied.
 #[inline]
 pub(super) fn sha256_in_place(buffer: &mut [u8], len: usize) -> BlockHash {
     if has_sha_instructions() && buffer.len() >= len + PADDING {
@@ -54,8 +54,8 @@ pub(super) fn sha256_in_place(buffer: &mut [u8], len: usize) -> BlockHash {
     digested(&buffer[..len])
 }
 
-/// Pads what is left of a message of `total` bytes, the first `len` bytes of the buffer, as FIPS 180-4, section 5.1.1 says,
-/// and compresses it.
+/// Pads what is left of a message of `total` bytes, the first `len` bytes of the buffer, as FIPS 180-4,
+/// section 5.1.1 says, and compresses it.
 #[inline]
 fn finish(mut state: [u32; 8], buffer: &mut [u8], len: usize, total: usize) -> BlockHash {
     let end = (len + 1 + LENGTH).next_multiple_of(BLOCK);

@@ -1,5 +1,5 @@
-//! What the module refuses, what it hides, and what keys and seeds reach. The properties that hold for all inputs
-//! are in `tests/properties.rs`, the published vectors in `tests/vectors.rs`.
+//! What the module refuses, what it hides, and what keys and seeds reach. The properties that hold for
+//! all inputs are in `tests/properties.rs`, the published vectors in `tests/vectors.rs`.
 
 use std::sync::Arc;
 

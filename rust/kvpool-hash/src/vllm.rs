@@ -11,9 +11,9 @@
 //! ("cache_salt", salt)                  on the first block
 //! ```
 //!
-//! There, the three constants are one interned object each, and every id, path, identifier and salt is an
-//! object of its own, as they are in a process that got them over a wire; except for strings that `CPython` has
-//! only one object of: the empty one and those of one Latin-1 character.
+//! There, the three constants are one interned object each, and every id, path, identifier and salt is
+//! an object of its own, as they are in a process that got them over a wire; except for strings that
+//! `CPython` has only one object of: the empty one and those of one Latin-1 character.
 //!
 //! Tenant, user and empty salts have no place in these encodings and are refused. The epoch is not part of
 //! the digest.
@@ -103,8 +103,8 @@ pub fn hash_block(
     })
 }
 
-/// The digests of a run of blocks without extra keys: [`hash_block`] for each whole block of `tokens`, every digest the
-/// parent of the next. Tokens behind the last whole block are left out.
+/// The digests of a run of blocks without extra keys: [`hash_block`] for each whole block of `tokens`,
+/// every digest the parent of the next. Tokens behind the last whole block are left out.
 ///
 /// ```
 /// use kvpool_hash::HashAlgorithm::VllmSha256;
@@ -144,7 +144,8 @@ pub fn hash_text_blocks(
 /// `seed` is the value of `PYTHONHASHSEED` there, or `None` where it is not set.
 ///
 /// # Errors
-/// As [`hash_block`]; [`HashError::SeedRequired`] for the `xxhash` ones without a seed, because vLLM draws a random one.
+/// As [`hash_block`]; [`HashError::SeedRequired`] for the `xxhash` ones without a seed, because vLLM
+/// draws a random one.
 pub fn none_hash(algorithm: HashAlgorithm, seed: Option<&str>) -> Result<BlockHash, HashError> {
     let method = Method::new(algorithm)?;
     let seed = match seed {

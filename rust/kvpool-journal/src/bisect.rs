@@ -1,4 +1,5 @@
-//! Bisection: the first operation with which something went wrong, and the first record in which two journals differ.
+//! Bisection: the first operation with which something went wrong, and the first record in which two
+//! journals differ.
 
 use crate::{Entry, JournalReader, JournalSource};
 use serde::Serialize;
@@ -9,11 +10,13 @@ use crate::error::ReplayError;
 use crate::replay::{Difference, Options, Report, drive, of_kind, shown};
 use crate::subject::Subject;
 
-/// Finds the first operation that this build answers otherwise, or after which an invariant does not hold. Where only a digest
-/// differs, the operations since the one before are gone through one by one, for an invariant that breaks among them; without
-/// one, it is known as closely as digests were written.
+/// Finds the first operation that this build answers otherwise, or after which an invariant does not
+/// hold. Where only a digest differs, the operations since the one before are gone through one by one,
+/// for an invariant that breaks among them; without one, it is known as closely as digests were
+/// written.
 ///
-/// O(operations) to the first difference of an answer; for an invariant that breaks without one, O(operations log operations).
+/// O(operations) to the first difference of an answer; for an invariant that breaks without one,
+/// O(operations log operations).
 ///
 /// # Errors
 /// As [`crate::replay`].
@@ -89,8 +92,8 @@ pub struct Divergence {
     pub second: Option<String>,
 }
 
-/// Compares two journals record by record; `None` if one is a beginning of the other, or they are equal. O(bytes); in memory is a frame
-/// of each file.
+/// Compares two journals record by record; `None` if one is a beginning of the other, or they are
+/// equal. O(bytes); in memory is a frame of each file.
 ///
 /// # Errors
 /// A journal that cannot be read; [`ReplayError::Settings`] for journals of different settings.

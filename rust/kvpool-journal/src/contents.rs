@@ -1,11 +1,13 @@
 //! Contents by the keys that a journal holds, and prompts made up of them.
 //!
-//! Owns: which token stands for which content. A content is a block with everything before it, known by the first eight bytes
-//! of its digest; its block ends in a token of its own, so a made-up prompt has the digests of the recorded one, and no other
-//! prompt has them. The other tokens of a block are zeros.
+//! Owns: which token stands for which content. A content is a block with everything before it, known by
+//! the first eight bytes of its digest; its block ends in a token of its own, so a made-up prompt has
+//! the digests of the recorded one, and no other prompt has them. The other tokens of a block are
+//! zeros.
 //!
-//! Costs: 40 bytes per distinct content of a journal, 60 where hits are verified; up to 130 with the room that lists and a table grow
-//! into (measured: what a process takes more for a journal of more contents).
+//! Costs: 40 bytes per distinct content of a journal, 60 where hits are verified; up to 130 with the
+//! room that lists and a table grow into (measured: what a process takes more for a journal of more
+//! contents).
 
 use std::sync::Arc;
 
@@ -20,7 +22,8 @@ use kvpool::{BlockId, Match};
 use crate::error::{ReplayError, zeros};
 use crate::numbers::Numbers;
 
-/// Keys from here on are made up: a recorded one is eight bytes of a digest, and any of them is as good as another.
+/// Keys from here on are made up: a recorded one is eight bytes of a digest, and any of them is as good
+/// as another.
 const UNHEARD_OF: u64 = 0x9e37_79b9_7f4a_7c15;
 
 /// What is known of a content.
@@ -48,7 +51,8 @@ pub struct Contents {
     hashed: HashMap<u64, (Arc<HashChain>, usize)>,
     /// Matches that a pool returned, the latest first.
     matches: Vec<Match>,
-    /// Pairs of tokens that stand for one content: what one prompt was hashed to anew had come in another before.
+    /// Pairs of tokens that stand for one content: what one prompt was hashed to anew had come in
+    /// another before.
     same: Vec<(u32, u32)>,
 }
 
@@ -90,8 +94,8 @@ impl Contents {
 
     /// The token of a content, a new one if need be.
     ///
-    /// A link names the block before it by its key alone, and a chain without fingerprints all of its blocks: they are the content
-    /// with this key, whenever more is said of it.
+    /// A link names the block before it by its key alone, and a chain without fingerprints all of its
+    /// blocks: they are the content with this key, whenever more is said of it.
     fn token(&mut self, key: u64, fingerprint: u64, parent: Option<u32>) -> Result<u32, ReplayError> {
         let by_key = self.tokens.get(&(key, 0)).copied();
         let unsaid = |token: &u32| self.contents.get(*token as usize).is_some_and(|one| one.fingerprint == 0);
@@ -140,8 +144,8 @@ impl Contents {
         for (key, fingerprint) in record.keys.unpack().zip(fingerprints) {
             let parent = path.last().copied();
             let token = self.token(key, fingerprint.unwrap_or(0), parent)?;
-            // A link may have named another epoch's content as the one before: a chain knows, unless it has digests alone where
-            // contents differ by more.
+            // A link may have named another epoch's content as the one before: a chain knows, unless it
+            // has digests alone where contents differ by more.
             let knows = fingerprint.is_some() || !self.hasher.has_fingerprints();
             if let Some(content) = self.contents.get_mut(token as usize).filter(|_| knows) {
                 content.parent = parent;
@@ -303,7 +307,8 @@ impl Contents {
         ))
     }
 
-    /// The tokens that an append spells: `count` of them behind a prompt, with the contents of the blocks that they fill.
+    /// The tokens that an append spells: `count` of them behind a prompt, with the contents of the
+    /// blocks that they fill.
     pub(crate) fn appended(
         &mut self,
         cursor: &HashCursor,
@@ -315,8 +320,9 @@ impl Contents {
         let mut tokens = zeros(count)?;
         let first = self.block_size - 1 - cursor.tail().len();
         for last in tokens.iter_mut().skip(first).step_by(self.block_size) {
-            // An append that was refused has filled nothing, and one whose prompt was shortened fills other blocks: nothing is
-            // known of those, so each is a content of its own. A filler's number would name another prompt's.
+            // An append that was refused has filled nothing, and one whose prompt was shortened fills
+            // other blocks: nothing is known of those, so each is a content of its own. A filler's
+            // number would name another prompt's.
             let (key, fingerprint) = match keys.next() {
                 Some(key) => (key, fingerprints.next().unwrap_or(0)),
                 None => self.unheard_of(),
@@ -340,7 +346,8 @@ impl Contents {
                 && let Some(content) = self.contents.get_mut(token as usize)
             {
                 (content.key, content.fingerprint) = (key, fingerprint);
-                // Of several prompts with this content the one before may be another's, whose digests are still those of before.
+                // Of several prompts with this content the one before may be another's, whose digests
+                // are still those of before.
                 content.parent = parent;
                 let before = self.tokens.insert((key, fingerprint), token);
                 self.same.extend(before.filter(|&before| before != token).map(|before| (before, token)));

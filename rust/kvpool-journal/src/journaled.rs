@@ -4,10 +4,12 @@
 //! [`crate::ManagerCalls`], [`crate::VllmCalls`]). The subject knows nothing of it.
 //!
 //! Invariants:
-//! - What a journal holds leads from a new subject to the one there is: every call goes through here, in its order.
-//! - The journal stays here while an operation runs. A panic loses that operation, and no other: a policy of the caller's own
-//!   may panic.
-//! - Behind an operation that met a broken invariant, and behind every refusal from then on, all that was collected is written.
+//! - What a journal holds leads from a new subject to the one there is: every call goes through here,
+//!   in its order.
+//! - The journal stays here while an operation runs. A panic loses that operation, and no other: a
+//!   policy of the caller's own may panic.
+//! - Behind an operation that met a broken invariant, and behind every refusal from then on, all that
+//!   was collected is written.
 //!
 //! Costs: without a journal a branch per operation. With one, the record and the check of the answer; every
 //! [`JournalConfig::digest_every`] operations a digest of the state.
@@ -35,7 +37,8 @@ pub trait Recordable: Sized {
     /// What a replay keeps to make the arguments of recorded calls.
     type Memory;
 
-    /// A new one. If the journal is to have digests of a state that is too large to be counted for each of them, it keeps one.
+    /// A new one. If the journal is to have digests of a state that is too large to be counted for each
+    /// of them, it keeps one.
     ///
     /// # Errors
     /// What the subject says of its settings.
@@ -122,7 +125,8 @@ impl<S: Recordable> Journaled<S> {
         Self::with_watch(config, &S::Watch::default(), journal)
     }
 
-    /// The same of a subject that is watched, too: what watches it is part of the journal's header, for what it says is recorded.
+    /// The same of a subject that is watched, too: what watches it is part of the journal's header, for
+    /// what it says is recorded.
     ///
     /// # Errors
     /// What the subject says of its settings.
@@ -132,7 +136,8 @@ impl<S: Recordable> Journaled<S> {
         Ok(Self::begin(subject, &header, journal))
     }
 
-    /// A subject that has done nothing yet and was made by other means, for replays that are recorded themselves.
+    /// A subject that has done nothing yet and was made by other means, for replays that are recorded
+    /// themselves.
     pub(crate) fn begin(subject: S, header: &JournalHeader, mut journal: Journal) -> Self {
         journal.begin(header);
         Self { subject, journal: Some(Box::new(journal)) }
@@ -185,8 +190,8 @@ impl<S: Recordable> Journaled<S> {
         }
     }
 
-    /// Runs what has no record: a scrubber's turn, a digest of the state. Whatever changes an answer has an operation: done
-    /// here, it is missing from the journal, whose replay goes another way.
+    /// Runs what has no record: a scrubber's turn, a digest of the state. Whatever changes an answer
+    /// has an operation: done here, it is missing from the journal, whose replay goes another way.
     pub fn unrecorded<T>(&mut self, call: impl FnOnce(&mut S) -> T) -> T {
         let result = call(&mut self.subject);
         if let Some(journal) = &mut self.journal
@@ -219,7 +224,8 @@ impl Journaled<BlockPool> {
     /// [`BlockPool::restore`], which is no operation of a journal.
     ///
     /// # Errors
-    /// [`PoolError::InvalidConfig`] if there is a journal: its replay would not begin warm; and as [`BlockPool::restore`].
+    /// [`PoolError::InvalidConfig`] if there is a journal: its replay would not begin warm; and as
+    /// [`BlockPool::restore`].
     pub fn restore(
         &mut self,
         image: &PoolImage,
@@ -235,7 +241,8 @@ impl Journaled<CacheManager> {
     /// [`CacheManager::restore`], which is no operation of a journal.
     ///
     /// # Errors
-    /// [`PoolError::InvalidConfig`] if there is a journal: its replay would not begin warm; and as [`CacheManager::restore`].
+    /// [`PoolError::InvalidConfig`] if there is a journal: its replay would not begin warm; and as
+    /// [`CacheManager::restore`].
     pub fn restore(
         &mut self,
         image: &PoolImage,
@@ -282,8 +289,9 @@ impl<S> Journaled<S> {
     }
 }
 
-/// Blocks per operation between two digests, up to which each digest counts all of them: an operation pays for no more than so many.
-/// Beyond it is noted which blocks change, which costs every operation some 0.1 us.
+/// Blocks per operation between two digests, up to which each digest counts all of them: an operation
+/// pays for no more than so many. Beyond it is noted which blocks change, which costs every operation
+/// some 0.1 us.
 const COUNTED_ANEW: usize = 4;
 
 /// Whether it is noted which blocks have changed since a digest.

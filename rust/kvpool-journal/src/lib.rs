@@ -1,11 +1,12 @@
 //! Journals of kvpool: every call that changes a pool or a manager, written down, and run again bit by bit.
 //!
-//! - [`Journaled`] is a [`kvpool::BlockPool`], a [`kvpool::CacheManager`] or a [`kvpool_vllm::Pool`] that records: what changes it
-//!   goes through the methods of [`PoolCalls`], [`ManagerCalls`] and [`VllmCalls`]. Pools and managers know
-//!   nothing of it. [`calls`] declares each call once.
-//! - [`replay`] runs a journal again and compares every answer and every digest of the state; [`bisect`] and [`compare`] find
-//!   where two runs part, [`shrink`] leaves the operations that are needed, [`export`] makes a test of them, [`show`] says what
-//!   is in a journal, [`observe`] what its pool or manager says of itself on the way, [`replay_restarting`] whether a warm restart can be
+//! - [`Journaled`] is a [`kvpool::BlockPool`], a [`kvpool::CacheManager`] or a [`kvpool_vllm::Pool`]
+//!   that records: what changes it goes through the methods of [`PoolCalls`], [`ManagerCalls`] and
+//!   [`VllmCalls`]. Pools and managers know nothing of it. [`calls`] declares each call once.
+//! - [`replay`] runs a journal again and compares every answer and every digest of the state;
+//!   [`bisect`] and [`compare`] find where two runs part, [`shrink`] leaves the operations that are
+//!   needed, [`export`] makes a test of them, [`show`] says what is in a journal, [`observe`] what its
+//!   pool or manager says of itself on the way, [`replay_restarting`] whether a warm restart can be
 //!   told from none.
 //!
 //! A [`Journal`] holds records, frames and checks; a [`JournalReader`] reads them.

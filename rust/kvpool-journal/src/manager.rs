@@ -36,7 +36,8 @@ impl ManagerSubject {
         &self.manager
     }
 
-    /// A manager that verifies its hits as the header says. A replay compares fingerprints where tokens were compared.
+    /// A manager that verifies its hits as the header says. A replay compares fingerprints where tokens
+    /// were compared.
     ///
     /// # Errors
     /// [`ReplayError::Settings`].

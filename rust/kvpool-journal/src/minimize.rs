@@ -1,7 +1,9 @@
-//! Delta debugging: the fewest items that still fail (Zeller and Hildebrandt, "Simplifying and Isolating Failure-Inducing
-//! Input", 2002). Chunks are left out, halves first, then single items, until none can be.
+//! Delta debugging: the fewest items that still fail (Zeller and Hildebrandt, "Simplifying and
+//! Isolating Failure-Inducing Input", 2002). Chunks are left out, halves first, then single items,
+//! until none can be.
 
-/// The fewest items, in order, that still fail: no single one of them can be left out. O(items squared) runs at worst.
+/// The fewest items, in order, that still fail: no single one of them can be left out. O(items squared)
+/// runs at worst.
 ///
 /// ```
 /// use kvpool_journal::minimize;

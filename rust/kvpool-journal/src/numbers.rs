@@ -1,7 +1,7 @@
 //! A small number for each content of a journal, by which an exported test writes its prompts.
 //!
-//! Two keys have one number where they are of the same tokens: a prompt that is hashed again in another epoch has other
-//! keys, and what came in that epoch in another prompt has these, too.
+//! Two keys have one number where they are of the same tokens: a prompt that is hashed again in another
+//! epoch has other keys, and what came in that epoch in another prompt has these, too.
 //!
 //! Costs: 40 bytes per distinct content of a journal.
 

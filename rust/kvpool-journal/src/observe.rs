@@ -1,8 +1,9 @@
-//! A journal looked at: what its pool or manager says of itself at moments of the replay, with observers that it was recorded without.
+//! A journal looked at: what its pool or manager says of itself at moments of the replay, with
+//! observers that it was recorded without.
 //!
-//! Observers change no answer, so a replay with them is compared as any other. What they say is of the replay: its tokens are made up, so
-//! an explanation never says from which token inside of a block on two prompts differ; and a journal has the times that retention was told,
-//! and no others.
+//! Observers change no answer, so a replay with them is compared as any other. What they say is of the
+//! replay: its tokens are made up, so an explanation never says from which token inside of a block on
+//! two prompts differ; and a journal has the times that retention was told, and no others.
 
 use crate::{JournalReader, JournalSource};
 
@@ -11,8 +12,8 @@ use crate::observers::{Observed, Observers};
 use crate::replay::{Options, Report, drive_on, of_kind};
 use crate::subject::Subject;
 
-/// Replays a journal on this build, watched, and shows it to `seen` with the operations so far: after every `every` of them, 0 for none, and
-/// at the end. `progress` is as for [`crate::replay`].
+/// Replays a journal on this build, watched, and shows it to `seen` with the operations so far: after
+/// every `every` of them, 0 for none, and at the end. `progress` is as for [`crate::replay`].
 ///
 /// ```
 /// use kvpool::{BlockPool, PoolConfig};

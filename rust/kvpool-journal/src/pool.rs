@@ -30,7 +30,8 @@ impl PoolSubject {
         &self.pool
     }
 
-    /// A pool that verifies its hits as the header says. A replay compares fingerprints where tokens were compared.
+    /// A pool that verifies its hits as the header says. A replay compares fingerprints where tokens
+    /// were compared.
     ///
     /// # Errors
     /// [`ReplayError::Settings`].
@@ -40,8 +41,8 @@ impl PoolSubject {
         })
     }
 
-    /// Recorded blocks with the keys of a chain that was really hashed have its digests, fingerprints and tokens
-    /// from now on.
+    /// Recorded blocks with the keys of a chain that was really hashed have its digests, fingerprints
+    /// and tokens from now on.
     pub fn teach(&mut self, chain: HashChain) {
         self.contents.teach(chain);
     }

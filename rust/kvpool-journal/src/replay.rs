@@ -1,7 +1,7 @@
 //! Replay: every operation again, on this build, with every answer and every digest compared.
 //!
-//! Costs: memory for the pool, for each distinct content that the journal names (`contents.rs` says how much), and a
-//! frame of its file.
+//! Costs: memory for the pool, for each distinct content that the journal names (`contents.rs` says how
+//! much), and a frame of its file.
 
 use crate::{Entry, JournalReader, JournalSource, Tail};
 
@@ -85,8 +85,8 @@ macro_rules! of_kind {
 
 pub(crate) use of_kind;
 
-/// Replays a journal on this build. `progress` is told the operations so far every few thousand, and may stop it by
-/// answering false.
+/// Replays a journal on this build. `progress` is told the operations so far every few thousand, and
+/// may stop it by answering false.
 ///
 /// # Errors
 /// [`ReplayError`]: a journal that cannot be replayed. Differences are no errors: [`Report::difference`].

@@ -1,11 +1,13 @@
-//! Replays beside a second one that stops and is restored: what shows whether a warm restart can be told from none.
+//! Replays beside a second one that stops and is restored: what shows whether a warm restart can be
+//! told from none.
 //!
-//! Two subjects run a journal side by side. One never stops. The other one ends wherever nobody holds a block, and what comes in its place
-//! is a new one, made warm by its image. From then on both have to answer the same, block for block, and have
-//! the same cached, in the same order.
+//! Two subjects run a journal side by side. One never stops. The other one ends wherever nobody holds a
+//! block, and what comes in its place is a new one, made warm by its image. From then on both have to
+//! answer the same, block for block, and have the same cached, in the same order.
 //!
-//! What numbers itself begins anew in a new process and is not compared: the tickets of fences; what was counted; events, which a new
-//! process tells from its beginning. Nor are the journal's digests, of which counters are part.
+//! What numbers itself begins anew in a new process and is not compared: the tickets of fences; what
+//! was counted; events, which a new process tells from its beginning. Nor are the journal's digests, of
+//! which counters are part.
 //!
 //! Costs: both runs; O(blocks log blocks) per restart, and per comparison of what is cached.
 
@@ -73,13 +75,16 @@ pub enum RestartDifference {
     },
 }
 
-/// Replays a journal beside a pool or manager that is restarted behind every operation after which nobody holds a block.
-/// [`Options::check_every`] is also how often what both have cached is compared; 0 compares it at restarts and at the end.
+/// Replays a journal beside a pool or manager that is restarted behind every operation after which
+/// nobody holds a block. [`Options::check_every`] is also how often what both have cached is compared;
+/// 0 compares it at restarts and at the end.
 ///
-/// With LRU there is no difference, as far as there is nothing that does not last: retention, swapped requests, hits inside of blocks.
+/// With LRU there is no difference, as far as there is nothing that does not last: retention, swapped
+/// requests, hits inside of blocks.
 ///
 /// # Errors
-/// As [`crate::replay`]; [`ReplayError::Settings`] of a subject that has no image: vLLM's pools, and those that verify hits.
+/// As [`crate::replay`]; [`ReplayError::Settings`] of a subject that has no image: vLLM's pools, and
+/// those that verify hits.
 pub fn replay_restarting<'a>(
     journal: impl Into<JournalSource<'a>>,
     options: Options,
@@ -108,7 +113,8 @@ struct Restarted<'a, S> {
 }
 
 impl<S: Subject> Restarted<'_, S> {
-    /// Runs what the other one has run; says where they differ. `image` is that of the other one, if they are to be compared.
+    /// Runs what the other one has run; says where they differ. `image` is that of the other one, if
+    /// they are to be compared.
     fn follow(
         &mut self,
         mut step: Step<S::Call>,
@@ -171,7 +177,8 @@ impl<S: Subject> Restarted<'_, S> {
     }
 }
 
-/// What is not the same in two images: all that is cached, from the next to be evicted on; free blocks, from the next one on.
+/// What is not the same in two images: all that is cached, from the next to be evicted on; free blocks,
+/// from the next one on.
 fn first_difference(one: &PoolImage, other: &PoolImage) -> Option<(String, String)> {
     if one == other {
         return None;

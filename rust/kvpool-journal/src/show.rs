@@ -1,7 +1,7 @@
 //! What a journal says, for people: a summary of it, and its operations in words.
 //!
-//! Nothing is replayed, so a journal that cannot be (a ring which has dropped its beginning) can still be shown. Requests that are
-//! written by slot are shown by slot.
+//! Nothing is replayed, so a journal that cannot be (a ring which has dropped its beginning) can still
+//! be shown. Requests that are written by slot are shown by slot.
 //!
 //! Costs: O(bytes of the journal); in memory are a frame of a file, and the operations that are asked for.
 
@@ -45,7 +45,8 @@ pub struct Line {
     pub words: String,
 }
 
-/// What is in a journal, and `count` operations of it with the digests between them: from operation `from` on, or the last.
+/// What is in a journal, and `count` operations of it with the digests between them: from operation
+/// `from` on, or the last.
 ///
 /// ```
 /// use kvpool::{BlockPool, PoolConfig};

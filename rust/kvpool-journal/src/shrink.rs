@@ -35,8 +35,9 @@ pub struct Shrunk {
     pub runs: usize,
 }
 
-/// The fewest operations of a journal that still reach the goal; `None` if all of them do not. `progress` is told the number of
-/// operations left after each run, and may stop the shrinking by answering false: then what was reached so far counts.
+/// The fewest operations of a journal that still reach the goal; `None` if all of them do not.
+/// `progress` is told the number of operations left after each run, and may stop the shrinking by
+/// answering false: then what was reached so far counts.
 ///
 /// # Errors
 /// As [`crate::replay`].

@@ -10,8 +10,8 @@ use crate::error::ReplayError;
 use crate::observers::{Observed, Observers};
 use crate::value::Answer;
 
-/// One operation on its own: it names requests by id and prompts by all their blocks, so it can be run among others than it was
-/// recorded with.
+/// One operation on its own: it names requests by id and prompts by all their blocks, so it can be run
+/// among others than it was recorded with.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Step<O> {
     /// Its number in the journal.
@@ -65,8 +65,9 @@ pub trait Subject: Sized {
     /// As [`Self::run`].
     fn resolve(&mut self, operation: &Self::Call) -> Result<Self::Call, ReplayError>;
 
-    /// Runs an operation on its own, among others than it was recorded with. Blocks and swaps are those that the same
-    /// operations give here; a prompt of the epoch that was current is one of the epoch that is.
+    /// Runs an operation on its own, among others than it was recorded with. Blocks and swaps are those
+    /// that the same operations give here; a prompt of the epoch that was current is one of the epoch
+    /// that is.
     ///
     /// # Errors
     /// As [`Self::run`].

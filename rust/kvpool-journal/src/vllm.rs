@@ -91,8 +91,8 @@ impl Subject for VllmSubject {
         0
     }
 
-    /// By hand vLLM may move a block from the queue and write its counts: then the invariants do not hold for a while, and only
-    /// answers are compared.
+    /// By hand vLLM may move a block from the queue and write its counts: then the invariants do not
+    /// hold for a while, and only answers are compared.
     fn check(&mut self) -> Result<(), InvariantViolation> {
         Ok(())
     }

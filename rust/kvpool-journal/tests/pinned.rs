@@ -1,7 +1,9 @@
-//! Twenty recorded journals pin the format. They stay as they are: a change that breaks this test breaks the journals of users.
+//! Twenty recorded journals pin the format. They stay as they are: a change that breaks this test
+//! breaks the journals of users.
 //!
-//! Each journal decodes, encodes to the same bytes, and replays with the same answers and digests. A replay that is recorded
-//! itself writes records whose checksum `again.txt` contains. The twenty contain every call.
+//! Each journal decodes, encodes to the same bytes, and replays with the same answers and digests. A
+//! replay that is recorded itself writes records whose checksum `again.txt` contains. The twenty
+//! contain every call.
 
 #![expect(clippy::unwrap_used, reason = "helpers of tests fail by panicking, as tests do")]
 

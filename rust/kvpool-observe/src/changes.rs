@@ -1,8 +1,10 @@
-//! `ChangeLog`: which contents came into the index of a pool and left it, and why, for whoever explains misses.
+//! `ChangeLog`: which contents came into the index of a pool and left it, and why, for whoever explains
+//! misses.
 //!
-//! Owns: the changes of the set of contents that a lookup can find, in order. Per content, as events are: a copy that goes while
-//! another one stays is no change. What explains takes what is logged after each operation of its manager, so the log holds the
-//! changes of one operation. It is shared by two observers, that of the pool and that of the manager, which are never told at once.
+//! Owns: the changes of the set of contents that a lookup can find, in order. Per content, as events
+//! are: a copy that goes while another one stays is no change. What explains takes what is logged after
+//! each operation of its manager, so the log holds the changes of one operation. It is shared by two
+//! observers, that of the pool and that of the manager, which are never told at once.
 //!
 //! Costs: 24 bytes per change, kept for the next.
 
@@ -12,7 +14,8 @@ use kvpool::observe::{ClearCause, RemovalCause};
 use kvpool::retention::EvictionCause;
 use kvpool::{Kept, Outlook};
 
-/// An [`Outlook`] without its words, which all of a pool have in common: there is one per content that is remembered.
+/// An [`Outlook`] without its words, which all of a pool have in common: there is one per content that
+/// is remembered.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct Glance {
     class: u16,
@@ -44,8 +47,8 @@ pub(crate) enum Cause {
     Epoch(u64),
 }
 
-/// A change of the set of contents that a lookup can find. Contents are named by the keys of their hashes and their groups
-/// ([`group_key`](crate::digest::group_key)).
+/// A change of the set of contents that a lookup can find. Contents are named by the keys of their
+/// hashes and their groups ([`group_key`](crate::digest::group_key)).
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) enum Change {
     /// The first computed copy.

@@ -1,30 +1,34 @@
 //! `StateDigest`: one number for the state of a pool, kept up to date by the operations that change it.
 //!
-//! Owns: what every block looked like when it was counted last, and which blocks have changed since. Two pools of one
-//! configuration that ran the same operations have the same digest, on any host and in any version that keeps this
-//! specification; a journal compares digests to find the first operation that went another way.
+//! Owns: what every block looked like when it was counted last, and which blocks have changed since.
+//! Two pools of one configuration that ran the same operations have the same digest, on any host and in
+//! any version that keeps this specification; a journal compares digests to find the first operation
+//! that went another way.
 //!
 //! The specification:
 //! - `mix(x)` is the first output of `SplitMix64` seeded with `x`: a bijection of 64 bits.
 //! - The *term* of a block is 0 if it has no reference and no content; else
-//!   `mix(mix(mix(id << 32 | references) ^ (fence references << 32 | content)) ^ key)`. `content` is 0 without a
-//!   content; else its depth, with bit 31 set, and bit 30 if it is computed. `key` is the first 8 bytes of its hash,
-//!   little endian; in a group above 0, `mix(group)` is added to it. A change of one of them always changes the term.
-//! - The digest starts with the sum of all terms, modulo 2^64, and takes in the scalars of `scalars`, in their
-//!   order, each by `digest = mix(digest ^ scalar)`.
+//!   `mix(mix(mix(id << 32 | references) ^ (fence references << 32 | content)) ^
+//!   key)`. `content` is 0 without a content; else its depth, with bit 31 set, and bit 30 if it is
+//!   computed. `key` is the first 8 bytes of its hash, little endian; in a group above 0, `mix(group)`
+//!   is added to it. A change of one of them always changes the term.
+//! - The digest starts with the sum of all terms, modulo 2^64, and takes in the scalars of `scalars`,
+//!   in their order, each by `digest = mix(digest ^ scalar)`.
 //!
-//! Operations only name the blocks that they changed; [`PoolWatch::state_digest`](crate::PoolWatch::state_digest) recounts those, each once, and adds the
-//! difference. What it does not know is in which order blocks are free (but for the next one) and evicted: an order that
-//! went another way shows in the blocks that the next operations get.
+//! Operations only name the blocks that they changed;
+//! [`PoolWatch::state_digest`](crate::PoolWatch::state_digest) recounts those, each once, and adds the
+//! difference. What it does not know is in which order blocks are free (but for the next one) and
+//! evicted: an order that went another way shows in the blocks that the next operations get.
 //!
 //! Invariants:
-//! - D1: a block that no operation changed since it was counted looks as it did then. A reference count, hash or computed bit
-//!   that something else changed breaks it, and the scrubber finds it.
-//! - D2: what the blocks add up to is what the parts count; the checks of their contents, if they are counted, are those of all
-//!   that came and did not go. The digest of a journal alone does not count them: that takes a word for every block that comes and goes.
+//! - D1: a block that no operation changed since it was counted looks as it did then. A reference
+//!   count, hash or computed bit that something else changed breaks it, and the scrubber finds it.
+//! - D2: what the blocks add up to is what the parts count; the checks of their contents, if they are
+//!   counted, are those of all that came and did not go. The digest of a journal alone does not count
+//!   them: that takes a word for every block that comes and goes.
 //!
-//! Costs: 24 bytes and a bit per block; a change is a bit that is set, 64 neighbours at once; a digest O(blocks changed since the
-//! last one), and a look at a word per 4,096 blocks.
+//! Costs: 24 bytes and a bit per block; a change is a bit that is set, 64 neighbours at once; a digest
+//! O(blocks changed since the last one), and a look at a word per 4,096 blocks.
 
 use kvpool::observe::{BlockView, Blocks, ContentView};
 use kvpool::parts::{ensure, try_reserve};
@@ -145,8 +149,9 @@ struct Counted {
     term: u64,
 }
 
-/// Which blocks have changed since they were counted. In the order of their ids, whatever that of the changes was: so they are found
-/// without a list, and their records are read in the order in which they lie.
+/// Which blocks have changed since they were counted. In the order of their ids, whatever that of the
+/// changes was: so they are found without a list, and their records are read in the order in which they
+/// lie.
 #[derive(Debug, Default)]
 struct Changed {
     /// One bit per block.

@@ -1,10 +1,12 @@
 //! Events: what became matchable, and what no longer is.
 //!
-//! Per *content*, not per block: `Stored` when the first computed copy of a content appears, `Removed` when the last one goes
-//! (vLLM #55092 reported a removal while another copy was resident). A content is a hash and a KV-cache group: the same hash in two groups
-//! is two contents. Replaying the events into a set gives exactly the matchable contents, at every moment.
+//! Per *content*, not per block: `Stored` when the first computed copy of a content appears, `Removed`
+//! when the last one goes (vLLM #55092 reported a removal while another copy was resident). A content
+//! is a hash and a KV-cache group: the same hash in two groups is two contents. Replaying the events
+//! into a set gives exactly the matchable contents, at every moment.
 //!
-//! Bounded: a log that nobody drains drops everything it holds, counts it and says so; it never blocks and never grows.
+//! Bounded: a log that nobody drains drops everything it holds, counts it and says so; it never blocks
+//! and never grows.
 
 use kvpool::BlockId;
 use kvpool::PoolError;
@@ -20,8 +22,8 @@ pub enum BlockEvent {
         hash: BlockHash,
         /// Its KV-cache group: 0 where there is one.
         group: u16,
-        /// The hash of the block before it in its chain; `None` for the first block, and in groups that need none before what they keep:
-        /// all but full attention.
+        /// The hash of the block before it in its chain; `None` for the first block, and in groups that
+        /// need none before what they keep: all but full attention.
         parent: Option<BlockHash>,
         /// Its position in its chain; in groups other than full attention it may be 0.
         depth: u32,
@@ -49,16 +51,17 @@ pub enum BlockEvent {
 pub struct EventBatch {
     /// Events in order.
     pub events: Vec<BlockEvent>,
-    /// Events lost since the last call, before those in `events`, because nobody drained the log: a consumer must take a
-    /// snapshot.
+    /// Events lost since the last call, before those in `events`, because nobody drained the log: a
+    /// consumer must take a snapshot.
     pub dropped: u64,
-    /// From which event on digests are of which algorithm: one entry, unless the pool was emptied meanwhile and filled with
-    /// digests of another.
+    /// From which event on digests are of which algorithm: one entry, unless the pool was emptied
+    /// meanwhile and filled with digests of another.
     algorithms: Vec<(usize, HashAlgorithm)>,
 }
 
 impl EventBatch {
-    /// The algorithm of the digests of event `at`, which says how long they are; `None` if no event up to there has any.
+    /// The algorithm of the digests of event `at`, which says how long they are; `None` if no event up
+    /// to there has any.
     #[must_use]
     pub fn algorithm_of(&self, at: usize) -> Option<HashAlgorithm> {
         let begun = self.algorithms.iter().rev().find(|(from, _)| *from <= at);

@@ -1,15 +1,18 @@
-//! `Feed`: what a publisher of events is told of a pool: the changes that [`crate::BlockEvent`] has, with the tokens of what came.
+//! `Feed`: what a publisher of events is told of a pool: the changes that [`crate::BlockEvent`] has,
+//! with the tokens of what came.
 //!
-//! Routers outside want to know which tokens a hash stands for, and the pool knows none. So the feed copies them when blocks are
-//! registered, a place for each block, and again into its log when a block's content can be found: by then a scheduler may have put
-//! something else into the block. A publisher takes the log away from time to time, and works on it in its own thread.
+//! Routers outside want to know which tokens a hash stands for, and the pool knows none. So the feed
+//! copies them when blocks are registered, a place for each block, and again into its log when a
+//! block's content can be found: by then a scheduler may have put something else into the block. A
+//! publisher takes the log away from time to time, and works on it in its own thread.
 //!
-//! Owns: the tokens of what is registered in each block, and the log. Bounded: a log that nobody takes for too long is dropped, and so
-//! is nothing else: whoever takes it next is told what the pool holds by then, as if all of it had just come. Tokens are of what was
-//! registered with its chain, on the device; of what moved to another tier meanwhile a loss loses them.
+//! Owns: the tokens of what is registered in each block, and the log. Bounded: a log that nobody takes
+//! for too long is dropped, and so is nothing else: whoever takes it next is told what the pool holds
+//! by then, as if all of it had just come. Tokens are of what was registered with its chain, on the
+//! device; of what moved to another tier meanwhile a loss loses them.
 //!
-//! Costs: 4 bytes per token slot of the pool and 1 per block; per content that comes some 10 ns for 16 tokens. What is told anew costs
-//! O(blocks), under the pool's lock, some 30 ns each.
+//! Costs: 4 bytes per token slot of the pool and 1 per block; per content that comes some 10 ns for 16
+//! tokens. What is told anew costs O(blocks), under the pool's lock, some 30 ns each.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -342,7 +345,8 @@ impl Feed {
         self.batch.lost
     }
 
-    /// Exchanges the changes since the last call, after a loss what the pool holds, for an empty batch's room.
+    /// Exchanges the changes since the last call, after a loss what the pool holds, for an empty
+    /// batch's room.
     pub(crate) fn take(&mut self, held: Vec<Held>, algorithm: Option<HashAlgorithm>, batch: &mut FeedBatch) {
         batch.renew();
         std::mem::swap(&mut self.batch, batch);
@@ -356,8 +360,9 @@ impl Feed {
     }
 }
 
-/// What is known of contents beside what their pool was told: of those that were hashed with more than tokens, and of those of KV-cache
-/// groups. Bounded as a feed is; whoever drops it makes the feed [`Feed::forget`].
+/// What is known of contents beside what their pool was told: of those that were hashed with more than
+/// tokens, and of those of KV-cache groups. Bounded as a feed is; whoever drops it makes the feed
+/// [`Feed::forget`].
 #[derive(Debug, Default)]
 pub(crate) struct Learning {
     capacity: usize,

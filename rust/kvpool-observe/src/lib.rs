@@ -12,9 +12,10 @@
 //! | why prompts missed the cache | [`ManagerWatch::explain`] |
 //! | metrics: ages at hits and evictions, causes, tenants | [`PoolWatch::metrics`], [`ManagerWatch::metrics`] |
 //!
-//! A pool is watched from [`PoolWatch::watched`] on, a manager from [`ManagerWatch::watched`]. Each tells one observer
-//! ([`kvpool::observe`]); this crate's is all of the above that a configuration asks for. An observer of one's own is made of the same
-//! contract. Pools of [`kvpool::Tiers`] are watched by tier: [`TierWatch`].
+//! A pool is watched from [`PoolWatch::watched`] on, a manager from [`ManagerWatch::watched`]. Each
+//! tells one observer ([`kvpool::observe`]); this crate's is all of the above that a configuration asks
+//! for. An observer of one's own is made of the same contract. Pools of [`kvpool::Tiers`] are watched
+//! by tier: [`TierWatch`].
 #![forbid(unsafe_code)]
 #![cfg_attr(docsrs, feature(doc_cfg))]
 

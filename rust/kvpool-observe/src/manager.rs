@@ -1,9 +1,12 @@
-//! `ManagerWatch`: the observer of a manager that the others are in, and what can be asked of a manager that has one.
+//! `ManagerWatch`: the observer of a manager that the others are in, and what can be asked of a manager
+//! that has one.
 //!
-//! Owns: which of them a manager has: the pools' of each tier ([`Watch`]), what explains misses, and the scrubber.
+//! Owns: which of them a manager has: the pools' of each tier ([`Watch`]), what explains misses, and
+//! the scrubber.
 //!
-//! The digest of a manager: `take_in` of the pool's `digest` module, from 0, of every tier's digest in order, then of `scalars` in
-//! theirs. Which request holds a block is not in it: a block table that went another way shows in the references that it gives up.
+//! The digest of a manager: `take_in` of the pool's `digest` module, from 0, of every tier's digest in
+//! order, then of `scalars` in theirs. Which request holds a block is not in it: a block table that
+//! went another way shows in the references that it gives up.
 
 use std::ops::Range;
 
@@ -26,14 +29,15 @@ use crate::watch::{PoolWatch, Watch, WatchConfig, insert_feed};
 pub struct ManagerWatchConfig {
     /// Events of the device kept until they are taken; 0 records none. See [`WatchConfig::event_capacity`].
     pub event_capacity: usize,
-    /// Whether there is a digest of the manager's state: see [`ManagerWatch::state_digest`]. 24 bytes per block of each tier.
+    /// Whether there is a digest of the manager's state: see [`ManagerWatch::state_digest`]. 24 bytes
+    /// per block of each tier.
     pub digest: bool,
     /// What an advisor samples of the device's lookups: see [`crate::advisor`]. `None` has none.
     pub advisor: Option<AdvisorConfig>,
     /// What is remembered to explain misses: see [`ManagerWatch::explain`]. `None` explains nothing.
     pub explain: Option<ExplainConfig>,
-    /// Blocks of each tier, and entries of block tables, that every [`CacheManager::complete_step`] scrubs: see [`ManagerScrubber`]. 0
-    /// for none.
+    /// Blocks of each tier, and entries of block tables, that every [`CacheManager::complete_step`]
+    /// scrubs: see [`ManagerScrubber`]. 0 for none.
     pub scrub_blocks: usize,
     /// Whether there are metrics of every tier: see [`crate::metrics`]. 24 bytes per block of each.
     pub metrics: bool,
@@ -134,10 +138,12 @@ fn tell_time(manager: &mut CacheManager, now: f64, first: usize) {
 /// # Ok::<(), kvpool::ManagerError>(())
 /// ```
 pub trait ManagerWatch: Sized {
-    /// Watches the manager and its pools from now on; who watched before does no more. Without anything to watch for it stays as it is.
+    /// Watches the manager and its pools from now on; who watched before does no more. Without anything
+    /// to watch for it stays as it is.
     ///
     /// # Errors
-    /// [`PoolError::InvalidConfig`](kvpool::PoolError::InvalidConfig) names the setting and what is allowed, and nothing has changed.
+    /// [`PoolError::InvalidConfig`](kvpool::PoolError::InvalidConfig) names the setting and what is
+    /// allowed, and nothing has changed.
     fn watch(&mut self, config: &ManagerWatchConfig) -> Result<(), ManagerError>;
 
     /// [`Self::watch`], of a manager that is being made.
@@ -149,63 +155,73 @@ pub trait ManagerWatch: Sized {
         Ok(self)
     }
 
-    /// Keeps a digest from now on, beside what else watches: in every tier as [`PoolWatch::keep_digest`](crate::PoolWatch::keep_digest) does. O(blocks).
+    /// Keeps a digest from now on, beside what else watches: in every tier as
+    /// [`PoolWatch::keep_digest`](crate::PoolWatch::keep_digest) does. O(blocks).
     ///
     /// # Errors
     /// [`PoolError::InvalidConfig`](kvpool::PoolError::InvalidConfig) if there is no memory.
     fn keep_digest(&mut self) -> Result<(), ManagerError>;
 
-    /// Events of the device since the last call; empty unless [`ManagerWatchConfig::event_capacity`] keeps some.
+    /// Events of the device since the last call; empty unless [`ManagerWatchConfig::event_capacity`]
+    /// keeps some.
     fn take_events(&mut self) -> EventBatch;
 
-    /// Keeps a feed of every tier from now on, beside what else watches: see [`PoolWatch::keep_feed`](crate::PoolWatch::keep_feed). What
-    /// requests were hashed with beside tokens is part of it, and so are the tokens of every KV-cache group.
+    /// Keeps a feed of every tier from now on, beside what else watches: see
+    /// [`PoolWatch::keep_feed`](crate::PoolWatch::keep_feed). What requests were hashed with beside
+    /// tokens is part of it, and so are the tokens of every KV-cache group.
     ///
     /// # Errors
-    /// [`PoolError::InvalidConfig`](kvpool::PoolError::InvalidConfig) for a capacity of 0 or above 2^32, and if there is no memory.
+    /// [`PoolError::InvalidConfig`](kvpool::PoolError::InvalidConfig) for a capacity of 0 or above
+    /// 2^32, and if there is no memory.
     fn keep_feed(&mut self, capacity: usize) -> Result<(), ManagerError>;
 
-    /// Exchanges what is in a batch for the changes of a tier since the last call; none without [`Self::keep_feed`], and of a tier that
-    /// there is not: see [`PoolWatch::take_feed`](crate::PoolWatch::take_feed). O(1), O(blocks) after a loss.
+    /// Exchanges what is in a batch for the changes of a tier since the last call; none without
+    /// [`Self::keep_feed`], and of a tier that there is not: see
+    /// [`PoolWatch::take_feed`](crate::PoolWatch::take_feed). O(1), O(blocks) after a loss.
     fn take_feed(&mut self, tier: usize, batch: &mut FeedBatch);
 
-    /// One number for the state of the manager, after any operation; `None` without [`ManagerWatchConfig::digest`]. Equal histories give
-    /// equal digests, on any host. O(blocks that changed since the last call).
+    /// One number for the state of the manager, after any operation; `None` without
+    /// [`ManagerWatchConfig::digest`]. Equal histories give equal digests, on any host. O(blocks that
+    /// changed since the last call).
     fn state_digest(&mut self) -> Option<u64>;
 
-    /// What [`Self::state_digest`] gives, counted anew from every block of every tier, whether there is a digest or not. O(blocks).
+    /// What [`Self::state_digest`] gives, counted anew from every block of every tier, whether there is
+    /// a digest or not. O(blocks).
     fn state_digest_from_scratch(&self) -> u64;
 
-    /// Checks the next `blocks` blocks of each tier, and as many entries of block tables, behind those that steps have checked: see
-    /// [`ManagerScrubber`]. O(`blocks`).
+    /// Checks the next `blocks` blocks of each tier, and as many entries of block tables, behind those
+    /// that steps have checked: see [`ManagerScrubber`]. O(`blocks`).
     ///
     /// # Errors
     /// As [`ManagerScrubber::scrub`].
     fn scrub(&mut self, blocks: usize) -> Result<ScrubReport, ManagerError>;
 
-    /// What the device's traffic says about other sizes, other policies, and tenants; `None` without an advisor. Some 50 us.
+    /// What the device's traffic says about other sizes, other policies, and tenants; `None` without an
+    /// advisor. Some 50 us.
     fn advice(&self) -> Option<Advice>;
 
     /// Tokens that were computed, by reason; `None` without [`ManagerWatchConfig::explain`].
     fn misses(&self) -> Option<MissStats>;
 
-    /// What was counted in each tier since the manager is watched, the device first; empty without [`ManagerWatchConfig::metrics`].
-    /// O(buckets): a microsecond per tier.
+    /// What was counted in each tier since the manager is watched, the device first; empty without
+    /// [`ManagerWatchConfig::metrics`]. O(buckets): a microsecond per tier.
     fn metrics(&self) -> Vec<PoolMetrics>;
 
-    /// Says what time it is, in seconds on a clock of the caller's, for [`Self::metrics`]; nothing without them. A manager with
-    /// retention need not be told: [`CacheManager::advance_time`] is enough, on the same clock. O(tiers).
+    /// Says what time it is, in seconds on a clock of the caller's, for [`Self::metrics`]; nothing
+    /// without them. A manager with retention need not be told: [`CacheManager::advance_time`] is
+    /// enough, on the same clock. O(tiers).
     ///
     /// # Errors
     /// [`PoolError::TimeBackwards`]; [`PoolError::InvalidConfig`] for what is no number.
     fn observe_time(&mut self, now: f64) -> Result<(), PoolError>;
 
-    /// Why a request had to compute what it did when it was admitted or resumed last: block by block, what was missed and why.
-    /// Of running and waiting requests, and of the last ones that were released; a fork has its parent's. O(spans), and
-    /// O([`ExplainConfig::requests`]) for a released one.
+    /// Why a request had to compute what it did when it was admitted or resumed last: block by block,
+    /// what was missed and why. Of running and waiting requests, and of the last ones that were
+    /// released; a fork has its parent's. O(spans), and O([`ExplainConfig::requests`]) for a released
+    /// one.
     ///
-    /// It says what other requests asked for: see the security notes in `docs/explain.md` before anybody but the operator of the
-    /// engine is shown it.
+    /// It says what other requests asked for: see the security notes in `docs/explain.md` before
+    /// anybody but the operator of the engine is shown it.
     ///
     /// ```
     /// use kvpool::{CacheManager, ExtraKeys, ManagerConfig};
@@ -230,7 +246,8 @@ pub trait ManagerWatch: Sized {
     /// ```
     ///
     /// # Errors
-    /// [`ExplainError::NotExplaining`]; [`ExplainError::UnknownRequest`], also for one that was released too long ago.
+    /// [`ExplainError::NotExplaining`]; [`ExplainError::UnknownRequest`], also for one that was
+    /// released too long ago.
     fn explain<'a>(&self, id: impl Into<RequestRef<'a>>) -> Result<Explanation, ExplainError>;
 }
 
@@ -238,7 +255,8 @@ impl ManagerWatch for CacheManager {
     fn watch(&mut self, config: &ManagerWatchConfig) -> Result<(), ManagerError> {
         let ManagerWatchConfig { event_capacity, digest, advisor, explain, scrub_blocks, metrics, more } =
             config.clone();
-        // Of the tiers below the device there is only a digest and metrics: a manager hands out the events of the device.
+        // Of the tiers below the device there is only a digest and metrics: a manager hands out the
+        // events of the device.
         let below = WatchConfig { event_capacity: 0, digest, advisor: None, payloads: false, metrics, more };
         let device = WatchConfig { event_capacity, advisor, ..below.clone() };
         let units_per_block = self.groups().map_or(1, Groups::units_per_block);

@@ -1,13 +1,17 @@
-//! Payloads: what a caller hangs on the content of a block, kept until the content leaves the block, and handed out then.
+//! Payloads: what a caller hangs on the content of a block, kept until the content leaves the block,
+//! and handed out then.
 //!
-//! Owns: which content has which payload. A payload is the caller's own, a node of its tree or an address in another store; nothing
-//! here looks at it, and no answer of a pool depends on it, so it is in no digest and in no journal. It stays with the block: content
-//! that is copied or swapped to another one has none there.
+//! Owns: which content has which payload. A payload is the caller's own, a node of its tree or an
+//! address in another store; nothing here looks at it, and no answer of a pool depends on it, so it is
+//! in no digest and in no journal. It stays with the block: content that is copied or swapped to
+//! another one has none there.
 //!
-//! Bounded, and none is lost: as long as as many wait to be [taken](crate::PoolWatch::take_evicted) as the pool has blocks, no further
-//! ones can be [set](crate::PoolWatch::set_payloads). So there are never more than two per block.
+//! Bounded, and none is lost: as long as as many wait to be [taken](crate::PoolWatch::take_evicted) as
+//! the pool has blocks, no further ones can be [set](crate::PoolWatch::set_payloads). So there are
+//! never more than two per block.
 //!
-//! Costs: some 90 bytes per block that has one, and the bytes of those that are bytes; a look into a map per content that leaves.
+//! Costs: some 90 bytes per block that has one, and the bytes of those that are bytes; a look into a
+//! map per content that leaves.
 
 use std::collections::HashMap;
 

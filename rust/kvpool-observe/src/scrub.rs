@@ -1,17 +1,21 @@
-//! The scrubber: checks a few blocks per call against everything that is known of them, all the time, while the pool works.
+//! The scrubber: checks a few blocks per call against everything that is known of them, all the time,
+//! while the pool works.
 //!
-//! Owns: which block, and which request, is checked next. What can be said of a block is the pool's to know
-//! ([`BlockPool::check_block`], [`BlockPool::check_sums`]), of requests and their tables the manager's
-//! ([`CacheManager::check_request_at`], [`CacheManager::check_entry`]); when the scrubber has been through all requests it asks whether
-//! tables, fences, pins and swaps account for every reference ([`CacheManager::check_references`]). With a digest
-//! ([`WatchConfig::digest`](crate::WatchConfig::digest)) it checks, too, that references, fences and contents are what the last
-//! operation left (D1), and that the counters are those of the blocks (D2). Without one it does not notice a reference count that
-//! was changed from one possible number to another.
+//! Owns: which block, and which request, is checked next. What can be said of a block is the pool's to
+//! know ([`BlockPool::check_block`], [`BlockPool::check_sums`]), of requests and their tables the
+//! manager's ([`CacheManager::check_request_at`], [`CacheManager::check_entry`]); when the scrubber has
+//! been through all requests it asks whether tables, fences, pins and swaps account for every reference
+//! ([`CacheManager::check_references`]). With a digest
+//! ([`WatchConfig::digest`](crate::WatchConfig::digest)) it checks, too, that references, fences and
+//! contents are what the last operation left (D1), and that the counters are those of the blocks (D2).
+//! Without one it does not notice a reference count that was changed from one possible number to
+//! another.
 //!
-//! Whatever is broken *poisons* the pool, or the manager: from then on it refuses all work and says why, instead of serving wrong KV.
+//! Whatever is broken *poisons* the pool, or the manager: from then on it refuses all work and says
+//! why, instead of serving wrong KV.
 //!
-//! Costs: O(1) per block checked (O(log blocks) with access times), O(blocks touched since the last digest) per call; O(requests) when
-//! it has been through all of them.
+//! Costs: O(1) per block checked (O(log blocks) with access times), O(blocks touched since the last
+//! digest) per call; O(requests) when it has been through all of them.
 
 use kvpool::{BlockId, BlockPool, CacheManager, InvariantViolation, ManagerError, PoolError};
 
@@ -31,7 +35,8 @@ pub struct ScrubReport {
     pub passes: u64,
 }
 
-/// Where the scrubber of a pool is. One that meets another pool goes on there from the same block, or from the first.
+/// Where the scrubber of a pool is. One that meets another pool goes on there from the same block, or
+/// from the first.
 ///
 /// ```
 /// use kvpool::{BlockPool, PoolConfig};
@@ -51,7 +56,8 @@ pub struct Scrubber {
 }
 
 impl Scrubber {
-    /// Checks the next `blocks` blocks, each at most once, and the sums. Begins where the last call stopped and goes round.
+    /// Checks the next `blocks` blocks, each at most once, and the sums. Begins where the last call
+    /// stopped and goes round.
     ///
     /// # Errors
     /// [`PoolError::Poisoned`] with the invariant and what was found, now and from now on.
@@ -105,8 +111,10 @@ pub struct ManagerScrubber {
 }
 
 impl ManagerScrubber {
-    /// Checks the next `blocks` blocks of each tier, and as many entries of block tables. Call it once a step with what a step can spare,
-    /// or let [`ManagerWatchConfig::scrub_blocks`](crate::ManagerWatchConfig::scrub_blocks) do it. O(`blocks`).
+    /// Checks the next `blocks` blocks of each tier, and as many entries of block tables. Call it once
+    /// a step with what a step can spare, or let
+    /// [`ManagerWatchConfig::scrub_blocks`](crate::ManagerWatchConfig::scrub_blocks) do it.
+    /// O(`blocks`).
     ///
     /// # Errors
     /// [`PoolError::Poisoned`] with the invariant and what was found, now and from now on.
@@ -132,10 +140,12 @@ impl ManagerScrubber {
         Ok(report)
     }
 
-    /// Checks `entries` entries of block tables, each at most once. Returns how many tables it came to the end of.
+    /// Checks `entries` entries of block tables, each at most once. Returns how many tables it came to
+    /// the end of.
     fn check_tables(&mut self, manager: &CacheManager, entries: usize) -> Result<usize, InvariantViolation> {
         let (mut left, mut finished) = (entries, 0);
-        // One more than the slots: a table that was begun in the middle is looked at once more from its start.
+        // One more than the slots: a table that was begun in the middle is looked at once more from its
+        // start.
         for _ in 0..=manager.num_slots() {
             if self.slot >= manager.num_slots() {
                 manager.check_references()?;

@@ -1,6 +1,7 @@
 //! `Watch`: the observer that the others are in, and what can be asked of a pool that has one.
 //!
-//! Owns: which of them a pool has. Each is told of what it wants to know; what it makes of it is its own module's.
+//! Owns: which of them a pool has. Each is told of what it wants to know; what it makes of it is its
+//! own module's.
 //!
 //! Costs: a call and a branch per observer for each thing that the pool tells.
 
@@ -20,11 +21,11 @@ use crate::payloads::{Evicted, Payload, PayloadError, Payloads};
 /// What watches a pool.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct WatchConfig {
-    /// Events kept until [`PoolWatch::take_events`] is called, at most 2^32; 0 records none. Events cost 32 bytes per block more, in
-    /// every tier, unless the policy knows what hangs on what anyway.
+    /// Events kept until [`PoolWatch::take_events`] is called, at most 2^32; 0 records none. Events
+    /// cost 32 bytes per block more, in every tier, unless the policy knows what hangs on what anyway.
     pub event_capacity: usize,
-    /// Whether there is a digest of the pool's state: see [`PoolWatch::state_digest`], and [`crate::Scrubber`] for what it finds with
-    /// one. 24 bytes per block.
+    /// Whether there is a digest of the pool's state: see [`PoolWatch::state_digest`], and
+    /// [`crate::Scrubber`] for what it finds with one. 24 bytes per block.
     pub digest: bool,
     /// What an advisor samples: see [`crate::advisor`]. `None` has none.
     pub advisor: Option<AdvisorConfig>,
@@ -275,7 +276,8 @@ impl PoolObserver for Watch {
     }
 }
 
-/// Wants to know what contents hang on, and nothing else: whether there is memory for that shows before anything has changed.
+/// Wants to know what contents hang on, and nothing else: whether there is memory for that shows before
+/// anything has changed.
 #[derive(Debug)]
 struct Parents;
 
@@ -289,7 +291,8 @@ impl PoolObserver for Parents {
     }
 }
 
-/// Puts a feed beside what watches a pool already: `take` gives that up, `put` gives it back if `observe` fails.
+/// Puts a feed beside what watches a pool already: `take` gives that up, `put` gives it back if
+/// `observe` fails.
 pub(crate) fn insert_feed<O, E>(
     owner: &mut O,
     feed: Feed,
@@ -326,7 +329,8 @@ pub(crate) fn insert_feed<O, E>(
 /// # Ok::<(), kvpool::PoolError>(())
 /// ```
 pub trait PoolWatch: Sized {
-    /// Watches the pool from now on; who watched it before does no more. Without anything to watch for it stays as it is.
+    /// Watches the pool from now on; who watched it before does no more. Without anything to watch for
+    /// it stays as it is.
     ///
     /// # Errors
     /// As [`Watch::new`].
@@ -341,8 +345,9 @@ pub trait PoolWatch: Sized {
         Ok(self)
     }
 
-    /// Keeps a digest from now on, beside what else watches. One that is made here knows which blocks have changed, and does not count
-    /// their contents as [`WatchConfig::digest`] does: cheaper, and enough for a journal. O(blocks).
+    /// Keeps a digest from now on, beside what else watches. One that is made here knows which blocks
+    /// have changed, and does not count their contents as [`WatchConfig::digest`] does: cheaper, and
+    /// enough for a journal. O(blocks).
     ///
     /// # Errors
     /// [`PoolError::InvalidConfig`] if there is no memory.
@@ -351,8 +356,9 @@ pub trait PoolWatch: Sized {
     /// Events since the last call; empty unless [`WatchConfig::event_capacity`] keeps some.
     fn take_events(&mut self) -> EventBatch;
 
-    /// Keeps a feed of up to `capacity` changes from now on, beside what else watches: what a publisher of events takes, tokens
-    /// included. What is registered already is told without tokens. 4 bytes per token slot, and 33 per block. O(blocks).
+    /// Keeps a feed of up to `capacity` changes from now on, beside what else watches: what a publisher
+    /// of events takes, tokens included. What is registered already is told without tokens. 4 bytes per
+    /// token slot, and 33 per block. O(blocks).
     ///
     /// ```
     /// use kvpool::{BlockHasher, BlockPool, ExtraKeys, HashCursor, HasherConfig, PoolConfig};
@@ -372,15 +378,17 @@ pub trait PoolWatch: Sized {
     /// ```
     ///
     /// # Errors
-    /// [`PoolError::InvalidConfig`] for a capacity of 0 or above 2^32, and if there is no memory; nothing has changed then.
+    /// [`PoolError::InvalidConfig`] for a capacity of 0 or above 2^32, and if there is no memory;
+    /// nothing has changed then.
     fn keep_feed(&mut self, capacity: usize) -> Result<(), PoolError>;
 
-    /// Exchanges what is in a batch, which is over, for the changes since the last call; none without [`Self::keep_feed`]. The batch's
-    /// room is used again: whoever takes often passes the same one. O(1), O(blocks) after a loss.
+    /// Exchanges what is in a batch, which is over, for the changes since the last call; none without
+    /// [`Self::keep_feed`]. The batch's room is used again: whoever takes often passes the same one.
+    /// O(1), O(blocks) after a loss.
     fn take_feed(&mut self, batch: &mut FeedBatch);
 
-    /// Hangs a payload on what each block holds, held or cached-free: it is kept until the content leaves the block. One that is there
-    /// already is replaced, and gone. O(blocks).
+    /// Hangs a payload on what each block holds, held or cached-free: it is kept until the content
+    /// leaves the block. One that is there already is replaced, and gone. O(blocks).
     ///
     /// ```
     /// use std::sync::Arc;
@@ -406,19 +414,23 @@ pub trait PoolWatch: Sized {
     /// [`PayloadError`]; then none is set.
     fn set_payloads(&mut self, blocks: &[BlockId], payloads: Vec<Payload>) -> Result<(), PayloadError>;
 
-    /// The payloads of contents that have left their blocks since the last call, however they did, in the order in which they left; of
-    /// all contents at once by block. Empty without [`WatchConfig::payloads`]. As long as as many wait as the pool has blocks, no
-    /// further ones can be set.
+    /// The payloads of contents that have left their blocks since the last call, however they did, in
+    /// the order in which they left; of all contents at once by block. Empty without
+    /// [`WatchConfig::payloads`]. As long as as many wait as the pool has blocks, no further ones can
+    /// be set.
     fn take_evicted(&mut self) -> Vec<Evicted>;
 
-    /// One number for the state of the pool, after any operation: see [`WatchConfig::digest`]. `None` without it. Equal histories give
-    /// equal digests, on any host. O(blocks that changed since the last call).
+    /// One number for the state of the pool, after any operation: see [`WatchConfig::digest`]. `None`
+    /// without it. Equal histories give equal digests, on any host. O(blocks that changed since the
+    /// last call).
     fn state_digest(&mut self) -> Option<u64>;
 
-    /// What [`Self::state_digest`] gives, counted anew from every block, whether there is a digest or not. O(blocks).
+    /// What [`Self::state_digest`] gives, counted anew from every block, whether there is a digest or
+    /// not. O(blocks).
     fn state_digest_from_scratch(&self) -> u64;
 
-    /// What the pool's own traffic says about other sizes, other policies, and tenants; `None` without an advisor. Some 50 us.
+    /// What the pool's own traffic says about other sizes, other policies, and tenants; `None` without
+    /// an advisor. Some 50 us.
     ///
     /// ```
     /// use std::sync::Arc;
@@ -447,7 +459,8 @@ pub trait PoolWatch: Sized {
     /// ```
     fn advice(&self) -> Option<Advice>;
 
-    /// What was counted since the pool is watched; `None` without [`WatchConfig::metrics`]. O(buckets): a microsecond.
+    /// What was counted since the pool is watched; `None` without [`WatchConfig::metrics`]. O(buckets):
+    /// a microsecond.
     ///
     /// ```
     /// use kvpool::{BlockHasher, BlockPool, ExtraKeys, HashCursor, HasherConfig, PoolConfig};
@@ -475,8 +488,9 @@ pub trait PoolWatch: Sized {
     /// ```
     fn metrics(&self) -> Option<PoolMetrics>;
 
-    /// Says what time it is, in seconds on a clock of the caller's, for [`Self::metrics`]; nothing without them. A pool with
-    /// retention need not be told: [`BlockPool::advance_time`] is enough, on the same clock. O(1).
+    /// Says what time it is, in seconds on a clock of the caller's, for [`Self::metrics`]; nothing
+    /// without them. A pool with retention need not be told: [`BlockPool::advance_time`] is enough, on
+    /// the same clock. O(1).
     ///
     /// # Errors
     /// [`PoolError::TimeBackwards`]; [`PoolError::InvalidConfig`] for what is no number.

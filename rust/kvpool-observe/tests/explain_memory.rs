@@ -1,4 +1,5 @@
-//! What explaining takes of the memory: what it says, all of it at construction, and nothing for a manager that does not explain.
+//! What explaining takes of the memory: what it says, all of it at construction, and nothing for a
+//! manager that does not explain.
 //!
 //! A binary of its own: it counts what the whole process allocates.
 
@@ -45,7 +46,8 @@ fn a_record_takes_what_is_said() {
     }
 }
 
-/// Prompts of 4 to 7 blocks in turn, half of each one's tokens shared with others; 300 of them, in a pool of 200 blocks.
+/// Prompts of 4 to 7 blocks in turn, half of each one's tokens shared with others; 300 of them, in a
+/// pool of 200 blocks.
 #[test]
 fn nothing_grows() {
     let mut manager = manager(201, Some(512), true);
@@ -61,7 +63,8 @@ fn nothing_grows() {
         manager.commit(1, prompt.len()).unwrap();
         manager.release(1, None).unwrap();
         drop(prompt);
-        // Of the last requests as many explanations are kept, of one or two spans each; and the record is full.
+        // Of the last requests as many explanations are kept, of one or two spans each; and the record
+        // is full.
         if turn == 3_000 {
             held = counting::counts().1;
         }

@@ -57,8 +57,8 @@ fn large_blocks_are_remembered_as_long_as_small_ones() {
     }
 }
 
-/// Two pools that hold equally many tokens get equal advice for equal traffic. The sizes of a curve are blocks
-/// of the pool.
+/// Two pools that hold equally many tokens get equal advice for equal traffic. The sizes of a curve are
+/// blocks of the pool.
 #[test]
 fn an_advisor_says_the_same_of_large_blocks_as_of_small_ones() {
     let advised = |blocks, specs| {

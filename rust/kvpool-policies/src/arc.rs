@@ -1,18 +1,21 @@
 //! ARC: Megiddo, Modha: "ARC: A Self-Tuning, Low Overhead Replacement Cache", FAST 2003.
 //!
-//! Two LRU lists: T1, blocks touched once, and T2, touched again; and the ghosts of both, B1 and B2. A block whose key is a
-//! ghost is admitted to T2, and moves the target size `p` of T1: a ghost of B1 says that T1 was too short, and adds
-//! max(1, B2 / B1); one of B2 takes max(1, B1 / B2) off. The victim is the oldest of T1 if T1 is above `p`, else of T2.
+//! Two LRU lists: T1, blocks touched once, and T2, touched again; and the ghosts of both, B1 and B2. A
+//! block whose key is a ghost is admitted to T2, and moves the target size `p` of T1: a ghost of B1
+//! says that T1 was too short, and adds max(1, B2 / B1); one of B2 takes max(1, B1 / B2) off. The
+//! victim is the oldest of T1 if T1 is above `p`, else of T2.
 //!
-//! Parameters: none. `p` has 32 fractional bits. "T1 = p", which decides for T1 when the admission was a ghost of B2, compares
-//! with p rounded down, as in the study. T1 in "T1 + B1 at most the capacity" is every block that is not in T2, in use or
-//! without content: evictions of a batch of admissions, before or after them, trim the ghosts alike. B1 + B2 is the capacity at
-//! most. With one block in use at a time this is the published algorithm.
+//! Parameters: none. `p` has 32 fractional bits. "T1 = p", which decides for T1 when the admission was
+//! a ghost of B2, compares with p rounded down, as in the study. T1 in "T1 + B1 at most the capacity"
+//! is every block that is not in T2, in use or without content: evictions of a batch of admissions,
+//! before or after them, trim the ghosts alike. B1 + B2 is the capacity at most. With one block in use
+//! at a time this is the published algorithm.
 //!
 //! Cost: O(1); 10 bytes per block, 23 per ghost: 33 bytes per block.
 //!
-//! When not to use it: with loops larger than the cache, and where a request's blocks are a large part of the cache: all are
-//! touched at one moment, and T1 then says little. At 20 to 50 % of a chat workload LRU hits up to 2.5 points more.
+//! When not to use it: with loops larger than the cache, and where a request's blocks are a large part
+//! of the cache: all are touched at one moment, and T1 then says little. At 20 to 50 % of a chat
+//! workload LRU hits up to 2.5 points more.
 
 use crate::block_lists::BlockLists;
 use crate::ghosts::Ghosts;

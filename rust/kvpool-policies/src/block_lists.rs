@@ -1,17 +1,21 @@
-//! `BlockLists`: several intrusive lists that share one set of links, so that a block is on at most one of them.
+//! `BlockLists`: several intrusive lists that share one set of links, so that a block is on at most one
+//! of them.
 //!
 //! Owns: which list a block is on: the queues of a policy, one list per class, rank or tenant.
 //!
-//! Invariants: those of `list`, for each; a block is on one list or on none, and its neighbours are on the same. A link that its
-//! neighbour does not mirror *tears* the lists: they accept and give nothing from then on.
+//! Invariants: those of `list`, for each; a block is on one list or on none, and its neighbours are on
+//! the same. A link that its neighbour does not mirror *tears* the lists: they accept and give nothing
+//! from then on.
 //!
-//! Costs: every operation O(1); 9 bytes per block, taken at once, and 24 bytes per list. A policy that keeps more by block may have its
-//! own array of it, links included ([`Members`]): one line per block then, where two arrays are two.
+//! Costs: every operation O(1); 9 bytes per block, taken at once, and 24 bytes per list. A policy that
+//! keeps more by block may have its own array of it, links included ([`Members`]): one line per block
+//! then, where two arrays are two.
 
 use kvpool::parts::{END, Link, Links, List, ensure, try_reserve};
 use kvpool::{BlockId, InvariantViolation, MAX_BLOCKS, PoolError};
 
-/// An array of what is kept by block: its links, the list that it is on, and whatever else somebody wants to know.
+/// An array of what is kept by block: its links, the list that it is on, and whatever else somebody
+/// wants to know.
 pub trait Members: Links + Default {
     /// The most lists that can share it.
     const MOST: usize;
@@ -175,7 +179,8 @@ impl<M: Members> BlockLists<M> {
         neighbour == END || self.is_on(list, neighbour)
     }
 
-    /// Puts `block` after the back of `list`; false, and nothing changed, if it is on a list, or if there is no such list or block.
+    /// Puts `block` after the back of `list`; false, and nothing changed, if it is on a list, or if
+    /// there is no such list or block.
     #[inline]
     pub fn push_back(&mut self, list: usize, block: BlockId) -> bool {
         self.push(list, block, false)
@@ -228,8 +233,9 @@ impl<M: Members> BlockLists<M> {
         Some(list)
     }
 
-    /// Puts a run of blocks after the back of `list`, `ids(0)` first, up to the first that `put` does not put: it notes the link of a
-    /// block that is on no list, and that it is on this one. Returns how many; none if there is no such list.
+    /// Puts a run of blocks after the back of `list`, `ids(0)` first, up to the first that `put` does
+    /// not put: it notes the link of a block that is on no list, and that it is on this one. Returns
+    /// how many; none if there is no such list.
     #[inline]
     pub fn push_back_run(
         &mut self,
@@ -247,8 +253,9 @@ impl<M: Members> BlockLists<M> {
         done
     }
 
-    /// Takes blocks off `list`, up to the first that `take` does not take: it makes the links loose, which it gives, of a block that is
-    /// on this list, and notes that. Returns how many. Blocks that are neighbours, each before the one that was taken last, cost least.
+    /// Takes blocks off `list`, up to the first that `take` does not take: it makes the links loose,
+    /// which it gives, of a block that is on this list, and notes that. Returns how many. Blocks that
+    /// are neighbours, each before the one that was taken last, cost least.
     #[inline]
     pub fn remove_run(
         &mut self,
@@ -318,7 +325,8 @@ impl<M: Members> BlockLists<M> {
         self.members.grow(num_blocks.clamp(before, MAX_BLOCKS.max(before)))
     }
 
-    /// Whether the links of `block` and of its neighbours agree; of block 0: the ends of all lists, and their counts, O(lists).
+    /// Whether the links of `block` and of its neighbours agree; of block 0: the ends of all lists, and
+    /// their counts, O(lists).
     ///
     /// # Errors
     /// The broken invariant.
@@ -372,9 +380,10 @@ impl BlockLists {
 
 #[cfg(feature = "fault-injection")]
 impl<M: Members> BlockLists<M> {
-    /// Changes what is noted of `block` behind the lists' back: 0 its link backward, 1 its link forward, 2 the list that it is
-    /// on, 3 the length of the list of that number. False if there is no such thing, or if it is so already. Links of a block on no
-    /// list are not followed, and block 0 has many.
+    /// Changes what is noted of `block` behind the lists' back: 0 its link backward, 1 its link
+    /// forward, 2 the list that it is on, 3 the length of the list of that number. False if there is no
+    /// such thing, or if it is so already. Links of a block on no list are not followed, and block 0
+    /// has many.
     pub fn corrupt(&mut self, block: BlockId, what: usize, to: u32) -> bool {
         let list = match what {
             0 | 1 => self.list_of(block),

@@ -1,31 +1,37 @@
 //! `Closed`: makes a prefix-closed evictor of any policy.
 //!
-//! Owns: the parent of every block, how many cached-free children it has, and which blocks are idle. The policy says who is next.
-//! A victim that is in use, or on which cached-free blocks hang, is *parked*: it leaves the order, and is next of its kind
-//! again as soon as the last obstacle is gone: of several whose obstacles are gone, the one whose went last. No block is evicted
-//! before its cached descendants, whatever policy, priorities or hints say.
+//! Owns: the parent of every block, how many cached-free children it has, and which blocks are idle.
+//! The policy says who is next. A victim that is in use, or on which cached-free blocks hang, is
+//! *parked*: it leaves the order, and is next of its kind again as soon as the last obstacle is gone:
+//! of several whose obstacles are gone, the one whose went last. No block is evicted before its cached
+//! descendants, whatever policy, priorities or hints say.
 //!
 //! Invariants, recounted by `check_invariants`:
 //! - E1: idle blocks are counted.
-//! - E2: `children` counts the idle blocks whose parent this is. As long as holders hold whole prefixes, a child in use has its
-//!   parent, or a copy of it, in use too; where they do not, a held child does not keep its parent.
-//! - E3: every idle block is parked or in the order; a parked one that is idle has children. Among idle blocks there is always
-//!   a leaf, so there is always a victim.
+//! - E2: `children` counts the idle blocks whose parent this is. As long as holders hold whole
+//!   prefixes, a child in use has its parent, or a copy of it, in use too; where they do not, a held
+//!   child does not keep its parent.
+//! - E3: every idle block is parked or in the order; a parked one that is idle has children. Among idle
+//!   blocks there is always a leaf, so there is always a victim.
 //!
-//! A parent can lose its content before its children: dropped by id, or as one of several copies. Then its generation moves on,
-//! and what its children noted is stale: they have no parent until, at their next release, the pool names another copy of it.
+//! A parent can lose its content before its children: dropped by id, or as one of several copies. Then
+//! its generation moves on, and what its children noted is stale: they have no parent until, at their
+//! next release, the pool names another copy of it.
 //!
-//! Copies of a content leave no hole, as long as holders hold whole prefixes. A copy with idle children is not evicted, nor dropped
-//! as a duplicate ([`Evictor::has_dependents`]). A lookup that takes a child through *another* copy of its parent frees the copy
-//! that it was linked to; that one may go while the child is in use, and at the child's release the pool links it to a copy that is
-//! left ([`Evictor::relink`]), as it does if the parent was never computed. What remains is what callers do to contents by id:
-//! [`kvpool::BlockPool::drop_cached`] of a parent leaves idle children that no lookup reaches until somebody computes it again, or
-//! they are evicted.
+//! Copies of a content leave no hole, as long as holders hold whole prefixes. A copy with idle children
+//! is not evicted, nor dropped as a duplicate ([`Evictor::has_dependents`]). A lookup that takes a
+//! child through *another* copy of its parent frees the copy that it was linked to; that one may go
+//! while the child is in use, and at the child's release the pool links it to a copy that is left
+//! ([`Evictor::relink`]), as it does if the parent was never computed. What remains is what callers do
+//! to contents by id: [`kvpool::BlockPool::drop_cached`] of a parent leaves idle children that no
+//! lookup reaches until somebody computes it again, or they are evicted.
 //!
-//! Costs: O(1) amortized on top of the policy: each parking is paid for by what put the block into the order, a release, a
-//! hint, or the end of its last child. One eviction asks a block at most once, so it parks fewer blocks than are cached or in use;
-//! the bound is reached when all of them are one chain whose order is the wrong way round (measured: up to 719 blocks on a chat
-//! trace, 9,000 on an agentic one, under ARC; a quarter of that under LRU; on average 0.25 to 1.2 per eviction). 32 bytes per block.
+//! Costs: O(1) amortized on top of the policy: each parking is paid for by what put the block into the
+//! order, a release, a hint, or the end of its last child. One eviction asks a block at most once, so
+//! it parks fewer blocks than are cached or in use; the bound is reached when all of them are one chain
+//! whose order is the wrong way round (measured: up to 719 blocks on a chat trace, 9,000 on an agentic
+//! one, under ARC; a quarter of that under LRU; on average 0.25 to 1.2 per eviction). 32 bytes per
+//! block.
 
 pub(crate) mod chains;
 
@@ -99,7 +105,8 @@ fn noted(nodes: &mut [Node], parent: u32, generation: u32) -> Option<&mut Node> 
     nodes.get_mut(parent as usize).filter(|parent| parent.generation == generation)
 }
 
-/// A policy as a prefix-closed evictor, with [retention](kvpool::retention) if it is asked for. The order of eviction, first to last:
+/// A policy as a prefix-closed evictor, with [retention](kvpool::retention) if it is asked for. The
+/// order of eviction, first to last:
 ///
 /// 1. *demoted* blocks: ended sessions, `no_cache`, time to live run out with [`Then::Demote`];
 /// 2. blocks of a tenant above its ceiling, least recently released first, pinned ones apart;
@@ -111,17 +118,19 @@ fn noted(nodes: &mut [Node], parent: u32, generation: u32) -> Option<&mut Node> 
 ///
 /// In all of them a block waits for its cached descendants. What moves, and to where:
 ///
-/// - A hint, or the end of a time to live, that gives a cached-free block another rank puts it at the back of that rank and of
-///   its tenant's blocks: it counts as released at that moment. One that keeps the rank keeps the place.
-/// - A floor is applied when a block's turn comes: if it is idle, and its tenant not above its floor, it is *set aside*, and is
-///   asked again only when nothing of 3 to 5 is left. One block comes back, as the next of its rank, for each block that the
-///   tenant gains above its floor; a hit, a hint that moves it, and the end of its content take a block out. Blocks in use are
-///   not set aside, though they count; demoted blocks are not spared, pinned ones have no need to be.
-/// - The policy knows blocks of [`Priority::NORMAL`] alone. It forgets one that leaves that rank; one that comes back is new to
-///   it, but for what ghosts remember of its key.
+/// - A hint, or the end of a time to live, that gives a cached-free block another rank puts it at the
+///   back of that rank and of its tenant's blocks: it counts as released at that moment. One that keeps
+///   the rank keeps the place.
+/// - A floor is applied when a block's turn comes: if it is idle, and its tenant not above its floor,
+///   it is *set aside*, and is asked again only when nothing of 3 to 5 is left. One block comes back,
+///   as the next of its rank, for each block that the tenant gains above its floor; a hit, a hint that
+///   moves it, and the end of its content take a block out. Blocks in use are not set aside, though
+///   they count; demoted blocks are not spared, pinned ones have no need to be.
+/// - The policy knows blocks of [`Priority::NORMAL`] alone. It forgets one that leaves that rank; one
+///   that comes back is new to it, but for what ghosts remember of its key.
 ///
-/// Costs of retention: O(1) per hint; O(log blocks) with a time to live, for an idle one at each hit and release, too; 45 bytes per
-/// block, 18 more with tenants' limits. A pool without has none of it.
+/// Costs of retention: O(1) per hint; O(log blocks) with a time to live, for an idle one at each hit
+/// and release, too; 45 bytes per block, 18 more with tenants' limits. A pool without has none of it.
 ///
 /// [`Then::Demote`]: kvpool::retention::Then::Demote
 /// [`Priority::NORMAL`]: kvpool::retention::Priority::NORMAL
@@ -203,8 +212,8 @@ impl<P: Policy + Clone> Closed<P> {
         true
     }
 
-    /// `block`, if it is idle, is so no more: the caller counts it. Its flags until then, and its parent, if that is parked and free to
-    /// go now, or the null block.
+    /// `block`, if it is idle, is so no more: the caller counts it. Its flags until then, and its
+    /// parent, if that is parked and free to go now, or the null block.
     #[inline]
     fn end_wait(&mut self, block: BlockId) -> Option<(u8, BlockId)> {
         let node = self.nodes.get_mut(block.index()).filter(|node| node.is(Node::IDLE))?;
@@ -213,7 +222,8 @@ impl<P: Policy + Clone> Closed<P> {
         Some((was.flags, self.count_waited(was)))
     }
 
-    /// What was such a node is idle no more. Its parent, if that is parked and free to go now, or the null block.
+    /// What was such a node is idle no more. Its parent, if that is parked and free to go now, or the
+    /// null block.
     #[inline]
     fn count_waited(&mut self, was: Node) -> BlockId {
         const WAITS: u8 = Node::IDLE | Node::PARKED;
@@ -269,8 +279,8 @@ impl<P: Policy + Clone> Closed<P> {
         }
     }
 
-    /// The next block that is idle and on which nothing idle hangs, and what its node was; it is out of the order, and `ends` says what
-    /// its node is. The others are parked.
+    /// The next block that is idle and on which nothing idle hangs, and what its node was; it is out of
+    /// the order, and `ends` says what its node is. The others are parked.
     #[inline]
     fn next_victim(&mut self, ends: impl Fn(&mut Node)) -> Option<(BlockId, Node)> {
         if self.idle == 0 {
@@ -308,7 +318,8 @@ impl<P: Policy + Clone> Closed<P> {
         if !node.is(Node::KNOWN) || !self.order.has_retention {
             return Ok(Hint::Ignored);
         }
-        // A parked block goes back to where it came from, moves from there, and is parked anew when its turn comes.
+        // A parked block goes back to where it came from, moves from there, and is parked anew when its
+        // turn comes.
         self.unpark(block);
         self.order.retain(block, node.content(), node.is(Node::IDLE), retention)
     }
@@ -518,8 +529,8 @@ impl<P: Policy + Clone> Evictor for Closed<P> {
             return self.order.corrupt(block, what, to);
         }
         let node = self.node(block);
-        // That the parent's content is gone, or was never noted, is nothing wrong; the next release looks for another.
-        // Nor is another copy of it.
+        // That the parent's content is gone, or was never noted, is nothing wrong; the next release
+        // looks for another. Nor is another copy of it.
         let other = self.nodes.get(to as usize);
         let stale = other.is_some_and(|other| other.generation != node.parent_generation);
         let copy = self.node(BlockId::new(to)).key == self.node(BlockId::new(node.parent)).key;

@@ -1,8 +1,8 @@
 //! `Ghosts`: which keys were evicted, exactly, in a bounded memory.
 //!
-//! Owns: the keys, on one queue or several that share a table (B1 and B2 of ARC). A key is on one queue at most.
-//! Lossy sets would be smaller, but one lost ghost in the middle of a chain cuts the prefix: with hashed sets S3-FIFO hits
-//! 6.20 instead of 7.55 per cent of a chat trace at 1 % of its blocks.
+//! Owns: the keys, on one queue or several that share a table (B1 and B2 of ARC). A key is on one queue
+//! at most. Lossy sets would be smaller, but one lost ghost in the middle of a chain cuts the prefix:
+//! with hashed sets S3-FIFO hits 6.20 instead of 7.55 per cent of a chat trace at 1 % of its blocks.
 //!
 //! Invariants: every key on a queue is found, nothing else is; no more keys than the capacity.
 //!
@@ -52,7 +52,8 @@ impl Ghosts {
     /// Empty queues for `capacity` ghosts together, with all their memory taken.
     ///
     /// # Errors
-    /// [`PoolError::InvalidConfig`] for as many queues as [`BlockLists`] has numbers, or more, or if there is no memory.
+    /// [`PoolError::InvalidConfig`] for as many queues as [`BlockLists`] has numbers, or more, or if
+    /// there is no memory.
     pub fn new(num_queues: usize, capacity: usize) -> Result<Self, PoolError> {
         let mut ghosts = Self {
             queues: BlockLists::new(num_queues.saturating_add(1), 1)?,
@@ -96,8 +97,9 @@ impl Ghosts {
         queue
     }
 
-    /// Puts `key` on `queue` as the newest, off any queue that it was on. If all ghosts are used, the oldest of `queue` makes
-    /// room, or of the first queue with any. False, and nothing changed, if there is no such queue or no capacity.
+    /// Puts `key` on `queue` as the newest, off any queue that it was on. If all ghosts are used, the
+    /// oldest of `queue` makes room, or of the first queue with any. False, and nothing changed, if
+    /// there is no such queue or no capacity.
     pub fn push(&mut self, queue: usize, key: u64) -> bool {
         if queue >= self.num_queues || self.capacity == 0 {
             return false;
@@ -165,8 +167,9 @@ impl Ghosts {
         self.queues.iter(queue.saturating_add(1)).map(|ghost| self.keys[ghost.index()])
     }
 
-    /// Whether the links of the ghosts that belong to `block` agree with their neighbours': every ghost belongs to one of `blocks`
-    /// blocks. Of block 0: the ends of the queues, and how many ghosts there are. O(ghosts per block).
+    /// Whether the links of the ghosts that belong to `block` agree with their neighbours': every ghost
+    /// belongs to one of `blocks` blocks. Of block 0: the ends of the queues, and how many ghosts there
+    /// are. O(ghosts per block).
     ///
     /// # Errors
     /// The broken invariant.

@@ -1,11 +1,13 @@
 //! Eviction by access times that the caller states: vLLM v0's rule.
 //!
-//! The engine marks blocks as accessed with times of its own ([`Evictor::mark_accessed`]), while they are held and after.
-//! Victims: the earliest time first; of equal times the deepest block of its chain; then the lowest id. A block that was
-//! never marked has time -1; its time is forgotten when it is evicted or hit.
+//! The engine marks blocks as accessed with times of its own ([`Evictor::mark_accessed`]), while they
+//! are held and after. Victims: the earliest time first; of equal times the deepest block of its chain;
+//! then the lowest id. A block that was never marked has time -1; its time is forgotten when it is
+//! evicted or hit.
 //!
-//! The order is a tree of the held blocks alone: no entry of it is ever stale (vLLM v0's lazy heap lost blocks and returned
-//! old hashes). O(log n) per block, 8 bytes per block and about 40 more per block held.
+//! The order is a tree of the held blocks alone: no entry of it is ever stale (vLLM v0's lazy heap lost
+//! blocks and returned old hashes). O(log n) per block, 8 bytes per block and about 40 more per block
+//! held.
 
 use std::cmp::Reverse;
 use std::collections::BTreeSet;

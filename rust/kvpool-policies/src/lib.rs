@@ -1,8 +1,9 @@
 //! Eviction policies of kvpool, all of them by name, and the retention around them.
 //!
-//! Owns: orders of blocks, one file each: what it evicts, its paper, its cost, and when not to use it. The core knows none of
-//! them, and has plain LRU alone: each is a [`kvpool::Policy`], which [`Closed`] makes a prefix-closed evictor of, with retention if a pool
-//! has it; [`LastAccessEvictor`], and LRU without retention, are evictors of their own.
+//! Owns: orders of blocks, one file each: what it evicts, its paper, its cost, and when not to use it.
+//! The core knows none of them, and has plain LRU alone: each is a [`kvpool::Policy`], which [`Closed`]
+//! makes a prefix-closed evictor of, with retention if a pool has it; [`LastAccessEvictor`], and LRU
+//! without retention, are evictors of their own.
 //!
 //! | name | evicts first | cost per block |
 //! |---|---|---|
@@ -44,8 +45,9 @@ pub use last_access::LastAccessEvictor;
 pub use recency::Recency;
 pub use s3_fifo::S3Fifo;
 
-/// The [`EvictionPolicy`] of a name and of an order's constructor, `fn(num_blocks) -> Result<impl Policy + Clone, PoolError>`:
-/// [`Closed`] around that very type, so no call inside it is looked up at run time.
+/// The [`EvictionPolicy`] of a name and of an order's constructor,
+/// `fn(num_blocks) -> Result<impl Policy + Clone, PoolError>`: [`Closed`] around that very type, so no
+/// call inside it is looked up at run time.
 ///
 /// ```
 /// use kvpool::{EvictionPolicy, PoolConfig};
@@ -76,7 +78,8 @@ pub const LRU: EvictionPolicy = EvictionPolicy::new(
         Some(_) => Ok(Box::new(Closed::new(Recency::new(num_blocks)?, num_blocks, retention)?)),
     },
 );
-/// By access times that the caller states: see [`LastAccessEvictor`]. They are no order of their own, and take no retention.
+/// By access times that the caller states: see [`LastAccessEvictor`]. They are no order of their own,
+/// and take no retention.
 pub const LAST_ACCESS: EvictionPolicy =
     EvictionPolicy::new("last-accessed", None, |num_blocks, retention| match retention {
         None => Ok(Box::new(LastAccessEvictor::new(num_blocks)?)),
@@ -137,7 +140,8 @@ pub fn replacement(name: &str) -> Option<EvictionPolicy> {
     REMOVED.iter().find(|(removed, _)| *removed == name).map(|&(_, instead)| instead)
 }
 
-/// `policy` with its order and retention: the core's `lru`, which has neither, is [`LRU`] here; any other is itself.
+/// `policy` with its order and retention: the core's `lru`, which has neither, is [`LRU`] here; any
+/// other is itself.
 ///
 /// ```
 /// use kvpool::EvictionPolicy;
@@ -158,8 +162,8 @@ pub fn removal(name: &str) -> Option<String> {
 /// The policy of a name.
 ///
 /// # Errors
-/// [`PoolError::InvalidConfig`] for any other name. The error lists the policies, and adds the [`removal`] of a policy that
-/// earlier versions had.
+/// [`PoolError::InvalidConfig`] for any other name. The error lists the policies, and adds the
+/// [`removal`] of a policy that earlier versions had.
 ///
 /// ```
 /// let error = kvpool_policies::by_name("fifo").unwrap_err().to_string();

@@ -1,10 +1,11 @@
 //! LRU as a policy: evicts what was released longest ago.
 //!
-//! The order is that of [`kvpool::LruEvictor`], which is what `lru` means in a pool without retention. This one is for a pool with
-//! retention, for sizing and for the advisor.
+//! The order is that of [`kvpool::LruEvictor`], which is what `lru` means in a pool without retention.
+//! This one is for a pool with retention, for sizing and for the advisor.
 //!
-//! Cost: O(1), 9 bytes per block. Hard to beat once a cache holds a few per cent of a workload's blocks, and it never stagnates;
-//! a scan of never-reused prompts larger than the cache flushes it, and a loop larger than the cache never hits.
+//! Cost: O(1), 9 bytes per block. Hard to beat once a cache holds a few per cent of a workload's
+//! blocks, and it never stagnates; a scan of never-reused prompts larger than the cache flushes it, and
+//! a loop larger than the cache never hits.
 
 use crate::block_lists::BlockLists;
 use kvpool::{BlockId, Content, InvariantViolation, Policy, PoolError};

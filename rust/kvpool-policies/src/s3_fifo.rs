@@ -1,19 +1,20 @@
 //! S3-FIFO: Yang, Zhang, Qiu, Yue, Rashmi: "FIFO queues are all you need for cache eviction", SOSP 2023.
 //!
-//! Two FIFO queues and ghosts. New content goes to *small*, content whose key is a ghost to *main*. A hit counts, up to 3,
-//! and moves nothing. If small holds its share or more, its oldest is the victim: hit, it goes on to main, its count at 0;
-//! not hit, it is evicted and its key becomes a ghost. Else the oldest of main: with a count it goes round once more, one
-//! less; without, it is evicted, and no ghost is kept. So what comes once leaves early, and what comes back soon is kept.
+//! Two FIFO queues and ghosts. New content goes to *small*, content whose key is a ghost to *main*. A
+//! hit counts, up to 3, and moves nothing. If small holds its share or more, its oldest is the victim:
+//! hit, it goes on to main, its count at 0; not hit, it is evicted and its key becomes a ghost. Else
+//! the oldest of main: with a count it goes round once more, one less; without, it is evicted, and no
+//! ghost is kept. So what comes once leaves early, and what comes back soon is kept.
 //!
-//! Parameters, those of the study: small 1/10 of the capacity, promotion at the first hit, ghosts 9/10 of the capacity, oldest
-//! dropped first, a ghost that is hit is taken out. Promotion at two hits, as in the authors' code, costs 3.4 points on
-//! agents at small sizes.
+//! Parameters, those of the study: small 1/10 of the capacity, promotion at the first hit, ghosts 9/10
+//! of the capacity, oldest dropped first, a ghost that is hit is taken out. Promotion at two hits, as
+//! in the authors' code, costs 3.4 points on agents at small sizes.
 //!
-//! Cost: a hit one store; admission and eviction O(1) amortized, for every extra turn of a block in main was paid for by a
-//! hit; 11 bytes per block, 23 per ghost: 32 bytes per block.
+//! Cost: a hit one store; admission and eviction O(1) amortized, for every extra turn of a block in
+//! main was paid for by a hit; 11 bytes per block, 23 per ghost: 32 bytes per block.
 //!
-//! When not to use it: at 5 to 20 % of a chat workload LRU and ARC hit 4 points more, for small is too short for the time
-//! between two turns.
+//! When not to use it: at 5 to 20 % of a chat workload LRU and ARC hit 4 points more, for small is too
+//! short for the time between two turns.
 
 use crate::block_lists::BlockLists;
 use crate::ghosts::Ghosts;

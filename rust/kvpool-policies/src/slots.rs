@@ -1,11 +1,13 @@
 //! `Slots`: finds numbers by their keys, where the keys are an array of somebody else's.
 //!
-//! Owns: a table of numbers from 1 on, which are indices of the owner's array of keys. That is passed to every call: the same
-//! array, changed only where a number is not in the table. A number is found by its key exactly if it is in the table.
+//! Owns: a table of numbers from 1 on, which are indices of the owner's array of keys. That is passed
+//! to every call: the same array, changed only where a number is not in the table. A number is found by
+//! its key exactly if it is in the table.
 //!
-//! Costs: all operations O(1); 6 bytes per number, taken by [`Slots::reserve`] alone. Open addressing with linear probes and
-//! backward-shift deletion, so it never fills with tombstones; at most two thirds of the slots are used. Where a key goes
-//! depends on a random number of the instance: nobody can choose keys that meet. What the table says does not depend on it.
+//! Costs: all operations O(1); 6 bytes per number, taken by [`Slots::reserve`] alone. Open addressing
+//! with linear probes and backward-shift deletion, so it never fills with tombstones; at most two
+//! thirds of the slots are used. Where a key goes depends on a random number of the instance: nobody
+//! can choose keys that meet. What the table says does not depend on it.
 
 use std::fmt;
 use std::hash::{BuildHasher, RandomState};
@@ -13,8 +15,9 @@ use std::hash::{BuildHasher, RandomState};
 use kvpool::PoolError;
 use kvpool::parts::try_reserve;
 
-/// The finalizer of `SplitMix64`, for samples and statistics: keys that a caller may choose say nothing about it unless he looks for them.
-/// Where a meeting of keys must not be chosen, [`Slots`] has a secret.
+/// The finalizer of `SplitMix64`, for samples and statistics: keys that a caller may choose say nothing
+/// about it unless he looks for them. Where a meeting of keys must not be chosen, [`Slots`] has a
+/// secret.
 pub(crate) const fn mixed(key: u64) -> u64 {
     let key = key.wrapping_add(0x9e37_79b9_7f4a_7c15);
     let key = (key ^ (key >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
@@ -66,11 +69,13 @@ impl Slots {
         try_reserve(&mut self.slots, Self::len_for(numbers))
     }
 
-    /// Makes room for `numbers` numbers, and has these alone. Allocates nothing after [`Self::reserve`]. O(numbers).
+    /// Makes room for `numbers` numbers, and has these alone. Allocates nothing after
+    /// [`Self::reserve`]. O(numbers).
     pub fn rebuild(&mut self, numbers: usize, keys: &[u64], these: impl Iterator<Item = u32>) {
         self.slots.clear();
         self.slots.resize(Self::len_for(numbers), EMPTY);
-        // No more than there is room for, whatever the caller's lists say: a table that is full has no end to its probes.
+        // No more than there is room for, whatever the caller's lists say: a table that is full has no
+        // end to its probes.
         these.take(numbers).for_each(|number| self.insert(keys, number));
     }
 
@@ -100,7 +105,8 @@ impl Slots {
         self.slots[slot] = number;
     }
 
-    /// Puts `number`, which has room, in place of the one that has its key. That is not in the table any more.
+    /// Puts `number`, which has room, in place of the one that has its key. That is not in the table
+    /// any more.
     pub fn put(&mut self, keys: &[u64], number: u32) -> Option<u32> {
         let key = keys[number as usize];
         let mut slot = self.home(key);

@@ -1,4 +1,5 @@
-//! What policies, and retention, take of the memory: all of it in `new` and `grow`, and as much as their documentation says.
+//! What policies, and retention, take of the memory: all of it in `new` and `grow`, and as much as
+//! their documentation says.
 //!
 //! A binary of its own: it counts what the whole process allocates.
 

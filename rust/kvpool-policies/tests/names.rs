@@ -22,7 +22,8 @@ fn a_policy_is_its_name() {
     assert!(ADVISED.iter().all(|policy| ALL.contains(policy)));
 }
 
-/// Each of a chain's blocks hangs on the one before it; of blocks that a lookup took, those before the first that is in use; and as many victims as there are.
+/// Each of a chain's blocks hangs on the one before it; of blocks that a lookup took, those before the
+/// first that is in use; and as many victims as there are.
 #[test]
 fn a_run_ends_where_it_has_to() {
     let ids = |ids: &[u32]| ids.iter().copied().map(BlockId::new).collect::<Vec<_>>();

@@ -1,14 +1,17 @@
-//! `pyclass`, `pymethods` and `pyfunction` of the bindings: the attributes of PyO3, with docstrings and checked arguments.
+//! `pyclass`, `pymethods` and `pyfunction` of the bindings: the attributes of PyO3, with docstrings and
+//! checked arguments.
 //!
-//! Every public class, attribute, method and function gets the docstring that its stub has: `doc!("BlockPool.allocate")` is that of
-//! the method `allocate` of `PyBlockPool`. A public name that no stub has does not compile. Names with a leading underscore,
-//! constructors and setters get none.
+//! Every public class, attribute, method and function gets the docstring that its stub has:
+//! `doc!("BlockPool.allocate")` is that of the method `allocate` of `PyBlockPool`. A public name that
+//! no stub has does not compile. Names with a leading underscore, constructors and setters get none.
 //!
-//! PyO3 converts arguments by itself. It trusts the length that a sequence claims, and it raises bare `TypeError`s. These
-//! attributes give every argument a converter instead: `crate::argument::take`, with the name of the argument. An argument of a
-//! type without `Argument`, such as `Vec<T>`, does not compile.
+//! PyO3 converts arguments by itself. It trusts the length that a sequence claims, and it raises bare
+//! `TypeError`s. These attributes give every argument a converter instead: `crate::argument::take`,
+//! with the name of the argument. An argument of a type without `Argument`, such as `Vec<T>`, does not
+//! compile.
 //!
-//! An argument with a `#[pyo3(..)]` of its own keeps that. Special methods, such as `__len__`, and setters keep what PyO3 does.
+//! An argument with a `#[pyo3(..)]` of its own keeps that. Special methods, such as `__len__`, and
+//! setters keep what PyO3 does.
 
 #![forbid(unsafe_code)]
 
@@ -24,8 +27,8 @@ use syn::{
 
 /// `#[pyo3::pyclass]`, with docstrings of the class and of the fields that Python reads.
 ///
-/// `#[of(Stats)]` behind it makes the class from a `Stats`: each field has the value of the field with the same name, or of the
-/// expression in its own `#[of(..)]`, where `it` is the `Stats`.
+/// `#[of(Stats)]` behind it makes the class from a `Stats`: each field has the value of the field with
+/// the same name, or of the expression in its own `#[of(..)]`, where `it` is the `Stats`.
 #[proc_macro_attribute]
 pub fn pyclass(arguments: TokenStream, class: TokenStream) -> TokenStream {
     let class = parse_macro_input!(class as ItemStruct);
@@ -61,8 +64,9 @@ fn documented_class(arguments: &Tokens, mut class: ItemStruct) -> Result<Tokens>
 
 /// `#[pyo3::pymethods]`, with docstrings and checked arguments.
 ///
-/// `getters! { requests: usize = self.0.requests(); }` in it stands for a getter `requests` that returns the expression, which
-/// may use `py`. `repr! { free, active }` stands for a `__repr__` that shows the class and those fields.
+/// `getters! { requests: usize = self.0.requests(); }` in it stands for a getter `requests` that
+/// returns the expression, which may use `py`. `repr! { free, active }` stands for a `__repr__` that
+/// shows the class and those fields.
 #[proc_macro_attribute]
 pub fn pymethods(_: TokenStream, block: TokenStream) -> TokenStream {
     let mut block = parse_macro_input!(block as ItemImpl);

@@ -1,8 +1,9 @@
 //! Arguments of calls from Python, one by one.
 //!
-//! Owns the conversion of every argument: the attributes of kvpool-py-macros call [`take`] with its name. So every error of a
-//! conversion is one of `kvpool.errors` and names the argument, and the thread is protected before Python code of an argument runs.
-//! Nothing here trusts a length that an object claims: lists and mappings come as objects, and [`crate::gather`] reads them.
+//! Owns the conversion of every argument: the attributes of kvpool-py-macros call [`take`] with its
+//! name. So every error of a conversion is one of `kvpool.errors` and names the argument, and the
+//! thread is protected before Python code of an argument runs. Nothing here trusts a length that an
+//! object claims: lists and mappings come as objects, and [`crate::gather`] reads them.
 
 use std::path::PathBuf;
 

@@ -1,8 +1,8 @@
 //! Python data -> Rust data, once per call.
 //!
-//! Tokens come through the buffer protocol (int32, uint32, int64; any strides), from an exact `list`, or from any other
-//! sequence of ints; a CPU torch tensor lends its memory through `.numpy()`. Block ids go out as a list, or into the
-//! caller's own int32 buffer.
+//! Tokens come through the buffer protocol (int32, uint32, int64; any strides), from an exact `list`,
+//! or from any other sequence of ints; a CPU torch tensor lends its memory through `.numpy()`. Block
+//! ids go out as a list, or into the caller's own int32 buffer.
 
 use std::borrow::Cow;
 use std::ffi::CStr;
@@ -46,8 +46,8 @@ const COUNTS: Kind = Kind {
 
 /// The items `start..end` of a list as 32-bit numbers, if every one is an exact `int` in range.
 ///
-/// The limited API counts a reference up and down, in two calls, for every item that is looked at safely; prompts are
-/// lists of tens of thousands, so this looks at items that the list lends.
+/// The limited API counts a reference up and down, in two calls, for every item that is looked at
+/// safely; prompts are lists of tens of thousands, so this looks at items that the list lends.
 pub(crate) fn exact_ints(list: &Bound<'_, PyList>, start: usize, end: usize) -> Option<Vec<u32>> {
     let mut out = Vec::new();
     out.try_reserve_exact(end.checked_sub(start)?).ok()?;
@@ -58,8 +58,9 @@ pub(crate) fn exact_ints(list: &Bound<'_, PyList>, start: usize, end: usize) -> 
         }
         for at in start..end {
             let mut overflow = 0;
-            // SAFETY: `list` is a list and `at` is inside of it, so it lends an item; nothing below runs Python code or
-            // lets go of the list, so the item stays alive. An exact int's conversion raises nothing.
+            // SAFETY: `list` is a list and `at` is inside of it, so it lends an item; nothing below
+            // runs Python code or lets go of the list, so the item stays alive. An exact int's
+            // conversion raises nothing.
             let value = unsafe {
                 let item = ffi::PyList_GetItem(list.as_ptr(), at as ffi::Py_ssize_t);
                 if item.is_null() || ffi::PyLong_CheckExact(item) == 0 {
@@ -198,15 +199,17 @@ pub(crate) fn native(format: &CStr) -> Option<ElementType> {
     (!foreign.contains(first)).then(|| ElementType::from_format(format))
 }
 
-/// The buffer of an object, if it has one. A memoryview fills in what an exporter may leave out, such as strides.
+/// The buffer of an object, if it has one. A memoryview fills in what an exporter may leave out, such
+/// as strides.
 pub(crate) fn untyped(object: &Bound<'_, PyAny>) -> Option<PyUntypedBuffer> {
     crate::python::untyped_buffer(object)
         .or_else(|_| crate::python::memory_view(object).and_then(|view| crate::python::untyped_buffer(&view)))
         .ok()
 }
 
-/// The items of a one-dimensional buffer whose format was checked. What `PyBuffer` does not take (memory that is not aligned
-/// for its items, or nowhere because there are none; a byte order that is named) goes through a copy of its bytes.
+/// The items of a one-dimensional buffer whose format was checked. What `PyBuffer` does not take
+/// (memory that is not aligned for its items, or nowhere because there are none; a byte order that is
+/// named) goes through a copy of its bytes.
 pub(crate) fn items<T: Element, const N: usize>(
     buffer: &PyUntypedBuffer,
     object: &Bound<'_, PyAny>,
@@ -228,7 +231,8 @@ pub(crate) fn items<T: Element, const N: usize>(
     list_of(py, what, bytes.cast::<PyBytes>()?.as_bytes().as_chunks::<N>().0.iter().copied().map(read))
 }
 
-/// An int from Python, of up to 128 bits, so that one out of range is refused with its value and the argument's name.
+/// An int from Python, of up to 128 bits, so that one out of range is refused with its value and the
+/// argument's name.
 #[derive(Clone, Copy)]
 pub(crate) struct Int(i128);
 
@@ -325,7 +329,8 @@ pub(crate) fn block(object: &Bound<'_, PyAny>) -> PyResult<BlockId> {
     BLOCKS.item(0, object).map(BlockId::new)
 }
 
-/// A number of blocks, tokens or bytes, or of a step; one out of range is refused with a message that names the argument.
+/// A number of blocks, tokens or bytes, or of a step; one out of range is refused with a message that
+/// names the argument.
 pub(crate) fn count(py: Python<'_>, name: &str, value: impl Into<i128>) -> PyResult<usize> {
     let value = value.into();
     usize::try_from(value).map_err(|_| {
@@ -339,8 +344,8 @@ pub(crate) fn ids(blocks: &[BlockId]) -> Vec<u32> {
     blocks.iter().map(|block| block.get()).collect()
 }
 
-/// A caller's writable int32 buffer. The constructor checks everything about it: after that, only a lack of memory can keep values from
-/// being written.
+/// A caller's writable int32 buffer. The constructor checks everything about it: after that, only a
+/// lack of memory can keep values from being written.
 struct Int32Out<'py> {
     /// One-dimensional; `None` for a buffer without items.
     flat: Option<Bound<'py, PyAny>>,
@@ -348,7 +353,8 @@ struct Int32Out<'py> {
 }
 
 impl<'py> Int32Out<'py> {
-    /// Checks the buffer: contiguous, writable, of a shape that `fits`. `expected` names such a buffer in errors.
+    /// Checks the buffer: contiguous, writable, of a shape that `fits`. `expected` names such a buffer
+    /// in errors.
     fn new(object: &Bound<'py, PyAny>, expected: &str, fits: impl Fn(&[usize]) -> bool) -> PyResult<Self> {
         let py = object.py();
         let wrong =
@@ -407,7 +413,8 @@ impl<'py> IdsOut<'py> {
         self.0.len
     }
 
-    /// Writes ids and returns their number. The caller has compared it with [`Self::room`] before anything changed.
+    /// Writes ids and returns their number. The caller has compared it with [`Self::room`] before
+    /// anything changed.
     pub(crate) fn write(&self, blocks: &[BlockId]) -> PyResult<usize> {
         self.0.fill(0, blocks.iter().map(|block| block.get().cast_signed()))?;
         Ok(blocks.len())
@@ -438,7 +445,8 @@ pub(crate) fn too_short(py: Python<'_>, room: usize, needed: usize) -> PyErr {
     raise(py, "InvalidArgumentError", message)
 }
 
-/// A caller's buffer for changes of block tables: a part each for rows, positions and blocks, and for groups if there are several.
+/// A caller's buffer for changes of block tables: a part each for rows, positions and blocks, and for
+/// groups if there are several.
 pub(crate) struct ChangesOut<'py> {
     columns: usize,
     out: Int32Out<'py>,

@@ -27,7 +27,8 @@ fn tokens_of(py: Python<'_>, tokens: Int) -> PyResult<u32> {
     })
 }
 
-/// A signal for each of `requests` requests; nothing is known where a list is not given. `None` if neither is.
+/// A signal for each of `requests` requests; nothing is known where a list is not given. `None` if
+/// neither is.
 pub(crate) fn signals(
     py: Python<'_>,
     requests: usize,

@@ -1,22 +1,27 @@
 //! How calls enter locked Rust state.
 //!
-//! Every class is frozen and holds its state in a [`Locked`], so several Python threads may use one object. A short call takes
-//! the lock while attached to the interpreter; if another thread holds it, or the call may be long, it detaches first, so
-//! that nobody waits for a lock while holding the interpreter.
+//! Every class is frozen and holds its state in a [`Locked`], so several Python threads may use one
+//! object. A short call takes the lock while attached to the interpreter; if another thread holds it,
+//! or the call may be long, it detaches first, so that nobody waits for a lock while holding the
+//! interpreter.
 //!
-//! Calls that have to wait do so in a queue, and a call that finds somebody in it goes behind. So a call waits for at most one
-//! call of each other thread, however often they come: neither a step of a scheduler nor a reader beside it starves.
+//! Calls that have to wait do so in a queue, and a call that finds somebody in it goes behind. So a
+//! call waits for at most one call of each other thread, however often they come: neither a step of a
+//! scheduler nor a reader beside it starves.
 //!
-//! No Python code ever runs while the lock is held, but for one kind: an eviction policy written in Python ([`crate::policy`]), its
-//! methods, copies and destructors, and whatever a collection of garbage runs meanwhile. Whatever owns one is entered by
+//! No Python code ever runs while the lock is held, but for one kind: an eviction policy written in
+//! Python ([`crate::policy`]), its methods, copies and destructors, and whatever a collection of
+//! garbage runs meanwhile. Whatever owns one is entered by
 //! [`enter_guarded`]: it waits for the lock detached, and works attached, because the policy needs the interpreter again and again. As long as the lock is held, its thread counts as *inside*: what comes back to the pool from there
-//! gets an error where it would wait for itself for ever. An interrupt that the policy raised has nowhere to go in the core: it is
-//! kept ([`raise_after`]), and raised by the call when it is done and the lock is free.
+//! gets an error where it would wait for itself for ever. An interrupt that the policy raised has
+//! nowhere to go in the core: it is kept ([`raise_after`]), and raised by the call when it is done and
+//! the lock is free.
 //!
-//! Order of locks: the state's before `queue`, which is held for moments only, by threads that wait for nothing meanwhile. Whoever
-//! waits for the state is detached and holds no other lock of this file, with one exception: a call on a pool
-//! that is given a cursor locks the pool, then the cursor ([`Locked::within`]). No call on a cursor takes
-//! another lock. The shuttle models of rust/kvpool-shuttle run this file.
+//! Order of locks: the state's before `queue`, which is held for moments only, by threads that wait for
+//! nothing meanwhile. Whoever waits for the state is detached and holds no other lock of this file,
+//! with one exception: a call on a pool that is given a cursor locks the pool, then the cursor
+//! ([`Locked::within`]). No call on a cursor takes another lock. The shuttle models of
+//! rust/kvpool-shuttle run this file.
 
 use std::cell::Cell;
 
@@ -35,8 +40,8 @@ thread_local! {
     static RAISED: Cell<Option<PyErr>> = const { Cell::new(None) };
 }
 
-/// Raises an exception that is not the policy's own, such as an interrupt, when the call that this thread is inside of is done. Of
-/// several the first.
+/// Raises an exception that is not the policy's own, such as an interrupt, when the call that this
+/// thread is inside of is done. Of several the first.
 pub(crate) fn raise_after(error: PyErr) {
     let first = RAISED.with(Cell::take).unwrap_or(error);
     RAISED.with(|raised| raised.set(Some(first)));
@@ -61,7 +66,8 @@ fn is_inside() -> bool {
 /// Blocks or tokens from which on a call counts as long.
 pub(crate) const LONG: usize = 4096;
 
-/// A panic in Rust would leave the state as it was at that moment: the pool's own invariants, and its poison, tell.
+/// A panic in Rust would leave the state as it was at that moment: the pool's own invariants, and its
+/// poison, tell.
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
@@ -69,7 +75,8 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 /// State that several threads use.
 pub(crate) struct Locked<T: Send> {
     state: Mutex<T>,
-    /// Calls that have ever waited, and which of them is the next to get the state. Changed with `queue` locked.
+    /// Calls that have ever waited, and which of them is the next to get the state. Changed with
+    /// `queue` locked.
     tickets: AtomicUsize,
     serving: AtomicUsize,
     queue: Mutex<()>,

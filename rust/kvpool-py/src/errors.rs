@@ -1,6 +1,7 @@
 //! Rust errors -> Python exceptions: the one place that maps them.
 //!
-//! The classes are Python's own (`kvpool.errors`), because each derives from `KvpoolError` and from a builtin.
+//! The classes are Python's own (`kvpool.errors`), because each derives from `KvpoolError` and from a
+//! builtin.
 
 use kvpool::{HashError, InvariantViolation, ManagerError, PlanError, PoolError, Refusal, TierError};
 use kvpool_journal::JournalError;
@@ -28,7 +29,8 @@ pub(crate) fn is_kvpool(py: Python<'_>, error: &PyErr) -> bool {
     base.is_ok_and(|base| error.is_instance(py, &base))
 }
 
-/// Whether an exception is one of `kvpool.errors`, or none that an argument of the wrong type gives: nothing to add to it.
+/// Whether an exception is one of `kvpool.errors`, or none that an argument of the wrong type gives:
+/// nothing to add to it.
 pub(crate) fn is_ours(py: Python<'_>, error: &PyErr) -> bool {
     let foreign = error.is_instance_of::<PyTypeError>(py) || error.is_instance_of::<PyValueError>(py);
     !foreign || is_kvpool(py, error)

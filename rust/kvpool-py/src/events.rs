@@ -1,7 +1,8 @@
 //! `EventPublisher`: kvpool_observe::publish over a manager or a pool.
 //!
-//! Its state has a lock of its own, which is taken detached and never while a manager's is held: a step waits for nothing here. What a
-//! feed has is taken away under the manager's lock, in O(1), and turned into bytes without it.
+//! Its state has a lock of its own, which is taken detached and never while a manager's is held: a step
+//! waits for nothing here. What a feed has is taken away under the manager's lock, in O(1), and turned
+//! into bytes without it.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -87,7 +88,8 @@ impl Source {
         }
     }
 
-    /// Exchanges spent batches for what it told since the last time, by tier: the slowest first, so that what moves is never nowhere.
+    /// Exchanges spent batches for what it told since the last time, by tier: the slowest first, so
+    /// that what moves is never nowhere.
     fn take(&self, py: Python<'_>, taken: &mut Vec<Taken>) -> PyResult<()> {
         match self {
             Self::Manager(manager) => manager.get().enter(py, 0, |manager| {

@@ -1,8 +1,9 @@
 //! Sequences from Python, whatever they say of themselves.
 //!
-//! Owns the one way in which the bindings make a list of what a caller names: room is asked for as items come, and refused room is an
-//! exception. An object may claim any length, be endless, or lie about both; a buffer may name a terabyte that is one number. None of
-//! it can abort the process. Ctrl-C is heard on the way.
+//! Owns the one way in which the bindings make a list of what a caller names: room is asked for as
+//! items come, and refused room is an exception. An object may claim any length, be endless, or lie
+//! about both; a buffer may name a terabyte that is one number. None of it can abort the process.
+//! Ctrl-C is heard on the way.
 
 use std::mem;
 

@@ -23,7 +23,8 @@ impl Health {
         Err(error)
     }
 
-    /// Keeps the first failure. A later one is dropped without the lock: it may be the last to hold somebody's objects.
+    /// Keeps the first failure. A later one is dropped without the lock: it may be the last to hold
+    /// somebody's objects.
     pub(crate) fn note(&self, method: &'static str, error: PyErr) {
         let mut kept = self.lock();
         let later = if kept.is_none() { kept.replace((method, error)) } else { Some((method, error)) };

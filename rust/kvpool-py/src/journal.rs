@@ -1,7 +1,9 @@
-//! Journals: the settings of one to be written, what pools and managers tell of theirs, and what can be done with one that was.
+//! Journals: the settings of one to be written, what pools and managers tell of theirs, and what can be
+//! done with one that was.
 //!
-//! The file of a journal whose pool could not be made after all is removed again. Whatever reads a whole journal is detached from the interpreter, and attaches every few thousand
-//! operations for the caller's progress and for Ctrl-C.
+//! The file of a journal whose pool could not be made after all is removed again. Whatever reads a
+//! whole journal is detached from the interpreter, and attaches every few thousand operations for the
+//! caller's progress and for Ctrl-C.
 
 use std::io::{BufWriter, Write};
 use std::path::{Path, PathBuf};
@@ -213,8 +215,8 @@ impl<'a> From<&'a Loaded> for JournalSource<'a> {
     }
 }
 
-/// Runs something long, detached. Every few thousand operations `progress` is called and signals are looked at; what they raise
-/// stops it and is raised.
+/// Runs something long, detached. Every few thousand operations `progress` is called and signals are
+/// looked at; what they raise stops it and is raised.
 fn watched<T: Send, E: ToPyErr + Send>(
     py: Python<'_>,
     progress: Option<Py<PyAny>>,
@@ -496,7 +498,8 @@ pub(crate) fn shrink_journal(
     }))
 }
 
-/// A Python function that takes texts, as something to write to. What it raises is kept, and ends the writing.
+/// A Python function that takes texts, as something to write to. What it raises is kept, and ends the
+/// writing.
 struct Pieces {
     write: Py<PyAny>,
     raised: Option<PyErr>,

@@ -1,9 +1,9 @@
 //! `kvpool._core`: the Python bindings. They convert, lock and map errors; every decision is the core's.
 //!
-//! One call from Python is one crossing: whole requests, whole batches, whole steps. No Python object exists per block.
-//! Each topic is a submodule. Its docstrings live in its stub, `python/kvpool/_core/<topic>.pyi`; `build.rs`
-//! makes `doc!` of them, and `doc!("BlockPool.allocate")` is that method's. Engines import none of the
-//! submodules: the package `kvpool` has the public names.
+//! One call from Python is one crossing: whole requests, whole batches, whole steps. No Python object
+//! exists per block. Each topic is a submodule. Its docstrings live in its stub,
+//! `python/kvpool/_core/<topic>.pyi`; `build.rs` makes `doc!` of them, and `doc!("BlockPool.allocate")`
+//! is that method's. Engines import none of the submodules: the package `kvpool` has the public names.
 
 #![expect(clippy::needless_pass_by_value, reason = "PyO3 extracts arguments by value")]
 #![expect(clippy::doc_markdown, reason = "docstrings are those of Python")]

@@ -1,16 +1,19 @@
 //! `PyPolicy`: an eviction policy written in Python, for experiments, as a `Policy` of the core.
 //!
-//! Owns: the bound methods of the caller's object, a safety net, and the health of both. The net is a plain LRU order of the same
-//! blocks, kept beside the policy's own; what the policy gives up is checked against it. So nothing that a policy does can break an
-//! allocation or an invariant: the first exception, or the first answer that is wrong, ends the policy. It is kept for
-//! `check_policy()`, warned about at once, and from then on the net's order is used.
+//! Owns: the bound methods of the caller's object, a safety net, and the health of both. The net is a
+//! plain LRU order of the same blocks, kept beside the policy's own; what the policy gives up is
+//! checked against it. So nothing that a policy does can break an allocation or an invariant: the first
+//! exception, or the first answer that is wrong, ends the policy. It is kept for `check_policy()`,
+//! warned about at once, and from then on the net's order is used.
 //!
-//! Locks: a policy is called, copied and dropped with its pool's lock held and the interpreter attached. Nobody waits for a lock
-//! while attached ([`crate::enter`]), so a policy can never be kept from the interpreter by a thread that waits for its pool. A
-//! policy that calls back into its pool, from a method, a copy or a destructor, is refused by [`crate::enter::enter_guarded`].
+//! Locks: a policy is called, copied and dropped with its pool's lock held and the interpreter
+//! attached. Nobody waits for a lock while attached ([`crate::enter`]), so a policy can never be kept
+//! from the interpreter by a thread that waits for its pool. A policy that calls back into its pool,
+//! from a method, a copy or a destructor, is refused by [`crate::enter::enter_guarded`].
 //!
-//! Interrupts: what is no `Exception` (`KeyboardInterrupt`, `SystemExit`) ends the policy as any other exception does, and then
-//! reaches the caller: the call is done with the net's order, the lock is given back, and it is raised.
+//! Interrupts: what is no `Exception` (`KeyboardInterrupt`, `SystemExit`) ends the policy as any other
+//! exception does, and then reaches the caller: the call is done with the net's order, the lock is
+//! given back, and it is raised.
 //!
 //! Costs: one Python call per call of the policy, and 19 bytes per block.
 
@@ -233,8 +236,8 @@ impl PyPolicy {
     }
 }
 
-/// Keeps what ended a policy, and warns of it. A warning that is turned into an exception has nowhere to go; an interrupt, of the
-/// policy or of whoever shows the warning, is raised when the call is done.
+/// Keeps what ended a policy, and warns of it. A warning that is turned into an exception has nowhere
+/// to go; an interrupt, of the policy or of whoever shows the warning, is raised when the call is done.
 fn report(py: Python<'_>, health: &Health, method: &'static str, error: PyErr) {
     let message = CString::new(describe(py, method, &error).replace('\0', "?"));
     let again = error.clone_ref(py);

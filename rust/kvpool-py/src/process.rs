@@ -1,7 +1,8 @@
 //! What belongs to one process: objects with threads.
 //!
-//! A fork copies the memory of a process and one of its threads. The child has an object whose threads do not exist, whose locks
-//! may be held for ever, and whose files are shared with the parent. So the child may not use it, and does not end it either.
+//! A fork copies the memory of a process and one of its threads. The child has an object whose threads
+//! do not exist, whose locks may be held for ever, and whose files are shared with the parent. So the
+//! child may not use it, and does not end it either.
 
 use crate::errors::raise;
 use crate::python::prelude::*;

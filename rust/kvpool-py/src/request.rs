@@ -41,7 +41,8 @@ pub(crate) fn request_ref<'a>(id: &'a Bound<'_, PyAny>) -> PyResult<RequestRef<'
     }
 }
 
-/// An exact str, which ids of a batch are mostly: without a call. The bindings are built for size, and inline nothing else.
+/// An exact str, which ids of a batch are mostly: without a call. The bindings are built for size, and
+/// inline nothing else.
 #[inline(always)]
 fn exact_name<'a>(id: &'a Bound<'_, PyAny>) -> Option<RequestRef<'a>> {
     id.cast_exact::<PyString>().ok()?.to_str().ok().map(RequestRef::Str)

@@ -236,7 +236,8 @@ pub(crate) type Events<'py> = (Vec<Bound<'py, PyDict>>, u64);
 /// Events after which other threads may have the interpreter: some 250 us.
 const EVENTS_AT_ONCE: usize = 256;
 
-/// Events as dicts. A consumer that is far behind gets many of them, and the steps of other threads go on meanwhile.
+/// Events as dicts. A consumer that is far behind gets many of them, and the steps of other threads go
+/// on meanwhile.
 pub(crate) fn events<'py>(py: Python<'py>, batch: &EventBatch) -> PyResult<Events<'py>> {
     let mut out = Vec::with_capacity(batch.events.len());
     for some in batch.events.chunks(EVENTS_AT_ONCE) {

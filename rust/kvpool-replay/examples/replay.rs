@@ -1,4 +1,5 @@
-//! Replays a trace from Rust: `cargo run --release -p kvpool-replay --example replay -- TRACE lookup|engine BLOCK_SIZE BLOCKS`.
+//! Replays a trace from Rust: `cargo run --release -p kvpool-replay --example replay -- TRACE
+//! lookup|engine BLOCK_SIZE BLOCKS`.
 #![expect(clippy::print_stdout, reason = "an example that prints its result")]
 
 use std::error::Error;

@@ -1,21 +1,25 @@
 //! Ids of blocks: made into prefix ids, and from one block size into another.
 //!
-//! Owns [`Chains`], which gives every (prefix, id) its own new id, and [`regroup`], which turns the ids of a request from
-//! one block size into another.
+//! Owns [`Chains`], which gives every (prefix, id) its own new id, and [`regroup`], which turns the ids
+//! of a request from one block size into another.
 //!
-//! **Why chaining is exact.** A prefix cache finds a block only behind the same prefix. Where ids name contents, the new
-//! ids tell equal contents behind different prefixes apart, which a cache does, too. Where ids name prefixes already, an id
-//! has one parent, so old and new ids correspond one to one and nothing changes but the names.
+//! **Why chaining is exact.** A prefix cache finds a block only behind the same prefix. Where ids name
+//! contents, the new ids tell equal contents behind different prefixes apart, which a cache does, too.
+//! Where ids name prefixes already, an id has one parent, so old and new ids correspond one to one and
+//! nothing changes but the names.
 //!
-//! **Larger blocks.** `k` blocks become one, named by its last block: a prefix id names everything before it. What is left
-//! over at the end is a partial block if the trace names partial blocks, and is dropped if not.
+//! **Larger blocks.** `k` blocks become one, named by its last block: a prefix id names everything
+//! before it. What is left over at the end is a partial block if the trace names partial blocks, and is
+//! dropped if not.
 //!
-//! **Smaller blocks.** A block becomes `k`, numbered one after the other, as far as the prompt reaches: one entry of the
-//! table stands for all of them, so the table grows with the ids of the input and not with those that are made of them. Of
-//! a partial block without an id the text is unknown: the small blocks in it get ids that nothing else has.
+//! **Smaller blocks.** A block becomes `k`, numbered one after the other, as far as the prompt reaches:
+//! one entry of the table stands for all of them, so the table grows with the ids of the input and not
+//! with those that are made of them. Of a partial block without an id the text is unknown: the small
+//! blocks in it get ids that nothing else has.
 //!
-//! Costs: one hash-map step per old id where ids have one parent, two for those that have not; 64 bytes per different old
-//! id, and 8 bytes per new reference, which are asked for before they are filled: where memory is short, that is an error.
+//! Costs: one hash-map step per old id where ids have one parent, two for those that have not; 64 bytes
+//! per different old id, and 8 bytes per new reference, which are asked for before they are filled:
+//! where memory is short, that is an error.
 
 use std::collections::{HashMap, hash_map::Entry};
 
@@ -38,12 +42,14 @@ pub(crate) struct Chains {
 pub(crate) const ROOT: u64 = u64::MAX;
 
 impl Chains {
-    /// The new id for `id` behind `parent`, which is a new id or [`ROOT`]. Ids of different spaces are different.
+    /// The new id for `id` behind `parent`, which is a new id or [`ROOT`]. Ids of different spaces are
+    /// different.
     pub(crate) fn link(&mut self, parent: u64, space: u64, id: u64) -> u64 {
         self.link_run(parent, space, id, 1)
     }
 
-    /// As [`link`](Self::link), for a block that becomes `width` blocks: the first of their ids, which follow one another.
+    /// As [`link`](Self::link), for a block that becomes `width` blocks: the first of their ids, which
+    /// follow one another.
     fn link_run(&mut self, parent: u64, space: u64, id: u64, width: u64) -> u64 {
         let next = self.next;
         let new = match self.first.entry((space, id)) {
@@ -86,16 +92,17 @@ impl Chains {
     }
 }
 
-/// Whether blocks of one size can be made into blocks of the other: one must divide the other, and neither may be 0.
+/// Whether blocks of one size can be made into blocks of the other: one must divide the other, and
+/// neither may be 0.
 pub(crate) fn can_regroup(from: usize, to: usize) -> bool {
     from > 0 && to > 0 && (from.is_multiple_of(to) || to.is_multiple_of(from))
 }
 
-/// The ids of a prompt of `tokens` tokens in blocks of `to` tokens, from those in blocks of `from`. `listed`: whether the
-/// trace gives an id to a partial last block.
+/// The ids of a prompt of `tokens` tokens in blocks of `to` tokens, from those in blocks of `from`.
+/// `listed`: whether the trace gives an id to a partial last block.
 ///
-/// Sizes must pass [`can_regroup`], and the ids cover the prompt, but for a partial last block. Where one `chains` serves
-/// several sizes, their ids must differ already.
+/// Sizes must pass [`can_regroup`], and the ids cover the prompt, but for a partial last block. Where
+/// one `chains` serves several sizes, their ids must differ already.
 ///
 /// # Errors
 ///
@@ -136,8 +143,8 @@ pub(crate) fn regroup(
     Ok(new.into_boxed_slice())
 }
 
-/// An empty list with room for the ids of a request in blocks of `to` tokens. A short input can stand for many ids: what
-/// they take is asked for, and not taken for granted.
+/// An empty list with room for the ids of a request in blocks of `to` tokens. A short input can stand
+/// for many ids: what they take is asked for, and not taken for granted.
 pub(crate) fn room_for(references: usize, to: usize) -> Result<Vec<u64>, TraceError> {
     let mut ids = Vec::new();
     ids.try_reserve_exact(references)
@@ -155,7 +162,8 @@ mod tests {
         assert_eq!(chains.chain(0, &[9, 7, 5])[..], [0, 1, 2]);
         assert_eq!(chains.chain(0, &[9, 7, 6])[..], [0, 1, 3]);
         assert_eq!(chains.unchained(), 0);
-        // 7 behind nothing is another block than 7 behind 9, and so is all that follows; repeats are no trouble.
+        // 7 behind nothing is another block than 7 behind 9, and so is all that follows; repeats are no
+        // trouble.
         assert_eq!(chains.chain(0, &[7, 5, 5])[..], [4, 5, 6]);
         assert_eq!(chains.chain(0, &[7, 5, 5])[..], [4, 5, 6]);
         assert_eq!(chains.unchained(), 3);

@@ -1,6 +1,7 @@
 //! The hash of maps whose keys are ids of blocks: two multiplications, keyed per map.
 //!
-//! Ids come from files, and a file must not be able to choose ids that collide. No answer depends on the key, since no map is walked.
+//! Ids come from files, and a file must not be able to choose ids that collide. No answer depends on
+//! the key, since no map is walked.
 
 use std::{
     collections::hash_map::RandomState,

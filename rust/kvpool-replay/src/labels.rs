@@ -1,7 +1,7 @@
 //! What a trace may know of its requests besides tokens and blocks: session, kind, think time.
 //!
-//! Owns [`Labels`]. They lie beside the requests and not in them: most traces have none, replays that do not ask for them
-//! pay nothing, and names are held once.
+//! Owns [`Labels`]. They lie beside the requests and not in them: most traces have none, replays that
+//! do not ask for them pay nothing, and names are held once.
 //!
 //! Costs: nothing for a trace without labels; 32 bytes per request and one hash-map step per name otherwise.
 

@@ -1,7 +1,8 @@
 //! Reading files in slices: one file, a folder of them, or a stream, with the number of bytes read.
 //!
-//! Owns [`TraceLoader`]. It drives a [`TraceReader`] record by record, over all files of a folder as over one input, and keeps
-//! the requests. Bytes are counted where they are taken from the file, so a compressed one shows its true progress.
+//! Owns [`TraceLoader`]. It drives a [`TraceReader`] record by record, over all files of a folder as
+//! over one input, and keeps the requests. Bytes are counted where they are taken from the file, so a
+//! compressed one shows its true progress.
 
 use std::{
     collections::VecDeque,
@@ -61,8 +62,8 @@ impl fmt::Debug for TraceLoader {
 }
 
 impl TraceLoader {
-    /// A loader for the file at `path`; or for the folder, of which it reads all `.json` and `.jsonl` files, plain or
-    /// `.gz`, in the order of their names, as one trace.
+    /// A loader for the file at `path`; or for the folder, of which it reads all `.json` and `.jsonl`
+    /// files, plain or `.gz`, in the order of their names, as one trace.
     ///
     /// # Errors
     ///
@@ -117,8 +118,8 @@ impl TraceLoader {
     ///
     /// # Errors
     ///
-    /// The first error of [`TraceReader`], in [`TraceError::InFile`] for a file of a folder. Then the loader is of no
-    /// more use.
+    /// The first error of [`TraceReader`], in [`TraceError::InFile`] for a file of a folder. Then the
+    /// loader is of no more use.
     pub fn advance(&mut self, bytes: u64) -> Result<bool, TraceError> {
         let until = self.bytes_read().saturating_add(bytes.max(1));
         while !self.done && self.bytes_read() < until {

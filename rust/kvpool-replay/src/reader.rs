@@ -1,14 +1,17 @@
-//! Reading traces: from a file, a folder or any buffered reader, plain or gzip, in any [format](crate::formats).
+//! Reading traces: from a file, a folder or any buffered reader, plain or gzip, in any
+//! [format](crate::formats).
 //!
 //! Owns the way from records to checked requests: [`TraceReader`] streams, and [`Trace::from_path`] and
-//! [`Trace::from_reader`] collect; [`TraceLoader`] reads files in slices, so that a caller can show progress. Gzip is told by its first two bytes
-//! and not by a file's name; several gzip members one after another are one stream. A byte order mark, blank lines, `\r\n`
-//! and unknown fields are passed over. Anything else that is not a record is a typed error naming line, field and value; no
-//! input makes the reader panic.
+//! [`Trace::from_reader`] collect; [`TraceLoader`] reads files in slices, so that a caller can show
+//! progress. Gzip is told by its first two bytes and not by a file's name; several gzip members one
+//! after another are one stream. A byte order mark, blank lines, `\r\n` and unknown fields are passed
+//! over. Anything else that is not a record is a typed error naming line, field and value; no input
+//! makes the reader panic.
 //!
-//! Invariants: a request comes out only after [`RequestChecker`] has passed it; requests come in order of arrival; after an
-//! error or the end the iterator gives `None` for good. Formats in order of arrival are streamed: one record is held, of at
-//! most [`ReadOptions::max_line_bytes`]. The others are put in order here, and held whole.
+//! Invariants: a request comes out only after [`RequestChecker`] has passed it; requests come in order
+//! of arrival; after an error or the end the iterator gives `None` for good. Formats in order of
+//! arrival are streamed: one record is held, of at most [`ReadOptions::max_line_bytes`]. The others are
+//! put in order here, and held whole.
 //!
 //! Costs, per block reference: decoding 30 to 50 ns (gzip included), the check of prefixes 10 ns where most
 //! ids repeat and 45 ns where most are new; chaining ids instead, where a format asks for it, the same.

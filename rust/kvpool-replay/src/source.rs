@@ -1,11 +1,11 @@
 //! Where records come from: plain or gzip bytes, cut into lines or into JSON documents.
 //!
-//! Owns [`Source`] (bytes, gzip told by its first two bytes) and [`Records`] (one record at a time, with the line it
-//! begins in). A record is a line, or, for formats of whole documents, one JSON value, which may span lines; several
-//! documents may share a line, as `cat a.json b.json` makes them.
+//! Owns [`Source`] (bytes, gzip told by its first two bytes) and [`Records`] (one record at a time,
+//! with the line it begins in). A record is a line, or, for formats of whole documents, one JSON value,
+//! which may span lines; several documents may share a line, as `cat a.json b.json` makes them.
 //!
-//! Invariants: no more than `max_bytes` of one record are held, and no more than the first record, or its first 16 MiB, is
-//! looked at ahead; lines are counted as an editor shows them.
+//! Invariants: no more than `max_bytes` of one record are held, and no more than the first record, or
+//! its first 16 MiB, is looked at ahead; lines are counted as an editor shows them.
 //!
 //! Costs: lines are found at the speed of `memchr`; documents are walked byte by byte, 1 to 2 ns each.
 
@@ -94,7 +94,8 @@ impl<R: BufRead> Source<R> {
 #[derive(Debug)]
 pub(crate) struct Records<R> {
     source: Source<R>,
-    /// Lines that were looked at to tell the format, and not yet handed out; the last one may be the beginning of a line.
+    /// Lines that were looked at to tell the format, and not yet handed out; the last one may be the
+    /// beginning of a line.
     ahead: VecDeque<Vec<u8>>,
     /// The record handed out last, and, behind a document, what was read with it.
     text: Vec<u8>,
@@ -130,7 +131,8 @@ impl<R: BufRead> Records<R> {
         while !scanner.is_done() && left > 0 {
             let mut piece = Vec::new();
             let number = self.line + self.ahead.len() as u64 + 1;
-            // Lines are looked at whole, but for one that is longer than this: `cat` of many documents may be one.
+            // Lines are looked at whole, but for one that is longer than this: `cat` of many documents
+            // may be one.
             let read = self.source.read_line(left as u64, &mut piece);
             if read.map_err(|source| self.source.explain(source, number))? == 0 {
                 break;
@@ -158,7 +160,8 @@ impl<R: BufRead> Records<R> {
         }
     }
 
-    /// The next JSON document, and the line that it begins in. One that never ends is given as far as it goes.
+    /// The next JSON document, and the line that it begins in. One that never ends is given as far as
+    /// it goes.
     pub(crate) fn next_document(&mut self) -> Result<Option<(&[u8], u64)>, TraceError> {
         self.line += count_lines(self.text.get(..self.rest).unwrap_or_default());
         self.text.drain(..self.rest.min(self.text.len()));

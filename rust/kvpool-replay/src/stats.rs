@@ -1,11 +1,12 @@
 //! What is in a trace, and the most that any cache could hit.
 //!
-//! Owns [`TraceStats`]. One pass; definitions as in [lookup mode](crate::replay) with a cache that never evicts: requests one
-//! after the other, a block counts as a hit only if all blocks before it in its prompt are hits, a reference weighs the prompt
-//! tokens in it.
+//! Owns [`TraceStats`]. One pass; definitions as in [lookup mode](crate::replay) with a cache that
+//! never evicts: requests one after the other, a block counts as a hit only if all blocks before it in
+//! its prompt are hits, a reference weighs the prompt tokens in it.
 //!
-//! "The ideal hit rate" of one and the same trace differs by definition, so all four are given: by blocks, by tokens, by full
-//! blocks alone (an engine finds no partial one), and by tokens of the last half of the requests, when the cache is warm.
+//! "The ideal hit rate" of one and the same trace differs by definition, so all four are given: by
+//! blocks, by tokens, by full blocks alone (an engine finds no partial one), and by tokens of the last
+//! half of the requests, when the cache is warm.
 //!
 //! Costs: one hash-map step per block reference, 10 to 45 ns, and 48 bytes per different id.
 
@@ -79,8 +80,8 @@ pub struct TraceStats {
     pub requests_with_at_most_1_hit: u64,
     /// From one use of a block to the next, in s, over all uses but the first.
     pub reuse_time_s: Percentiles,
-    /// References to an id behind another one than where it was first seen, or for the second time in a request: 0 for a
-    /// trace whose prefixes were checked.
+    /// References to an id behind another one than where it was first seen, or for the second time in a
+    /// request: 0 for a trace whose prefixes were checked.
     pub prefix_violations: u64,
     /// Sessions, if the trace knows them.
     pub sessions: Option<u64>,

@@ -4,10 +4,11 @@
 //! their ids are made for). Reading is in [`crate::reader`], the rules are in
 //! [`crate::validate`], and [`crate::generate`] makes traces.
 //!
-//! The form is Mooncake's, whatever [format](crate::formats) the trace was read from: `timestamp` (ms from the start of the
-//! recording), `input_length` and `output_length` (tokens), and `hash_ids`, one id per block of the prompt. Ids are
-//! *chained*: an id names a block together with everything before it, so equal ids at equal positions mean an
-//! equal prefix, which is all that a prefix cache can see of a prompt.
+//! The form is Mooncake's, whatever [format](crate::formats) the trace was read from: `timestamp` (ms
+//! from the start of the recording), `input_length` and `output_length` (tokens), and `hash_ids`, one
+//! id per block of the prompt. Ids are *chained*: an id names a block together with everything before
+//! it, so equal ids at equal positions mean an equal prefix, which is all that a prefix cache can see
+//! of a prompt.
 //!
 //! Invariants of a [`Trace`] (its constructors check them, and nothing changes it afterwards):
 //!
@@ -99,9 +100,10 @@ impl Trace {
 
     /// The same workload in blocks of another size, which must be a multiple or a divisor of this one.
     ///
-    /// Larger blocks can only hit less: a block hits as a whole. Smaller ones hit the same tokens: the trace does not say
-    /// where within a block two prompts part. Ids are new; equal ids still mean equal prefixes. Of a partial block without
-    /// an id the text is unknown, so smaller blocks in it match nothing.
+    /// Larger blocks can only hit less: a block hits as a whole. Smaller ones hit the same tokens: the
+    /// trace does not say where within a block two prompts part. Ids are new; equal ids still mean
+    /// equal prefixes. Of a partial block without an id the text is unknown, so smaller blocks in it
+    /// match nothing.
     ///
     /// One or two hash-map steps per old block reference, and 8 bytes per new one.
     ///
@@ -124,8 +126,8 @@ impl Trace {
     /// # Errors
     ///
     /// [`TraceError::BadOption`] for 0; [`TraceError::BlockSizes`] if neither size divides the other;
-    /// [`TraceError::TooManyBlocks`] beyond 2^30 references; [`TraceError::NoMemory`] if there is none for 8 bytes a
-    /// reference.
+    /// [`TraceError::TooManyBlocks`] beyond 2^30 references; [`TraceError::NoMemory`] if there is none
+    /// for 8 bytes a reference.
     pub fn with_block_tokens(&self, block_tokens: usize) -> Result<Self, TraceError> {
         if block_tokens == 0 {
             let (option, allowed) = ("block_tokens", "1 or more tokens");
@@ -187,8 +189,8 @@ impl Trace {
 
     /// Totals over the whole trace.
     ///
-    /// Two passes, and one hash-set step per block reference: 10 to 20 ms per million; a bit instead where ids are
-    /// counted from 0, as made-up and regrouped ones are. Not stored; keep the answer.
+    /// Two passes, and one hash-set step per block reference: 10 to 20 ms per million; a bit instead
+    /// where ids are counted from 0, as made-up and regrouped ones are. Not stored; keep the answer.
     #[must_use]
     pub fn summary(&self) -> TraceSummary {
         let mut summary = TraceSummary { requests: self.requests.len(), ..TraceSummary::default() };
@@ -211,7 +213,8 @@ impl Trace {
     fn unique_ids(&self, references: u64) -> u64 {
         let ids = || self.requests.iter().flat_map(|request| request.hash_ids.iter().copied());
         let words = ids().max().map_or(0, |most| most / 64 + 1);
-        // A bit per possible id takes at most a byte per reference here; a set takes up to 18 per different id.
+        // A bit per possible id takes at most a byte per reference here; a set takes up to 18 per
+        // different id.
         if words > references / 8 + 1 {
             return ids().collect::<HashSet<u64, IdHasherBuilder>>().len() as u64;
         }

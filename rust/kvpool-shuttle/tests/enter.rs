@@ -1,8 +1,9 @@
-//! How the Python bindings enter locked state, the very file, under shuttle with a made-up interpreter: with a global lock, or
-//! free-threaded with a collector that stops the world.
+//! How the Python bindings enter locked state, the very file, under shuttle with a made-up interpreter:
+//! with a global lock, or free-threaded with a collector that stops the world.
 //!
-//! Whatever is attached keeps others from running (with the lock) or the collector from stopping them (without). So who waits for a
-//! lock while attached can bring both to a standstill, and shuttle reports that as a deadlock.
+//! Whatever is attached keeps others from running (with the lock) or the collector from stopping them
+//! (without). So who waits for a lock while attached can bring both to a standstill, and shuttle
+//! reports that as a deadlock.
 
 #![expect(clippy::expect_used, reason = "helpers of tests may panic as tests do")]
 
@@ -44,7 +45,8 @@ mod sync {
     pub(crate) use shuttle::sync::{Condvar, MutexGuard, PoisonError, TryLockError};
     pub(crate) use shuttle::thread_local;
 
-    /// A mutex that nobody who is attached waits for, but for the one that is held for moments: it protects nothing.
+    /// A mutex that nobody who is attached waits for, but for the one that is held for moments: it
+    /// protects nothing.
     pub(crate) struct Mutex<T>(shuttle::sync::Mutex<T>);
 
     impl<T> Mutex<T> {
@@ -233,8 +235,9 @@ fn calls_are_one_after_the_other_without_a_global_lock() {
     check(|| calls_of_every_kind(false));
 }
 
-/// A step whose policy is written in Python: it runs with the lock held, and may not come back; nor may its destructor, or what the
-/// collector finds. What it raises for the caller comes after the call, to this thread alone.
+/// A step whose policy is written in Python: it runs with the lock held, and may not come back; nor may
+/// its destructor, or what the collector finds. What it raises for the caller comes after the call, to
+/// this thread alone.
 fn step_with_policy(py: Python<'_>, shared: &Shared) {
     struct Destructor<'a>(Python<'a>, &'a Shared);
     impl Drop for Destructor<'_> {
@@ -283,8 +286,8 @@ fn a_policy_that_comes_back_is_refused_and_nobody_else_without_a_global_lock() {
     check(|| policies(false));
 }
 
-/// The stated bound: a call that waits is overtaken by one call of each other thread at most. So no reader starves beside two
-/// schedulers that never pause, and no scheduler beside readers.
+/// The stated bound: a call that waits is overtaken by one call of each other thread at most. So no
+/// reader starves beside two schedulers that never pause, and no scheduler beside readers.
 #[test]
 fn a_call_waits_for_one_call_of_each_other_thread() {
     const THREADS: usize = 3;
@@ -304,7 +307,8 @@ fn a_call_waits_for_one_call_of_each_other_thread() {
                             assert!(overtaken < THREADS, "{overtaken} calls of {THREADS} threads went first");
                         }
                         BEGUN.set(BEGUN.get() + 1);
-                        // Without a policy the lock is held detached, with one while others have the interpreter.
+                        // Without a policy the lock is held detached, with one while others have the
+                        // interpreter.
                         state.call(|| {
                             if guarded {
                                 py.0.run_python();

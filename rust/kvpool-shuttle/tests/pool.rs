@@ -1,7 +1,7 @@
 //! The real pool and manager behind a lock, as the bindings hold them, used by several threads under shuttle.
 //!
-//! Each model says what must hold whatever the schedule, and most have a twin that breaks the protocol and must fail: a model that
-//! cannot fail shows nothing.
+//! Each model says what must hold whatever the schedule, and most have a twin that breaks the protocol
+//! and must fail: a model that cannot fail shows nothing.
 
 #![expect(clippy::expect_used, clippy::panic, reason = "helpers of tests may panic as tests do")]
 
@@ -65,10 +65,12 @@ type Task<R> = Box<dyn FnOnce() -> R + Send>;
 
 // --- Hashed outside of the lock, while the weights change ---
 
-/// What an engine has written to its blocks: the weights of this epoch. Not shared with the manager, as KV memory is not.
+/// What an engine has written to its blocks: the weights of this epoch. Not shared with the manager, as
+/// KV memory is not.
 type Written = Arc<Mutex<Vec<Option<u64>>>>;
 
-/// A request: hash in the epoch of now, outside of the lock; admit; compute; commit. Returns how often it had to hash again.
+/// A request: hash in the epoch of now, outside of the lock; admit; compute; commit. Returns how often
+/// it had to hash again.
 fn serve(manager: &Locked<CacheManager>, written: &Written, id: i64, careless: bool) -> usize {
     let mut stale = 0;
     let (admission, epoch) = loop {

@@ -1,4 +1,5 @@
-//! The threads that hash ahead of a replay, the very file, under shuttle: trace order, bounded queues, and their end.
+//! The threads that hash ahead of a replay, the very file, under shuttle: trace order, bounded queues,
+//! and their end.
 
 #![expect(clippy::expect_used, reason = "helpers of tests may panic as tests do")]
 
@@ -49,7 +50,8 @@ mod replay {
         });
     }
 
-    /// The threads are blocked on full queues, or not: a replay that is given up ends them. Shuttle waits for all threads.
+    /// The threads are blocked on full queues, or not: a replay that is given up ends them. Shuttle
+    /// waits for all threads.
     #[test]
     fn a_replay_that_is_given_up_ends_its_threads() {
         check(|| {

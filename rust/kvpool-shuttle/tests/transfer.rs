@@ -1,6 +1,8 @@
-//! The transfer engine, the very sources, under shuttle: its worker thread, those who submit, wait and poll, and its end.
+//! The transfer engine, the very sources, under shuttle: its worker thread, those who submit, wait and
+//! poll, and its end.
 //!
-//! The engine of the CPU: what a device's driver does beside it is tested with the fake driver of tests/transfer.
+//! The engine of the CPU: what a device's driver does beside it is tested with the fake driver of
+//! tests/transfer.
 
 #![expect(clippy::expect_used, reason = "helpers of tests may panic as tests do")]
 
@@ -110,8 +112,9 @@ fn an_end_is_polled_once() {
     });
 }
 
-/// What an engine keeps is bounded under every schedule, and who submits more waits for the oldest, not for ever: `UNTOLD` is 2 in a
-/// model, so it keeps 4 transfers. The threads' transfers follow one another across two engines.
+/// What an engine keeps is bounded under every schedule, and who submits more waits for the oldest, not
+/// for ever: `UNTOLD` is 2 in a model, so it keeps 4 transfers. The threads' transfers follow one
+/// another across two engines.
 #[test]
 fn whoever_submits_too_much_waits() {
     let untold = Arc::new(Counter::new(0));
@@ -230,8 +233,8 @@ fn engines_wait_for_each_other() {
     });
 }
 
-/// Copies in both directions between two stores exclude each other, and none waits for ever: an engine takes guards
-/// in one order.
+/// Copies in both directions between two stores exclude each other, and none waits for ever: an engine
+/// takes guards in one order.
 #[test]
 fn copies_in_both_directions_do_not_wait_for_each_other() {
     let outcomes = Arc::new([const { Counter::new(0) }; 2]);

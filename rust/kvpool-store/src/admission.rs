@@ -1,7 +1,8 @@
 //! `Admission`: whether an object is worth a write. `Answers`: what a shared back end said of late.
 //!
-//! Owns: the keys that were offered once, exactly and in a bounded memory (`Ghosts` of the policies), so a prompt that nobody sends again
-//! costs no write; and, of back ends that others write to, what they said to have and not to have, each for a time. Deterministic.
+//! Owns: the keys that were offered once, exactly and in a bounded memory (`Ghosts` of the policies),
+//! so a prompt that nobody sends again costs no write; and, of back ends that others write to, what
+//! they said to have and not to have, each for a time. Deterministic.
 
 use std::collections::VecDeque;
 use std::time::Duration;

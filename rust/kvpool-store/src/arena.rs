@@ -1,15 +1,19 @@
 //! `Arena`: host memory in slots, into and out of which objects are moved without another copy.
 //!
-//! Owns: the memory, and who has a slot. [`Arena::read`] shares a slot, [`Arena::write`] takes it alone; neither waits. A transfer
-//! holds the guard of its slot until the back end has ended, so the slot of a load that timed out stays taken for exactly as long
-//! as something may still write to it, and nothing has to remember that.
+//! Owns: the memory, and who has a slot. [`Arena::read`] shares a slot, [`Arena::write`] takes it
+//! alone; neither waits. A transfer holds the guard of its slot until the back end has ended, so the
+//! slot of a load that timed out stays taken for exactly as long as something may still write to it,
+//! and nothing has to remember that.
 //!
-//! The memory is the arena's own ([`Arena::new`]), or an engine's ([`Arena::over`]). Own slots begin and end on pages of 4 KiB, as direct
-//! I/O wants. Where those of an engine do not, workers copy through pages of their own.
+//! The memory is the arena's own ([`Arena::new`]), or an engine's ([`Arena::over`]). Own slots begin
+//! and end on pages of 4 KiB, as direct I/O wants. Where those of an engine do not, workers copy
+//! through pages of their own.
 //!
-//! Invariants: a slot has any number of readers or one writer; the memory is never moved, and lives as long as the arena.
+//! Invariants: a slot has any number of readers or one writer; the memory is never moved, and lives as
+//! long as the arena.
 //!
-//! Cost: one mapping, made at once and touched when used, in huge pages from 2 MiB on; 4 bytes per slot. A guard is one atomic operation.
+//! Cost: one mapping, made at once and touched when used, in huge pages from 2 MiB on; 4 bytes per
+//! slot. A guard is one atomic operation.
 
 #![expect(unsafe_code, reason = "slices of the memory: by the guards alone, which exclude each other")]
 
@@ -57,7 +61,8 @@ struct Memory {
     _owner: Box<dyn Any + Send + Sync>,
 }
 
-// SAFETY: the pointer is to memory that its owner, which may go to any thread, keeps; it is used by the guards alone.
+// SAFETY: the pointer is to memory that its owner, which may go to any thread, keeps; it is used by the
+// guards alone.
 unsafe impl Send for Memory {}
 // SAFETY: as above; guards of one slot exclude each other, whichever threads they are of.
 unsafe impl Sync for Memory {}
@@ -72,8 +77,8 @@ impl Arena {
         let stride = pages(slot_bytes as usize);
         let bytes = stride.saturating_mul(slots as usize);
         let no_memory = |error: String| StoreError::NoMemory { bytes: bytes as u64, error };
-        // Of huge pages, where the system has them and this is as large: a transfer is of few pieces then, and a disk, above all a
-        // virtual one, moves more of them at once.
+        // Of huge pages, where the system has them and this is as large: a transfer is of few pieces
+        // then, and a disk, above all a virtual one, moves more of them at once.
         let huge = bytes >= HUGE;
         let mapped = if huge { bytes.next_multiple_of(HUGE).saturating_add(HUGE) } else { bytes };
         let mapping = MmapMut::map_anon(mapped).map_err(|error| no_memory(error.to_string()))?;
@@ -87,15 +92,16 @@ impl Arena {
         Self::of(Memory { begin, _owner: Box::new(mapping) }, slots, slot_bytes, stride)
     }
 
-    /// Memory of an engine: `slots` slots of `slot_bytes`, one behind the other. Without a copy exactly if it begins at a page and
-    /// `slot_bytes` are whole pages ([`Self::is_paged`]).
+    /// Memory of an engine: `slots` slots of `slot_bytes`, one behind the other. Without a copy exactly
+    /// if it begins at a page and `slot_bytes` are whole pages ([`Self::is_paged`]).
     ///
     /// # Errors
     /// [`StoreError::InvalidConfig`] for none of either, [`StoreError::NoMemory`].
     ///
     /// # Safety
-    /// `begin` MUST be the address of `slots * slot_bytes` bytes that are initialised, and stay there as long as `owner` is not dropped.
-    /// While a transfer has a slot, nothing else may write to it, and, if it is a load, nothing else may read it.
+    /// `begin` MUST be the address of `slots * slot_bytes` bytes that are initialised, and stay there
+    /// as long as `owner` is not dropped. While a transfer has a slot, nothing else may write to it,
+    /// and, if it is a load, nothing else may read it.
     pub unsafe fn over(
         begin: NonNull<u8>,
         slots: u32,
@@ -123,8 +129,8 @@ impl Arena {
         self.memory.begin.addr().get().is_multiple_of(PAGE) && self.stride.is_multiple_of(PAGE)
     }
 
-    /// Where the memory begins, and how many bytes it has. For bindings: what is read or written there is the caller's to order with
-    /// transfers.
+    /// Where the memory begins, and how many bytes it has. For bindings: what is read or written there
+    /// is the caller's to order with transfers.
     #[must_use]
     pub fn memory(&self) -> (NonNull<u8>, usize) {
         (self.memory.begin, self.stride * self.states.len())
@@ -205,12 +211,14 @@ pub struct Reading {
 
 impl Reading {
     fn first(&self, len: usize) -> &[u8] {
-        // SAFETY: inside the memory, since no `len` here is above the stride; it is initialised and lives as long as the arena; and
-        // this guard counts as a reader, so `Arena::write` gives out no slice of the slot until it is dropped.
+        // SAFETY: inside the memory, since no `len` here is above the stride; it is initialised and
+        // lives as long as the arena; and this guard counts as a reader, so `Arena::write` gives out no
+        // slice of the slot until it is dropped.
         unsafe { std::slice::from_raw_parts(self.arena.begin(self.slot), len) }
     }
 
-    /// The whole pages of a payload's first `len` bytes, what stands behind these has no meaning; `None` where slots are not of pages.
+    /// The whole pages of a payload's first `len` bytes, what stands behind these has no meaning;
+    /// `None` where slots are not of pages.
     pub(crate) fn pages(&self, len: u32) -> Option<&[u8]> {
         self.arena.span(len).map(|bytes| self.first(bytes))
     }

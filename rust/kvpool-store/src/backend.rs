@@ -1,10 +1,13 @@
-//! `Backend`: where objects are kept. As little as possible: a back end moves bytes, and may fail, stall, forget or lie.
+//! `Backend`: where objects are kept. As little as possible: a back end moves bytes, and may fail,
+//! stall, forget or lie.
 //!
-//! Everything else is the [`Store`](crate::Store)'s, for all of them alike: checks, index, bound, eviction, admission, deadlines.
+//! Everything else is the [`Store`](crate::Store)'s, for all of them alike: checks, index, bound,
+//! eviction, admission, deadlines.
 //!
-//! A back end has *places*, numbered from 0. The store never has more than one object at a place, so `places * object_bytes` bounds
-//! what it takes. A slab writes objects where their places are; a server of keys and values goes by their names alone, and deletes
-//! what the store says a new object replaces. Others may write to a server, too: then it is asked for what this store does not know of.
+//! A back end has *places*, numbered from 0. The store never has more than one object at a place, so
+//! `places * object_bytes` bounds what it takes. A slab writes objects where their places are; a server
+//! of keys and values goes by their names alone, and deletes what the store says a new object replaces.
+//! Others may write to a server, too: then it is asked for what this store does not know of.
 
 use std::fmt;
 
@@ -14,9 +17,11 @@ use crate::namespace::{Namespace, NamespaceDigest};
 use crate::object::{Object, ObjectMut, ObjectName, Place};
 use crate::transfer::{Moving, Transfer};
 
-/// A store of objects. Called by worker threads, several at once, never twice at once for one place; every call may block.
+/// A store of objects. Called by worker threads, several at once, never twice at once for one place;
+/// every call may block.
 ///
-/// Payloads come as whole pages of page-aligned memory. What stands behind the first `len` bytes has no meaning and need not be kept.
+/// Payloads come as whole pages of page-aligned memory. What stands behind the first `len` bytes has no
+/// meaning and need not be kept.
 pub trait Backend: fmt::Debug + Send + Sync {
     /// Its name, as users write it.
     fn name(&self) -> &'static str;
@@ -35,8 +40,8 @@ pub trait Backend: fmt::Debug + Send + Sync {
         false
     }
 
-    /// Tells of everything at its places that may be a header, in the order of the places: called once, before what follows. A shared
-    /// back end may tell of nothing, or of what `namespace` has there.
+    /// Tells of everything at its places that may be a header, in the order of the places: called once,
+    /// before what follows. A shared back end may tell of nothing, or of what `namespace` has there.
     ///
     /// # Errors
     /// [`BackendError`] if it cannot be told what is there.
@@ -73,8 +78,9 @@ pub trait Backend: fmt::Debug + Send + Sync {
         Ok(())
     }
 
-    /// Writes an object to `place`, where those that are named `replaces` may be, which MUST be gone before it is there. If the process
-    /// ends in the middle, what is at the place MUST NOT be a header with another payload, short of what checksums find.
+    /// Writes an object to `place`, where those that are named `replaces` may be, which MUST be gone
+    /// before it is there. If the process ends in the middle, what is at the place MUST NOT be a header
+    /// with another payload, short of what checksums find.
     ///
     /// # Errors
     /// [`BackendError`]. Then anything may be at the place; the store clears it.
@@ -86,13 +92,14 @@ pub trait Backend: fmt::Debug + Send + Sync {
         object: Object<'_>,
     ) -> Result<(), BackendError>;
 
-    /// A way for one worker to have several transfers on their way at once. Without one it has one call after the other.
+    /// A way for one worker to have several transfers on their way at once. Without one it has one call
+    /// after the other.
     fn lane(&self) -> Option<Box<dyn Lane + '_>> {
         None
     }
 
-    /// Reads what is at `place`, or has the name where no place is known, into `header` and the pages of a payload of `len` bytes. It
-    /// need not check anything.
+    /// Reads what is at `place`, or has the name where no place is known, into `header` and the pages
+    /// of a payload of `len` bytes. It need not check anything.
     ///
     /// # Errors
     /// [`BackendError`]; [`BackendError::Absent`] if it knows that there is no such object.
@@ -106,15 +113,16 @@ pub trait Backend: fmt::Debug + Send + Sync {
         Ok(vec![false; names.len()])
     }
 
-    /// Makes sure that no object is at `place`, where those of `names` may be: not after a restart either. Without a place those of the
-    /// names go, wherever they are.
+    /// Makes sure that no object is at `place`, where those of `names` may be: not after a restart
+    /// either. Without a place those of the names go, wherever they are.
     ///
     /// # Errors
     /// [`BackendError`]: they may be there still. The store tries again where it knows the place.
     fn clear(&self, place: Option<Place>, names: &[ObjectName]) -> Result<(), BackendError>;
 }
 
-/// Several transfers of one worker at once. It does for each what [`Backend::read`] or [`Backend::write`] does.
+/// Several transfers of one worker at once. It does for each what [`Backend::read`] or
+/// [`Backend::write`] does.
 ///
 /// Dropping it waits for what is on its way: until then memory of transfers is not let go.
 pub trait Lane: fmt::Debug {
@@ -124,7 +132,8 @@ pub trait Lane: fmt::Debug {
     /// Begins one. What cannot be begun has ended at once.
     fn start(&mut self, transfer: Transfer);
 
-    /// Waits for one to end. `None` if that cannot be had any more: the lane is of no use, and what it has stays taken.
+    /// Waits for one to end. `None` if that cannot be had any more: the lane is of no use, and what it
+    /// has stays taken.
     fn next(&mut self) -> Option<(Transfer, Result<(), BackendError>)>;
 }
 

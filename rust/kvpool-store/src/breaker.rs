@@ -1,7 +1,7 @@
 //! `Breaker`: a back end that keeps failing is left alone for a while.
 //!
-//! Owns: how often it failed in a row, and until when it is not asked. After the pause one object is tried; its end decides. Time is
-//! the caller's.
+//! Owns: how often it failed in a row, and until when it is not asked. After the pause one object is
+//! tried; its end decides. Time is the caller's.
 
 use std::time::Duration;
 

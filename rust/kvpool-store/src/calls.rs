@@ -29,9 +29,9 @@ pub struct StoreConfig {
     pub breaker: BreakerConfig,
     /// For how long a shared back end is believed that it has an object, or has not.
     pub believed_for: Duration,
-    /// Whether payloads pass through memory of the workers, at the price of a copy there. Then a slot is free once its job has ended,
-    /// whatever the back end does: for engines that reuse a slot as soon as they are told. Slots that are not of pages are always
-    /// used so.
+    /// Whether payloads pass through memory of the workers, at the price of a copy there. Then a slot
+    /// is free once its job has ended, whatever the back end does: for engines that reuse a slot as
+    /// soon as they are told. Slots that are not of pages are always used so.
     pub staged: bool,
     /// Whether [`Store::take_gone`](crate::Store::take_gone) tells what is not there any more.
     pub tell_gone: bool,

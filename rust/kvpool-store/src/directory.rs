@@ -1,7 +1,7 @@
 //! `Directory`: which object is at which place, and which one goes next.
 //!
-//! Owns: the index, the places, and the order in which objects are evicted, which is one of the core's policies. It moves no bytes and
-//! knows no time.
+//! Owns: the index, the places, and the order in which objects are evicted, which is one of the core's
+//! policies. It moves no bytes and knows no time.
 //!
 //! A place is
 //!
@@ -13,8 +13,9 @@
 //!    └── cleared ──────── doomed: not found any more; cleared once no transfer has it, and again until that succeeds
 //! ```
 //!
-//! Invariants: a key is at one place at most; only held places that no transfer pins are evicted; a place is reused only when its
-//! object was evicted, which the write that follows replaces, or when it was cleared. So no more objects than places, ever.
+//! Invariants: a key is at one place at most; only held places that no transfer pins are evicted; a
+//! place is reused only when its object was evicted, which the write that follows replaces, or when it
+//! was cleared. So no more objects than places, ever.
 //!
 //! Cost: O(1) per object; about 150 bytes per place and the policy's own.
 
@@ -82,7 +83,8 @@ pub(crate) struct Directory {
     held: usize,
     /// Those that objects here are of; the last is that of new ones.
     namespaces: Vec<NamespaceDigest>,
-    /// Objects that a back end may still remove, and of which namespace: it would remove a new one of that name as well.
+    /// Objects that a back end may still remove, and of which namespace: it would remove a new one of
+    /// that name as well.
     leaving: HashSet<(ObjectKey, u32)>,
     /// Keys that were held and are not found any more, if somebody wants to know.
     gone: Option<Vec<ObjectKey>>,
@@ -138,7 +140,8 @@ impl Directory {
         self.entries.len() - self.free.len()
     }
 
-    /// An object that was there before, as the back end tells of it. False if its key is known already: then it is doomed.
+    /// An object that was there before, as the back end tells of it. False if its key is known already:
+    /// then it is doomed.
     pub(crate) fn restore(&mut self, place: Place, key: ObjectKey, len: u32, depth: u32) -> bool {
         let Some(entry) = self.entries.get_mut(place as usize).filter(|entry| entry.state == State::Free)
         else {
@@ -158,7 +161,8 @@ impl Directory {
         true
     }
 
-    /// All is told: the other places are free. Those of `foreign`, in order, are taken last: whose objects are there may come back.
+    /// All is told: the other places are free. Those of `foreign`, in order, are taken last: whose
+    /// objects are there may come back.
     pub(crate) fn restored(&mut self, foreign: &[Place]) {
         let free =
             (0..).zip(&self.entries).filter(|(_, entry)| entry.state == State::Free).map(|(place, _)| place);
@@ -166,7 +170,8 @@ impl Directory {
         self.free = first.into_iter().chain(last).collect();
     }
 
-    /// A place for an object of a new key, pinned by its write. The oldest makes room; none can while transfers have all of them.
+    /// A place for an object of a new key, pinned by its write. The oldest makes room; none can while
+    /// transfers have all of them.
     pub(crate) fn reserve(&mut self, key: ObjectKey, len: u32, depth: u32) -> Option<Reserved> {
         let (place, evicts) = match self.free.pop_front() {
             Some(place) => (place, false),
@@ -242,7 +247,8 @@ impl Directory {
         }
     }
 
-    /// The write of `key` has ended: it is held, unless it failed or was removed meanwhile. `next` is the task to be sent next.
+    /// The write of `key` has ended: it is held, unless it failed or was removed meanwhile. `next` is
+    /// the task to be sent next.
     pub(crate) fn written(&mut self, place: Place, key: ObjectKey, success: bool, next: u64) {
         let entry = &mut self.entries[place as usize];
         if success {

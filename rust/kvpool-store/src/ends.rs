@@ -1,7 +1,8 @@
 //! `Ends`: how workers tell that tasks have ended, to a store that does not wait and to callers that do.
 //!
-//! Owns: the channel, and an event file (`eventfd`) that is readable from the moment on when an end was told until the store has
-//! taken it in. A scheduler polls the store; a thread or an event loop waits for the file, without the store.
+//! Owns: the channel, and an event file (`eventfd`) that is readable from the moment on when an end was
+//! told until the store has taken it in. A scheduler polls the store; a thread or an event loop waits
+//! for the file, without the store.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
@@ -52,7 +53,8 @@ impl Ends {
     /// Tells an end; `false` if there is nobody any more.
     pub(crate) fn tell(&self, done: Done) -> bool {
         let told = self.sender.send(done).is_ok();
-        // Fails only where as many ends are told already as a counter of 64 bits holds: then the file is readable anyway.
+        // Fails only where as many ends are told already as a counter of 64 bits holds: then the file
+        // is readable anyway.
         let _ = rustix::io::write(&*self.event, &1_u64.to_ne_bytes());
         told
     }
@@ -70,7 +72,8 @@ impl Ended {
         self.receiver.try_recv().ok()
     }
 
-    /// The file is not readable until another end is told. Before ends are taken: what is told meanwhile is seen later, or twice.
+    /// The file is not readable until another end is told. Before ends are taken: what is told
+    /// meanwhile is seen later, or twice.
     pub(crate) fn quiet(&self) {
         let _ = rustix::io::read(&*self.event, &mut [0; 8]); // fails if nothing was told
     }
@@ -85,8 +88,8 @@ impl Ended {
 pub struct Waiter(Arc<OwnedFd>);
 
 impl Waiter {
-    /// Waits until something has ended that [`Store::poll`](crate::Store::poll) has not taken in, at most for `at_most`. Returns early on
-    /// a signal.
+    /// Waits until something has ended that [`Store::poll`](crate::Store::poll) has not taken in, at
+    /// most for `at_most`. Returns early on a signal.
     pub fn wait(&self, at_most: Duration) {
         let timeout = Timespec::try_from(at_most).ok();
         let _ = poll(&mut [PollFd::new(&*self.0, PollFlags::IN)], timeout.as_ref());

@@ -1,7 +1,8 @@
 //! What a caller did wrong, what a back end could not do, and why an object was not moved.
 //!
-//! A store never fails a request: what a back end cannot do is a [`Why`] of one object, a miss. [`StoreError`] is for calls that
-//! are wrong by themselves, and for what cannot be opened; a call that returns one has changed nothing.
+//! A store never fails a request: what a back end cannot do is a [`Why`] of one object, a miss.
+//! [`StoreError`] is for calls that are wrong by themselves, and for what cannot be opened; a call that
+//! returns one has changed nothing.
 
 use std::io;
 use std::path::PathBuf;

@@ -39,8 +39,8 @@ pub struct FolderConfig {
     pub capacity_bytes: u64,
     /// The longest payload.
     pub max_payload: u32,
-    /// Whether all users of the folder's group read and write the files: files have mode 0660, and folders mode 2770.
-    /// Otherwise files have mode 0600.
+    /// Whether all users of the folder's group read and write the files: files have mode 0660, and
+    /// folders mode 2770. Otherwise files have mode 0600.
     pub group: bool,
 }
 

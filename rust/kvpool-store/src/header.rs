@@ -1,7 +1,8 @@
 //! `Header`: what stands before every object, and is compared on every load.
 //!
-//! Owns: the byte layout, its checksums, and the decision whether bytes are the object that was asked for. An object is a header
-//! and a payload; nothing else is trusted, no file name, no index, no length that a back end tells.
+//! Owns: the byte layout, its checksums, and the decision whether bytes are the object that was asked
+//! for. An object is a header and a payload; nothing else is trusted, no file name, no index, no length
+//! that a back end tells.
 //!
 //! | bytes | field, little endian |
 //! |---|---|
@@ -15,13 +16,16 @@
 //! | 96..104 | XXH3-64 of the payload |
 //! | 104..112 | XXH3-64 of the 104 bytes before |
 //!
-//! The header's checksum covers the payload's, so the two are one: a header with another payload, or a payload with another
-//! header, is found. Both find accidents, not forgeries: whoever can write to a store can write anything.
+//! The header's checksum covers the payload's, so the two are one: a header with another payload, or a
+//! payload with another header, is found. Both find accidents, not forgeries: whoever can write to a
+//! store can write anything.
 //!
-//! Why XXH3-64: of 1 MiB it takes 57 µs (18 GB/s: at 3 GB/s from a disk a sixth of a core), CRC32C (crate `crc32c`) 48 µs and CRC32
-//! (`crc32fast`, with this processor's widest carry-less multiplication) 17 µs; all of them the best of 400 on one busy core of a
-//! Xeon, compiled for any x86-64. A CRC finds every short burst, but of other damage one case in 2^32 passes; here it is one in
-//! 2^64, and a store reads millions of objects. It is a dependency already, and its result is the same on every host.
+//! Why XXH3-64: of 1 MiB it takes 57 µs (18 GB/s: at 3 GB/s from a disk a sixth of a core), CRC32C
+//! (crate `crc32c`) 48 µs and CRC32 (`crc32fast`, with this processor's widest carry-less
+//! multiplication) 17 µs; all of them the best of 400 on one busy core of a Xeon, compiled for any
+//! x86-64. A CRC finds every short burst, but of other damage one case in 2^32 passes; here it is one
+//! in 2^64, and a store reads millions of objects. It is a dependency already, and its result is the
+//! same on every host.
 
 use kvpool::BlockHash;
 use xxhash_rust::xxh3::{Xxh3, xxh3_64};
@@ -241,8 +245,9 @@ impl Header {
         self.expect_checksum(xxh3_64(payload))
     }
 
-    /// Copies a payload and verifies it on the way, a piece at a time, which is read from memory once for both. Of one that is not
-    /// intact there are bytes in `to`, too; of another length there are none.
+    /// Copies a payload and verifies it on the way, a piece at a time, which is read from memory once
+    /// for both. Of one that is not intact there are bytes in `to`, too; of another length there are
+    /// none.
     ///
     /// # Errors
     /// As [`Self::verify`].

@@ -1,17 +1,19 @@
 //! KV-cache blocks beneath the GPU: bounded, checked, restart-safe, and never in an engine's way.
 //!
-//! An engine's memory is full, and what it evicts will be asked for again. A [`Store`] keeps it in a [`Backend`], a disk for one, under
-//! four promises:
+//! An engine's memory is full, and what it evicts will be asked for again. A [`Store`] keeps it in a
+//! [`Backend`], a disk for one, under four promises:
 //!
-//! * **Never wrong bytes.** Every object has a [`Header`]: whose it is ([`Namespace`], [`ObjectKey`]), how long, and checksums. It is
-//!   compared on every load. What does not fit is a miss and is removed; other weights or another layout are a cold start.
-//! * **Never in the way.** No call waits for a back end. What is slow, full, broken or hangs is a miss, soon without being asked; the slot
-//!   of a load that hangs stays taken until it has ended.
-//! * **Never too much.** Objects have places, and there are no more places than fit the bound. One of the core's policies says what
-//!   goes; what is offered once is not written.
+//! * **Never wrong bytes.** Every object has a [`Header`]: whose it is ([`Namespace`], [`ObjectKey`]),
+//!   how long, and checksums. It is compared on every load. What does not fit is a miss and is removed;
+//!   other weights or another layout are a cold start.
+//! * **Never in the way.** No call waits for a back end. What is slow, full, broken or hangs is a miss,
+//!   soon without being asked; the slot of a load that hangs stays taken until it has ended.
+//! * **Never too much.** Objects have places, and there are no more places than fit the bound. One of
+//!   the core's policies says what goes; what is offered once is not written.
 //! * **There after a restart**, however the process ended.
 //!
-//! The last two are a disk's; of a server that others write to as well, each back end says what it has of them.
+//! The last two are a disk's; of a server that others write to as well, each back end says what it has
+//! of them.
 //!
 //! ```text
 //!   Store        jobs, deadlines: decides everything, on the caller's thread, in the order of the calls
@@ -61,8 +63,8 @@
 //! # Ok::<(), kvpool_store::StoreError>(())
 //! ```
 //!
-//! Unsafe code is in two files: `arena`, slices of its memory behind guards that exclude each other, and `disk/ring`, which hands addresses
-//! to the kernel and keeps what is there until it has ended.
+//! Unsafe code is in two files: `arena`, slices of its memory behind guards that exclude each other,
+//! and `disk/ring`, which hands addresses to the kernel and keeps what is there until it has ended.
 
 #![deny(unsafe_code)]
 

@@ -1,8 +1,9 @@
 //! `LockedFile`: a file that one at a time has, a process or a part of one.
 //!
-//! Owns: the lock. The system releases it however a process ends. Dropped, it is released at once, whoever has the file open still: a child
-//! process has it until it runs another program, and one that was forked to work on for as long as it lives. What such a child drops
-//! releases nothing: the lock is its parent's.
+//! Owns: the lock. The system releases it however a process ends. Dropped, it is released at once,
+//! whoever has the file open still: a child process has it until it runs another program, and one that
+//! was forked to work on for as long as it lives. What such a child drops releases nothing: the lock is
+//! its parent's.
 
 use std::fs::File;
 use std::io;

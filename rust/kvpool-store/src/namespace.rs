@@ -1,11 +1,13 @@
 //! `Namespace`: what bytes mean. Two stores share objects exactly if theirs are equal.
 //!
-//! Owns: the list of what KV bytes depend on besides the tokens, and its digest, which every object carries. What is not in here can
-//! change without anybody noticing, and then an engine reads another model's bytes, another rank's heads, or another order of the
-//! same numbers: so all fields are required, and what an engine has beyond them goes into `extra`.
+//! Owns: the list of what KV bytes depend on besides the tokens, and its digest, which every object
+//! carries. What is not in here can change without anybody noticing, and then an engine reads another
+//! model's bytes, another rank's heads, or another order of the same numbers: so all fields are
+//! required, and what an engine has beyond them goes into `extra`.
 //!
-//! The digest is SHA-256 of a domain, [`FORMAT_VERSION`] and the fields as JSON, all of them, in the order of the struct and without
-//! blanks: no two namespaces have one text. Back ends keep the text, so `kvpool store show` can say whose objects lie somewhere.
+//! The digest is SHA-256 of a domain, [`FORMAT_VERSION`] and the fields as JSON, all of them, in the
+//! order of the struct and without blanks: no two namespaces have one text. Back ends keep the text, so
+//! `kvpool store show` can say whose objects lie somewhere.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -162,7 +164,8 @@ impl Namespace {
         serde_json::to_string(self).unwrap_or_default() // strings, numbers and maps of strings: nothing that JSON does not have
     }
 
-    /// The namespace of a text that [`Self::to_json`] made, or somebody wrote: every field has to be there, and no other.
+    /// The namespace of a text that [`Self::to_json`] made, or somebody wrote: every field has to be
+    /// there, and no other.
     ///
     /// # Errors
     /// What is wrong with it, and where.

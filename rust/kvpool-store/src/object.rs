@@ -15,7 +15,8 @@ pub(crate) const fn pages(len: usize) -> usize {
     len.next_multiple_of(PAGE)
 }
 
-/// How many objects of at most `object_bytes` fit `capacity_bytes`: the places of a back end that is bounded so.
+/// How many objects of at most `object_bytes` fit `capacity_bytes`: the places of a back end that is
+/// bounded so.
 #[must_use]
 pub fn places(capacity_bytes: u64, object_bytes: u64) -> Place {
     u32::try_from(capacity_bytes / object_bytes.max(1)).unwrap_or(u32::MAX - 1)
@@ -52,8 +53,8 @@ pub struct ObjectKey {
     pub group: u32,
 }
 
-/// What a back end finds an object by, where it has no place of it: whose it is, and its key. As text `namespace/hash-group`, in
-/// hexadecimal but for the group.
+/// What a back end finds an object by, where it has no place of it: whose it is, and its key. As text
+/// `namespace/hash-group`, in hexadecimal but for the group.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct ObjectName {
     /// Digest of the namespace.

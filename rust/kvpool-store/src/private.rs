@@ -1,8 +1,9 @@
 //! Files that are their owner's alone, and that no link leads to.
 //!
-//! Owns: how this crate opens and makes files and folders. A new file has mode 0600 and a new folder 0700, unless
-//! a group shares them. A file is opened without following a link. It is refused unless it is a regular file of this
-//! user, or of the owner of its folder, who can replace any file in it. The path of a folder may have links.
+//! Owns: how this crate opens and makes files and folders. A new file has mode 0600 and a new folder
+//! 0700, unless a group shares them. A file is opened without following a link. It is refused unless it
+//! is a regular file of this user, or of the owner of its folder, who can replace any file in it. The
+//! path of a folder may have links.
 
 use std::fs::{self, DirBuilder, File};
 use std::hash::{BuildHasher, RandomState};
@@ -72,8 +73,8 @@ pub(crate) fn link(path: &Path) -> io::Error {
 /// Opens a file by its path.
 ///
 /// # Errors
-/// [`io::ErrorKind::PermissionDenied`] with the path: a link, no regular file, or a file of another user. Other
-/// errors of the system.
+/// [`io::ErrorKind::PermissionDenied`] with the path: a link, no regular file, or a file of another
+/// user. Other errors of the system.
 pub(crate) fn open(path: &Path, what_for: For) -> io::Result<File> {
     open_with(path, what_for, OFlags::empty())
 }

@@ -1,7 +1,8 @@
-//! `Queue`: what is to be moved, loads first, but for one in eight. Its lock is held for a push or a pop, never while bytes move.
+//! `Queue`: what is to be moved, loads first, but for one in eight. Its lock is held for a push or a
+//! pop, never while bytes move.
 //!
-//! Owns: tasks that no worker has begun. Those can be withdrawn, with the guards of their slots: only what a worker has begun may still
-//! touch a slot. How many may wait is the store's to count.
+//! Owns: tasks that no worker has begun. Those can be withdrawn, with the guards of their slots: only
+//! what a worker has begun may still touch a slot. How many may wait is the store's to count.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
@@ -56,7 +57,8 @@ pub(crate) enum Target {
     Staged(Lent),
 }
 
-/// A slot that a load will be copied to. Whoever takes it first has it: the worker, to copy, or the store, whose deadline has passed.
+/// A slot that a load will be copied to. Whoever takes it first has it: the worker, to copy, or the
+/// store, whose deadline has passed.
 #[derive(Clone, Debug)]
 pub(crate) struct Lent(Arc<Mutex<Option<Writing>>>);
 
@@ -142,7 +144,8 @@ impl Queue {
         if more && !waiting.closed { waiting.next() } else { None }
     }
 
-    /// Takes a task back that no worker has begun. O(tasks before it): those that passed their deadlines are in front.
+    /// Takes a task back that no worker has begun. O(tasks before it): those that passed their
+    /// deadlines are in front.
     pub(crate) fn withdraw(&self, id: u64) -> Option<Task> {
         let mut waiting = self.lock();
         let Waiting { loads, others, .. } = &mut *waiting;

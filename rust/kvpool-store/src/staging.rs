@@ -1,18 +1,19 @@
 //! `Staging`: memory that payloads pass through, for engines that reuse a slot as soon as they are told.
 //!
-//! Owns: that memory, one for all workers of a store. The first free slot is taken, so that few are in use and those were used of late:
-//! memory that nothing has touched costs more than a copy into memory that was, above all on a virtual machine.
+//! Owns: that memory, one for all workers of a store. The first free slot is taken, so that few are in
+//! use and those were used of late: memory that nothing has touched costs more than a copy into memory
+//! that was, above all on a virtual machine.
 //!
-//! Cost: [`Staging::new`] touches as much as workers have on their way in general: [`AT_ONCE`] bytes, less where payloads are small. It
-//! grows to the most that is ever on its way, and does not shrink.
+//! Cost: [`Staging::new`] touches as much as workers have on their way in general: [`AT_ONCE`] bytes,
+//! less where payloads are small. It grows to the most that is ever on its way, and does not shrink.
 
 use std::sync::{Arc, Mutex, PoisonError};
 
 use crate::arena::{Arena, Writing};
 use crate::error::StoreError;
 
-/// Bytes that all workers of a store together have on their way before one that has some takes more: they keep a disk busy, and each
-/// may take memory of the workers.
+/// Bytes that all workers of a store together have on their way before one that has some takes more:
+/// they keep a disk busy, and each may take memory of the workers.
 pub(crate) const AT_ONCE: u64 = 64 << 20;
 /// Bytes of a huge page: less is not taken at once.
 const STEP: u32 = 2 << 20;

@@ -1,8 +1,9 @@
 //! `Transfer`: an object on its way between a slot and a back end, with all memory that this takes.
 //!
-//! Owns: what is checked. A header is made for what is written, and compared, with the checksum of all bytes, for what is read. What is
-//! not the object that was asked for leaves a slot of zeros. How the bytes move is the back end's: one call for each transfer, or a
-//! [`Lane`](crate::Lane) for several at once.
+//! Owns: what is checked. A header is made for what is written, and compared, with the checksum of all
+//! bytes, for what is read. What is not the object that was asked for leaves a slot of zeros. How the
+//! bytes move is the back end's: one call for each transfer, or a [`Lane`](crate::Lane) for several at
+//! once.
 
 use std::sync::Arc;
 
@@ -97,7 +98,8 @@ impl Transfer {
                 } else {
                     Source::Slot(from)
                 };
-                // Of the bytes that are written, also where an engine has taken its slot back and written to it.
+                // Of the bytes that are written, also where an engine has taken its slot back and
+                // written to it.
                 let payload = &from.pages(len)[..len as usize];
                 let Some(header) = Header::of(namespace, key, tokens, payload) else {
                     return Err(Refused::Ended(End::Full));

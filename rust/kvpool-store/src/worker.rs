@@ -1,7 +1,8 @@
 //! Workers: the threads that wait for back ends, so that no caller does.
 //!
-//! A worker moves one object after the other, or, where the back end has [lanes](Lane), several at once. It takes more than one only
-//! when no other worker is free to. A back end that panics has failed.
+//! A worker moves one object after the other, or, where the back end has [lanes](Lane), several at
+//! once. It takes more than one only when no other worker is free to. A back end that panics has
+//! failed.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
@@ -105,7 +106,8 @@ impl Worker<'_> {
         self.tell(id, end)
     }
 
-    /// How a transfer has ended. What is damaged where no place is known goes now: nothing else knows its name.
+    /// How a transfer has ended. What is damaged where no place is known goes now: nothing else knows
+    /// its name.
     fn check(&mut self, transfer: Transfer, moved: Result<(), BackendError>) -> End {
         let (name, place) = (transfer.name(), transfer.place());
         let end = transfer.end(moved, &mut self.memory);

@@ -1,7 +1,8 @@
 //! The CPU twin: what the device does, done by the processor, with the same checks and results.
 //!
-//! A loop of `memcpy` over regions and runs, which is as fast as memory is; several threads from some megabytes on,
-//! started for the call (some 20 us each), so that no pool of threads is lost in a `fork`.
+//! A loop of `memcpy` over regions and runs, which is as fast as memory is; several threads from some
+//! megabytes on, started for the call (some 20 us each), so that no pool of threads is lost in a
+//! `fork`.
 
 use std::num::NonZero;
 use std::ops::Range;
@@ -20,8 +21,8 @@ pub(crate) fn default_threads() -> usize {
     thread::available_parallelism().map_or(1, NonZero::get).min(8)
 }
 
-/// Copies checked pairs between the regions `range` of two host stores. `_claim` has the guards of the blocks.
-/// Returns the bytes copied.
+/// Copies checked pairs between the regions `range` of two host stores. `_claim` has the guards of the
+/// blocks. Returns the bytes copied.
 #[expect(unsafe_code, reason = "copies between stores")]
 pub(crate) fn copy(
     _claim: &Claim,
@@ -36,8 +37,9 @@ pub(crate) fn copy(
     let total = pairs.len() as u64 * sources.iter().map(|region| region.nbytes).sum::<u64>();
     let workers = (total / BYTES_PER_THREAD).min(threads as u64) as usize;
     if workers <= 1 {
-        // SAFETY: `check` found the pairs in range, destinations distinct and unread; regions of a store do not overlap;
-        // stores vouch for their memory, and the caller holds both; by the claim nothing else touches the blocks.
+        // SAFETY: `check` found the pairs in range, destinations distinct and unread; regions of a
+        // store do not overlap; stores vouch for their memory, and the caller holds both; by the claim
+        // nothing else touches the blocks.
         unsafe { copy_spans(spans.into_iter()) };
         return total;
     }

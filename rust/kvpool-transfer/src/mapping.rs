@@ -1,11 +1,11 @@
 //! Mappings: which block goes where, checked before anything is enqueued.
 //!
-//! A mapping is one simultaneous assignment whose copies run in any order or at once, on the processor and on every engine
-//! of a device. So no block may be written twice, and none read that is written; a peer that checks neither has undefined
-//! results. Checks cost about a nanosecond per pair and side.
+//! A mapping is one simultaneous assignment whose copies run in any order or at once, on the processor
+//! and on every engine of a device. So no block may be written twice, and none read that is written; a
+//! peer that checks neither has undefined results. Checks cost about a nanosecond per pair and side.
 //!
-//! Invariants of a `Mapping`: ids are in range, destinations are distinct, nothing that is read is written, and no pair
-//! copies a block to itself.
+//! Invariants of a `Mapping`: ids are in range, destinations are distinct, nothing that is read is
+//! written, and no pair copies a block to itself.
 
 use std::ops::Range;
 
@@ -15,7 +15,8 @@ use crate::error::{End, TransferError};
 use crate::store::{Relation, Store};
 use crate::words::Pair;
 
-/// Blocks that are members of a mapping: a bit each where the pool is small beside the mapping, else a hash set.
+/// Blocks that are members of a mapping: a bit each where the pool is small beside the mapping, else a
+/// hash set.
 enum BlockSet {
     Bits(Vec<u64>),
     Hashed(HashSet<u32>),
@@ -71,8 +72,8 @@ fn checked(position: usize, end: End, block: i64, num_blocks: u64) -> Result<u32
     }
 }
 
-/// Checks a mapping between the regions `range` of two stores. O(n); O(n * regions * log) between different stores over
-/// the same memory.
+/// Checks a mapping between the regions `range` of two stores. O(n); O(n * regions * log) between
+/// different stores over the same memory.
 ///
 /// # Errors
 /// [`TransferError::BlockIndex`], [`TransferError::DuplicateDestination`], [`TransferError::Overlap`].

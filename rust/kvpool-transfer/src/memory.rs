@@ -1,8 +1,8 @@
 //! Bytes of this process: copying them by address, and mapping pools of them.
 //!
-//! Beside `driver`, the only module with unsafe code. What makes it sound is `Store`: a store's addresses were vouched for
-//! when it was made, its regions end within the address space, whatever is copied was checked against its number of
-//! blocks, and the store lives until the copy has ended.
+//! Beside `driver`, the only module with unsafe code. What makes it sound is `Store`: a store's
+//! addresses were vouched for when it was made, its regions end within the address space, whatever is
+//! copied was checked against its number of blocks, and the store lives until the copy has ended.
 
 #![expect(unsafe_code, reason = "copies raw memory that a store vouches for; each use says why it is sound")]
 
@@ -21,8 +21,9 @@ pub(crate) struct Span {
 /// Copies pieces that do not overlap.
 ///
 /// # Safety
-/// Every source is readable and every destination writable memory of this process for the whole call, no destination
-/// overlaps another piece, and nobody else writes to sources or touches destinations meanwhile.
+/// Every source is readable and every destination writable memory of this process for the whole call,
+/// no destination overlaps another piece, and nobody else writes to sources or touches destinations
+/// meanwhile.
 pub(crate) unsafe fn copy_spans(spans: impl Iterator<Item = Span>) {
     for span in spans {
         // SAFETY: the caller's promise.
@@ -158,7 +159,8 @@ impl HostMemory {
         }
         let mut mask = [0_usize; (NODES / BITS) as usize];
         mask[(node / BITS) as usize] = 1 << (node % BITS);
-        // SAFETY: the range is this mapping; the mask outlives the call and has as many bits as are announced.
+        // SAFETY: the range is this mapping; the mask outlives the call and has as many bits as are
+        // announced.
         let result = unsafe {
             libc::syscall(
                 libc::SYS_mbind,

@@ -1,11 +1,13 @@
 //! Which way the bytes go.
 //!
-//! Four ways move a block between a device and the host, and none is best everywhere: the copy engine (*batch*: one driver
-//! call for thousands of descriptors) runs at link speed from some piece size on and costs no multiprocessor; a *kernel*
-//! that reads or writes host memory takes any number of pieces of any size in one launch; *staged* gathers small pieces
-//! into whole blocks in device memory and lets the copy engine move those; *memcpy* is the loop that every driver has.
-//! Where one overtakes the other differs between cards and links (vLLM #57555: thresholds tuned on one card are wrong on
-//! the next), so the thresholds are data: defaults from a Hopper card over PCIe, or measured by `calibrate`.
+//! Four ways move a block between a device and the host, and none is best everywhere: the copy engine
+//! (*batch*: one driver call for thousands of descriptors) runs at link speed from some piece size on
+//! and costs no multiprocessor; a *kernel* that reads or writes host memory takes any number of pieces
+//! of any size in one launch; *staged* gathers small pieces into whole blocks in device memory and lets
+//! the copy engine move those; *memcpy* is the loop that every driver has. Where one overtakes the
+//! other differs between cards and links (vLLM #57555: thresholds tuned on one card are wrong on the
+//! next), so the thresholds are data: defaults from a Hopper card over PCIe, or measured by
+//! `calibrate`.
 //!
 //! Pure functions of what is known before a copy; no driver call, no memory.
 
@@ -60,9 +62,10 @@ pub struct Thresholds {
 }
 
 impl Default for Thresholds {
-    /// As an H200 over PCIe 5 does best (`benches/results/gpu.md`): a descriptor takes the copy engine 1 us and more, so that it fills
-    /// the link from 1 MiB on; below 16 descriptors that is not worth avoiding. 4 thread blocks fill the link, and 16 take twice as much
-    /// from a model that runs beside them.
+    /// As an H200 over PCIe 5 does best (`benches/results/gpu.md`): a descriptor takes the copy engine
+    /// 1 us and more, so that it fills the link from 1 MiB on; below 16 descriptors that is not worth
+    /// avoiding. 4 thread blocks fill the link, and 16 take twice as much from a model that runs beside
+    /// them.
     fn default() -> Self {
         let rows =
             || [(0, 0), (16, 1 << 20)].map(|(descriptors, bytes)| Threshold { descriptors, bytes }).to_vec();
@@ -89,12 +92,13 @@ impl Thresholds {
     }
 }
 
-/// From so many bytes on a staged copy to the device is faster than a kernel that reads the host's memory: it fills and empties its
-/// buffers at once then. And it leaves the multiprocessors to the model.
+/// From so many bytes on a staged copy to the device is faster than a kernel that reads the host's
+/// memory: it fills and empties its buffers at once then. And it leaves the multiprocessors to the
+/// model.
 const STAGED_FROM: u64 = 64 << 20;
 
-/// What moves pieces that are too small for the copy engine. A kernel starts at once; one that writes to the host, however, stalls a
-/// model beside it.
+/// What moves pieces that are too small for the copy engine. A kernel starts at once; one that writes
+/// to the host, however, stalls a model beside it.
 pub(crate) const fn around_copy_engine(direction: Direction, bytes: u64) -> Method {
     match direction {
         Direction::ToHost => Method::Staged,
@@ -192,7 +196,8 @@ impl Question {
                 around_copy_engine(self.direction, self.bytes)
             }
         };
-        // What cannot be had is replaced by what every driver has, few descriptors, or takes any number of them.
+        // What cannot be had is replaced by what every driver has, few descriptors, or takes any number
+        // of them.
         let fallback = if self.descriptors < 16 { Method::Memcpy } else { Method::Kernel };
         let chosen = [wanted, fallback, Method::Memcpy].into_iter().find(|&one| self.obstacle(one).is_none());
         chosen.ok_or(TransferError::Capturing("the host store is not pinned"))

@@ -1,11 +1,12 @@
 //! `Region`: where one piece of every block lies, and how tensors become regions.
 //!
-//! A block's bytes are rarely in one place: an engine keeps one tensor per layer, often with keys and values apart. A
-//! region is what all of these have in common: an address, a stride from block to block, and a length. Whatever the layout
-//! (NHD, HND, per layer, cross-layer, MLA, padded pages), a block copy moves opaque bytes between equal lists of regions.
+//! A block's bytes are rarely in one place: an engine keeps one tensor per layer, often with keys and
+//! values apart. A region is what all of these have in common: an address, a stride from block to
+//! block, and a length. Whatever the layout (NHD, HND, per layer, cross-layer, MLA, padded pages), a
+//! block copy moves opaque bytes between equal lists of regions.
 //!
-//! Invariants: a region's blocks do not overlap (`stride >= nbytes` where there are several), and no address computation
-//! leaves the address space, so `base + block * stride` needs no further check.
+//! Invariants: a region's blocks do not overlap (`stride >= nbytes` where there are several), and no
+//! address computation leaves the address space, so `base + block * stride` needs no further check.
 
 use crate::error::TransferError;
 
@@ -53,12 +54,14 @@ pub struct Array {
     pub item_bytes: u64,
 }
 
-/// Regions of a single tensor may be so many: beyond that its inner dimensions are scattered, and the layout is a mistake.
+/// Regions of a single tensor may be so many: beyond that its inner dimensions are scattered, and the
+/// layout is a mistake.
 const MAX_REGIONS: u64 = 1 << 16;
 
 impl Array {
-    /// The regions of a tensor whose dimension `block_dim` counts blocks, and the number of blocks: contiguous inner
-    /// dimensions make the piece, the others are enumerated in order of their indices. O(dimensions + regions).
+    /// The regions of a tensor whose dimension `block_dim` counts blocks, and the number of blocks:
+    /// contiguous inner dimensions make the piece, the others are enumerated in order of their indices.
+    /// O(dimensions + regions).
     ///
     /// # Errors
     /// [`TransferError::Layout`]: no such dimension, an empty tensor, inner dimensions that are not contiguous, elements or
@@ -101,8 +104,9 @@ impl Array {
         let mut inner: Vec<usize> =
             (0..self.shape.len()).filter(|&dim| dim != block_dim && self.shape[dim] > 1).collect();
         inner.sort_by_key(|&dim| self.strides[dim]);
-        // The stride of a single block places nothing, but says which dimensions lie outside of a block: a store of one block is
-        // cut as one of many, so that the two fit. A stride that leaves nothing inside says nothing.
+        // The stride of a single block places nothing, but says which dimensions lie outside of a
+        // block: a store of one block is cut as one of many, so that the two fit. A stride that leaves
+        // nothing inside says nothing.
         let block_stride = self.strides[block_dim];
         let told = self.shape[block_dim] == 1 && inner.iter().any(|&dim| self.strides[dim] < block_stride);
         let outside = |dim: usize| told && self.strides[dim] >= block_stride;
@@ -187,7 +191,8 @@ pub(crate) fn check(regions: &[Region], num_blocks: u64) -> Result<(), TransferE
     }
     let mut order: Vec<usize> = (0..regions.len()).collect();
     order.sort_unstable_by_key(|&index| regions[index].base);
-    // Regions whose extents meet must interleave regularly: equal strides, and pieces side by side within one.
+    // Regions whose extents meet must interleave regularly: equal strides, and pieces side by side
+    // within one.
     let mut cluster: Vec<usize> = Vec::new();
     let mut end = 0;
     for index in order {

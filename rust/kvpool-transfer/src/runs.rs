@@ -1,7 +1,7 @@
 //! Copies of single blocks, merged where neighbours go to neighbours.
 //!
-//! The driver never merges descriptors, and each costs about half a microsecond (vLLM PR 48434): of 8 KiB pages in runs of
-//! 16, merged copies reached 54 GB/s where single ones reached 15.
+//! The driver never merges descriptors, and each costs about half a microsecond (vLLM PR 48434): of 8
+//! KiB pages in runs of 16, merged copies reached 54 GB/s where single ones reached 15.
 
 use crate::memory::Span;
 use crate::region::Region;
@@ -18,8 +18,8 @@ pub struct Run {
     pub len: u32,
 }
 
-/// Merges the pairs of a mapping, whatever their order: a mapping is one simultaneous assignment. O(n), and O(n log n) if
-/// its sources do not ascend.
+/// Merges the pairs of a mapping, whatever their order: a mapping is one simultaneous assignment. O(n),
+/// and O(n log n) if its sources do not ascend.
 #[must_use]
 pub fn runs(pairs: &[Pair]) -> Vec<Run> {
     if pairs.is_sorted_by_key(|pair| pair.src) {
@@ -47,8 +47,8 @@ pub fn singles(pairs: &[Pair]) -> Vec<Run> {
     pairs.iter().map(|&Pair { src, dst }| Run { src, dst, len: 1 }).collect()
 }
 
-/// The pieces of memory that pairs name in regions of two stores: neighbours are one piece where they are neighbours in
-/// memory, too. `refine` may cut the runs of blocks.
+/// The pieces of memory that pairs name in regions of two stores: neighbours are one piece where they
+/// are neighbours in memory, too. `refine` may cut the runs of blocks.
 pub(crate) fn spans(
     sources: &[Region],
     targets: &[Region],
@@ -71,8 +71,8 @@ pub(crate) fn spans(
     spans
 }
 
-/// The same runs, cut where a block of one side begins a new part of `every` blocks: no copy crosses the border of two
-/// registrations of host memory.
+/// The same runs, cut where a block of one side begins a new part of `every` blocks: no copy crosses
+/// the border of two registrations of host memory.
 #[must_use]
 pub fn cut(runs: &[Run], every: u32, start: impl Fn(&Run) -> u32) -> Vec<Run> {
     let mut parts = Vec::with_capacity(runs.len());

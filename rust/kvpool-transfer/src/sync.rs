@@ -1,5 +1,5 @@
-//! What threads share is made of: the standard library's, or shuttle's, which rust/kvpool-shuttle compiles this crate against to
-//! run the engine under every schedule.
+//! What threads share is made of: the standard library's, or shuttle's, which rust/kvpool-shuttle
+//! compiles this crate against to run the engine under every schedule.
 //!
 //! Statics stay with the standard library: shuttle's primitives belong to one execution.
 

@@ -1,4 +1,5 @@
-//! The words that every part uses: where memory lives, how bytes are moved, one block's copy, and a mapping on a device.
+//! The words that every part uses: where memory lives, how bytes are moved, one block's copy, and a
+//! mapping on a device.
 
 use std::fmt;
 

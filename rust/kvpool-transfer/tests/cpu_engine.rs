@@ -1,5 +1,5 @@
-//! Random copies on the CPU against a model of bytes: what is refused changes nothing, what is accepted is one simultaneous
-//! assignment of exactly the named pieces.
+//! Random copies on the CPU against a model of bytes: what is refused changes nothing, what is accepted
+//! is one simultaneous assignment of exactly the named pieces.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
@@ -34,12 +34,14 @@ impl Arena {
                 nbytes: nbytes as u64,
             })
             .collect();
-        // SAFETY: the layouts of these tests end within the arena, which outlives its stores and is not touched meanwhile.
+        // SAFETY: the layouts of these tests end within the arena, which outlives its stores and is not
+        // touched meanwhile.
         unsafe { Store::new(regions, num_blocks, Device::Cpu, Vec::new(), false, None) }
     }
 }
 
-/// Offset, stride and length of each region: pieces side by side within a stride, or planes one behind the other.
+/// Offset, stride and length of each region: pieces side by side within a stride, or planes one behind
+/// the other.
 fn layout() -> impl Strategy<Value = (Vec<(usize, usize, usize)>, u64)> {
     (1_usize..4, 1_usize..40, 0_usize..9, 1_u64..12, any::<bool>()).prop_map(
         |(count, nbytes, padding, blocks, planes)| {
@@ -130,7 +132,8 @@ proptest! {
 fn large_copies_are_shared_by_threads_and_cut_anywhere() {
     let (mut from, mut to) = (Arena::new(40 << 20), Arena::new(40 << 20));
     to.bytes.fill(0);
-    // One region whose blocks are neighbours: a single run, to be cut; 3 threads, so that cuts fall within blocks.
+    // One region whose blocks are neighbours: a single run, to be cut; 3 threads, so that cuts fall
+    // within blocks.
     let layout = [(0, (10 << 20) - 7, (10 << 20) - 7)];
     let (src, dst) = (from.store(&layout, 4).expect("fits"), to.store(&layout, 4).expect("fits"));
     let engine = TransferEngine::new(Device::Cpu, EngineConfig { threads: 3, ..EngineConfig::default() });
@@ -158,8 +161,8 @@ fn a_transfer_follows_another_engines() {
     assert_eq!(store.read_block(2), store.read_block(0));
 }
 
-/// Two engines copy in both directions, and threads read and write the same blocks. Each block always has the bytes
-/// of one write.
+/// Two engines copy in both directions, and threads read and write the same blocks. Each block always
+/// has the bytes of one write.
 #[test]
 fn no_block_is_seen_half_written() {
     const BYTES: usize = 1 << 16;

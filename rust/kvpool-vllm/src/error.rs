@@ -31,8 +31,8 @@ pub enum VllmError {
         /// Blocks that are free.
         free: usize,
     },
-    /// A block is freed more often than it has references. vLLM's own pool counts below zero here and hands the block
-    /// out twice later.
+    /// A block is freed more often than it has references. vLLM's own pool counts below zero here and
+    /// hands the block out twice later.
     #[error("block {block} has no references: it is freed more often than it was taken")]
     NotHeld {
         /// The block.

@@ -67,7 +67,8 @@ pub struct Growth {
 }
 
 impl Growth {
-    /// Of a group whose table has so many blocks. `retained` tokens before what is read are kept all the same.
+    /// Of a group whose table has so many blocks. `retained` tokens before what is read are kept all
+    /// the same.
     #[must_use]
     pub fn of(spec: &GroupSpec, step: Step, table: usize, retained: usize) -> Self {
         let reach = spec.kind.reach(Tokens(step.settled)).minus(Tokens(retained));
@@ -105,8 +106,9 @@ pub struct Arrival {
 }
 
 impl Arrival {
-    /// Of a group that has `hits` blocks of the request's first `computed` tokens, and is to have slots for `slots`, in at most `most`
-    /// blocks. `retained` tokens before what is read are kept all the same.
+    /// Of a group that has `hits` blocks of the request's first `computed` tokens, and is to have slots
+    /// for `slots`, in at most `most` blocks. `retained` tokens before what is read are kept all the
+    /// same.
     #[must_use]
     pub fn of(
         spec: &GroupSpec,

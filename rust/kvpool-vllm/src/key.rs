@@ -1,5 +1,5 @@
-//! `Key`: a block hash with the number of its KV-cache group, as vLLM writes it: the digest's bytes, then the group as
-//! four bytes, big endian.
+//! `Key`: a block hash with the number of its KV-cache group, as vLLM writes it: the digest's bytes,
+//! then the group as four bytes, big endian.
 
 use std::fmt;
 
@@ -72,8 +72,9 @@ impl Key {
         Self { len: (digest_len + GROUP) as u8, bytes }
     }
 
-    /// The hash and the group that the core knows the key by, if its digest is `digest_len` bytes long, at most 32. Two keys have
-    /// one name only if they are equal: what a digest is padded with is the same for all of that length.
+    /// The hash and the group that the core knows the key by, if its digest is `digest_len` bytes long,
+    /// at most 32. Two keys have one name only if they are equal: what a digest is padded with is the
+    /// same for all of that length.
     #[inline]
     pub(crate) fn name(&self, digest_len: usize) -> Option<(BlockHash, u16)> {
         if usize::from(self.len).checked_sub(GROUP) != Some(digest_len) {
@@ -85,8 +86,8 @@ impl Key {
         Some((padded(self.bytes.get(..digest_len)?)?, group))
     }
 
-    /// What the core notes of a content that no name leads to. Policies know contents by the first eight bytes: see
-    /// [`Self::content`].
+    /// What the core notes of a content that no name leads to. Policies know contents by the first
+    /// eight bytes: see [`Self::content`].
     pub(crate) fn hidden_hash(&self) -> BlockHash {
         let mut bytes = [0; 32];
         bytes.copy_from_slice(&self.bytes[..32]);
@@ -107,8 +108,8 @@ impl Key {
         &self.bytes[..usize::from(self.len).saturating_sub(GROUP)]
     }
 
-    /// A number for the content that the key stands for, the same wherever and whenever it is computed: the first eight
-    /// bytes of the digest, as in kvpool's own pools, told apart by the group.
+    /// A number for the content that the key stands for, the same wherever and whenever it is computed:
+    /// the first eight bytes of the digest, as in kvpool's own pools, told apart by the group.
     #[must_use]
     pub fn content(&self) -> u64 {
         let [a, b, c, d, e, f, g, h, ..] = self.bytes;
@@ -147,8 +148,8 @@ impl Eq for Key {}
 impl std::hash::Hash for Key {
     #[inline]
     fn hash<H: std::hash::Hasher>(&self, state: &mut H) {
-        // Nearly all of a digest; the group tells apart what is left. Digests are uniform or chosen by nobody who knows
-        // the hasher's key.
+        // Nearly all of a digest; the group tells apart what is left. Digests are uniform or chosen by
+        // nobody who knows the hasher's key.
         let word = |at: usize| u64::from_le_bytes(std::array::from_fn(|i| self.bytes[at + i]));
         state.write_u64(word(0) ^ word(16));
         state.write_u64(word(8) ^ word(24) ^ (u64::from(self.group()) << 32));

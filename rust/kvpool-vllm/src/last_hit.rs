@@ -1,8 +1,8 @@
 //! `LastHit`: what the last lookup found, for the next one to go on from.
 //!
-//! A request that waits at the head of vLLM's queue is looked up at every step. A digest stands for everything before it,
-//! so the blocks found for one request are right for every request whose digest at that place is the same, while no key
-//! has been removed: only what follows is to be looked up.
+//! A request that waits at the head of vLLM's queue is looked up at every step. A digest stands for
+//! everything before it, so the blocks found for one request are right for every request whose digest
+//! at that place is the same, while no key has been removed: only what follows is to be looked up.
 //!
 //! Costs: O(1) for a lookup that stands, O(new blocks) otherwise; 4 bytes per block of the last hit.
 
@@ -113,8 +113,9 @@ impl LastHit {
         Ok(self.blocks.len())
     }
 
-    /// Looks up a prompt of `len` blocks: `key_of` has the key of a position, `find` appends the blocks of a stretch of positions, up
-    /// to the first that is not cached; `removals` is the pool's. Returns whether the blocks are others than before.
+    /// Looks up a prompt of `len` blocks: `key_of` has the key of a position, `find` appends the blocks
+    /// of a stretch of positions, up to the first that is not cached; `removals` is the pool's. Returns
+    /// whether the blocks are others than before.
     ///
     /// # Errors
     /// Those of `key_of` and `find`.

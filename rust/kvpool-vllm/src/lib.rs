@@ -1,23 +1,25 @@
 //! vLLM's contract for a block pool, as a face of kvpool's.
 //!
-//! vLLM's pool differs from [`kvpool::BlockPool`] in what its callers may do: they name blocks one by one, set reference
-//! counts themselves, give a block several keys, and expect one queue with an exact order. This crate adds those words to one
-//! [`kvpool::BlockPool`] and nothing else: no counts, lists or tables of its own. It knows no Python; the bindings convert, and
-//! `kvpool.integrations.vllm` decides when vLLM gets to see any of it.
+//! vLLM's pool differs from [`kvpool::BlockPool`] in what its callers may do: they name blocks one by
+//! one, set reference counts themselves, give a block several keys, and expect one queue with an exact
+//! order. This crate adds those words to one [`kvpool::BlockPool`] and nothing else: no counts, lists
+//! or tables of its own. It knows no Python; the bindings convert, and `kvpool.integrations.vllm`
+//! decides when vLLM gets to see any of it.
 //!
-//! - [`Pool`]: reference counts, hash keys, the queue, eviction; [`Start`]: where a run of blocks stands in its table.
+//! - [`Pool`]: reference counts, hash keys, the queue, eviction; [`Start`]: where a run of blocks
+//!   stands in its table.
 //! - [`Keys`]: the keys of blocks, and the blocks of keys in the order in which they were cached.
 //! - [`LastHit`]: the last lookup, for the next one to go on from.
 //! - [`find_window`]: the lookup of a sliding window, which skips what can't hit.
 //! - [`Hits`]: the blocks of the longest hit of a request, by group; [`Lookup`]: how long it is.
 //! - [`Group`]: what vLLM's manager of a group decides about a request, over the caller's tables ([`Table`]).
 //! - [`Finals`], [`Retention`]: which blocks of a request are cached.
-//! - [`Arrival`], [`Growth`]: what a request that comes, or a step of one that runs, asks of each of its groups; [`Room`]: whether
-//!   it may take that.
+//! - [`Arrival`], [`Growth`]: what a request that comes, or a step of one that runs, asks of each of
+//!   its groups; [`Room`]: whether it may take that.
 //! - [`FeedLog`]: what came and went, for a publisher of KV events.
 //!
-//! The semantics are those of vLLM 0.32 and 0.33 (`vllm/v1/core/block_pool.py`); where they differ, or kvpool departs
-//! from both, the item says so.
+//! The semantics are those of vLLM 0.32 and 0.33 (`vllm/v1/core/block_pool.py`); where they differ, or
+//! kvpool departs from both, the item says so.
 //!
 //! ```
 //! use kvpool_vllm::{Key, Pool};

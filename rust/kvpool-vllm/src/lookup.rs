@@ -1,16 +1,19 @@
 //! `Lookup`: the longest hit of a request in several KV-cache groups, as vLLM's coordinator finds it.
 //!
-//! Groups that keep the same are a [`Family`]: they are asked together, and a block counts only if all of them have it. Families take
-//! turns. Each accepts the length so far or shortens it, and when one has shortened it, all of them look again. Full attention looks
-//! once: what it has of a length, it has of a shorter one.
+//! Groups that keep the same are a [`Family`]: they are asked together, and a block counts only if all
+//! of them have it. Families take turns. Each accepts the length so far or shortens it, and when one
+//! has shortened it, all of them look again. Full attention looks once: what it has of a length, it has
+//! of a shorter one.
 //!
-//! The core's own walk ([`kvpool::groups::Groups::longest_hit`]) finds the same where nothing is computed again behind a hit. With EAGLE
-//! or MTP vLLM does not always find the longest, nor only what is legal: a family that has looked behind its hit once does not do so
-//! again at a length that another family with such heads has shortened. A drop-in hits what vLLM hits, so the order of its questions
+//! The core's own walk ([`kvpool::groups::Groups::longest_hit`]) finds the same where nothing is
+//! computed again behind a hit. With EAGLE or MTP vLLM does not always find the longest, nor only what
+//! is legal: a family that has looked behind its hit once does not do so again at a length that another
+//! family with such heads has shortened. A drop-in hits what vLLM hits, so the order of its questions
 //! is kept here, and its answers for each kind.
 //!
-//! Costs: of full attention one question per block that it has; of the others a few per length that is tried, and of states one per
-//! block from the right. Nothing is allocated but for the families' answers.
+//! Costs: of full attention one question per block that it has; of the others a few per length that is
+//! tried, and of states one per block from the right. Nothing is allocated but for the families'
+//! answers.
 
 use crate::window::find_window;
 
@@ -95,8 +98,9 @@ pub struct Lookup {
 }
 
 impl Lookup {
-    /// Of families in the order in which they are asked, full attention first. Block sizes are multiples of `unit`, and either divide
-    /// `alignment` or are multiples of it. `None` of sizes that are not.
+    /// Of families in the order in which they are asked, full attention first. Block sizes are
+    /// multiples of `unit`, and either divide `alignment` or are multiples of it. `None` of sizes that
+    /// are not.
     #[must_use]
     pub fn new(families: Vec<Family>, unit: usize, alignment: usize) -> Option<Self> {
         let fits = |family: &Family| {

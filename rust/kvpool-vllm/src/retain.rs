@@ -1,9 +1,10 @@
-//! What vLLM caches of a request, group by group: [`Finals`] says up to which token, [`Retention`] which blocks before that.
+//! What vLLM caches of a request, group by group: [`Finals`] says up to which token, [`Retention`]
+//! which blocks before that.
 //!
-//! A hit can end only where every group has what it needs, so blocks of windows and states that no hit can use are left out of the
-//! index. Hits are expected to end at *boundaries*: every so many tokens (vLLM's `prefix_cache_retention_interval`; `None`: wherever a
-//! hit can end; 0: nowhere), where the prompt ends ([`replays`]), and at a *junction*, where this request turned off from an earlier
-//! one.
+//! A hit can end only where every group has what it needs, so blocks of windows and states that no hit
+//! can use are left out of the index. Hits are expected to end at *boundaries*: every so many tokens
+//! (vLLM's `prefix_cache_retention_interval`; `None`: wherever a hit can end; 0: nowhere), where the
+//! prompt ends ([`replays`]), and at a *junction*, where this request turned off from an earlier one.
 //!
 //! The core has the same idea in other numbers ([`kvpool::groups::Keep`]); these are vLLM's, to the block.
 //!
@@ -18,7 +19,8 @@ pub struct Finals {
     pub alignment: Option<usize>,
     /// Tokens at the end that a later step may compute again.
     pub recomputed: usize,
-    /// Whether a hit is looked up one block behind its end, for it is computed again: that block is cached, too.
+    /// Whether a hit is looked up one block behind its end, for it is computed again: that block is
+    /// cached, too.
     pub drops: bool,
     /// Tokens per block.
     pub block_tokens: usize,
@@ -78,7 +80,8 @@ impl Retains {
     }
 }
 
-/// Where a later request with this prompt can end its hit: one that asks the same again, and one that goes on behind it.
+/// Where a later request with this prompt can end its hit: one that asks the same again, and one that
+/// goes on behind it.
 fn replays(prompt: usize, scheduler_block: usize, drops: bool) -> [usize; 2] {
     let again = prompt.saturating_sub(1);
     if !drops {
@@ -102,7 +105,8 @@ pub struct Retention {
 }
 
 impl Retention {
-    /// Whether the block at a position is kept, with states or windows at every `interval` tokens and at `boundaries`.
+    /// Whether the block at a position is kept, with states or windows at every `interval` tokens and
+    /// at `boundaries`.
     #[must_use]
     pub fn keeps(&self, at: usize, interval: Option<usize>, boundaries: &[usize]) -> bool {
         let size = self.block_tokens;

@@ -1,8 +1,9 @@
 //! `States`: where an aligned recurrent state of a request is, and where it goes.
 //!
-//! vLLM lets a state go on in its block until the block's tokens are full; it then moves to the next one, and the block before keeps a
-//! copy that can be hit. Behind the running state stand blocks for states of drafts, which move along. Positions that no state ends at,
-//! within a chunk of a prompt, are null. This is the arithmetic of vLLM 0.32 and 0.33 (`MambaManager`, mode `align`); tables are the
+//! vLLM lets a state go on in its block until the block's tokens are full; it then moves to the next
+//! one, and the block before keeps a copy that can be hit. Behind the running state stand blocks for
+//! states of drafts, which move along. Positions that no state ends at, within a chunk of a prompt, are
+//! null. This is the arithmetic of vLLM 0.32 and 0.33 (`MambaManager`, mode `align`); tables are the
 //! caller's.
 
 use kvpool::groups::GroupSpec;
@@ -38,8 +39,8 @@ pub struct Move {
 pub struct NoState;
 
 impl States {
-    /// What a request that comes asks, with `hits` blocks of its first `computed` tokens, and `main` behind this step: no more than a
-    /// state and its drafts.
+    /// What a request that comes asks, with `hits` blocks of its first `computed` tokens, and `main`
+    /// behind this step: no more than a state and its drafts.
     #[must_use]
     pub fn arrival(&self, spec: &GroupSpec, computed: usize, main: usize, hits: usize) -> Arrival {
         let required = main.div_ceil(spec.block_tokens).saturating_add(self.speculative);
@@ -77,7 +78,8 @@ impl States {
         last < settled.div_ceil(spec.block_tokens).saturating_sub(1)
     }
 
-    /// The last position in a prompt whose state the next request with this prompt can use; `unit` are the tokens of a digest.
+    /// The last position in a prompt whose state the next request with this prompt can use; `unit` are
+    /// the tokens of a digest.
     #[must_use]
     pub const fn tail(&self, prompt: usize, unit: usize) -> usize {
         let lookahead = match self.lookahead {

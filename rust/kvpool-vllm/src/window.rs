@@ -1,8 +1,8 @@
 //! The lookup of a sliding window: the rightmost run of cached blocks that is long enough to attend from.
 //!
-//! vLLM probes every block from the right until such a run is complete, and says that it would rather skip. This skips:
-//! a window is probed from its left end, so that a miss rules out every window that contains it. A prompt without a hit
-//! costs one probe per window instead of one per block.
+//! vLLM probes every block from the right until such a run is complete, and says that it would rather
+//! skip. This skips: a window is probed from its left end, so that a miss rules out every window that
+//! contains it. A prompt without a hit costs one probe per window instead of one per block.
 
 use crate::key::Key;
 use crate::pool::Pool;
@@ -16,9 +16,10 @@ pub struct Window {
     pub end: usize,
 }
 
-/// The rightmost run of `need` cached blocks in `0..len` whose end `may_end` accepts; if there is none, the run from
-/// block 0 to the largest such end, which needs nothing before it. `cached(i)` is asked once per block, and again
-/// for the first `need`; `may_end(end)` gets one past the last block of a run.
+/// The rightmost run of `need` cached blocks in `0..len` whose end `may_end` accepts; if there is none,
+/// the run from block 0 to the largest such end, which needs nothing before it. `cached(i)` is asked
+/// once per block, and again for the first `need`; `may_end(end)` gets one past the last block of a
+/// run.
 pub fn find_window(
     len: usize,
     need: usize,

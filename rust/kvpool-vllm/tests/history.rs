@@ -1,5 +1,5 @@
-//! Policies with a history: the pool notifies them of the contents of its blocks, of the parent and the depth of each
-//! content, and of its uses. Each test compares the order of reuse.
+//! Policies with a history: the pool notifies them of the contents of its blocks, of the parent and the
+//! depth of each content, and of its uses. Each test compares the order of reuse.
 #![expect(clippy::unwrap_used, reason = "a test stops at the first error")]
 
 use kvpool::evictor::{self, Policy};

@@ -93,7 +93,8 @@ fn a_digest_is_not_its_own_beginning_with_zeros_behind() {
     }
 }
 
-/// Found by random calls: token counts from 2^31 on lost their top bit where the last one of a run passed 2^32.
+/// Found by random calls: token counts from 2^31 on lost their top bit where the last one of a run
+/// passed 2^32.
 #[test]
 fn a_run_beyond_the_last_token_count_keeps_its_counts() {
     let mut pool = in_use(3);
@@ -143,7 +144,8 @@ fn a_group_is_not_its_low_bits() {
 }
 
 proptest! {
-    /// Digests that differ in one byte and groups that differ in one are different keys; the pool tells them apart.
+    /// Digests that differ in one byte and groups that differ in one are different keys; the pool tells
+    /// them apart.
     #[test]
     fn keys_that_differ_anywhere_are_two(
         digest in prop::collection::vec(any::<u8>(), 16..=32),
@@ -320,8 +322,8 @@ fn a_queue_reads_as_one_list_whatever_is_done_to_it_by_hand() {
     pool.check_representation().unwrap();
 }
 
-/// `allocate_slots` as vLLM has it for one group of full attention, word for word of its formulas: the blocks to allocate
-/// and the number of full blocks afterwards, or `None`.
+/// `allocate_slots` as vLLM has it for one group of full attention, word for word of its formulas: the
+/// blocks to allocate and the number of full blocks afterwards, or `None`.
 #[derive(Debug)]
 struct Case {
     block_size: i64,

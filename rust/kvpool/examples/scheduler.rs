@@ -1,7 +1,8 @@
 //! A scheduler's loop on `CacheManager`: continuous batching, chunked prefill and drafts, one call per step.
 //!
-//! Each request has one row per step: the tokens that the last step brought, how many are computed, and how far its blocks have to
-//! reach. `cargo run -p kvpool --example scheduler`. In Python: `examples/ports/native.py`.
+//! Each request has one row per step: the tokens that the last step brought, how many are computed, and
+//! how far its blocks have to reach. `cargo run -p kvpool --example scheduler`. In Python:
+//! `examples/ports/native.py`.
 
 #![expect(clippy::print_stdout, reason = "an example says what it did")]
 
@@ -55,7 +56,8 @@ impl Scheduler {
         left
     }
 
-    /// The one call of a step. If blocks run out, the youngest gives way and keeps its row: its tokens wait with it.
+    /// The one call of a step. If blocks run out, the youngest gives way and keeps its row: its tokens
+    /// wait with it.
     fn grow(&mut self) -> Result<(), ManagerError> {
         let (mut requests, mut tokens, mut offsets) = (Vec::new(), Vec::new(), vec![0]);
         let (mut computed, mut covered) = (Vec::new(), Vec::new());
@@ -109,7 +111,8 @@ impl Scheduler {
         }
     }
 
-    /// What the step sampled: of each request whose tokens are all computed, some accepted drafts and a token more.
+    /// What the step sampled: of each request whose tokens are all computed, some accepted drafts and a
+    /// token more.
     fn sample(&mut self) -> Result<(), ManagerError> {
         for mut request in std::mem::take(&mut self.running) {
             request.computed = request.end;
@@ -140,7 +143,8 @@ fn main() -> Result<(), ManagerError> {
         let left = scheduler.share();
         scheduler.grow()?;
         scheduler.admit(left)?;
-        // Here the engine computes tokens `computed..end` of each request, into the blocks of its `block_table`.
+        // Here the engine computes tokens `computed..end` of each request, into the blocks of its
+        // `block_table`.
         scheduler.sample()?;
         steps += 1;
     }

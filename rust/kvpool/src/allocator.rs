@@ -1,16 +1,16 @@
 //! `BlockAllocator`: reference counts over the free list.
 //!
-//! Owns: the reference count of every block, and which blocks are free. A block is *free* (count 0, on the free list), *held*
-//! (count above 0) or *parked* (count 0, kept off the free list by its owner: the pool parks cached-free blocks, which the
-//! evictor orders).
+//! Owns: the reference count of every block, and which blocks are free. A block is *free* (count 0, on
+//! the free list), *held* (count above 0) or *parked* (count 0, kept off the free list by its owner:
+//! the pool parks cached-free blocks, which the evictor orders).
 //!
 //! Invariants:
 //! - A1: a block is on the free list only if its count is 0.
 //! - A2: free + held + parked == usable blocks, recounted from scratch.
 //! - A4: the references of all blocks are counted, so that whoever knows all holders can tell a leak.
-//! - Every call is all-or-nothing, and works per *reference*: a block named twice in one call gains or loses two.
-//!   Releasing more references than a block has is an error that changes nothing (TensorRT-LLM #14937, vLLM #42571),
-//!   never a saturated counter.
+//! - Every call is all-or-nothing, and works per *reference*: a block named twice in one call gains or
+//!   loses two. Releasing more references than a block has is an error that changes nothing
+//!   (TensorRT-LLM #14937, vLLM #42571), never a saturated counter.
 //!
 //! Costs: one record per block; O(1) per block, and no allocation but that of the answer.
 //!
@@ -31,8 +31,8 @@ use crate::free_list::{check_id, check_num_blocks, torn};
 use crate::list::{Link, List};
 use crate::record::{ByBlock, Record, Records, blank};
 
-/// Counts references, hands out free blocks, takes back released ones. A pool has the same over the records that its other parts
-/// use, too.
+/// Counts references, hands out free blocks, takes back released ones. A pool has the same over the
+/// records that its other parts use, too.
 #[derive(Clone, Debug)]
 pub struct BlockAllocator {
     records: Vec<Record>,
@@ -117,14 +117,14 @@ impl BlockAllocator {
     /// Adds one reference per id to blocks that somebody holds. O(n).
     ///
     /// # Errors
-    /// [`PoolError::NotHeld`] for a block without references (take it by `allocate` or by a lookup instead), unknown
-    /// ids, a count that would overflow.
+    /// [`PoolError::NotHeld`] for a block without references (take it by `allocate` or by a lookup
+    /// instead), unknown ids, a count that would overflow.
     pub fn acquire(&mut self, blocks: &[BlockId]) -> Result<(), PoolError> {
         self.allocator.acquire(&mut self.records, blocks)
     }
 
-    /// Drops one reference per id; blocks without further references become free, the last of them to be handed out
-    /// first. O(n).
+    /// Drops one reference per id; blocks without further references become free, the last of them to
+    /// be handed out first. O(n).
     ///
     /// # Errors
     /// [`PoolError::NotHeld`] if the call names a block more often than it has references; unknown ids.
@@ -213,7 +213,8 @@ impl Allocator {
         Ok(())
     }
 
-    /// Takes back what an [`Self::acquire`] did before it met the block at `position`, and says what is wrong with that.
+    /// Takes back what an [`Self::acquire`] did before it met the block at `position`, and says what is
+    /// wrong with that.
     #[cold]
     fn refuse_acquire(&mut self, records: &mut Records, blocks: &[BlockId], position: usize) -> PoolError {
         for &undo in &blocks[..position] {
@@ -231,9 +232,10 @@ impl Allocator {
         }
     }
 
-    /// Drops one reference per id, all or none, of those that are no fences'. Calls `idle` with the blocks that only pins hold now, or
-    /// nobody, in the order in which they were given up; what it made of them is void if the call is refused. Returns how many
-    /// blocks fences alone hold now that somebody else held, too.
+    /// Drops one reference per id, all or none, of those that are no fences'. Calls `idle` with the
+    /// blocks that only pins hold now, or nobody, in the order in which they were given up; what it
+    /// made of them is void if the call is refused. Returns how many blocks fences alone hold now that
+    /// somebody else held, too.
     #[inline]
     pub(crate) fn release<'a>(
         &mut self,
@@ -293,8 +295,8 @@ impl Allocator {
         self.references = self.references.wrapping_add(1);
     }
 
-    /// Drops a reference that a fence has just given back, or a pin. Returns whether this was the last one; of a fence's, the last
-    /// one beside pins.
+    /// Drops a reference that a fence has just given back, or a pin. Returns whether this was the last
+    /// one; of a fence's, the last one beside pins.
     pub(crate) fn end_fence(&mut self, records: &mut Records, block: BlockId, pin: bool) -> bool {
         let Some(record) = records.of_mut(block) else { return false };
         record.references = record.references.wrapping_sub(1);
@@ -330,7 +332,8 @@ impl Allocator {
         self.note_held(1);
     }
 
-    /// The first reference of a block, for whoever takes a run of blocks off their list: [`Self::note_held`] counts them.
+    /// The first reference of a block, for whoever takes a run of blocks off their list:
+    /// [`Self::note_held`] counts them.
     #[inline(always)]
     pub(crate) const fn hold(record: &mut Record) {
         record.references = 1;
@@ -404,7 +407,8 @@ fn refuse_release<'a>(
 
 #[cfg(feature = "fault-injection")]
 impl Allocator {
-    /// Changes a reference count, the number of held blocks or that of references behind the allocator's back: 0 to 2.
+    /// Changes a reference count, the number of held blocks or that of references behind the
+    /// allocator's back: 0 to 2.
     pub(crate) fn corrupt(&mut self, records: &mut Records, block: BlockId, what: usize, to: u32) -> bool {
         match (what, records.of_mut(block)) {
             (0, Some(record)) => std::mem::replace(&mut record.references, to) != to,

@@ -37,7 +37,8 @@ pub struct BlockId(u32);
 /// Block 0: pads block tables; never allocated, never counted.
 pub const NULL_BLOCK: BlockId = BlockId(0);
 
-/// The largest number of blocks of one pool, null block included: ids are `u32` and one value is the list sentinel.
+/// The largest number of blocks of one pool, null block included: ids are `u32` and one value is the
+/// list sentinel.
 pub const MAX_BLOCKS: usize = (u32::MAX - 1) as usize;
 
 impl BlockId {

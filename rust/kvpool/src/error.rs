@@ -1,7 +1,7 @@
 //! Typed errors of the pool and its parts.
 //!
-//! Every message names the offending value and the limit. Whatever call returns one has changed nothing: free order,
-//! eviction order, counters of blocks and the index are as they were.
+//! Every message names the offending value and the limit. Whatever call returns one has changed
+//! nothing: free order, eviction order, counters of blocks and the index are as they were.
 
 use std::fmt;
 
@@ -20,8 +20,9 @@ pub struct Refusal {
     pub missing: usize,
     /// Blocks that become available when running steps complete.
     pub fenced: usize,
-    /// Whether the call would fit an otherwise empty pool; of an admission, whether the whole prompt can be computed there, chunk by chunk
-    /// (`allocate_tokens` of `kvpool::Part`). If not, waiting is of no use.
+    /// Whether the call would fit an otherwise empty pool; of an admission, whether the whole prompt
+    /// can be computed there, chunk by chunk (`allocate_tokens` of `kvpool::Part`). If not, waiting is
+    /// of no use.
     pub can_ever_fit: bool,
     /// Of an admission: whether smaller chunks can ever fit; else as `can_ever_fit`.
     pub fits_in_chunks: bool,
@@ -71,7 +72,8 @@ pub enum PoolError {
     /// The null block where a real block is needed.
     #[error("block 0 is the null block: it cannot be {operation}")]
     NullBlock { operation: &'static str },
-    /// Release of more references than the block has (a double free), or acquire of a block that nobody holds.
+    /// Release of more references than the block has (a double free), or acquire of a block that nobody
+    /// holds.
     #[error("block {block} has {held} references: cannot {operation} (reference {position} of this call)")]
     NotHeld { block: BlockId, held: u32, operation: &'static str, position: usize },
     /// A reference count would overflow.
@@ -80,7 +82,8 @@ pub enum PoolError {
     /// A ticket that is not open.
     #[error("ticket {ticket} is not open: it has ended already, or is of another pool ({open} are open)")]
     UnknownTicket { ticket: u64, open: usize },
-    /// A block is already on a list that it was to be put on, or is not on the list that it was to be removed from.
+    /// A block is already on a list that it was to be put on, or is not on the list that it was to be
+    /// removed from.
     #[error("block {block} is {state}: cannot {operation}")]
     WrongState { block: BlockId, state: &'static str, operation: &'static str },
     /// A registered block is immutable until it is evicted.

@@ -1,21 +1,24 @@
 //! `Fences`: references that a running step or transfer still holds.
 //!
-//! Under asynchronous scheduling a request can end while a step that reads or writes its blocks is still running on the
-//! device. A release with a *ticket* hands its references to a fence, which the end of the ticket gives up (vLLM #45357,
-//! tpu-inference #3449: blocks freed early were overwritten by a running step). Tickets end in any order. Steps are tickets with
-//! numbers of the caller's: the end of a step ends those of all earlier steps, too.
+//! Under asynchronous scheduling a request can end while a step that reads or writes its blocks is
+//! still running on the device. A release with a *ticket* hands its references to a fence, which the
+//! end of the ticket gives up (vLLM #45357, tpu-inference #3449: blocks freed early were overwritten by
+//! a running step). Tickets end in any order. Steps are tickets with numbers of the caller's: the end
+//! of a step ends those of all earlier steps, too.
 //!
-//! A *pin* is a fence that no ticket ends: the source or destination of a copy that is planned and not yet handed out. All
-//! pins end together, when the plan is taken, so a block needs one, however many copies read it.
+//! A *pin* is a fence that no ticket ends: the source or destination of a copy that is planned and not
+//! yet handed out. All pins end together, when the plan is taken, so a block needs one, however many
+//! copies read it.
 //!
-//! Owns: how many of a block's references belong to fences and to pins, and the number of *fenced* blocks: those with no other
-//! reference. The references themselves are counted by the allocator.
+//! Owns: how many of a block's references belong to fences and to pins, and the number of *fenced*
+//! blocks: those with no other reference. The references themselves are counted by the allocator.
 //!
-//! Invariants: F1: a block's fence references are those of open tickets and pins, and never exceed its references; F2: a block is
-//! fenced exactly if both are equal and above 0; F3: the fence references of all blocks are counted.
+//! Invariants: F1: a block's fence references are those of open tickets and pins, and never exceed its
+//! references; F2: a block is fenced exactly if both are equal and above 0; F3: the fence references of
+//! all blocks are counted.
 //!
-//! Costs: O(1) per block, in its record; O(log t) per call for t open tickets. What a ticket has is 4 bytes per reference, in
-//! memory that the next ticket uses again.
+//! Costs: O(1) per block, in its record; O(log t) per call for t open tickets. What a ticket has is 4
+//! bytes per reference, in memory that the next ticket uses again.
 
 use std::fmt;
 
@@ -141,7 +144,8 @@ impl Fences {
         self.tickets.len()
     }
 
-    /// Hands one reference of each block, already counted, to the fence of an open ticket, or of a step that has not completed.
+    /// Hands one reference of each block, already counted, to the fence of an open ticket, or of a step
+    /// that has not completed.
     pub(crate) fn add(&mut self, records: &mut Records, until: Until, blocks: &[BlockId]) {
         let (fences, number) = match until {
             Until::Step(step) => (&mut self.steps, step),
@@ -159,7 +163,8 @@ impl Fences {
         self.count(records, blocks, false);
     }
 
-    /// Pins a block by one reference of it, already counted. Pinned before, it needs no second one: all pins end together.
+    /// Pins a block by one reference of it, already counted. Pinned before, it needs no second one: all
+    /// pins end together.
     pub(crate) fn pin(&mut self, records: &mut Records, block: BlockId) {
         self.count(records, &[block], true);
         self.pinned.push(block);
@@ -188,8 +193,9 @@ impl Fences {
         self.fenced = self.fenced.wrapping_add(n);
     }
 
-    /// Closes a ticket. Returns its blocks in the order in which they were fenced: the caller ends one reference of each by
-    /// [`Self::end_one`], drops it, and gives the list back by [`Self::recycle`]. `None` if the ticket is not open.
+    /// Closes a ticket. Returns its blocks in the order in which they were fenced: the caller ends one
+    /// reference of each by [`Self::end_one`], drops it, and gives the list back by [`Self::recycle`].
+    /// `None` if the ticket is not open.
     pub(crate) fn close(&mut self, ticket: Ticket) -> Option<Vec<BlockId>> {
         let at = self.tickets.binary_search_by_key(&ticket.0, |fence| fence.number).ok()?;
         Some(self.tickets.remove(at).blocks)
@@ -233,7 +239,8 @@ impl Fences {
         if record.fences == 0 || record.fences > record.references || record.pins < pins {
             return false;
         }
-        // The reference itself is dropped by the caller: whether the block is fenced is only a matter of what is left.
+        // The reference itself is dropped by the caller: whether the block is fenced is only a matter
+        // of what is left.
         let was_fenced = record.is_fenced();
         let left = record.references - 1;
         record.fences -= 1;
@@ -284,7 +291,8 @@ impl Fences {
 
 #[cfg(feature = "fault-injection")]
 impl Fences {
-    /// Changes a block's fence references, the number of fenced blocks or that of fence references behind the set's back: 0 to 2.
+    /// Changes a block's fence references, the number of fenced blocks or that of fence references
+    /// behind the set's back: 0 to 2.
     pub(crate) fn corrupt(&mut self, records: &mut Records, block: BlockId, what: usize, to: u32) -> bool {
         match (what, records.of_mut(block)) {
             (0, Some(record)) => std::mem::replace(&mut record.fences, to) != to,

@@ -1,11 +1,13 @@
 //! `FreeBlockList`: the blocks without cached content.
 //!
-//! Owns: which blocks are free, and in which order they are handed out. LIFO: the block released last is allocated
-//! first, because its memory is the likeliest to be warm. A pool starts with ids in ascending order, and a block table
-//! released tail first comes out again in the order of its ids, so runs stay runs.
+//! Owns: which blocks are free, and in which order they are handed out. LIFO: the block released last
+//! is allocated first, because its memory is the likeliest to be warm. A pool starts with ids in
+//! ascending order, and a block table released tail first comes out again in the order of its ids, so
+//! runs stay runs.
 //!
-//! Invariants: those of `list`: a block is on the list at most once, and the length is the length of a walk in
-//! either direction (vLLM #42571: a block freed twice in one call was counted twice and linked once).
+//! Invariants: those of `list`: a block is on the list at most once, and the length is the length of a
+//! walk in either direction (vLLM #42571: a block freed twice in one call was counted twice and linked
+//! once).
 //!
 //! Costs: O(1) per block, removal from the middle included.
 //!
@@ -106,8 +108,8 @@ impl FreeBlockList {
     /// Frees `block`; it will be handed out next.
     ///
     /// # Errors
-    /// [`PoolError::WrongState`] if it is free already, [`PoolError::UnknownBlock`] or [`PoolError::NullBlock`] if it
-    /// is no block of this pool.
+    /// [`PoolError::WrongState`] if it is free already, [`PoolError::UnknownBlock`] or
+    /// [`PoolError::NullBlock`] if it is no block of this pool.
     pub fn push_front(&mut self, block: BlockId) -> Result<(), PoolError> {
         let done = self.list.push_front(&mut self.links[..], block);
         self.refuse_unless(done, block, "free it again")
@@ -141,8 +143,8 @@ impl FreeBlockList {
     /// Takes `block` from wherever it is on the list. O(1).
     ///
     /// # Errors
-    /// [`PoolError::WrongState`] if it is not free, [`PoolError::UnknownBlock`] or [`PoolError::NullBlock`] if it is no
-    /// block of this pool.
+    /// [`PoolError::WrongState`] if it is not free, [`PoolError::UnknownBlock`] or
+    /// [`PoolError::NullBlock`] if it is no block of this pool.
     pub fn remove(&mut self, block: BlockId) -> Result<(), PoolError> {
         let done = self.list.remove(&mut self.links[..], block);
         self.refuse_unless(done, block, "remove it from the free list")
@@ -153,7 +155,8 @@ impl FreeBlockList {
         self.list.iter(&self.links[..])
     }
 
-    /// Whether the links of one block, free or not, agree with those of its neighbours. Of block 0: the ends. O(1).
+    /// Whether the links of one block, free or not, agree with those of its neighbours. Of block 0: the
+    /// ends. O(1).
     ///
     /// # Errors
     /// The broken invariant.

@@ -1,7 +1,8 @@
-//! kvpool, the KV-cache block manager for LLM inference engines: requests, block tables and tiers over a pool of blocks.
+//! kvpool, the KV-cache block manager for LLM inference engines: requests, block tables and tiers over
+//! a pool of blocks.
 //!
-//! An engine's scheduler asks it which physical blocks hold a sequence's keys and values, which of them are already
-//! computed, and what to evict. The engine owns the memory; this crate owns who holds what.
+//! An engine's scheduler asks it which physical blocks hold a sequence's keys and values, which of them
+//! are already computed, and what to evict. The engine owns the memory; this crate owns who holds what.
 //!
 //! ```text
 //!   CacheManager        requests by id: admit, append, commit, preempt, release; step plans
@@ -23,11 +24,13 @@
 //! | admit, resume | one lookup and one allocation, O(blocks of the prompt) |
 //! | append a token | O(1); a hash and a block every `block_size` tokens |
 //!
-//! Everything is deterministic: the same calls give the same results on any host. Nothing panics on data: errors are typed,
-//! and a failed call has changed nothing. The crate is single-threaded by design (`&mut self`): callers lock.
+//! Everything is deterministic: the same calls give the same results on any host. Nothing panics on
+//! data: errors are typed, and a failed call has changed nothing. The crate is single-threaded by
+//! design (`&mut self`): callers lock.
 //!
-//! Who watches, records or speaks for a pool is outside: [`observe`] says what an observer is told, `kvpool-observe` has events,
-//! digests, the scrubber, the advisor and explanations, `kvpool-journal` records and replays.
+//! Who watches, records or speaks for a pool is outside: [`observe`] says what an observer is told,
+//! `kvpool-observe` has events, digests, the scrubber, the advisor and explanations, `kvpool-journal`
+//! records and replays.
 //!
 #![doc = include_str!("../README.md")]
 #![forbid(unsafe_code)]

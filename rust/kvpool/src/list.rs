@@ -1,14 +1,16 @@
 //! `List`: an intrusive doubly linked list whose links are block ids.
 //!
-//! Owns: the links. A list has only its ends and its length; the links are in an array of somebody else's ([`Links`]): in the
-//! blocks' records, or in an array of links alone. Several lists may share one array: a block is on one of them at most, and
-//! whoever shares them knows on which. Nothing here knows why a block is on a list.
+//! Owns: the links. A list has only its ends and its length; the links are in an array of somebody
+//! else's ([`Links`]): in the blocks' records, or in an array of links alone. Several lists may share
+//! one array: a block is on one of them at most, and whoever shares them knows on which. Nothing here
+//! knows why a block is on a list.
 //!
-//! Invariants: block 0 is the null block and never a member, so 0 marks both ends; a block on no list has loose links, so
-//! membership is one load and a stale link cannot lie.
+//! Invariants: block 0 is the null block and never a member, so 0 marks both ends; a block on no list
+//! has loose links, so membership is one load and a stale link cannot lie.
 //!
-//! A change looks at both neighbours, which it has to write anyway. Links that do not mirror each other *tear* the list: from then
-//! on it accepts and gives nothing, so a broken link is never followed into somebody else's block.
+//! A change looks at both neighbours, which it has to write anyway. Links that do not mirror each other
+//! *tear* the list: from then on it accepts and gives nothing, so a broken link is never followed into
+//! somebody else's block.
 //!
 //! Costs: every operation O(1), or O(n) for n blocks; 8 bytes per block in the array.
 
@@ -184,8 +186,8 @@ impl List {
         true
     }
 
-    /// Puts a run of blocks after the back, `ids(0)` first, up to the first that is on a list already: `put` notes the link of one, and
-    /// says whether it was on none. Returns how many.
+    /// Puts a run of blocks after the back, `ids(0)` first, up to the first that is on a list already:
+    /// `put` notes the link of one, and says whether it was on none. Returns how many.
     #[inline]
     pub fn push_back_run<L: Links + ?Sized>(
         &mut self,
@@ -217,8 +219,9 @@ impl List {
         done
     }
 
-    /// Takes blocks out, up to the first that `take` has no link of: it makes the link loose that it gives. Returns how many. Blocks
-    /// that are neighbours on the list, each before the one that was taken last, as a chain's are, cost one record each.
+    /// Takes blocks out, up to the first that `take` has no link of: it makes the link loose that it
+    /// gives. Returns how many. Blocks that are neighbours on the list, each before the one that was
+    /// taken last, as a chain's are, cost one record each.
     #[inline]
     pub fn remove_run<L: Links + ?Sized>(
         &mut self,
@@ -250,7 +253,8 @@ impl List {
         done
     }
 
-    /// Makes neighbours of a block and of one behind it, between which a run was that began and ended with these.
+    /// Makes neighbours of a block and of one behind it, between which a run was that began and ended
+    /// with these.
     #[inline]
     fn join(
         &mut self,
@@ -270,11 +274,13 @@ impl List {
         self.torn |= std::mem::replace(before, prev) != end;
     }
 
-    /// Takes the first `n` blocks, front first, appending them to `out`; false, and nothing appended, if there are fewer, or if
-    /// `take` has no link of one: it makes the link loose that it gives. The rest is joined to the end once, however many are taken.
+    /// Takes the first `n` blocks, front first, appending them to `out`; false, and nothing appended,
+    /// if there are fewer, or if `take` has no link of one: it makes the link loose that it gives. The
+    /// rest is joined to the end once, however many are taken.
     ///
-    /// Each link leads to the next, so a walk would wait for one line after the other. Where blocks are as far from each other as
-    /// those before were, as a chain's are, the line of one further on is asked for.
+    /// Each link leads to the next, so a walk would wait for one line after the other. Where blocks are
+    /// as far from each other as those before were, as a chain's are, the line of one further on is
+    /// asked for.
     #[inline]
     pub(crate) fn pop_front_n<L: Links + ?Sized>(
         &mut self,
@@ -342,7 +348,8 @@ impl List {
         (!self.torn).then_some(block)
     }
 
-    /// Takes `block`, which is on this list or on none, out of it, wherever it is; false, and nothing changed, if it is on none.
+    /// Takes `block`, which is on this list or on none, out of it, wherever it is; false, and nothing
+    /// changed, if it is on none.
     #[inline]
     pub fn remove(&mut self, links: &mut (impl Links + ?Sized), block: BlockId) -> bool {
         let id = block.get();
@@ -375,8 +382,8 @@ impl List {
         walk(links, self.front, |link| link.next)
     }
 
-    /// Whether the links of one block, which is on this list or on none, and those of its neighbours agree. Of block 0: the ends.
-    /// O(1).
+    /// Whether the links of one block, which is on this list or on none, and those of its neighbours
+    /// agree. Of block 0: the ends. O(1).
     ///
     /// # Errors
     /// The broken invariant.
@@ -404,7 +411,8 @@ impl List {
         ensure(mirrored, NAME, || format!("{block:?}: {prev} before, {next} after"))
     }
 
-    /// Recounts the list from its links: forward and backward walks mirror each other and have its length. Returns the length.
+    /// Recounts the list from its links: forward and backward walks mirror each other and have its
+    /// length. Returns the length.
     ///
     /// # Errors
     /// The broken invariant.
@@ -428,8 +436,9 @@ impl List {
         Ok(self.len)
     }
 
-    /// Changes what is noted of `block` behind the list's back: 0 its link backward, 1 its link forward (of block 0 the list's back
-    /// and front), 2 the length. False if there is no such thing, or if it is so already.
+    /// Changes what is noted of `block` behind the list's back: 0 its link backward, 1 its link forward
+    /// (of block 0 the list's back and front), 2 the length. False if there is no such thing, or if it
+    /// is so already.
     #[cfg(feature = "fault-injection")]
     pub fn corrupt(
         &mut self,

@@ -10,8 +10,9 @@
 //! | `references` | the allocator |
 //! | `fences`, `pins` | the fences |
 //!
-//! The record of block 0, the null block, stays blank. An id outside the array reads as a blank record, too: ids come from callers
-//! who were checked, or from links that are compared before they are followed, so a broken link is found and never followed far.
+//! The record of block 0, the null block, stays blank. An id outside the array reads as a blank record,
+//! too: ids come from callers who were checked, or from links that are compared before they are
+//! followed, so a broken link is found and never followed far.
 //!
 //! Costs: 64 bytes per block, one allocation, all of it written at construction.
 
@@ -34,7 +35,8 @@ pub(crate) const DEPTH: u32 = IN_ORDER - 1;
 /// What a block without a content has none of.
 pub(crate) const CONTENT: u32 = REGISTERED | COMPUTED | HEAD | DEPTH;
 
-/// The group of contents that no lookup leads to: they have a place among the cached ones, and no name. Never a caller's.
+/// The group of contents that no lookup leads to: they have a place among the cached ones, and no name.
+/// Never a caller's.
 pub(crate) const HIDDEN: u16 = u16::MAX;
 /// The group of a record that never had a content, as the null block's: a digest of zeros does not name it.
 const UNNAMED: u16 = u16::MAX - 1;
@@ -124,8 +126,8 @@ impl Record {
         self.flags & (COMPUTED | HEAD) == COMPUTED | HEAD && self.is_named(name)
     }
 
-    /// References that are neither fences nor pins: block tables and other holders. 0 if there are more fences than references,
-    /// which the scrubber finds.
+    /// References that are neither fences nor pins: block tables and other holders. 0 if there are more
+    /// fences than references, which the scrubber finds.
     #[inline]
     pub(crate) const fn holders(&self) -> u32 {
         self.references.saturating_sub(self.fences)
@@ -184,7 +186,8 @@ impl<'a> From<&'a BlockHash> for Name<'a> {
     }
 }
 
-/// The records of all blocks of a pool, by id. Parts are given the slice, so that its bounds stay in registers.
+/// The records of all blocks of a pool, by id. Parts are given the slice, so that its bounds stay in
+/// registers.
 pub(crate) type Records = [Record];
 
 /// Blank records of blocks `0..num_blocks`.

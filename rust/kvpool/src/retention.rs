@@ -1,15 +1,17 @@
 //! Retention: what callers know of the future of blocks, and what it is worth.
 //!
-//! Owns: the words for priorities, times to live, pins, ends of life and tenants' limits, per cached block. All of it is *advisory*:
-//! it moves a block within the order of eviction. While anything is evictable an allocation succeeds, whatever was asked for; no
-//! hint changes what a lookup returns.
+//! Owns: the words for priorities, times to live, pins, ends of life and tenants' limits, per cached
+//! block. All of it is *advisory*: it moves a block within the order of eviction. While anything is
+//! evictable an allocation succeeds, whatever was asked for; no hint changes what a lookup returns.
 //!
-//! Retention belongs to a content: it ends when the content is evicted or dropped. The last hint wins. A hit ends a demotion: the hint
-//! was wrong. In which order blocks go is for the evictor to say that [retains](Retain): `Closed` of the crate `kvpool-policies`.
+//! Retention belongs to a content: it ends when the content is evicted or dropped. The last hint wins.
+//! A hit ends a demotion: the hint was wrong. In which order blocks go is for the evictor to say that
+//! [retains](Retain): `Closed` of the crate `kvpool-policies`.
 //!
-//! Sources: priorities 0 to 100 with 35 as the default and a duration are TensorRT-LLM's (`KvCacheRetentionConfig`); budgets
-//! instead of hard pins follow what pins without one did elsewhere (sglang #21045, mooncake #2909); two named kinds of time
-//! to live follow antfly #337, where one was documented and the other implemented.
+//! Sources: priorities 0 to 100 with 35 as the default and a duration are TensorRT-LLM's
+//! (`KvCacheRetentionConfig`); budgets instead of hard pins follow what pins without one did elsewhere
+//! (sglang #21045, mooncake #2909); two named kinds of time to live follow antfly #337, where one was
+//! documented and the other implemented.
 
 use crate::block::BlockId;
 use crate::error::PoolError;
@@ -56,8 +58,9 @@ pub enum Keep {
 /// When retention ends by itself. A time that ends beyond the largest number ends with it.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Ttl {
-    /// So many seconds of being cached without being in use. A hit ends it; the release that leaves the block without holders,
-    /// fences included, starts it anew. Said of a block in use it starts with its release.
+    /// So many seconds of being cached without being in use. A hit ends it; the release that leaves the
+    /// block without holders, fences included, starts it anew. Said of a block in use it starts with
+    /// its release.
     Idle(f64),
     /// So many seconds after the hint, however often it is used.
     Absolute(f64),
@@ -230,12 +233,14 @@ pub struct Said {
     pub tenant: Option<TenantId>,
 }
 
-/// The retention of an evictor, as the pool drives it: what [`crate::BlockPool`] says of its methods, of one block.
+/// The retention of an evictor, as the pool drives it: what [`crate::BlockPool`] says of its methods,
+/// of one block.
 pub trait Retain {
     /// Says something of `block`, held here or in use; ignored if it has no content.
     ///
     /// # Errors
-    /// [`PoolError::InvalidConfig`] for a time to live that is not a number of seconds, or before any [`Self::advance_time`].
+    /// [`PoolError::InvalidConfig`] for a time to live that is not a number of seconds, or before any
+    /// [`Self::advance_time`].
     fn retain(&mut self, block: BlockId, retention: Retention) -> Result<Hint, PoolError>;
 
     /// Says whose `block` is; the first to say it counts.
@@ -244,7 +249,8 @@ pub trait Retain {
     /// Lets time pass; how many retentions ran out.
     ///
     /// # Errors
-    /// [`PoolError::TimeBackwards`], [`PoolError::InvalidConfig`] for what is not a time; then nothing has changed.
+    /// [`PoolError::TimeBackwards`], [`PoolError::InvalidConfig`] for what is not a time; then nothing
+    /// has changed.
     fn advance_time(&mut self, now: f64) -> Result<usize, PoolError>;
 
     /// Blocks of `tenant`.

@@ -5,7 +5,8 @@ use std::borrow::Cow;
 /// Characters that are shown.
 const SHOWN: usize = 64;
 
-/// The text, or its first 64 characters and how many it has: an error that quotes ten megabytes helps nobody, and fills a log.
+/// The text, or its first 64 characters and how many it has: an error that quotes ten megabytes helps
+/// nobody, and fills a log.
 ///
 /// ```
 /// assert_eq!(kvpool::shorten("chat-17"), "chat-17");

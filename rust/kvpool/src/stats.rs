@@ -18,8 +18,8 @@ pub struct PoolStats {
     pub fenced: usize,
     /// Registered blocks, held or not.
     pub registered: usize,
-    /// Of those, blocks with a reference, that of a fence or a pin included: what engines call protected. `registered` less
-    /// `cached_free`.
+    /// Of those, blocks with a reference, that of a fence or a pin included: what engines call
+    /// protected. `registered` less `cached_free`.
     pub registered_active: usize,
     /// Tokens per block.
     pub block_size: usize,

@@ -1,6 +1,8 @@
-//! No policy allocates once its pool is made: neither an eviction nor anything around it, with retention or without.
+//! No policy allocates once its pool is made: neither an eviction nor anything around it, with
+//! retention or without.
 //!
-//! A binary of its own: it counts what the thread allocates. `policies_memory` does it for the policies alone, and weighs them.
+//! A binary of its own: it counts what the thread allocates. `policies_memory` does it for the policies
+//! alone, and weighs them.
 #![expect(clippy::unwrap_used, reason = "a test stops at the first error")]
 
 #[path = "common/counting.rs"]
@@ -70,7 +72,8 @@ fn no_policy_allocates_when_it_evicts() {
     let retention = RetentionConfig { pin_budget: 100, tenants };
     for &policy in kvpool_policies::ALL {
         for retention in [None, Some(retention.clone())] {
-            // Access times are kept in a tree, whose nodes come and go: what a release costs, an eviction does not.
+            // Access times are kept in a tree, whose nodes come and go: what a release costs, an
+            // eviction does not.
             let tree = policy == kvpool_policies::LAST_ACCESS;
             if tree && retention.is_some() {
                 continue;
@@ -78,7 +81,8 @@ fn no_policy_allocates_when_it_evicts() {
             let hints = retention.is_some();
             let [evicting, registering, rest] = allocations(policy, retention);
             assert_eq!((evicting, if tree { 0 } else { rest }), (0, 0), "{policy:?}, hints {hints}");
-            // The index's table of hashes grows once, when a pool that has long been full has left it no empty slot.
+            // The index's table of hashes grows once, when a pool that has long been full has left it
+            // no empty slot.
             assert!(registering <= 1, "{policy:?}, hints {hints}: {registering} when registering");
         }
     }
@@ -98,8 +102,9 @@ fn digests(from: u64, len: usize) -> HashChain {
     HashChain::from_digests(HashAlgorithm::Sha256, 16, 0, (0..len as u64).map(digest).collect()).unwrap()
 }
 
-/// A table with a power of two of places, reserved to exactly the blocks of this pool, was built anew in the middle of a
-/// registration once tombstones had filled it; and the first fence of a pool zeroed an array as large as the pool.
+/// A table with a power of two of places, reserved to exactly the blocks of this pool, was built anew
+/// in the middle of a registration once tombstones had filled it; and the first fence of a pool zeroed
+/// an array as large as the pool.
 #[test]
 fn a_full_pool_under_churn_allocates_nothing() {
     const BLOCKS: usize = 917_505;

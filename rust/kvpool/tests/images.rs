@@ -1,4 +1,5 @@
-//! Images of pools: what is restored goes on as if it had never stopped; what is refused is a miss; what is no image is refused whole.
+//! Images of pools: what is restored goes on as if it had never stopped; what is refused is a miss;
+//! what is no image is refused whole.
 #![expect(clippy::unwrap_used, reason = "helpers of tests may panic as tests do")]
 
 use std::sync::Arc;
@@ -83,7 +84,8 @@ impl World {
     }
 }
 
-/// With LRU a pool in which nobody holds anything is exactly what it was: every answer from then on is the same.
+/// With LRU a pool in which nobody holds anything is exactly what it was: every answer from then on is
+/// the same.
 #[test]
 fn a_restored_pool_goes_on_as_if_it_had_never_stopped() {
     for seed in 0..150 {

@@ -1,4 +1,5 @@
-//! Images that nothing wrote: whatever one says, it is refused whole, and the pool is as new, or it makes a sound pool that goes on.
+//! Images that nothing wrote: whatever one says, it is refused whole, and the pool is as new, or it
+//! makes a sound pool that goes on.
 #![expect(clippy::unwrap_used, reason = "helpers of tests may panic as tests do")]
 
 use std::sync::Arc;

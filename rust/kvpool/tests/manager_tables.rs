@@ -1,10 +1,12 @@
-//! The manager's forks, copies, roll-back, windows and swaps, on real bytes: a fake store executes every plan, every request
-//! writes the tokens that it computes, a connector those that are external, for as long as it may, and after each step every
-//! request, in whatever tier, reads back what it wrote.
+//! The manager's forks, copies, roll-back, windows and swaps, on real bytes: a fake store executes
+//! every plan, every request writes the tokens that it computes, a connector those that are external,
+//! for as long as it may, and after each step every request, in whatever tier, reads back what it
+//! wrote.
 //!
-//! A cell holds a digest of the whole prefix up to its token, as KV does, and which weights computed it: those change with every
-//! epoch and every reset. Blocks are never wiped, so a lost copy, a block handed out too early or sharing gone wrong shows as
-//! another prefix's cell, and content of any tier that outlives its weights as theirs.
+//! A cell holds a digest of the whole prefix up to its token, as KV does, and which weights computed
+//! it: those change with every epoch and every reset. Blocks are never wiped, so a lost copy, a block
+//! handed out too early or sharing gone wrong shows as another prefix's cell, and content of any tier
+//! that outlives its weights as theirs.
 #![expect(
     clippy::unwrap_used,
     clippy::expect_used,
@@ -53,7 +55,8 @@ enum Operation {
         id: i64,
         slots: usize,
     },
-    /// A connector writes the external tokens of a request, released or not, but for a few that fail, and says so.
+    /// A connector writes the external tokens of a request, released or not, but for a few that fail,
+    /// and says so.
     Load {
         id: i64,
         failed: std::ops::Range<usize>,
@@ -253,7 +256,8 @@ impl Rig {
         }
     }
 
-    /// One step of the engine: copies, then every running request writes what it has not computed, then commits.
+    /// One step of the engine: copies, then every running request writes what it has not computed, then
+    /// commits.
     fn compute(&mut self) {
         let plan = self.manager.take_plan().unwrap();
         self.execute(&plan);
@@ -313,7 +317,8 @@ impl Rig {
         }
     }
 
-    /// Blocks of a request that nobody else holds: if it gives them up behind a fence, only the fence holds them.
+    /// Blocks of a request that nobody else holds: if it gives them up behind a fence, only the fence
+    /// holds them.
     fn alone(&self, id: i64) -> Vec<Place> {
         let Ok(tier) = self.manager.request(id).map(|info| info.tier) else { return Vec::new() };
         let pool = self.manager.tiers().pool(tier).unwrap();
@@ -659,7 +664,8 @@ fn forks_publish_a_shared_block_once() {
     manager.check_invariants().unwrap();
 }
 
-/// n samples of one prompt: n - 1 copies of the tail, the last one writes in place, and a pool that holds just that suffices.
+/// n samples of one prompt: n - 1 copies of the tail, the last one writes in place, and a pool that
+/// holds just that suffices.
 #[test]
 fn the_last_of_the_samples_writes_in_place() {
     let mut manager = manager(2 + 3 + 1, 0);
@@ -678,8 +684,8 @@ fn the_last_of_the_samples_writes_in_place() {
     assert!(manager.take_plan().unwrap().is_empty());
 }
 
-/// One block too few: the batch is refused as a whole, and nobody has a copy.
-/// The block that was copied came to the order when the plan was taken, behind the one that it hangs on, under plain LRU.
+/// One block too few: the batch is refused as a whole, and nobody has a copy. The block that was copied
+/// came to the order when the plan was taken, behind the one that it hangs on, under plain LRU.
 #[test]
 fn a_copy_leaves_the_cache_prefix_closed() {
     for &eviction in kvpool_policies::ALL {
@@ -711,7 +717,8 @@ fn copies_that_do_not_fit_refuse_the_batch() {
     manager.check_invariants().unwrap();
 }
 
-/// Preemption by swap and back: what is shared moves once, hits in the device save the copy, and M4 holds throughout.
+/// Preemption by swap and back: what is shared moves once, hits in the device save the copy, and M4
+/// holds throughout.
 #[test]
 fn a_group_is_swapped_out_and_in() {
     let mut manager = manager(12, 8);
@@ -796,8 +803,8 @@ fn refused_table_operations_change_nothing() {
     );
 }
 
-/// A block that another holder computes after a swap has copied it is registered on the device, and not in the host, where its
-/// KV is not.
+/// A block that another holder computes after a swap has copied it is registered on the device, and not
+/// in the host, where its KV is not.
 #[test]
 fn what_is_computed_during_a_swap_is_not_registered_in_the_host() {
     let mut manager = manager(8, 8);
@@ -812,7 +819,8 @@ fn what_is_computed_during_a_swap_is_not_registered_in_the_host() {
     manager.check_invariants().unwrap();
 }
 
-/// What the device still caches takes no block, so it fits and begins even where the watermark leaves nothing.
+/// What the device still caches takes no block, so it fits and begins even where the watermark leaves
+/// nothing.
 #[test]
 fn a_swap_that_takes_no_block_fits() {
     let config =

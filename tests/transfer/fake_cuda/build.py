@@ -1,7 +1,7 @@
 """Builds the fake driver with the C++ compiler at hand, once for each state of its sources.
 
-From the command line, for tests that are not of Python: ``python tests/transfer/fake_cuda/build.py DIRECTORY`` writes
-``libcuda.so.1`` there and prints its path.
+From the command line, for tests that are not of Python: ``python tests/transfer/fake_cuda/build.py
+DIRECTORY`` writes ``libcuda.so.1`` there and prints its path.
 """
 
 from __future__ import annotations
@@ -55,7 +55,15 @@ def _compile(command: list[str], output: Path) -> None:
     output.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=output.parent) as folder:
         fresh = Path(folder) / NAME
-        arguments = [*command, *FLAGS, "-I", str(KERNELS.parent), str(FOLDER / "fake_cuda.cpp"), "-o", str(fresh)]
+        arguments = [
+            *command,
+            *FLAGS,
+            "-I",
+            str(KERNELS.parent),
+            str(FOLDER / "fake_cuda.cpp"),
+            "-o",
+            str(fresh),
+        ]
         done = subprocess.run(arguments, capture_output=True, text=True, check=False)
         if done.returncode != 0:
             raise RuntimeError(f"{shlex.join(arguments)} failed:\n{done.stdout}{done.stderr}")

@@ -1,4 +1,6 @@
-"""The fake driver from Python: its controls for every test, and the driver's calls for tests of the fake itself."""
+"""The fake driver from Python: its controls for every test, and the driver's calls for tests of the
+fake itself.
+"""
 
 from __future__ import annotations
 
@@ -236,13 +238,17 @@ class Driver(FakeCuda):
         return value.value
 
     def initialise(self, image: bytes) -> None:
-        """What every user of the driver does first. Sets the context of this thread, and ``kernels``, by width."""
+        """What every user of the driver does first. Sets the context of this thread, and ``kernels``,
+        by width.
+        """
         assert self.call("cuInit", 0) == 0
         self.context = self.get_value(c_void_p, "cuDevicePrimaryCtxRetain", 0)
         assert self.call("cuCtxSetCurrent", self.context) == 0
         self.module = self.get_value(c_void_p, "cuLibraryLoadData", image, None, None, 0, None, None, 0)
         self.kernels = {
-            width: self.get_value(c_void_p, "cuLibraryGetKernel", self.module, f"kvpool_copy_{width}".encode())
+            width: self.get_value(
+                c_void_p, "cuLibraryGetKernel", self.module, f"kvpool_copy_{width}".encode()
+            )
             for width in (16, 8, 4, 1)
         }
 
@@ -269,7 +275,9 @@ class Driver(FakeCuda):
         return self.put(b"".join(bytes(Plane(base, stride)) for base, stride in planes))
 
     def params(self, src: int, dst: int, pairs: Sequence[tuple[int, int]], **fields: int) -> Params:
-        """Parameters of a launch: tables of planes and pairs by value; the rest by name, ``nbytes`` at least."""
+        """Parameters of a launch: tables of planes and pairs by value; the rest by name, ``nbytes`` at
+        least.
+        """
         params = Params(src_planes=src, dst_planes=dst, num_pairs=len(pairs), num_planes=1, chunk_bytes=16384)
         params.src_blocks = params.dst_blocks = 1 << 40
         for name, value in fields.items():
@@ -281,7 +289,9 @@ class Driver(FakeCuda):
 
     def launch(self, width: int, params: Params, stream: int, *, grid: int = 8, block: int = 128) -> int:
         pointer = (c_void_p * 1)(ctypes.addressof(params))
-        return self.call("cuLaunchKernel", self.kernels[width], grid, 1, 1, block, 1, 1, 0, stream, pointer, None)
+        return self.call(
+            "cuLaunchKernel", self.kernels[width], grid, 1, 1, block, 1, 1, 0, stream, pointer, None
+        )
 
     def batch(
         self,
@@ -293,7 +303,10 @@ class Driver(FakeCuda):
     ) -> tuple[int, int]:
         """cuMemcpyBatchAsync of (dst, src, bytes): the result, and the index of the copy at fault."""
         count = len(copies)
-        dsts, srcs = (c_address * count)(*(c[0] for c in copies)), (c_address * count)(*(c[1] for c in copies))
+        dsts, srcs = (
+            (c_address * count)(*(c[0] for c in copies)),
+            (c_address * count)(*(c[1] for c in copies)),
+        )
         sizes, attributes = (c_size_t * count)(*(c[2] for c in copies)), (CopyAttributes * len(orders))()
         for attribute, order in zip(attributes, orders, strict=True):
             attribute.order = order

@@ -15,7 +15,14 @@ if TYPE_CHECKING:
 FATBIN = (Path(__file__).resolve().parents[3] / "cuda" / "block_copy.fatbin").read_bytes()
 
 INVALID_VALUE, OUT_OF_MEMORY, NOT_INITIALIZED, NO_DEVICE, INVALID_CONTEXT = 1, 2, 3, 100, 201
-INVALID_HANDLE, NOT_FOUND, NOT_READY, ILLEGAL_ADDRESS, MISALIGNED, LAUNCH_FAILED = 400, 500, 600, 700, 716, 719
+INVALID_HANDLE, NOT_FOUND, NOT_READY, ILLEGAL_ADDRESS, MISALIGNED, LAUNCH_FAILED = (
+    400,
+    500,
+    600,
+    700,
+    716,
+    719,
+)
 ALREADY_REGISTERED, NOT_REGISTERED = 712, 713
 CAPTURING, INVALIDATED, UNJOINED, ISOLATION, IMPLICIT, CAPTURED_EVENT = 900, 901, 904, 905, 906, 907
 STREAM_ORDER, DURING_CALL, ANY_ORDER = 1, 2, 3
@@ -65,4 +72,6 @@ class Store:
 
 
 def copy_params(cuda: Driver, src: Store, dst: Store, pairs: Sequence[tuple[int, int]]) -> Params:
-    return cuda.params(src.table, dst.table, pairs, nbytes=src.nbytes, src_blocks=src.blocks, dst_blocks=dst.blocks)
+    return cuda.params(
+        src.table, dst.table, pairs, nbytes=src.nbytes, src_blocks=src.blocks, dst_blocks=dst.blocks
+    )

@@ -1,10 +1,11 @@
 //! The manager's reference model: requests with their tables over reference pools, one per tier.
 //!
-//! Every method says whether it succeeded, `false` or `None` for a refusal; what is refused changes nothing. Hints, retention
-//! and statistics are not modelled.
+//! Every method says whether it succeeded, `false` or `None` for a refusal; what is refused changes
+//! nothing. Hints, retention and statistics are not modelled.
 //!
-//! A commit writes KV, and a planned copy copies it at once: plans are executed before the step that they are of writes anything.
-//! [`ReferenceManager::check_kv`] says whether every request, and every lookup in every tier, reads what it should.
+//! A commit writes KV, and a planned copy copies it at once: plans are executed before the step that
+//! they are of writes anything. [`ReferenceManager::check_kv`] says whether every request, and every
+//! lookup in every tier, reads what it should.
 
 use std::collections::BTreeMap;
 
@@ -68,8 +69,8 @@ pub enum ReferenceStep {
     Admit(i64, Vec<u32>, Vec<u8>, Part, usize),
     /// A preempted one.
     Resume(i64, Part, usize),
-    /// Tokens for a running or preempted one, with room for more; or with room for so many in all. Whether the plan writes to registered
-    /// blocks in place.
+    /// Tokens for a running or preempted one, with room for more; or with room for so many in all.
+    /// Whether the plan writes to registered blocks in place.
     Append(i64, Vec<u32>, usize, Option<usize>, bool),
     /// Preemption.
     Preempt(i64, Until),
@@ -163,7 +164,8 @@ impl ReferenceManager {
         self.clone().look_up(request, if part.compute_all { 0 } else { most }).len()
     }
 
-    /// Blocks that an admission has, when so many are cached: for what is cached or external, and the part behind.
+    /// Blocks that an admission has, when so many are cached: for what is cached or external, and the
+    /// part behind.
     fn blocks_of(&self, tokens: usize, cached: usize, part: Part) -> usize {
         let ready = (cached * self.block_size).max(part.external_tokens);
         let covered = part.allocate_tokens.map_or(tokens, |chunk| tokens.min(ready + chunk));
@@ -235,8 +237,9 @@ impl ReferenceManager {
         self.place(id, &self.requests[&id].clone(), part)
     }
 
-    /// What an admission would find: blocks of its hit, and the largest chunk that it could have behind it. Found by
-    /// trying them all. A refused admission has the longest hit with a place for a token behind it, or else the longest.
+    /// What an admission would find: blocks of its hit, and the largest chunk that it could have behind
+    /// it. Found by trying them all. A refused admission has the longest hit with a place for a token
+    /// behind it, or else the longest.
     #[must_use]
     pub fn fit(&self, tokens: &[u32], salt: &[u8], part: Part) -> (usize, usize) {
         let request = ReferenceRequest::new(tokens, salt);
@@ -255,7 +258,8 @@ impl ReferenceManager {
         (cached, fitting(cached))
     }
 
-    /// Slots that a growth covers, where so many are asked for: tokens that fall into blocks that there are have slots.
+    /// Slots that a growth covers, where so many are asked for: tokens that fall into blocks that there
+    /// are have slots.
     fn slots(&self, request: &ReferenceRequest, more: usize, asked: usize) -> usize {
         asked.max((request.tokens.len() + more).min(request.blocks.len() * self.block_size))
     }
@@ -281,8 +285,8 @@ impl ReferenceManager {
         slots.div_ceil(self.block_size).saturating_sub(request.blocks.len())
     }
 
-    /// Blocks that a growth takes, and how many of those are copies of registered blocks that nobody else holds; `given_up` counts the
-    /// references that others of the batch give up by copying.
+    /// Blocks that a growth takes, and how many of those are copies of registered blocks that nobody
+    /// else holds; `given_up` counts the references that others of the batch give up by copying.
     fn needed(&self, id: i64, slots: usize, given_up: &mut BTreeMap<usize, usize>) -> (usize, usize) {
         let request = &self.requests[&id];
         let (mut needed, mut avoidable) = (self.missing(request, slots), 0);
@@ -298,7 +302,8 @@ impl ReferenceManager {
         (needed, avoidable)
     }
 
-    /// Tokens that a step can have computed: those with blocks, and behind those that the request has only in blocks of its own.
+    /// Tokens that a step can have computed: those with blocks, and behind those that the request has
+    /// only in blocks of its own.
     fn computable(&self, request: &ReferenceRequest) -> usize {
         let covered = request.blocks.len() * self.block_size;
         let is_own = |&slot: &usize| {
@@ -309,13 +314,15 @@ impl ReferenceManager {
         (tokens..covered).take_while(is_own).last().map_or(tokens.min(covered), |last| last + 1)
     }
 
-    /// Whether blocks are there for a growth of so many, of which so many copies can be avoided; and whether they have to be.
+    /// Whether blocks are there for a growth of so many, of which so many copies can be avoided; and
+    /// whether they have to be.
     fn can_grow(&self, needed: usize, avoidable: usize) -> Option<bool> {
         let available = self.device().available();
         (needed - avoidable <= available).then_some(needed > available)
     }
 
-    /// Appends tokens to each of some requests, of which those that run get blocks: rows, positions and blocks that changed.
+    /// Appends tokens to each of some requests, of which those that run get blocks: rows, positions and
+    /// blocks that changed.
     pub fn append_ragged(
         &mut self,
         rows: &[(i64, Vec<u32>)],
@@ -411,7 +418,8 @@ impl ReferenceManager {
         self.grow(id, before, slots, in_place)
     }
 
-    /// Covers slots of a request that had so many tokens before. With `in_place`, cached content that nobody else holds is overwritten.
+    /// Covers slots of a request that had so many tokens before. With `in_place`, cached content that
+    /// nobody else holds is overwritten.
     fn grow(&mut self, id: i64, before: usize, slots: usize, in_place: bool) -> Option<Vec<(usize, usize)>> {
         let mut request = self.requests.get(&id)?.clone();
         let mut changes = Vec::new();
@@ -456,7 +464,8 @@ impl ReferenceManager {
         self.pools[dst.0].blocks[dst.1].kv = self.pools[src.0].blocks[src.1].kv.clone();
     }
 
-    /// Compares every slot that a request has computed, and every slot that a lookup may return, with what belongs there.
+    /// Compares every slot that a request has computed, and every slot that a lookup may return, with
+    /// what belongs there.
     ///
     /// # Errors
     /// The first that holds something else. What a request computed before a change of weights it may keep.
@@ -629,8 +638,8 @@ impl ReferenceManager {
         }
     }
 
-    /// Takes references to blocks that a request gave up for a window, if they are cached as its own and free of
-    /// references: blocks that are released together are ordered together.
+    /// Takes references to blocks that a request gave up for a window, if they are cached as its own
+    /// and free of references: blocks that are released together are ordered together.
     fn take_left(&mut self, id: i64) -> Vec<usize> {
         let (pool, request) = (&mut self.pools[0], &self.requests[&id]);
         if request.tier != 0 || request.epoch != pool.epoch {
@@ -693,7 +702,8 @@ impl ReferenceManager {
         self.requests.remove(&id);
     }
 
-    /// Ends a load: what has arrived is computed, and the request runs. Returns how many blocks were registered.
+    /// Ends a load: what has arrived is computed, and the request runs. Returns how many blocks were
+    /// registered.
     pub fn external_done(&mut self, id: i64, loaded: Loaded<'_>) -> Option<usize> {
         let request = self.requests.get_mut(&id)?;
         let end = request.external?;
@@ -738,7 +748,8 @@ impl ReferenceManager {
         self.pools.iter_mut().for_each(ReferencePool::bump_epoch);
     }
 
-    /// Forgets all cached content of every tier, if no block has a reference. Returns the number of registered blocks.
+    /// Forgets all cached content of every tier, if no block has a reference. Returns the number of
+    /// registered blocks.
     pub fn reset(&mut self) -> Option<usize> {
         let is_idle = self.pools.iter().all(ReferencePool::is_idle);
         let registered = self.pools.iter().map(|pool| pool.registered().0).sum();
@@ -749,8 +760,9 @@ impl ReferenceManager {
         })
     }
 
-    /// Does what a plan of these operations does: all matches are held, then blocks are given up, then taken. `None` if
-    /// something does not fit, or not any more: then the plan has promised too much, and the model is spoilt.
+    /// Does what a plan of these operations does: all matches are held, then blocks are given up, then
+    /// taken. `None` if something does not fit, or not any more: then the plan has promised too much,
+    /// and the model is spoilt.
     pub fn commit_step(&mut self, planned: &[ReferenceStep]) -> Option<Vec<ReferenceOutcome>> {
         let mut matched = BTreeMap::new();
         for operation in planned {

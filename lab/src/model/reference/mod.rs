@@ -1,10 +1,12 @@
 //! A reference model of the pool and of the manager ([`ReferenceManager`]): slow, small, obviously right.
 //!
-//! It hashes nothing: a block's content is its whole prefix, token by token, with its extra keys and epoch. It orders
-//! nothing cleverly: lists are vectors. It decides the same: results, ids, and both orders must equal the core's.
+//! It hashes nothing: a block's content is its whole prefix, token by token, with its extra keys and
+//! epoch. It orders nothing cleverly: lists are vectors. It decides the same: results, ids, and both
+//! orders must equal the core's.
 //!
-//! Its blocks hold KV ([`Kv`]), which is another with other weights: what a pool forgets, and what it does not, is one thing,
-//! and whether what it still finds is what the weights of now would compute is another. [`ReferencePool::check_kv`] compares.
+//! Its blocks hold KV ([`Kv`]), which is another with other weights: what a pool forgets, and what it
+//! does not, is one thing, and whether what it still finds is what the weights of now would compute is
+//! another. [`ReferencePool::check_kv`] compares.
 
 mod manager;
 
@@ -14,13 +16,15 @@ use std::hash::{DefaultHasher, Hash, Hasher};
 use kvpool::{BlockId, Until};
 pub use manager::{ReferenceManager, ReferenceOutcome, ReferenceRequest, ReferenceStep};
 
-/// What a cached block holds: the salt, the epoch, and every token from the start of the prompt to the block's end.
+/// What a cached block holds: the salt, the epoch, and every token from the start of the prompt to the
+/// block's end.
 pub type Content = (Vec<u8>, u64, Vec<u32>);
 
 /// What a token's slot holds once it is computed: a function of everything before it, and of the weights.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Kv {
-    /// The weights that it was computed with, counted: every reset and every epoch stands for a change of weights.
+    /// The weights that it was computed with, counted: every reset and every epoch stands for a change
+    /// of weights.
     pub weights: u64,
     /// What it was computed from.
     pub prefix: u64,
@@ -56,7 +60,8 @@ pub struct ReferencePool {
     drop_duplicates: bool,
     /// Next to be handed out first.
     pub free: Vec<usize>,
-    /// Next victim first. A pinned block that its last holder released has its place here, too, until its turn comes.
+    /// Next victim first. A pinned block that its last holder released has its place here, too, until
+    /// its turn comes.
     pub evictable: Vec<usize>,
     copies: BTreeMap<Content, Vec<usize>>,
     open_fences: BTreeMap<u64, Vec<usize>>,
@@ -395,7 +400,8 @@ impl ReferencePool {
         self.blocks[block].content.as_ref().filter(|_| self.blocks[block].computed)
     }
 
-    /// The blocks with the content of `block`, the one that a lookup returns first; none if it has no content.
+    /// The blocks with the content of `block`, the one that a lookup returns first; none if it has no
+    /// content.
     #[must_use]
     pub fn copies_of(&self, block: usize) -> &[usize] {
         let content = self.blocks[block].content.as_ref();
@@ -458,7 +464,8 @@ impl ReferencePool {
         found
     }
 
-    /// The blocks of the longest computed run from block `start` of a prompt on; counts as a use of them, if it is to `refresh`.
+    /// The blocks of the longest computed run from block `start` of a prompt on; counts as a use of
+    /// them, if it is to `refresh`.
     pub fn find_run(
         &mut self,
         salt: &[u8],
@@ -480,7 +487,8 @@ impl ReferencePool {
         run(self) // a copy may have been dropped
     }
 
-    /// Acquires blocks of which each must still hold what it did; false, and nothing changed, if one does not.
+    /// Acquires blocks of which each must still hold what it did; false, and nothing changed, if one
+    /// does not.
     pub fn acquire_match(&mut self, blocks: &[usize], contents: &[Content]) -> bool {
         let fresh = |(&b, content)| b < self.blocks.len() && self.content_of(b) == Some(content);
         let fine = blocks.iter().zip(contents).all(fresh);
@@ -488,9 +496,9 @@ impl ReferencePool {
         fine
     }
 
-    /// Registers a held block as the prompt's block `position`; if that content is registered already, holds that block
-    /// instead, computed or not. Returns the block held now; `None`, and nothing changed, if the block is not held by anybody
-    /// but fences, or registered already.
+    /// Registers a held block as the prompt's block `position`; if that content is registered already,
+    /// holds that block instead, computed or not. Returns the block held now; `None`, and nothing
+    /// changed, if the block is not held by anybody but fences, or registered already.
     pub fn promote(&mut self, block: usize, salt: &[u8], tokens: &[u32], position: usize) -> Option<usize> {
         let fine = self.blocks.get(block).is_some_and(|b| b.references > b.fences && b.content.is_none());
         if !fine {
@@ -528,8 +536,9 @@ impl ReferencePool {
         blocks.iter().zip(contents).enumerate().filter_map(cached).collect()
     }
 
-    /// Registers held blocks as those of a prompt, computed, but where a cached one takes the place. `None`, and nothing changed, if
-    /// a block is not held, has another content, or is named twice without one.
+    /// Registers held blocks as those of a prompt, computed, but where a cached one takes the place.
+    /// `None`, and nothing changed, if a block is not held, has another content, or is named twice
+    /// without one.
     pub fn register_table(
         &mut self,
         blocks: &[usize],
@@ -574,8 +583,8 @@ impl ReferencePool {
         changes.iter().for_each(|&(_, cached)| self.hold(cached));
     }
 
-    /// The same of free blocks, each of which is held then, but where a cached one takes the place. `None`, and nothing changed, if
-    /// one is not free, or named twice.
+    /// The same of free blocks, each of which is held then, but where a cached one takes the place.
+    /// `None`, and nothing changed, if one is not free, or named twice.
     pub fn adopt(
         &mut self,
         blocks: &[usize],
@@ -606,7 +615,8 @@ impl ReferencePool {
         self.find(content).filter(|&b| !overtaken(b))
     }
 
-    /// Gives up blocks with their contents; false, and nothing changed, if one is not held by exactly one holder.
+    /// Gives up blocks with their contents; false, and nothing changed, if one is not held by exactly
+    /// one holder.
     pub fn disown(&mut self, blocks: &[usize]) -> bool {
         let alone = |b: &usize| self.blocks.get(*b).is_some_and(|one| one.references == 1 && one.fences == 0);
         let fine = blocks.iter().all(alone) && self.releasable(blocks);

@@ -1,10 +1,11 @@
 """The report of ``kvpool size`` as one HTML page, and as one picture.
 
-``render`` needs the standard library alone; ``save_png`` needs matplotlib. Both draw the same figures, which ``plots``
-makes from the report: ``svg`` and the drawing of ``png`` never look at it.
+``render`` needs the standard library alone; ``save_png`` needs matplotlib. Both draw the same figures,
+which ``plots`` makes from the report: ``svg`` and the drawing of ``png`` never look at it.
 
-The page is one file: no script, style, font or image comes from elsewhere, and a content security policy inside it
-forbids that. It can be read without its script, in dark and light, and on paper; what is behind each plot is a table.
+The page is one file: no script, style, font or image comes from elsewhere, and a content security
+policy inside it forbids that. It can be read without its script, in dark and light, and on paper; what
+is behind each plot is a table.
 """
 
 from __future__ import annotations

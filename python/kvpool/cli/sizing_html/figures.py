@@ -1,7 +1,8 @@
 """What a plot shows, before anybody draws it.
 
-Owns :class:`Figure` and its parts: plain data, in the units of the axes, from which ``svg`` draws the page's plots and
-``png`` the picture's. Both show the same because neither looks at the report. Also owns the choice of ticks.
+Owns :class:`Figure` and its parts: plain data, in the units of the axes, from which ``svg`` draws the
+page's plots and ``png`` the picture's. Both show the same because neither looks at the report. Also
+owns the choice of ticks.
 """
 
 from __future__ import annotations
@@ -28,7 +29,9 @@ class Axis:
     ticks: tuple[tuple[float, str], ...]
 
     def place(self, value: float) -> float:
-        """Give where the value is: 0 at the low end, 1 at the high end. What lies outside is moved to the end."""
+        """Give where the value is: 0 at the low end, 1 at the high end. What lies outside is moved to
+        the end.
+        """
         value = min(max(value, self.low), self.high)
         if self.log:
             return math.log(value / self.low) / math.log(self.high / self.low)
@@ -40,7 +43,8 @@ class Series:
     """Points that belong together. ``None`` as height is a gap."""
 
     name: str
-    #: ``line`` joins the points, ``marks`` marks them, ``marked`` does both; ``steps`` and ``bars`` begin at ``left``.
+    # : ``line`` joins the points, ``marks`` marks them, ``marked`` does both; ``steps`` and ``bars``
+    # begin at ``left``.
     kind: Literal["line", "marks", "marked", "steps", "bars"]
     x: tuple[float, ...]
     y: tuple[float | None, ...]

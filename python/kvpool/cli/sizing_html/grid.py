@@ -1,7 +1,8 @@
 """The table of policies by capacities: the hit rates, which is best where, and how far each is from LRU.
 
-Owns the comparison: only policies compete for "best of the column". Hints know more than a policy may and the optimum
-knows all, so they are rows below. Rates that are written alike, to 0.01 points, are equally good.
+Owns the comparison: only policies compete for "best of the column". Hints know more than a policy may
+and the optimum knows all, so they are rows below. Rates that are written alike, to 0.01 points, are
+equally good.
 """
 
 from __future__ import annotations
@@ -61,7 +62,9 @@ def grid_rows(report: SizingReport, rate: Rate) -> list[Row]:
         return Row(name, kind, tuple(cells))
 
     rows = [row(name_of(policy["name"]), "policy", policy["hits"]) for policy in report["policies"]]
-    rows += [row(f"LRU, hints {100 * hint['accuracy']:g} %", "hint", hint["hits"]) for hint in report["hints"]]
+    rows += [
+        row(f"LRU, hints {100 * hint['accuracy']:g} %", "hint", hint["hits"]) for hint in report["hints"]
+    ]
     if report["optimum"] is not None:
         rows.append(row("optimum (clairvoyant)", "optimum", report["optimum"]["hits"]))
     return rows

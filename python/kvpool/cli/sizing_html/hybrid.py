@@ -1,7 +1,7 @@
 """A hybrid model on the page: hit rates by memory with its KV-cache groups, and what checkpoint spacing buys.
 
-Owns both figures. The first has what all groups could serve together and what each kind alone would have; the second is
-the same at one size for each way to keep windows and states.
+Owns both figures. The first has what all groups could serve together and what each kind alone would
+have; the second is the same at one size for each way to keep windows and states.
 """
 
 from __future__ import annotations
@@ -49,7 +49,8 @@ def by_memory(report: SizingReport) -> Figure | None:
         title=f"Hit rate of {model['name']} by memory",
         definition=f"Groups ({kinds}) share one pool; windows and states keep {keep_name(groups['keep'])}. A hit ends "
         "where every group has what it needs; alone: what one kind would have served. Full blocks, LRU, requests one "
-        "after the other." + (" In full: the same memory if every layer kept every token." if in_full else ""),
+        "after the other."
+        + (" In full: the same memory if every layer kept every token." if in_full else ""),
         x=log_axis("GiB (log scale)", min(x) / _ROOM, max(x) * _ROOM),
         y=linear_axis(_RATE, max(highest, 1.0)),
         series=tuple(series),
@@ -81,7 +82,9 @@ def by_spacing(report: SizingReport) -> Figure | None:
     )
 
 
-def _series(groups: Groups, runs: Sequence[GroupRun], x: tuple[float, ...], places: tuple[str, ...]) -> list[Series]:
+def _series(
+    groups: Groups, runs: Sequence[GroupRun], x: tuple[float, ...], places: tuple[str, ...]
+) -> list[Series]:
     """All together, and each kind alone."""
     lines = [_line("all together", [run["token_hit_rate"] for run in runs], x, places, "ink")]
     for at, group in enumerate(groups["groups"]):

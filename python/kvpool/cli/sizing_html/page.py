@@ -1,8 +1,8 @@
 """The report of ``kvpool size`` as one HTML page.
 
-Owns the page: its order, its tables and its content security policy. Everything that comes from the report passes
-``html.escape`` or :func:`_json`, so a trace may be called ``</script>``. The source is well-formed XML apart from the
-script and the style sheet.
+Owns the page: its order, its tables and its content security policy. Everything that comes from the
+report passes ``html.escape`` or :func:`_json`, so a trace may be called ``</script>``. The source is
+well-formed XML apart from the script and the style sheet.
 """
 
 from __future__ import annotations
@@ -18,7 +18,16 @@ from kvpool.cli.sizing_html.grid import grid_rows
 from kvpool.cli.sizing_html.plots import figures_of, prefix_rule
 from kvpool.cli.sizing_html.summary import findings
 from kvpool.cli.sizing_html.svg import colour_class, draw, hover_data, mark
-from kvpool.cli.sizing_html.words import count, gib, name_of, percent, points, sample_note, seconds, share_label
+from kvpool.cli.sizing_html.words import (
+    count,
+    gib,
+    name_of,
+    percent,
+    points,
+    sample_note,
+    seconds,
+    share_label,
+)
 from kvpool.cli.terminal import shown
 
 if TYPE_CHECKING:
@@ -157,7 +166,9 @@ def _table(table: Table) -> str:
     """Give a table whose first column names its rows."""
     header = "".join(f'<th scope="col">{escape(cell)}</th>' for cell in table.header)
     rows = "\n".join(
-        f'<tr><th scope="row">{escape(row[0])}</th>' + "".join(f"<td>{escape(cell)}</td>" for cell in row[1:]) + "</tr>"
+        f'<tr><th scope="row">{escape(row[0])}</th>'
+        + "".join(f"<td>{escape(cell)}</td>" for cell in row[1:])
+        + "</tr>"
         for row in table.rows
     )
     return f'<div class="scroll"><table><thead><tr>{header}</tr></thead>\n<tbody>{rows}</tbody></table></div>'
@@ -171,7 +182,9 @@ def _grid(report: SizingReport) -> Iterator[str]:
     for rate, caption in _RATES:
         rows = grid_rows(report, rate)
         highest = max((cell.rate for row in rows for cell in row.cells), default=0.0) or 1.0
-        sizes: list[tuple[str, Iterable[str]]] = [("blocks", (count(capacity["blocks"]) for capacity in capacities))]
+        sizes: list[tuple[str, Iterable[str]]] = [
+            ("blocks", (count(capacity["blocks"]) for capacity in capacities))
+        ]
         if any(capacity["gib"] is not None for capacity in capacities):
             sizes.append(("GiB", (gib(capacity["gib"]) for capacity in capacities)))
         if any(capacity["relative_size"] is not None for capacity in capacities):
@@ -212,11 +225,15 @@ def _missing(sentences: list[str]) -> Iterator[str]:
 
 
 def _policies(report: SizingReport) -> Iterator[str]:
-    """Where the policies are defined, how often each replaced the cache's content, and what replaying took."""
+    """Where the policies are defined, how often each replaced the cache's content, and what replaying
+    took.
+    """
     if not report["policies"]:
         return
     yield '<section id="policies" aria-labelledby="head-policies"><h2 id="head-policies">Policies</h2>'
-    heads = "".join(f'<th scope="col">{escape(share_label(capacity))}</th>' for capacity in report["capacities"])
+    heads = "".join(
+        f'<th scope="col">{escape(share_label(capacity))}</th>' for capacity in report["capacities"]
+    )
     yield (
         '<div class="scroll"><table><caption>Resident turnover: the share of the resident blocks, in %, that one '
         "capacity of new blocks replaces; near 0 the cache has stagnated</caption><thead>"

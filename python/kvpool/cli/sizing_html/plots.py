@@ -1,7 +1,8 @@
 """The plots of a sizing report, as :class:`~kvpool.cli.sizing_html.figures.Figure`.
 
-Owns what is shown, over which axes and with which definition. Axes of rates begin at 0 and end at or above the ceiling.
-A plot that the report has no figures for is left out, and :func:`figures_of` says why.
+Owns what is shown, over which axes and with which definition. Axes of rates begin at 0 and end at or
+above the ceiling. A plot that the report has no figures for is left out, and :func:`figures_of` says
+why.
 """
 
 from __future__ import annotations
@@ -51,7 +52,9 @@ _TIMES: Final = (
 
 
 def figures_of(report: SizingReport) -> tuple[list[Figure], list[str]]:
-    """Give the plots that there are figures for, in reading order, and a sentence for each that there are none for."""
+    """Give the plots that there are figures for, in reading order, and a sentence for each that there
+    are none for.
+    """
     figures, missing = [], []
     for build, absent in _PLOTS:
         figure = build(report)
@@ -64,7 +67,11 @@ def figures_of(report: SizingReport) -> tuple[list[Figure], list[str]]:
 
 def prefix_rule(report: SizingReport) -> str:
     """Say what a block hit is, as this report counts it."""
-    of = "all blocks, partial last ones included" if report["blocks"] == "all" else "the blocks that their prompt fills"
+    of = (
+        "all blocks, partial last ones included"
+        if report["blocks"] == "all"
+        else "the blocks that their prompt fills"
+    )
     rule = f"Block hits: share of {of}, that were found cached with every block before them in their prompt."
     return f"{rule} {sample_note(report)}".rstrip()
 
@@ -115,7 +122,8 @@ def _lru_curve(report: SizingReport) -> Series | None:
         x=tuple(float(point["blocks"]) for point in curve),
         y=tuple(100 * point["block_hit_rate"] for point in curve),
         places=tuple(
-            f"{count(point['blocks'])} blocks" + ("" if point["gib"] is None else f", {gib(point['gib'])} GiB")
+            f"{count(point['blocks'])} blocks"
+            + ("" if point["gib"] is None else f", {gib(point['gib'])} GiB")
             for point in curve
         ),
         notes=tuple(_rates("LRU", point["block_hit_rate"], point["token_hit_rate"]) for point in curve),
@@ -135,7 +143,8 @@ def _rate_axis(report: SizingReport, series: Iterable[Series]) -> Axis:
 def _by_capacity(report: SizingReport) -> Figure | None:
     capacities, curve = report["capacities"], _lru_curve(report)
     series = [] if curve is None else [curve]
-    # The curve is exact for the stream form; behind a pool LRU is what was replayed, so it has marks of its own.
+    # The curve is exact for the stream form; behind a pool LRU is what was replayed, so it has marks of
+    # its own.
     others = [policy for policy in report["policies"] if policy["name"].lower() != "lru"]
     series += [
         dataclasses.replace(_at_capacities("LRU", policy["hits"], capacities, "ink"), kind="marks")
@@ -147,11 +156,15 @@ def _by_capacity(report: SizingReport) -> Figure | None:
         for index, policy in enumerate(others)
     ]
     if report["optimum"] is not None:
-        series.append(_at_capacities("optimum", report["optimum"]["hits"], capacities, "optimum", dashed=True))
+        series.append(
+            _at_capacities("optimum", report["optimum"]["hits"], capacities, "optimum", dashed=True)
+        )
     series = [each for each in series if each.x]
     if not series:
         return None
-    x = _capacity_axis([*(each["blocks"] for each in capacities), *(each["blocks"] for each in report["lru_curve"])])
+    x = _capacity_axis(
+        [*(each["blocks"] for each in capacities), *(each["blocks"] for each in report["lru_curve"])]
+    )
     ceiling = _ceiling(report)
     rules = [Rule(f"ceiling {ceiling:.2f} %", ceiling, "y")]
     knee = report["knee"]
@@ -172,7 +185,9 @@ def _by_capacity(report: SizingReport) -> Figure | None:
         x=x,
         y=_rate_axis(report, series),
         series=tuple(series),
-        table=Table(tuple(name for name, _ in columns), tuple(zip(*(cells for _, cells in columns), strict=True))),
+        table=Table(
+            tuple(name for name, _ in columns), tuple(zip(*(cells for _, cells in columns), strict=True))
+        ),
         rules=tuple(rules),
         top=_gib_axis(report, x),
     )
@@ -197,7 +212,9 @@ def _hints(report: SizingReport) -> Figure | None:
     if lru is not None:
         series.insert(0, _at_capacities("LRU, told nothing", lru["hits"], capacities, "ink"))
     if report["optimum"] is not None:
-        series.append(_at_capacities("optimum", report["optimum"]["hits"], capacities, "optimum", dashed=True))
+        series.append(
+            _at_capacities("optimum", report["optimum"]["hits"], capacities, "optimum", dashed=True)
+        )
     x = _capacity_axis(capacity["blocks"] for capacity in capacities)
     header = ("", *(share_label(capacity) for capacity in capacities))
     rows = tuple((each.name, *("" if y is None else f"{y:.2f}" for y in each.y)) for each in series)
@@ -237,7 +254,8 @@ def _reuse(report: SizingReport) -> Figure | None:
         y=tuple(share),
         places=tuple(f"{text} blocks apart" for text in label),
         notes=tuple(
-            f"{count(each['references'])} references, {value:.2f} %" for each, value in zip(ranges, share, strict=True)
+            f"{count(each['references'])} references, {value:.2f} %"
+            for each, value in zip(ranges, share, strict=True)
         ),
         colour="0",
     )
@@ -349,20 +367,24 @@ def _worth(report: SizingReport) -> Figure | None:
         else linear_axis(f"GiB of {model['name']}", steps[-1]["to_gib"], tight=True),
         y=y,
         series=(series,),
-        table=Table(tuple(name for name, _ in columns), tuple(zip(*(cells for _, cells in columns), strict=True))),
+        table=Table(
+            tuple(name for name, _ in columns), tuple(zip(*(cells for _, cells in columns), strict=True))
+        ),
     )
 
 
 def _worth_axis(per_gib: list[float]) -> tuple[float, Axis]:
     """Give the axis of tokens per GiB, and the tokens that one of its units is.
 
-    The first GiB hold what all prompts begin with, and may be worth thousands of times what the last ones are: on a
-    linear axis they would be the only bar to be seen.
+    The first GiB hold what all prompts begin with, and may be worth thousands of times what the last
+    ones are: on a linear axis they would be the only bar to be seen.
     """
     highest = max(per_gib)
     lowest = min((value for value in per_gib if value > 0), default=highest)
     if highest > _STEEP * lowest:
-        return 1.0, log_axis("tokens per GiB (log scale)", max(lowest / 2, highest / _MOST_DECADES), highest * _ROOM)
+        return 1.0, log_axis(
+            "tokens per GiB (log scale)", max(lowest / 2, highest / _MOST_DECADES), highest * _ROOM
+        )
     scale, unit = (1e6, "million tokens") if highest >= 2e6 else (1e3, "thousand tokens")
     return scale, linear_axis(f"{unit} per GiB", max(highest / scale, 0.001))
 

@@ -1,7 +1,7 @@
 """The report of ``kvpool size`` as one picture: ``--png``.
 
-Draws the same figures as the page, below each other, and the table of policies by capacities. Needs matplotlib, which
-is no dependency of kvpool: ``pip install 'kvpool[plot]'``.
+Draws the same figures as the page, below each other, and the table of policies by capacities. Needs
+matplotlib, which is no dependency of kvpool: ``pip install 'kvpool[plot]'``.
 """
 
 from __future__ import annotations
@@ -107,10 +107,18 @@ def _series(series: Series, axes: Any) -> None:
     if series.kind == "bars":
         widths = [right - left for left, right in zip(series.left, series.x, strict=True)]
         axes.bar(
-            series.left, heights, width=widths, align="edge", color=colour, edgecolor="white", label=_plain(series.name)
+            series.left,
+            heights,
+            width=widths,
+            align="edge",
+            color=colour,
+            edgecolor="white",
+            label=_plain(series.name),
         )
     elif series.kind == "steps":
-        axes.stairs(heights, [*series.left, series.x[-1]], color=colour, baseline=None, label=_plain(series.name))
+        axes.stairs(
+            heights, [*series.left, series.x[-1]], color=colour, baseline=None, label=_plain(series.name)
+        )
     else:
         number = int(series.colour) if series.colour.isdigit() else 0
         axes.plot(
@@ -129,7 +137,9 @@ def _grid(report: SizingReport, axes: Any) -> None:
     """Draw the policies by capacities, the best of each column in bold."""
     rows = grid_rows(report, "block_hit_rate")
     axes.axis("off")
-    axes.set_title("Policies by capacity, block hits (%); bold: best policy of the column", fontsize=8, loc="left")
+    axes.set_title(
+        "Policies by capacity, block hits (%); bold: best policy of the column", fontsize=8, loc="left"
+    )
     table = axes.table(
         cellText=[[percent(cell.rate) for cell in row.cells] for row in rows],
         rowLabels=[_plain(row.name) for row in rows],

@@ -33,14 +33,18 @@ class Finding:
 
 def findings(report: SizingReport) -> list[Finding]:
     """Give what can be said of this report."""
-    return [finding for build in (_ceiling, _knee, _nearly, _policy, _hint, _finish) for finding in build(report)]
+    return [
+        finding for build in (_ceiling, _knee, _nearly, _policy, _hint, _finish) for finding in build(report)
+    ]
 
 
 def _ceiling(report: SizingReport) -> Iterator[Finding]:
     ideal = report["trace"]["ideal"]
     blocks = ideal["block"] if report["blocks"] == "all" else ideal["full_blocks"]
     yield Finding(
-        "ceiling", f"{percent(blocks)} %", f"of blocks, {percent(ideal['token'])} % of tokens: a cache without end"
+        "ceiling",
+        f"{percent(blocks)} %",
+        f"of blocks, {percent(ideal['token'])} % of tokens: a cache without end",
     )
 
 

@@ -1,8 +1,8 @@
 """A :class:`~kvpool.cli.sizing_html.figures.Figure` as SVG inside HTML.
 
-Owns the geometry of the page's plots. Text is escaped, colours are classes of the style sheet, and every mark carries
-its note as a ``<title>``, so a plot can be read without the script. :func:`hover_data` tells the script where the same
-points are.
+Owns the geometry of the page's plots. Text is escaped, colours are classes of the style sheet, and
+every mark carries its note as a ``<title>``, so a plot can be read without the script.
+:func:`hover_data` tells the script where the same points are.
 """
 
 from __future__ import annotations

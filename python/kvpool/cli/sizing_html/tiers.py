@@ -1,4 +1,5 @@
-"""Tiers beneath the device on the page: what each serves, and the time to the first token with so many of them.
+"""Tiers beneath the device on the page: what each serves, and the time to the first token with so many
+of them.
 
 Owns both figures, by the size of the device. The second needs a speed of prefill.
 """
@@ -88,7 +89,9 @@ def first_token(report: SizingReport) -> Figure | None:
         )
         for at in range(len(names))
     ]
-    rows = [(place, *(seconds(one) for one in each)) for place, each in zip(_sizes(report), times, strict=True)]
+    rows = [
+        (place, *(seconds(one) for one in each)) for place, each in zip(_sizes(report), times, strict=True)
+    ]
     return Figure(
         key="first-token",
         title="Time to the first token by tier",

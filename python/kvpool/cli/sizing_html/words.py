@@ -7,7 +7,17 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from kvpool.sizing.report import Capacity, SizingReport
 
-__all__ = ["capacity_label", "count", "gib", "name_of", "percent", "points", "sample_note", "seconds", "share_label"]
+__all__ = [
+    "capacity_label",
+    "count",
+    "gib",
+    "name_of",
+    "percent",
+    "points",
+    "sample_note",
+    "seconds",
+    "share_label",
+]
 
 #: Names that are not written as they are typed.
 _NAMES = {"lru": "LRU", "s3-fifo": "S3-FIFO", "arc": "ARC"}

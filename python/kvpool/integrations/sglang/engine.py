@@ -1,7 +1,7 @@
 """Describes the SGLang of this process and what it serves: what the stored pages of all host pools depend on.
 
-The whole configuration of the server and of the model counts, and the environment variables of SGLang, except the
-settings in ``unrelated``. Only this module and ``hicache`` read SGLang's modules.
+The whole configuration of the server and of the model counts, and the environment variables of SGLang,
+except the settings in ``unrelated``. Only this module and ``hicache`` read SGLang's modules.
 """
 
 from __future__ import annotations
@@ -79,8 +79,8 @@ class Engine:
     def found(cls, settings: Settings, config: Any) -> Engine:
         """Returns the engine of this process. Reads the model's files if ``weights`` is not set.
 
-        A setting, or an adapter, whose content is unknown is a cold start: this process finds only pages that it
-        wrote itself. The log names the setting.
+        A setting, or an adapter, whose content is unknown is a cold start: this process finds only
+        pages that it wrote itself. The log names the setting.
 
         Args:
             settings: The settings of the back end.
@@ -114,7 +114,9 @@ class Engine:
 
 
 def weight_version() -> object:
-    """Returns the weight version that SGLang serves now, which an update of the weights may change; or None."""
+    """Returns the weight version that SGLang serves now, which an update of the weights may change; or
+    None.
+    """
     try:
         return importlib.import_module(_CONTEXT).get_serving().weight_version
     except (ImportError, AttributeError, ValueError):
@@ -149,7 +151,8 @@ def _server_settings() -> dict[str, Any] | None:
 def _model_config(written: Canonical) -> dict[str, str]:
     """Returns the digest of the model's configuration after all overrides.
 
-    It follows from the model's files and the settings. So a configuration that cannot be read is no error here.
+    It follows from the model's files and the settings. So a configuration that cannot be read is no
+    error here.
     """
     try:
         config = importlib.import_module(_CONTEXT).process_model_config()
@@ -170,8 +173,8 @@ def _environment() -> dict[str, str]:
 def _adapters(server: Mapping[str, Any], written: Canonical) -> dict[str, str]:
     """Returns the content of each adapter, by the id that SGLang puts into the keys of its pages.
 
-    SGLang derives the id of an adapter of ``--lora-paths`` from its name and path, so the id stays when the files
-    change. An adapter that is loaded into a running server has a random id.
+    SGLang derives the id of an adapter of ``--lora-paths`` from its name and path, so the id stays when
+    the files change. An adapter that is loaded into a running server has a random id.
     """
     found = {}
     adapters = server.get("lora_paths") or ()
@@ -216,7 +219,9 @@ def _weights(settings: Settings, server: Mapping[str, Any], model: str) -> str:
     found = weights_of(model, server.get("revision"), cache_dir=folder)
     draft = server.get("speculative_draft_model_path")
     if draft and (draft, server.get("speculative_draft_model_revision")) != (model, server.get("revision")):
-        found += " draft " + weights_of(str(draft), server.get("speculative_draft_model_revision"), cache_dir=folder)
+        found += " draft " + weights_of(
+            str(draft), server.get("speculative_draft_model_revision"), cache_dir=folder
+        )
     return found
 
 

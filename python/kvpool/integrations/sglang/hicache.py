@@ -2,8 +2,9 @@
 
 Chosen by ``--hicache-storage-backend dynamic`` and a JSON object: ``docs/sglang.md`` has both.
 
-SGLang calls from its threads for prefetch and backup, which may wait; a page that is not loaded in time is computed. No
-failure of a disk leaves a call as an exception: it is a miss, and a line in SGLang's log where it is not a disk's.
+SGLang calls from its threads for prefetch and backup, which may wait; a page that is not loaded in time
+is computed. No failure of a disk leaves a call as an exception: it is a miss, and a line in SGLang's
+log where it is not a disk's.
 """
 
 from __future__ import annotations
@@ -42,18 +43,19 @@ _LOG: Final = logging.getLogger("sglang.kvpool")
 class KvpoolHiCacheStorage(HiCacheStorage):  # type: ignore[misc]  # SGLang is Any here
     """A storage back end on a disk, or in what engines share.
 
-    Each rank has a folder of its own below ``root_dir``, and in it one for each host pool, since pages of one
-    pool are of one size. Engines with the same ``root_dir``, such as data-parallel replicas, have one each in the
-    folder of the rank: ``kvpool.store.replicas``. With ``"interface_v1": 1`` pages are moved between SGLang's host
-    memory and the disk, without slots of kvpool between, where a page is one or two pieces (``page_first``,
-    ``page_first_direct``, ``page_head``); tensors, which SGLang does not offer then, are not taken. Without it,
-    and in other layouts, they are copied.
+    Each rank has a folder of its own below ``root_dir``, and in it one for each host pool, since pages
+    of one pool are of one size. Engines with the same ``root_dir``, such as data-parallel replicas,
+    have one each in the folder of the rank: ``kvpool.store.replicas``. With ``"interface_v1": 1`` pages
+    are moved between SGLang's host memory and the disk, without slots of kvpool between, where a page
+    is one or two pieces (``page_first``, ``page_first_direct``, ``page_head``); tensors, which SGLang
+    does not offer then, are not taken. Without it, and in other layouts, they are copied.
 
-    The stores are opened when SGLang has registered its host pools. With a draft model they are opened when the draft's
-    host pool follows, so that it has its part of the room. A call waits at most for the deadline, over all host pools.
+    The stores are opened when SGLang has registered its host pools. With a draft model they are opened
+    when the draft's host pool follows, so that it has its part of the room. A call waits at most for
+    the deadline, over all host pools.
 
-    SGLang clears its host pools when its prefix cache is reset, such as after an update of the weights. Then everything
-    that is stored is forgotten, unless ``on_reset`` is ``keep``.
+    SGLang clears its host pools when its prefix cache is reset, such as after an update of the weights.
+    Then everything that is stored is forgotten, unless ``on_reset`` is ``keep``.
 
     Args:
         storage_config: SGLang's. Its ``extra_config`` has the settings: ``Settings``.
@@ -79,10 +81,13 @@ class KvpoolHiCacheStorage(HiCacheStorage):  # type: ignore[misc]  # SGLang is A
         self._watched: Any = None
         self._is_stale = False
         if self._settings.on_reset == "renew" and not watch_weights(self):
-            _LOG.warning("kvpool: updates of weights without a flush are not seen in this SGLang: flush its cache")
+            _LOG.warning(
+                "kvpool: updates of weights without a flush are not seen in this SGLang: flush its cache"
+            )
         self._speeds = Speeds()
 
-    # Host pools ------------------------------------------------------------------------------------------------------
+    # Host pools
+    # ------------------------------------------------------------------------------------------------------
 
     def register_mem_pool_host(self, mem_pool_host: Any) -> None:
         """Registers the host pool of KV, and watches it for resets."""
@@ -94,8 +99,9 @@ class KvpoolHiCacheStorage(HiCacheStorage):  # type: ignore[misc]  # SGLang is A
     def register_mem_host_pool_v2(self, host_pool: Any, host_pool_name: Any) -> None:
         """Registers another host pool, or that of KV again.
 
-        A pool that follows the others before the first call, such as a draft's, gets its part of the room. After the
-        first call it has the room that ``shares`` names; a failure is then a line in the log.
+        A pool that follows the others before the first call, such as a draft's, gets its part of the
+        room. After the first call it has the room that ``shares`` names; a failure is then a line in
+        the log.
 
         Raises:
             InvalidArgumentError: Before the first call, as ``on_host_pools_registered``.
@@ -120,8 +126,8 @@ class KvpoolHiCacheStorage(HiCacheStorage):  # type: ignore[misc]  # SGLang is A
         """Opens the stores, or only checks the host pools while a draft's is still to be registered.
 
         Raises:
-            InvalidArgumentError: Pages of a host pool cannot be read, or ranks would have to read what another wrote,
-                which a folder of one rank cannot do.
+            InvalidArgumentError: Pages of a host pool cannot be read, or ranks would have to read what
+                another wrote, which a folder of one rank cannot do.
             StoreError: A folder cannot be used; another rank or engine has it.
         """
         with self._opening:
@@ -156,14 +162,19 @@ class KvpoolHiCacheStorage(HiCacheStorage):  # type: ignore[misc]  # SGLang is A
                         self._open(list(self._registered), late=False)
                 finally:
                     self._is_used = True  # also after a failure: it would be one for each call
-        if self._settings.on_reset == "renew" and (self._is_stale or weight_version() != self._weight_version):
+        if self._settings.on_reset == "renew" and (
+            self._is_stale or weight_version() != self._weight_version
+        ):
             self._renew()
         return self._pools.get(_name(name))
 
-    # Pages of the host pool of KV ------------------------------------------------------------------------------------
+    # Pages of the host pool of KV
+    # ------------------------------------------------------------------------------------
 
     def batch_exists(self, keys: Sequence[str], extra_info: Any = None) -> int:  # noqa: ARG002 - SGLang's signature
-        """How many pages can be loaded, from the first on. Waits for a shared back end, and for nothing else."""
+        """How many pages can be loaded, from the first on. Waits for a shared back end, and for nothing
+        else.
+        """
         until = self._until()
 
         def answer() -> int:
@@ -182,7 +193,9 @@ class KvpoolHiCacheStorage(HiCacheStorage):  # type: ignore[misc]  # SGLang is A
         return self._load(KV, keys, host_indices, self._until())()
 
     def batch_set_v1(self, keys: Sequence[str], host_indices: Any, extra_info: Any = None) -> list[bool]:
-        """Stores pages of the host pool; which of them are stored. What is held already is neither read nor written."""
+        """Stores pages of the host pool; which of them are stored. What is held already is neither read
+        nor written.
+        """
         return self._save(KV, keys, host_indices, extra_info, self._until())()
 
     def get(self, key: str, target_location: Any = None, target_sizes: Any = None) -> Any:  # noqa: ARG002
@@ -235,7 +248,8 @@ class KvpoolHiCacheStorage(HiCacheStorage):  # type: ignore[misc]  # SGLang is A
 
         return all(self._timed("backup", lambda: _guarded("batch_set", answer, [False] * len(keys))))
 
-    # Pages of several host pools -------------------------------------------------------------------------------------
+    # Pages of several host pools
+    # -------------------------------------------------------------------------------------
 
     def batch_exists_v2(
         self,
@@ -245,8 +259,8 @@ class KvpoolHiCacheStorage(HiCacheStorage):  # type: ignore[misc]  # SGLang is A
     ) -> Any:
         """The longest prefix that can be loaded from all host pools, and how far each of them goes.
 
-        All lengths at which every pool has what a prefix of that length needs are in ``restorable_prefix_pages``, for
-        ranks to agree on one.
+        All lengths at which every pool has what a prefix of that length needs are in
+        ``restorable_prefix_pages``, for ranks to agree on one.
         """
         until = self._until()
 
@@ -270,7 +284,9 @@ class KvpoolHiCacheStorage(HiCacheStorage):  # type: ignore[misc]  # SGLang is A
     def _reach(
         self, transfer: Any, keys: Sequence[str], until: float
     ) -> tuple[int, Sequence[int] | frozenset[int] | None]:
-        """How many pages of a prefix a host pool has, and which lengths it can serve; None if it does not decide."""
+        """How many pages of a prefix a host pool has, and which lengths it can serve; None if it does
+        not decide.
+        """
         pool = self._pool(transfer.name)
         policy = _name(transfer.hit_policy)
         if policy == "block_groups":
@@ -285,31 +301,40 @@ class KvpoolHiCacheStorage(HiCacheStorage):  # type: ignore[misc]  # SGLang is A
         if policy == "trailing_pages":
             lengths = trailing(present, max(1, len(transfer.keys or ())))
             return max(lengths, default=0), frozenset(lengths)
-        _LOG.warning("kvpool: hit policy %s of host pool %s is not known: nothing is loaded", policy, transfer.name)
+        _LOG.warning(
+            "kvpool: hit policy %s of host pool %s is not known: nothing is loaded", policy, transfer.name
+        )
         return 0, ()
 
     def batch_get_v2(self, transfers: Sequence[Any], extra_info: Any = None) -> dict[Any, list[bool]]:  # noqa: ARG002
         """Loads pages into several host pools at a time; which of them are there, by pool."""
         until = self._until()
-        begun = [(one.name, self._load(one.name, one.keys or [], one.host_indices, until)) for one in transfers]
+        begun = [
+            (one.name, self._load(one.name, one.keys or [], one.host_indices, until)) for one in transfers
+        ]
         return {name: wait() for name, wait in begun}
 
     def batch_set_v2(self, transfers: Sequence[Any], extra_info: Any = None) -> dict[Any, list[bool]]:
         """Stores pages of several host pools at a time; which of them are stored, by pool."""
         until = self._until()
         begun = [
-            (one.name, self._save(one.name, one.keys or [], one.host_indices, extra_info, until)) for one in transfers
+            (one.name, self._save(one.name, one.keys or [], one.host_indices, extra_info, until))
+            for one in transfers
         ]
         return {name: wait() for name, wait in begun}
 
-    def _load(self, name: Any, keys: Sequence[str], host_indices: Any, until: float) -> Callable[[], list[bool]]:
+    def _load(
+        self, name: Any, keys: Sequence[str], host_indices: Any, until: float
+    ) -> Callable[[], list[bool]]:
         """Begins to load pages; returns a function that waits for them."""
 
         def begin() -> Callable[[], list[bool]]:
             pool = self._pool(name)
             first = pool.pages.first_indices(host_indices, len(keys)) if pool is not None else None
             if pool is None or first is None or len(set(first)) != len(first):
-                _LOG.error("kvpool: %d pages of host pool %s cannot be loaded to these indices", len(keys), name)
+                _LOG.error(
+                    "kvpool: %d pages of host pool %s cannot be loaded to these indices", len(keys), name
+                )
                 return missed
             return pool.load(keys, first, until)
 
@@ -329,7 +354,9 @@ class KvpoolHiCacheStorage(HiCacheStorage):  # type: ignore[misc]  # SGLang is A
             pool = self._pool(name)
             first = pool.pages.first_indices(host_indices, len(keys)) if pool is not None else None
             if pool is None or first is None:
-                _LOG.error("kvpool: %d pages of host pool %s cannot be stored from these indices", len(keys), name)
+                _LOG.error(
+                    "kvpool: %d pages of host pool %s cannot be stored from these indices", len(keys), name
+                )
                 return missed
             before = getattr(extra_info, "prefix_keys", None) or ()
             return pool.save(keys, first, len(before) * pool.pages.page_size, until)
@@ -345,13 +372,14 @@ class KvpoolHiCacheStorage(HiCacheStorage):  # type: ignore[misc]  # SGLang is A
         """Returns the deadline of a call that begins now."""
         return time.monotonic() + self._settings.deadline
 
-    # The whole -------------------------------------------------------------------------------------------------------
+    # The whole
+    # -------------------------------------------------------------------------------------------------------
 
     def clear(self) -> bool:
         """Forgets everything; SGLang calls it on request (``POST /hicache/storage-backend/clear``).
 
-        Pages that are stored from now on may be of other weights than those that were served when SGLang was started,
-        so a process that starts with those weights does not find them.
+        Pages that are stored from now on may be of other weights than those that were served when
+        SGLang was started, so a process that starts with those weights does not find them.
         """
         return _guarded("clear", self._renew, False)
 
@@ -370,7 +398,9 @@ class KvpoolHiCacheStorage(HiCacheStorage):  # type: ignore[misc]  # SGLang is A
                     is_recorded = False
                 except Exception:
                     # The store may still have its pages, which may be of other weights by now.
-                    _LOG.exception("kvpool: host pool %s cannot be renewed: its pages are not kept any more", name)
+                    _LOG.exception(
+                        "kvpool: host pool %s cannot be renewed: its pages are not kept any more", name
+                    )
                     is_recorded = False
                     self._pools = {other: one for other, one in self._pools.items() if other != name}
                     close_pools([pool], self._settings.deadline)
@@ -393,7 +423,9 @@ class KvpoolHiCacheStorage(HiCacheStorage):  # type: ignore[misc]  # SGLang is A
         """Pages and GB/s of the calls since the last one, for SGLang's metrics; None if they are off."""
         return self._speeds.report() if self._config.enable_storage_metrics else None
 
-    def _timed(self, kind: str, call: Callable[[], list[Any]], name: Any = KV, began: float | None = None) -> list[Any]:
+    def _timed(
+        self, kind: str, call: Callable[[], list[Any]], name: Any = KV, began: float | None = None
+    ) -> list[Any]:
         began = time.monotonic() if began is None else began
         answers = call()
         pages = sum(one is not None and one is not False for one in answers)
@@ -403,7 +435,9 @@ class KvpoolHiCacheStorage(HiCacheStorage):  # type: ignore[misc]  # SGLang is A
         return answers
 
     def close(self) -> None:
-        """Ends the stores. Waits for what is being written, at most for the deadline. Then everything misses."""
+        """Ends the stores. Waits for what is being written, at most for the deadline. Then everything
+        misses.
+        """
         with self._opening:
             close_pools(self._pools.values(), self._settings.deadline)
             self._pools, self._is_checked, self._is_open, self._is_used = {}, True, True, True

@@ -20,10 +20,11 @@ def leading(present: Sequence[bool]) -> int:
 
 
 def trailing(present: Sequence[bool], window: int) -> list[int]:
-    """The lengths at whose end the last ``window`` pages are there, or all of a shorter one; ascending, from 1.
+    """The lengths at whose end the last ``window`` pages are there, or all of a shorter one; ascending,
+    from 1.
 
-    A window or a recurrent state is stored where a prefix ended, so there may be one at 4 and at 9 pages, and none
-    between: the lengths are a set, and a smaller one is not as good.
+    A window or a recurrent state is stored where a prefix ended, so there may be one at 4 and at 9
+    pages, and none between: the lengths are a set, and a smaller one is not as good.
     """
     lengths, run = [], 0
     for length, there in enumerate(present, start=1):
@@ -34,7 +35,9 @@ def trailing(present: Sequence[bool], window: int) -> list[int]:
 
 
 def grouped(present: Sequence[bool], group_pages: int, block_pages: int) -> int:
-    """How many pages the leading whole groups cover, if a group stands for a block of ``block_pages`` pages."""
+    """How many pages the leading whole groups cover, if a group stands for a block of ``block_pages``
+    pages.
+    """
     if group_pages < 1 or block_pages < 1:
         return 0
     return leading(present) // group_pages * block_pages

@@ -1,8 +1,8 @@
 """Whose KV the pages of an SGLang rank are: what ``shelf`` writes into every object.
 
-SGLang names a page by a SHA-256 chain of its tokens, adapter and salt. Its bytes also depend on the model and its
-weights, the dtype, the layout, which layers and heads this rank holds, and on SGLang itself; each of them that differs
-is a cold start. Knows no class of SGLang.
+SGLang names a page by a SHA-256 chain of its tokens, adapter and salt. Its bytes also depend on the
+model and its weights, the dtype, the layout, which layers and heads this rank holds, and on SGLang
+itself; each of them that differs is a cold start. Knows no class of SGLang.
 """
 
 from __future__ import annotations
@@ -50,7 +50,8 @@ _OF_CONFIG: Final = (
 
 
 def is_replicated(config: Any, pool: Any, name: str) -> bool:
-    """Whether all ranks of tensor parallelism hold the same bytes in this host pool, so that one writes for all.
+    """Whether all ranks of tensor parallelism hold the same bytes in this host pool, so that one writes
+    for all.
 
     Latents of MLA are. Pools with heads, and recurrent states, are shared out, also beside latents.
     """
@@ -93,7 +94,12 @@ def namespace_of(
     """
     facts = {key: getattr(config, key, None) for key in _OF_CONFIG}
     facts |= {key: getattr(pool, key, None) for key in _OF_POOL}
-    facts |= {"pool": name, "class": type(pool).__name__, "parts": pages.parts, "part_bytes": pages.part_bytes}
+    facts |= {
+        "pool": name,
+        "class": type(pool).__name__,
+        "parts": pages.parts,
+        "part_bytes": pages.part_bytes,
+    }
     facts |= dict(engine)
     heads = int(getattr(pool, "head_num", None) or 0)
     rank = 0 if is_replicated(config, pool, name) else int(config.tp_rank)
@@ -106,7 +112,8 @@ def namespace_of(
         layouts=[(0, str(pool.layout), pages.shape, pages.strides)],
         block_size=pages.page_size,
         layers=(int(getattr(pool, "start_layer", None) or 0), int(getattr(pool, "layer_num", None) or 0)),
-        # Where there are more ranks than heads, ranks that hold the same head do not share: cold, and never wrong.
+        # Where there are more ranks than heads, ranks that hold the same head do not share: cold, and
+        # never wrong.
         heads=(rank * heads, heads),
         hash_algorithm="sglang sha256",
         hash_seed=b"",

@@ -1,11 +1,13 @@
-"""How the pages of a host pool of SGLang lie in memory, and how they get into slots of a store and out of them.
+"""How the pages of a host pool of SGLang lie in memory, and how they get into slots of a store and out
+of them.
 
-``Lent`` pages are slots themselves: the pool's memory is the store's arena. A page is one part, or two where keys and
-values lie apart. ``Copied`` pages are made of many pieces, and go through slots that this module has, at the price of a
-copy of its own. ``Empty`` pages have no bytes: SGLang has pools that only count.
+``Lent`` pages are slots themselves: the pool's memory is the store's arena. A page is one part, or two
+where keys and values lie apart. ``Copied`` pages are made of many pieces, and go through slots that
+this module has, at the price of a copy of its own. ``Empty`` pages have no bytes: SGLang has pools that
+only count.
 
-Which it is, the pool's own addresses say, not the name of its layout. Knows no class of SGLang. Copies run in the
-thread that calls; torch is imported when there is a pool.
+Which it is, the pool's own addresses say, not the name of its layout. Knows no class of SGLang. Copies
+run in the thread that calls; torch is imported when there is a pool.
 """
 
 from __future__ import annotations
@@ -49,7 +51,9 @@ class Pages:
 
     @property
     def strides(self) -> list[int]:
-        """Items from one to the next, per dimension, of a page as it is stored: its parts follow each other."""
+        """Items from one to the next, per dimension, of a page as it is stored: its parts follow each
+        other.
+        """
         steps = itertools.accumulate(reversed(self.shape[1:]), lambda step, length: step * length, initial=1)
         return list(reversed(list(steps)))[: len(self.shape)]
 
@@ -75,7 +79,9 @@ class Lent(Pages):
         bases: The slot of each part of the pool's first page.
     """
 
-    def __init__(self, pool: Any, shape: Sequence[int], part_bytes: int, bases: Sequence[int], arena: Arena) -> None:
+    def __init__(
+        self, pool: Any, shape: Sequence[int], part_bytes: int, bases: Sequence[int], arena: Arena
+    ) -> None:
         super().__init__(pool, shape, len(bases), part_bytes)
         self.arena = arena
         self._bases = list(bases)
@@ -113,7 +119,8 @@ class Copied(Pages):
     def take(self, pages: int, timeout: float) -> list[int]:
         """Some slots, at least one; none if all that there are stay busy.
 
-        Waits while other calls have all of them. A slot that a back end still has, after its deadline, is passed over.
+        Waits while other calls have all of them. A slot that a back end still has, after its deadline,
+        is passed over.
 
         Args:
             pages: How many at most.
@@ -170,7 +177,8 @@ class Copied(Pages):
     def _items(self, tensor: Any) -> Any:
         """A tensor's bytes as an array of numpy, which copies in this thread.
 
-        Torch has threads of its own for it, which wait for each other: several times slower where cores are busy.
+        Torch has threads of its own for it, which wait for each other: several times slower where cores
+        are busy.
         """
         return tensor.view(self._torch.uint8).numpy()
 
@@ -219,13 +227,21 @@ def _lent(pool: Any, shape: Sequence[int], page_bytes: int) -> Lent | None:
     if not isinstance(memory, torch.Tensor) or memory.device.type != "cpu" or not memory.is_contiguous():
         return None
     size, page_size, first = int(pool.size), int(getattr(pool, "page_size", None) or 1), memory.data_ptr()
-    tried = {index: _addresses(pool, index, page_size) for index in (0, page_size, size - page_size) if index < size}
+    tried = {
+        index: _addresses(pool, index, page_size)
+        for index in (0, page_size, size - page_size)
+        if index < size
+    }
     parts = tried[0]
     total = memory.numel() * memory.element_size()
     if parts is None or not 1 <= len(parts) <= 2 or len({length for _, length in parts}) != 1:
         return None
     part_bytes = parts[0][1]
-    if part_bytes * len(parts) != page_bytes or total % part_bytes or any((at - first) % part_bytes for at, _ in parts):
+    if (
+        part_bytes * len(parts) != page_bytes
+        or total % part_bytes
+        or any((at - first) % part_bytes for at, _ in parts)
+    ):
         return None
     bases = [(at - first) // part_bytes for at, _ in parts]
     if any(not 0 <= base + size // page_size - 1 < total // part_bytes for base in bases):

@@ -1,7 +1,7 @@
 """The host pools of an SGLang rank, each with the store of its pages.
 
-Pages of one pool are of one size, and a store has places of one size: so each pool has a store, and they share the room
-out. All are opened together, or none.
+Pages of one pool are of one size, and a store has places of one size: so each pool has a store, and
+they share the room out. All are opened together, or none.
 """
 
 from __future__ import annotations
@@ -59,7 +59,9 @@ class Pool:
         """Returns which pages can be loaded. Waits for a shared back end, at most until that time."""
         return [self.is_empty] * len(keys) if self.shelf is None else self.shelf.has(keys, until)
 
-    def load(self, keys: Sequence[str], first_indices: Sequence[int], until: float) -> Callable[[], list[bool]]:
+    def load(
+        self, keys: Sequence[str], first_indices: Sequence[int], until: float
+    ) -> Callable[[], list[bool]]:
         """Begins to load pages to where they begin.
 
         Returns a function that waits for them and returns which of them are loaded.
@@ -135,7 +137,11 @@ def _pages(name: str, pool: Any, settings: Settings) -> Pages:
 
 def _check_replicas(name: str, pool: Any, config: Any, settings: Settings) -> None:
     ranks = int(config.tp_size)
-    if is_replicated(config, pool, name) and ranks > getattr(config, "dcp_size", 1) and not is_shared(settings):
+    if (
+        is_replicated(config, pool, name)
+        and ranks > getattr(config, "dcp_size", 1)
+        and not is_shared(settings)
+    ):
         raise InvalidArgumentError(
             f"all {ranks} ranks of tensor parallelism read what one of them writes (MLA), and a folder is one rank's: "
             "use --enable-dp-attention with as many --dp-size"
@@ -153,11 +159,12 @@ def open_pools(
         settings: The settings.
         engine: The engine that computes the pages.
         folder: The folder of the rank and the replica, below the root.
-        late: Whether stores that have pages already took the room. Then a pool without a share of its own has none.
+        late: Whether stores that have pages already took the room. Then a pool without a share of its
+            own has none.
 
     Raises:
-        InvalidArgumentError: Pages of a host pool cannot be read, or ranks would have to read what another wrote, which
-            a folder of one rank cannot do.
+        InvalidArgumentError: Pages of a host pool cannot be read, or ranks would have to read what
+            another wrote, which a folder of one rank cannot do.
         StoreError: A folder cannot be used; another rank or engine has it.
     """
     pages = {name: _pages(name, pool, settings) for name, pool in registered.items()}

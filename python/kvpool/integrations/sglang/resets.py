@@ -1,8 +1,8 @@
 """Notifies a storage back end when SGLang resets its prefix cache, or when its weights may have changed.
 
-SGLang calls no storage back end then. It does clear the host pools with its prefix cache, and one class makes all
-updates of weights. ``watch_pool`` and ``watch_weights`` put thin wrappers around these methods, which call SGLang's
-code with the same arguments.
+SGLang calls no storage back end then. It does clear the host pools with its prefix cache, and one class
+makes all updates of weights. ``watch_pool`` and ``watch_weights`` put thin wrappers around these
+methods, which call SGLang's code with the same arguments.
 """
 
 from __future__ import annotations

@@ -43,19 +43,21 @@ class Settings:
         root_dir: The folder of a disk. ``~`` is the user's home.
         url: Instead of ``root_dir``, a server or folder that engines and ranks share; see
             ``kvpool.store.backend_from_url``.
-        weights: A name for the weights of the model and of its draft. By default the commit that SGLang serves, or the
-            content of the files in the model's folder.
+        weights: A name for the weights of the model and of its draft. By default the commit that SGLang
+            serves, or the content of the files in the model's folder.
         scales: A name for quantisation scales that are not part of the weights.
         free_floor_bytes: Bytes that stay free on the disk.
         eviction: The policy that chooses victims; any policy of kvpool.
         workers: The number of threads that wait for the disk, for each host pool.
         queue: The number of objects on their way at most. Further ones are misses.
         deadline: Seconds that a call of SGLang may take, over all host pools.
-        on_reset: The answer to a reset of SGLang's prefix cache and to an update of its weights: ``renew`` forgets
-            everything, ``keep`` changes nothing, for servers whose weights never change.
+        on_reset: The answer to a reset of SGLang's prefix cache and to an update of its weights:
+            ``renew`` forgets everything, ``keep`` changes nothing, for servers whose weights never
+            change.
         staging_bytes: Bytes of memory for pages that are copied, for each such host pool.
-        shares: The part of ``capacity_bytes`` of some host pools, by name. The others take the rest, with room for as
-            many pages each. A host pool that is registered after the first call has the part that is set here, or none.
+        shares: The part of ``capacity_bytes`` of some host pools, by name. The others take the rest,
+            with room for as many pages each. A host pool that is registered after the first call has
+            the part that is set here, or none.
         interface_v1: Whether SGLang moves pages by their indices.
 
     Raises:
@@ -95,9 +97,13 @@ class Settings:
         if not 0 < self.deadline < math.inf:
             raise InvalidArgumentError(f"deadline is {self.deadline}: must be above 0 seconds, and finite")
         if (self.root_dir is None) == (self.url is None):
-            raise InvalidArgumentError("root_dir and url: give one of them in --hicache-storage-backend-extra-config")
+            raise InvalidArgumentError(
+                "root_dir and url: give one of them in --hicache-storage-backend-extra-config"
+            )
         if self.url is not None and ("://" not in self.url or self.url.startswith("disk:")):
-            raise InvalidArgumentError("url names a disk: give its folder as root_dir, each rank takes one in it")
+            raise InvalidArgumentError(
+                "url names a disk: give its folder as root_dir, each rank takes one in it"
+            )
         if self.staging_bytes < 1:
             raise InvalidArgumentError(f"staging_bytes is {self.staging_bytes}: must be at least 1")
         shares = self.shares.values()

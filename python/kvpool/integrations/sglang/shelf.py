@@ -1,13 +1,15 @@
 """The store of one host pool: pages in and out, by SGLang's keys.
 
-A page is an object per part, in the same key's groups; it is there if all of them are. SGLang calls from threads of its
-own, and wants to know when it returns, so calls wait here: whichever thread waits takes in what has ended, for all.
-Thread safe. What a back end does is an outcome and never an exception.
+A page is an object per part, in the same key's groups; it is there if all of them are. SGLang calls
+from threads of its own, and wants to know when it returns, so calls wait here: whichever thread waits
+takes in what has ended, for all. Thread safe. What a back end does is an outcome and never an
+exception.
 
-A call of SGLang that moves pages of several host pools begins all of them and then waits for all of them, until one
-time that is the deadline of the call. Transfers of lent pages are staged: SGLang reuses a page as soon as the call
-returns, so a call waits until the store has ended the job, which the store's own deadline bounds. Slots of copied pages
-are kvpool's own. A call leaves a job on copied pages at its deadline, and a slot that a back end still has is not used.
+A call of SGLang that moves pages of several host pools begins all of them and then waits for all of
+them, until one time that is the deadline of the call. Transfers of lent pages are staged: SGLang reuses
+a page as soon as the call returns, so a call waits until the store has ended the job, which the store's
+own deadline bounds. Slots of copied pages are kvpool's own. A call leaves a job on copied pages at its
+deadline, and a slot that a back end still has is not used.
 """
 
 from __future__ import annotations
@@ -41,8 +43,9 @@ _DIGEST: Final = re.compile(r"[0-9a-f]{64}")
 def digest_of(key: str) -> bytes:
     """The store's key of one of SGLang's: 32 bytes.
 
-    SGLang's keys are SHA-256 in hexadecimal: the digest is the key. Any other string, such as one with a suffix, is
-    hashed by SHA-256; a shorter digest as it is would be padded, and could be mistaken for another.
+    SGLang's keys are SHA-256 in hexadecimal: the digest is the key. Any other string, such as one with
+    a suffix, is hashed by SHA-256; a shorter digest as it is would be padded, and could be mistaken for
+    another.
     """
     if _DIGEST.fullmatch(key):
         return bytes.fromhex(key)
@@ -50,7 +53,8 @@ def digest_of(key: str) -> bytes:
 
 
 def open_backend(settings: Settings, folder: str, pool: str, capacity_bytes: int) -> Backend:
-    """Returns the back end for the pages of a host pool: a folder of the rank, or a back end that all ranks share.
+    """Returns the back end for the pages of a host pool: a folder of the rank, or a back end that all
+    ranks share.
 
     A shared back end keeps ranks and pools apart by their namespaces.
     """
@@ -85,7 +89,8 @@ class _Jobs:
         self._changed = threading.Condition()
 
     def outcomes(self, job: int, until: float | None = None) -> list[Outcome]:
-        """Waits for a job to end. Returns an empty list if it has not ended at that time; without one, waits on.
+        """Waits for a job to end. Returns an empty list if it has not ended at that time; without one,
+        waits on.
 
         Raises:
             ClosedError: The store was closed meanwhile.
@@ -94,7 +99,8 @@ class _Jobs:
         while True:
             with self._changed:
                 self._changed.wait_for(
-                    lambda: job in self._ended or not self._someone_waits, None if until is None else left(until)
+                    lambda: job in self._ended or not self._someone_waits,
+                    None if until is None else left(until),
                 )
                 if job in self._ended:
                     return self._ended.pop(job)
@@ -136,7 +142,9 @@ class Shelf:
         StoreError: The folder cannot be used; another rank has it.
     """
 
-    def __init__(self, pages: Lent | Copied, settings: Settings, namespace: Namespace, backend: Backend) -> None:
+    def __init__(
+        self, pages: Lent | Copied, settings: Settings, namespace: Namespace, backend: Backend
+    ) -> None:
         self.pages = pages
         self._store = Store(
             backend,
@@ -155,7 +163,8 @@ class Shelf:
     def has(self, keys: Sequence[str], until: float) -> list[bool]:
         """Returns which pages can be loaded. O(keys).
 
-        Asks a shared back end in one call for pages that are unknown, and waits for it, at most until that time.
+        Asks a shared back end in one call for pages that are unknown, and waits for it, at most until
+        that time.
         """
         parts = self.pages.parts
         digests, groups = self._objects(keys)
@@ -169,11 +178,13 @@ class Shelf:
                 there[at] = outcome == "ok"
         return [all(there[at : at + parts]) for at in range(0, len(there), parts)]
 
-    def load(self, keys: Sequence[str], first_indices: Sequence[int], until: float) -> Callable[[], list[bool]]:
+    def load(
+        self, keys: Sequence[str], first_indices: Sequence[int], until: float
+    ) -> Callable[[], list[bool]]:
         """Begins to load pages to where they begin in the host pool.
 
-        Returns a function that waits for them and returns which of them are loaded. The memory of a page that is not
-        loaded has no meaning.
+        Returns a function that waits for them and returns which of them are loaded. The memory of a
+        page that is not loaded has no meaning.
         """
         pages = self.pages
         if isinstance(pages, Copied):
@@ -202,7 +213,9 @@ class Shelf:
         return lambda: self._pages(keys, self._jobs.outcomes(job))
 
     def load_tensors(self, keys: Sequence[str], tensors: Sequence[Any], until: float) -> list[bool]:
-        """As ``load``, into flat tensors of a page each. Nothing, if pages are lent: then there are no slots for it."""
+        """As ``load``, into flat tensors of a page each. Nothing, if pages are lent: then there are no
+        slots for it.
+        """
         if not isinstance(self.pages, Copied):
             return [False] * len(keys)
         return self._load_copied(self.pages, keys, tensors, self.pages.copy_out, until)
@@ -291,7 +304,9 @@ class Shelf:
         parts = self.pages.parts
         if not outcomes:
             return [False] * len(keys)
-        return [all(one == "ok" for one in outcomes[at : at + parts]) for at in range(0, len(outcomes), parts)]
+        return [
+            all(one == "ok" for one in outcomes[at : at + parts]) for at in range(0, len(outcomes), parts)
+        ]
 
     def renew(self, namespace: Namespace) -> None:
         """Forgets everything, and serves another namespace from now on."""

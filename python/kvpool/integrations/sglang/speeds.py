@@ -31,7 +31,9 @@ class Speeds:
             self._calls.append((kind, pages, speed))
 
     def report(self) -> Any:
-        """Returns SGLang's ``StorageMetrics`` of the calls since the last report; None if this SGLang has none."""
+        """Returns SGLang's ``StorageMetrics`` of the calls since the last report; None if this SGLang
+        has none.
+        """
         try:
             metrics = importlib.import_module("sglang.srt.observability.metrics_collector").StorageMetrics()
         except (ImportError, AttributeError):

@@ -2,17 +2,19 @@
 
 ``KVPOOL_VLLM`` says how much of vLLM's KV-cache management is kvpool's:
 
-========  ==========================================================================================================
-unset     nothing: vLLM is as it was
-pool      the block pool and the hashing of prompts; vLLM's own managers over them
-manager   also the calls of vLLM's manager: a lookup, an allocation, a decode step is one call into Rust, whatever the
+========
+==========================================================================================================
+unset nothing: vLLM is as it was pool the block pool and the hashing of prompts; vLLM's own managers
+over them manager also the calls of vLLM's manager: a lookup, an allocation, a decode step is one call
+into Rust, whatever the
           KV-cache groups. A few configurations stay with vLLM's managers over the pool
-shadow    vLLM decides, kvpool does everything beside it, and the first difference is reported
-========  ==========================================================================================================
+shadow vLLM decides, kvpool does everything beside it, and the first difference is reported ========
+==========================================================================================================
 
-vLLM finds :func:`register` through the entry point ``vllm.general_plugins`` in every process of its engine. What it
-does is decided in :mod:`.install`; what it needs of vLLM is listed in :mod:`.signatures` and checked by :mod:`.gate`.
-On anything unknown it logs one line that says what differs, and leaves vLLM as it is; no exception leaves it.
+vLLM finds :func:`register` through the entry point ``vllm.general_plugins`` in every process of its
+engine. What it does is decided in :mod:`.install`; what it needs of vLLM is listed in
+:mod:`.signatures` and checked by :mod:`.gate`. On anything unknown it logs one line that says what
+differs, and leaves vLLM as it is; no exception leaves it.
 
 See ``docs/vllm.md``.
 """
@@ -32,9 +34,11 @@ _registered = False
 
 
 def register() -> None:
-    """Puts kvpool into vLLM as ``KVPOOL_VLLM`` says. Called by vLLM in each of its processes; once is enough for each.
+    """Puts kvpool into vLLM as ``KVPOOL_VLLM`` says. Called by vLLM in each of its processes; once is
+    enough for each.
 
-    In a process that never imports vLLM's engine, such as a worker, nothing happens beyond reading the variable.
+    In a process that never imports vLLM's engine, such as a worker, nothing happens beyond reading the
+    variable.
     """
     global _registered
     if _registered:
@@ -59,7 +63,9 @@ def _install(settings: Settings) -> None:
 
         differences = check(settings.level or "pool")
         if differences:
-            logger.error("kvpool: this vLLM is not one that it knows, and is left as it is: %s", "; ".join(differences))
+            logger.error(
+                "kvpool: this vLLM is not one that it knows, and is left as it is: %s", "; ".join(differences)
+            )
             return
         from .install import install
 

@@ -1,15 +1,17 @@
-"""``Comparison``: two managers side by side, the results of every call on both compared until the first difference.
+"""``Comparison``: two managers side by side, the results of every call on both compared until the first
+difference.
 
-Owns what is called on both, with which arguments, and what makes them different. The caller's manager decides: it is
-called first, and its result or exception is what the caller gets. The other one, the mirror, gets the same call with
-its own blocks in place of the caller's. Compared are results, the number of free blocks and the KV events of each call,
-and every so often the state behind them.
+Owns what is called on both, with which arguments, and what makes them different. The caller's manager
+decides: it is called first, and its result or exception is what the caller gets. The other one, the
+mirror, gets the same call with its own blocks in place of the caller's. Compared are results, the
+number of free blocks and the KV events of each call, and every so often the state behind them.
 
-Nothing of the mirror's reaches the caller. At the first difference, or if the mirror raises, one line is logged, the
-last operations are written (see :mod:`.trail`), and the mirror is dropped: the caller's manager is then as it was made.
+Nothing of the mirror's reaches the caller. At the first difference, or if the mirror raises, one line
+is logged, the last operations are written (see :mod:`.trail`), and the mirror is dropped: the caller's
+manager is then as it was made.
 
-Costs, while it runs: every call twice, two lists of ids per table of blocks, and a look at the whole state every
-:data:`STATE_EVERY` operations or four blocks' worth of them, whichever is rarer.
+Costs, while it runs: every call twice, two lists of ids per table of blocks, and a look at the whole
+state every :data:`STATE_EVERY` operations or four blocks' worth of them, whichever is rarer.
 """
 
 from __future__ import annotations
@@ -29,7 +31,8 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(LOGGER_NAME)
 
-#: The public calls of vLLM's manager, but those that are about statistics, or make an object of what they are given.
+# : The public calls of vLLM's manager, but those that are about statistics, or make an object of what
+# they are given.
 MANAGER: Final = (
     "allocate_slots",
     "cache_blocks",
@@ -82,8 +85,13 @@ POOL: Final = (
     "touch",
     "unpin_blocks",
 )
-COORDINATOR: Final = ("find_longest_cache_hit", "find_longest_cache_hit_per_group", "get_num_blocks_to_allocate")
-#: How many operations at least lie between two looks at the whole state; and between two lines that all is well.
+COORDINATOR: Final = (
+    "find_longest_cache_hit",
+    "find_longest_cache_hit_per_group",
+    "get_num_blocks_to_allocate",
+)
+# : How many operations at least lie between two looks at the whole state; and between two lines that
+# all is well.
 STATE_EVERY: Final = 64
 TOLD_EVERY: Final = 100_000
 
@@ -95,7 +103,8 @@ class _Foreign(Exception):  # noqa: N818 (never leaves the module)
 class Comparison:
     """Compares a manager of vLLM's with a mirror, from now on, by standing in front of the calls of both.
 
-    Both are managers with ``block_pool`` and ``coordinator``, and know the same requests and blocks: none so far.
+    Both are managers with ``block_pool`` and ``coordinator``, and know the same requests and blocks:
+    none so far.
     """
 
     def __init__(self, manager: Any, mirror: Any, setting: dict[str, Any]) -> None:
@@ -119,7 +128,9 @@ class Comparison:
         for name in names:
             theirs = getattr(owner, name, None)
             if theirs is not None and hasattr(mirror(), name):
-                call = functools.partial(self.call, prefix + name, theirs, functools.partial(_call, mirror, name))
+                call = functools.partial(
+                    self.call, prefix + name, theirs, functools.partial(_call, mirror, name)
+                )
                 setattr(owner, name, call)
                 self._watched.append((owner, name))
 
@@ -158,10 +169,14 @@ class Comparison:
             self._inside = False
 
     def _prepare(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> _Call | None:
-        """What has to be known of a call before it changes anything; ``None`` if there is nothing to compare."""
+        """What has to be known of a call before it changes anything; ``None`` if there is nothing to
+        compare.
+        """
         try:
             return _Call(
-                {"": plain(args), **{key: plain(one) for key, one in kwargs.items()}} if kwargs else plain(args),
+                {"": plain(args), **{key: plain(one) for key, one in kwargs.items()}}
+                if kwargs
+                else plain(args),
                 tuple([self._mirrored(one) for one in args]),
                 {key: self._mirrored(one) for key, one in kwargs.items()},
                 _Events(self.manager.block_pool),
@@ -174,7 +189,9 @@ class Comparison:
             return None
 
     def _mirrored(self, value: Any) -> Any:
-        """An argument with the mirror's blocks in place of the caller's; those of other pools are left out."""
+        """An argument with the mirror's blocks in place of the caller's; those of other pools are left
+        out.
+        """
         if isinstance(value, (list, tuple)):
             if not value:
                 return value
@@ -199,7 +216,9 @@ class Comparison:
         # What is called when a block is reused is the caller's.
         return _nothing if callable(value) else value
 
-    def _finish(self, name: str, ours: Callable[..., Any], prepared: _Call, theirs: Any, *, raised: bool) -> None:
+    def _finish(
+        self, name: str, ours: Callable[..., Any], prepared: _Call, theirs: Any, *, raised: bool
+    ) -> None:
         """Makes the call on the mirror and compares. Raises nothing but an interrupt."""
         try:
             if raised and not isinstance(theirs, Exception):  # an interrupt: who knows what had been done
@@ -241,15 +260,20 @@ class Comparison:
         if self.operations % TOLD_EVERY == 0 and self.running:
             logger.info("kvpool shadow: %d operations, no difference", self.operations)
 
-    def _mirror_raised(self, name: str, prepared: _Call, error: Exception, theirs: Any, *, raised: bool) -> None:
+    def _mirror_raised(
+        self, name: str, prepared: _Call, error: Exception, theirs: Any, *, raised: bool
+    ) -> None:
         """Both raised, or the mirror alone did."""
         self.trail.add(Operation(self.operations, name, prepared.shown, theirs))
         if raised:
-            # kvpool changes nothing where it raises. vLLM may have done a part, and there is no way back from there.
+            # kvpool changes nothing where it raises. vLLM may have done a part, and there is no way
+            # back from there.
             if self._different_state() is not None:
                 self._stand_down(name, f"vLLM raised {theirs.error} and has done a part of it")
         elif isinstance(error, errors.InvalidBlockError) and self._freed_too_often():
-            self._stand_down(name, "vLLM has freed a block more often than it was taken, which kvpool refuses")
+            self._stand_down(
+                name, "vLLM has freed a block more often than it was taken, which kvpool refuses"
+            )
         else:
             self._report(name, "kvpool raised", theirs, Raised.of(error), told_error(error))
 
@@ -257,7 +281,9 @@ class Comparison:
         return any(block.ref_cnt < 0 and not block.is_null for block in self.manager.block_pool.blocks)
 
     def compare_state(self, name: str = "state") -> None:
-        """Compares what results depend on later: what is cached where, the order of reuse, references, tables."""
+        """Compares what results depend on later: what is cached where, the order of reuse, references,
+        tables.
+        """
         found = self._different_state()
         if found is not None:
             self._report(name, *found)
@@ -278,7 +304,11 @@ class Comparison:
         """Tells of a difference and ends the comparison. Raises nothing."""
         try:
             first = told_difference(theirs, ours)
-            told_both = {"vllm": told(theirs), "kvpool": told(ours), "first": {"vllm": first[0], "kvpool": first[1]}}
+            told_both = {
+                "vllm": told(theirs),
+                "kvpool": told(ours),
+                "first": {"vllm": first[0], "kvpool": first[1]},
+            }
             difference = {"difference": what, "operation": self.operations, "call": name, "detail": detail}
             where = self.trail.write_or_say_why(self.setting, {**difference, **told_both})
             where += journals.leave_behind(self.mirror.block_pool, self.trail.folder)
@@ -294,7 +324,9 @@ class Comparison:
                 where,
             )
         except Exception as error:
-            logger.error("kvpool shadow: off: a difference in %s could not be told (%s)", name, type(error).__name__)
+            logger.error(
+                "kvpool shadow: off: a difference in %s could not be told (%s)", name, type(error).__name__
+            )
         finally:
             self.stop()
 
@@ -305,7 +337,12 @@ class _Call:
     __slots__ = ("args", "events", "kwargs", "mirror_events", "shown")
 
     def __init__(
-        self, shown: Any, args: tuple[Any, ...], kwargs: dict[str, Any], events: _Events, mirror_events: _Events
+        self,
+        shown: Any,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        events: _Events,
+        mirror_events: _Events,
     ) -> None:
         self.shown, self.args, self.kwargs = shown, args, kwargs
         self.events, self.mirror_events = events, mirror_events
@@ -346,7 +383,12 @@ def _tables(manager: Any) -> list[Any]:
 
 
 #: What vLLM's managers of recurrent states keep of requests beside their tables.
-STATES: Final = ("last_state_block_idx", "_num_retired_blocks", "_allocated_block_reqs", "cached_blocks_this_step")
+STATES: Final = (
+    "last_state_block_idx",
+    "_num_retired_blocks",
+    "_allocated_block_reqs",
+    "cached_blocks_this_step",
+)
 
 
 def _states(manager: Any) -> list[Any]:

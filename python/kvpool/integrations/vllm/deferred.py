@@ -1,7 +1,7 @@
 """Runs something once a module has been imported: now, if it is imported already.
 
-vLLM loads its plug-ins in workers and front ends, too, where nothing of its scheduler is ever imported; importing that
-to replace parts of it would cost each of them seconds.
+vLLM loads its plug-ins in workers and front ends, too, where nothing of its scheduler is ever imported;
+importing that to replace parts of it would cost each of them seconds.
 """
 
 from __future__ import annotations
@@ -37,7 +37,8 @@ class _Watch(MetaPathFinder):
     ) -> importlib.machinery.ModuleSpec | None:
         if fullname != self._name or self._is_asking:
             return None
-        # The other finders are asked. Whoever only looks for the module does not import it: the watch goes on.
+        # The other finders are asked. Whoever only looks for the module does not import it: the watch
+        # goes on.
         self._is_asking = True
         try:
             spec = importlib.util.find_spec(fullname)

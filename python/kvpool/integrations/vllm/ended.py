@@ -1,11 +1,12 @@
 """How vLLM's requests ended, said to the policy of the pool if it listens: ``KVPOOL_VLLM_EVICTION=hazard``.
 
-vLLM's ``Request`` knows its finish reason and how many tokens it answered. Both are said of its blocks just before it
-gives them back, at its end: a request that is preempted comes back, and says nothing. That an answer was a call of
-tools is known to vLLM's front end alone: in the engine it is a ``stop`` as any other.
+vLLM's ``Request`` knows its finish reason and how many tokens it answered. Both are said of its blocks
+just before it gives them back, at its end: a request that is preempted comes back, and says nothing.
+That an answer was a call of tools is known to vLLM's front end alone: in the engine it is a ``stop`` as
+any other.
 
-Owns which blocks that is said of; what it means is the policy's. Costs: nothing with a policy that does not listen;
-with one O(blocks of the request) at its end.
+Owns which blocks that is said of; what it means is the policy's. Costs: nothing with a policy that does
+not listen; with one O(blocks of the request) at its end.
 """
 
 from __future__ import annotations
@@ -44,7 +45,9 @@ def check() -> None:
 
 
 def say(core: VllmPool, managers: Iterable[Any], request: Any) -> None:
-    """A request is about to give its blocks back, which vLLM's managers of its groups have in their tables."""
+    """A request is about to give its blocks back, which vLLM's managers of its groups have in their
+    tables.
+    """
     if not request.is_finished():
         return
     reason = request.get_finished_reason()

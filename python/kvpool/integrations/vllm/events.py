@@ -1,14 +1,17 @@
 """KV events of a block pool: what changed in the cache, for routers and other caches outside of the engine.
 
-vLLM's own events have defects that make an outside view of the cache wrong, and that :class:`ExactEvents` has not:
+vLLM's own events have defects that make an outside view of the cache wrong, and that
+:class:`ExactEvents` has not:
 
-- A hash that two blocks hold is stored twice and removed once, while the other block is still there. Here a hash is
-  stored when its first block is cached, and removed when its last one is not any more.
-- Blocks that a sliding window leaves out are in the token ids of the event around them, which then has more tokens than
-  its hashes stand for; if it leaves out all of them, the event has no hashes at all. Here an event is one run of
-  consecutive stored blocks, with their tokens and the right parent, and there is none about nothing.
+- A hash that two blocks hold is stored twice and removed once, while the other block is still there.
+  Here a hash is stored when its first block is cached, and removed when its last one is not any more.
+- Blocks that a sliding window leaves out are in the token ids of the event around them, which then has
+  more tokens than its hashes stand for; if it leaves out all of them, the event has no hashes at all.
+  Here an event is one run of consecutive stored blocks, with their tokens and the right parent, and
+  there is none about nothing.
 
-:class:`StockEvents` says exactly what vLLM says. Both are asked by :class:`.pool.BlockPool` only if somebody listens.
+:class:`StockEvents` says exactly what vLLM says. Both are asked by :class:`.pool.BlockPool` only if
+somebody listens.
 
 Costs: an event object per run of stored blocks and per removed hash, as in vLLM.
 """
@@ -40,10 +43,14 @@ class StockEvents:
         # The list is vLLM's to replace and to append to.
         self.pool.kv_event_queue.append(event)
 
-    def _extra_keys(self, request: Any, blocks: Sequence[tuple[int, int]], item: int) -> tuple[list[Any], int]:
+    def _extra_keys(
+        self, request: Any, blocks: Sequence[tuple[int, int]], item: int
+    ) -> tuple[list[Any], int]:
         """The extra keys of blocks, and the multi-modal item to go on from."""
         lookahead = self.pool.num_hash_lookahead_tokens
-        if not (request.mm_features or request.lora_request or request.prompt_embeds is not None or lookahead):
+        if not (
+            request.mm_features or request.lora_request or request.prompt_embeds is not None or lookahead
+        ):
             # Nothing but a salt, which is the first block's.
             keys: list[Any] = [None] * len(blocks)
             if request.cache_salt and blocks and blocks[0][0] == 0:
@@ -70,7 +77,9 @@ class StockEvents:
         blocks: Sequence[tuple[int, int]],
         item: int = 0,
     ) -> int:
-        """One event for blocks whose token ranges are ``blocks``. Returns the multi-modal item to go on from."""
+        """One event for blocks whose token ranges are ``blocks``. Returns the multi-modal item to go on
+        from.
+        """
         keys, item = self._extra_keys(request, blocks, item)
         more: dict[str, Any] = {}
         lookahead = self.pool.num_hash_lookahead_tokens
@@ -101,9 +110,18 @@ class StockEvents:
         return item
 
     def stored(
-        self, request: Any, hashes: Any, first: int, end: int, block_size: int, group: int, new: list[bool | None]
+        self,
+        request: Any,
+        hashes: Any,
+        first: int,
+        end: int,
+        block_size: int,
+        group: int,
+        new: list[bool | None],
     ) -> None:
-        """Blocks ``first..end`` of a request were cached: for each, whether its hash is new, or ``None``: left out."""
+        """Blocks ``first..end`` of a request were cached: for each, whether its hash is new, or
+        ``None``: left out.
+        """
         cached = [block for block, is_new in zip(range(first, end), new, strict=True) if is_new is not None]
         self.stored_run(
             request,
@@ -131,7 +149,9 @@ class StockEvents:
                 emit(BlockRemoved([key[:-4]], medium, int.from_bytes(key[-4:], "big")))
 
     def stored_part(self, is_new: bool | None) -> bool:
-        """Whether to tell of a prefix that ends inside a block: its key is new, known, or this block's own already."""
+        """Whether to tell of a prefix that ends inside a block: its key is new, known, or this block's
+        own already.
+        """
         return is_new is not None
 
     def cleared(self) -> None:
@@ -145,7 +165,14 @@ class ExactEvents(StockEvents):
     reuses_evicted_first = True
 
     def stored(
-        self, request: Any, hashes: Any, first: int, end: int, block_size: int, group: int, new: list[bool | None]
+        self,
+        request: Any,
+        hashes: Any,
+        first: int,
+        end: int,
+        block_size: int,
+        group: int,
+        new: list[bool | None],
     ) -> None:
         """As :meth:`StockEvents.stored`, one event for each run of blocks whose hashes are new."""
         if all(new):

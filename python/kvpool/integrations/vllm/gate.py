@@ -1,12 +1,13 @@
 """Whether the vLLM that is installed is one that the plug-in was written for.
 
-Owns the comparison of the installed vLLM with the table of ``kvpool.integrations.vllm.signatures``: which versions are
-supported, and whether every class, function, parameter and attribute that a level of the plug-in relies on is there
-and has the form it had when the plug-in was written. Whatever is installed, nothing here raises: what cannot be
-compared is a difference.
+Owns the comparison of the installed vLLM with the table of ``kvpool.integrations.vllm.signatures``:
+which versions are supported, and whether every class, function, parameter and attribute that a level of
+the plug-in relies on is there and has the form it had when the plug-in was written. Whatever is
+installed, nothing here raises: what cannot be compared is a difference.
 
-Signatures are compared without annotations and without the values of defaults: what counts are the names, kinds and
-order of the parameters, and which of them can be left out. What kvpool itself has put into vLLM passes.
+Signatures are compared without annotations and without the values of defaults: what counts are the
+names, kinds and order of the parameters, and which of them can be left out. What kvpool itself has put
+into vLLM passes.
 """
 
 from __future__ import annotations
@@ -55,9 +56,13 @@ _LOOKUPS: Final = (
     f"{_MANAGERS}:SlidingWindowManager.find_longest_cache_hit",
     f"{_MANAGERS}:SingleTypeKVCacheManager._get_num_evictable_blocks",
 )
-_MANAGER: Final = ("vllm.v1.core.sched.scheduler:KVCacheManager", "vllm.v1.core.kv_cache_manager:KVCacheManager")
-#: The names that a level puts kvpool's own in, "module:name"; those that tests import from the modules that define them
-#: are there, too. What is there has to be vLLM's own: another plug-in's is left to it.
+_MANAGER: Final = (
+    "vllm.v1.core.sched.scheduler:KVCacheManager",
+    "vllm.v1.core.kv_cache_manager:KVCacheManager",
+)
+# : The names that a level puts kvpool's own in, "module:name"; those that tests import from the modules
+# that define them : are there, too. What is there has to be vLLM's own: another plug-in's is left to
+# it.
 REPLACED: Final[Mapping[str, tuple[str, ...]]] = {
     "pool": (*_POOL, *_HASHER, *_LOOKUPS),
     "manager": (*_POOL, *_HASHER, *_LOOKUPS, *_MANAGER),
@@ -90,8 +95,8 @@ class _Default:
 def check(level: str) -> list[str]:
     """What speaks against running a level with the vLLM that is installed, a line each; empty: nothing.
 
-    Imports the modules of vLLM that the level relies on, its engine core among them: seconds where they are not
-    imported yet.
+    Imports the modules of vLLM that the level relies on, its engine core among them: seconds where they
+    are not imported yet.
 
     Args:
         level: A key of ``LEVELS``.
@@ -179,7 +184,9 @@ def _other_forms(level: str, series: str) -> list[Difference]:
 
 
 def _taken(path: str) -> list[Difference]:
-    """Whether a name that is to be replaced has something in it that is not vLLM's, or not the owner's, to replace."""
+    """Whether a name that is to be replaced has something in it that is not vLLM's, or not the owner's,
+    to replace.
+    """
     module, _, name = path.partition(":")
     owner_name, _, attribute = name.rpartition(".")
     try:
@@ -260,7 +267,9 @@ def _other_methods(module: ModuleType, name: str, path: str, expected: str) -> D
     public = [one for one in dir(owner) if not one.startswith("_")]
     methods = [one for one in public if isinstance(inspect.getattr_static(owner, one), _METHODS)]
     others = sorted(set(methods) - set(expected.split()))
-    return Difference(path, "no other public methods than kvpool knows", ", ".join(others)) if others else None
+    return (
+        Difference(path, "no other public methods than kvpool knows", ", ".join(others)) if others else None
+    )
 
 
 def _described(module: ModuleType, name: str, expected: str) -> str:
@@ -313,7 +322,9 @@ def _is_ours(found: Any) -> bool:
 
 def _is_stored(owner: Any, attribute: str) -> bool:
     """Whether a method of the class, or of one it derives from, stores the attribute."""
-    functions = (one for owner in inspect.getmro(owner) for one in vars(owner).values() if inspect.isfunction(one))
+    functions = (
+        one for owner in inspect.getmro(owner) for one in vars(owner).values() if inspect.isfunction(one)
+    )
     return any(
         step.opname == "STORE_ATTR" and step.argval == attribute
         for function in functions

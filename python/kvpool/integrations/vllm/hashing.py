@@ -1,8 +1,9 @@
 """``get_request_block_hasher``: the hashes of a request's blocks, computed in Rust, bit for bit vLLM's.
 
-The digest of a block is what vLLM's four hash functions make of it, pickled or in CBOR; text is hashed without Python,
-extra keys (adapters, images, salts, embeddings) are vLLM's own. Which algorithm it is, is read off vLLM's function, and
-with any other function, or with lookahead hashing (vLLM 0.33), the hasher is vLLM's.
+The digest of a block is what vLLM's four hash functions make of it, pickled or in CBOR; text is hashed
+without Python, extra keys (adapters, images, salts, embeddings) are vLLM's own. Which algorithm it is,
+is read off vLLM's function, and with any other function, or with lookahead hashing (vLLM 0.33), the
+hasher is vLLM's.
 """
 
 from __future__ import annotations
@@ -37,4 +38,7 @@ def get_request_block_hasher(
         if caching_hash_fn is getattr(vllm_hashing, name, None) and not num_hash_lookahead_tokens:
             return _core.vllm.VllmHasher(algorithm, hash_block_size, kv_cache_utils, caching_hash_fn)
     more = (num_hash_lookahead_tokens,) if num_hash_lookahead_tokens else ()
-    return cast("Callable[[Any], list[bytes]]", stock_get_request_block_hasher(hash_block_size, caching_hash_fn, *more))
+    return cast(
+        "Callable[[Any], list[bytes]]",
+        stock_get_request_block_hasher(hash_block_size, caching_hash_fn, *more),
+    )

@@ -1,15 +1,17 @@
 """Hints of vLLM's requests as retention of their blocks: ``KVPOOL_VLLM_HINTS``.
 
-A request's ``priority``, ``session_id``, ``cache_salt`` and ``kv_hints`` become what the table in ``docs/hints.md``
-says (:func:`kvpool.hints.read`), said of its blocks when the request gives them back: until then nothing can evict
-them. The setting is the fields of :class:`kvpool.hints.HintRules` as JSON, beside ``pin_budget``, the most blocks that
-are pinned, and ``limits``, floors and ceilings by tenant; or ``all``.
+A request's ``priority``, ``session_id``, ``cache_salt`` and ``kv_hints`` become what the table in
+``docs/hints.md`` says (:func:`kvpool.hints.read`), said of its blocks when the request gives them back:
+until then nothing can evict them. The setting is the fields of :class:`kvpool.hints.HintRules` as JSON,
+beside ``pin_budget``, the most blocks that are pinned, and ``limits``, floors and ceilings by tenant;
+or ``all``.
 
-Owns which blocks a hint is of, the clock (seconds of the process, told to the pool when a request ends), and the counts
-of what became of hints. A request that is preempted comes back: an end of life is not said of it.
+Owns which blocks a hint is of, the clock (seconds of the process, told to the pool when a request
+ends), and the counts of what became of hints. A request that is preempted comes back: an end of life is
+not said of it.
 
-Costs: nothing without the setting; with it some 3 us a request, and of a request that says something O(its blocks) for
-each range.
+Costs: nothing without the setting; with it some 3 us a request, and of a request that says something
+O(its blocks) for each range.
 """
 
 from __future__ import annotations
@@ -73,7 +75,9 @@ class VllmHints:
             raise ValueError(f"{_NAME} is {text!r}: must be 'all' or a JSON object")
         for name in said:
             if name not in (*_RULES, "pin_budget", "limits"):
-                raise ValueError(f"{_NAME} has {name!r}: must be of {', '.join((*_RULES, 'pin_budget', 'limits'))}")
+                raise ValueError(
+                    f"{_NAME} has {name!r}: must be of {', '.join((*_RULES, 'pin_budget', 'limits'))}"
+                )
         for name in ("priority", "kv_hints", "pins"):
             if not isinstance(said.get(name, False), bool):
                 raise ValueError(f"{_NAME} has {name} {said[name]!r}: must be true or false")
@@ -102,7 +106,9 @@ class HintReader:
         self._core.advance_time(0.0)
 
     def leaving(self, managers: Iterable[Any], request: Any) -> None:
-        """A request is about to give its blocks back, which vLLM's managers of its groups have in their tables."""
+        """A request is about to give its blocks back, which vLLM's managers of its groups have in their
+        tables.
+        """
         self._core.advance_time(time.monotonic() - self._began)
         said = of_vllm_request(request)
         if len(said) == 1:
@@ -112,13 +118,17 @@ class HintReader:
             _, _, action = answer.hint.partition("] ")
             self.answers[action or answer.hint, answer.outcome] += 1
             if answer.outcome != "accepted":
-                logger.debug("kvpool: %s of %s %s: %s", answer.hint, request.request_id, answer.outcome, answer.why)
+                logger.debug(
+                    "kvpool: %s of %s %s: %s", answer.hint, request.request_id, answer.outcome, answer.why
+                )
         if not hints.options and not hints.ends_session:
             return
         for manager in managers:
             table = manager.req_to_blocks.get(request.request_id)
             if table:
-                self._say(hints, [block.block_id for block in table], manager.block_size, ends=request.is_finished())
+                self._say(
+                    hints, [block.block_id for block in table], manager.block_size, ends=request.is_finished()
+                )
 
     def _say(self, hints: Hints, table: list[int], block_size: int, *, ends: bool) -> None:
         """Hints of a request are said of a table of its blocks, later ones over earlier ones."""
@@ -135,7 +145,9 @@ class HintReader:
 
 
 def say(manager: Any, request: Any) -> None:
-    """A request is about to give its blocks back to vLLM's KV-cache manager: its hints and its end are said of them."""
+    """A request is about to give its blocks back to vLLM's KV-cache manager: its hints and its end are
+    said of them.
+    """
     pool, managers = manager.block_pool, manager.coordinator.single_type_managers
     reader: HintReader | None = getattr(pool, "hints", None)
     if reader is not None:
@@ -145,7 +157,8 @@ def say(manager: Any, request: Any) -> None:
 
 
 def replacements(asked: str = f"{_NAME} is set") -> list[tuple[Any, str, Any]]:
-    """What goes where in vLLM at level ``pool``: class, name, value. At ``manager`` kvpool's own manager says hints.
+    """What goes where in vLLM at level ``pool``: class, name, value. At ``manager`` kvpool's own
+    manager says hints.
 
     Raises ``RuntimeError`` for a vLLM whose requests leave in another way: hints would be followed in part.
     """

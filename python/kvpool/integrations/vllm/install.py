@@ -1,7 +1,8 @@
-"""What the plug-in puts into the names of vLLM's that :data:`.gate.REPLACED` lists, and how it is taken out again.
+"""What the plug-in puts into the names of vLLM's that :data:`.gate.REPLACED` lists, and how it is taken
+out again.
 
-No file of vLLM's is changed. All of these names are looked up by vLLM at the moment of use, after its plug-ins have
-been loaded.
+No file of vLLM's is changed. All of these names are looked up by vLLM at the moment of use, after its
+plug-ins have been loaded.
 """
 
 from __future__ import annotations
@@ -24,7 +25,9 @@ Replacement = tuple[Any, str, Any]
 
 
 def replacements(level: str) -> list[Replacement]:
-    """What goes where at a level: module or class, name, value. Where is for :data:`.gate.REPLACED` to say."""
+    """What goes where at a level: module or class, name, value. Where is for :data:`.gate.REPLACED` to
+    say.
+    """
     values = _values(level)
     found: list[Replacement] = []
     for path in gate.REPLACED[level]:
@@ -48,7 +51,9 @@ def replacements(level: str) -> list[Replacement]:
 
 
 def _values(level: str) -> dict[str, Any]:
-    """What goes where, by the name in its module. Lookups are kvpool's in pools of kvpool's, and vLLM's in others."""
+    """What goes where, by the name in its module. Lookups are kvpool's in pools of kvpool's, and vLLM's
+    in others.
+    """
     hasher: Any = hashing.get_request_block_hasher
     manager: Any = KVCacheManager
     if level == "shadow":
@@ -75,7 +80,9 @@ def configure(settings: Settings) -> None:
 
 
 def install(settings: Settings) -> None:
-    """Puts the level's classes into vLLM, for the life of the process, or nothing if one can't be put there."""
+    """Puts the level's classes into vLLM, for the life of the process, or nothing if one can't be put
+    there.
+    """
     configure(settings)
     # Known by name, for configurations that ask for them; whether or not this vLLM has such factories.
     with contextlib.suppress(ImportError):

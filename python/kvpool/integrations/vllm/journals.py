@@ -1,11 +1,12 @@
 """Journals of vLLM's pools: where they go, and what a difference leaves behind. See docs/journal.md.
 
-A journal has block ids, counts and hashes, and nothing of a prompt. Nothing here raises: a pool without its journal is
-better than an engine that does not start.
+A journal has block ids, counts and hashes, and nothing of a prompt. Nothing here raises: a pool without
+its journal is better than an engine that does not start.
 
-vLLM's engine is a process of its own that ends without dropping its pool: objects are frozen out of the collector, and
-a forked process ends in ``os._exit``. So what is collected is written when the process ends in an orderly way, on
-SIGTERM, too, which vLLM's engine makes an ordinary end. What a kill loses is one frame.
+vLLM's engine is a process of its own that ends without dropping its pool: objects are frozen out of the
+collector, and a forked process ends in ``os._exit``. So what is collected is written when the process
+ends in an orderly way, on SIGTERM, too, which vLLM's engine makes an ordinary end. What a kill loses is
+one frame.
 """
 
 from __future__ import annotations
@@ -34,7 +35,9 @@ _numbers = itertools.count()
 
 
 def to_folder(folder: str | None, pool: Any) -> Journal | None:
-    """A new file of this process in ``folder``, for ``pool``; ``None`` without one, and where it cannot be made."""
+    """A new file of this process in ``folder``, for ``pool``; ``None`` without one, and where it cannot
+    be made.
+    """
     if not folder:
         return None
     try:
@@ -49,10 +52,11 @@ def to_folder(folder: str | None, pool: Any) -> Journal | None:
 
 
 def _flush_at_exit(pool: Any) -> None:
-    """Has a pool's journal written when this process ends, unless the pool is gone by then. Not in a fork of it.
+    """Has a pool's journal written when this process ends, unless the pool is gone by then. Not in a
+    fork of it.
 
-    A child of multiprocessing may end without ``atexit``, but not without its ``Finalize``. That module is there in
-    such a child; kvpool starts no process, so it does not import it.
+    A child of multiprocessing may end without ``atexit``, but not without its ``Finalize``. That module
+    is there in such a child; kvpool starts no process, so it does not import it.
     """
     multiprocessing = sys.modules.get("multiprocessing.util")
     if multiprocessing is None:
@@ -74,7 +78,9 @@ def to_memory() -> Journal:
 
 
 def leave_behind(pool: Any, folder: str | None) -> str:
-    """Writes what a pool's ring holds to a new file for its owner alone; says where, or nothing without a ring."""
+    """Writes what a pool's ring holds to a new file for its owner alone; says where, or nothing without
+    a ring.
+    """
     try:
         core = getattr(pool, "core", None)
         image = None if core is None else core.journal_image()

@@ -1,10 +1,11 @@
 """Lookups of whole prompts in one call, for pools of kvpool's; any other pool is vLLM's to look into.
 
-The semantics are those of vLLM's ``find_longest_cache_hit`` of full attention and of sliding windows, hybrid models
-included: the blocks of the longest prefix that can be reused, one list per group, and its length in tokens.
+The semantics are those of vLLM's ``find_longest_cache_hit`` of full attention and of sliding windows,
+hybrid models included: the blocks of the longest prefix that can be reused, one list per group, and its
+length in tokens.
 
-Costs: about 50 ns per block and group; a sliding window that finds nothing asks for one block per window instead of
-all.
+Costs: about 50 ns per block and group; a sliding window that finds nothing asks for one block per
+window instead of all.
 """
 
 from __future__ import annotations

@@ -1,13 +1,14 @@
 """``KVCacheManager``: vLLM's KV-cache manager, whose calls per request and step are one call into Rust each.
 
-vLLM's manager is the base class, and all of its state is where it was: tables in ``req_to_blocks``, cached counts in
-``num_cached_block``. The calls that a scheduler makes for every request work on that state from Rust
-(:class:`kvpool._core.vllm.VllmGroups`), for any KV-cache groups: full attention, windows, chunks and states. One lookup
-asks all groups. A call with anything out of the ordinary, such as tokens from a connector, is vLLM's own method on the
-same state, and so is everything of the few configurations that :func:`_calls_of` leaves alone.
+vLLM's manager is the base class, and all of its state is where it was: tables in ``req_to_blocks``,
+cached counts in ``num_cached_block``. The calls that a scheduler makes for every request work on that
+state from Rust (:class:`kvpool._core.vllm.VllmGroups`), for any KV-cache groups: full attention,
+windows, chunks and states. One lookup asks all groups. A call with anything out of the ordinary, such
+as tokens from a connector, is vLLM's own method on the same state, and so is everything of the few
+configurations that :func:`_calls_of` leaves alone.
 
-A request that waits at the head of the queue asks for its hit at every step: the last hit is kept, and stands while no
-key has been removed from the index.
+A request that waits at the head of the queue asks for its hit at every step: the last hit is kept, and
+stands while no key has been removed from the index.
 """
 
 from __future__ import annotations
@@ -48,7 +49,9 @@ class KVCacheBlocks(stock.KVCacheBlocks):  # type: ignore[misc]
 
     def __add__(self, other: Any) -> Any:
         """Both, group by group."""
-        return KVCacheBlocks(tuple([*ours, *theirs] for ours, theirs in zip(self.blocks, other.blocks, strict=False)))
+        return KVCacheBlocks(
+            tuple([*ours, *theirs] for ours, theirs in zip(self.blocks, other.blocks, strict=False))
+        )
 
 
 class KVCacheManager(stock.KVCacheManager):  # type: ignore[misc]
@@ -78,14 +81,18 @@ class KVCacheManager(stock.KVCacheManager):  # type: ignore[misc]
         return KVCacheBlocks(blocks) if any(blocks) else self.empty_kv_cache_blocks
 
     def get_computed_blocks(self, request: Any, *max_cache_hit_length: int | None) -> tuple[Any, int, int]:
-        """The cached blocks of a request, the tokens they hold, and where a group that has more of it ends, or 0.
+        """The cached blocks of a request, the tokens they hold, and where a group that has more of it
+        ends, or 0.
 
-        All blocks of a request hit but for the last token, which has to be computed; vLLM 0.33 may pass another limit.
+        All blocks of a request hit but for the last token, which has to be computed; vLLM 0.33 may pass
+        another limit.
         """
         if self._find is None or request.skip_reading_prefix_cache:
             return cast("tuple[Any, int, int]", super().get_computed_blocks(request, *max_cache_hit_length))
         limit = max_cache_hit_length[0] if max_cache_hit_length else None
-        found, tokens, more = self._find(request.block_hashes, request.num_tokens - 1 if limit is None else limit)
+        found, tokens, more = self._find(
+            request.block_hashes, request.num_tokens - 1 if limit is None else limit
+        )
         if tokens and self.enable_kv_cache_events and _reports_hits(request):
             self.coordinator.emit_cached_block_events(request, found)
         return self.create_kv_cache_blocks(found), tokens, tokens + more if more else 0
@@ -146,7 +153,9 @@ def _calls_of(manager: KVCacheManager) -> _core.vllm.VllmGroups | None:
 
 
 def _group_of(manager: KVCacheManager, group: Any) -> dict[str, Any] | None:
-    """What :class:`kvpool._core.vllm.VllmGroups` has to know of a group; ``None`` of a kind that it does not know."""
+    """What :class:`kvpool._core.vllm.VllmGroups` has to know of a group; ``None`` of a kind that it
+    does not know.
+    """
     coordinator, spec, of = manager.coordinator, group.kv_cache_spec, type(group)
     kind, reads, retained, more_slots, states = "full", 0, 0, 0, None
     if of is single_type.SlidingWindowManager:
@@ -210,7 +219,8 @@ def _group_of(manager: KVCacheManager, group: Any) -> dict[str, Any] | None:
 def _lookup_of(coordinator: Any) -> tuple[int, list[tuple[list[int], bool, int]]] | None:
     """What a hit is a multiple of, and which groups are looked up together: ``VllmGroups``' ``lookup``.
 
-    ``None`` where vLLM's coordinator is not one of those that look anything up, and of groups that it would refuse.
+    ``None`` where vLLM's coordinator is not one of those that look anything up, and of groups that it
+    would refuse.
     """
     groups = coordinator.single_type_managers
     if type(coordinator) is coordinators.UnitaryKVCacheCoordinator:
@@ -227,7 +237,9 @@ def _lookup_of(coordinator: Any) -> tuple[int, list[tuple[list[int], bool, int]]
         return None
     for group_ids, drops, _ in families:
         group = groups[group_ids[0]]
-        if isinstance(group, single_type.ChunkedLocalAttentionManager) and (drops or group.block_size != alignment):
+        if isinstance(group, single_type.ChunkedLocalAttentionManager) and (
+            drops or group.block_size != alignment
+        ):
             return None
     return alignment, families
 

@@ -1,13 +1,15 @@
 """``BlockPool``: vLLM's block pool, its state and its loops in Rust.
 
-Owns what vLLM reaches for by name on a pool, and the order in which hooks and events are told of a change. Which block
-is handed out next, which blocks a hash leads to, what is evicted: that is :class:`kvpool._core.vllm.VllmPool`'s. Its
-blocks are one object each for the life of the pool, with the attributes of vLLM's ``KVCacheBlock``.
+Owns what vLLM reaches for by name on a pool, and the order in which hooks and events are told of a
+change. Which block is handed out next, which blocks a hash leads to, what is evicted: that is
+:class:`kvpool._core.vllm.VllmPool`'s. Its blocks are one object each for the life of the pool, with the
+attributes of vLLM's ``KVCacheBlock``.
 
-Blocks of vLLM's own class, which belong to no pool or to another one, are taken where vLLM's pool takes them: they keep
-their own counts and hashes, and are found through :attr:`BlockPool.loose`.
+Blocks of vLLM's own class, which belong to no pool or to another one, are taken where vLLM's pool takes
+them: they keep their own counts and hashes, and are found through :attr:`BlockPool.loose`.
 
-Costs: one call into Rust per call, about 5 to 100 ns per block there; what events and metrics cost comes on top.
+Costs: one call into Rust per call, about 5 to 100 ns per block there; what events and metrics cost
+comes on top.
 """
 
 from __future__ import annotations
@@ -44,13 +46,14 @@ class PoolUsageError(errors.InvalidArgumentError, AssertionError):
 class BlockPool:
     """The block pool of one vLLM engine. Takes and gives what ``vllm.v1.core.block_pool.BlockPool`` does.
 
-    Where the two differ: a block that is freed more often than it was taken is refused (:class:`InvalidBlockError`,
-    nothing changed) instead of handed out twice later; the null block has no references; events are exact unless
-    ``KVPOOL_VLLM_EVENTS=stock`` (see :mod:`.events`); and cached blocks are evicted in the order that
-    ``KVPOOL_VLLM_EVICTION`` names, vLLM's if that is ``lru``.
+    Where the two differ: a block that is freed more often than it was taken is refused
+    (:class:`InvalidBlockError`, nothing changed) instead of handed out twice later; the null block has
+    no references; events are exact unless ``KVPOOL_VLLM_EVENTS=stock`` (see :mod:`.events`); and cached
+    blocks are evicted in the order that ``KVPOOL_VLLM_EVICTION`` names, vLLM's if that is ``lru``.
     """
 
-    #: What the plug-in's settings say; ``install`` writes them. The eviction of a pool is what it is made with.
+    # : What the plug-in's settings say; ``install`` writes them. The eviction of a pool is what it is
+    # made with.
     events_class: ClassVar[type[StockEvents]] = ExactEvents
     eviction: ClassVar[str] = "lru"
     #: Which hints of requests are followed; ``None`` follows none, and needs no retention beneath.
@@ -71,9 +74,10 @@ class BlockPool:
         events_class: type[StockEvents] | None = None,
         journal: Journal | None = None,
     ) -> None:
-        # The last two are not vLLM's: what a pool has in place of what the settings say. No class derives from this:
-        # the fast paths are those of pools of exactly this class, and whoever watches a pool wants to see them.
-        # The sixth argument is the medium in vLLM 0.32, and the lookahead, with the medium behind it, in 0.33.
+        # The last two are not vLLM's: what a pool has in place of what the settings say. No class
+        # derives from this: the fast paths are those of pools of exactly this class, and whoever
+        # watches a pool wants to see them. The sixth argument is the medium in vLLM 0.32, and the
+        # lookahead, with the medium behind it, in 0.33.
         for value in version_dependent:
             if isinstance(value, str):
                 medium = value
@@ -109,10 +113,16 @@ class BlockPool:
         self._reuse_watchers: dict[int, Callable[[Any], None]] = {}
         #: Whether the core asks which block stands before which: not with ``lru``.
         self._keeps_history = self.core.keeps_history
-        logger.info("kvpool: %d blocks, eviction %s, %s", num_gpu_blocks, self.eviction, type(self.events).__name__)
+        logger.info(
+            "kvpool: %d blocks, eviction %s, %s", num_gpu_blocks, self.eviction, type(self.events).__name__
+        )
 
     def _make_events(self, events_class: type[StockEvents] | None) -> StockEvents:
-        if self.enable_kv_cache_events and events_class is None and issubclass(self.events_class, ExactEvents):
+        if (
+            self.enable_kv_cache_events
+            and events_class is None
+            and issubclass(self.events_class, ExactEvents)
+        ):
             # Only now: its sockets need a package that no other part of the plug-in does.
             from . import publisher
 
@@ -126,7 +136,8 @@ class BlockPool:
         try:
             return _core.vllm.VllmPool(*made_of, journal, retention)
         except errors.JournalFileError as error:
-            # Its file is made only now. A pool without its journal is better than an engine that does not start.
+            # Its file is made only now. A pool without its journal is better than an engine that does
+            # not start.
             logger.error("kvpool: no journal: %s", error)
             return _core.vllm.VllmPool(*made_of, None, retention)
 
@@ -138,7 +149,9 @@ class BlockPool:
         return {block: set(self.core.further_keys(block)) for block in self.core.blocks_with_further_keys()}
 
     def chain_groups(self, kv_cache_group_ids: Iterable[int]) -> None:
-        """Says that in these groups a block is of no use without the one before it: they are of full attention."""
+        """Says that in these groups a block is of no use without the one before it: they are of full
+        attention.
+        """
         if self._keeps_history:
             for group in kv_cache_group_ids:
                 self.core.chain_group(group)
@@ -153,7 +166,9 @@ class BlockPool:
         return 1.0 - self.core.num_free / usable if usable else 0
 
     def get_cached_block(self, block_hash: bytes, kv_cache_group_ids: list[int]) -> list[Any] | None:
-        """For each of the groups the block that was cached first for this hash, or ``None`` if one has none."""
+        """For each of the groups the block that was cached first for this hash, or ``None`` if one has
+        none.
+        """
         found = self.core.find(block_hash, kv_cache_group_ids)
         if found is not None or not self.loose:
             return found
@@ -194,11 +209,12 @@ class BlockPool:
         kv_cache_group_id: int,
         block_mask: list[bool] | None = None,
     ) -> None:
-        """Caches the blocks ``num_cached_blocks..num_full_blocks`` of a request, which must be full and hashed.
+        """Caches the blocks ``num_cached_blocks..num_full_blocks`` of a request, which must be full and
+        hashed.
 
-        Null blocks, and those that ``block_mask`` (one entry per block) has ``False`` for, are left out. A block that
-        is cached for fewer tokens loses those keys. Raises :class:`InvalidBlockError` for one that is cached for as
-        many.
+        Null blocks, and those that ``block_mask`` (one entry per block) has ``False`` for, are left
+        out. A block that is cached for fewer tokens loses those keys. Raises :class:`InvalidBlockError`
+        for one that is cached for as many.
         """
         if num_cached_blocks >= num_full_blocks:
             return
@@ -226,7 +242,9 @@ class BlockPool:
         )
         if result is None or self.enable_kv_cache_events:
             if scale != 1:
-                block_hashes = kv_cache_utils.resolve_block_hashes(block_hashes, self.hash_block_size, block_size)
+                block_hashes = kv_cache_utils.resolve_block_hashes(
+                    block_hashes, self.hash_block_size, block_size
+                )
             told = (request, block_hashes, num_cached_blocks, num_full_blocks, block_size, kv_cache_group_id)
             if result is None:
                 result = self._cache_loose(blocks, *told[1:], block_mask)
@@ -265,7 +283,9 @@ class BlockPool:
             if block.block_hash is not None:
                 cached = block.block_hash_num_tokens
                 if cached is None or cached >= num_tokens:
-                    raise errors.InvalidBlockError(f"block {block.block_id} is cached already, for {cached} tokens")
+                    raise errors.InvalidBlockError(
+                        f"block {block.block_id} is cached already, for {cached} tokens"
+                    )
                 removed += self._take_keys(block)
             key = kv_cache_utils.make_block_hash_with_group_id(block_hashes[at], group)
             parent = kv_cache_utils.make_block_hash_with_group_id(block_hashes[at - 1], group) if at else None
@@ -282,7 +302,10 @@ class BlockPool:
         if block.block_hash == key or self.cached_block_hash_to_block.contain(key, block.block_id):
             return None
         if self.core.owns(block):
-            return self.core.insert_hash(key, block.block_id, num_tokens, depth, parent) and key not in self.loose
+            return (
+                self.core.insert_hash(key, block.block_id, num_tokens, depth, parent)
+                and key not in self.loose
+            )
         is_new = not self.blocks_of(key)
         if block.block_hash is None:
             block.set_block_hash(key, num_tokens=num_tokens)
@@ -329,8 +352,9 @@ class BlockPool:
     ) -> bytes | None:
         """Makes ``block`` reachable for the first ``num_tokens`` tokens of a request, which end inside of it.
 
-        ``num_tokens`` is a positive multiple of the hash block size, and hashed. A key for fewer tokens gives way, all
-        keys do with ``replace_existing_hashes``. Returns the key, or ``None`` for the null block.
+        ``num_tokens`` is a positive multiple of the hash block size, and hashed. A key for fewer tokens
+        gives way, all keys do with ``replace_existing_hashes``. Returns the key, or ``None`` for the
+        null block.
         """
         if block.is_null:
             return None
@@ -359,7 +383,13 @@ class BlockPool:
             start = num_tokens - unit
             parent = request.block_hashes[num_hashes - 2] if num_hashes > 1 else None
             self.events.stored_run(
-                request, [block_hash], parent, (start, num_tokens), unit, kv_cache_group_id, [(start, num_tokens)]
+                request,
+                [block_hash],
+                parent,
+                (start, num_tokens),
+                unit,
+                kv_cache_group_id,
+                [(start, num_tokens)],
             )
         return key
 
@@ -392,7 +422,8 @@ class BlockPool:
     # References.
 
     def get_new_blocks(self, num_blocks: int) -> list[Any]:
-        """Takes the next ``num_blocks`` free blocks, each with one reference; what they were cached for is evicted.
+        """Takes the next ``num_blocks`` free blocks, each with one reference; what they were cached for
+        is evicted.
 
         Raises ``ValueError`` if fewer are free; nothing has changed then.
         """
@@ -441,8 +472,9 @@ class BlockPool:
     def free_blocks(self, ordered_blocks: Iterable[Any]) -> None:
         """Drops a reference of each block, in the order in which they shall be evicted.
 
-        Without further references, blocks that are not cached are reused next, the others last. Blocks of another pool
-        go there. Raises :class:`InvalidBlockError` for a block without references; then none has been freed.
+        Without further references, blocks that are not cached are reused next, the others last. Blocks
+        of another pool go there. Raises :class:`InvalidBlockError` for a block without references; then
+        none has been freed.
         """
         others = self.core.free(ordered_blocks)
         if others is None:

@@ -1,16 +1,18 @@
 """kvpool's publisher of KV events in the place of vLLM's, where the pool is kvpool's.
 
-vLLM's scheduler takes event objects from its pool at every step and hands them to its publisher, which packs them in a
-thread. Here the pool notes what came and went in a log of Rust's (:class:`kvpool._core.vllm.VllmFeed`), and the
-publisher (:mod:`kvpool.events`) makes bytes of that in its own thread: no Python object per block, nothing per step.
-Endpoint, replay endpoint, topic and high-water mark are those of vLLM's ``--kv-events-config``.
+vLLM's scheduler takes event objects from its pool at every step and hands them to its publisher, which
+packs them in a thread. Here the pool notes what came and went in a log of Rust's
+(:class:`kvpool._core.vllm.VllmFeed`), and the publisher (:mod:`kvpool.events`) makes bytes of that in
+its own thread: no Python object per block, nothing per step. Endpoint, replay endpoint, topic and
+high-water mark are those of vLLM's ``--kv-events-config``.
 
-Which pool is whose: an engine's scheduler makes its publisher, then its KV-cache manager, in one thread; a pool that is
-made with events on *claims* the publisher that was made last in its thread and has no pool yet. A pool that finds none
-makes vLLM's objects, as before, and so does one with ``KVPOOL_VLLM_EVENTS=stock``.
+Which pool is whose: an engine's scheduler makes its publisher, then its KV-cache manager, in one
+thread; a pool that is made with events on *claims* the publisher that was made last in its thread and
+has no pool yet. A pool that finds none makes vLLM's objects, as before, and so does one with
+``KVPOOL_VLLM_EVENTS=stock``.
 
-Events that others add (a connector's, of CPU memory) are packed as vLLM packs them, and sent in the same sequence. They
-are in no snapshot.
+Events that others add (a connector's, of CPU memory) are packed as vLLM packs them, and sent in the
+same sequence. They are in no snapshot.
 
 Costs: see :mod:`kvpool.events`.
 """
@@ -55,7 +57,9 @@ class FedEvents(ExactEvents):
     def _describe(
         self, request: Any, blocks: Sequence[tuple[int, int]]
     ) -> tuple[int | None, str | None, str | None, str | None, list[Any] | None]:
-        """What blocks of a request were hashed with beside their tokens: adapter, salt, session, extra keys of each."""
+        """What blocks of a request were hashed with beside their tokens: adapter, salt, session, extra
+        keys of each.
+        """
         from vllm.v1.core import kv_cache_utils
 
         keys, _ = self._extra_keys(request, blocks, 0)
@@ -69,12 +73,21 @@ class FedEvents(ExactEvents):
         )
 
     def stored_run(self, request: Any, *_: Any, item: int = 0, **__: Any) -> int:
-        """Blocks that are reused were told of when they were stored; parts of blocks have no form in events."""
+        """Blocks that are reused were told of when they were stored; parts of blocks have no form in
+        events.
+        """
         del request
         return item
 
     def stored(
-        self, request: Any, hashes: Any, first: int, end: int, block_size: int, group: int, new: list[bool | None]
+        self,
+        request: Any,
+        hashes: Any,
+        first: int,
+        end: int,
+        block_size: int,
+        group: int,
+        new: list[bool | None],
     ) -> None:
         """Blocks ``first..end`` of a request were cached."""
         del end
@@ -97,8 +110,8 @@ class FedEvents(ExactEvents):
 class PoolPublisher:
     """What vLLM's scheduler has as its ``kv_event_publisher``.
 
-    Sockets are open from the start, for vLLM says where they are when an engine has started; batches go out once a pool
-    has claimed it and its groups are known.
+    Sockets are open from the start, for vLLM says where they are when an engine has started; batches go
+    out once a pool has claimed it and its groups are known.
     """
 
     def __init__(self, rank: int, config: Any) -> None:
@@ -130,7 +143,9 @@ class PoolPublisher:
         self._feed = feed
 
     def begin(self, groups: list[tuple[int, str, int | None, bool]]) -> None:
-        """The pool has these groups: tokens of a block, kind, window, whether a block needs the one before it."""
+        """The pool has these groups: tokens of a block, kind, window, whether a block needs the one
+        before it.
+        """
         if self._publisher is None and self._feed is not None:
             self.begun = True
             self._feed.set_groups(groups)
@@ -160,7 +175,9 @@ class PoolPublisher:
         """The configuration, with the endpoints that there are."""
         import dataclasses
 
-        return dataclasses.replace(self._config, endpoint=self.sink.endpoint, replay_endpoint=self.sink.replay_endpoint)
+        return dataclasses.replace(
+            self._config, endpoint=self.sink.endpoint, replay_endpoint=self.sink.replay_endpoint
+        )
 
 
 def claim(pool: BlockPool) -> FedEvents | None:
@@ -176,7 +193,9 @@ def claim(pool: BlockPool) -> FedEvents | None:
 
 
 def replacements() -> list[tuple[Any, str, Any]]:
-    """What goes where in vLLM: class, name, value. Nothing in a vLLM whose publishers are made in another way."""
+    """What goes where in vLLM: class, name, value. Nothing in a vLLM whose publishers are made in
+    another way.
+    """
     try:
         from vllm.distributed.kv_events import EventPublisherFactory, ZmqEventPublisher
         from vllm.v1.core.kv_cache_manager import KVCacheManager
@@ -187,7 +206,8 @@ def replacements() -> list[tuple[Any, str, Any]]:
     is_known = (
         isinstance(stock_create, classmethod)
         and stock_take is not None
-        and list(inspect.signature(stock_create.__func__).parameters) == ["cls", "config", "data_parallel_rank"]
+        and list(inspect.signature(stock_create.__func__).parameters)
+        == ["cls", "config", "data_parallel_rank"]
         and list(inspect.signature(stock_take).parameters) == ["self"]
         and all(hasattr(ZmqEventPublisher, name) for name in ("offset_endpoint_port", "_is_bind_endpoint"))
     )
@@ -223,7 +243,10 @@ def replacements() -> list[tuple[Any, str, Any]]:
             publisher.begin(groups_of(self))
         return pool.take_events()
 
-    return [(EventPublisherFactory, "create", classmethod(create)), (KVCacheManager, "take_events", take_events)]
+    return [
+        (EventPublisherFactory, "create", classmethod(create)),
+        (KVCacheManager, "take_events", take_events),
+    ]
 
 
 def groups_of(manager: Any) -> list[tuple[int, str, int | None, bool]]:

@@ -49,14 +49,18 @@ class Settings:
 
     @classmethod
     def from_environment(cls, environment: Mapping[str, str] | None = None) -> Settings:
-        """Reads the variables, of which an empty one counts as unset; raises ``ValueError`` for any other value.
+        """Reads the variables, of which an empty one counts as unset; raises ``ValueError`` for any
+        other value.
 
-        The shadow compares every block id with vLLM's: it is refused with another order than ``lru``, and with hints.
+        The shadow compares every block id with vLLM's: it is refused with another order than ``lru``,
+        and with hints.
         """
         environment = os.environ if environment is None else environment
 
         def value(name: str) -> str | None:
-            """What is set; a variable that is empty is not, as a script has it that passes on what it was not given."""
+            """What is set; a variable that is empty is not, as a script has it that passes on what it
+            was not given.
+            """
             return environment.get(name, "").strip() or None
 
         level = (value("KVPOOL_VLLM") or "off").lower()

@@ -1,13 +1,15 @@
 """The level ``shadow``: vLLM decides, and kvpool does everything beside it until the first difference.
 
-vLLM's own manager, pool, lookups and hasher do the work, and their results are what the engine gets. Beside them stand
-kvpool's manager over kvpool's pool, the mirror, and kvpool's hasher. :class:`.comparison.Comparison` makes every call
-on both. What kvpool does otherwise on purpose is not in the mirror: it has vLLM's events, and with them vLLM's order of
-reuse after an eviction by a connector. A block that vLLM frees more often than it was taken, which kvpool refuses, ends
-the comparison without being a difference.
+vLLM's own manager, pool, lookups and hasher do the work, and their results are what the engine gets.
+Beside them stand kvpool's manager over kvpool's pool, the mirror, and kvpool's hasher.
+:class:`.comparison.Comparison` makes every call on both. What kvpool does otherwise on purpose is not
+in the mirror: it has vLLM's events, and with them vLLM's order of reuse after an eviction by a
+connector. A block that vLLM frees more often than it was taken, which kvpool refuses, ends the
+comparison without being a difference.
 
-Costs: a second pool in memory, about twice the time of each call, and the hashes of each prompt twice. After a
-difference nothing of it is left but a check where a request is hashed, and where it is looked up.
+Costs: a second pool in memory, about twice the time of each call, and the hashes of each prompt twice.
+After a difference nothing of it is left but a check where a request is hashed, and where it is looked
+up.
 """
 
 from __future__ import annotations
@@ -65,7 +67,9 @@ def make_mirror(args: tuple[Any, ...], kwargs: dict[str, Any]) -> KVCacheManager
 
 
 class Unheard:
-    """The mirror's collector of metrics where vLLM has one: told of every block as that is, and keeps nothing."""
+    """The mirror's collector of metrics where vLLM has one: told of every block as that is, and keeps
+    nothing.
+    """
 
     def on_block_allocated(self, _block: Any) -> None:
         """As vLLM's, without an effect."""
@@ -96,7 +100,9 @@ def _coordinator_over_kvpool() -> Iterator[None]:
 
 
 def _make_pool(*args: Any, **kwargs: Any) -> BlockPool:
-    """The level's own pool, with vLLM's events, and a journal in memory for the first difference to leave behind."""
+    """The level's own pool, with vLLM's events, and a journal in memory for the first difference to
+    leave behind.
+    """
     return BlockPool(*args, **kwargs, events_class=StockEvents, journal=journals.to_memory())
 
 
@@ -183,7 +189,9 @@ class ShadowHasher:
                 where,
             )
         except Exception as error:
-            logger.error("kvpool shadow: off: a difference in hashes could not be told (%s)", type(error).__name__)
+            logger.error(
+                "kvpool shadow: off: a difference in hashes could not be told (%s)", type(error).__name__
+            )
 
 
 def get_request_block_hasher(

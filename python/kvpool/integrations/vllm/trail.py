@@ -1,8 +1,9 @@
 """What the shadow writes down: results as plain data to compare, and the last operations before a difference.
 
-A plain value has block ids where vLLM has blocks, and counts where it has a request. What goes into a file or a log
-line has fewer: request ids, counts, block ids, and the first bytes of hashes. Token ids, salts and other parts of
-prompts are users' data and never among them, nor are the texts of errors, but for those of kvpool's about blocks.
+A plain value has block ids where vLLM has blocks, and counts where it has a request. What goes into a
+file or a log line has fewer: request ids, counts, block ids, and the first bytes of hashes. Token ids,
+salts and other parts of prompts are users' data and never among them, nor are the texts of errors, but
+for those of kvpool's about blocks.
 
 Nothing of vLLM is imported here: its objects are told apart by what they have.
 """
@@ -24,7 +25,12 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
 #: Errors whose text has block ids and counts alone.
-_TOLD_ERRORS = (errors.InvalidBlockError, errors.OutOfBlocksError, errors.BlocksInUseError, errors.InvariantError)
+_TOLD_ERRORS = (
+    errors.InvalidBlockError,
+    errors.OutOfBlocksError,
+    errors.BlocksInUseError,
+    errors.InvariantError,
+)
 _ATOMS = (bool, int, float, str, bytes)
 _HASH_BYTES = 8
 _SHORT = 400
@@ -60,7 +66,8 @@ class Other:
 
 
 def plain(value: Any) -> Any:
-    """A value as data that later changes don't reach: ids for blocks, counts for a request, events as they are.
+    """A value as data that later changes don't reach: ids for blocks, counts for a request, events as
+    they are.
 
     Lists and tuples are one, vLLM's and kvpool's classes too, so that equal results are equal.
     """
@@ -95,7 +102,9 @@ def is_event(value: Any) -> bool:
 
 
 def same(theirs: Any, ours: Any) -> bool:
-    """Whether two plain values are equal. Keys that are removed together are so in no order: vLLM has them in a set."""
+    """Whether two plain values are equal. Keys that are removed together are so in no order: vLLM has
+    them in a set.
+    """
     if theirs == ours:
         return True
     both = (theirs, ours)
@@ -141,11 +150,15 @@ def told(value: Any) -> Any:
 
 
 def told_briefly(theirs: Any, ours: Any) -> tuple[str, str]:
-    """Two plain values that differ for a line in a log: whole, or, where they are long, what differs first."""
+    """Two plain values that differ for a line in a log: whole, or, where they are long, what differs
+    first.
+    """
     texts = [json.dumps(told(one)) for one in (theirs, ours)]
     if max(map(len, texts)) > _SHORT:
         texts = [json.dumps(one) for one in told_difference(theirs, ours)]
-    texts = [text if len(text) <= _SHORT else f"{text[:_SHORT]}... ({len(text)} characters)" for text in texts]
+    texts = [
+        text if len(text) <= _SHORT else f"{text[:_SHORT]}... ({len(text)} characters)" for text in texts
+    ]
     return texts[0], texts[1]
 
 
@@ -183,7 +196,9 @@ def _first_different(theirs: Any, ours: Any) -> Any:
         keys = [*theirs, *(key for key in ours if key not in theirs)]
         return next((key for key in keys if not same(_part(theirs, key), _part(ours, key))), None)
     if is_event(theirs) and type(theirs) is type(ours):
-        return next((one for one in theirs.__struct_fields__ if getattr(theirs, one) != getattr(ours, one)), None)
+        return next(
+            (one for one in theirs.__struct_fields__ if getattr(theirs, one) != getattr(ours, one)), None
+        )
     return None
 
 
@@ -211,9 +226,12 @@ class Operation:
 
 
 class Trail:
-    """The last operations, to be written when something differs. Keeps plain values; what is told is decided then."""
+    """The last operations, to be written when something differs. Keeps plain values; what is told is
+    decided then.
+    """
 
-    #: Where files go: ``KVPOOL_VLLM_SHADOW_DIR``, which ``install`` writes; ``None`` is the folder for temporary files.
+    # : Where files go: ``KVPOOL_VLLM_SHADOW_DIR``, which ``install`` writes; ``None`` is the folder for
+    # temporary files.
     folder: ClassVar[str | None] = None
     #: How many operations are kept.
     LENGTH: ClassVar[int] = 256

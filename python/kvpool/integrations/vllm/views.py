@@ -1,7 +1,8 @@
 """What vLLM reaches into a block pool for, as views of the pool's state: the free queue, the map of hashes.
 
-They hold nothing. Their methods are those of vLLM's ``FreeKVCacheBlockQueue`` and ``BlockHashToBlockMap``; what reads a
-whole queue or map takes time in proportion to it, and is meant for tests and for offloading.
+They hold nothing. Their methods are those of vLLM's ``FreeKVCacheBlockQueue`` and
+``BlockHashToBlockMap``; what reads a whole queue or map takes time in proportion to it, and is meant
+for tests and for offloading.
 """
 
 from __future__ import annotations
@@ -52,10 +53,11 @@ class FreeBlockQueue:
     def num_free_blocks(self) -> int:
         """Blocks that can be handed out.
 
-        It can be written, as vLLM's can: the pool then refuses and reports as if so many blocks were free, and the
-        count goes up and down from there with what is freed and taken. No block leaves the queue; written again with
-        the number of those that are in it, everything is as before. Raises ``ValueError`` for a number below 0, or
-        above what is in the queue, which vLLM finds out when it hands them out.
+        It can be written, as vLLM's can: the pool then refuses and reports as if so many blocks were
+        free, and the count goes up and down from there with what is freed and taken. No block leaves
+        the queue; written again with the number of those that are in it, everything is as before.
+        Raises ``ValueError`` for a number below 0, or above what is in the queue, which vLLM finds out
+        when it hands them out.
         """
         return self.pool.core.num_free
 
@@ -133,7 +135,9 @@ class HashMapping(MutableMapping[bytes, Any]):
             self._pool.index_pop(key, block.block_id)
 
     def __iter__(self) -> Iterator[bytes]:
-        return iter([*self._pool.core.keys(), *(key for key in self._pool.loose if not self._pool.core.copies(key))])
+        return iter(
+            [*self._pool.core.keys(), *(key for key in self._pool.loose if not self._pool.core.copies(key))]
+        )
 
     def __len__(self) -> int:
         return sum(1 for _ in self)

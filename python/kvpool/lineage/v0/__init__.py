@@ -16,9 +16,11 @@
 
 ``vllm.core.scheduler`` is not here: it stays the engine's.
 
-``block_manager_util`` is new: what is read of sequences and groups, which are the engine's. The modules of ``block``
-can also be had without ``block.``, and the trackers as ``trackers``: their paths before they were the ancestor's.
+``block_manager_util`` is new: what is read of sequences and groups, which are the engine's. The modules
+of ``block`` can also be had without ``block.``, and the trackers as ``trackers``: their paths before
+they were the ancestor's.
 
-Each module lists what it does otherwise than the ancestor, by the number of the defect that it leaves out. Nothing is
-imported before it is asked for. docs/lineage.md has a recipe for each of the ancestor's callers.
+Each module lists what it does otherwise than the ancestor, by the number of the defect that it leaves
+out. Nothing is imported before it is asked for. docs/lineage.md has a recipe for each of the ancestor's
+callers.
 """

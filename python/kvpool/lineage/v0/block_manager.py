@@ -4,33 +4,35 @@ Owns the tables, and how far each sequence is computed. Blocks are those of a ``
 
 Differences from the ancestor:
 
-- 5, 6: ``mark_blocks_as_computed`` marks what the group has computed: the blocks that its chunks have covered, or of a
-  sequence that is past its prompt all full ones. The ancestor ignored both arguments.
-- 9, 10, 12: ``swap_out`` and ``swap_in`` move a whole group, or nothing; sequences that share blocks share them
-  afterwards; ``can_swap_out`` and ``can_swap_in`` count each block once, and blocks that the other device caches
-  already not at all.
+- 5, 6: ``mark_blocks_as_computed`` marks what the group has computed: the blocks that its chunks have
+  covered, or of a sequence that is past its prompt all full ones. The ancestor ignored both arguments.
+- 9, 10, 12: ``swap_out`` and ``swap_in`` move a whole group, or nothing; sequences that share blocks
+  share them afterwards; ``can_swap_out`` and ``can_swap_in`` count each block once, and blocks that the
+  other device caches already not at all.
 - 11, 13, 17: see ``block_table``. ``allocate`` takes the blocks of all tables of a group, or none.
 - 15: ``reset_prefix_cache`` works although there is a null block, and resets every device.
 - 16: ``get_common_computed_block_ids`` returns a list in every case.
-- 18: the blocks of a copy that ``append_slots`` has returned are kept from everybody until the step is over, so that no
-  swap of the same step, which workers execute before copies, writes to its source.
+- 18: the blocks of a copy that ``append_slots`` has returned are kept from everybody until the step is
+  over, so that no swap of the same step, which workers execute before copies, writes to its source.
 - 19: the ids of a swap are translated in O(1) each.
 - 21: ``can_allocate`` counts all blocks of a prompt, window or not, because ``allocate`` takes them all.
-- 22: a sequence that was never looked up can be removed from the tracker. ``free`` removes from both trackers whatever
-  they know, also of a sequence without a table: one that was aborted while it waited.
-- ``can_swap_in`` says NEVER also if a group fits the device, but not with the watermark left free: it would wait for
-  good.
-- What ``get_common_computed_block_ids`` returns for a prompt is what was computed when its blocks were allocated.
+- 22: a sequence that was never looked up can be removed from the tracker. ``free`` removes from both
+  trackers whatever they know, also of a sequence without a table: one that was aborted while it waited.
+- ``can_swap_in`` says NEVER also if a group fits the device, but not with the watermark left free: it
+  would wait for good.
+- What ``get_common_computed_block_ids`` returns for a prompt is what was computed when its blocks were
+  allocated.
 - ``fork`` onto a sequence that has a table already is an error: the ancestor lost the old table's blocks.
-- Tolerated as in the ancestor: ``free`` and ``free_cross`` of what has no table, and ``fork`` of such a parent, which
-  may have been freed before its output was processed.
+- Tolerated as in the ancestor: ``free`` and ``free_cross`` of what has no table, and ``fork`` of such a
+  parent, which may have been freed before its output was processed.
 - The state of a sequence is compared by name: the engine's own enum will do. So will its ``Device``, and its
   ``AllocStatus`` equals the one that is returned here.
 - Assertions are typed errors that derive from ``AssertionError``.
 
-A step is over, and with it the reason to keep the blocks of its copies, when ``mark_blocks_as_computed`` is called (as
-the ancestor's scheduler does once all is planned), when ``append_slots`` is called again for the same sequence (whose
-new token the step has computed), when no table is left, or when the engine says so by ``end_step``.
+A step is over, and with it the reason to keep the blocks of its copies, when
+``mark_blocks_as_computed`` is called (as the ancestor's scheduler does once all is planned), when
+``append_slots`` is called again for the same sequence (whose new token the step has computed), when no
+table is left, or when the engine says so by ``end_step``.
 """
 
 from __future__ import annotations
@@ -100,7 +102,8 @@ class SelfAttnBlockSpaceManager(BlockSpaceManager):
         self.num_total_gpu_blocks = num_gpu_blocks
         self.num_total_cpu_blocks = num_cpu_blocks
         self.sliding_window = sliding_window
-        # One block more for the window's end within a block, and one for the block that is computed in this step.
+        # One block more for the window's end within a block, and one for the block that is computed in
+        # this step.
         self.max_block_sliding_window = None if sliding_window is None else sliding_window // block_size + 2
         self.watermark = watermark
         self.enable_caching = enable_caching
@@ -110,14 +113,17 @@ class SelfAttnBlockSpaceManager(BlockSpaceManager):
         )
         self.block_tables: dict[SeqId, BlockTable] = {}
         self.cross_block_tables: dict[EncoderSeqId, BlockTable] = {}
-        self._computed_blocks_tracker = ComputedBlocksTracker(self.block_allocator, block_size, enable_caching)
+        self._computed_blocks_tracker = ComputedBlocksTracker(
+            self.block_allocator, block_size, enable_caching
+        )
         self._last_access_blocks_tracker = LastAccessBlocksTracker(self.block_allocator)
         # Tokens whose KV is written, so far as the engine has said.
         self._num_computed: dict[SeqId, int] = {}
         self._appended: set[SeqId] = set()
 
     def can_allocate(self, seq_group: SequenceGroup, num_lookahead_slots: int = 0) -> AllocStatus:
-        """Says whether a waiting group can have its blocks: now, later, or never. Cached blocks are not considered.
+        """Says whether a waiting group can have its blocks: now, later, or never. Cached blocks are not
+        considered.
 
         Hashes of a group that never can are dropped: an engine ignores it without a word.
 
@@ -155,7 +161,9 @@ class SelfAttnBlockSpaceManager(BlockSpaceManager):
         waiting = seqs_in(seq_group, SequenceStatus.WAITING)
         taken = [seq.seq_id for seq in waiting if seq.seq_id in self.block_tables]
         if taken or (encoder is not None and seq_group.request_id in self.cross_block_tables):
-            raise BlockStateError(f"block table already exists: group {seq_group.request_id!r}, sequences {taken}")
+            raise BlockStateError(
+                f"block table already exists: group {seq_group.request_id!r}, sequences {taken}"
+            )
         if encoder is not None:
             # Nothing is cached then: what is needed is known before the first block is taken.
             tokens = (first.get_token_ids(), encoder.get_token_ids())
@@ -193,7 +201,8 @@ class SelfAttnBlockSpaceManager(BlockSpaceManager):
         return touched <= self.get_num_free_gpu_blocks()
 
     def append_slots(self, seq: Sequence, num_lookahead_slots: int) -> list[tuple[int, int]]:
-        """Appends the tokens of a sequence that its table has not seen, and returns the copies that this needs.
+        """Appends the tokens of a sequence that its table has not seen, and returns the copies that
+        this needs.
 
         All or nothing. The copies, (source, destination), are to be made before the step writes to a block.
 
@@ -201,7 +210,8 @@ class SelfAttnBlockSpaceManager(BlockSpaceManager):
             NoFreeBlocksError: Too few blocks are free.
             UnknownTableError: The sequence has no table.
             BlockStateError: It is swapped out.
-            ContractError: There is a sliding window, and the sequence does not say how much of it is computed.
+            ContractError: There is a sliding window, and the sequence does not say how much of it is
+                computed.
         """
         table = self._table(seq)
         if seq.seq_id in self._appended:
@@ -209,7 +219,9 @@ class SelfAttnBlockSpaceManager(BlockSpaceManager):
         table.append_token_ids(
             token_ids=table.get_unseen_token_ids(seq.get_token_ids()),
             num_lookahead_slots=num_lookahead_slots,
-            num_computed_slots=None if self.max_block_sliding_window is None else util.num_computed_tokens_of(seq),
+            num_computed_slots=None
+            if self.max_block_sliding_window is None
+            else util.num_computed_tokens_of(seq),
             extra_hash=util.extra_hash_of(seq),
         )
         self._appended.add(seq.seq_id)
@@ -221,7 +233,9 @@ class SelfAttnBlockSpaceManager(BlockSpaceManager):
         self.block_allocator.end_step()
 
     def free(self, seq: Sequence) -> None:
-        """Gives up the blocks of a sequence, and all that is known of it; one without a table is fine. O(blocks)."""
+        """Gives up the blocks of a sequence, and all that is known of it; one without a table is fine.
+        O(blocks).
+        """
         self._computed_blocks_tracker.remove_seq(seq.seq_id)
         table = self.block_tables.get(seq.seq_id)
         if table is None:
@@ -233,7 +247,9 @@ class SelfAttnBlockSpaceManager(BlockSpaceManager):
         self._end_step_if_empty()
 
     def _end_step_if_empty(self) -> None:
-        if not self.block_tables and not self.cross_block_tables:  # nobody has blocks that a late copy could overwrite
+        if (
+            not self.block_tables and not self.cross_block_tables
+        ):  # nobody has blocks that a late copy could overwrite
             self.end_step()
 
     def free_cross(self, seq_group: SequenceGroup) -> None:
@@ -244,7 +260,9 @@ class SelfAttnBlockSpaceManager(BlockSpaceManager):
             self._end_step_if_empty()
 
     def remove_seq_from_computed_blocks_tracker(self, seq: Sequence) -> None:
-        """Forgets the hashes of a sequence; of one that was never looked up nothing. ``free`` does so, too."""
+        """Forgets the hashes of a sequence; of one that was never looked up nothing. ``free`` does so,
+        too.
+        """
         self._computed_blocks_tracker.remove_seq(seq.seq_id)
 
     def get_block_table(self, seq: Sequence) -> list[int]:
@@ -271,7 +289,8 @@ class SelfAttnBlockSpaceManager(BlockSpaceManager):
         return table.physical_block_ids
 
     def access_all_blocks_in_seq(self, seq: Sequence, now: float) -> None:
-        """Notes that a sequence is used: its blocks are evicted in the order of these times once they are free.
+        """Notes that a sequence is used: its blocks are evicted in the order of these times once they
+        are free.
 
         Raises:
             ContractError: The sequence has no table.
@@ -280,11 +299,13 @@ class SelfAttnBlockSpaceManager(BlockSpaceManager):
             self._last_access_blocks_tracker.update_last_access(seq.seq_id, now)
 
     def mark_blocks_as_computed(self, seq_group: SequenceGroup, token_chunk_size: int) -> None:
-        """Says that a group will have computed its next tokens before anything else is planned. O(blocks filled).
+        """Says that a group will have computed its next tokens before anything else is planned.
+        O(blocks filled).
 
         Args:
             seq_group: The group: its sequences that have a table on the GPU.
-            token_chunk_size: Tokens computed of each sequence whose ``is_prefill()`` is true, cached ones included.
+            token_chunk_size: Tokens computed of each sequence whose ``is_prefill()`` is true, cached
+                ones included.
         """
         for seq in seq_group.get_seqs():
             table = self.block_tables.get(seq.seq_id)
@@ -302,7 +323,8 @@ class SelfAttnBlockSpaceManager(BlockSpaceManager):
             self.end_step()
 
     def get_common_computed_block_ids(self, seqs: list[Sequence]) -> list[int]:
-        """Returns the computed blocks that all these sequences begin with; sequences without any do not count.
+        """Returns the computed blocks that all these sequences begin with; sequences without any do not
+        count.
 
         Raises:
             UnknownTableError: A sequence has no table.
@@ -331,9 +353,11 @@ class SelfAttnBlockSpaceManager(BlockSpaceManager):
     def can_swap_in(self, seq_group: SequenceGroup, num_lookahead_slots: int) -> AllocStatus:
         """Says whether a swapped group can return, with the slots that it needs next, above the watermark."""
         seqs = seqs_in(seq_group, SequenceStatus.SWAPPED)
-        # What is swapped in is counted by the core; here what is appended right after it: blocks for new tokens, and a
-        # copy of the last block of each sequence that shares it.
-        appended = sum(self._table(seq)._num_appended(seq.get_token_ids(), num_lookahead_slots) for seq in seqs)
+        # What is swapped in is counted by the core; here what is appended right after it: blocks for
+        # new tokens, and a copy of the last block of each sequence that shares it.
+        appended = sum(
+            self._table(seq)._num_appended(seq.get_token_ids(), num_lookahead_slots) for seq in seqs
+        )
         return AllocStatus[self._fit(seqs, Device.CPU, Device.GPU, self.watermark_blocks + appended).upper()]
 
     def _fit(self, seqs: Items[Sequence], src: Device, dst: Device, reserve: int) -> str:
@@ -341,7 +365,8 @@ class SelfAttnBlockSpaceManager(BlockSpaceManager):
         return self.block_allocator._fit(blocks, src, dst, reserve)
 
     def swap_in(self, seq_group: SequenceGroup) -> list[tuple[int, int]]:
-        """Moves a swapped group to the GPU, and returns the copies: (CPU block, GPU block), by their places in memory.
+        """Moves a swapped group to the GPU, and returns the copies: (CPU block, GPU block), by their
+        places in memory.
 
         All or nothing. Blocks whose content the GPU still has are not copied.
 
@@ -356,7 +381,8 @@ class SelfAttnBlockSpaceManager(BlockSpaceManager):
         return self._fit(seqs_in(seq_group, SequenceStatus.RUNNING), Device.GPU, Device.CPU, 0) == "ok"
 
     def swap_out(self, seq_group: SequenceGroup) -> list[tuple[int, int]]:
-        """Moves a running group to the CPU, and returns the copies: (GPU block, CPU block), by their places in memory.
+        """Moves a running group to the CPU, and returns the copies: (GPU block, CPU block), by their
+        places in memory.
 
         All or nothing. Blocks whose content the CPU still has are not copied.
 

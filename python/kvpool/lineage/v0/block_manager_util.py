@@ -1,7 +1,8 @@
-"""What vLLM v0's block manager reads of the engine's sequences and groups, and the states that they can be in.
+"""What vLLM v0's block manager reads of the engine's sequences and groups, and the states that they can
+be in.
 
-Owns no state. Sequences are the engine's: anything with the ancestor's names will do. States are compared by name, so
-that the engine's own enum works as well as the one below.
+Owns no state. Sequences are the engine's: anything with the ancestor's names will do. States are
+compared by name, so that the engine's own enum works as well as the one below.
 """
 
 from __future__ import annotations
@@ -39,8 +40,9 @@ class SequenceStatus(enum.IntEnum):
 class Sequence(Protocol):
     """What is read of a sequence.
 
-    Beside these, if it has them: ``status``, ``is_prefill()``, ``extra_hash`` (a value or a method: an int or
-    ``kvpool.ExtraKeys``), and with a sliding window ``data.get_num_computed_tokens()``, or that method of its own.
+    Beside these, if it has them: ``status``, ``is_prefill()``, ``extra_hash`` (a value or a method: an
+    int or ``kvpool.ExtraKeys``), and with a sliding window ``data.get_num_computed_tokens()``, or that
+    method of its own.
     """
 
     seq_id: int

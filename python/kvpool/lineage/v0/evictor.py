@@ -1,7 +1,8 @@
 """vLLM v0's evictor: which of the blocks that nobody holds is given up first.
 
-The prefix-caching allocator does not keep one: its victims are chosen by the core (``eviction="last-accessed"``, the
-same rule). ``LRUEvictor`` stands alone for code that orders blocks of its own: it owns an order and nothing else.
+The prefix-caching allocator does not keep one: its victims are chosen by the core
+(``eviction="last-accessed"``, the same rule). ``LRUEvictor`` stands alone for code that orders blocks
+of its own: it owns an order and nothing else.
 
 Differences from the ancestor:
 
@@ -46,7 +47,9 @@ class Evictor(ABC):
         """Gives up the next block, and returns its id and content hash."""
 
     @abstractmethod
-    def add(self, block_id: BlockId, content_hash: PrefixHash, num_hashed_tokens: int, last_accessed: float) -> None:
+    def add(
+        self, block_id: BlockId, content_hash: PrefixHash, num_hashed_tokens: int, last_accessed: float
+    ) -> None:
         """Takes a block."""
 
     @abstractmethod
@@ -78,7 +81,8 @@ class BlockMetaData:
 class LRUEvictor(Evictor):
     """The block used longest ago goes first.
 
-    Of blocks used at the same time the one with the longest prefix, then the lowest id. O(log n) per call, amortized.
+    Of blocks used at the same time the one with the longest prefix, then the lowest id. O(log n) per
+    call, amortized.
 
     >>> evictor = LRUEvictor()
     >>> evictor.add(1, content_hash=11, num_hashed_tokens=16, last_accessed=1.0)
@@ -94,8 +98,9 @@ class LRUEvictor(Evictor):
     def __init__(self) -> None:
         #: The blocks that can be given up. To be looked at: changed by the methods alone.
         self.free_table: dict[BlockId, BlockMetaData] = {}
-        #: A heap of (last access, minus hashed tokens, block, content hash). An entry counts while ``free_table`` has
-        #: the same values; ``evict`` skips the others. Changed by the methods alone.
+        # : A heap of (last access, minus hashed tokens, block, content hash). An entry counts while
+        # ``free_table`` has : the same values; ``evict`` skips the others. Changed by the methods
+        # alone.
         self.priority_queue: list[tuple[float, int, BlockId, PrefixHash]] = []
 
     def __contains__(self, block_id: BlockId) -> bool:
@@ -120,7 +125,9 @@ class LRUEvictor(Evictor):
         else:
             heapq.heappush(self.priority_queue, self._entry(block_id))
 
-    def add(self, block_id: BlockId, content_hash: PrefixHash, num_hashed_tokens: int, last_accessed: float) -> None:
+    def add(
+        self, block_id: BlockId, content_hash: PrefixHash, num_hashed_tokens: int, last_accessed: float
+    ) -> None:
         """Takes a block, or replaces what is known of one.
 
         Args:

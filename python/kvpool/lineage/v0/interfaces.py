@@ -1,7 +1,9 @@
-"""What vLLM v0's scheduler asks of a block manager; and the names of ``block.interfaces``, which were here before.
+"""What vLLM v0's scheduler asks of a block manager; and the names of ``block.interfaces``, which were
+here before.
 
-Owns names and signatures. Sequences and groups are the engine's, and so may its enums be: ``AllocStatus`` compares by
-name with ``==``, and where a ``Device`` is taken a member of the engine's own will do. ``is`` tells two enums apart.
+Owns names and signatures. Sequences and groups are the engine's, and so may its enums be:
+``AllocStatus`` compares by name with ``==``, and where a ``Device`` is taken a member of the engine's
+own will do. ``is`` tells two enums apart.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """vLLM v0's manager for models without KV: pooling and attention-free models. It has no blocks, and no state.
 
-Differences from the ancestor: ``swap_in`` and ``swap_out`` return an empty list. The ancestor returned None, which its
-scheduler cannot add to a list of copies.
+Differences from the ancestor: ``swap_in`` and ``swap_out`` return an empty list. The ancestor returned
+None, which its scheduler cannot add to a list of copies.
 """
 
 # ruff: noqa: ARG002  # every argument is the interface's
@@ -71,7 +71,9 @@ class PlaceholderBlockSpaceManager(BlockSpaceManager):
         """Does nothing."""
 
     def get_block_table(self, seq: Sequence) -> list[int]:
-        """Returns None, as the ancestor does. An attention backend knows by it that a sequence has no blocks."""
+        """Returns None, as the ancestor does. An attention backend knows by it that a sequence has no
+        blocks.
+        """
         return None  # type: ignore[return-value]  # the interface knows managers with blocks only
 
     def get_num_free_gpu_blocks(self) -> int:

@@ -1,8 +1,9 @@
 //! Every call that a journal records, declared once.
 //!
-//! Owns: the tables of calls (`calls!` in `table.rs`), one per subject, and the kinds of their arguments. A kind
-//! defines what a journal holds of an argument, how a replay makes one, and how a person reads it. What
-//! shrinks, renames or exports arguments matches on [`Slot`], which has a variant for each kind.
+//! Owns: the tables of calls (`calls!` in `table.rs`), one per subject, and the kinds of their
+//! arguments. A kind defines what a journal holds of an argument, how a replay makes one, and how a
+//! person reads it. What shrinks, renames or exports arguments matches on [`Slot`], which has a variant
+//! for each kind.
 //!
 //! Invariant: the order of a table's calls and of their arguments is the format of journals. New calls go to
 //! the end.
@@ -81,8 +82,8 @@ pub trait Slots: Clone {
     /// The arguments, in order.
     fn slots(&mut self) -> Vec<Slot<'_>>;
 
-    /// The call at this position of the table. Its arguments are zeros, empty lists and `None`: a record of zero
-    /// bytes. Returns `None` behind the last call.
+    /// The call at this position of the table. Its arguments are zeros, empty lists and `None`: a
+    /// record of zero bytes. Returns `None` behind the last call.
     #[must_use]
     fn blank(position: u8) -> Option<Self>
     where

@@ -86,7 +86,8 @@ impl<T: AsRef<[u32]> + std::fmt::Debug> Reply for Ids<T> {
     }
 }
 
-/// Without digests: each operation has the check of its answer, and the order of reuse shows in every allocation.
+/// Without digests: each operation has the check of its answer, and the order of reuse shows in every
+/// allocation.
 impl Recordable for Pool {
     type Config = VllmConfig;
     type Watch = ();

@@ -1,7 +1,7 @@
 //! Operations in words: the call, and what it was asked, in one line without tokens.
 //!
-//! Contents are shown as the first eight bytes of their digests, in the order of the digest's bytes, so they can be found in events
-//! and logs. Long lists are cut.
+//! Contents are shown as the first eight bytes of their digests, in the order of the digest's bytes, so
+//! they can be found in events and logs. Long lists are cut.
 
 use std::fmt::Write;
 

@@ -1,7 +1,7 @@
 //! Arguments of calls, as texts of two languages.
 //!
-//! A block of a made-up prompt is zeros that end in the number of its content, so a prompt is told by the numbers of its blocks
-//! and the length of its tail.
+//! A block of a made-up prompt is zeros that end in the number of its content, so a prompt is told by
+//! the numbers of its blocks and the length of its tail.
 
 use crate::{
     AppendRecord, ChainRecord, ComputedRecord, CoveredRecord, EndedRecord, Filled, IdRecord, Ids,
@@ -177,7 +177,8 @@ impl Arguments {
         format!("{}{spelled:?}", self.and())
     }
 
-    /// Tokens behind the first `length` ones of a request: those that fill a block are the numbers of its content.
+    /// Tokens behind the first `length` ones of a request: those that fill a block are the numbers of
+    /// its content.
     fn spell(&self, length: usize, tokens: &mut [u32], keys: &mut impl Iterator<Item = u64>) {
         let first = self.block_size - 1 - length % self.block_size;
         for at in (first..tokens.len()).step_by(self.block_size) {

@@ -1,11 +1,12 @@
 //! Export: a journal as a test, in Rust or in Python, that makes the same calls and expects the same answers.
 //!
-//! The test holds no recorded digest: its prompts are made-up tokens that are equal where the recorded ones were, hashed anew.
-//! Block ids are those of the journal, which the same calls give again. What it expects are the answers of this build, up to the
-//! first that the journal has otherwise; after every call all invariants are recounted, but for vLLM's pool, whose caller may
-//! break them for a while.
+//! The test holds no recorded digest: its prompts are made-up tokens that are equal where the recorded
+//! ones were, hashed anew. Block ids are those of the journal, which the same calls give again. What it
+//! expects are the answers of this build, up to the first that the journal has otherwise; after every
+//! call all invariants are recounted, but for vLLM's pool, whose caller may break them for a while.
 //!
-//! Costs: two runs of the journal. The text goes out as it is made; memory is that of the pool, of the journal's contents, and of a frame of its file.
+//! Costs: two runs of the journal. The text goes out as it is made; memory is that of the pool, of the
+//! journal's contents, and of a frame of its file.
 
 mod arguments;
 mod calls;
@@ -48,9 +49,9 @@ pub const EXPORT_LIMIT: u64 = 10_000;
 /// ```
 ///
 /// # Errors
-/// As [`crate::replay`]; [`ReplayError::TooLong`] for more operations than `limit`, before anything is written;
-/// [`ReplayError::NoCall`] for what has no call in this language; [`ReplayError::Write`]. What is behind the last two is half a
-/// test.
+/// As [`crate::replay`]; [`ReplayError::TooLong`] for more operations than `limit`, before anything is
+/// written; [`ReplayError::NoCall`] for what has no call in this language; [`ReplayError::Write`]. What
+/// is behind the last two is half a test.
 pub fn export<'a>(
     journal: impl Into<JournalSource<'a>>,
     language: Language,

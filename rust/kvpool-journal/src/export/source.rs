@@ -113,7 +113,8 @@ impl<'a> Source<'a> {
         self.line(&format!("{mark} {}", text::remark(text)))
     }
 
-    /// Leaves out a call that Python cannot make. Only a refused call may be left out, because it changed nothing.
+    /// Leaves out a call that Python cannot make. Only a refused call may be left out, because it
+    /// changed nothing.
     pub(super) fn leave_out(
         &mut self,
         number: u64,

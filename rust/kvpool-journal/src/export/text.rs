@@ -1,4 +1,5 @@
-//! Literals of two languages. Everything that is written is ASCII: what a terminal or a compiler would take otherwise is escaped.
+//! Literals of two languages. Everything that is written is ASCII: what a terminal or a compiler would
+//! take otherwise is escaped.
 
 use std::fmt::Write as _;
 

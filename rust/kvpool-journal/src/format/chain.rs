@@ -22,7 +22,8 @@ pub(crate) fn content_key(chain: &HashChain, position: usize, verified: bool) ->
 
 /// A hash chain, and how many tokens it is of.
 ///
-/// Its first blocks may be *known*: they are the chain that ends in a block which was recorded before. The others follow.
+/// Its first blocks may be *known*: they are the chain that ends in a block which was recorded before.
+/// The others follow.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ChainRecord {
     /// Tokens, those of the last, partial block included.

@@ -6,7 +6,8 @@ use std::path::Path;
 
 use crate::JournalError;
 
-/// A new file for a journal, which only its owner reads: request ids are in it. One that exists is not overwritten.
+/// A new file for a journal, which only its owner reads: request ids are in it. One that exists is not
+/// overwritten.
 ///
 /// # Errors
 /// [`JournalError::Exists`], [`JournalError::Io`].

@@ -1,8 +1,8 @@
 //! The header: what was recorded, and the settings that a replay needs.
 //!
-//! Settings by name are texts, so that a journal outlives a new variant. Keys and seeds of hashes are not in it: a replay
-//! computes no digest. A policy's name means what the reader has under it. An evictor of a caller's own has no name, so a pool
-//! with one has no journal.
+//! Settings by name are texts, so that a journal outlives a new variant. Keys and seeds of hashes are
+//! not in it: a replay computes no digest. A policy's name means what the reader has under it. An
+//! evictor of a caller's own has no name, so a pool with one has no journal.
 
 use kvpool::groups::Groups;
 use kvpool::hash::Verify;

@@ -1,22 +1,29 @@
-//! The format of journals: the records of calls, a check of each answer, and the frames that they are written in.
+//! The format of journals: the records of calls, a check of each answer, and the frames that they are
+//! written in.
 //!
-//! Owns: the header, the checks of answers ([`Check`]), and where both go: a bounded ring in memory, or a thread that writes
-//! ([`Journal`]); and how they are read back ([`JournalReader`]), from bytes or from a [`JournalFile`], of which one frame at a time is
-//! in memory. This module is the format: it runs nothing.
+//! Owns: the header, the checks of answers ([`Check`]), and where both go: a bounded ring in memory, or
+//! a thread that writes ([`Journal`]); and how they are read back ([`JournalReader`]), from bytes or
+//! from a [`JournalFile`], of which one frame at a time is in memory. This module is the format: it
+//! runs nothing.
 //!
-//! - *No tokens*: of a full block a journal holds the first eight bytes of its digest (salted as the request was), and of its
-//!   fingerprint where hits are verified. So a replay tells contents apart as the run did, short of two digests with the same
-//!   first eight bytes, and nobody reads a prompt out of it. Request ids are in it as they are.
+//! - *No tokens*: of a full block a journal holds the first eight bytes of its digest (salted as the
+//!   request was), and of its fingerprint where hits are verified. So a replay tells contents apart as
+//!   the run did, short of two digests with the same first eight bytes, and nobody reads a prompt out
+//!   of it. Request ids are in it as they are.
 //! - *Results* are compared by a 32-bit check per operation, the state by a 64-bit digest every
 //!   [`JournalConfig::digest_every`] operations ([`kvpool_observe::PoolWatch::state_digest`]).
-//! - *Format*: a magic number with the version, then frames of a length, an XXH3 checksum and a payload: the header, then
-//!   records in postcard's encoding (`frame.rs` says it byte by byte). A file that was cut at any byte holds all frames before the cut.
-//! - *A journal never fails an operation, and no operation waits for a disk*: if it cannot be written, or not fast enough, it
-//!   stops, and says so ([`Journal::error`]). What it holds until then is a journal.
-//! - A *ring* that has dropped its oldest frames can be read, and no longer be replayed: what led to its first operation is gone.
+//! - *Format*: a magic number with the version, then frames of a length, an XXH3 checksum and a
+//!   payload: the header, then records in postcard's encoding (`frame.rs` says it byte by byte). A file
+//!   that was cut at any byte holds all frames before the cut.
+//! - *A journal never fails an operation, and no operation waits for a disk*: if it cannot be written,
+//!   or not fast enough, it stops, and says so ([`Journal::error`]). What it holds until then is a
+//!   journal.
+//! - A *ring* that has dropped its oldest frames can be read, and no longer be replayed: what led to
+//!   its first operation is gone.
 //!
-//! Costs: a few bytes per operation (a steady decode step of any batch: 8 bytes, and 8 per block that it fills), 8 bytes per
-//! new block of a prompt, 4 per block id that a caller of a pool names; digests cost large pools 24 bytes of memory per block.
+//! Costs: a few bytes per operation (a steady decode step of any batch: 8 bytes, and 8 per block that
+//! it fills), 8 bytes per new block of a prompt, 4 per block id that a caller of a pool names; digests
+//! cost large pools 24 bytes of memory per block.
 
 mod chain;
 mod error;
@@ -70,8 +77,8 @@ use writer::Background;
 pub struct JournalConfig {
     /// Operations from one digest of the state to the next; 0 for none.
     pub digest_every: u32,
-    /// Bytes that are collected before they are handed over as one frame, 64 to 2^24: what a crash of the process loses, with the
-    /// frames that wait to be written ([`QUEUE_BYTES`] at most).
+    /// Bytes that are collected before they are handed over as one frame, 64 to 2^24: what a crash of
+    /// the process loses, with the frames that wait to be written ([`QUEUE_BYTES`] at most).
     pub frame_bytes: usize,
 }
 
@@ -152,9 +159,10 @@ impl Journal {
         Self::over(Sink::ring(capacity), config)
     }
 
-    /// A journal that goes to `writer`, a frame at a time, unbuffered behind that. A thread of its own writes: nobody who
-    /// records waits for it, and a journal of which more than [`QUEUE_BYTES`] wait to be written stops. The process that makes
-    /// it writes it: in a fork the journal stops, and says so.
+    /// A journal that goes to `writer`, a frame at a time, unbuffered behind that. A thread of its own
+    /// writes: nobody who records waits for it, and a journal of which more than [`QUEUE_BYTES`] wait
+    /// to be written stops. The process that makes it writes it: in a fork the journal stops, and says
+    /// so.
     ///
     /// ```
     /// use kvpool_journal::{Journal, JournalConfig};
@@ -171,7 +179,8 @@ impl Journal {
         Self::over(Sink::Writer(Background::start(writer)?), config)
     }
 
-    /// A journal in a new file ([`create_file`]), as [`Self::to_writer`]. The file stays that of the process that makes it.
+    /// A journal in a new file ([`create_file`]), as [`Self::to_writer`]. The file stays that of the
+    /// process that makes it.
     ///
     /// # Errors
     /// As [`create_file`] and [`Self::to_writer`]; there is no file then.
@@ -184,7 +193,8 @@ impl Journal {
         })
     }
 
-    /// The same journal, which waits for a writer that is behind instead of stopping: for runs that no step waits for.
+    /// The same journal, which waits for a writer that is behind instead of stopping: for runs that no
+    /// step waits for.
     #[must_use]
     pub fn waiting(mut self) -> Self {
         self.sink.wait();
@@ -233,12 +243,14 @@ impl Journal {
         self.sink.error()
     }
 
-    /// Writes what has been collected, and waits until all of it is written. Failures are told by [`Self::error`].
+    /// Writes what has been collected, and waits until all of it is written. Failures are told by
+    /// [`Self::error`].
     pub fn flush(&mut self) {
         self.start_flush().wait();
     }
 
-    /// Has what was collected written. Whoever waits for it needs the journal no more: a lock may be given back before.
+    /// Has what was collected written. Whoever waits for it needs the journal no more: a lock may be
+    /// given back before.
     pub fn start_flush(&mut self) -> Flush {
         if self.payload.len() > frame::PREFIX {
             self.write_frame();
@@ -252,7 +264,8 @@ impl Journal {
         self.sink.image()
     }
 
-    /// Writes the header, the first frame of a new journal, and waits until it is written: what has begun is a journal.
+    /// Writes the header, the first frame of a new journal, and waits until it is written: what has
+    /// begun is a journal.
     pub fn begin(&mut self, header: &JournalHeader) {
         self.verified = header.verified();
         frame::open(&mut self.payload, 0);
@@ -267,7 +280,8 @@ impl Journal {
         self.record_as(operation, check, None)
     }
 
-    /// [`Self::record`] of an operation of which `steady`, if it is given, says everything: then [`Self::repeat`] copies it.
+    /// [`Self::record`] of an operation of which `steady`, if it is given, says everything: then
+    /// [`Self::repeat`] copies it.
     pub(crate) fn record_as(
         &mut self,
         operation: &impl Serialize,
@@ -290,8 +304,8 @@ impl Journal {
         self.count()
     }
 
-    /// Records an append that is as the last one of its kind, but for what it filled and its check. `None` if there is none like it:
-    /// nothing is recorded.
+    /// Records an append that is as the last one of its kind, but for what it filled and its check.
+    /// `None` if there is none like it: nothing is recorded.
     #[inline]
     pub(crate) fn repeat(&mut self, append: SteadyAppend, filled: &Filled, check: u32) -> Option<bool> {
         if self.sink.error().is_some() {

@@ -9,7 +9,8 @@ use kvpool::{
 use kvpool_observe::{BlockEvent, EventBatch};
 use kvpool_vllm::{Removed, VllmError};
 
-/// Numbers, mixed in order. The multiplier is the golden ratio's, as in Fibonacci hashing; it is part of the format.
+/// Numbers, mixed in order. The multiplier is the golden ratio's, as in Fibonacci hashing; it is part
+/// of the format.
 #[derive(Clone, Copy, Debug)]
 pub struct Check(u64);
 

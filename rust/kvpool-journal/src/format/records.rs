@@ -111,7 +111,8 @@ pub enum Planned {
     Admit { request: IdRecord, prompt: ChainRecord, options: OptionsRecord },
     /// [`kvpool::CacheManager::plan_resume_with`]
     Resume { request: Name, part: PartRecord, rehashed: Option<Filled> },
-    /// [`kvpool::CacheManager::plan_append_ragged`], row by row; `covered` are the slots that its table covers then.
+    /// [`kvpool::CacheManager::plan_append_ragged`], row by row; `covered` are the slots that its table
+    /// covers then.
     Append { request: Name, tokens: usize, covered: usize, filled: Filled },
     /// [`kvpool::CacheManager::plan_preempt`]
     Preempt { request: Name, until: UntilRecord },
@@ -119,7 +120,8 @@ pub enum Planned {
     Release { request: Name, until: UntilRecord },
 }
 
-/// How much of a prompt was admitted: tokens to allocate, external ones, and whether the admission matched nothing.
+/// How much of a prompt was admitted: tokens to allocate, external ones, and whether the admission
+/// matched nothing.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PartRecord(Option<usize>, usize, bool);
 
@@ -264,8 +266,8 @@ impl LoadedRecord {
     }
 }
 
-/// A request: by its slot, a small number that the manager gives at admission and gives again after release; by its id where
-/// no request has it, and wherever slots may differ.
+/// A request: by its slot, a small number that the manager gives at admission and gives again after
+/// release; by its id where no request has it, and wherever slots may differ.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Name {
     /// A request that the manager knows.

@@ -1,6 +1,8 @@
-//! What journals write of types that are not theirs: request ids, settings of retention, of the advisor, of KV-cache groups.
+//! What journals write of types that are not theirs: request ids, settings of retention, of the
+//! advisor, of KV-cache groups.
 //!
-//! The order of fields and variants is the format. Policies are names, so that what was written outlives new ones.
+//! The order of fields and variants is the format. Policies are names, so that what was written
+//! outlives new ones.
 
 use kvpool::groups::{GroupKind, GroupSpec, Keep};
 use kvpool::retention::{RetentionConfig, TenantId, TenantLimits};

@@ -33,7 +33,8 @@ impl Sink {
     pub(crate) fn frame(&mut self, frame: &mut Vec<u8>) {
         match self {
             Self::Ring { frames, bytes, capacity, .. } => {
-                // The next one gets the memory of the last one that this drives out: a full ring asks for none, and touches no new page.
+                // The next one gets the memory of the last one that this drives out: a full ring asks
+                // for none, and touches no new page.
                 let mut place = Vec::new();
                 while bytes.saturating_add(frame.len()) > *capacity
                     && let Some(oldest) = frames.pop_front()

@@ -1,7 +1,8 @@
 //! Where a journal is read from: bytes in memory, or a file of which one frame at a time is in memory.
 //!
-//! Owns: the length of a journal, which is that of the moment when it was opened. What is appended to a file later is not read;
-//! a file that becomes shorter or other while it is read is an error, and never another journal.
+//! Owns: the length of a journal, which is that of the moment when it was opened. What is appended to a
+//! file later is not read; a file that becomes shorter or other while it is read is an error, and never
+//! another journal.
 
 use std::fs::File;
 use std::io::{Read, Seek, SeekFrom};

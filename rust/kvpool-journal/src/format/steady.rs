@@ -1,9 +1,10 @@
 //! Appends that are as the one before but for what they fill: most steps of a decode.
 //!
-//! Owns: which append that is, and the bytes that all of them begin with. A record that says no more than [`SteadyAppend`] and [`Filled`]
-//! need not be made and encoded again.
+//! Owns: which append that is, and the bytes that all of them begin with. A record that says no more
+//! than [`SteadyAppend`] and [`Filled`] need not be made and encoded again.
 //!
-//! Invariant: the bytes are those of a record of the batch before, up to what it filled, whose arguments are the ones kept here.
+//! Invariant: the bytes are those of a record of the batch before, up to what it filled, whose
+//! arguments are the ones kept here.
 
 use kvpool::hash::HashCursor;
 use kvpool::{Computed, Covered, Rows};
@@ -57,7 +58,8 @@ pub(crate) struct SteadyAppend {
 }
 
 impl SteadyAppend {
-    /// What is appended, if that is a token to each row, and what is computed and covered is said of all of them at once.
+    /// What is appended, if that is a token to each row, and what is computed and covered is said of
+    /// all of them at once.
     #[must_use]
     pub(crate) const fn of(rows: &Rows<'_>) -> Option<Self> {
         let all_but_last_computed = match rows.computed {

@@ -5,10 +5,12 @@
 //! Invariants:
 //! - Frames are written in their order, and none behind one that was not written whole.
 //! - No more than [`QUEUE_BYTES`] wait, or a single frame that is larger.
-//! - Whoever forks takes the queue along and not the thread: a fork hands nothing over, waits for nothing, and ends nothing. So
-//!   the file stays the parent's, which writes the same operations itself.
+//! - Whoever forks takes the queue along and not the thread: a fork hands nothing over, waits for
+//!   nothing, and ends nothing. So the file stays the parent's, which writes the same operations
+//!   itself.
 //!
-//! Costs: one message per frame and one back, which brings memory for a next frame; and the system call that tells a fork from its parent.
+//! Costs: one message per frame and one back, which brings memory for a next frame; and the system call
+//! that tells a fork from its parent.
 
 use std::io::Write;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
@@ -18,7 +20,8 @@ use std::thread::{Builder, JoinHandle};
 
 use crate::JournalError;
 
-/// Bytes that may wait to be written. A journal whose writer is further behind stops, or waits: see [`crate::Journal::waiting`].
+/// Bytes that may wait to be written. A journal whose writer is further behind stops, or waits: see
+/// [`crate::Journal::waiting`].
 pub const QUEUE_BYTES: usize = 64 << 20;
 
 /// Written frames whose memory is kept for the next ones.

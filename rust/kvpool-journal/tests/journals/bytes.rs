@@ -21,7 +21,8 @@ fn recorded(config: ManagerConfig, calls: &[super::world::Call]) -> Vec<u8> {
     manager.take_journal().unwrap().image().unwrap()
 }
 
-/// The bytes of an append that is as the last one are copied: whatever differs between two of them is in their records.
+/// The bytes of an append that is as the last one are copied: whatever differs between two of them is
+/// in their records.
 #[test]
 fn records_of_appends_say_what_was_asked() {
     let config = ManagerConfig { num_blocks: 64, block_size: 4, ..ManagerConfig::default() };
@@ -317,7 +318,8 @@ fn in_frames() -> (Vec<u8>, Vec<Vec<u8>>) {
     (header, frames)
 }
 
-/// What two processes write to one file, and what somebody cut out of the middle: whole frames, and no journal.
+/// What two processes write to one file, and what somebody cut out of the middle: whole frames, and no
+/// journal.
 #[test]
 fn operations_that_are_repeated_or_missing_are_refused() {
     let (header, frames) = in_frames();

@@ -21,8 +21,9 @@ pub(crate) fn exported(image: &[u8], language: Language) -> Result<String, Repla
     Ok(String::from_utf8(text).unwrap())
 }
 
-/// The exported texts compile and run: `exported_manager.rs` and its like are tests beside this one. `make journal-check` compiles
-/// and runs exports that contain every call. With `KVPOOL_BLESS=1` this test writes the texts anew.
+/// The exported texts compile and run: `exported_manager.rs` and its like are tests beside this one.
+/// `make journal-check` compiles and runs exports that contain every call. With `KVPOOL_BLESS=1` this
+/// test writes the texts anew.
 #[test]
 fn exported_tests_are_these() {
     let folder = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("tests");

@@ -1,4 +1,5 @@
-//! Journals that ask for more memory than there is: refused by name, in a process of their own with little of it.
+//! Journals that ask for more memory than there is: refused by name, in a process of their own with
+//! little of it.
 
 use std::process::Command;
 
@@ -84,7 +85,8 @@ const NAMES: usize = 128;
 /// The file that the test below reads, of which each process knows the name.
 const LONG: &str = "KVPOOL_TEST_LONG_JOURNAL";
 
-/// What reads a journal in a file has a frame of it in memory: 128 MiB of it are read with 112 MiB of addresses.
+/// What reads a journal in a file has a frame of it in memory: 128 MiB of it are read with 112 MiB of
+/// addresses.
 #[test]
 fn a_journal_in_a_file_is_read_with_less_memory_than_it_has_bytes() {
     let path = std::env::temp_dir().join(format!("kvpool-journal-long-{}.kvj", std::process::id()));

@@ -1,5 +1,5 @@
-//! Observers change nothing: managers that run the same random calls evict in the same order, whatever watches them, under every
-//! policy, with a host tier, with and without retention.
+//! Observers change nothing: managers that run the same random calls evict in the same order, whatever
+//! watches them, under every policy, with a host tier, with and without retention.
 
 use kvpool::{CacheManager, ManagerConfig};
 use kvpool_journal::{Journaled, Observed, Observers, Options, Recordable, observe};

@@ -1,5 +1,5 @@
-//! A policy of the caller's own that panics: the operation was half done, so the pool refuses all work from then on, whoever
-//! caught the panic; and its journal holds what led there.
+//! A policy of the caller's own that panics: the operation was half done, so the pool refuses all work
+//! from then on, whoever caught the panic; and its journal holds what led there.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 

@@ -166,7 +166,8 @@ impl Engine {
     }
 }
 
-/// Weights change while requests wait: their prompts are hashed anew, and share blocks with others' in every way.
+/// Weights change while requests wait: their prompts are hashed anew, and share blocks with others' in
+/// every way.
 #[test]
 fn a_long_day_replays_bit_by_bit() {
     for seed in 0..3 {
@@ -281,8 +282,8 @@ fn nor_a_pool() {
     }
 }
 
-/// What a policy has counted does not last, nor where the blocks of a priority stand among each other, and that is found: the proofs above
-/// could fail. Nothing else is wrong: what is restored is sound.
+/// What a policy has counted does not last, nor where the blocks of a priority stand among each other,
+/// and that is found: the proofs above could fail. Nothing else is wrong: what is restored is sound.
 #[test]
 fn what_does_not_last_is_found() {
     let limits = TenantLimits { tenant: TenantId(1), floor: 2, ceiling: Some(5) };

@@ -24,8 +24,8 @@ proptest! {
         }
     }
 
-    /// The same answer by the fewest operations, from a journal of many: each of those left is needed, and the journal of them
-    /// replays.
+    /// The same answer by the fewest operations, from a journal of many: each of those left is needed,
+    /// and the journal of them replays.
     #[test]
     fn an_answer_shrinks(config in any_settings(), calls in calls(60), at in any::<u32>()) {
         let mut manager = recorded_manager(config, EVENTS, ring(1));
@@ -83,8 +83,8 @@ fn out_of_blocks_shrinks_to_the_allocation_that_needs_it() {
     assert_eq!(operations, ["allocate 7 blocks", "release 2 blocks: 1 2", "allocate 4 blocks"]);
 }
 
-/// A prompt made shorter lets an append fill blocks that the recorded one did not: they are contents of their own, not the
-/// first one of the journal in the middle of another prompt.
+/// A prompt made shorter lets an append fill blocks that the recorded one did not: they are contents of
+/// their own, not the first one of the journal in the middle of another prompt.
 #[test]
 fn blocks_that_only_a_shorter_prompt_fills_are_nobodys() {
     let tenants = vec![TenantLimits { tenant: TenantId(1), floor: 1, ceiling: Some(3) }];

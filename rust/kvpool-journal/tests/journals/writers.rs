@@ -9,7 +9,8 @@ use kvpool_journal::{
     Journal, JournalConfig, JournalReader, Journaled, Options, PoolCalls, QUEUE_BYTES, Tail, replay,
 };
 
-/// Says when a write begins, and waits for a word before it goes on; when nobody can say one any more, it goes on at once.
+/// Says when a write begins, and waits for a word before it goes on; when nobody can say one any more,
+/// it goes on at once.
 struct Gate {
     begun: Sender<()>,
     words: Receiver<()>,
@@ -107,7 +108,8 @@ fn a_journal_that_is_too_far_behind_stops_and_says_so() {
     assert!(error.contains("bytes behind: no step waits for a disk"), "{error}");
     turn(&mut pool);
     assert_eq!(pool.journal().unwrap().operations(), recorded as u64);
-    // What had been handed over is written after all, and is a journal; the operation that did not fit is not in it.
+    // What had been handed over is written after all, and is a journal; the operation that did not fit
+    // is not in it.
     drop(words);
     pool.flush_journal();
     assert_eq!(pool.journal().unwrap().error(), Some(&*error));

@@ -5,8 +5,8 @@ use kvpool::retention::TenantId;
 
 /// What the pool's own traffic says about sizes, policies and tenants.
 ///
-/// All counts and rates are of the window: what lies n windows back counts for 2^-n or less. Rates are shares of block
-/// references, 0 to 1, and 0 where there were none.
+/// All counts and rates are of the window: what lies n windows back counts for 2^-n or less. Rates are
+/// shares of block references, 0 to 1, and 0 where there were none.
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
 pub struct Advice {
@@ -20,8 +20,8 @@ pub struct Advice {
     pub seen: u64,
     /// Block references in the window.
     pub references: u64,
-    /// Of those, references to sampled blocks. The estimates' standard error is some half to one of its square root, as a
-    /// share: 100 say nothing, 10,000 about a per cent.
+    /// Of those, references to sampled blocks. The estimates' standard error is some half to one of its
+    /// square root, as a share: 100 say nothing, 10,000 about a per cent.
     pub sampled_references: u64,
     /// What the pool itself hit, measured.
     pub hit_rate: f64,
@@ -74,6 +74,7 @@ pub struct TenantAdvice {
     pub hit_rate: f64,
     /// What it would hit in an LRU cache of other sizes that it shares with everybody, as now.
     pub curve: Vec<CurvePoint>,
-    /// What it would hit in an LRU cache of its own, up to the pool's size: what a floor or a ceiling is worth to it.
+    /// What it would hit in an LRU cache of its own, up to the pool's size: what a floor or a ceiling
+    /// is worth to it.
     pub alone: Vec<CurvePoint>,
 }

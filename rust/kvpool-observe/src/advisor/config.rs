@@ -5,12 +5,13 @@ use kvpool::PoolError;
 
 /// Settings of the advisor of a pool.
 ///
-/// The share of blocks that is sampled follows from them: such that a stack as deep as eight pools fits into
-/// [`max_sampled_blocks`](Self::max_sampled_blocks), and never more than one in [`sample_every`](Self::sample_every).
+/// The share of blocks that is sampled follows from them: such that a stack as deep as eight pools fits
+/// into [`max_sampled_blocks`](Self::max_sampled_blocks), and never more than one in
+/// [`sample_every`](Self::sample_every).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct AdvisorConfig {
-    /// Blocks that are followed at most, 64 to 2^24; a multiple of 8 is used up fully. An eighth of it stands for the pool.
-    /// Default 16,384.
+    /// Blocks that are followed at most, 64 to 2^24; a multiple of 8 is used up fully. An eighth of it
+    /// stands for the pool. Default 16,384.
     pub max_sampled_blocks: usize,
     /// Samples at most one block in so many, 1 or more: less work on a small pool. Default 1.
     pub sample_every: u32,
@@ -43,7 +44,8 @@ impl AdvisorConfig {
     /// Says whether a pool can be made with these settings; one that is made checks it too.
     ///
     /// # Errors
-    /// [`PoolError::InvalidConfig`] for a setting out of range, a policy named twice, or one that needs access times.
+    /// [`PoolError::InvalidConfig`] for a setting out of range, a policy named twice, or one that needs
+    /// access times.
     pub fn check(&self) -> Result<(), PoolError> {
         let invalid = |field, value: String, expected: &str| Err(PoolError::config(field, value, expected));
         if !(64..=1 << 24).contains(&self.max_sampled_blocks) {

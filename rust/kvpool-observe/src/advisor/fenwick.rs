@@ -1,4 +1,5 @@
-//! A Fenwick tree (Fenwick, "A new data structure for cumulative frequency tables", 1994): sums over entries, changed one by one.
+//! A Fenwick tree (Fenwick, "A new data structure for cumulative frequency tables", 1994): sums over
+//! entries, changed one by one.
 
 /// Counts by entry, and their sums.
 ///

@@ -1,14 +1,16 @@
 //! `GhostCache`: what a policy would hit, at the scale of the sample.
 //!
-//! Owns: which sampled keys would be cached under one policy. It is the evictor that a pool would have, [`Closed`] included,
-//! over keys instead of blocks: slots are its block ids. So it keeps the sample prefix-closed, as the pool does its
-//! blocks: what a lookup finds is a prefix of its sampled blocks, and there is no hole that the sample could miss.
+//! Owns: which sampled keys would be cached under one policy. It is the evictor that a pool would have,
+//! [`Closed`] included, over keys instead of blocks: slots are its block ids. So it keeps the sample
+//! prefix-closed, as the pool does its blocks: what a lookup finds is a prefix of its sampled blocks,
+//! and there is no hole that the sample could miss.
 //!
-//! A lookup is done with at once: its hits are taken, as many victims evicted as there are new keys, these admitted, and then
-//! everything is released in one go, deepest first. A lookup of more keys than there are
-//! slots is kept as far as it goes.
+//! A lookup is done with at once: its hits are taken, as many victims evicted as there are new keys,
+//! these admitted, and then everything is released in one go, deepest first. A lookup of more keys than
+//! there are slots is kept as far as it goes.
 //!
-//! Costs: those of the evictor per sampled reference, 50 to 200 ns; 23 bytes per slot and the evictor's own 10 to 120; `adaptive` up to 455.
+//! Costs: those of the evictor per sampled reference, 50 to 200 ns; 23 bytes per slot and the evictor's
+//! own 10 to 120; `adaptive` up to 455.
 //!
 //! [`Closed`]: kvpool_policies::Closed
 
@@ -65,10 +67,11 @@ impl GhostCache {
         Ok(ghost)
     }
 
-    /// Looks the sampled keys of a lookup up, root first, and keeps them; `parent` is the block before the first, if it may be
-    /// known. Returns how many it hit.
+    /// Looks the sampled keys of a lookup up, root first, and keeps them; `parent` is the block before
+    /// the first, if it may be known. Returns how many it hit.
     pub(super) fn refer(&mut self, sampled: &[Sampled], parent: Option<u64>) -> usize {
-        // In the order in which a pool does it: hold what is found, evict for all that is missing, store that.
+        // In the order in which a pool does it: hold what is found, evict for all that is missing,
+        // store that.
         let (mut hits, mut missing) = (0, 0);
         for &Sampled { key, .. } in sampled {
             let Some(found) = self.keys.find(key) else {

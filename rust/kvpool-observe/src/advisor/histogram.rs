@@ -1,8 +1,9 @@
 //! `DistanceHistogram`: weighted stack distances in buckets of bounded relative width.
 //!
-//! Owns: the weights. A bucket is one distance wide up to a power of two, and a fixed share of an octave beyond: with
-//! `fine_bits` bits, distances up to 2^`fine_bits` have a bucket each, and all others lie in one of a width of at most
-//! 2^(1 - `fine_bits`) of themselves. So memory grows with the logarithm of the largest distance.
+//! Owns: the weights. A bucket is one distance wide up to a power of two, and a fixed share of an
+//! octave beyond: with `fine_bits` bits, distances up to 2^`fine_bits` have a bucket each, and all
+//! others lie in one of a width of at most 2^(1 - `fine_bits`) of themselves. So memory grows with the
+//! logarithm of the largest distance.
 //!
 //! Costs: adding O(1), a sum O(buckets); 8 bytes per bucket, all taken at once.
 
@@ -39,7 +40,8 @@ impl DistanceHistogram {
         Ok(histogram)
     }
 
-    /// Adds a weight, which may be negative. One beyond the largest distance is not kept: no cache that was asked for hits it.
+    /// Adds a weight, which may be negative. One beyond the largest distance is not kept: no cache that
+    /// was asked for hits it.
     pub fn add(&mut self, distance: u64, weight: f64) {
         let bucket = self.bucket_of(distance);
         if let Some(sum) = self.weights.get_mut(bucket) {

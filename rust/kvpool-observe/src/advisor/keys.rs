@@ -1,7 +1,7 @@
 //! `KeyTable`: a bounded set of keys, each with a small number.
 //!
-//! Owns: which key has which number. Numbers run from 1 to the capacity, so that they can be block ids of an evictor or
-//! indices of arrays; a number that was given up is given out again.
+//! Owns: which key has which number. Numbers run from 1 to the capacity, so that they can be block ids
+//! of an evictor or indices of arrays; a number that was given up is given out again.
 //!
 //! Invariant: a key is found exactly if it was inserted and not removed since.
 //!
@@ -119,7 +119,8 @@ mod tests {
     use super::*;
 
     proptest! {
-        /// Against a map: what is in it is found by the number that it was given, nothing else is, and full is full.
+        /// Against a map: what is in it is found by the number that it was given, nothing else is, and
+        /// full is full.
         #[test]
         fn a_table_is_a_map(operations in vec((0..3_u8, 0..40_u64), 0..300), capacity in 1..20_usize) {
             let mut table = KeyTable::new();

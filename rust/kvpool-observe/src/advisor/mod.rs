@@ -1,7 +1,7 @@
 //! The advisor: what the pool's own traffic says about other sizes, other policies, and tenants.
 //!
-//! [`PoolWatch::advice`](crate::PoolWatch::advice) answers, from a sample of the blocks that lookups ask for and in bounded
-//! memory, what otherwise takes a recorded trace and `kvpool size`:
+//! [`PoolWatch::advice`](crate::PoolWatch::advice) answers, from a sample of the blocks that lookups
+//! ask for and in bounded memory, what otherwise takes a recorded trace and `kvpool size`:
 //!
 //! | question | estimator |
 //! |---|---|
@@ -9,51 +9,61 @@
 //! | other policies at the pool's size | a ghost cache each: the policy's own evictor over sampled keys |
 //! | each tenant, in the pool that it shares and in one of its own | distances in both stacks |
 //!
-//! Owns `Advisor` with its window and its tenants. The parts: [`SampledStack`], [`DistanceHistogram`] and [`Fenwick`], which
-//! `kvpool-replay` uses too, the ghost caches, and a table of keys under both.
+//! Owns `Advisor` with its window and its tenants. The parts: [`SampledStack`], [`DistanceHistogram`]
+//! and [`Fenwick`], which `kvpool-replay` uses too, the ghost caches, and a table of keys under both.
 //!
-//! **What is a reference.** Each block that a lookup asked for when its match was acquired: hit or missed, at the moment at
-//! which the pool counts it. Probes, and admissions that were refused, are none, so a request that is retried counts once. A
-//! request that is resumed is looked up, and counts, again. Blocks that were registered without having been asked for, as
-//! those of answers, are no references, but they take their place: the chain up to them counts as used at that moment.
-//! What [`BlockPool::drop_cached`](kvpool::BlockPool::drop_cached) drops by id stays.
+//! **What is a reference.** Each block that a lookup asked for when its match was acquired: hit or
+//! missed, at the moment at which the pool counts it. Probes, and admissions that were refused, are
+//! none, so a request that is retried counts once. A request that is resumed is looked up, and counts,
+//! again. Blocks that were registered without having been asked for, as those of answers, are no
+//! references, but they take their place: the chain up to them counts as used at that moment. What
+//! [`BlockPool::drop_cached`](kvpool::BlockPool::drop_cached) drops by id stays.
 //!
-//! **Groups.** With several KV-cache groups a reference is a hash unit that a prompt asked for, and a hit one that all groups served. Each
-//! counts once, though every group that keeps it takes a block or a part of one: measured hit rates and those
-//! of tenants are right, and sizes of curves, and policies, are those of a pool in which full attention alone
-//! takes blocks. Inside, a size is a number of hash units; a block of the pool holds
+//! **Groups.** With several KV-cache groups a reference is a hash unit that a prompt asked for, and a
+//! hit one that all groups served. Each counts once, though every group that keeps it takes a block or
+//! a part of one: measured hit rates and those of tenants are right, and sizes of curves, and policies,
+//! are those of a pool in which full attention alone takes blocks. Inside, a size is a number of hash
+//! units; a block of the pool holds
 //! [`Groups::units_per_block`](kvpool::groups::Groups::units_per_block) of them.
 //!
-//! **What is sampled.** A share R of the keys, the first 8 bytes of block hashes: those whose hash is below a threshold. R is
-//! chosen so that eight pools fit into [`max_sampled_blocks`](AdvisorConfig::max_sampled_blocks); so the rate never moves but
-//! with the size of the pool, and what is deeper than eight pools is forgotten. What references counted lack to those seen,
-//! in either direction, are hits at distance 1 (the correction of SHARDS-adj): they come from the few very hot blocks, such
-//! as the first block of everybody's system prompt, which happen to be in the sample or not.
+//! **What is sampled.** A share R of the keys, the first 8 bytes of block hashes: those whose hash is
+//! below a threshold. R is chosen so that eight pools fit into
+//! [`max_sampled_blocks`](AdvisorConfig::max_sampled_blocks); so the rate never moves but with the size
+//! of the pool, and what is deeper than eight pools is forgotten. What references counted lack to those
+//! seen, in either direction, are hits at distance 1 (the correction of SHARDS-adj): they come from the
+//! few very hot blocks, such as the first block of everybody's system prompt, which happen to be in the
+//! sample or not.
 //!
-//! **The window.** Every [`window`](AdvisorConfig::window) references all counts are halved, those of tenants and of the
-//! pool's own hits alike. So what is said is of the last one to two windows mostly, and what was said before a change of load is
-//! down to 1/8 after three. Stack and ghosts forget by themselves: what comes pushes out what was.
+//! **The window.** Every [`window`](AdvisorConfig::window) references all counts are halved, those of
+//! tenants and of the pool's own hits alike. So what is said is of the last one to two windows mostly,
+//! and what was said before a change of load is down to 1/8 after three. Stack and ghosts forget by
+//! themselves: what comes pushes out what was.
 //!
-//! **A new epoch, a reset**: the pool is empty, and so are stack and ghosts from then on. The misses that follow are the pool's
-//! too, and leave with the window.
+//! **A new epoch, a reset**: the pool is empty, and so are stack and ghosts from then on. The misses
+//! that follow are the pool's too, and leave with the window.
 //!
-//! **A resize**: the rate sinks with the size and the stack keeps what is still in the sample; ghost caches start empty.
+//! **A resize**: the rate sinks with the size and the stack keeps what is still in the sample; ghost
+//! caches start empty.
 //!
-//! **Tenants** are counted apart as they come, [`max_tenants`](AdvisorConfig::max_tenants) at most. If more come, then at the
-//! end of a window the tenant with the fewest references gives up its place, unless the others had fewer still.
+//! **Tenants** are counted apart as they come, [`max_tenants`](AdvisorConfig::max_tenants) at most. If
+//! more come, then at the end of a window the tenant with the fewest references gives up its place,
+//! unless the others had fewer still.
 //!
-//! **The error** is that of the sample: with the default of 2,048 sampled blocks per pool about one point, see
-//! `tests/replay/advisor.rs` in `kvpool-replay`, which compares with exact curves and with replays of each policy. Not estimated: that
-//! running requests hold blocks, so that less than the pool's size is cached, and retention.
+//! **The error** is that of the sample: with the default of 2,048 sampled blocks per pool about one
+//! point, see `tests/replay/advisor.rs` in `kvpool-replay`, which compares with exact curves and with
+//! replays of each policy. Not estimated: that running requests hold blocks, so that less than the
+//! pool's size is cached, and retention.
 //!
-//! Costs. A reference that is not sampled: a multiplication and a comparison, 7 instructions; a block that is registered as many
-//! again. One that is: 480 instructions for the curve (some 100 ns), 450 for its tenant, 190 for the ghost cache of LRU, more for
-//! those of other policies, and for that of `adaptive` as much as four others; on average R times that, with
-//! R = `max_sampled_blocks` / 8 / blocks of the pool. On a pool of 65,536 blocks and with four policies, `adaptive` not among them,
-//! that is 80 instructions on top of the 280 of a reference and its share of storing and releasing. Memory: 54 bytes per sampled
-//! block; per slot 34 for the ghost cache of LRU, 94 at most for those of other policies and up to 480 for that of `adaptive`;
-//! 0.34 MB for the classes of `hazard`; per tenant 38 per slot and 16 kB. All of it is taken at construction. By default it is
-//! less than 4 MiB, for a pool of any size.
+//! Costs. A reference that is not sampled: a multiplication and a comparison, 7 instructions; a block
+//! that is registered as many again. One that is: 480 instructions for the curve (some 100 ns), 450 for
+//! its tenant, 190 for the ghost cache of LRU, more for those of other policies, and for that of
+//! `adaptive` as much as four others; on average R times that, with R = `max_sampled_blocks` / 8 /
+//! blocks of the pool. On a pool of 65,536 blocks and with four policies, `adaptive` not among them,
+//! that is 80 instructions on top of the 280 of a reference and its share of storing and releasing.
+//! Memory: 54 bytes per sampled block; per slot 34 for the ghost cache of LRU, 94 at most for those of
+//! other policies and up to 480 for that of `adaptive`; 0.34 MB for the classes of `hazard`; per tenant
+//! 38 per slot and 16 kB. All of it is taken at construction. By default it is less than 4 MiB, for a
+//! pool of any size.
 
 mod advice;
 mod config;
@@ -109,8 +119,8 @@ pub(crate) struct Advisor {
 #[derive(Clone, Debug, Default)]
 struct Sample {
     kept: Vec<Sampled>,
-    /// Sampled ones behind those that are kept: more than can be followed at once. They stand behind all others and so
-    /// farther down than anything that is asked about.
+    /// Sampled ones behind those that are kept: more than can be followed at once. They stand behind
+    /// all others and so farther down than anything that is asked about.
     beyond: usize,
 }
 
@@ -200,7 +210,8 @@ impl Advisor {
         }
     }
 
-    /// Takes in that the chain's blocks `start..end` were registered. Those that were asked for before are known.
+    /// Takes in that the chain's blocks `start..end` were registered. Those that were asked for before
+    /// are known.
     pub(crate) fn registered(&mut self, hashes: &[BlockHash], start: usize, end: usize) {
         let new = |hash: &BlockHash| self.stack.is_sampled(hash.key()) && !self.stack.contains(hash.key());
         if !hashes.get(start..end).unwrap_or(&[]).iter().any(new) {
@@ -361,8 +372,8 @@ impl Advisor {
             + size_of::<Sampled>() * self.scratch.kept.capacity()
     }
 
-    /// Recounts: D1, what is counted is within what was seen; D2, ghost caches hold nothing between lookups; D3, stacks know
-    /// sampled keys only, each once, and no more than they may.
+    /// Recounts: D1, what is counted is within what was seen; D2, ghost caches hold nothing between
+    /// lookups; D3, stacks know sampled keys only, each once, and no more than they may.
     pub(crate) fn check_invariants(&self) -> Result<(), InvariantViolation> {
         ensure(self.all.is_sound(), "D1 (counts are within what was seen)", || format!("{:?}", self.all))?;
         for tenant in &self.tenants {

@@ -1,25 +1,27 @@
 //! `SampledStack`: the LRU stack of a sample of keys, and how deep each use finds its key.
 //!
-//! Owns: which keys are followed, their order of use, and the share of all keys that this is. The estimator behind the
-//! pool's advisor and behind `SampledLru` of `kvpool-replay`.
+//! Owns: which keys are followed, their order of use, and the share of all keys that this is. The
+//! estimator behind the pool's advisor and behind `SampledLru` of `kvpool-replay`.
 //!
-//! **The method** is SHARDS (Waldspurger, Park, Garthwaite and Ahmad, "Efficient MRC Construction with SHARDS", FAST 2015):
-//! look only at the keys whose hash is below a threshold, a share R of all, at every one of their uses. Their stack distances
-//! (Mattson, Gecsei, Slutz and Traiger 1970) among each other, divided by R, estimate distances in the whole stream, and each
-//! use counts for 1/R uses.
+//! **The method** is SHARDS (Waldspurger, Park, Garthwaite and Ahmad, "Efficient MRC Construction with
+//! SHARDS", FAST 2015): look only at the keys whose hash is below a threshold, a share R of all, at
+//! every one of their uses. Their stack distances (Mattson, Gecsei, Slutz and Traiger 1970) among each
+//! other, divided by R, estimate distances in the whole stream, and each use counts for 1/R uses.
 //!
-//! **Prefixes.** A lookup uses a prefix of a hash chain, and its blocks are touched tail first, so that a block always
-//! stands above what hangs on it. A distance is that before the lookup: the lookup's own blocks do not push each other down.
-//! In terms of the moment at which a block is touched: the blocks above it, less those that this lookup has touched already,
-//! which were all below.
+//! **Prefixes.** A lookup uses a prefix of a hash chain, and its blocks are touched tail first, so that
+//! a block always stands above what hangs on it. A distance is that before the lookup: the lookup's own
+//! blocks do not push each other down. In terms of the moment at which a block is touched: the blocks
+//! above it, less those that this lookup has touched already, which were all below.
 //!
-//! Bounds ([`Bound`]): none; a falling rate, for streams whose size nobody knows; or a fixed depth, for a cache whose size is
-//! known: the key that was used longest ago is given up, for it is deeper than any capacity that is asked about.
+//! Bounds ([`Bound`]): none; a falling rate, for streams whose size nobody knows; or a fixed depth, for
+//! a cache whose size is known: the key that was used longest ago is given up, for it is deeper than
+//! any capacity that is asked about.
 //!
-//! Costs: a key that is not sampled one multiplication and one comparison; one that is, O(log followed), 50 to 200 ns.
-//! 18 bytes per key for its number, 4 for its place, 16 for the order: 38 bytes per key followed, 54 with
-//! [`Bound::LowerRate`]. With [`Bound::Depth`] all of it is taken at once, and nothing is allocated later. Places are renumbered
-//! when they run out, once in as many touches as there are keys: O(1) amortized, 1 to 3 ns per key.
+//! Costs: a key that is not sampled one multiplication and one comparison; one that is, O(log
+//! followed), 50 to 200 ns. 18 bytes per key for its number, 4 for its place, 16 for the order: 38
+//! bytes per key followed, 54 with [`Bound::LowerRate`]. With [`Bound::Depth`] all of it is taken at
+//! once, and nothing is allocated later. Places are renumbered when they run out, once in as many
+//! touches as there are keys: O(1) amortized, 1 to 3 ns per key.
 
 use std::collections::BinaryHeap;
 
@@ -38,7 +40,8 @@ const LEAST_PLACES: usize = 64;
 pub enum Bound {
     /// Memory grows with the keys.
     None,
-    /// At most so many: those with the largest hashes are given up for good, and the rate sinks to what is left.
+    /// At most so many: those with the largest hashes are given up for good, and the rate sinks to what
+    /// is left.
     LowerRate(usize),
     /// At most so many: the one used longest ago is given up, and may come back. The rate stays.
     Depth(usize),
@@ -97,8 +100,8 @@ impl SampledStack {
     /// An empty stack of a share `rate` of the keys. `seed` picks which; all values are equally good.
     ///
     /// # Errors
-    /// [`PoolError::InvalidConfig`] for a rate that is not above 0 and at most 1, for a bound of 0 or above 2^30, or if there
-    /// is no memory.
+    /// [`PoolError::InvalidConfig`] for a rate that is not above 0 and at most 1, for a bound of 0 or
+    /// above 2^30, or if there is no memory.
     pub fn new(rate: f64, seed: u64, bound: Bound) -> Result<Self, PoolError> {
         let invalid = |field, value, expected: &str| PoolError::config(field, value, expected);
         if !(rate > 0.0 && rate <= 1.0) {

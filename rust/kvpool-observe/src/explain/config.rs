@@ -9,7 +9,8 @@ pub struct ExplainConfig {
     /// the part of a block that is hashed at a time. 16 to 2^24. `None` is twice the hash units that the pool
     /// holds, at least 1,024 and at most 2^20. Each content takes 95 bytes and its tokens.
     pub records: Option<usize>,
-    /// Released requests that can still be explained, at most 2^20. Default 1,024. Each takes some 200 bytes, 7 kB at most.
+    /// Released requests that can still be explained, at most 2^20. Default 1,024. Each takes some 200
+    /// bytes, 7 kB at most.
     pub requests: usize,
 }
 

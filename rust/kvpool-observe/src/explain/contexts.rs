@@ -1,8 +1,9 @@
 //! `Contexts`: under which extra keys the first blocks of prompts were seen.
 //!
-//! A hash says that two prompts differ, not whether it was their tokens or their extra keys. So the first block's tokens are
-//! remembered by a fingerprint of their own, with fingerprints of the extra keys that reach it: adapter, salt, tenant, user,
-//! multimodal items and epoch. The keys themselves are not kept.
+//! A hash says that two prompts differ, not whether it was their tokens or their extra keys. So the
+//! first block's tokens are remembered by a fingerprint of their own, with fingerprints of the extra
+//! keys that reach it: adapter, salt, tenant, user, multimodal items and epoch. The keys themselves are
+//! not kept.
 //!
 //! Bounded: the last [`Contexts::FIRST_BLOCKS`] first blocks, [`Contexts::EACH`] contexts of each.
 //!
@@ -111,8 +112,8 @@ impl Contexts {
         hasher.digest()
     }
 
-    /// Why a first block of these tokens is not known in a context: what of all that is remembered differs least, the latest
-    /// of equals. `None` if the tokens are not known in any.
+    /// Why a first block of these tokens is not known in a context: what of all that is remembered
+    /// differs least, the latest of equals. `None` if the tokens are not known in any.
     pub(super) fn find(&self, tokens: &[u32], context: &Context) -> Option<MissReason> {
         let seen = &self.seen[self.slots.find(&self.keys, Self::key(tokens))? as usize];
         let differences =

@@ -1,8 +1,10 @@
-//! Of several KV-cache groups: how far each would have served a prompt, why no further, and which of them a hit is short for.
+//! Of several KV-cache groups: how far each would have served a prompt, why no further, and which of
+//! them a hit is short for.
 //!
-//! How far a group reaches the pool says, from what was cached when the request looked. Why it reaches no further the record says: a hash
-//! unit has an entry that knows whether its tokens were ever computed, and what a group caches has one that knows where it stands. What
-//! was computed and has no entry of the group was given up and not kept.
+//! How far a group reaches the pool says, from what was cached when the request looked. Why it reaches
+//! no further the record says: a hash unit has an entry that knows whether its tokens were ever
+//! computed, and what a group caches has one that knows where it stands. What was computed and has no
+//! entry of the group was given up and not kept.
 //!
 //! Costs: O(1) per block behind the reach of a group, and per unit of a prompt that was missed.
 
@@ -84,7 +86,8 @@ impl Explainer {
         let Blocks(sinks) = spec.sink_blocks();
         let never_sink = (0..sinks).find(|&block| !was_cached(block)).unwrap_or(usize::MAX);
         let mut at = spec.needed(Tokens(reach + step)).0.0;
-        // Behind the last block so far that was never cached; the longest hits that the group could have served, and could have kept.
+        // Behind the last block so far that was never cached; the longest hits that the group could
+        // have served, and could have kept.
         let (mut behind, mut once, mut written) = (0, None, None);
         for length in (reach + step..=most.0).step_by(step) {
             let (Blocks(first), Blocks(end)) = spec.needed(Tokens(length));
@@ -162,7 +165,8 @@ impl Explainer {
         }
     }
 
-    /// Why a hash unit of the prompt was missed. `unserved` if all before it, behind the hit, was for the sake of another group.
+    /// Why a hash unit of the prompt was missed. `unserved` if all before it, behind the hit, was for
+    /// the sake of another group.
     pub(super) fn reason_in_groups(
         &self,
         asked: &Asked<'_>,

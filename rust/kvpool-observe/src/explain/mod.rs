@@ -1,23 +1,29 @@
-//! Why did it miss? [`ManagerWatch::explain`](crate::ManagerWatch::explain) answers for each block of a prompt that was not found.
+//! Why did it miss? [`ManagerWatch::explain`](crate::ManagerWatch::explain) answers for each block of a
+//! prompt that was not found.
 //!
-//! Owns: the record of contents that were seen (`record`), in which contexts (`contexts`), what evicted them, and the
-//! explanations of requests. It is told what happens, by the log of contents that come and go and by the manager, and changes nothing:
-//! a manager that explains hands out the same blocks as one that does not.
+//! Owns: the record of contents that were seen (`record`), in which contexts (`contexts`), what evicted
+//! them, and the explanations of requests. It is told what happens, by the log of contents that come
+//! and go and by the manager, and changes nothing: a manager that explains hands out the same blocks as
+//! one that does not.
 //!
-//! A miss is explained when it happens, once, at the admission (of a planned step: at its commit) or the resumption: O(1) per
-//! missed block, nothing per block that hits. What comes behind the first missed block is explained too, block by block; what
-//! is [`MissReason::Behind`] has no reason of its own.
+//! A miss is explained when it happens, once, at the admission (of a planned step: at its commit) or
+//! the resumption: O(1) per missed block, nothing per block that hits. What comes behind the first
+//! missed block is explained too, block by block; what is [`MissReason::Behind`] has no reason of its
+//! own.
 //!
 //! There is no clock: *when* is the number of admissions until then, and the time that retention was told.
 //!
-//! **Who may be told.** An explanation says what others asked for: that their tokens were the same up to some token, or
-//! the same under another salt. That is for whoever runs the engine. Ids of requests are told only within one principal: the
-//! same salt, tenant and user, and the same tenant of retention; of all others it is said that there was one.
+//! **Who may be told.** An explanation says what others asked for: that their tokens were the same up
+//! to some token, or the same under another salt. That is for whoever runs the engine. Ids of requests
+//! are told only within one principal: the same salt, tenant and user, and the same tenant of
+//! retention; of all others it is said that there was one.
 //!
-//! Invariants, recounted by [`CacheManager::check_invariants`](kvpool::CacheManager::check_invariants): X1 and X2 of `record`; X3: tokens by reason sum up to the
-//! tokens that were computed, or that a connector brought.
+//! Invariants, recounted by [`CacheManager::check_invariants`](kvpool::CacheManager::check_invariants):
+//! X1 and X2 of `record`; X3: tokens by reason sum up to the tokens that were computed, or that a
+//! connector brought.
 //!
-//! Costs: see [`ExplainConfig`]; all but explanations, one list of spans per request, and the ids of requests is allocated at construction.
+//! Costs: see [`ExplainConfig`]; all but explanations, one list of spans per request, and the ids of
+//! requests is allocated at construction.
 
 mod config;
 mod contexts;
@@ -152,7 +158,8 @@ impl Explainer {
         })
     }
 
-    /// Takes in what came and went, in an operation for the blocks of the request in `slot`, if for anybody's.
+    /// Takes in what came and went, in an operation for the blocks of the request in `slot`, if for
+    /// anybody's.
     pub(crate) fn take_in(&mut self, slot: Option<usize>, manager: &CacheManager) {
         let mut changes = std::mem::take(&mut self.changes);
         self.log.take(&mut changes);
@@ -265,7 +272,8 @@ impl Explainer {
         }
     }
 
-    /// Explains the prompt of a request that was matched just now. Everything that happened before has been taken in.
+    /// Explains the prompt of a request that was matched just now. Everything that happened before has
+    /// been taken in.
     fn explain(&self, asked: &Asked<'_>) -> Explanation {
         let Asked { admitted, request, manager, .. } = *asked;
         let (hits, cursor) = (admitted.hits, request.cursor);

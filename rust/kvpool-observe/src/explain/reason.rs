@@ -11,8 +11,8 @@ use kvpool::{Outlook, RequestId};
 pub struct When {
     /// Admissions and resumptions until then, the one that did it included.
     pub admission: u64,
-    /// The time that [`CacheManager::advance_time`](kvpool::CacheManager::advance_time) was told last, if it was and is
-    /// remembered.
+    /// The time that [`CacheManager::advance_time`](kvpool::CacheManager::advance_time) was told last,
+    /// if it was and is remembered.
     pub time: Option<f64>,
 }
 
@@ -36,8 +36,8 @@ pub enum MissReason {
     NeverSeen,
     /// None that is remembered: never seen, or longer ago than the record reaches.
     NotRemembered,
-    /// Up to this token it is like a prompt that came before, and differs from there on: of the last eight that differ, the
-    /// one it is like the longest.
+    /// Up to this token it is like a prompt that came before, and differs from there on: of the last
+    /// eight that differ, the one it is like the longest.
     Diverged {
         /// The first token that differs, counted from the start of the prompt.
         token: usize,
@@ -93,7 +93,8 @@ pub enum MissReason {
     OtherSalt,
     /// The same tokens were seen under another adapter, or under none.
     OtherAdapter,
-    /// The same tokens were seen with other extra keys: tenant, user, multimodal items, or several kinds at once.
+    /// The same tokens were seen with other extra keys: tenant, user, multimodal items, or several
+    /// kinds at once.
     OtherKeys,
     /// A running request has the same content and has not committed it yet.
     BeingComputed {
@@ -112,14 +113,14 @@ pub enum MissReason {
     LastToken,
     /// The last tokens of the prompt fill no block; only full blocks are cached.
     TooShort,
-    /// Of a model with several KV-cache groups: groups of full attention have it cached, or, where there are none, it was computed
-    /// before; but no hit ends behind it that all groups can serve.
+    /// Of a model with several KV-cache groups: groups of full attention have it cached, or, where
+    /// there are none, it was computed before; but no hit ends behind it that all groups can serve.
     Unserved {
         /// The group that reaches least; `None` if none is to blame but what hits are multiples of.
         group: Option<u16>,
     },
-    /// Of one KV-cache group: its tokens were computed before, and the group has kept nothing of them: a window or chunk was given up,
-    /// or no state was copied there. See [`kvpool::groups::Keep`].
+    /// Of one KV-cache group: its tokens were computed before, and the group has kept nothing of them:
+    /// a window or chunk was given up, or no state was copied there. See [`kvpool::groups::Keep`].
     NotKept,
 }
 
@@ -264,7 +265,8 @@ pub struct MissSpan {
     pub blocks: Range<usize>,
     /// Positions of their tokens in the prompt.
     pub tokens: Range<usize>,
-    /// Why. Where it is an eviction, the time, and the outlook, are those of the first block, which of a chain goes last.
+    /// Why. Where it is an eviction, the time, and the outlook, are those of the first block, which of
+    /// a chain goes last.
     pub reason: MissReason,
 }
 
@@ -286,7 +288,8 @@ pub struct Explanation {
     pub cached_tokens: usize,
     /// The rest, from the first missed block to the end of the prompt.
     pub spans: Vec<MissSpan>,
-    /// With several KV-cache groups, how far each alone would have served the prompt. Blocks are hash units then.
+    /// With several KV-cache groups, how far each alone would have served the prompt. Blocks are hash
+    /// units then.
     pub groups: Vec<GroupReach>,
 }
 
@@ -302,11 +305,14 @@ pub struct GroupReach {
     pub reach_tokens: usize,
     /// Whether it is to blame for the length of the hit: no other reaches less.
     pub limits: bool,
-    /// Why it serves no more; empty if no hit of this prompt can be longer. Blocks are those of the group's table.
+    /// Why it serves no more; empty if no hit of this prompt can be longer. Blocks are those of the
+    /// group's table.
     ///
-    /// Of full attention, the first block that is missing. Of other groups, the longest hit that the group could have served once, and the
-    /// first block that this lacks now; and the longest hit whose tokens were computed, if it kept nothing for that; or, if there is
-    /// neither, what is said of the first token that was never computed. `tokens` are those that the group would have served besides.
+    /// Of full attention, the first block that is missing. Of other groups, the longest hit that the
+    /// group could have served once, and the first block that this lacks now; and the longest hit whose
+    /// tokens were computed, if it kept nothing for that; or, if there is neither, what is said of the
+    /// first token that was never computed. `tokens` are those that the group would have served
+    /// besides.
     pub ends: Vec<MissSpan>,
 }
 
@@ -361,12 +367,14 @@ impl MissCounts {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct MissStats {
-    /// They sum up to [`ManagerStats::computed_tokens`](kvpool::ManagerStats::computed_tokens) and what a connector brought
-    /// ([`ManagerStats::external_tokens`](kvpool::ManagerStats::external_tokens)).
+    /// They sum up to [`ManagerStats::computed_tokens`](kvpool::ManagerStats::computed_tokens) and what
+    /// a connector brought ([`ManagerStats::external_tokens`](kvpool::ManagerStats::external_tokens)).
     pub admitted: MissCounts,
-    /// They sum up to [`ManagerStats::resumed_tokens`](kvpool::ManagerStats::resumed_tokens) less those that hit.
+    /// They sum up to [`ManagerStats::resumed_tokens`](kvpool::ManagerStats::resumed_tokens) less those
+    /// that hit.
     pub resumed: MissCounts,
-    /// Of those that are [`MissReason::Unserved`], in both, the tokens that each KV-cache group is to blame for.
+    /// Of those that are [`MissReason::Unserved`], in both, the tokens that each KV-cache group is to
+    /// blame for.
     pub unserved: Vec<u64>,
 }
 

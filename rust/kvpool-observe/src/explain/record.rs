@@ -1,25 +1,28 @@
 //! `Record`: contents of blocks that are or were cached, or were asked for: a bounded number of them.
 //!
-//! Owns: which contents are remembered, with their tokens, what came before them, and where they stand: cached, gone, and why,
-//! or never computed. A content is named by the key of its hash, so an entry knows its place in every chain that has it.
+//! Owns: which contents are remembered, with their tokens, what came before them, and where they stand:
+//! cached, gone, and why, or never computed. A content is named by the key of its hash, so an entry
+//! knows its place in every chain that has it.
 //!
-//! What is forgotten first: contents that are not cached, in the order in which they left or were asked for last; cached ones only where
-//! they are more than half of all. So with twice the pool's blocks everything that is cached is remembered, and as many
-//! contents again that were.
+//! What is forgotten first: contents that are not cached, in the order in which they left or were asked
+//! for last; cached ones only where they are more than half of all. So with twice the pool's blocks
+//! everything that is cached is remembered, and as many contents again that were.
 //!
-//! **Doubt.** An entry is in doubt if contents behind it may have been forgotten; so are the first blocks of prompts as a whole
-//! once one of them was. Behind what is in no doubt, a content without an entry was never here. Claim: if a content that was
-//! here has no entry, then the entry of the content before it, if there is one, is in doubt. Forgetting the content put it in
-//! doubt, and an entry that is made later is in doubt unless its own absence was none.
+//! **Doubt.** An entry is in doubt if contents behind it may have been forgotten; so are the first
+//! blocks of prompts as a whole once one of them was. Behind what is in no doubt, a content without an
+//! entry was never here. Claim: if a content that was here has no entry, then the entry of the content
+//! before it, if there is one, is in doubt. Forgetting the content put it in doubt, and an entry that
+//! is made later is in doubt unless its own absence was none.
 //!
-//! **Groups.** With several KV-cache groups a hash unit has an entry of its own, which is that of its content in the first group too, and
-//! knows its tokens and whether they were ever computed. What other groups cache has entries that know where it stands, and no more.
+//! **Groups.** With several KV-cache groups a hash unit has an entry of its own, which is that of its
+//! content in the first group too, and knows its tokens and whether they were ever computed. What other
+//! groups cache has entries that know where it stands, and no more.
 //!
-//! Invariants, recounted by [`Record::check_invariants`]: X1: an entry is found by its key, and is on the list that its
-//! status says; X2: siblings are linked both ways, and to the parent that they say.
+//! Invariants, recounted by [`Record::check_invariants`]: X1: an entry is found by its key, and is on
+//! the list that its status says; X2: siblings are linked both ways, and to the parent that they say.
 //!
-//! Costs: O(1) per operation; the walk over siblings ends after [`SIBLINGS`]. 95 bytes per content, and 4 per token, taken at
-//! construction and written as contents come.
+//! Costs: O(1) per operation; the walk over siblings ends after [`SIBLINGS`]. 95 bytes per content, and
+//! 4 per token, taken at construction and written as contents come.
 
 use std::fmt;
 
@@ -384,7 +387,8 @@ impl Record {
         entry.flags &= !Entry::LINKED;
     }
 
-    /// Recounts the record from scratch. `cached` are the keys of all contents that lookups can find, in order.
+    /// Recounts the record from scratch. `cached` are the keys of all contents that lookups can find,
+    /// in order.
     pub(super) fn check_invariants(&self, cached: &[u64]) -> Result<(), InvariantViolation> {
         const FOUND: &str = "X1 (what is remembered is where its status says)";
         const LINKED: &str = "X2 (contents behind one are linked)";

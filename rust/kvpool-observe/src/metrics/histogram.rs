@@ -1,7 +1,8 @@
 //! `Histogram`: counts in fixed buckets, and their sum.
 //!
-//! Owns: the counts. Buckets never change, so that histograms of several pools, and of one at several times, can be added and subtracted
-//! bucket by bucket. Costs: adding is a search in some twenty numbers, whatever the count.
+//! Owns: the counts. Buckets never change, so that histograms of several pools, and of one at several
+//! times, can be added and subtracted bucket by bucket. Costs: adding is a search in some twenty
+//! numbers, whatever the count.
 
 /// Counts by value, in buckets of fixed upper ends.
 ///

@@ -1,13 +1,16 @@
-//! Metrics: how old contents are when they are hit and when they go, by tier; what went, and why; hits of each tenant.
+//! Metrics: how old contents are when they are hit and when they go, by tier; what went, and why; hits
+//! of each tenant.
 //!
-//! Owns: these counts and histograms of one pool, and the times of its blocks that they are made of. What a pool and a manager count
-//! themselves ([`PoolStats`](kvpool::PoolStats), [`ManagerStats`](kvpool::ManagerStats)), what explains misses and what the advisor
-//! says is theirs, and is not counted again here.
+//! Owns: these counts and histograms of one pool, and the times of its blocks that they are made of.
+//! What a pool and a manager count themselves ([`PoolStats`](kvpool::PoolStats),
+//! [`ManagerStats`](kvpool::ManagerStats)), what explains misses and what the advisor says is theirs,
+//! and is not counted again here.
 //!
 //! **Time** is told ([`PoolWatch::observe_time`](crate::PoolWatch::observe_time),
-//! [`BlockPool::advance_time`](kvpool::BlockPool::advance_time)); nobody reads a clock. What was told last is the time of all that
-//! follows. Before anything was told there are counts, and no ages. A block that was computed before that has no age, nor has one that was
-//! there before the pool was watched.
+//! [`BlockPool::advance_time`](kvpool::BlockPool::advance_time)); nobody reads a clock. What was told
+//! last is the time of all that follows. Before anything was told there are counts, and no ages. A
+//! block that was computed before that has no age, nor has one that was there before the pool was
+//! watched.
 //!
 //! | histogram | from | to |
 //! |---|---|---|
@@ -17,14 +20,15 @@
 //! | idle before its eviction | it became computed, or was hit last | it is evicted |
 //! | hits before its eviction | | how often it was hit, without a unit |
 //!
-//! A hit is a block that a lookup acquired; sharing by id is none. Evicted is what made way for others or whose retention ended; what was
-//! dropped by name, or forgotten with all the rest, is counted apart and is in no histogram.
+//! A hit is a block that a lookup acquired; sharing by id is none. Evicted is what made way for others
+//! or whose retention ended; what was dropped by name, or forgotten with all the rest, is counted apart
+//! and is in no histogram.
 //!
-//! Invariants: N1: contents stored and not gone are the computed ones of the pool; N2: each histogram has counted at most what there was
-//! to be counted.
+//! Invariants: N1: contents stored and not gone are the computed ones of the pool; N2: each histogram
+//! has counted at most what there was to be counted.
 //!
-//! Costs: 24 bytes per block, all taken at construction. A hit, a content that is computed and one that goes cost a line of memory each,
-//! and a bucket for every run of blocks with the same times.
+//! Costs: 24 bytes per block, all taken at construction. A hit, a content that is computed and one that
+//! goes cost a line of memory each, and a bucket for every run of blocks with the same times.
 
 mod histogram;
 mod tenants;

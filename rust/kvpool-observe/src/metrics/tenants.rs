@@ -1,7 +1,8 @@
 //! Hits by tenant, of a bounded number of them.
 //!
-//! Owns: the counts. Who comes first is counted apart, the rest together: a label of a metric must not have as many values as a caller
-//! likes. The advisor counts tenants, too, in a window that forgets; what is here only grows.
+//! Owns: the counts. Who comes first is counted apart, the rest together: a label of a metric must not
+//! have as many values as a caller likes. The advisor counts tenants, too, in a window that forgets;
+//! what is here only grows.
 
 use kvpool::retention::TenantId;
 

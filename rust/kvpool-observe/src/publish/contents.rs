@@ -1,19 +1,24 @@
-//! `Contents`: what can be found in a pool, in each of its tiers, with its tokens, and what of it consumers were told.
+//! `Contents`: what can be found in a pool, in each of its tiers, with its tokens, and what of it
+//! consumers were told.
 //!
-//! A pool tells of hashes that come and go. Consumers want more: the tokens of each, its place in its chain, and nothing that no lookup
-//! can reach. So this holds a copy of what the pools hold, brought up to date away from their steps, and says what has changed since
-//! consumers were told last ([`Contents::settle`]), or all of it ([`Contents::snapshot`]).
+//! A pool tells of hashes that come and go. Consumers want more: the tokens of each, its place in its
+//! chain, and nothing that no lookup can reach. So this holds a copy of what the pools hold, brought up
+//! to date away from their steps, and says what has changed since consumers were told last
+//! ([`Contents::settle`]), or all of it ([`Contents::snapshot`]).
 //!
-//! Owns: which contents are *open*, and in which tiers: those in which they are, with tokens that are known, and in groups where a block
-//! is of no use without the one before it at the start of a chain, or behind a parent that is open in the same tier or a faster one.
-//! Those are what a lookup can reach, and what is told. What hangs on a content that was dropped is not told any more until that is
-//! back; nor is what the device holds behind a block that only host memory has, which no lookup there gets to.
+//! Owns: which contents are *open*, and in which tiers: those in which they are, with tokens that are
+//! known, and in groups where a block is of no use without the one before it at the start of a chain,
+//! or behind a parent that is open in the same tier or a faster one. Those are what a lookup can reach,
+//! and what is told. What hangs on a content that was dropped is not told any more until that is back;
+//! nor is what the device holds behind a block that only host memory has, which no lookup there gets
+//! to.
 //!
-//! Invariants, which [`Contents::check`] recounts: the table leads to each node and to no other; a node that holds nothing and has no children is
-//! free; every child names its parent; a node is open exactly where the rule says so; nothing closed is told behind a settling.
+//! Invariants, which [`Contents::check`] recounts: the table leads to each node and to no other; a node
+//! that holds nothing and has no children is free; every child names its parent; a node is open exactly
+//! where the rule says so; nothing closed is told behind a settling.
 //!
-//! Memory: per content 80 bytes, its tokens, and 8 for the table. Costs: O(1) per change, some 100 ns; a parent that goes or comes back
-//! costs what hangs on it.
+//! Memory: per content 80 bytes, its tokens, and 8 for the table. Costs: O(1) per change, some 100 ns;
+//! a parent that goes or comes back costs what hangs on it.
 
 mod checks;
 mod telling;
@@ -117,8 +122,8 @@ pub struct Contents {
 }
 
 impl Contents {
-    /// By group: tokens of a block, and whether one is of no use without the one before it. Contents of other groups are ignored, and
-    /// counted.
+    /// By group: tokens of a block, and whether one is of no use without the one before it. Contents of
+    /// other groups are ignored, and counted.
     #[must_use]
     pub fn new(groups: &[(usize, bool)]) -> Self {
         Self {
@@ -156,7 +161,8 @@ impl Contents {
         self.ignored
     }
 
-    /// Contents that are held and can't be told: their tokens are not known, or what is before them is not here.
+    /// Contents that are held and can't be told: their tokens are not known, or what is before them is
+    /// not here.
     #[must_use]
     pub fn untold(&self) -> usize {
         self.nodes.iter().filter(|node| node.tiers != 0 && node.open == 0).count()
@@ -243,7 +249,8 @@ impl Contents {
         }
     }
 
-    /// Frees a node that holds nothing, on which nothing hangs, and which consumers need not be told of any more.
+    /// Frees a node that holds nothing, on which nothing hangs, and which consumers need not be told of
+    /// any more.
     fn free_if_idle(&mut self, at: u32) {
         let mut at = at;
         while let Some(node) = self.nodes.get(at as usize) {

@@ -1,10 +1,11 @@
 //! `encode`: a batch of events as bytes, in any of the forms.
 //!
-//! Owns: names, order and presence of every field. What is specified in `docs/events.md` is written here, and nowhere else.
+//! Owns: names, order and presence of every field. What is specified in `docs/events.md` is written
+//! here, and nowhere else.
 //!
-//! A batch is an array of three: the time in seconds, the events, and the data-parallel rank, a number always: `AIBrix` refuses a nil.
-//! vLLM's packer reserves the long header for the map of a `BlockStored`, however few keys it has; so does this one, and the bytes are
-//! the same.
+//! A batch is an array of three: the time in seconds, the events, and the data-parallel rank, a number
+//! always: `AIBrix` refuses a nil. vLLM's packer reserves the long header for the map of a
+//! `BlockStored`, however few keys it has; so does this one, and the bytes are the same.
 //!
 //! Costs: O(bytes): per block of 16 tokens some 25 ns.
 

@@ -1,4 +1,5 @@
-//! What routers are told of a kvpool: which worker can find which prefixes, in the formats that engines have made common.
+//! What routers are told of a kvpool: which worker can find which prefixes, in the formats that engines
+//! have made common.
 //!
 //! ```text
 //!   pools' feeds        what came and went, with tokens (of this crate, or of an engine's face)
@@ -8,8 +9,8 @@
 //!   sockets             not here: the Python package has them, and any other transport may be put in their place
 //! ```
 //!
-//! Nothing of this runs within a step: a pool's feed is all that a step pays for. `docs/events.md` specifies the bytes, and what
-//! consumers make of them.
+//! Nothing of this runs within a step: a pool's feed is all that a step pays for. `docs/events.md`
+//! specifies the bytes, and what consumers make of them.
 //!
 //! ```
 //! use kvpool_observe::publish::{Digest, Group, Publisher, SinkConfig, base};

@@ -1,8 +1,9 @@
 //! `Writer`: the `MessagePack` that events need.
 //!
-//! Owns: which of its forms a value gets: the shortest, as every packer does, but for the header of a map whose size its writer did not
-//! know beforehand. Six shapes, and two of them are nearly all bytes: numbers of tokens and of hashes, which are written many at a time
-//! without a branch each. A crate for all of `MessagePack` would be called for each of them.
+//! Owns: which of its forms a value gets: the shortest, as every packer does, but for the header of a
+//! map whose size its writer did not know beforehand. Six shapes, and two of them are nearly all bytes:
+//! numbers of tokens and of hashes, which are written many at a time without a branch each. A crate for
+//! all of `MessagePack` would be called for each of them.
 //!
 //! Costs: some 1 ns per token.
 

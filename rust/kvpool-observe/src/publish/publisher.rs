@@ -1,13 +1,16 @@
 //! `Publisher`: numbered batches of what changed, for each of several sinks.
 //!
-//! Owns: the number of every batch, and what a sink has to be told to be right again. One rule serves all consumers:
+//! Owns: the number of every batch, and what a sink has to be told to be right again. One rule serves
+//! all consumers:
 //!
-//! - Numbers begin at [`base`] of the time of the start, so that no incarnation reuses or falls below those of an earlier one. Consumers
-//!   drop what is numbered lower than what they know, some of them without a word.
+//! - Numbers begin at [`base`] of the time of the start, so that no incarnation reuses or falls below
+//!   those of an earlier one. Consumers drop what is numbered lower than what they know, some of them
+//!   without a word.
 //! - The first batch begins with `AllBlocksCleared`; what is there already follows as ordinary stores.
-//! - A sink that lost a batch gets no more until it is told everything anew: a number is skipped, which every consumer notices, and
-//!   `AllBlocksCleared` with all that is there follows.
-//! - Where nothing changes, an empty batch keeps the sequence alive: a consumer that came late asks for what it missed when it sees one.
+//! - A sink that lost a batch gets no more until it is told everything anew: a number is skipped, which
+//!   every consumer notices, and `AllBlocksCleared` with all that is there follows.
+//! - Where nothing changes, an empty batch keeps the sequence alive: a consumer that came late asks for
+//!   what it missed when it sees one.
 //!
 //! A sink's latest batches are kept for [`Publisher::replay`].
 //!
@@ -37,7 +40,8 @@ const SNAPSHOT_CONTENTS: usize = 8192;
 /// ```
 #[must_use]
 pub const fn base(unix_seconds: u64) -> u64 {
-    // More seconds than 2^43 would not fit: then numbers end before those of the last incarnation begin, in 280,000 years.
+    // More seconds than 2^43 would not fit: then numbers end before those of the last incarnation
+    // begin, in 280,000 years.
     (unix_seconds & ((1 << 43) - 1)) << 20
 }
 
@@ -116,7 +120,8 @@ pub struct Batch {
 pub struct Snapshot {
     /// The base of the incarnation's numbers.
     pub epoch: u64,
-    /// The number of the last batch of the sink that is part of it: what follows has higher ones. `None` before the first.
+    /// The number of the last batch of the sink that is part of it: what follows has higher ones.
+    /// `None` before the first.
     pub cut: Option<u64>,
     /// Batches of ordinary stores, parents first.
     pub payloads: Vec<Arc<[u8]>>,
@@ -277,7 +282,8 @@ impl Publisher {
         self.base
     }
 
-    /// A content can be found in a tier, behind its parent. Its tokens may be known already, or be told later ([`Self::learned`]).
+    /// A content can be found in a tier, behind its parent. Its tokens may be known already, or be told
+    /// later ([`Self::learned`]).
     pub fn stored(
         &mut self,
         tier: u8,
@@ -337,13 +343,14 @@ impl Publisher {
         }
     }
 
-    /// Sends a batch that somebody else has made to every sink, behind what changed, with the next flush. What it tells is in no
-    /// snapshot: whoever is told everything anew is not told of it.
+    /// Sends a batch that somebody else has made to every sink, behind what changed, with the next
+    /// flush. What it tells is in no snapshot: whoever is told everything anew is not told of it.
     pub fn pass_on(&mut self, payload: Vec<u8>) {
         self.foreign.push(payload.into());
     }
 
-    /// A batch of a sink did not reach it: it gets the next flush's snapshot instead of what changes until then.
+    /// A batch of a sink did not reach it: it gets the next flush's snapshot instead of what changes
+    /// until then.
     ///
     /// # Errors
     /// [`PublisherError::UnknownSink`].
@@ -366,9 +373,9 @@ impl Publisher {
         Ok(())
     }
 
-    /// The batches of what changed since the last flush, in the order of the sinks and of their numbers. A sink that was sent nothing
-    /// for `heartbeat` seconds gets an empty one. `now` is the time in seconds; behind a clock that was set back a
-    /// heartbeat comes at once.
+    /// The batches of what changed since the last flush, in the order of the sinks and of their
+    /// numbers. A sink that was sent nothing for `heartbeat` seconds gets an empty one. `now` is the
+    /// time in seconds; behind a clock that was set back a heartbeat comes at once.
     pub fn flush(&mut self, now: f64, heartbeat: f64) -> Vec<Batch> {
         let changes = self.contents.settle();
         let foreign = std::mem::take(&mut self.foreign);
@@ -415,8 +422,8 @@ impl Publisher {
         batches
     }
 
-    /// The batches of a sink from a number on that are still kept, in order. A consumer that asked for earlier ones sees that by the
-    /// first number.
+    /// The batches of a sink from a number on that are still kept, in order. A consumer that asked for
+    /// earlier ones sees that by the first number.
     ///
     /// # Errors
     /// [`PublisherError::UnknownSink`].

@@ -1,4 +1,5 @@
-//! Several KV-cache groups: which of them a hit is short for, how far each would have gone, and why it ends there. Scripted cases.
+//! Several KV-cache groups: which of them a hit is short for, how far each would have gone, and why it
+//! ends there. Scripted cases.
 
 use kvpool::groups::{GroupKind, GroupSpec, Groups, Keep};
 use kvpool::{AdmitOptions, CacheManager, ExtraKeys, ManagerConfig, Part};
@@ -53,7 +54,8 @@ fn spans(explanation: &Explanation) -> Vec<(usize, usize, &'static str, Option<u
     spans.map(|span| (span.tokens.start, span.tokens.end, span.reason.name(), span.reason.group())).collect()
 }
 
-/// A prompt that was computed in one step leaves one state, at its end; who turns off before it hits nothing of it.
+/// A prompt that was computed in one step leaves one state, at its end; who turns off before it hits
+/// nothing of it.
 #[test]
 fn a_state_was_not_kept_where_prompts_part() {
     let mut manager = manager(40, vec![FULL, kept(GroupKind::State, Keep::Junctions)]);

@@ -1,5 +1,5 @@
-//! `explain`: the right reason for each kind of miss, scripted; and under random operations, against a model that remembers
-//! everything.
+//! `explain`: the right reason for each kind of miss, scripted; and under random operations, against a
+//! model that remembers everything.
 
 #![expect(clippy::unwrap_used, reason = "helpers of tests may panic as tests do")]
 

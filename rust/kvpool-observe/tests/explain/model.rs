@@ -1,5 +1,6 @@
-//! A model that remembers everything: every content by its whole hash, with its tokens, what made it leave, and for whom; and
-//! of every block what retention was told of it. Nothing in it is bounded, and nothing is asked of the record.
+//! A model that remembers everything: every content by its whole hash, with its tokens, what made it
+//! leave, and for whom; and of every block what retention was told of it. Nothing in it is bounded, and
+//! nothing is asked of the record.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -123,7 +124,8 @@ impl Model {
         Self { policy: policy.into(), strict, ..Self::default() }
     }
 
-    /// What the pool holds now, in place of what it held before the operation `kind`, for the blocks of `requester`.
+    /// What the pool holds now, in place of what it held before the operation `kind`, for the blocks of
+    /// `requester`.
     pub(super) fn observe(
         &mut self,
         manager: &CacheManager,
@@ -203,8 +205,9 @@ impl Model {
         siblings
     }
 
-    /// Reasons that the block at `position` may have been missed for: one, but where several are as good. Of `given` the time
-    /// is taken over, which the crate alone can make; it is checked, if it is the block's own.
+    /// Reasons that the block at `position` may have been missed for: one, but where several are as
+    /// good. Of `given` the time is taken over, which the crate alone can make; it is checked, if it is
+    /// the block's own.
     fn reasons(
         &self,
         explanation: &Explanation,
@@ -335,7 +338,8 @@ impl Model {
         seen.is_some_and(|seen| seen.iter().any(|seen| right(&difference(extra, seen).1)))
     }
 
-    /// What is expected of an explanation, block by block: the reason that is given, and those that are right.
+    /// What is expected of an explanation, block by block: the reason that is given, and those that are
+    /// right.
     pub(super) fn expected(
         &mut self,
         explanation: &Explanation,

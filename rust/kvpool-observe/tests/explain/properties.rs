@@ -1,5 +1,6 @@
-//! Random operations, with every policy, with retention and without, in a record that has room for everything and in one of 16
-//! contents: what is said is what the model says, or, where the record has forgotten, that it has.
+//! Random operations, with every policy, with retention and without, in a record that has room for
+//! everything and in one of 16 contents: what is said is what the model says, or, where the record has
+//! forgotten, that it has.
 
 use std::collections::BTreeMap;
 
@@ -184,7 +185,8 @@ impl World {
             .collect()
     }
 
-    /// The last request was admitted or resumed: it is explained as the model, which knows nothing of it yet, says.
+    /// The last request was admitted or resumed: it is explained as the model, which knows nothing of
+    /// it yet, says.
     fn explained(&mut self, at: usize, runners: &[Runner], cached: usize, resumed: bool) {
         let (id, tokens, extra, hashes) = {
             let Request { id, tokens, extra, hashes, .. } = &self.requests[at];

@@ -61,7 +61,8 @@ fn diverged_at_a_token() {
     other[6] = 99;
     assert_eq!(admit(&mut manager, "b", &other), 4);
     assert_eq!(spans(&manager, "b"), [(1, 1, MissReason::Diverged { token: 6 }), (2, 3, MissReason::Behind)]);
-    // Of all that differ the longest common part counts, and a block that differs at once does so at its start.
+    // Of all that differ the longest common part counts, and a block that differs at once does so at
+    // its start.
     let mut third = tokens(0, 2);
     third[7] = 77;
     admit(&mut manager, "c", &third);
@@ -99,7 +100,8 @@ fn evicted_when_by_which_policy_and_for_whom() {
     }
 }
 
-/// The class is that of the evicted block, its uses and what was said of its request; the time is the caller's, if there is one.
+/// The class is that of the evicted block, its uses and what was said of its request; the time is the
+/// caller's, if there is one.
 #[test]
 fn evicted_by_a_policy_that_says_what_it_expected() {
     for clock in [false, true] {

@@ -1,5 +1,6 @@
-//! The advisor inside a pool and a manager: what counts as a reference, windows, tenants, epochs, sizes; random histories. How
-//! good its estimates are is tested in `kvpool-replay`, against exact curves.
+//! The advisor inside a pool and a manager: what counts as a reference, windows, tenants, epochs,
+//! sizes; random histories. How good its estimates are is tested in `kvpool-replay`, against exact
+//! curves.
 
 use kvpool::hash::ChainLink;
 use kvpool::retention::{RetentionConfig, TenantId};
@@ -109,8 +110,8 @@ fn requests_count_for_their_tenants() {
     assert_eq!((counted, advice.references), (vec![(4, 30), (9, 7)], 39));
 }
 
-/// A chat: each turn finds the answer of the turn before, which nobody had looked up. Without being told of registrations the
-/// estimators would call it new.
+/// A chat: each turn finds the answer of the turn before, which nobody had looked up. Without being
+/// told of registrations the estimators would call it new.
 #[test]
 fn answers_take_their_place() {
     let mut manager = manager(401);
@@ -244,7 +245,8 @@ fn a_resize_is_followed() {
     let advice = pool.advice().unwrap();
     pool.check_invariants().unwrap();
     assert_eq!(advice.policies[0].references, 6_000);
-    // Nine of the last ten rounds, none before, and of the first of these the 64 blocks that the small pool had kept.
+    // Nine of the last ten rounds, none before, and of the first of these the 64 blocks that the small
+    // pool had kept.
     assert_eq!(advice.hit_rate, f64::from(9 * 600 + 64) / 12_000.0);
     let ghost = advice.policies[0].block_hit_rate;
     assert!((ghost - 0.9).abs() < 0.05, "{ghost}");
@@ -388,8 +390,8 @@ proptest! {
         }
     }
 
-    /// Random histories: invariants hold, rates are rates, curves rise, references are those that the pool counts, and the
-    /// same history says the same.
+    /// Random histories: invariants hold, rates are rates, curves rise, references are those that the
+    /// pool counts, and the same history says the same.
     #[test]
     fn histories(
         operations in operations(150),
@@ -427,7 +429,8 @@ proptest! {
     }
 }
 
-/// Digests from elsewhere may begin with anything; nothing depends on how well they are spread but the size of the sample.
+/// Digests from elsewhere may begin with anything; nothing depends on how well they are spread but the
+/// size of the sample.
 #[test]
 fn keys_that_are_not_spread() {
     let digests = |first: u64| {

@@ -1,5 +1,5 @@
-//! Metrics of pools and managers against a model of few lines: what a pool shows before and after each call says what was hit, what became
-//! computed and what is gone.
+//! Metrics of pools and managers against a model of few lines: what a pool shows before and after each
+//! call says what was hit, what became computed and what is gone.
 
 use std::collections::BTreeMap;
 
@@ -37,7 +37,8 @@ impl Values {
     }
 }
 
-/// What a block holds: its hash, when that became computed and was hit last, if known, and its hits; `None` for hits of what was there before.
+/// What a block holds: its hash, when that became computed and was hit last, if known, and its hits;
+/// `None` for hits of what was there before.
 type Held = (BlockHash, Option<f64>, Option<f64>, Option<u32>);
 
 #[derive(Debug, Default)]
@@ -159,7 +160,8 @@ proptest! {
         ..ProptestConfig::default()
     })]
 
-    /// Everything is counted that the pool shows, in its bucket, whatever the policy, and whenever the watch began.
+    /// Everything is counted that the pool shows, in its bucket, whatever the policy, and whenever the
+    /// watch began.
     #[test]
     fn what_is_counted_is_what_happened(
         operations in operations(100),

@@ -1,4 +1,5 @@
-//! Payloads: each is handed out exactly once, when its content leaves the block, however it does; beside all else that watches.
+//! Payloads: each is handed out exactly once, when its content leaves the block, however it does;
+//! beside all else that watches.
 
 use std::collections::BTreeMap;
 

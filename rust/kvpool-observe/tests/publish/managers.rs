@@ -1,5 +1,6 @@
-//! What a publisher tells of a real manager, in random histories: prompts that share and grow, releases, evictions, drops in the middle
-//! of chains, swaps, resets, epochs, feeds that overflow. Behind each flush what was told is what its pools hold and a lookup reaches.
+//! What a publisher tells of a real manager, in random histories: prompts that share and grow,
+//! releases, evictions, drops in the middle of chains, swaps, resets, epochs, feeds that overflow.
+//! Behind each flush what was told is what its pools hold and a lookup reaches.
 
 use std::collections::{BTreeMap, BTreeSet};
 

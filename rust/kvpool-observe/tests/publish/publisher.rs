@@ -1,4 +1,5 @@
-//! Numbers, first words, gaps, heartbeats and replays of a publisher; what blocks were hashed with beside tokens.
+//! Numbers, first words, gaps, heartbeats and replays of a publisher; what blocks were hashed with
+//! beside tokens.
 
 use std::sync::Arc;
 

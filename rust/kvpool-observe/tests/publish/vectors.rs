@@ -1,4 +1,5 @@
-//! The bytes of every form against vectors that a script of its own wrote from the specification, `tools/make_event_vectors.py`.
+//! The bytes of every form against vectors that a script of its own wrote from the specification,
+//! `tools/make_event_vectors.py`.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

@@ -1,7 +1,8 @@
 //! `Choice`: which mode is in office, from what each would have hit.
 //!
-//! Owns: sums of what each mode gained over mode 0, and of the squared difference of each pair of modes, over *chunks* of
-//! references. Two of each: a short one, forgotten over 4 capacities of references, and a long one over 32.
+//! Owns: sums of what each mode gained over mode 0, and of the squared difference of each pair of
+//! modes, over *chunks* of references. Two of each: a short one, forgotten over 4 capacities of
+//! references, and a long one over 32.
 //!
 //! ```text
 //!   worth of a mode     = short gain + long gain / 4, and for mode 0 an edge: 1/1000 of the references, over the short horizon
@@ -10,10 +11,11 @@
 //!   the best takes over if its lead over the one in office is > half a standard deviation and > a quarter of the edge
 //! ```
 //!
-//! What all modes hit cancels: only differences count. Half a standard deviation is little, and it is enough, because a change
-//! is free (no block moves) and is undone as easily.
+//! What all modes hit cancels: only differences count. Half a standard deviation is little, and it is
+//! enough, because a change is free (no block moves) and is undone as easily.
 //!
-//! Integers only, with 8 fractional bits, no square roots: squares are compared. So the choice is the same on any host.
+//! Integers only, with 8 fractional bits, no square roots: squares are compared. So the choice is the
+//! same on any host.
 //!
 //! Costs: O(1): 36 pairs per chunk, of which there are 64 per capacity.
 
@@ -99,7 +101,8 @@ impl Choice {
         self.mode
     }
 
-    /// A chunk of `references` has ended, of which each mode would have hit so many. Returns the mode in office.
+    /// A chunk of `references` has ended, of which each mode would have hit so many. Returns the mode
+    /// in office.
     pub fn record(&mut self, references: u64, hits: &[u64; MODES]) -> usize {
         let bounded = |count: u64| count.min(Self::MOST) as i64;
         self.references += bounded(references) << BITS;

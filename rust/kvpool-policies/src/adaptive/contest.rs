@@ -1,14 +1,17 @@
 //! `Contest`: a sample of what is released, a shadow per mode to serve it, and the choice that comes of it.
 //!
-//! Owns: which keys are in the sample, the releases that wait, the shadows, and the chunk being counted. A key is sampled by
-//! its mixed bits: one of 8, more of them while a shadow would have fewer than 1,024 entries, all below 2,048 blocks.
+//! Owns: which keys are in the sample, the releases that wait, the shadows, and the chunk being
+//! counted. A key is sampled by its mixed bits: one of 8, more of them while a shadow would have fewer
+//! than 1,024 entries, all below 2,048 blocks.
 //!
-//! *A release*, as shadows serve it, is what was released with no hit and no admission between. In the pool that is one request
-//! that ends; a caller that hits and releases block by block has releases of one block. At most one shadow capacity is kept;
-//! a longer release is served in parts. It is served when the next one begins, so that the evictions for a request are
-//! in the mode that was in office when the request before it ended.
+//! *A release*, as shadows serve it, is what was released with no hit and no admission between. In the
+//! pool that is one request that ends; a caller that hits and releases block by block has releases of
+//! one block. At most one shadow capacity is kept; a longer release is served in parts. It is served
+//! when the next one begins, so that the evictions for a request are in the mode that was in office
+//! when the request before it ended.
 //!
-//! Costs: a release of a sampled key is one access to each of the 6 shadows; 16 bytes per sampled block that waits.
+//! Costs: a release of a sampled key is one access to each of the 6 shadows; 16 bytes per sampled block
+//! that waits.
 
 use super::choice::{Choice, MODES};
 use super::mode::Mode;
@@ -107,9 +110,9 @@ impl Contest {
         (rate, (capacity / rate).max(1))
     }
 
-    /// Is the contest of a pool of `capacity` blocks from now on, or has not changed if there is no memory. If fewer keys are
-    /// sampled from now on, as when a pool grows over 2,048, 4,096 or 8,192 blocks, shadows start empty, and until they are full
-    /// all modes hit the same.
+    /// Is the contest of a pool of `capacity` blocks from now on, or has not changed if there is no
+    /// memory. If fewer keys are sampled from now on, as when a pool grows over 2,048, 4,096 or 8,192
+    /// blocks, shadows start empty, and until they are full all modes hit the same.
     pub(super) fn grow(&mut self, capacity: usize) -> Result<(), PoolError> {
         let (rate, entries) = Self::size_for(capacity);
         try_reserve(&mut self.waiting, entries)?;

@@ -1,8 +1,9 @@
-//! `adaptive`: kvpool's own policy. It is LRU until a sample of the traffic shows that something else would hit more.
+//! `adaptive`: kvpool's own policy. It is LRU until a sample of the traffic shows that something else
+//! would hit more.
 //!
-//! One order of the blocks (`order`) in which recency and frequency are kept apart, so that what a use is worth can change
-//! at any moment without moving a block. Six *modes* (`mode`) say what it is worth, in capacities of admitted blocks that a block
-//! counts as younger than it is:
+//! One order of the blocks (`order`) in which recency and frequency are kept apart, so that what a use
+//! is worth can change at any moment without moving a block. Six *modes* (`mode`) say what it is worth,
+//! in capacities of admitted blocks that a block counts as younger than it is:
 //!
 //! | mode | used again | each doubling more | proven | good at |
 //! |---|---|---|---|---|
@@ -13,24 +14,25 @@
 //! | 4 | 8 | 8 | | documents of steady popularity: frequency first, recency within |
 //! | 5 | | | 4 | loops larger than the cache: what is there stays, some of what is new replaces it |
 //!
-//! A shadow per mode, a cache of one of 8 keys with an eighth of the capacity (`shadow`, `contest`), serves what is released;
-//! prefix hits are compared 64 times per capacity of references; the best mode takes over when its lead is more than noise
-//! ([`Choice`]). What was evicted lately is remembered with its uses, exactly (`recent`). Figures and limits:
-//! `benches/results/2026-11-28-eviction-study.md`.
+//! A shadow per mode, a cache of one of 8 keys with an eighth of the capacity (`shadow`, `contest`),
+//! serves what is released; prefix hits are compared 64 times per capacity of references; the best mode
+//! takes over when its lead is more than noise ([`Choice`]). What was evicted lately is remembered with
+//! its uses, exactly (`recent`). Figures and limits: `benches/results/2026-11-28-eviction-study.md`.
 //!
 //! Parameters: none. Integers only; the same calls give the same order on any host.
 //!
-//! *Growing*: what is known of blocks and evictions stays, and so do the mode in office and the sums that chose it; bonuses,
-//! windows and half-life are those of the new capacity. Shadows grow with what they hold, or start empty if the sample becomes
-//! thinner, below 8,192 blocks.
+//! *Growing*: what is known of blocks and evictions stays, and so do the mode in office and the sums
+//! that chose it; bonuses, windows and half-life are those of the new capacity. Shadows grow with what
+//! they hold, or start empty if the sample becomes thinner, below 8,192 blocks.
 //!
-//! Cost: O(1) amortized: 16 comparisons per eviction, 6 more accesses per sampled release, which come together when the
-//! next release begins. 111 bytes per block: order 31, evictions 30, shadows 47, releases that wait 2; from
-//! 8,192 blocks on. Smaller pools sample more keys: 160 from 4,096 blocks, 258 from 2,048, 455 below, which is 0.9 MB at most.
+//! Cost: O(1) amortized: 16 comparisons per eviction, 6 more accesses per sampled release, which come
+//! together when the next release begins. 111 bytes per block: order 31, evictions 30, shadows 47,
+//! releases that wait 2; from 8,192 blocks on. Smaller pools sample more keys: 160 from 4,096 blocks,
+//! 258 from 2,048, 455 below, which is 0.9 MB at most.
 //!
-//! When not to use it: where evictions must cost as little as LRU's; where the cache holds a large part of the working set (LRU
-//! hits the same, and `adaptive` becomes LRU); without a pool around it in the smallest caches, where the best mode
-//! changes faster than shadows can tell.
+//! When not to use it: where evictions must cost as little as LRU's; where the cache holds a large part
+//! of the working set (LRU hits the same, and `adaptive` becomes LRU); without a pool around it in the
+//! smallest caches, where the best mode changes faster than shadows can tell.
 
 mod choice;
 mod contest;

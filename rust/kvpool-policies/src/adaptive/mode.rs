@@ -1,14 +1,17 @@
 //! `Mode`: recency and frequency kept apart, so that the weight of frequency can change at any moment.
 //!
-//! A block with u uses is of class floor(log2 u), 0 to 7. There is a list per class, and one per class for *proven* blocks: 16. Each
-//! is in order of release. The victim is the front with the smallest `stamp + bonus of its list`, of equals that of the first list.
-//! With all bonuses 0 that is LRU, whatever the lists are. A change of mode changes 16 numbers and moves no block.
+//! A block with u uses is of class floor(log2 u), 0 to 7. There is a list per class, and one per class
+//! for *proven* blocks: 16. Each is in order of release. The victim is the front with the smallest
+//! `stamp + bonus of its list`, of equals that of the first list. With all bonuses 0 that is LRU,
+//! whatever the lists are. A change of mode changes 16 numbers and moves no block.
 //!
-//! - *Stamp*: the clock at the last release. The clock counts admitted blocks, and a little for each moment of release.
-//! - *Uses*: 1 when admitted, one more for each hit, 255 at most; halved for every 16 capacities since the last one. A
-//!   content whose eviction is remembered goes on from the uses that it had.
-//! - *Proven*: hit since it was admitted, or released in a privileged window: the clock is cut into windows of an eighth of a
-//!   capacity, and every fourth one is privileged. In a loop larger than the cache no block is ever hit; so some must be kept.
+//! - *Stamp*: the clock at the last release. The clock counts admitted blocks, and a little for each
+//!   moment of release.
+//! - *Uses*: 1 when admitted, one more for each hit, 255 at most; halved for every 16 capacities since
+//!   the last one. A content whose eviction is remembered goes on from the uses that it had.
+//! - *Proven*: hit since it was admitted, or released in a privileged window: the clock is cut into
+//!   windows of an eighth of a capacity, and every fourth one is privileged. In a loop larger than the
+//!   cache no block is ever hit; so some must be kept.
 
 /// Classes of uses.
 const CLASSES: usize = 8;

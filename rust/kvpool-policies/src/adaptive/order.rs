@@ -1,7 +1,8 @@
 //! `Order`: blocks by recency and frequency, kept apart, so that a mode weighs them when one is evicted.
 //!
-//! Owns: the lists, one per class of uses, and what is known of each block: its stamp and its uses (`mode` defines both).
-//! Whose blocks these are it does not know: those of a pool, or the entries of a shadow.
+//! Owns: the lists, one per class of uses, and what is known of each block: its stamp and its uses
+//! (`mode` defines both). Whose blocks these are it does not know: those of a pool, or the entries of a
+//! shadow.
 //!
 //! Invariant: a block in the order is on the list of its class.
 //!
@@ -107,7 +108,8 @@ impl Order {
         self.releasing = false;
     }
 
-    /// Puts `block` in. Whether a release begins with it; `None`, and nothing changed, if there is no such block.
+    /// Puts `block` in. Whether a release begins with it; `None`, and nothing changed, if there is no
+    /// such block.
     pub(super) fn release(&mut self, block: BlockId) -> Option<bool> {
         let at = block.index();
         if block.is_null() || at >= self.stamps.len() {

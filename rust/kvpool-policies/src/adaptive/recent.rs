@@ -1,14 +1,17 @@
-//! `Recent`: the keys of the last so many evictions, and how often each had been used. With *entries*, also the keys that are
-//! here, one per entry: then one look says whether a key is here, was evicted lately, or neither.
+//! `Recent`: the keys of the last so many evictions, and how often each had been used. With *entries*,
+//! also the keys that are here, one per entry: then one look says whether a key is here, was evicted
+//! lately, or neither.
 //!
-//! Owns: a ring with a place per eviction, the keys of the entries, and a table that finds both. A key that is taken leaves a
-//! gap: what is remembered is an age in evictions, not a number of keys as in [`crate::ghosts::Ghosts`], where keys live on in
-//! the room of those that were taken. Nothing is lost before its time: one lost ghost in the middle of a chain makes the next
-//! prefix end there.
+//! Owns: a ring with a place per eviction, the keys of the entries, and a table that finds both. A key
+//! that is taken leaves a gap: what is remembered is an age in evictions, not a number of keys as in
+//! [`crate::ghosts::Ghosts`], where keys live on in the room of those that were taken. Nothing is lost
+//! before its time: one lost ghost in the middle of a chain makes the next prefix end there.
 //!
-//! Invariants: a place with a count is found by its key, no other is; a key has one place, or one entry, or neither.
+//! Invariants: a place with a count is found by its key, no other is; a key has one place, or one
+//! entry, or neither.
 //!
-//! Costs: all operations O(1); 15 bytes per eviction remembered and 14 per entry, taken by [`Recent::reserve`] alone.
+//! Costs: all operations O(1); 15 bytes per eviction remembered and 14 per entry, taken by
+//! [`Recent::reserve`] alone.
 
 use crate::slots::Slots;
 use kvpool::parts::ensure;
@@ -59,7 +62,8 @@ impl Recent {
         self.keys[entry as usize]
     }
 
-    /// `key`, which no entry has, used `count` times, is evicted. The oldest eviction is forgotten if there is no room.
+    /// `key`, which no entry has, used `count` times, is evicted. The oldest eviction is forgotten if
+    /// there is no room.
     pub(super) fn push(&mut self, key: u64, count: u8) {
         let place = self.next;
         let number = self.number(place);
@@ -113,8 +117,8 @@ impl Recent {
         self.numbers.reserve(entries + evictions)
     }
 
-    /// Has so many entries, and remembers so many evictions, from now on, after [`Self::reserve`]. None of those that are
-    /// remembered is forgotten. The first `used` entries have a key.
+    /// Has so many entries, and remembers so many evictions, from now on, after [`Self::reserve`]. None
+    /// of those that are remembered is forgotten. The first `used` entries have a key.
     pub(super) fn grow(&mut self, entries: usize, evictions: usize, used: u32) {
         let (entries, before) = (entries.max(self.entries), self.counts.len());
         let evictions = evictions.min(MOST).max(before);

@@ -1,14 +1,15 @@
 //! `Shadow`: what a cache of sampled keys would hit if it were always in one mode.
 //!
-//! Owns: an order in a fixed mode over entries that stand for blocks, their keys and those of evictions, and the hits not
-//! scored yet.
+//! Owns: an order in a fixed mode over entries that stand for blocks, their keys and those of
+//! evictions, and the hits not scored yet.
 //!
-//! A release is served as a manager serves a request, because to hold its blocks or not changes what a small cache
-//! hits: all that is there is taken out of the order; the rest is admitted from the head on, as far as it fits; then all is
-//! put back, deepest first.
+//! A release is served as a manager serves a request, because to hold its blocks or not changes what a
+//! small cache hits: all that is there is taken out of the order; the rest is admitted from the head
+//! on, as far as it fits; then all is put back, deepest first.
 //!
-//! *Prefix hits.* A block counts only if all before it hit too. Keys come deepest first, so these are the hits after the last
-//! miss of a chain: a run that a miss sets to 0, scored when the next chain begins.
+//! *Prefix hits.* A block counts only if all before it hit too. Keys come deepest first, so these are
+//! the hits after the last miss of a chain: a run that a miss sets to 0, scored when the next chain
+//! begins.
 //!
 //! Invariant: between releases all entries in use are in the order.
 //!

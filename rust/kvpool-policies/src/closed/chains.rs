@@ -1,7 +1,9 @@
-//! `Chained`: a prefix-closed order, where blocks are released one by one, as in stream form, and nobody says what hangs on what.
+//! `Chained`: a prefix-closed order, where blocks are released one by one, as in stream form, and
+//! nobody says what hangs on what.
 //!
-//! Owns: which blocks of a release are a chain. They come deepest first, so each hangs on the one after it. A victim waits for what hangs
-//! on it, as in a pool, so that a cache evicts from the ends of chains, whatever the policy says.
+//! Owns: which blocks of a release are a chain. They come deepest first, so each hangs on the one after
+//! it. A victim waits for what hangs on it, as in a pool, so that a cache evicts from the ends of
+//! chains, whatever the policy says.
 //!
 //! Costs: those of [`Closed`].
 
@@ -61,7 +63,8 @@ impl<P: Policy + Clone> Chained<P> {
         }
     }
 
-    /// `child`, if it is idle and deeper, hangs on `parent` from now on, and on nothing else. So no block hangs on itself, around a ring.
+    /// `child`, if it is idle and deeper, hangs on `parent` from now on, and on nothing else. So no
+    /// block hangs on itself, around a ring.
     fn hang_on(&mut self, child: BlockId, parent: BlockId) {
         let deeper = self.closed.node(child).depth > self.closed.node(parent).depth;
         if deeper && self.closed.contains(child) && self.closed.parent(child) != Some(parent) {

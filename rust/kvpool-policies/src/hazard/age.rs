@@ -1,8 +1,9 @@
 //! Ages: how they are counted, and the bins that they are learned in.
 //!
-//! Owns: the unit, a *tick*, and the edges of the bins. With a clock of the caller's a tick is 1/16 of a second; without one it is
-//! 1/256 of a capacity of admitted blocks. Bins are half octaves from 8 seconds to two hours, and octaves before and behind. Coarser ones
-//! cost up to three points where a loop returns after ten minutes.
+//! Owns: the unit, a *tick*, and the edges of the bins. With a clock of the caller's a tick is 1/16 of
+//! a second; without one it is 1/256 of a capacity of admitted blocks. Bins are half octaves from 8
+//! seconds to two hours, and octaves before and behind. Coarser ones cost up to three points where a
+//! loop returns after ten minutes.
 //!
 //! Stamps are 32 bits and wrap: ages are differences, right for 8 years, or 16 million capacities.
 

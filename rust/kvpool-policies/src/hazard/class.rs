@@ -10,8 +10,8 @@
 //! | output | that request: tokens of its answer | below 32, or unknown; 200; 600; more |
 //! | finish | that request: how it ended | unknown, or at a limit; end of turn; tool calls |
 //!
-//! The number of a class is that of its request's features times [`HISTORIES`], plus that of the block's own. From the number its
-//! uses and gap come back, roughly: that is what a ghost remembers.
+//! The number of a class is that of its request's features times [`HISTORIES`], plus that of the
+//! block's own. From the number its uses and gap come back, roughly: that is what a ghost remembers.
 
 use std::fmt;
 
@@ -169,7 +169,8 @@ pub(super) fn of(share: u16, said: u16, history: History) -> u16 {
     (share * (OUTPUTS * FINISHES) as u16 + said) * HISTORIES as u16 + history.number() as u16
 }
 
-/// The class that a block taught with, or waits in: the first for one that has none yet, which only mistakes of a caller's ask for.
+/// The class that a block taught with, or waits in: the first for one that has none yet, which only
+/// mistakes of a caller's ask for.
 #[inline]
 pub(super) const fn learned(class: u16) -> u16 {
     if waits(class) { class } else { 0 }

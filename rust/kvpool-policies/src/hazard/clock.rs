@@ -1,8 +1,9 @@
 //! `Clock`: what time it is, whoever says it.
 //!
-//! Owns: the choice between the caller's clock and one of our own, which counts admitted blocks. The caller's counts from the first
-//! time that it is told on. One that stands still for [`STILL`] capacities of admitted blocks is believed no more, until everything
-//! is forgotten: ages that never grow would keep what was used once for ever.
+//! Owns: the choice between the caller's clock and one of our own, which counts admitted blocks. The
+//! caller's counts from the first time that it is told on. One that stands still for [`STILL`]
+//! capacities of admitted blocks is believed no more, until everything is forgotten: ages that never
+//! grow would keep what was used once for ever.
 //!
 //! Invariant: time never goes back.
 

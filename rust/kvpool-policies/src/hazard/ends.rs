@@ -1,14 +1,15 @@
 //! `Ends`: the blocks that a class may give up.
 //!
-//! Owns: which they are, and how they rank. The oldest of a class is worth least where the hazard falls with age, as that of most does. Where
-//! content comes back after a long time, the hazard rises, and the newest is worth least: it would have to be held the longest.
-//! In a loop larger than the cache, oldest first never hits; newest first keeps a part of it.
+//! Owns: which they are, and how they rank. The oldest of a class is worth least where the hazard falls
+//! with age, as that of most does. Where content comes back after a long time, the hazard rises, and
+//! the newest is worth least: it would have to be held the longest. In a loop larger than the cache,
+//! oldest first never hits; newest first keeps a part of it.
 //!
-//! The newest of a class is the head of what was released last. [`crate::Closed`] puts it aside, and what hangs on it, until the end of the
-//! chain is found and goes.
+//! The newest of a class is the head of what was released last. [`crate::Closed`] puts it aside, and
+//! what hangs on it, until the end of the chain is found and goes.
 //!
-//! Costs: a lookup of a worth; another where that of younger blocks may be less. O(1), but for a class that is asked for the first time
-//! since worths were learned: O(bins).
+//! Costs: a lookup of a worth; another where that of younger blocks may be less. O(1), but for a class
+//! that is asked for the first time since worths were learned: O(bins).
 
 use super::clock::Clock;
 use super::states::States;

@@ -1,18 +1,21 @@
 //! `Memory`: what was evicted lately, and of which class it was.
 //!
-//! Owns: ghosts of 8 bytes in buckets of 8, one cache line each: a mark of 16 bits of the key, the class, and when it was used last.
-//! A full bucket loses its oldest. So a ghost may be lost early, and one in some thousands is another content's: it is a memory for
-//! statistics, not for the identity of anything. Of every chain one block of [`EVERY`] is remembered, for its neighbours: blocks of a
+//! Owns: ghosts of 8 bytes in buckets of 8, one cache line each: a mark of 16 bits of the key, the
+//! class, and when it was used last. A full bucket loses its oldest. So a ghost may be lost early, and
+//! one in some thousands is another content's: it is a memory for statistics, not for the identity of
+//! anything. Of every chain one block of [`EVERY`] is remembered, for its neighbours: blocks of a
 //! request are used together, and the memory reaches four times as far back.
 //!
-//! *Neighbours* behind it that went right before it have marks of 2 bits in its ghost. What is new behind a known prompt, as a question about a
-//! document, has none there, or two times of three another: without marks it would be taken for what comes back.
+//! *Neighbours* behind it that went right before it have marks of 2 bits in its ghost. What is new
+//! behind a known prompt, as a question about a document, has none there, or two times of three
+//! another: without marks it would be taken for what comes back.
 //!
-//! *Together.* The line of a ghost is a cache miss. So ghosts wait until there are [`TOGETHER`] or somebody looks, and the lines of all are
-//! asked for at once; so are those of the contents of one call ([`Memory::ask_for`]).
+//! *Together.* The line of a ghost is a cache miss. So ghosts wait until there are [`TOGETHER`] or
+//! somebody looks, and the lines of all are asked for at once; so are those of the contents of one call
+//! ([`Memory::ask_for`]).
 //!
-//! Costs: one line per eviction or admission that is remembered; 7 bytes per block of the pool. Small pools forget fastest: they have
-//! up to four times as many ghosts, 0.11 MB more at most.
+//! Costs: one line per eviction or admission that is remembered; 7 bytes per block of the pool. Small
+//! pools forget fastest: they have up to four times as many ghosts, 0.11 MB more at most.
 
 use super::class::CLASSES;
 use crate::slots::mixed;
@@ -27,9 +30,10 @@ const TOGETHER: usize = 16;
 const WAYS: usize = 8;
 /// Ghosts per block of the pool: 7/8.
 const SHARE: (usize, usize) = (7, 8);
-/// A pool with fewer than so many, that of 64 k blocks, has more: the geometric mean of its own and these, and so many times its own at most.
-/// Chosen on what the policy is tuned on: four times as many in pools of up to 16 k blocks and 57,344 in larger ones was worse where
-/// LRU is best, a fifth of a workload and more; 28,672 or 40,960 there where loops and scans come back late.
+/// A pool with fewer than so many, that of 64 k blocks, has more: the geometric mean of its own and
+/// these, and so many times its own at most. Chosen on what the policy is tuned on: four times as many
+/// in pools of up to 16 k blocks and 57,344 in larger ones was worse where LRU is best, a fifth of a
+/// workload and more; 28,672 or 40,960 there where loops and scans come back late.
 const FEW: (usize, usize) = (57_344, 4);
 
 /// An evicted content.
@@ -83,7 +87,8 @@ pub(super) struct Memory {
     /// To be put down, the first so many.
     waiting: [Waiting; TOGETHER],
     num_waiting: usize,
-    /// The depth of what was evicted last, if it was none that is remembered, and the marks of it and of those behind it.
+    /// The depth of what was evicted last, if it was none that is remembered, and the marks of it and
+    /// of those behind it.
     neighbours: (u32, u16),
 }
 
@@ -95,7 +100,8 @@ impl Memory {
         (bucket as usize, mixed as u16)
     }
 
-    /// Asks for the lines of those of `contents` that are remembered: all of them are there when they are looked at one by one.
+    /// Asks for the lines of those of `contents` that are remembered: all of them are there when they
+    /// are looked at one by one.
     #[inline]
     pub(super) fn ask_for(&self, contents: impl Iterator<Item = Content>) {
         let remembered = contents.filter(|content| content.depth.is_multiple_of(EVERY));
@@ -116,8 +122,8 @@ impl Memory {
         Some(std::mem::replace(found, NO_GHOST))
     }
 
-    /// Remembers `content`, or as much of it as its neighbour's ghost has room for. Whether there are so many to be put down that
-    /// [`Self::settle`] is due.
+    /// Remembers `content`, or as much of it as its neighbour's ghost has room for. Whether there are
+    /// so many to be put down that [`Self::settle`] is due.
     #[inline]
     pub(super) fn push(&mut self, content: Content, class: u16, stamp: u32) -> bool {
         let (depth, marks) = self.neighbours;
@@ -191,7 +197,8 @@ impl Memory {
         try_reserve(&mut self.ghosts, Self::buckets_for(capacity))
     }
 
-    /// Is that of a pool of `capacity` blocks from now on, after [`Self::reserve`]. What a larger one looks for elsewhere is forgotten.
+    /// Is that of a pool of `capacity` blocks from now on, after [`Self::reserve`]. What a larger one
+    /// looks for elsewhere is forgotten.
     pub(super) fn grow(&mut self, capacity: usize) {
         let buckets = Self::buckets_for(capacity);
         if buckets > self.ghosts.len() {
@@ -279,7 +286,8 @@ mod tests {
         );
     }
 
-    /// With an even step a sample had one way of all buckets, or every other: 56 counted 107,296 of the first 38,188.
+    /// With an even step a sample had one way of all buckets, or every other: 56 counted 107,296 of the
+    /// first 38,188.
     #[test]
     fn a_sample_counts_what_a_memory_has_that_is_not_full() {
         for capacity in [1 << 17, 75_000, 90_000] {

@@ -1,33 +1,39 @@
 //! `hazard`: evicts what is least likely to come back soon, as it has learned from what did.
 //!
-//! A block that waits belongs to a *class*: how often it was used and how far apart, how much of its request's prompt was known before,
-//! how long the answer was, and how the request ended, if anybody says so (`class`). Of every class it is counted at which ages
-//! blocks came back and how many lived through these ages without (`age`, `table`); what was evicted is remembered for a while,
-//! with its class, so that early eviction hides nothing (`memory`). From these follows what a block of the class is worth at any age:
-//! expected hits per second from now on. The victim is what is worth least of the oldest and the newest block of each class (`ends`,
-//! `tails`): what comes back after a long time is worth more the nearer that is, and of a loop that does not fit the newest goes.
+//! A block that waits belongs to a *class*: how often it was used and how far apart, how much of its
+//! request's prompt was known before, how long the answer was, and how the request ended, if anybody
+//! says so (`class`). Of every class it is counted at which ages blocks came back and how many lived
+//! through these ages without (`age`, `table`); what was evicted is remembered for a while, with its
+//! class, so that early eviction hides nothing (`memory`). From these follows what a block of the class
+//! is worth at any age: expected hits per second from now on. The victim is what is worth least of the
+//! oldest and the newest block of each class (`ends`, `tails`): what comes back after a long time is
+//! worth more the nearer that is, and of a loop that does not fit the newest goes.
 //!
-//! *Chains.* Whoever uses a block uses those before it: a parent that went first would break what is behind it, and the newest of a class
-//! is the head of a chain. So it belongs behind what keeps chains closed: [`crate::Closed`] in a pool, [`crate::Chained`] in stream form.
+//! *Chains.* Whoever uses a block uses those before it: a parent that went first would break what is
+//! behind it, and the newest of a class is the head of a chain. So it belongs behind what keeps chains
+//! closed: [`crate::Closed`] in a pool, [`crate::Chained`] in stream form.
 //!
-//! *Time* is the caller's clock, if it is told; else admitted blocks (`clock`). Signals at a release, its finish reason and the length
-//! of the answer, refine the classes; where they are wrong or noise, classes learn that they do not matter.
+//! *Time* is the caller's clock, if it is told; else admitted blocks (`clock`). Signals at a release,
+//! its finish reason and the length of the answer, refine the classes; where they are wrong or noise,
+//! classes learn that they do not matter.
 //!
-//! After LHD (Beckmann, Chen, Cidon: "LHD: Improving Cache Hit Rate by Maximizing Hit Density", NSDI 2018), which ranks by hit density by class
-//! of age and use; Gittins, "Bandit Processes and Dynamic Allocation Indices", 1979, for the choice of the horizon. That tool calls and
-//! ends of turns tell when a session returns: Continuum, arXiv 2511.02230; that re-use has its distribution by category of request:
-//! "`KVCache` Cache in the Wild", ATC 2025.
+//! After LHD (Beckmann, Chen, Cidon: "LHD: Improving Cache Hit Rate by Maximizing Hit Density", NSDI
+//! 2018), which ranks by hit density by class of age and use; Gittins, "Bandit Processes and Dynamic
+//! Allocation Indices", 1979, for the choice of the horizon. That tool calls and ends of turns tell
+//! when a session returns: Continuum, arXiv 2511.02230; that re-use has its distribution by category of
+//! request: "`KVCache` Cache in the Wild", ATC 2025.
 //!
-//! Parameters: none. Integers only; the same calls give the same order on any host. How the constants were chosen, figures and limits:
-//! `benches/results/2026-11-28-eviction-study.md`.
+//! Parameters: none. Integers only; the same calls give the same order on any host. How the constants
+//! were chosen, figures and limits: `benches/results/2026-11-28-eviction-study.md`.
 //!
-//! Cost: O(1) per block, amortized where the newest goes: the head of a chain is put aside until its end is gone. O(classes) for the
-//! first victim of a moment; worths are learned anew every 4,096 releases, or every eighth of a capacity, which is O(classes seen).
-//! 23 bytes per block, 14 more than LRU; and 0.35 MB whatever the size: small pools pay that, too, and up to 0.11 MB for a memory that
+//! Cost: O(1) per block, amortized where the newest goes: the head of a chain is put aside until its
+//! end is gone. O(classes) for the first victim of a moment; worths are learned anew every 4,096
+//! releases, or every eighth of a capacity, which is O(classes seen). 23 bytes per block, 14 more than
+//! LRU; and 0.35 MB whatever the size: small pools pay that, too, and up to 0.11 MB for a memory that
 //! reaches farther.
 //!
-//! When not to use it: where evictions must cost as little as LRU's; where the cache holds a large part of the working set, and LRU
-//! hits the same.
+//! When not to use it: where evictions must cost as little as LRU's; where the cache holds a large part
+//! of the working set, and LRU hits the same.
 
 mod age;
 mod class;
@@ -60,15 +66,17 @@ const SAMPLE: usize = 1024;
 const HALF_LIFE: u64 = 64;
 const HALF_LIFE_LIMITS: (u64, u64) = (1 << 17, 1 << 26);
 
-/// One of so many is asked. An odd number: buckets of ghosts fill from the front, requests have lengths, and both are often powers of two; a
-/// step with a factor of theirs would ask the same places of each, and count some classes many times over and others not at all.
+/// One of so many is asked. An odd number: buckets of ghosts fill from the front, requests have
+/// lengths, and both are often powers of two; a step with a factor of theirs would ask the same places
+/// of each, and count some classes many times over and others not at all.
 const fn sample_step(len: usize) -> usize {
     (len / SAMPLE) | 1
 }
 
 const NOBODY: (BlockId, u16, u32) = (NULL_BLOCK, 0, 0);
 
-/// What one block was, and became. Most of a request are alike: what was worked out for one holds for the next.
+/// What one block was, and became. Most of a request are alike: what was worked out for one holds for
+/// the next.
 #[derive(Clone, Copy, Debug)]
 struct Alike {
     before: State,
@@ -223,8 +231,8 @@ impl Hazard {
         self.tails.change_all();
     }
 
-    /// What is at the end of its class that the last victim was at, if it is as old, and nothing else has changed: what ranked lowest
-    /// then does now.
+    /// What is at the end of its class that the last victim was at, if it is as old, and nothing else
+    /// has changed: what ranked lowest then does now.
     #[inline]
     fn pop_alike(&mut self) -> Option<BlockId> {
         let Run { class, stamp, oldest } = self.tails.run()?;
@@ -361,7 +369,8 @@ impl Policy for Hazard {
 
     fn hit(&mut self, block: BlockId) {
         self.unlist(block);
-        // The head of another prompt: what was found for the one before says nothing of what comes in behind it.
+        // The head of another prompt: what was found for the one before says nothing of what comes in
+        // behind it.
         self.found = None;
         // What is in use is hit by those who use it together: that is no coming back.
         if let Some(before) = self.state(block).filter(|state| class::waits(state.class)) {
@@ -463,7 +472,8 @@ impl Policy for Hazard {
         {
             let class = class::learned(state.class);
             self.lists.push_front(class.into(), block);
-            // What hung on it was the last victim, and just like it: of this class it ranks no higher, so that the class still ranks lowest.
+            // What hung on it was the last victim, and just like it: of this class it ranks no higher,
+            // so that the class still ranks lowest.
             let alike = self.tails.run().filter(|run| (run.class, run.stamp) == (class, state.stamp));
             let next = if alike.is_some_and(|run| !run.oldest) { self.least(class) } else { alike };
             match next {

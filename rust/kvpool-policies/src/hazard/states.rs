@@ -1,8 +1,10 @@
 //! `States`: what is known of each block, and its place among those of its class.
 //!
-//! Owns: one entry of 16 bytes per block. A block that waits is on the list of its class, so its class is the number of its list.
+//! Owns: one entry of 16 bytes per block. A block that waits is on the list of its class, so its class
+//! is the number of its list.
 //!
-//! Invariant: what is on a list has a class. What has a class and is on no list is put aside: a block hangs on it.
+//! Invariant: what is on a list has a class. What has a class and is on no list is put aside: a block
+//! hangs on it.
 //!
 //! Costs: 16 bytes per block.
 

@@ -1,8 +1,9 @@
-//! `Table`: what each class has taught about when content comes back, and what a block of it is therefore worth at any age.
+//! `Table`: what each class has taught about when content comes back, and what a block of it is
+//! therefore worth at any age.
 //!
-//! Owns: by class and bin of age, how many blocks came back at that age (*events*), how many were lost from sight then (*lost*: a
-//! ghost made room), and how many are of that age (*waiting*: the mean of samples, the last of which count most). Events and losses count
-//! half after so many releases.
+//! Owns: by class and bin of age, how many blocks came back at that age (*events*), how many were lost
+//! from sight then (*lost*: a ghost made room), and how many are of that age (*waiting*: the mean of
+//! samples, the last of which count most). Events and losses count half after so many releases.
 //!
 //! ```text
 //!   exposure of a bin  = events in it and behind it + waiting and lost behind it + half of those in it
@@ -11,14 +12,16 @@
 //!   worth at an age    = the largest, over horizons, of P(comes back by then) / E(time held until then or until it comes back)
 //! ```
 //!
-//! The exposure is the actuary's; blocks that were evicted early stay in it as long as they are remembered, for else early eviction
-//! would hide long gaps. The worth is Gittins' index of a block that is held until a horizon of its own choice: expected hits per tick.
-//! Before anything is learned it falls with age, the same for all classes: LRU.
+//! The exposure is the actuary's; blocks that were evicted early stay in it as long as they are
+//! remembered, for else early eviction would hide long gaps. The worth is Gittins' index of a block
+//! that is held until a horizon of its own choice: expected hits per tick. Before anything is learned
+//! it falls with age, the same for all classes: LRU.
 //!
-//! All and families are learned by [`Table::learn`]; a class when it is first asked for after that, for most have no block that could go.
+//! All and families are learned by [`Table::learn`]; a class when it is first asked for after that, for
+//! most have no block that could go.
 //!
-//! Costs: an event one addition. [`Table::learn`] O(classes seen x bins), and as much of each class that is asked for. 16 bytes per class
-//! and bin.
+//! Costs: an event one addition. [`Table::learn`] O(classes seen x bins), and as much of each class
+//! that is asked for. 16 bytes per class and bin.
 
 use super::age::{BINS, LOG_WIDTHS, bin, start};
 use super::class::{CLASSES, FAMILIES, family};
@@ -27,7 +30,8 @@ use kvpool::parts::try_reserve;
 
 /// What one block counts.
 const ONE: u32 = 16;
-/// What the hazard of all classes counts for in each family, and that of a family in each of its classes: a hundred blocks.
+/// What the hazard of all classes counts for in each family, and that of a family in each of its
+/// classes: a hundred blocks.
 const PRIOR: u64 = 100 * ONE as u64;
 /// The hazard of all classes before anything is learned, and what that counts for.
 const START: (Bins<u32>, u64) = ([(1 << HAZARD) / 100; BINS], 200);
@@ -40,8 +44,8 @@ const SHORTER: u32 = 18;
 /// A newest block counts as worth more by this part: what few blocks have taught does not turn an order.
 const NEWER: u32 = 4;
 
-/// The part of the mean that the latest sample of those who wait makes, unless it is one of the first. One by itself has few blocks of most
-/// classes and ages.
+/// The part of the mean that the latest sample of those who wait makes, unless it is one of the first.
+/// One by itself has few blocks of most classes and ages.
 const LATEST: u32 = 8;
 
 /// A worth of so much is a hit per tick.
@@ -285,7 +289,8 @@ impl Counted {
     }
 }
 
-/// A probability with [`HAZARD`] fractional bits. Both are below 2^64: counts have 32 bits, and classes are below 2^10.
+/// A probability with [`HAZARD`] fractional bits. Both are below 2^64: counts have 32 bits, and classes
+/// are below 2^10.
 fn hazard(events: u64, exposure: u64) -> u32 {
     (events / exposure.max(1)).min(1 << HAZARD) as u32
 }
@@ -300,7 +305,8 @@ impl Worths {
             held[bin] = (((lives - comes[bin] / 2) << LOG_WIDTHS[bin]) >> SHORTER).max(1);
             lives -= comes[bin];
         }
-        // From the last bin on: those behind that bring more in less time are worth waiting for, and the horizon lies behind them.
+        // From the last bin on: those behind that bring more in less time are worth waiting for, and
+        // the horizon lies behind them.
         let (mut stretches, mut count) = ([(0, 1); BINS], 0);
         let mut worths = [0; BINS];
         for bin in (0..BINS).rev() {
@@ -326,9 +332,10 @@ impl Worths {
         Self { worths, rises }
     }
 
-    /// What a block is worth at an age, in expected hits per 2^32 ticks: between the beginnings of two bins in proportion, so that worths
-    /// of two classes cross where they should and not at the edge of a bin. No less than half of what it was: behind a bin in which all
-    /// come back worths fall to nothing, but not in it.
+    /// What a block is worth at an age, in expected hits per 2^32 ticks: between the beginnings of two
+    /// bins in proportion, so that worths of two classes cross where they should and not at the edge of
+    /// a bin. No less than half of what it was: behind a bin in which all come back worths fall to
+    /// nothing, but not in it.
     #[inline]
     pub(super) fn at(&self, age: u32) -> u32 {
         let bin = bin(age);

@@ -1,11 +1,13 @@
 //! `Tails`: which class has the next victim.
 //!
-//! Owns: for each class a rank, that of the block that it would give up, and the lowest of each group of 32 classes. As long as nothing
-//! but the class of the last victim has changed, its next block is compared with the lowest rank of all others, and with nothing else. As
-//! long as nothing has changed but that the one at an end of that class went, and the next there is as old, it goes without a look at any rank.
+//! Owns: for each class a rank, that of the block that it would give up, and the lowest of each group
+//! of 32 classes. As long as nothing but the class of the last victim has changed, its next block is
+//! compared with the lowest rank of all others, and with nothing else. As long as nothing has changed
+//! but that the one at an end of that class went, and the next there is as old, it goes without a look
+//! at any rank.
 //!
-//! Costs: [`Tails::next`] of the class of the last victim one comparison; else 32 per group with a class that has changed, 64 and one
-//! per group in all. 8 bytes per class.
+//! Costs: [`Tails::next`] of the class of the last victim one comparison; else 32 per group with a
+//! class that has changed, 64 and one per group in all. 8 bytes per class.
 
 use super::class::CLASSES;
 
@@ -17,7 +19,8 @@ const _: () = assert!(GROUPS <= 32, "a bit for each");
 /// Of a class without blocks.
 const EMPTY: u64 = u64::MAX;
 
-/// Victims that follow one another without a look at any rank: of a class those at one end that were used last at one time.
+/// Victims that follow one another without a look at any rank: of a class those at one end that were
+/// used last at one time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Run {
     pub(super) class: u16,
@@ -96,7 +99,8 @@ impl Tails {
         self.run = None;
     }
 
-    /// The victim of the lowest rank, of equals that of the first class. `least` says of a class what it would give up, and its rank.
+    /// The victim of the lowest rank, of equals that of the first class. `least` says of a class what
+    /// it would give up, and its rank.
     #[inline]
     pub(super) fn next<B>(&mut self, mut least: impl FnMut(u16) -> Option<(u64, B)>) -> Option<B> {
         let (group, class) = (self.first / GROUP, self.first % GROUP);
@@ -149,7 +153,8 @@ impl Tails {
 mod tests {
     use super::*;
 
-    /// Against a search of all classes: one changes at a time, that of the victim for the most part, or all of them.
+    /// Against a search of all classes: one changes at a time, that of the victim for the most part, or
+    /// all of them.
     #[test]
     fn the_lowest_is_found_in_whatever_group() {
         let mut tails = Tails::new();

@@ -1,6 +1,7 @@
 //! `Deadlines`: when the retention of which block runs out, in an indexed binary heap.
 //!
-//! Owns: one deadline per block at most. What has ended is not in the heap, so its size is the number of times to live that run.
+//! Owns: one deadline per block at most. What has ended is not in the heap, so its size is the number
+//! of times to live that run.
 //!
 //! Costs: O(log blocks) to set, end, or run out; 20 bytes per block.
 
@@ -58,7 +59,8 @@ impl Deadlines {
         self.heap.get(place).filter(|&&(_, other)| other == block.get()).map(|_| place)
     }
 
-    /// Sets the deadline of `block` in place of any that it had. One beyond all numbers is the largest of them.
+    /// Sets the deadline of `block` in place of any that it had. One beyond all numbers is the largest
+    /// of them.
     pub(super) fn set(&mut self, block: BlockId, deadline: f64) {
         let key = key_of(deadline.min(f64::MAX));
         if let Some(place) = self.places.get_mut(block.index()).filter(|place| **place == OUT) {
@@ -183,7 +185,8 @@ mod tests {
     }
 
     proptest! {
-        /// Against a map: what is due comes earliest first, of equal times the lower id, and what was ended never.
+        /// Against a map: what is due comes earliest first, of equal times the lower id, and what was
+        /// ended never.
         #[test]
         fn deadlines_equal_a_map(calls in prop::collection::vec(call(), 1..400), last in -60_i8..61) {
             let mut deadlines = Deadlines::default();

@@ -1,18 +1,18 @@
 //! `Ranks`: a policy's order with retention around it.
 //!
-//! Owns: the rank of every block, and the lists of those that are not left to the policy. [`crate::Closed`] says which rank goes
-//! first, and whether a victim may go at all.
+//! Owns: the rank of every block, and the lists of those that are not left to the policy.
+//! [`crate::Closed`] says which rank goes first, and whether a victim may go at all.
 //!
 //! Without retention the arrays are empty: every block is of normal rank, so the policy has it, and nobody's.
 //!
 //! Invariants, recounted by [`Ranks::check_invariants`] and [`Ranks::check_block`] of every block:
-//! - R1: a block of normal rank is with the policy, or set aside for its tenant; of any other rank on that rank's list or on
-//!   none (in use, or given up by [`Ranks::pop`] and not yet back).
+//! - R1: a block of normal rank is with the policy, or set aside for its tenant; of any other rank on
+//!   that rank's list or on none (in use, or given up by [`Ranks::pop`] and not yet back).
 //! - R2: tenants' blocks are counted; R3: deadlines are a heap.
 //! - R4: at most `pin_budget` blocks are pinned.
 //!
-//! Costs: without retention one branch per call. With it O(1), and O(log blocks) for deadlines: a block under its tenant's floor
-//! is set aside once for each time that it was put in the order.
+//! Costs: without retention one branch per call. With it O(1), and O(log blocks) for deadlines: a block
+//! under its tenant's floor is set aside once for each time that it was put in the order.
 
 mod deadlines;
 mod tenants;
@@ -30,7 +30,8 @@ use kvpool::retention::{
 };
 use kvpool::{BlockId, Candidate, Content, InvariantViolation, Policy, PoolError, Release};
 
-/// Ranks, as numbers of lists: demoted, priorities 0 to 100, pinned. [`NORMAL`]'s list is always empty: the policy has it.
+/// Ranks, as numbers of lists: demoted, priorities 0 to 100, pinned. [`NORMAL`]'s list is always empty:
+/// the policy has it.
 const DEMOTED: u8 = 0;
 const NORMAL: u8 = Priority::NORMAL.get() + 1;
 const HIGHEST: u8 = Priority::MAX.get() + 1;
@@ -269,8 +270,8 @@ impl<P: Policy> Ranks<P> {
         self.put(block, false);
     }
 
-    /// Takes the next victim out of the order. `idle` says of a block whether it has no holder: policies may have others in
-    /// the order, and a floor is not for them.
+    /// Takes the next victim out of the order. `idle` says of a block whether it has no holder:
+    /// policies may have others in the order, and a floor is not for them.
     pub(super) fn pop(&mut self, idle: impl Fn(BlockId) -> bool) -> Option<BlockId> {
         if !self.has_retention {
             return self.policy.pop();
@@ -403,7 +404,8 @@ impl<P: Policy> Ranks<P> {
         }
         if let Some(entry) = self.entries.get_mut(block.index()) {
             entry.then = retention.then;
-            // An end of life that is said of what is demoted already, because its time ran out, changes nothing.
+            // An end of life that is said of what is demoted already, because its time ran out, changes
+            // nothing.
             entry.expired &= before == DEMOTED && rank == DEMOTED;
             entry.idle_ttl = match retention.ttl {
                 Some(Ttl::Idle(seconds)) => seconds,
@@ -515,7 +517,8 @@ impl<P: Policy> Ranks<P> {
         }
     }
 
-    /// R1 to R4 as far as they concern one block, and for the null block what is counted. O(1), O(ranks) for the null block.
+    /// R1 to R4 as far as they concern one block, and for the null block what is counted. O(1),
+    /// O(ranks) for the null block.
     pub(super) fn check_block(&self, block: BlockId) -> Result<(), InvariantViolation> {
         self.policy.check_block(block)?;
         self.lists.check_block(block)?;

@@ -1,10 +1,11 @@
 //! `Tenants`: how many blocks each tenant with limits has, and which of them are idle.
 //!
-//! Owns: counts by tenant, the idle blocks of each in the order of their release, and those of them that are set aside because the
-//! tenant is not above its floor. It decides nothing: [`super::Ranks`] asks it. Without limits it is empty, and nobody's blocks
-//! are listed.
+//! Owns: counts by tenant, the idle blocks of each in the order of their release, and those of them
+//! that are set aside because the tenant is not above its floor. It decides nothing: [`super::Ranks`]
+//! asks it. Without limits it is empty, and nobody's blocks are listed.
 //!
-//! Costs: every operation O(1), but O(tenants) for a victim while one is above its ceiling; 18 bytes per block with limits.
+//! Costs: every operation O(1), but O(tenants) for a victim while one is above its ceiling; 18 bytes
+//! per block with limits.
 
 use crate::block_lists::BlockLists;
 use kvpool::parts::ensure;
@@ -84,8 +85,8 @@ impl Tenants {
         self.set_count(tenant, |count| count.saturating_sub(1));
     }
 
-    /// A tenant above its floor has one block less to give than it had, or one more than its floor: another one that was set
-    /// aside does not have to be.
+    /// A tenant above its floor has one block less to give than it had, or one more than its floor:
+    /// another one that was set aside does not have to be.
     pub(super) fn spare_another(&mut self, tenant: u8) -> Option<BlockId> {
         if self.is_under_floor(tenant) { None } else { self.sheltered.pop_front(usize::from(tenant)) }
     }

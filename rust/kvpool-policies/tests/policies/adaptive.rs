@@ -1,4 +1,5 @@
-//! `adaptive`: each mode's order, what it makes of workloads, its choice on made-up scores, and all of it against a model.
+//! `adaptive`: each mode's order, what it makes of workloads, its choice on made-up scores, and all of
+//! it against a model.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -356,7 +357,8 @@ impl<'a> Manager<'a> {
             self.all(|policy| policy.hit(id(block)));
         }
         for (depth, &key) in prompt.iter().enumerate().skip(table.len()) {
-            // Behind the end of the prefix it may still be cached: then it is computed once more, and not kept twice.
+            // Behind the end of the prefix it may still be cached: then it is computed once more, and
+            // not kept twice.
             if self.blocks.contains_key(&key) {
                 break;
             }
@@ -383,8 +385,8 @@ fn document(number: u64, blocks: u64) -> impl Iterator<Item = u64> {
     (0..blocks).map(move |block| sample_bits(number << 16 | block))
 }
 
-/// Sampling of one key of 1, 2 and 8, and growth over a bound between them, with traffic that wants different modes: scans
-/// with some that is popular, a loop, sessions.
+/// Sampling of one key of 1, 2 and 8, and growth over a bound between them, with traffic that wants
+/// different modes: scans with some that is popular, a loop, sessions.
 #[test]
 fn in_larger_pools_it_is_its_model_too() {
     let mut seen = [false; 6];
@@ -511,7 +513,8 @@ fn mode_4_adds_eight_capacities_per_doubling() {
     assert_eq!(lives(4), [1, 9, 9, 17, 57]);
 }
 
-/// What is proven lives four capacities longer. Most of what comes is not, and goes at once: room is left for a quarter.
+/// What is proven lives four capacities longer. Most of what comes is not, and goes at once: room is
+/// left for a quarter.
 #[test]
 fn mode_5_keeps_what_was_proven() {
     let [once, proven @ ..] = lives(5);
@@ -618,7 +621,8 @@ fn scans_do_not_flush_what_is_popular() {
     assert!(adaptive > lru + 5.0, "LRU {lru:.1} %, adaptive {adaptive:.1} %");
 }
 
-/// The tables of each instance have a secret of their own; what comes of them does not depend on it, nor on being a copy.
+/// The tables of each instance have a secret of their own; what comes of them does not depend on it,
+/// nor on being a copy.
 #[test]
 fn the_same_calls_give_the_same_order() {
     let (mut policy, mut twin) = (Adaptive::new(301).unwrap(), Adaptive::new(301).unwrap());
@@ -637,7 +641,8 @@ fn the_same_calls_give_the_same_order() {
     );
 }
 
-/// Contents, uses and the mode in office survive growth, over the bounds of sampling as well; each capacity is the new one.
+/// Contents, uses and the mode in office survive growth, over the bounds of sampling as well; each
+/// capacity is the new one.
 #[test]
 fn growing_keeps_what_there_is() {
     let mut policy = Adaptive::new(1001).unwrap();
@@ -680,8 +685,8 @@ fn what_all_modes_hit_is_no_reason_to_change() {
     }
 }
 
-/// The edge of mode 0 is 10 of 10,000 references, and a quarter of it more is needed to take over. A gain of 1 is worth 1.25 at
-/// first, for the long sums have it too, and more as the short ones forget.
+/// The edge of mode 0 is 10 of 10,000 references, and a quarter of it more is needed to take over. A
+/// gain of 1 is worth 1.25 at first, for the long sums have it too, and more as the short ones forget.
 #[test]
 fn a_gain_below_the_edge_is_not_followed() {
     assert_eq!(first_in(1, vec![(10_000, over_lru(1, 5)); 200]), None);
@@ -715,7 +720,8 @@ fn noise_is_not_followed() {
     assert!((2..150).contains(&at), "{at}");
 }
 
-/// Two modes that win and lose together are told from each other by their own difference, not by what both have in common.
+/// Two modes that win and lose together are told from each other by their own difference, not by what
+/// both have in common.
 #[test]
 fn pairs_are_compared_with_each_other() {
     let mut choice = Choice::default();
@@ -728,7 +734,8 @@ fn pairs_are_compared_with_each_other() {
     assert_eq!(choice.mode(), 2);
 }
 
-/// A mode that is wrong now is left all the sooner the less long it was right: 64 chunks are a capacity of references.
+/// A mode that is wrong now is left all the sooner the less long it was right: 64 chunks are a capacity
+/// of references.
 #[test]
 fn what_was_right_is_left_when_it_is_wrong() {
     let chunks_back = |right: usize| {

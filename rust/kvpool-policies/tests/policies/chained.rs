@@ -33,7 +33,8 @@ struct Cache {
 }
 
 impl Cache {
-    /// A request for the first `length` blocks of a chain, last block first. Every victim is the last of its chain that is cached.
+    /// A request for the first `length` blocks of a chain, last block first. Every victim is the last
+    /// of its chain that is cached.
     fn request(&mut self, chain: u64, length: u32) {
         let known = (0..length).take_while(|&depth| self.blocks.contains_key(&(chain, depth))).count();
         self.order.begin_release(&Release { length, known: known as u32, ..Release::default() });

@@ -196,9 +196,10 @@ fn the_largest_numbers_are_borne() {
 }
 
 proptest! {
-    /// Any calls in any order, for one block or several, with blocks that do not exist as well: nothing panics, nothing breaks, a block is given up once
-    /// per return, there is a victim while a block is in the order, and the same calls give the same order, with runs of no blocks or without.
-    /// A run of blocks is the same as each of its blocks by itself.
+    /// Any calls in any order, for one block or several, with blocks that do not exist as well: nothing
+    /// panics, nothing breaks, a block is given up once per return, there is a victim while a block is
+    /// in the order, and the same calls give the same order, with runs of no blocks or without. A run
+    /// of blocks is the same as each of its blocks by itself.
     #[test]
     fn any_calls_are_borne(
         policy in 0..POLICIES.len(),

@@ -1,4 +1,5 @@
-//! Small histories worked by hand from the papers' pseudocode. Block n holds content n; a cache of 4 unless said.
+//! Small histories worked by hand from the papers' pseudocode. Block n holds content n; a cache of 4
+//! unless said.
 
 use kvpool::evictor::Policy;
 use kvpool_policies::{AdaptiveReplacement, S3Fifo};

@@ -1,5 +1,5 @@
-//! `hazard` against its model, in lockstep: requests for chains, on a clock or without, in a pool's form or in stream form, with signals;
-//! long enough that it learns, several times.
+//! `hazard` against its model, in lockstep: requests for chains, on a clock or without, in a pool's
+//! form or in stream form, with signals; long enough that it learns, several times.
 
 use kvpool::evictor::{Candidate, Content, Policy, Release};
 use kvpool::{BlockId, Finish, Kept, Signal};

@@ -1,6 +1,6 @@
-//! `hazard` once more, from its documentation: one list of blocks, searched from end to end for every victim; ghosts and who waits
-//! counted one by one; worths of a class worked out when a victim is looked for, from what was counted of all others at the last time of
-//! learning.
+//! `hazard` once more, from its documentation: one list of blocks, searched from end to end for every
+//! victim; ghosts and who waits counted one by one; worths of a class worked out when a victim is
+//! looked for, from what was counted of all others at the last time of learning.
 
 use std::collections::{BTreeSet, HashMap};
 
@@ -129,7 +129,8 @@ fn classes(seen: &Seen) -> BTreeSet<u16> {
     counts.filter(|&(_, &count)| count > 0).map(|(&(class, _), _)| class).collect()
 }
 
-/// Whether two classes are the same but for what was said: of 684 classes of 19 histories, 12 of each share of a prompt.
+/// Whether two classes are the same but for what was said: of 684 classes of 19 histories, 12 of each
+/// share of a prompt.
 fn are_related(one: u16, other: u16) -> bool {
     (one / 228, one % 19) == (other / 228, other % 19)
 }

@@ -1,5 +1,6 @@
-//! The orders of this crate and of the core: what the [`Policy`] trait promises ([`contract`]), each against a model written straight from its
-//! definition ([`models`], [`random`], [`adaptive`], [`hazard`]), small examples worked by hand ([`golden`]), and the parts they are made of ([`parts`]).
+//! The orders of this crate and of the core: what the [`Policy`] trait promises ([`contract`]), each
+//! against a model written straight from its definition ([`models`], [`random`], [`adaptive`],
+//! [`hazard`]), small examples worked by hand ([`golden`]), and the parts they are made of ([`parts`]).
 
 #![expect(clippy::unwrap_used, clippy::panic, reason = "helpers of tests fail by panicking, as tests do")]
 

@@ -152,8 +152,8 @@ proptest! {
     }
 }
 
-/// Keys that differ in a few bits only, at either end, are spread like any others: a full table is filled and emptied in
-/// a moment, where a table that clusters would take hours.
+/// Keys that differ in a few bits only, at either end, are spread like any others: a full table is
+/// filled and emptied in a moment, where a table that clusters would take hours.
 #[test]
 fn keys_that_look_alike_do_not_meet() {
     let patterns: [fn(u64) -> u64; 4] = [|i| i, |i| i << 40, |i| i << 20, |i| u64::MAX - (i << 44)];

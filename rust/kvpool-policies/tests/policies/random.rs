@@ -1,5 +1,5 @@
-//! Every policy against its model: any history of blocks that are admitted, hit, released, given up, parked, brought back,
-//! evicted and forgotten, in a pool that may grow.
+//! Every policy against its model: any history of blocks that are admitted, hit, released, given up,
+//! parked, brought back, evicted and forgotten, in a pool that may grow.
 
 use kvpool::evictor::{Content, Policy, Release};
 use kvpool_policies::{AdaptiveReplacement, Recency, S3Fifo};
@@ -9,7 +9,8 @@ use crate::{content, id, models};
 
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Step {
-    /// The content is looked up; if it is there it is hit, else admitted, if need be to the block of a victim.
+    /// The content is looked up; if it is there it is hit, else admitted, if need be to the block of a
+    /// victim.
     Use {
         key: u64,
         then: Then,

@@ -1,4 +1,5 @@
-//! Arguments that calls of the manager and of its planned steps share: rows of a batch, parts of a prompt, ranges of tokens.
+//! Arguments that calls of the manager and of its planned steps share: rows of a batch, parts of a
+//! prompt, ranges of tokens.
 
 use std::ops::Range;
 

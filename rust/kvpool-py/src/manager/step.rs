@@ -66,7 +66,8 @@ impl PyStep {
         });
     }
 
-    /// A policy written in Python that came here while its manager works is refused, and the step over: its plan is lost.
+    /// A policy written in Python that came here while its manager works is refused, and the step over:
+    /// its plan is lost.
     fn unless_refused<R>(&self, py: Python<'_>, done: PyResult<R>) -> PyResult<R> {
         done.inspect_err(|_| self.put(py, State::Over))
     }

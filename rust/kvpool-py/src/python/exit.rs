@@ -1,15 +1,17 @@
 //! Keeps the end of the interpreter away from Rust frames.
 //!
-//! CPython before 3.14 ends every other thread that asks for the interpreter while the process exits, by `pthread_exit`. On Linux
-//! glibc then unwinds the stack of that thread. A Rust frame cannot be unwound that way, and the process aborts. PyO3 parks a
-//! thread that attaches itself. It does not park a thread that runs Python code for a call of ours, such as a generator of tokens.
+//! CPython before 3.14 ends every other thread that asks for the interpreter while the process exits,
+//! by `pthread_exit`. On Linux glibc then unwinds the stack of that thread. A Rust frame cannot be
+//! unwound that way, and the process aborts. PyO3 parks a thread that attaches itself. It does not park
+//! a thread that runs Python code for a call of ours, such as a generator of tokens.
 //!
-//! [`protect`] gives the calling thread a cleanup handler, once. glibc calls a handler when it leaves the frame that contains the
-//! handler's record. A record outside of the stack counts as left at once, so the handler runs before the first frame is unwound.
-//! It parks the thread for ever if frames of this library are on its stack. CPython 3.14 does the same to every thread.
+//! [`protect`] gives the calling thread a cleanup handler, once. glibc calls a handler when it leaves
+//! the frame that contains the handler's record. A record outside of the stack counts as left at once,
+//! so the handler runs before the first frame is unwound. It parks the thread for ever if frames of
+//! this library are on its stack. CPython 3.14 does the same to every thread.
 //!
-//! The record is that of the Linux Standard Base (`_pthread_cleanup_push`), which glibc and musl have. Other systems do not
-//! unwind.
+//! The record is that of the Linux Standard Base (`_pthread_cleanup_push`), which glibc and musl have.
+//! Other systems do not unwind.
 
 /// Parks this thread for ever.
 pub(crate) fn park() -> ! {
@@ -86,13 +88,15 @@ mod linux {
     impl Drop for Handler {
         fn drop(&mut self) {
             if let Some(pop) = self.pop {
-                // SAFETY: the record is on the list of this thread, to which thread-locals belong. 0: the handler is not called.
+                // SAFETY: the record is on the list of this thread, to which thread-locals belong. 0:
+                // the handler is not called.
                 unsafe { pop(self.record.0.get().cast(), 0) };
             }
         }
     }
 
-    /// A function of the C library. Looked up at run time: the symbol has another version in every second glibc.
+    /// A function of the C library. Looked up at run time: the symbol has another version in every
+    /// second glibc.
     fn function<F: Copy>(name: &std::ffi::CStr) -> Option<F> {
         const { assert!(size_of::<F>() == size_of::<*mut c_void>()) };
         // SAFETY: the name ends with 0.

@@ -1,10 +1,12 @@
 //! The one door from Rust to Python code.
 //!
-//! Every way to run Python code leads through this module, and protects the calling thread first ([`protect`]). So no callback
-//! can be forgotten. [`prelude`] stands in for the prelude of PyO3: its [`PyObjectMethods`] has the methods of `PyAnyMethods`, and those
-//! that may run Python code protect the thread. `clippy.toml` forbids the originals.
+//! Every way to run Python code leads through this module, and protects the calling thread first
+//! ([`protect`]). So no callback can be forgotten. [`prelude`] stands in for the prelude of PyO3: its
+//! [`PyObjectMethods`] has the methods of `PyAnyMethods`, and those that may run Python code protect
+//! the thread. `clippy.toml` forbids the originals.
 //!
-//! An allocation or a destructor may run Python code, too. [`crate::enter`] protects the threads that use locked state.
+//! An allocation or a destructor may run Python code, too. [`crate::enter`] protects the threads that
+//! use locked state.
 
 #![expect(clippy::disallowed_methods, reason = "the one place that calls them")]
 
@@ -83,7 +85,8 @@ impl<'py, N: IntoPyObject<'py, Target = PyString>> Name<'py> for N {}
 /// Any object.
 type Any<'py> = Bound<'py, PyAny>;
 
-/// Declares [`PyObjectMethods`], and calls the method of `PyAnyMethods` with the same name in each of its methods.
+/// Declares [`PyObjectMethods`], and calls the method of `PyAnyMethods` with the same name in each of
+/// its methods.
 macro_rules! calls {
     ($($name:ident $(<$($of:ident: $bound:path),+>)? ($($arg:ident: $type:ty),*) -> $answer:ty;)+) => {
         /// Methods of objects, each of which protects the thread.

@@ -4,8 +4,9 @@ use std::path::PathBuf;
 
 use pyo3::{Bound, PyRef};
 
-/// A type whose conversion trusts no length that an object claims. PyO3 makes room for a `Vec<T>` by the length that a list
-/// claims, and the process aborts if there is no such room. So lists go through `gather.rs`.
+/// A type whose conversion trusts no length that an object claims. PyO3 makes room for a `Vec<T>` by
+/// the length that a list claims, and the process aborts if there is no such room. So lists go through
+/// `gather.rs`.
 #[diagnostic::on_unimplemented(
     message = "`{Self}` is not made of one object",
     note = "read a sequence with gather.rs, which trusts no length"

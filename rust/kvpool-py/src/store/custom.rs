@@ -1,7 +1,8 @@
 //! `Custom`: a back end written in Python, such as S3 and Mooncake.
 //!
-//! Workers call it, each on its thread. It is given addresses of payloads, valid until its call returns, so that a transfer engine
-//! moves them without a copy; what it moves is checked like anything else. An exception is a failure.
+//! Workers call it, each on its thread. It is given addresses of payloads, valid until its call
+//! returns, so that a transfer engine moves them without a copy; what it moves is checked like anything
+//! else. An exception is a failure.
 
 use std::fmt;
 use std::io;

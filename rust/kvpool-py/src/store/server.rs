@@ -12,7 +12,8 @@ use crate::errors::{OrRaise, raise};
 use crate::gather::gather_as;
 use crate::python::prelude::*;
 
-/// An object as it lies on a server: its name, namespace, group, bytes of its payload, or what is wrong with it.
+/// An object as it lies on a server: its name, namespace, group, bytes of its payload, or what is wrong
+/// with it.
 type Found = (String, Option<String>, u32, u32, Option<String>);
 
 fn found(name: &ObjectName, header: Result<Header, Mismatch>) -> Found {

@@ -1,7 +1,7 @@
 //! Warm restarts: see kvpool.store, and `kvpool_store::warm`.
 //!
-//! An image is taken inside of the lock of its manager or pool, and written outside of it, detached. What is asked of a slot is asked without
-//! the interpreter.
+//! An image is taken inside of the lock of its manager or pool, and written outside of it, detached.
+//! What is asked of a slot is asked without the interpreter.
 
 use std::path::PathBuf;
 use std::sync::Arc;

@@ -308,7 +308,8 @@ fn copy(
             py.detach(|| engine.copy_mapped(src, dst, mapping, handle, method)).or_raise(py)
         }
         Mapping::Pairs(pairs) => {
-            // An engine of a device may have to wait for it, and every engine for a block that something touches.
+            // An engine of a device may have to wait for it, and every engine for a block that
+            // something touches.
             let waits = engine.device() != Device::Cpu || src.is_busy() || dst.is_busy();
             let short = !waits && pairs.len() as u64 * src.bytes_per_block() < DETACH_BYTES;
             let run = || engine.copy(src, dst, pairs.into_iter(), handle, method);

@@ -79,8 +79,9 @@ impl Mapping {
             .map_err(|error| wrong_type(py, &format!("a tensor without memory of its own ({error})")))?;
         match device {
             Device::Cpu => {
-                // SAFETY: these are the elements of a tensor that the caller holds. Whoever resizes it in another thread
-                // meanwhile breaks a rule of docs/threads.md, as he would with any operation of torch's on it.
+                // SAFETY: these are the elements of a tensor that the caller holds. Whoever resizes it
+                // in another thread meanwhile breaks a rule of docs/threads.md, as he would with any
+                // operation of torch's on it.
                 let raw = unsafe { RawPairs::new(address, rows, row, column) };
                 let mut pairs = with_room(py, "a mapping", rows)?;
                 pairs.extend(raw.iter());
@@ -94,7 +95,8 @@ impl Mapping {
     }
 }
 
-/// Compared by identity, which takes nanoseconds; by name for tensors of somebody else, where there is no torch.
+/// Compared by identity, which takes nanoseconds; by name for tensors of somebody else, where there is
+/// no torch.
 fn is_int64(dtype: &Bound<'_, PyAny>) -> PyResult<bool> {
     let py = dtype.py();
     if let Ok(int64) = INT64.get_or_try_init(py, || {

@@ -1,8 +1,8 @@
 //! `BlockStore`, `TransferEngine`, `Transfer`, and copies by handle.
 //!
-//! Tensors are taken as they describe themselves (`data_ptr`, `shape`, `stride`, ...): torch is never imported here.
-//! Whoever makes a store keeps the tensors alive in it; resizing a tensor's storage under a store is the one thing that
-//! Python code must not do.
+//! Tensors are taken as they describe themselves (`data_ptr`, `shape`, `stride`, ...): torch is never
+//! imported here. Whoever makes a store keeps the tensors alive in it; resizing a tensor's storage
+//! under a store is the one thing that Python code must not do.
 
 mod engine;
 mod mapping;

@@ -34,7 +34,8 @@ impl<'py> FromPyObject<'_, 'py> for Wanted<'py> {
     }
 }
 
-/// A stream: torch's current one for "current", the legacy default one for None, a handle, or an object that has one.
+/// A stream: torch's current one for "current", the legacy default one for None, a handle, or an object
+/// that has one.
 pub(super) fn stream(py: Python<'_>, wanted: &Wanted<'_>, device: Device) -> PyResult<StreamHandle> {
     let object = match wanted {
         Wanted::Current => return current_stream(py, device),

@@ -1,7 +1,8 @@
 //! `VllmBlock`: the one Python object that stands for a block of a `VllmPool`.
 //!
-//! It has the attributes of vLLM's `KVCacheBlock`, read from the pool at the moment of the call. There is one per block
-//! for the life of the pool, so that `is` and `==` agree; like vLLM's it can't be hashed.
+//! It has the attributes of vLLM's `KVCacheBlock`, read from the pool at the moment of the call. There
+//! is one per block for the life of the pool, so that `is` and `==` agree; like vLLM's it can't be
+//! hashed.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -27,7 +28,8 @@ impl Shared {
         Arc::new(Self { pool: Mutex::new(pool), owner: PyOnceLock::new() })
     }
 
-    /// The pool. No Python code may run, and no Python object be made, while it is held: a collection could call back.
+    /// The pool. No Python code may run, and no Python object be made, while it is held: a collection
+    /// could call back.
     pub(crate) fn lock(&self) -> MutexGuard<'_, Journaled<Pool>> {
         self.pool.lock().unwrap_or_else(PoisonError::into_inner)
     }

@@ -1,4 +1,5 @@
-//! `VllmFeed`: what a publisher of KV events is told of one of vLLM's pools, without an object of Python's per block.
+//! `VllmFeed`: what a publisher of KV events is told of one of vLLM's pools, without an object of
+//! Python's per block.
 //!
 //! The log is [`FeedLog`]'s: here the tokens and keys of a run are read from Python. That may run Python's
 //! code or fail, so it happens before the pool caches anything ([`PyVllmFeed::read`]); noting what was cached

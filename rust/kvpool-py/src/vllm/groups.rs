@@ -1,5 +1,5 @@
-//! `VllmGroups`: the calls that vLLM's scheduler makes of its KV-cache manager for every request at every step, for any KV-cache
-//! groups: lookups, `allocate_slots`, `cache_blocks`, `free`.
+//! `VllmGroups`: the calls that vLLM's scheduler makes of its KV-cache manager for every request at
+//! every step, for any KV-cache groups: lookups, `allocate_slots`, `cache_blocks`, `free`.
 //!
 //! It keeps no state of requests: tables and counts are vLLM's own, group by group. A step that asks nothing
 //! of any group, which is most of them, ends after a look at each table. A call that is out of the ordinary

@@ -1,9 +1,10 @@
 //! `VllmHasher`: what `get_request_block_hasher` returns: a request's block hashes that are not there yet.
 //!
-//! Called for every request when it arrives, from vLLM's input thread, and for every running request at every token, so
-//! the way out for "no block has become full" comes first. Blocks without extra keys are hashed in one go, detached from
-//! the interpreter; those with extra keys take vLLM's own keys and the core's encoding of them, object identities
-//! included, and whatever that can't represent is vLLM's to hash.
+//! Called for every request when it arrives, from vLLM's input thread, and for every running request at
+//! every token, so the way out for "no block has become full" comes first. Blocks without extra keys
+//! are hashed in one go, detached from the interpreter; those with extra keys take vLLM's own keys and
+//! the core's encoding of them, object identities included, and whatever that can't represent is vLLM's
+//! to hash.
 
 use kvpool::hash::vllm::{Atom, ExtraTuple, ObjectId, hash_block, hash_text_blocks};
 use kvpool::{BlockHash, HashAlgorithm};
@@ -78,8 +79,8 @@ impl PyVllmHasher {
     }
 }
 
-/// How many of the next blocks may have extra keys: all that have something in the request's lifetime, or the first
-/// alone for a salt.
+/// How many of the next blocks may have extra keys: all that have something in the request's lifetime,
+/// or the first alone for a salt.
 fn extra_blocks(request: &Bound<'_, PyAny>, start: usize) -> PyResult<Option<usize>> {
     let py = request.py();
     let always = request.getattr(intern!(py, "mm_features"))?.is_truthy()?
@@ -197,7 +198,8 @@ impl PyVllmHasher {
     }
 }
 
-/// Extra keys as data: a tuple of tuples of texts, bytes, numbers and None; anything else is vLLM's to encode.
+/// Extra keys as data: a tuple of tuples of texts, bytes, numbers and None; anything else is vLLM's to
+/// encode.
 fn atoms(extra: &Bound<'_, PyAny>) -> Option<Vec<ExtraTuple>> {
     extra.cast_exact::<PyTuple>().ok()?.iter().map(|tuple| tuple_atoms(&tuple)).collect()
 }

@@ -29,7 +29,8 @@ pub(super) fn digest<'py>(
     Ok(digest.cast_into::<PyBytes>()?)
 }
 
-/// The digests of blocks `first..` of a request, one per block that is wanted, and none for the others. Each makes a key.
+/// The digests of blocks `first..` of a request, one per block that is wanted, and none for the others.
+/// Each makes a key.
 pub(super) fn digests<'py>(
     hashes: &Bound<'py, PyAny>,
     first: usize,

@@ -1,7 +1,7 @@
 //! `VllmPool`: the state behind `kvpool.integrations.vllm.BlockPool`.
 //!
-//! Whole lists of blocks go in and out. What vLLM wants to be told about (evicted keys, newly stored ones) comes back as
-//! data, if asked for; the Python class makes events of it.
+//! Whole lists of blocks go in and out. What vLLM wants to be told about (evicted keys, newly stored
+//! ones) comes back as data, if asked for; the Python class makes events of it.
 
 use std::sync::Arc;
 

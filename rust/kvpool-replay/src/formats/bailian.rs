@@ -1,4 +1,5 @@
-//! `bailian`: the anonymised usage traces of Alibaba's Qwen serving (alibaba-edu/qwen-bailian-usagetraces-anon, ATC'25).
+//! `bailian`: the anonymised usage traces of Alibaba's Qwen serving
+//! (alibaba-edu/qwen-bailian-usagetraces-anon, ATC'25).
 //!
 //! One JSON object a line, in order of arrival:
 //!
@@ -12,9 +13,10 @@
 //! | `turn` | number from 1 | checked, and otherwise given by the order |
 //! | `hash_ids` | one id per block of 16 tokens, unless the caller says otherwise | the partial last block has one |
 //!
-//! Ids are salted hashes of the *tokens of a block*, renumbered: equal ids behind different prefixes are different blocks to
-//! a cache, so ids are chained here. A session is what leads to the same root through `parent_chat_id`, and is named by the
-//! root's `chat_id`; where the root lies before the recording, by the oldest one known.
+//! Ids are salted hashes of the *tokens of a block*, renumbered: equal ids behind different prefixes
+//! are different blocks to a cache, so ids are chained here. A session is what leads to the same root
+//! through `parent_chat_id`, and is named by the root's `chat_id`; where the root lies before the
+//! recording, by the oldest one known.
 
 use std::collections::HashMap;
 

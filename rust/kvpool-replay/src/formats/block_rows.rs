@@ -11,8 +11,8 @@
 //! | `timestamp` | ms | optional: without it, when the request before arrives |
 //! | `output_length` | tokens | optional: 0 |
 //!
-//! Rows of different sizes are brought to one: the largest, unless the caller names another; one must divide the other.
-//! Ids of different sizes never match.
+//! Rows of different sizes are brought to one: the largest, unless the caller names another; one must
+//! divide the other. Ids of different sizes never match.
 
 use serde::Deserialize;
 use serde_json::Value;
@@ -93,7 +93,8 @@ impl Decoder {
         let size = self.block_size(&row, line)?;
         let timestamp_ms = row.timestamp.or(self.previous.map(|(_, ms)| ms)).unwrap_or(0.0);
         out.notes.untimed += u64::from(row.timestamp.is_none());
-        // Looked at here since rows are checked only when all are there, with their lines but out of their order.
+        // Looked at here since rows are checked only when all are there, with their lines but out of
+        // their order.
         if let Some((previous_line, previous_ms)) = self.previous
             && timestamp_ms < previous_ms
             && !self.may_go_back

@@ -1,8 +1,8 @@
 //! From JSON to typed records, and from JSON that is none to an error that says what is wrong with it.
 //!
-//! Two passes, one of them rare: a good record is decoded straight into its struct. When that fails, it is parsed again
-//! as a JSON value, and its [`Field`]s are checked one by one, only to say exactly what is wrong. So good records pay
-//! nothing for the quality of the messages.
+//! Two passes, one of them rare: a good record is decoded straight into its struct. When that fails, it
+//! is parsed again as a JSON value, and its [`Field`]s are checked one by one, only to say exactly what
+//! is wrong. So good records pay nothing for the quality of the messages.
 
 use std::fmt;
 
@@ -22,7 +22,8 @@ pub(crate) const MILLISECONDS: &str = "ms, 0 or more";
 pub(crate) const SECONDS: &str = "s, 0 or more";
 pub(crate) const NAME: &str = "a string or a whole number";
 
-/// A field of a record: what it is called, whether it may be missing, and what is wrong with a value, if anything.
+/// A field of a record: what it is called, whether it may be missing, and what is wrong with a value,
+/// if anything.
 pub(crate) struct Field {
     pub(crate) name: &'static str,
     pub(crate) needed: bool,
@@ -81,7 +82,8 @@ pub(crate) fn diagnose(
             mixed(text, line, assumed).unwrap_or(problem)
         }
         Some(problem) => problem,
-        // What is left is a field that stands twice: as a value the later one wins, as a record it is refused.
+        // What is left is a field that stands twice: as a value the later one wins, as a record it is
+        // refused.
         None => decoding.map_or_else(
             || TraceError::NotJson { line, column: 0, reason: "not a record".to_owned() },
             |error| not_json(line, error),
@@ -134,7 +136,8 @@ fn names(fields: &[Field]) -> String {
 }
 
 pub(crate) fn not_json(line: u64, error: &serde_json::Error) -> TraceError {
-    // The parser ends its message with its own line number; within a record that spans lines, it counts from the first.
+    // The parser ends its message with its own line number; within a record that spans lines, it counts
+    // from the first.
     let reason = error.to_string();
     let reason = reason.split_once(" at line ").map_or(reason.as_str(), |(before, _)| before);
     let line = line + (error.line() as u64).saturating_sub(1);
@@ -213,8 +216,8 @@ pub(crate) fn kind(value: &Value) -> &'static str {
 /// The most characters of a value that an error quotes.
 const MOST_QUOTED: usize = 80;
 
-/// A value as errors quote it: its first 80 characters, with `...` where more follow, and without control characters,
-/// which a terminal would obey. They are written as Rust does.
+/// A value as errors quote it: its first 80 characters, with `...` where more follow, and without
+/// control characters, which a terminal would obey. They are written as Rust does.
 pub(crate) fn shorten(text: &str) -> String {
     let mut letters = text.chars();
     let mut quoted = String::new();

@@ -1,7 +1,8 @@
-//! `kv-cache-tester`: coding-agent sessions as callanjfox/kv-cache-tester records them (`traces/trace_NNNN.json`).
+//! `kv-cache-tester`: coding-agent sessions as callanjfox/kv-cache-tester records them
+//! (`traces/trace_NNNN.json`).
 //!
-//! One JSON document per session: a file each, several in a row in one file or on one line, or one a line. A folder of such
-//! files is read in the order of their names.
+//! One JSON document per session: a file each, several in a row in one file or on one line, or one a
+//! line. A folder of such files is read in the order of their names.
 //!
 //! | field of a document | unit | |
 //! |---|---|---|
@@ -18,13 +19,14 @@
 //! | `think_time` | s | optional: what the client waited after the answer before |
 //! | `model` | string | optional: kept as the kind |
 //!
-//! An entry of type `subagent` has `requests` of its own, in which there may be further sub-agents. They run beside the rest
-//! under the name `session/agent_id`, and share its ids. Their `t` counts from the start of the session, too; if one lies
-//! before the `t` of the entry itself, all of that sub-agent's count from there.
+//! An entry of type `subagent` has `requests` of its own, in which there may be further sub-agents.
+//! They run beside the rest under the name `session/agent_id`, and share its ids. Their `t` counts from
+//! the start of the session, too; if one lies before the `t` of the entry itself, all of that
+//! sub-agent's count from there.
 //!
-//! All sessions begin at time 0, unless [`ReadOptions::sessions_at_once`] says how many run at a time: then each further one
-//! begins where the one that ends first has its last arrival. Different models share no KV, but the trace is read as if all
-//! requests went to one engine.
+//! All sessions begin at time 0, unless [`ReadOptions::sessions_at_once`] says how many run at a time:
+//! then each further one begins where the one that ends first has its last arrival. Different models
+//! share no KV, but the trace is read as if all requests went to one engine.
 
 use serde::Deserialize;
 use serde_json::Value;

@@ -1,9 +1,10 @@
-//! `kv-events`: what an engine's prefix cache said that it stores, recorded, and the requests that must have been behind it.
+//! `kv-events`: what an engine's prefix cache said that it stores, recorded, and the requests that must
+//! have been behind it.
 //!
 //! One line is one of
 //!
-//! - a batch, as vLLM publishes them (ZMQ, msgpack), written as JSON: `{"ts": s, "events": [...], "data_parallel_rank": n}`, or
-//!   the same as an array, `[s, [...], n]`;
+//! - a batch, as vLLM publishes them (ZMQ, msgpack), written as JSON:
+//!   `{"ts": s, "events": [...], "data_parallel_rank": n}`, or the same as an array, `[s, [...], n]`;
 //! - a single event with an optional `ts`, for instance one of kvpool's `take_events`.
 //!
 //! | field of an event | | |
@@ -15,24 +16,28 @@
 //! | `medium` | `GPU` or null: the first tier | others are skipped |
 //! | `group_idx` | 0 or null: the first group of layers | others are skipped |
 //!
-//! Events are objects, or arrays with these fields in vLLM's older order. Token ids are not needed and not kept.
+//! Events are objects, or arrays with these fields in vLLM's older order. Token ids are not needed and
+//! not kept.
 //!
 //! # What is reconstructed
 //!
-//! A stored run was computed by some request, and that request's prompt and answer so far are the run and all blocks before
-//! it. So each stored run shows one use of its whole chain:
+//! A stored run was computed by some request, and that request's prompt and answer so far are the run
+//! and all blocks before it. So each stored run shows one use of its whole chain:
 //!
-//! - **One request** is a run, with the runs that go on where it ends (the further chunks of its prefill, the blocks of its
-//!   answer) as long as each comes at most [`ReadOptions::event_gap_ms`] after the one before, on the same rank, and the end
-//!   of the chain was not removed or cleared between.
-//! - It **arrives** when its first run is stored; `ids` are the chain up to its last run, all of them full blocks.
+//! - **One request** is a run, with the runs that go on where it ends (the further chunks of its
+//!   prefill, the blocks of its answer) as long as each comes at most [`ReadOptions::event_gap_ms`]
+//!   after the one before, on the same rank, and the end of the chain was not removed or cleared
+//!   between.
+//! - It **arrives** when its first run is stored; `ids` are the chain up to its last run, all of them
+//!   full blocks.
 //! - A block that is stored **again** was lost and computed again, by another request.
 //!
 //! # What cannot be
 //!
-//! - Requests that found every full block leave no event. So the trace has fewer requests than there were, and its hit rate is
-//!   a **lower bound**, given an exact split; with an infinite gap the number of requests is one, too, whatever the split: a
-//!   turn that continues its session right behind its last answer then counts as the same request.
+//! - Requests that found every full block leave no event. So the trace has fewer requests than there
+//!   were, and its hit rate is a **lower bound**, given an exact split; with an infinite gap the number
+//!   of requests is one, too, whatever the split: a turn that continues its session right behind its
+//!   last answer then counts as the same request.
 //! - With a finite gap a slow prefill or answer may be split, and then counts what it holds as found again.
 //! - Partial blocks, and where the prompt ends and the answer begins: all is input, outputs are 0 tokens.
 //! - Blocks before the recording began: a run whose parent was never stored stands behind that one block.

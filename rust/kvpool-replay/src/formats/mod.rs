@@ -11,12 +11,13 @@
 //! | [`block_rows`] | a line, one request | `timestamp`, ms, or none | contents, size in the line | `block_size` or `block_tokens` |
 //! | [`kv_events`] | a line, events of a cache | `ts`, s | prefixes | `events`, an array, or an event's `type` |
 //!
-//! Whatever the format, what comes out is a [`Trace`](crate::trace::Trace): requests in order of arrival, times in ms, ids
-//! that name prefixes, one block size. Where ids name contents, they are chained here: an id
-//! behind another prefix becomes another id, which is what a prefix cache makes of it. And the number of ids for which this made a difference is in [`ReadNotes`].
+//! Whatever the format, what comes out is a [`Trace`](crate::trace::Trace): requests in order of
+//! arrival, times in ms, ids that name prefixes, one block size. Where ids name contents, they are
+//! chained here: an id behind another prefix becomes another id, which is what a prefix cache makes of
+//! it. And the number of ids for which this made a difference is in [`ReadNotes`].
 //!
-//! A trace has one format. It is told from the keys of the first record, or named; a record that does not fit and looks
-//! like another format's is [`TraceError::MixedFormats`].
+//! A trace has one format. It is told from the keys of the first record, or named; a record that does
+//! not fit and looks like another format's is [`TraceError::MixedFormats`].
 
 pub mod bailian;
 pub mod block_rows;
@@ -42,7 +43,8 @@ pub(crate) use crate::format::Assumed;
 pub use crate::format::TraceFormat;
 
 impl TraceFormat {
-    /// Tokens that an id stands for, where neither the trace nor the caller says; `None` where the trace must say.
+    /// Tokens that an id stands for, where neither the trace nor the caller says; `None` where the
+    /// trace must say.
     #[must_use]
     pub const fn default_block_tokens(self) -> Option<usize> {
         match self {

@@ -8,8 +8,8 @@
 //! | `input_length`, `output_length` | tokens | |
 //! | `hash_ids` | one id per block, of 512 tokens unless the caller says otherwise | prefix ids; the partial last block has one |
 //!
-//! The block size is not in the file. Traces that leave out the id of the partial block are read, too, if all lines do.
-//! Other fields are passed over, but not those that tell another format.
+//! The block size is not in the file. Traces that leave out the id of the partial block are read, too,
+//! if all lines do. Other fields are passed over, but not those that tell another format.
 
 use serde::{Deserialize, de::IgnoredAny};
 

@@ -11,12 +11,14 @@
 //! | `finish_reason` | how the request ended: `stop`, `tool_calls`, `length`, `abort` and what engines call these | optional |
 //! | `hash_ids` | one id per block, of 512 tokens unless the caller says otherwise | prefix ids of the *whole* prompt |
 //!
-//! Arrival: `timestamp` where there is one. Otherwise the arrival of the turn before plus `delay`, which is early by the time
-//! that the answer took: nobody recorded it. A first turn without a time arrives at 0. Requests are put in order of arrival.
+//! Arrival: `timestamp` where there is one. Otherwise the arrival of the turn before plus `delay`,
+//! which is early by the time that the answer took: nobody recorded it. A first turn without a time
+//! arrives at 0. Requests are put in order of arrival.
 //!
-//! Read as whole prompts, as Dynamo's `mooncake` does. Traces whose later turns hold only what was added (Dynamo's
-//! `mooncake-delta`, what `AIPerf` makes up) look the same and are not told apart: their prompts would read too short.
-//! Request graphs (`wait_for`, `branches`) and contents (`messages`, `text_input`) are passed over.
+//! Read as whole prompts, as Dynamo's `mooncake` does. Traces whose later turns hold only what was
+//! added (Dynamo's `mooncake-delta`, what `AIPerf` makes up) look the same and are not told apart:
+//! their prompts would read too short. Request graphs (`wait_for`, `branches`) and contents
+//! (`messages`, `text_input`) are passed over.
 
 use std::collections::HashMap;
 

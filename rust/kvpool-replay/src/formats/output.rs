@@ -14,8 +14,9 @@ pub struct ReadNotes {
     pub records: u64,
     /// Requests that stood behind a later one, and were put in order.
     pub reordered: u64,
-    /// Prefixes behind which an id stood that stood behind another prefix before: ids that name contents. They were
-    /// made into ids that name prefixes. 0 where ids name prefixes already, or were not chained.
+    /// Prefixes behind which an id stood that stood behind another prefix before: ids that name
+    /// contents. They were made into ids that name prefixes. 0 where ids name prefixes already, or were
+    /// not chained.
     pub unchained: u64,
     /// Requests whose blocks were made into blocks of another size.
     pub regrouped: u64,

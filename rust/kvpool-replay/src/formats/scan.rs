@@ -1,8 +1,8 @@
 //! Where a JSON value ends, and which keys its outermost object has, without parsing it.
 //!
-//! Owns [`Scanner`]. It follows strings, escapes and nesting and nothing else, so it works on values that are not whole yet
-//! and accepts much that is no JSON: whoever parses the value says what is wrong with it. Memory: at most
-//! [`MAX_KEYS`] keys of at most [`MAX_TEXT`] bytes.
+//! Owns [`Scanner`]. It follows strings, escapes and nesting and nothing else, so it works on values
+//! that are not whole yet and accepts much that is no JSON: whoever parses the value says what is wrong
+//! with it. Memory: at most [`MAX_KEYS`] keys of at most [`MAX_TEXT`] bytes.
 
 /// Keys that are kept.
 const MAX_KEYS: usize = 64;

@@ -1,10 +1,12 @@
 //! Requests that each say their block size, made into requests of one block size.
 //!
-//! Owns [`SizedRequests`], for the formats whose records name a size. The rule: the trace's size is what the caller asked
-//! for, else the largest that occurs, and every size must divide it or be divided by it. Ids of different sizes never
-//! match: equal text has other ids in other blocks, and a trace does not say which belong together.
+//! Owns [`SizedRequests`], for the formats whose records name a size. The rule: the trace's size is
+//! what the caller asked for, else the largest that occurs, and every size must divide it or be divided
+//! by it. Ids of different sizes never match: equal text has other ids in other blocks, and a trace
+//! does not say which belong together.
 //!
-//! Whether partial last blocks have ids is one property of the whole trace; the first request that shows it decides.
+//! Whether partial last blocks have ids is one property of the whole trace; the first request that
+//! shows it decides.
 
 use std::collections::{HashMap, hash_map::Entry};
 

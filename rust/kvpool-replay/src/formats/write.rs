@@ -1,8 +1,8 @@
 //! Writing traces in the formats that others read.
 //!
-//! The bytes depend on the trace alone: a time that is a whole number is written without a fraction, another one with the
-//! fewest digits that name it. Reading them back with the same block size gives the same requests, but for what the format
-//! has no place for: [`write_trace`] says what that is.
+//! The bytes depend on the trace alone: a time that is a whole number is written without a fraction,
+//! another one with the fewest digits that name it. Reading them back with the same block size gives
+//! the same requests, but for what the format has no place for: [`write_trace`] says what that is.
 
 use std::{
     collections::{HashMap, HashSet},
@@ -35,8 +35,8 @@ use crate::{error::TraceError, format::TraceFormat, trace::Trace};
 ///
 /// # Errors
 ///
-/// [`TraceError::NotWritten`] for a format that is only read; [`TraceError::Write`] with what `out` says. Part of the trace
-/// may have been written then.
+/// [`TraceError::NotWritten`] for a format that is only read; [`TraceError::Write`] with what `out`
+/// says. Part of the trace may have been written then.
 pub fn write_trace(trace: &Trace, format: TraceFormat, out: impl Write) -> Result<(), TraceError> {
     let mut out = BufWriter::with_capacity(1 << 16, out);
     let written = match format {
@@ -52,8 +52,9 @@ pub fn write_trace(trace: &Trace, format: TraceFormat, out: impl Write) -> Resul
 
 /// Writes a trace as Mooncake JSONL: one request a line, `\n` after each, ids in full.
 ///
-/// As [`write_trace`] in the format `mooncake`: the bytes depend on the trace alone, and reading them back gives the same
-/// requests (times of more than 15 digits may change in the last bit). The output is buffered here and flushed at the end.
+/// As [`write_trace`] in the format `mooncake`: the bytes depend on the trace alone, and reading them
+/// back gives the same requests (times of more than 15 digits may change in the last bit). The output
+/// is buffered here and flushed at the end.
 ///
 /// ```
 /// use kvpool_replay::trace::{Trace, TraceRequest, write_jsonl};

@@ -1,11 +1,13 @@
 //! `Beneath`: tiers beneath the device in engine mode: host memory, a disk.
 //!
-//! Owns: what each tier holds, and when its link is free. A prompt's full blocks are in every tier once they are computed, as a
-//! write-through offload has it; each tier forgets what was used least of late, the deepest block of a prompt first. Behind what the device
-//! has, a block comes from the first tier that holds it. It passes the tiers above, and a link moves one load at a time, in the order of
+//! Owns: what each tier holds, and when its link is free. A prompt's full blocks are in every tier once
+//! they are computed, as a write-through offload has it; each tier forgets what was used least of late,
+//! the deepest block of a prompt first. Behind what the device has, a block comes from the first tier
+//! that holds it. It passes the tiers above, and a link moves one load at a time, in the order of
 //! admissions; a request runs when all of its load is there.
 //!
-//! Writing takes no time and no room of a link. A resumed request computes again what the device has forgotten.
+//! Writing takes no time and no room of a link. A resumed request computes again what the device has
+//! forgotten.
 //!
 //! Cost: amortised O(1) per block and tier.
 

@@ -63,8 +63,9 @@ pub struct ReplayConfig {
     pub mode: Mode,
     /// Tokens per block of the pool.
     pub block_size: usize,
-    /// KV-cache groups of a hybrid model, whose hash unit is `block_size`; `None` is one group of full attention. Lookup mode goes through
-    /// the manager then: full blocks alone can hit, and the last token of a prompt is always computed.
+    /// KV-cache groups of a hybrid model, whose hash unit is `block_size`; `None` is one group of full
+    /// attention. Lookup mode goes through the manager then: full blocks alone can hit, and the last
+    /// token of a prompt is always computed.
     pub groups: Option<Groups>,
     /// Usable blocks of the pool, the null block not counted. At least 1.
     pub capacity_blocks: usize,
@@ -82,14 +83,15 @@ pub struct ReplayConfig {
     pub watermark: f64,
     /// Engine mode: requests that run at once, at most. At least 1.
     pub max_running: usize,
-    /// Engine mode: tokens that one step computes, at most: one per decoding request, the rest prefill. At least 1. Of a hybrid model in
-    /// lookup mode, tokens of a prompt that are computed at a time.
+    /// Engine mode: tokens that one step computes, at most: one per decoding request, the rest prefill.
+    /// At least 1. Of a hybrid model in lookup mode, tokens of a prompt that are computed at a time.
     pub step_tokens: usize,
     /// Engine mode: milliseconds of virtual time that a step takes, before its prefill tokens.
     pub step_ms: f64,
     /// Engine mode: prefill tokens per second of virtual time, added to `step_ms`.
     pub prefill_tokens_per_s: f64,
-    /// Engine mode of one group: tiers beneath the device, from it down. What they hold is loaded, and not computed.
+    /// Engine mode of one group: tiers beneath the device, from it down. What they hold is loaded, and
+    /// not computed.
     pub tiers: Vec<TierConfig>,
     /// Threads that expand and hash prompts ahead of the replay, at most 1024; 0 chooses the number of cores.
     pub threads: usize,

@@ -1,20 +1,23 @@
 //! Engine mode: continuous batching in virtual time, through the manager.
 //!
-//! One step: requests that have arrived are admitted, first come first served, while a running place, budget and blocks
-//! are left; every decoding request computes its last token and samples the next; the rest of the budget goes to prefill,
-//! oldest first, in chunks. When an append does not fit, the request admitted last is preempted by recompute and waits at
-//! the head of the queue. A step takes `step_ms`, plus its prefill tokens at `prefill_tokens_per_s`.
+//! One step: requests that have arrived are admitted, first come first served, while a running place,
+//! budget and blocks are left; every decoding request computes its last token and samples the next; the
+//! rest of the budget goes to prefill, oldest first, in chunks. When an append does not fit, the
+//! request admitted last is preempted by recompute and waits at the head of the queue. A step takes
+//! `step_ms`, plus its prefill tokens at `prefill_tokens_per_s`.
 //!
-//! Of a hybrid model a prompt gets its blocks chunk by chunk, for a window gives up what lies left of it from chunk to chunk; a chunk ends
-//! where a state is to be kept, too.
+//! Of a hybrid model a prompt gets its blocks chunk by chunk, for a window gives up what lies left of
+//! it from chunk to chunk; a chunk ends where a state is to be kept, too.
 //!
-//! What [tiers beneath the device](super::TierConfig) have of a prompt behind the device's hit is loaded when it is admitted; until it is
-//! there, the request has its blocks and its place, and is not computed. Where nothing else runs, time moves to the first load's end.
+//! What [tiers beneath the device](super::TierConfig) have of a prompt behind the device's hit is
+//! loaded when it is admitted; until it is there, the request has its blocks and its place, and is not
+//! computed. Where nothing else runs, time moves to the first load's end.
 //!
-//! **Overload.** While somebody waits, the server does all that it can: what it finishes in those steps, by their time, is
-//! the rate at which it serves. Where requests arrive faster than that and the last one still finds a queue, the queue
-//! grew with the trace, and the times to the first token say how long the trace is, and not how fast the server is. A rush
-//! that has been worked off by then is none.
+//! **Overload.** While somebody waits, the server does all that it can: what it finishes in those
+//! steps, by their time, is the rate at which it serves. Where requests arrive faster than that and the
+//! last one still finds a queue, the queue grew with the trace, and the times to the first token say
+//! how long the trace is, and not how fast the server is. A rush that has been worked off by then is
+//! none.
 
 use std::collections::VecDeque;
 
@@ -48,7 +51,8 @@ struct Running {
     tokens: usize,
     /// Of those, tokens whose KV is written.
     computed: usize,
-    /// Whether all of them have blocks, as far as it is known: of a hybrid model a prompt gets blocks chunk by chunk.
+    /// Whether all of them have blocks, as far as it is known: of a hybrid model a prompt gets blocks
+    /// chunk by chunk.
     is_covered: bool,
     /// Output tokens sampled.
     output: u32,
@@ -289,7 +293,8 @@ impl Engine {
         let decoding = self.running.iter().filter(decodes).count();
         let mut budget = self.step_tokens.saturating_sub(decoding);
         let mut prefilled = 0;
-        // Prefill in chunks, oldest first. A request whose prompt is done samples its first token in the same step.
+        // Prefill in chunks, oldest first. A request whose prompt is done samples its first token in
+        // the same step.
         let mut sampling = Vec::with_capacity(self.running.len());
         let mut place = 0;
         while let Some(&request) = self.running.get(place) {
@@ -300,7 +305,8 @@ impl Engine {
             }
             let left = tokens - computed;
             if left > 1 || !is_covered {
-                // The last token of a prompt is computed by the step that samples behind it, whatever the budget.
+                // The last token of a prompt is computed by the step that samples behind it, whatever
+                // the budget.
                 let most = if left > 1 { left.min(budget) } else { 1 };
                 let Some(chunk) = self.cover(place, most)? else { continue };
                 if left > 1 {
@@ -337,8 +343,8 @@ impl Engine {
         Ok(())
     }
 
-    /// Makes room for the next chunk of a prompt: of one group nothing is to be done. Returns how many tokens it has, for a state may have
-    /// to be kept before; `None` if the request had to go.
+    /// Makes room for the next chunk of a prompt: of one group nothing is to be done. Returns how many
+    /// tokens it has, for a state may have to be kept before; `None` if the request had to go.
     fn cover(&mut self, place: usize, chunk: usize) -> Result<Option<usize>, ReplayError> {
         let Running { index, computed, .. } = self.running[place];
         if self.manager.groups().is_none() || chunk == 0 {
@@ -376,7 +382,8 @@ impl Engine {
             let rows = Rows { requests, tokens: &tokens, computed, ..Rows::default() };
             match self.manager.append(&rows) {
                 Ok(_) => break,
-                // Alone, and the next token needs a block more than the pool has: it would run into this forever.
+                // Alone, and the next token needs a block more than the pool has: it would run into
+                // this forever.
                 Err(ManagerError::OutOfBlocks(refusal))
                     if self.running.len() == 1 && !refusal.can_ever_fit =>
                 {

@@ -1,14 +1,16 @@
 //! Hybrid models: what a replay does with several KV-cache groups.
 //!
-//! Owns [`Grouped`], lookup mode of such a model, and [`Reach`], how far each group alone would have served the prompts. In lookup mode
-//! requests come one after the other, without time, as in the one of a single group; but through the manager, for groups are its: full
-//! blocks alone can hit, and the last token of a prompt is always computed. A prompt is computed in chunks, as a server does it: what
-//! lies left of a window is given up from chunk to chunk, and a chunk ends where a state is to be kept.
+//! Owns [`Grouped`], lookup mode of such a model, and [`Reach`], how far each group alone would have
+//! served the prompts. In lookup mode requests come one after the other, without time, as in the one of
+//! a single group; but through the manager, for groups are its: full blocks alone can hit, and the last
+//! token of a prompt is always computed. A prompt is computed in chunks, as a server does it: what lies
+//! left of a window is given up from chunk to chunk, and a chunk ends where a state is to be kept.
 //!
-//! **Where prompts end.** A window and a state are kept at the end of a prompt above all, for the next turn goes on from there. A trace
-//! says so of whole blocks only: the partial last block of a prompt has an id of its own, and the next turn, which continues it, names
-//! another. So prompts end with their last whole block here ([`Form::Named`](super::prefetch::Form)); what is behind it is computed and
-//! not stored. Outputs are left out: no prompt of a trace repeats them.
+//! **Where prompts end.** A window and a state are kept at the end of a prompt above all, for the next
+//! turn goes on from there. A trace says so of whole blocks only: the partial last block of a prompt
+//! has an id of its own, and the next turn, which continues it, names another. So prompts end with
+//! their last whole block here ([`Form::Named`](super::prefetch::Form)); what is behind it is computed
+//! and not stored. Outputs are left out: no prompt of a trace repeats them.
 
 use kvpool::groups::{GroupSpec, Groups, Tokens};
 use kvpool::{

@@ -2,16 +2,18 @@
 //!
 //! Two modes:
 //!
-//! - **lookup**: each request is looked up and stored at once, one after the other, and released. Every block of the
-//!   prompt counts as a whole block, the partial last one too; a full hit is allowed; a block weighs the tokens of the
-//!   prompt that it holds. This is the definition behind published hit rates of traces, and it has no time in it.
-//! - **engine**: virtual time. Requests arrive at their timestamps, wait, are admitted while blocks and the bound on
-//!   running requests allow, prefill in chunks under a token budget per step, decode one token per step, are preempted by
-//!   recompute when blocks run out, and release their blocks at the end. Only full blocks can hit, and the last prompt
-//!   token is always computed: what a server does.
+//! - **lookup**: each request is looked up and stored at once, one after the other, and released. Every
+//!   block of the prompt counts as a whole block, the partial last one too; a full hit is allowed; a
+//!   block weighs the tokens of the prompt that it holds. This is the definition behind published hit
+//!   rates of traces, and it has no time in it.
+//! - **engine**: virtual time. Requests arrive at their timestamps, wait, are admitted while blocks and
+//!   the bound on running requests allow, prefill in chunks under a token budget per step, decode one
+//!   token per step, are preempted by recompute when blocks run out, and release their blocks at the
+//!   end. Only full blocks can hit, and the last prompt token is always computed: what a server does.
 //!
-//! Owns the session ([`Replay`]), which advances in slices so that a caller can show progress, and the worker threads that
-//! expand and hash prompts ahead of it, in trace order. The result does not depend on the number of threads.
+//! Owns the session ([`Replay`]), which advances in slices so that a caller can show progress, and the
+//! worker threads that expand and hash prompts ahead of it, in trace order. The result does not depend
+//! on the number of threads.
 
 mod beneath;
 mod config;
@@ -73,8 +75,8 @@ impl Replay {
         Self::start(trace, config, None)
     }
 
-    /// As [`Self::new`], and `journal` records what the pool (lookup mode) or the manager (engine mode) is asked. All of it: a
-    /// replay waits for a journal whose writer is behind ([`Journal::waiting`]).
+    /// As [`Self::new`], and `journal` records what the pool (lookup mode) or the manager (engine mode)
+    /// is asked. All of it: a replay waits for a journal whose writer is behind ([`Journal::waiting`]).
     ///
     /// ```
     /// use std::sync::Arc;
@@ -205,7 +207,8 @@ impl Replay {
         trace: &Trace,
         journal: Option<Journal>,
     ) -> Result<Journaled<CacheManager>, ReplayError> {
-        // Everything is remembered, as far as that is possible: a trace is finite. Of each unit, and of each group's block of it.
+        // Everything is remembered, as far as that is possible: a trace is finite. Of each unit, and of
+        // each group's block of it.
         let blocks = |request: &TraceRequest| {
             let tokens = u64::from(request.input_length) + u64::from(request.output_length);
             usize::try_from(tokens).unwrap_or(usize::MAX) / config.block_size.max(1)

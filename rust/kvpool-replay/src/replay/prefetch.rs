@@ -1,8 +1,9 @@
 //! Worker threads that expand and hash prompts ahead of the replay.
 //!
-//! Hashes depend on tokens alone, never on the pool, so prompts can be hashed before their turn: request `i` by worker
-//! `i mod n`, each with a bounded channel of its own, read round robin. The replay sees the prompts in trace order,
-//! whatever the number of workers; memory is bounded by the channels.
+//! Hashes depend on tokens alone, never on the pool, so prompts can be hashed before their turn:
+//! request `i` by worker `i mod n`, each with a bounded channel of its own, read round robin. The
+//! replay sees the prompts in trace order, whatever the number of workers; memory is bounded by the
+//! channels.
 
 use std::sync::Arc;
 use std::thread::available_parallelism;
@@ -28,13 +29,14 @@ pub(super) enum Form {
     Filled,
     /// All tokens.
     Whole,
-    /// Those of the whole blocks that the trace names, and, if there are more, one that no other request has. A trace does not say what
-    /// the rest of a partial block has in common with the request that goes on from there; without it, prompts end where others hit.
+    /// Those of the whole blocks that the trace names, and, if there are more, one that no other
+    /// request has. A trace does not say what the rest of a partial block has in common with the
+    /// request that goes on from there; without it, prompts end where others hit.
     Named,
 }
 
-/// Tokens of the prompt that lie in blocks which the trace names. A trace that names full blocks only leaves its prompts'
-/// tails out: they are never hit.
+/// Tokens of the prompt that lie in blocks which the trace names. A trace that names full blocks only
+/// leaves its prompts' tails out: they are never hit.
 pub(super) fn indexed_tokens(request: &TraceRequest, trace_block_tokens: usize) -> u64 {
     u64::from(request.input_length).min(request.hash_ids.len() as u64 * trace_block_tokens as u64)
 }
@@ -100,7 +102,8 @@ impl Prefetch {
 }
 
 impl Drop for Prefetch {
-    /// Ends the workers, and waits for the prompt that each is at: no thread, and none of its memory, outlives its replay.
+    /// Ends the workers, and waits for the prompt that each is at: no thread, and none of its memory,
+    /// outlives its replay.
     fn drop(&mut self) {
         let threads: Vec<_> = self.workers.drain(..).map(|worker| worker.thread).collect();
         for thread in threads {

@@ -27,7 +27,8 @@ pub struct HitCounts {
 }
 
 impl HitCounts {
-    /// Adds a request of `tokens` tokens, `indexed` of which are in blocks that the trace names, with `hit_blocks` found.
+    /// Adds a request of `tokens` tokens, `indexed` of which are in blocks that the trace names, with
+    /// `hit_blocks` found.
     pub(super) fn add(&mut self, tokens: u64, indexed: u64, hit_blocks: u64, block_size: u64) {
         self.requests += 1;
         self.tokens += tokens;
@@ -56,7 +57,8 @@ pub struct EngineReport {
     pub rejected: u64,
     /// Preemptions by recompute.
     pub preemptions: u64,
-    /// Tokens of resumed requests, and of those the ones still cached: kept apart from the hits of first admissions.
+    /// Tokens of resumed requests, and of those the ones still cached: kept apart from the hits of
+    /// first admissions.
     pub resumed_tokens: u64,
     /// See `resumed_tokens`.
     pub resumed_token_hits: u64,
@@ -64,16 +66,16 @@ pub struct EngineReport {
     pub peak_running: usize,
     /// Most requests waiting during a step: for a place, for blocks, or again after a preemption.
     pub peak_waiting: usize,
-    /// Requests that arrive per second, from the first arrival to the last, the rejected ones left out. `None` if all
-    /// arrive at once, or not all have arrived yet.
+    /// Requests that arrive per second, from the first arrival to the last, the rejected ones left out.
+    /// `None` if all arrive at once, or not all have arrived yet.
     pub arrivals_per_s: Option<f64>,
-    /// Requests finished per virtual second of the steps in which others waited: the most that this server serves of this
-    /// trace. `None` if nobody ever waited.
+    /// Requests finished per virtual second of the steps in which others waited: the most that this
+    /// server serves of this trace. `None` if nobody ever waited.
     pub served_per_s: Option<f64>,
     /// Requests that waited when the last one had arrived.
     pub waiting_at_last_arrival: usize,
-    /// Whether more arrive than are served, and the last one still finds a queue: it grew for as long as the trace went
-    /// on, and the times to the first token with it.
+    /// Whether more arrive than are served, and the last one still finds a queue: it grew for as long
+    /// as the trace went on, and the times to the first token with it.
     pub overloaded: bool,
     /// Mean time from arrival to the end of prefill, in virtual milliseconds.
     pub mean_time_to_first_token_ms: f64,
@@ -88,11 +90,13 @@ pub struct GroupReport {
     pub span: Option<usize>,
     /// Tokens per block.
     pub block_tokens: usize,
-    /// Prompt tokens that the group alone would have served, of requests at their first admission. A hit needs all groups.
+    /// Prompt tokens that the group alone would have served, of requests at their first admission. A
+    /// hit needs all groups.
     pub reach_tokens: u64,
     /// Share of the tokens.
     pub reach_rate: f64,
-    /// Tokens that hits were short for the sake of this group, though full attention had them; only if reasons were asked for.
+    /// Tokens that hits were short for the sake of this group, though full attention had them; only if
+    /// reasons were asked for.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub unserved_tokens: Option<u64>,
 }

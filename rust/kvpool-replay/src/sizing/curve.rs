@@ -3,9 +3,10 @@
 //! Owns [`HitCurve`], whoever made it; [`KvBytes`], the size of a model's KV; [`HitCurve::knee`]; and
 //! [`HitCurve::worth`], which says what each further GiB buys.
 //!
-//! Definitions. A curve is a step function: its points are where hits rise, and between two points the lower one holds. A
-//! GiB is 2^30 bytes of KV over all layers and all ranks. Seconds saved are hit tokens divided by a rate of prefill that
-//! the caller states: compute time that is not spent, not a promise about latency.
+//! Definitions. A curve is a step function: its points are where hits rise, and between two points the
+//! lower one holds. A GiB is 2^30 bytes of KV over all layers and all ranks. Seconds saved are hit
+//! tokens divided by a rate of prefill that the caller states: compute time that is not spent, not a
+//! promise about latency.
 //!
 //! Costs: a question is a binary search, the knee one pass over the points, of which there are 24 bytes each.
 
@@ -87,8 +88,8 @@ impl HitCurve {
         CurvePoint { capacity_blocks, ..point.unwrap_or_default() }
     }
 
-    /// At most `most` points, evenly spread over the logarithm of the capacity, the first and the last among them: enough to
-    /// draw the curve. O(`most` log points).
+    /// At most `most` points, evenly spread over the logarithm of the capacity, the first and the last
+    /// among them: enough to draw the curve. O(`most` log points).
     #[must_use]
     pub fn spread(&self, most: usize) -> Vec<CurvePoint> {
         let (Some(&first), Some(&last)) = (self.points.first(), self.points.last()) else {
@@ -128,8 +129,8 @@ impl HitCurve {
         share(point.token_hits, self.prompt_tokens)
     }
 
-    /// The smallest capacity that hits `share` (0 to 1) of the curve's own ceiling in tokens; `None` out of that range or
-    /// if nothing is ever hit.
+    /// The smallest capacity that hits `share` (0 to 1) of the curve's own ceiling in tokens; `None`
+    /// out of that range or if nothing is ever hit.
     #[must_use]
     pub fn capacity_for(&self, share: f64) -> Option<CurvePoint> {
         if !(0.0..=1.0).contains(&share) {
@@ -141,16 +142,17 @@ impl HitCurve {
 
     /// The knee: behind it, capacity buys less than it does on average.
     ///
-    /// By the rule of Kneedle (Satopää, Albrecht, Irwin and Raghavan, "Finding a 'Kneedle' in a Haystack", 2011): scale
-    /// capacity and hit tokens to 0 to 1, from nothing to the ceiling, and take the point farthest above the diagonal. Two
-    /// differences: no smoothing, as the curve is not noisy, and the largest maximum instead of the first that passes a
-    /// sensitivity, as the whole curve is known. Of equals the smallest capacity.
+    /// By the rule of Kneedle (Satopää, Albrecht, Irwin and Raghavan, "Finding a 'Kneedle' in a
+    /// Haystack", 2011): scale capacity and hit tokens to 0 to 1, from nothing to the ceiling, and take
+    /// the point farthest above the diagonal. Two differences: no smoothing, as the curve is not noisy,
+    /// and the largest maximum instead of the first that passes a sensitivity, as the whole curve is
+    /// known. Of equals the smallest capacity.
     ///
-    /// The range matters: a long flat end moves the knee up a little. `most_blocks` ends the curve at the largest cache
-    /// that is for sale; `None` takes all of it.
+    /// The range matters: a long flat end moves the knee up a little. `most_blocks` ends the curve at
+    /// the largest cache that is for sale; `None` takes all of it.
     ///
-    /// `None` if no point is above the diagonal: then every block is worth at least as much as the one before, and the
-    /// largest cache is the best.
+    /// `None` if no point is above the diagonal: then every block is worth at least as much as the one
+    /// before, and the largest cache is the best.
     #[must_use]
     pub fn knee(&self, most_blocks: Option<u64>) -> Option<Knee> {
         let end = most_blocks
@@ -169,7 +171,8 @@ impl HitCurve {
         best
     }
 
-    /// What caches of the given sizes save, in order: for a table of "GiB, hit rate, tokens and seconds saved".
+    /// What caches of the given sizes save, in order: for a table of "GiB, hit rate, tokens and seconds
+    /// saved".
     ///
     /// ```
     /// use kvpool_replay::generate::{GeneratorConfig, generate};
@@ -186,8 +189,8 @@ impl HitCurve {
     ///
     /// # Errors
     ///
-    /// [`SizingError::Setting`] for sizes that do not rise from 0 or more, for a rate that is not above 0, and for a block
-    /// of more than 2^64 - 1 bytes.
+    /// [`SizingError::Setting`] for sizes that do not rise from 0 or more, for a rate that is not above
+    /// 0, and for a block of more than 2^64 - 1 bytes.
     pub fn worth(
         &self,
         kv: KvBytes,
@@ -347,7 +350,8 @@ impl KvBytes {
     ///
     /// # Errors
     ///
-    /// [`SizingError::Setting`] for a size below 0 or not finite, and as [`bytes_per_block`](Self::bytes_per_block).
+    /// [`SizingError::Setting`] for a size below 0 or not finite, and as
+    /// [`bytes_per_block`](Self::bytes_per_block).
     pub fn blocks_in(self, gib: f64, block_tokens: usize) -> Result<u64, SizingError> {
         if !(gib.is_finite() && gib >= 0.0) {
             return Err(setting("gib", gib, "0 or more and finite"));

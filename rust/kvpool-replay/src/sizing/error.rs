@@ -36,8 +36,9 @@ pub enum SizingError {
         /// How many there may be.
         limit: usize,
     },
-    /// An id follows two different ids, or stands twice in a request: prefixes are then no chains, and no figure of this
-    /// module would mean anything. Only traces read without the check of prefixes come here.
+    /// An id follows two different ids, or stands twice in a request: prefixes are then no chains, and
+    /// no figure of this module would mean anything. Only traces read without the check of prefixes
+    /// come here.
     #[error(
         "request {request}: id {id} at hash_ids[{position}] has another parent than before; read the trace with the check of prefixes to see where"
     )]

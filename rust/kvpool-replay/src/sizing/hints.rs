@@ -2,18 +2,21 @@
 //!
 //! Owns [`lru_with_hints`].
 //!
-//! **The definition.** A block is *dead* after a request if no later request of the trace uses it; the dead blocks of a
-//! prompt are its tail. With probability `accuracy` an engine is told so, when the request ends, for each dead block on
-//! its own; it is never told so of a block that will be used again. A block that it is told of is released for good: it is
-//! first in line for eviction, so it takes no place from any other block, which is the same as not storing it. All other
-//! blocks are kept by LRU, tail first. So accuracy 0 is plain LRU, accuracy 1 is LRU over what is worth keeping, and in
-//! between is what a caller gains that knows the end of a session, or a one-shot prompt, so often. To be told of a whole
-//! request's dead blocks or of none of them, with the same probability, comes to the same on average, with ten times the
-//! spread between seeds: 25.28 +- 0.02 and 25.31 +- 0.18 % of 288,500 references at 9,139 blocks and accuracy 0.5.
+//! **The definition.** A block is *dead* after a request if no later request of the trace uses it; the
+//! dead blocks of a prompt are its tail. With probability `accuracy` an engine is told so, when the
+//! request ends, for each dead block on its own; it is never told so of a block that will be used
+//! again. A block that it is told of is released for good: it is first in line for eviction, so it
+//! takes no place from any other block, which is the same as not storing it. All other blocks are kept
+//! by LRU, tail first. So accuracy 0 is plain LRU, accuracy 1 is LRU over what is worth keeping, and in
+//! between is what a caller gains that knows the end of a session, or a one-shot prompt, so often. To
+//! be told of a whole request's dead blocks or of none of them, with the same probability, comes to the
+//! same on average, with ten times the spread between seeds: 25.28 +- 0.02 and 25.31 +- 0.18 % of
+//! 288,500 references at 9,139 blocks and accuracy 0.5.
 //!
-//! **The draws.** Block d of request r is told if the 53 upper bits of a hash of (seed, r, d), `SplitMix64`'s (Steele, Lea
-//! and Flood 2014), are below `accuracy * 2^53`. So results depend on the seed and on nothing else, and what is told at one
-//! accuracy is told at every higher one: rows of a table differ by accuracy, not by luck.
+//! **The draws.** Block d of request r is told if the 53 upper bits of a hash of (seed, r, d),
+//! `SplitMix64`'s (Steele, Lea and Flood 2014), are below `accuracy * 2^53`. So results depend on the
+//! seed and on nothing else, and what is told at one accuracy is told at every higher one: rows of a
+//! table differ by accuracy, not by luck.
 //!
 //! Costs: as LRU at one capacity, and 1 to 2 ns per dead block.
 
@@ -92,7 +95,8 @@ impl Draws {
     }
 }
 
-/// The output function of `SplitMix64`: a permutation of 64 bits in which every bit of the input moves every bit of the output.
+/// The output function of `SplitMix64`: a permutation of 64 bits in which every bit of the input moves
+/// every bit of the output.
 pub(super) const fn mix(value: u64) -> u64 {
     let value = value.wrapping_add(0x9e37_79b9_7f4a_7c15);
     let value = (value ^ (value >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);

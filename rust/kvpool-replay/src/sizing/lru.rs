@@ -1,18 +1,19 @@
 //! LRU at one capacity, request by request.
 //!
-//! Owns the simulation behind [`lru`], hit rates [over time](super::over_time()) and [hints](super::hints): which requests
-//! hit what, where the [curve](super::stack) says only how much.
+//! Owns the simulation behind [`lru`], hit rates [over time](super::over_time()) and
+//! [hints](super::hints): which requests hit what, where the [curve](super::stack) says only how much.
 //!
-//! The state is per request: of the blocks that it was the last to use, those that are cached. They are a run of its
-//! prompt, from where later requests have taken a prefix away to where eviction, deepest first, has come. The oldest
-//! request with cached blocks is evicted from; it only ever moves on.
+//! The state is per request: of the blocks that it was the last to use, those that are cached. They are
+//! a run of its prompt, from where later requests have taken a prefix away to where eviction, deepest
+//! first, has come. The oldest request with cached blocks is evicted from; it only ever moves on.
 //!
 //! Costs: O(requests + runs) per capacity, 12 bytes per request.
 
 use super::outcome::Outcome;
 use super::references::References;
 
-/// Hits of an LRU cache of `capacity_blocks` blocks: as [`lru_distances`](super::lru_distances) has them in sum.
+/// Hits of an LRU cache of `capacity_blocks` blocks: as [`lru_distances`](super::lru_distances) has
+/// them in sum.
 ///
 /// ```
 /// use kvpool_replay::{generate::{GeneratorConfig, generate}, sizing::{Blocks, References, lru, lru_distances}};
@@ -53,8 +54,8 @@ impl Resident {
     }
 }
 
-/// LRU where `stored(request, dead)` says how many of the `dead` blocks of a request, which nobody will use again, take a
-/// place all the same.
+/// LRU where `stored(request, dead)` says how many of the `dead` blocks of a request, which nobody will
+/// use again, take a place all the same.
 pub(super) fn simulate(
     references: &References,
     capacity_blocks: usize,

@@ -1,7 +1,8 @@
 //! Sizing: what a cache of any size would hit, without running the pool.
 //!
-//! [`replay`](crate::replay) runs one policy at one capacity through the shipped code. This module answers "how much cache
-//! do I need, and what is the most that I could get?" for a whole trace at once:
+//! [`replay`](crate::replay) runs one policy at one capacity through the shipped code. This module
+//! answers "how much cache do I need, and what is the most that I could get?" for a whole trace at
+//! once:
 //!
 //! | question | answer |
 //! |---|---|
@@ -15,12 +16,14 @@
 //! | which requests hit, and when | [`lru()`], [`over_time()`] |
 //! | in GiB of a model, where it bends, what each GiB buys | [`HitCurve`] |
 //!
-//! One definition for all, that of replay's lookup mode, stated at [`references`]: whole prompts one after the other, a
-//! hit needs all blocks before it, tail-first release. The LRU figures are those of the shipped pool, to the block.
+//! One definition for all, that of replay's lookup mode, stated at [`references`]: whole prompts one
+//! after the other, a hit needs all blocks before it, tail-first release. The LRU figures are those of
+//! the shipped pool, to the block.
 //!
-//! All start from [`References`], which finds in one pass the [`Run`]s in which blocks are used again: 1 to 2 per request,
-//! while requests have tens to hundreds of blocks. The estimators work on runs alone. Measured on two shared cores of 2026
-//! (`tests/replay/sizing_traces.rs`, which also compares with published figures, to the last digit for LRU and the optimum):
+//! All start from [`References`], which finds in one pass the [`Run`]s in which blocks are used again:
+//! 1 to 2 per request, while requests have tens to hundreds of blocks. The estimators work on runs
+//! alone. Measured on two shared cores of 2026 (`tests/replay/sizing_traces.rs`, which also compares
+//! with published figures, to the last digit for LRU and the optimum):
 //!
 //! | trace, 512-token blocks | references | LRU, all capacities | optimum, one capacity |
 //! |---|---|---|---|

@@ -1,6 +1,7 @@
 //! What a cache of one size does with a trace, request by request.
 //!
-//! Owns [`Outcome`], which every estimator for a single capacity gives, and [`PolicyRun`], which adds what an eviction policy did.
+//! Owns [`Outcome`], which every estimator for a single capacity gives, and [`PolicyRun`], which adds
+//! what an eviction policy did.
 
 use super::curve::{CurvePoint, share};
 use super::references::References;
@@ -85,9 +86,9 @@ impl PolicyRun {
         self.insertions
     }
 
-    /// Resident turnover, 0 to 1, of each window of `capacity` insertions into the full cache: the share of the blocks resident
-    /// at its end that came in during it. An order by insertion alone has 1 always; a policy that stagnates comes down
-    /// towards 0, because new contents go at once.
+    /// Resident turnover, 0 to 1, of each window of `capacity` insertions into the full cache: the
+    /// share of the blocks resident at its end that came in during it. An order by insertion alone has
+    /// 1 always; a policy that stagnates comes down towards 0, because new contents go at once.
     #[must_use]
     pub fn turnovers(&self) -> &[f64] {
         &self.turnovers

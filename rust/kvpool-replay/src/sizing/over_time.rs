@@ -1,7 +1,8 @@
 //! Hit rate over time.
 //!
-//! Owns [`over_time`]: what a cache does in each window of a trace. It shows what a mean hides: how long the cache takes
-//! to warm up, whether it holds its rate (a policy that clings to old favourites decays), and the bursts that empty it.
+//! Owns [`over_time`]: what a cache does in each window of a trace. It shows what a mean hides: how
+//! long the cache takes to warm up, whether it holds its rate (a policy that clings to old favourites
+//! decays), and the bursts that empty it.
 //!
 //! Costs: one pass over the requests.
 
@@ -44,8 +45,9 @@ impl Window {
     }
 }
 
-/// Cuts an outcome into windows of `window_ms`, from the first arrival to the last, those in which nothing arrives
-/// included. `outcome` is that of the same references, at any capacity and by any policy: [`lru`](super::lru()) as a rule.
+/// Cuts an outcome into windows of `window_ms`, from the first arrival to the last, those in which
+/// nothing arrives included. `outcome` is that of the same references, at any capacity and by any
+/// policy: [`lru`](super::lru()) as a rule.
 ///
 /// ```
 /// use kvpool_replay::{generate::{GeneratorConfig, generate}, sizing::{Blocks, References, lru, over_time}};
@@ -59,7 +61,8 @@ impl Window {
 ///
 /// # Errors
 ///
-/// [`SizingError::Setting`] for a window that is not above 0, or so short that there are more than [`MAX_WINDOWS`].
+/// [`SizingError::Setting`] for a window that is not above 0, or so short that there are more than
+/// [`MAX_WINDOWS`].
 pub fn over_time(
     references: &References,
     outcome: &Outcome,

@@ -47,15 +47,16 @@ impl FromStr for Form {
 /// ```
 ///
 /// # Errors
-/// [`SizingError::Setting`] for a capacity that a policy cannot have, or whose arrays do not fit in memory; in stream form
-/// for a policy that is no order of its own (`last-accessed`).
+/// [`SizingError::Setting`] for a capacity that a policy cannot have, or whose arrays do not fit in
+/// memory; in stream form for a policy that is no order of its own (`last-accessed`).
 pub fn run_policy(
     references: &References,
     capacity_blocks: usize,
     policy: EvictionPolicy,
     form: Form,
 ) -> Result<PolicyRun, SizingError> {
-    // Never more than the trace can fill, however large the capacity: shares of a capacity do not matter where nothing goes.
+    // Never more than the trace can fill, however large the capacity: shares of a capacity do not
+    // matter where nothing goes.
     match form {
         Form::Pool => {
             let blocks = capacity_blocks.min(references.unique_blocks()).max(1) + 1;

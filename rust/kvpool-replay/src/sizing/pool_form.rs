@@ -1,16 +1,19 @@
 //! Pool form: any evictor at one capacity, as a manager drives it.
 //!
-//! Owns [`pool_form`] and [`pool_form_with_hints`]: the shipped [`Evictor`]s, with everything around them reduced to arrays: no hashing, no block tables.
-//! So a grid of policies and capacities takes seconds, and its figures are those of the pool.
+//! Owns [`pool_form`] and [`pool_form_with_hints`]: the shipped [`Evictor`]s, with everything around
+//! them reduced to arrays: no hashing, no block tables. So a grid of policies and capacities takes
+//! seconds, and its figures are those of the pool.
 //!
-//! **The definition.** One request after the other, each whole: the longest cached prefix is taken (`hit`); the rest is
-//! allocated, free blocks first, then what the evictor gives up; what was allocated is registered head first; then all is
-//! released, deepest first. A request's own blocks are in use meanwhile and are never evicted for it. Of a prompt larger than
-//! the cache as much as fits is kept. This is what [lookup mode](crate::replay) does on the whole pool, to the block;
-//! but for policies that tell contents apart by a few bits of their keys, as `hazard` does: keys here are not those of digests.
+//! **The definition.** One request after the other, each whole: the longest cached prefix is taken
+//! (`hit`); the rest is allocated, free blocks first, then what the evictor gives up; what was
+//! allocated is registered head first; then all is released, deepest first. A request's own blocks are
+//! in use meanwhile and are never evicted for it. Of a prompt larger than the cache as much as fits is
+//! kept. This is what [lookup mode](crate::replay) does on the whole pool, to the block; but for
+//! policies that tell contents apart by a few bits of their keys, as `hazard` does: keys here are not
+//! those of digests.
 //!
-//! Costs: one evictor operation per reference, hits and misses alike, 20 to 100 ns by policy; 4 bytes per unique block and 8
-//! per block of capacity beside the evictor's own.
+//! Costs: one evictor operation per reference, hits and misses alike, 20 to 100 ns by policy; 4 bytes
+//! per unique block and 8 per block of capacity beside the evictor's own.
 
 use kvpool::retention::Retention;
 use kvpool::{BlockId, Candidate, Content, Evictor};
@@ -25,8 +28,8 @@ use super::turnover::Turnover;
 /// No block; no content.
 const NONE: u32 = 0;
 
-/// Hits and evictions of `evictor`, which is empty and made for `capacity_blocks + 1` blocks, the null block included, or for
-/// as many as the trace can fill.
+/// Hits and evictions of `evictor`, which is empty and made for `capacity_blocks + 1` blocks, the null
+/// block included, or for as many as the trace can fill.
 ///
 /// ```
 /// use kvpool_replay::{generate::{GeneratorConfig, generate}, sizing::{Blocks, References, lru, pool_form}};
@@ -43,12 +46,14 @@ pub fn pool_form(references: &References, capacity_blocks: usize, evictor: &mut 
     drive(references, capacity_blocks, evictor, |_| usize::MAX)
 }
 
-/// As [`pool_form`], with end-of-life hints given to the evictor's own [retention](kvpool::retention): when a request has been
-/// released, the blocks that no later one uses are demoted, all of them or, with the rest of the stated probability, none.
-/// Over LRU the hits are about those of [`lru_with_hints`](super::lru_with_hints), which does not store such blocks at all.
+/// As [`pool_form`], with end-of-life hints given to the evictor's own [retention](kvpool::retention):
+/// when a request has been released, the blocks that no later one uses are demoted, all of them or,
+/// with the rest of the stated probability, none. Over LRU the hits are about those of
+/// [`lru_with_hints`](super::lru_with_hints), which does not store such blocks at all.
 ///
-/// Hints about single blocks would be worth little in a pool: a block waits for its cached descendants, so one that nothing
-/// was said of keeps the demoted ones above it (conversation trace, 5 %, every second dead block named: 20.1 instead of 25.3).
+/// Hints about single blocks would be worth little in a pool: a block waits for its cached descendants,
+/// so one that nothing was said of keeps the demoted ones above it (conversation trace, 5 %, every
+/// second dead block named: 20.1 instead of 25.3).
 ///
 /// ```
 /// use kvpool::retention::RetentionConfig;

@@ -1,19 +1,20 @@
 //! A trace as block references: the form that every estimator works on.
 //!
-//! Owns [`References`]: dense block numbers in the order of requests, request boundaries, prompt lengths and times; and,
-//! found in the same pass, the [`Run`]s in which blocks are used again (see [`runs`](super::runs) for what they are and
-//! why they make everything else cheap).
+//! Owns [`References`]: dense block numbers in the order of requests, request boundaries, prompt
+//! lengths and times; and, found in the same pass, the [`Run`]s in which blocks are used again (see
+//! [`runs`](super::runs) for what they are and why they make everything else cheap).
 //!
-//! Definitions, the same as in [lookup mode](crate::replay): requests one after the other, no time; a block counts as a
-//! hit only if all blocks before it in its prompt are hits; a reference weighs the prompt tokens in it, so the partial
-//! last block weighs less. [`Blocks::Full`] leaves partial blocks out, as an engine does, which can find full blocks only.
+//! Definitions, the same as in [lookup mode](crate::replay): requests one after the other, no time; a
+//! block counts as a hit only if all blocks before it in its prompt are hits; a reference weighs the
+//! prompt tokens in it, so the partial last block weighs less. [`Blocks::Full`] leaves partial blocks
+//! out, as an engine does, which can find full blocks only.
 //!
-//! Invariants: blocks are numbered in the order of first use; an id has one parent, so what two requests share is a
-//! prefix of both; the counts fit 32 bits.
+//! Invariants: blocks are numbered in the order of first use; an id has one parent, so what two
+//! requests share is a prefix of both; the counts fit 32 bits.
 //!
-//! Costs: one hash-map step per reference (10 to 45 ns). Held: 4 bytes per reference, 36 per request, 20 per run, of which
-//! there are 1.0 per request on agents and 1.4 on chats. While it is made: 4 bytes per unique block and the map, 20 to 40
-//! more.
+//! Costs: one hash-map step per reference (10 to 45 ns). Held: 4 bytes per reference, 36 per request,
+//! 20 per run, of which there are 1.0 per request on agents and 1.4 on chats. While it is made: 4 bytes
+//! per unique block and the map, 20 to 40 more.
 
 use std::collections::{HashMap, hash_map::Entry};
 use std::str::FromStr;
@@ -29,7 +30,8 @@ use crate::trace::Trace;
 /// Which blocks of a prompt are references.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Blocks {
-    /// All that the trace names, the partial last one too where it has an id: the definition of published hit rates.
+    /// All that the trace names, the partial last one too where it has an id: the definition of
+    /// published hit rates.
     #[default]
     All,
     /// Full blocks only: what an engine can find again.
@@ -92,8 +94,8 @@ impl References {
     ///
     /// # Errors
     ///
-    /// [`SizingError::TooMany`] beyond 2^32 - 2 requests or references; [`SizingError::BrokenPrefix`] for a trace that was
-    /// read without the check of prefixes and would not have passed it.
+    /// [`SizingError::TooMany`] beyond 2^32 - 2 requests or references; [`SizingError::BrokenPrefix`]
+    /// for a trace that was read without the check of prefixes and would not have passed it.
     pub fn new(trace: &Trace, which: Blocks) -> Result<Self, SizingError> {
         let (requests, block_tokens) = (trace.requests(), trace.block_tokens());
         let ids_of = |index: usize| match which {
@@ -241,8 +243,8 @@ impl References {
         self.signals.iter().filter(|signal| signal.finish != Finish::Unknown).count()
     }
 
-    /// The same references, and nobody knows how requests ended: to ask what knowing it is worth. Shares what is large: 40 bytes
-    /// per request.
+    /// The same references, and nobody knows how requests ended: to ask what knowing it is worth.
+    /// Shares what is large: 40 bytes per request.
     #[must_use]
     pub fn without_finish_reasons(&self) -> Self {
         let mut without = self.clone();

@@ -1,19 +1,24 @@
 //! Runs: the reuses of a trace, many blocks at a time.
 //!
-//! Owns [`Runs`] and their discovery. A [`Run`] says: these neighbouring blocks of request `to` were last used by request
-//! `from`. Every reuse of the trace lies in exactly one run, and every estimator of this module works on runs instead of
-//! references: there are 1 to 2 of them per request, while a request has 24 (chats) to 223 (agents) references.
+//! Owns [`Runs`] and their discovery. A [`Run`] says: these neighbouring blocks of request `to` were
+//! last used by request `from`. Every reuse of the trace lies in exactly one run, and every estimator
+//! of this module works on runs instead of references: there are 1 to 2 of them per request, while a
+//! request has 24 (chats) to 223 (agents) references.
 //!
 //! **Why reuses come in runs.** An id has one parent, so what two requests share is a prefix of both. Hence
 //!
-//! 1. the blocks that `r` was the last to use are always a *suffix* of `r`: each later request takes a prefix away;
-//! 2. along a prompt, root first, last uses only get older: whoever used a block used those before it as well;
-//! 3. so the blocks of a request that were last used by `r` are neighbours, and begin where that suffix of `r` begins.
+//! 1. the blocks that `r` was the last to use are always a *suffix* of `r`: each later request takes a
+//!    prefix away;
+//! 2. along a prompt, root first, last uses only get older: whoever used a block used those before it
+//!    as well;
+//! 3. so the blocks of a request that were last used by `r` are neighbours, and begin where that suffix
+//!    of `r` begins.
 //!
-//! In a recency stack whose order within a request is root first (see [`stack`](super::stack)) a run is therefore a run of
-//! neighbours as well: one question to the stack answers for all of its blocks. The number of runs is that of the changes
-//! of preferred children when a tree is walked from the root to a node for each request, as in link-cut trees (Sleator and
-//! Tarjan 1983): O(log n) amortised per request in the worst case.
+//! In a recency stack whose order within a request is root first (see [`stack`](super::stack)) a run is
+//! therefore a run of neighbours as well: one question to the stack answers for all of its blocks. The
+//! number of runs is that of the changes of preferred children when a tree is walked from the root to a
+//! node for each request, as in link-cut trees (Sleator and Tarjan 1983): O(log n) amortised per
+//! request in the worst case.
 //!
 //! Costs: one step per reference; 16 bytes per run and 4 for its place in the order by `from`.
 
@@ -112,7 +117,8 @@ impl Runs {
         self.runs.get(span(&self.to_ends, index)).unwrap_or_default()
     }
 
-    /// The runs that begin in request `index`, root first; what is behind the last of them is never used again.
+    /// The runs that begin in request `index`, root first; what is behind the last of them is never
+    /// used again.
     pub fn from(&self, index: usize) -> impl Iterator<Item = &Run> {
         let places = self.by_from.get(span(&self.from_ends, index)).unwrap_or_default();
         places.iter().filter_map(|&place| self.runs.get(place as usize))

@@ -2,28 +2,31 @@
 //!
 //! Owns [`SampledLru`], which takes a stream of requests, and its settings.
 //!
-//! **The method** is SHARDS (Waldspurger, Park, Garthwaite and Ahmad, "Efficient MRC Construction with SHARDS", 2015), as
-//! [`SampledStack`] of the core has it, which the advisor of a live pool uses too: look only at the blocks whose hashed id
-//! is below a threshold, a share R of all; their stack distances among each other, divided by R, estimate distances in the
-//! whole trace, and each counts for 1/R references.
+//! **The method** is SHARDS (Waldspurger, Park, Garthwaite and Ahmad, "Efficient MRC Construction with
+//! SHARDS", 2015), as [`SampledStack`] of the core has it, which the advisor of a live pool uses too:
+//! look only at the blocks whose hashed id is below a threshold, a share R of all; their stack
+//! distances among each other, divided by R, estimate distances in the whole trace, and each counts for
+//! 1/R references.
 //!
 //! - *Fixed rate*: R stays; memory grows with the number of different blocks times R.
-//! - *Fixed size*: when more than [`max_blocks`](SampleConfig::max_blocks) blocks are followed, those with the largest hash
-//!   are given up and the threshold sinks to it, so R is only ever as large as memory allows. What was counted before
-//!   keeps its weight, the 1/R of its time; so does the paper, in other units.
-//! - What the references counted lack to the references seen goes to distance 1 (the paper's SHARDS-adj): the difference
-//!   comes from the few very hot blocks, such as the first block of everybody's system prompt, which happen to be in the
-//!   sample or not, and whose distances are short.
+//! - *Fixed size*: when more than [`max_blocks`](SampleConfig::max_blocks) blocks are followed, those
+//!   with the largest hash are given up and the threshold sinks to it, so R is only ever as large as
+//!   memory allows. What was counted before keeps its weight, the 1/R of its time; so does the paper,
+//!   in other units.
+//! - What the references counted lack to the references seen goes to distance 1 (the paper's
+//!   SHARDS-adj): the difference comes from the few very hot blocks, such as the first block of
+//!   everybody's system prompt, which happen to be in the sample or not, and whose distances are short.
 //!
-//! A sampled trace is a trace: what two of its requests share is still a prefix, so the semantics are those of
-//! [`stack`](super::stack), request by request and root first.
+//! A sampled trace is a trace: what two of its requests share is still a prefix, so the semantics are
+//! those of [`stack`](super::stack), request by request and root first.
 //!
-//! Distances are kept in buckets of at most 0.4 % width and each bucket counts at its upper end, so memory is bounded and
-//! the curve errs to the careful side.
+//! Distances are kept in buckets of at most 0.4 % width and each bucket counts at its upper end, so
+//! memory is bounded and the curve errs to the careful side.
 //!
-//! **The error** falls with the number of blocks followed, not with the rate, so a bound is the better choice: then the rate
-//! is as large as can be. Mean absolute error of the block hit rate, in points, over 20 seeds and five capacities from 1 to
-//! 20 % of the unique blocks (the smallest capacity is the worst):
+//! **The error** falls with the number of blocks followed, not with the rate, so a bound is the better
+//! choice: then the rate is as large as can be. Mean absolute error of the block hit rate, in points,
+//! over 20 seeds and five capacities from 1 to 20 % of the unique blocks (the smallest capacity is the
+//! worst):
 //!
 //! | follow | conversation, 182,790 blocks | agents, 67,188 blocks |
 //! |---|---|---|
@@ -34,8 +37,8 @@
 //!
 //! Without the correction at distance 1 the first row is 5 points off, as block 0 is in every request.
 //!
-//! Costs: a hash per reference (1 to 3 ns) and 100 to 400 ns per sampled one; 54 to 110 bytes per block followed, and
-//! 0.25 MB for the buckets. Sampling saves memory, not time: what fits is faster exactly.
+//! Costs: a hash per reference (1 to 3 ns) and 100 to 400 ns per sampled one; 54 to 110 bytes per block
+//! followed, and 0.25 MB for the buckets. Sampling saves memory, not time: what fits is faster exactly.
 
 use kvpool_observe::advisor::{Bound, DistanceHistogram, SampledStack};
 
@@ -49,8 +52,8 @@ use crate::trace::{DEFAULT_BLOCK_TOKENS, TraceRequest};
 /// What to sample.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct SampleConfig {
-    /// Share of the blocks to follow, above 0, at most 1. With [`max_blocks`](Self::max_blocks), the share to begin with.
-    /// Default 1.
+    /// Share of the blocks to follow, above 0, at most 1. With [`max_blocks`](Self::max_blocks), the
+    /// share to begin with. Default 1.
     pub rate: f64,
     /// Blocks to follow at most, 1 to 2^30; `None` keeps the rate. Default 65,536: 10 MB.
     pub max_blocks: Option<usize>,
@@ -178,7 +181,8 @@ impl SampledLru {
         self.stack.rate()
     }
 
-    /// The estimate. Its references and prompt tokens are exact, its hits are rounded, and never more than those.
+    /// The estimate. Its references and prompt tokens are exact, its hits are rounded, and never more
+    /// than those.
     #[must_use]
     pub fn finish(mut self) -> ReuseDistances {
         // All of them were hits if anything was sampled at all; nothing is missing at a rate of 1.
@@ -193,7 +197,8 @@ impl SampledLru {
         {
             hits += blocks;
             tokens += block_tokens;
-            // Negative while the first bucket owes more than was found: nothing is hit then. The conversions saturate.
+            // Negative while the first bucket owes more than was found: nothing is hit then. The
+            // conversions saturate.
             let point = CurvePoint {
                 capacity_blocks,
                 block_hits: (hits.round() as u64).min(self.references),

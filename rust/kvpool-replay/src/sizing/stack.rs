@@ -2,21 +2,24 @@
 //!
 //! Owns [`lru_distances`] and what it gives, [`ReuseDistances`].
 //!
-//! **Why one pass is enough** (Mattson, Gecsei, Slutz and Traiger, "Evaluation techniques for storage hierarchies", 1970).
-//! Order all blocks by last use, latest first, and within a request root first, since a request's blocks are released tail
-//! first. An LRU cache of C blocks then holds the first C of this stack, for every C at once: hits are pinned while the
-//! rest of the prompt is stored, so a request's own blocks never push each other out, but for those of a prompt that is
-//! larger than the cache, of which the first C stay. So a reference is a hit in a cache of C blocks exactly if the block's
-//! position in the stack, its *distance*, is at most C. A block stands behind its parent, so its distance is the larger
-//! one: the hits of a request are a prefix at every capacity, and nothing is lost by counting references one by one.
+//! **Why one pass is enough** (Mattson, Gecsei, Slutz and Traiger, "Evaluation techniques for storage
+//! hierarchies", 1970). Order all blocks by last use, latest first, and within a request root first,
+//! since a request's blocks are released tail first. An LRU cache of C blocks then holds the first C of
+//! this stack, for every C at once: hits are pinned while the rest of the prompt is stored, so a
+//! request's own blocks never push each other out, but for those of a prompt that is larger than the
+//! cache, of which the first C stay. So a reference is a hit in a cache of C blocks exactly if the
+//! block's position in the stack, its *distance*, is at most C. A block stands behind its parent, so
+//! its distance is the larger one: the hits of a request are a prefix at every capacity, and nothing is
+//! lost by counting references one by one.
 //!
-//! **Why it is fast.** Blocks come in [`Run`](super::Run)s, and all that a run asks for is the number of blocks last used
-//! after its request `from`: a sum over requests, from a tree (Fenwick 1994) with one entry per request that fits the
-//! cache, where the usual ones have one entry per reference. The blocks of a run are neighbours in the stack, so their
-//! distances are consecutive, and count as two marks in an array of differences.
+//! **Why it is fast.** Blocks come in [`Run`](super::Run)s, and all that a run asks for is the number
+//! of blocks last used after its request `from`: a sum over requests, from a tree (Fenwick 1994) with
+//! one entry per request that fits the cache, where the usual ones have one entry per reference. The
+//! blocks of a run are neighbours in the stack, so their distances are consecutive, and count as two
+//! marks in an array of differences.
 //!
-//! Costs, once [`References`] are made: O(runs * log(requests) + unique blocks). 8 bytes per unique block while it works;
-//! 24 bytes held per distance that occurs.
+//! Costs, once [`References`] are made: O(runs * log(requests) + unique blocks). 8 bytes per unique
+//! block while it works; 24 bytes held per distance that occurs.
 
 use kvpool_observe::advisor::Fenwick;
 
@@ -52,7 +55,8 @@ pub fn lru_distances(references: &References) -> ReuseDistances {
             u64::from(references.input_tokens(index)) % block_tokens,
         );
         for run in references.runs_to(index) {
-            // Behind its own ancestors, which the runs before this one have taken out, and all that was used later.
+            // Behind its own ancestors, which the runs before this one have taken out, and all that was
+            // used later.
             let first = run.start + used_last.after(run.from) + 1;
             // Only the last block of a prompt can be partial.
             let whole = if u64::from(run.end()) > filled { run.count - 1 } else { run.count };
@@ -93,8 +97,8 @@ fn points(full: &[i64], partial: &[(u32, u64)], block_tokens: u64) -> Vec<CurveP
     points
 }
 
-/// How far apart uses of the same block are, in different blocks used in between, the block itself counted: 1 is a block
-/// at the top of the stack. Hence also what an LRU cache of any size finds.
+/// How far apart uses of the same block are, in different blocks used in between, the block itself
+/// counted: 1 is a block at the top of the stack. Hence also what an LRU cache of any size finds.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ReuseDistances {
     curve: HitCurve,
@@ -140,8 +144,8 @@ impl ReuseDistances {
         self.curve.references() - self.reused()
     }
 
-    /// The smallest distance that a `fraction` (0 to 1) of the reused references does not exceed; `None` if no block is
-    /// ever used again, or for a fraction out of range.
+    /// The smallest distance that a `fraction` (0 to 1) of the reused references does not exceed;
+    /// `None` if no block is ever used again, or for a fraction out of range.
     #[must_use]
     pub fn quantile(&self, fraction: f64) -> Option<u64> {
         if !(0.0..=1.0).contains(&fraction) {
@@ -154,8 +158,8 @@ impl ReuseDistances {
             .map(|point| point.capacity_blocks)
     }
 
-    /// References by distance, in powers of two: 1, 2, 3 to 4, 5 to 8, ... up to the largest that occurs. Empty if no block
-    /// is ever used again.
+    /// References by distance, in powers of two: 1, 2, 3 to 4, 5 to 8, ... up to the largest that
+    /// occurs. Empty if no block is ever used again.
     ///
     /// ```
     /// # use kvpool_replay::{generate::{GeneratorConfig, generate}, sizing::{Blocks, References, lru_distances}};

@@ -2,21 +2,23 @@
 //!
 //! Owns [`stream`], which runs an eviction [`Policy`] of the core over a trace without a pool.
 //!
-//! **Definition**, that of the published figures (`docs/sizing.md`). Requests come one after the other. Of
-//! each, first its hits are counted: the longest prefix of its blocks that is resident. Then every block of it is touched,
-//! *last block first*: a resident one is hit and released, behind a gap as well; an absent one is admitted, which asks
-//! the ghosts; if the cache is full a victim goes; then it is released. No block is held meanwhile: a request may evict
-//! blocks of its own. So the cache is not prefix-closed, and a policy that breaks chains pays for it in the next prefix.
+//! **Definition**, that of the published figures (`docs/sizing.md`). Requests come one after the other.
+//! Of each, first its hits are counted: the longest prefix of its blocks that is resident. Then every
+//! block of it is touched, *last block first*: a resident one is hit and released, behind a gap as
+//! well; an absent one is admitted, which asks the ghosts; if the cache is full a victim goes; then it
+//! is released. No block is held meanwhile: a request may evict blocks of its own. So the cache is not
+//! prefix-closed, and a policy that breaks chains pays for it in the next prefix.
 //!
-//! This is what papers simulate, and it is cheap: of use to compare policies with the literature and to size many
-//! capacities. What the shipped pool does, which holds blocks and evicts no parent before its children, is what
-//! [`replay`](crate::replay) says.
+//! This is what papers simulate, and it is cheap: of use to compare policies with the literature and to
+//! size many capacities. What the shipped pool does, which holds blocks and evicts no parent before its
+//! children, is what [`replay`](crate::replay) says.
 //!
-//! An admission that comes before its eviction needs a block id more than there are resident blocks: the policy is grown for
-//! `capacity + 1` blocks, and shares that it takes of its capacity are by that little larger.
+//! An admission that comes before its eviction needs a block id more than there are resident blocks:
+//! the policy is grown for `capacity + 1` blocks, and shares that it takes of its capacity are by that
+//! little larger.
 //!
-//! Costs: O(references) calls of the policy; 16 bytes per resident block, 4 per unique block, 4 per request, and the
-//! policy's own.
+//! Costs: O(references) calls of the policy; 16 bytes per resident block, 4 per unique block, 4 per
+//! request, and the policy's own.
 
 use kvpool::{
     BlockId, MAX_BLOCKS,
@@ -137,7 +139,8 @@ impl Resident {
         block
     }
 
-    /// Makes the victim's block the spare one. All blocks but the last are in the order, so there is a victim.
+    /// Makes the victim's block the spare one. All blocks but the last are in the order, so there is a
+    /// victim.
     fn evict<P: Policy + ?Sized>(&mut self, policy: &mut P) -> usize {
         let Some(victim) = policy.pop() else { return 0 };
         let at = victim.index();

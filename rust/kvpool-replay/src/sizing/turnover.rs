@@ -1,8 +1,9 @@
 //! Resident turnover: does a cache still change?
 //!
-//! Owns [`Turnover`], which follows the insertions of one simulation. Of each window of `capacity` insertions into the full
-//! cache it says which share of the blocks resident at the window's end came in during it, 0 to 1. An order by
-//! insertion alone has 1 always; a policy that stagnates comes down towards 0, because new contents go at once.
+//! Owns [`Turnover`], which follows the insertions of one simulation. Of each window of `capacity`
+//! insertions into the full cache it says which share of the blocks resident at the window's end came
+//! in during it, 0 to 1. An order by insertion alone has 1 always; a policy that stagnates comes down
+//! towards 0, because new contents go at once.
 //!
 //! Costs: O(1) per insertion, O(blocks) per window; 8 bytes per block.
 

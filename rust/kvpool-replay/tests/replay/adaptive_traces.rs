@@ -1,12 +1,13 @@
-//! The policy `adaptive` on recorded traces, in both forms, against the best of LRU, ARC and S3-FIFO at each capacity. The
-//! traces are third-party data and not in the repository:
+//! The policy `adaptive` on recorded traces, in both forms, against the best of LRU, ARC and S3-FIFO at
+//! each capacity. The traces are third-party data and not in the repository:
 //!
 //! ```text
 //! KVPOOL_TRACES=/where/they/are cargo test --release -p kvpool-replay --test adaptive_traces -- --nocapture
 //! ```
 //!
-//! reads the traces that `sizing_traces.rs` names, prints tables as those of `benches/results/2026-11-28-eviction-study.md`,
-//! and fails where `adaptive` hits half a point less than the best of the three.
+//! reads the traces that `sizing_traces.rs` names, prints tables as those of
+//! `benches/results/2026-11-28-eviction-study.md`, and fails where `adaptive` hits half a point less
+//! than the best of the three.
 
 #![expect(clippy::print_stdout, clippy::expect_used, reason = "the tables are what the run is for")]
 

@@ -1,7 +1,8 @@
-//! The pool's advisor against exact figures: LRU at every capacity by `sizing`, and other policies by running the pool itself.
+//! The pool's advisor against exact figures: LRU at every capacity by `sizing`, and other policies by
+//! running the pool itself.
 //!
-//! A trace's blocks are hashed as chains of one token each, so a pool block is a block of the trace. The last test reads
-//! recorded traces, which are third-party data and not in the repository:
+//! A trace's blocks are hashed as chains of one token each, so a pool block is a block of the trace.
+//! The last test reads recorded traces, which are third-party data and not in the repository:
 //!
 //! ```text
 //! KVPOOL_TRACES=/where/they/are cargo test --release -p kvpool-replay --test advisor -- --nocapture
@@ -80,7 +81,8 @@ fn worst(differences: &[f64]) -> f64 {
     differences.iter().fold(0.0, |worst, difference| difference.abs().max(worst))
 }
 
-/// Bounds, in points, of the default sample; three seeds each. Measured: see the table that `--nocapture` prints.
+/// Bounds, in points, of the default sample; three seeds each. Measured: see the table that
+/// `--nocapture` prints.
 #[test]
 fn the_curve_is_that_of_sizing() {
     let references = generated(10_000, 0);
@@ -102,8 +104,8 @@ fn the_curve_is_that_of_sizing() {
     }
 }
 
-/// With every block in the sample, what is estimated is what is: to the reference for the curve, whose buckets are 3 % wide, and
-/// for each policy what the pool does with it, for it is the same evictor.
+/// With every block in the sample, what is estimated is what is: to the reference for the curve, whose
+/// buckets are 3 % wide, and for each policy what the pool does with it, for it is the same evictor.
 #[test]
 fn a_sample_of_everything_is_exact() {
     let references = generated(1_500, 1);
@@ -161,8 +163,8 @@ fn ghosts_of_a_sample_are_close() {
     }
 }
 
-/// Two tenants with traffic of their own: together each hits what exact curves of the mixed stream say of it, alone what its own
-/// stream says.
+/// Two tenants with traffic of their own: together each hits what exact curves of the mixed stream say
+/// of it, alone what its own stream says.
 #[test]
 fn tenants_are_counted_apart() {
     let traces = [generated(3_000, 3), generated(1_000, 4)];
@@ -194,7 +196,8 @@ fn tenants_are_counted_apart() {
     }
 }
 
-/// A load that changes: half a trace of one workload, half of another. The advice at the end is that of the second half.
+/// A load that changes: half a trace of one workload, half of another. The advice at the end is that of
+/// the second half.
 #[test]
 fn a_drifting_load_is_followed() {
     let config = |seed, agent_fraction| GeneratorConfig {

@@ -1,4 +1,5 @@
-//! Every format: what is read from it, what is noticed, and a typed error with line and field for what it is not.
+//! Every format: what is read from it, what is noticed, and a typed error with line and field for what
+//! it is not.
 
 #![expect(clippy::unwrap_used, reason = "helpers of tests may panic as tests do")]
 
@@ -141,7 +142,8 @@ fn empty_inputs_are_errors_in_every_format() {
 #[test]
 fn sessions_are_placed_and_put_in_order() {
     let ReadTrace { trace, notes, .. } = read(SESSIONS).unwrap();
-    // By their times: the lone line at 0, session 7, then the turns of a: 1000, 1000 + 250.5, and with it the third.
+    // By their times: the lone line at 0, session 7, then the turns of a: 1000, 1000 + 250.5, and with
+    // it the third.
     assert_eq!(times(&trace), [0.0, 400.0, 1000.0, 1250.5, 1250.5]);
     assert_eq!(ids(&trace), [vec![9], vec![8], vec![0, 1], vec![0, 2, 3], vec![0, 2, 3]]);
     assert_eq!(trace.requests()[3].output_length, 0);
@@ -205,8 +207,8 @@ fn bailian_is_in_seconds_and_its_ids_are_contents() {
 fn documents_have_sub_agents_and_ids_of_their_own() {
     let ReadTrace { trace, notes, .. } = read(DOCUMENT).unwrap();
     assert_eq!((trace.block_tokens(), notes.records), (64, 1));
-    // The outer sub-agent's times are before its own, so they count from there: 4 s. The inner one's are not before its
-    // own, which is missing, and count from where its parent's do.
+    // The outer sub-agent's times are before its own, so they count from there: 4 s. The inner one's
+    // are not before its own, which is missing, and count from where its parent's do.
     assert_eq!(times(&trace), [1500.0, 3000.0, 4000.0, 6000.0]);
     assert_eq!(ids(&trace), [vec![0, 1, 2], vec![0, 1, 2, 5], vec![3], vec![3, 4]]);
     let label = |index| trace.labels().get(index);
@@ -236,7 +238,8 @@ fn documents_stand_in_a_row_or_in_a_folder() {
     assert_eq!(joined.trace.summary().unique_blocks, 6);
     let global = three.concat().replace("\"requests\"", "\"hash_id_scope\": \"global\", \"requests\"");
     assert_eq!(read(&global).unwrap().trace.summary().unique_blocks, 2);
-    // One at a time, each begins where the one before has its last arrival; two at a time, the third waits for the first.
+    // One at a time, each begins where the one before has its last arrival; two at a time, the third
+    // waits for the first.
     let at_once = |sessions| {
         let options = ReadOptions { sessions_at_once: Some(sessions), ..ReadOptions::default() };
         times(&read_with(&three.concat(), options).unwrap().trace)

@@ -1,5 +1,5 @@
-//! What holds for any trace and any bytes: what is written is read again, chaining and regrouping keep what prefixes share,
-//! and nothing panics.
+//! What holds for any trace and any bytes: what is written is read again, chaining and regrouping keep
+//! what prefixes share, and nothing panics.
 
 #![expect(clippy::unwrap_used, reason = "helpers of tests may panic as tests do")]
 
@@ -34,7 +34,8 @@ fn made() -> impl Strategy<Value = Made> {
 }
 
 impl Made {
-    /// The ids that a format of contents has: one per full block, and one for the partial block if it is listed.
+    /// The ids that a format of contents has: one per full block, and one for the partial block if it
+    /// is listed.
     fn contents(&self, index: usize) -> (Vec<u64>, u32) {
         let (_, full, partial, _) = &self.requests[index];
         let mut ids: Vec<u64> = full.iter().map(|&content| u64::from(content)).collect();
@@ -110,14 +111,16 @@ proptest! {
                 let before = shared(&of(&trace, left), &of(&trace, right));
                 let after = shared(&of(&other, left), &of(&other, right));
                 let lengths = [left, right].map(|index| trace.requests()[index].input_length as usize);
-                // Tokens known to be equal; blocks of the new size within them, and the last one if both prompts end in it.
+                // Tokens known to be equal; blocks of the new size within them, and the last one if
+                // both prompts end in it.
                 let tokens = (before * BLOCK).min(lengths[0]).min(lengths[1]);
                 let ends = trace.lists_partial_blocks() && lengths[0] == lengths[1] && tokens == lengths[0];
                 let expected = if ends { tokens.div_ceil(size) } else { tokens / size };
                 prop_assert_eq!(after, expected, "{} tokens of {:?}", tokens, lengths);
             }
         }
-        // Back again, if it was made smaller: the same blocks. (Small blocks may not show that partial ones were left out.)
+        // Back again, if it was made smaller: the same blocks. (Small blocks may not show that partial
+        // ones were left out.)
         if BLOCK.is_multiple_of(size) && trace.lists_partial_blocks() {
             let back = other.with_block_tokens(BLOCK).unwrap();
             for (left, right) in trace.requests().iter().zip(back.requests()) {
@@ -220,8 +223,8 @@ const PIECES: [&str; 22] = [
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(4000))]
 
-    /// Bytes, bits and pieces of JSON changed at random, in every format, read in every way: a trace that is one when it is
-    /// checked anew, or an error of one short line. Never a panic.
+    /// Bytes, bits and pieces of JSON changed at random, in every format, read in every way: a trace
+    /// that is one when it is checked anew, or an error of one short line. Never a panic.
     #[test]
     fn damaged_input_is_a_trace_or_an_error(
         seed in 0..SEEDS.len(),

@@ -1,11 +1,13 @@
-//! Figures of recorded traces against published ones. The traces are third-party data and not in the repository:
+//! Figures of recorded traces against published ones. The traces are third-party data and not in the
+//! repository:
 //!
 //! ```text
 //! KVPOOL_TRACES=/where/they/are cargo test --release -p kvpool-replay --test formats_traces -- --nocapture
 //! ```
 //!
-//! reads `conversation_trace.jsonl` (Mooncake, FAST'25 release) and `agentic_s120.jsonl.gz` (merged Claude Code sessions)
-//! there, prints what it finds next to the reference, and fails beyond the last published digit.
+//! reads `conversation_trace.jsonl` (Mooncake, FAST'25 release) and `agentic_s120.jsonl.gz` (merged
+//! Claude Code sessions) there, prints what it finds next to the reference, and fails beyond the last
+//! published digit.
 
 #![expect(clippy::expect_used, reason = "helpers of tests may panic as tests do")]
 

@@ -1,4 +1,5 @@
-//! Replays of hybrid models: what windows and states find again, against what follows from the trace, and pools that are too small.
+//! Replays of hybrid models: what windows and states find again, against what follows from the trace,
+//! and pools that are too small.
 
 #![expect(clippy::unwrap_used, reason = "helpers of tests may panic as tests do")]
 
@@ -51,7 +52,8 @@ fn run(trace: &Trace, mode: Mode, groups: &Groups, capacity_blocks: usize) -> Re
     replay.report()
 }
 
-/// Tokens of each prompt that lie in whole blocks which an earlier prompt had, its last token never among them.
+/// Tokens of each prompt that lie in whole blocks which an earlier prompt had, its last token never
+/// among them.
 fn seen_before(trace: &Trace, block: usize) -> u64 {
     let mut seen = HashSet::new();
     let mut tokens = 0;
@@ -84,7 +86,8 @@ fn where_everything_is_kept_and_fits_every_group_serves_what_was_seen() {
     }
 }
 
-/// A turn that goes on from the one before, at the end of its last whole block; and one that turns off in its middle.
+/// A turn that goes on from the one before, at the end of its last whole block; and one that turns off
+/// in its middle.
 fn turns() -> Trace {
     trace(&[
         (&[1, 2, 3, 4, 5, 6], 100),
@@ -98,7 +101,8 @@ fn turns() -> Trace {
 fn junctions_keep_the_ends_of_prompts_and_where_one_turned_off() {
     for (kind, block) in [(WINDOW, 16), (GroupKind::State, 256)] {
         let report = run(&turns(), Mode::Lookup, &groups(kind, block, 1, Keep::Junctions), 100_000);
-        // The second goes on from the end of the first. The third turns off where nothing was kept, and keeps it: the fourth hits.
+        // The second goes on from the end of the first. The third turns off where nothing was kept, and
+        // keeps it: the fourth hits.
         let [full, sparse] = &report.groups[..] else { panic!("two groups") };
         assert_eq!(report.hits.token_hits, 6 * 512 + 4 * 512, "{kind:?}");
         assert_eq!(full.reach_tokens, 6 * 512 + 2 * 4 * 512, "{kind:?}");
@@ -167,7 +171,8 @@ fn more_memory_for_windows_that_are_given_up() {
     assert_eq!(run(&trace, Mode::Lookup, &windows, capacity).hits.token_hits, 24 * 8192);
 }
 
-/// The third turn hits nothing where it turned off, for no state was kept there; the last one would be hit to the end of that.
+/// The third turn hits nothing where it turned off, for no state was kept there; the last one would be
+/// hit to the end of that.
 #[test]
 fn a_replay_says_which_group_hits_are_short_for() {
     for mode in [Mode::Lookup, Mode::Engine] {

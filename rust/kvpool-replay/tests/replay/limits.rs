@@ -1,5 +1,5 @@
-//! What a small or hostile file may cost: errors stay one short line that a terminal can show, and what a line claims is
-//! bounded before memory is spent.
+//! What a small or hostile file may cost: errors stay one short line that a terminal can show, and what
+//! a line claims is bounded before memory is spent.
 
 #![expect(clippy::unwrap_used, reason = "helpers of tests may panic as tests do")]
 

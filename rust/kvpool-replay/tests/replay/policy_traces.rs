@@ -1,12 +1,12 @@
-//! Policies of the core on recorded traces, in the stream form, against published figures. The traces are third-party data
-//! and not in the repository:
+//! Policies of the core on recorded traces, in the stream form, against published figures. The traces
+//! are third-party data and not in the repository:
 //!
 //! ```text
 //! KVPOOL_TRACES=/where/they/are cargo test --release -p kvpool-replay --test policy_traces -- --nocapture
 //! ```
 //!
-//! reads the traces that `sizing_traces.rs` names, prints the whole table, and fails beyond 0.3 points where there is a
-//! reference.
+//! reads the traces that `sizing_traces.rs` names, prints the whole table, and fails beyond 0.3 points
+//! where there is a reference.
 
 #![expect(clippy::print_stdout, clippy::expect_used, reason = "the tables are what the run is for")]
 

@@ -1,4 +1,5 @@
-//! What `hazard` makes of the ends of requests, told rightly and wrongly, on generated traces of agents and chats.
+//! What `hazard` makes of the ends of requests, told rightly and wrongly, on generated traces of agents
+//! and chats.
 
 #![expect(clippy::expect_used, reason = "a test stops at the first error")]
 

@@ -1,11 +1,13 @@
-//! Sizing of recorded traces against published figures. The traces are third-party data and not in the repository:
+//! Sizing of recorded traces against published figures. The traces are third-party data and not in the
+//! repository:
 //!
 //! ```text
 //! KVPOOL_TRACES=/where/they/are cargo test --release -p kvpool-replay --test sizing_traces -- --nocapture
 //! ```
 //!
-//! reads `conversation_trace.jsonl` (Mooncake, FAST'25 release) and `agentic_s120.jsonl.gz` (merged Claude Code sessions)
-//! there, prints what it finds next to the reference, and fails beyond the stated differences.
+//! reads `conversation_trace.jsonl` (Mooncake, FAST'25 release) and `agentic_s120.jsonl.gz` (merged
+//! Claude Code sessions) there, prints what it finds next to the reference, and fails beyond the stated
+//! differences.
 
 #![expect(clippy::print_stdout, clippy::expect_used, reason = "the tables are what the run is for")]
 

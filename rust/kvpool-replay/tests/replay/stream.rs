@@ -1,5 +1,5 @@
-//! The stream form against the same simulation by the plainest means: maps of what is resident, and policies written from
-//! their papers for one block at a time, ARC case by case as published.
+//! The stream form against the same simulation by the plainest means: maps of what is resident, and
+//! policies written from their papers for one block at a time, ARC case by case as published.
 
 #![expect(clippy::unwrap_used, reason = "helpers of tests may panic as tests do")]
 
@@ -118,8 +118,8 @@ impl Cache for Arc {
     }
 }
 
-/// Hits of each request, evictions, and the turnover of each window: contents at its end that were evicted or absent at
-/// some moment since its start.
+/// Hits of each request, evictions, and the turnover of each window: contents at its end that were
+/// evicted or absent at some moment since its start.
 fn simulate(references: &References, capacity: usize, cache: &mut dyn Cache) -> (Vec<u32>, u64, Vec<f64>) {
     let (mut hits, mut evictions, mut turnovers) = (Vec::new(), 0, Vec::new());
     let mut stayed: Option<BTreeSet<u32>> = None;

@@ -1,4 +1,5 @@
-//! Tiers beneath the device in engine mode: against caches that are simulated one beneath the other, and by the clock.
+//! Tiers beneath the device in engine mode: against caches that are simulated one beneath the other,
+//! and by the clock.
 #![expect(clippy::unwrap_used, reason = "a test stops at the first error")]
 
 use std::sync::Arc;
@@ -64,7 +65,8 @@ fn simulated(prompts: &[Vec<u64>], device: usize, tiers: &[usize]) -> Vec<u64> {
             let Some(tier) = (1..caches.len()).find(|&at| caches[at].0.contains(block)) else { break };
             served[tier] += 1;
         }
-        // The device has a block for each of the prompt, and one for what it answers; what it needs goes, the oldest first.
+        // The device has a block for each of the prompt, and one for what it answers; what it needs
+        // goes, the oldest first.
         let hits = &prompt[..cached];
         let needed = prompt.len() + 1 - cached;
         let mut others = caches[0].0.iter().filter(|block| !hits.contains(block)).count();
@@ -84,8 +86,8 @@ fn simulated(prompts: &[Vec<u64>], device: usize, tiers: &[usize]) -> Vec<u64> {
     served
 }
 
-/// Prompts as paths from the root of a tree: a block has one parent. Each ends with a block of its own: one that is cached already is
-/// computed again, and then there twice.
+/// Prompts as paths from the root of a tree: a block has one parent. Each ends with a block of its own:
+/// one that is cached already is computed again, and then there twice.
 fn prompts() -> impl Strategy<Value = Vec<Vec<u64>>> {
     (
         proptest::collection::vec(any::<prop::sample::Index>(), 1..14),
@@ -122,7 +124,8 @@ proptest! {
         let expected = simulated(&prompts, device, &[host, disk]);
         let found: Vec<_> = [report.hits.block_hits].into_iter().chain(report.tiers.iter().map(|tier| tier.block_hits)).collect();
         prop_assert_eq!(found, expected);
-        // Nobody waits for anybody: the mean time to the first token follows from what was loaded and computed.
+        // Nobody waits for anybody: the mean time to the first token follows from what was loaded and
+        // computed.
         let tokens = report.hits.tokens as f64;
         let (host, disk) = (report.tiers[0].block_hits as f64, report.tiers[1].block_hits as f64);
         let computed = tokens - (report.hits.block_hits as f64 + host + disk) * B as f64;

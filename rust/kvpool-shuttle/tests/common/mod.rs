@@ -1,7 +1,8 @@
-//! Running a model: so many schedules, half of them uniformly random, half with few preemptions at random places.
+//! Running a model: so many schedules, half of them uniformly random, half with few preemptions at
+//! random places.
 //!
-//! The schedules are the same every time; `KVPOOL_SHUTTLE_SCHEDULES=n` runs n of each kind, and what fails prints a schedule that
-//! `shuttle::replay` takes.
+//! The schedules are the same every time; `KVPOOL_SHUTTLE_SCHEDULES=n` runs n of each kind, and what
+//! fails prints a schedule that `shuttle::replay` takes.
 
 #![allow(dead_code, clippy::allow_attributes, reason = "each test binary uses a part of it")]
 

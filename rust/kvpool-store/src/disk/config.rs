@@ -17,7 +17,8 @@ pub struct DiskConfig {
     pub direct: bool,
     /// Threads that read headers at the start.
     pub scanners: usize,
-    /// Whether a worker has several transfers on their way at once, by `io_uring`, where that is possible ([`DiskBackend::io`](super::DiskBackend::io)).
+    /// Whether a worker has several transfers on their way at once, by `io_uring`, where that is
+    /// possible ([`DiskBackend::io`](super::DiskBackend::io)).
     pub io_uring: bool,
 }
 

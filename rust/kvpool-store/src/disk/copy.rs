@@ -1,18 +1,22 @@
-//! `HeaderCopy`: the headers of all places side by side in a file of their own, so that a start reads megabytes and not every place.
+//! `HeaderCopy`: the headers of all places side by side in a file of their own, so that a start reads
+//! megabytes and not every place.
 //!
-//! Owns: that file. It is a hint: nothing is loaded on its word, since every load compares the header and the payload that are at the
-//! place. What it does not know, or what is damaged in it, is read from the places; what is wrong in it is a miss.
+//! Owns: that file. It is a hint: nothing is loaded on its word, since every load compares the header
+//! and the payload that are at the place. What it does not know, or what is damaged in it, is read from
+//! the places; what is wrong in it is a miss.
 //!
 //! | bytes | what |
 //! |---|---|
 //! | 0..32 | `kvpoolhc`, version, bytes of a slot, the slab's inode, XXH3-64 of these; zeros up to 4096 |
 //! | 4096 + 128 n | of place n the 112 bytes of its header, zeros if it is free; XXH3-64 of them, seeded with n: the seal; 8 zeros |
 //!
-//! An entry without its seal is unknown. The seal is broken before a place is written and made anew behind that, so a process that is
-//! killed in between leaves an unknown entry, never a wrong one. After a power loss entries may be older than their places: a start
-//! compares [`LOOKED_AT`] of them with what is there, and where one differs it believes none.
+//! An entry without its seal is unknown. The seal is broken before a place is written and made anew
+//! behind that, so a process that is killed in between leaves an unknown entry, never a wrong one.
+//! After a power loss entries may be older than their places: a start compares [`LOOKED_AT`] of them
+//! with what is there, and where one differs it believes none.
 //!
-//! Cost: 128 bytes per place beside the slab, and two small writes into the page cache per object; neither waits for the disk.
+//! Cost: 128 bytes per place beside the slab, and two small writes into the page cache per object;
+//! neither waits for the disk.
 
 use std::fs::File;
 use std::io;
@@ -47,7 +51,8 @@ pub(super) struct HeaderCopy {
 }
 
 impl HeaderCopy {
-    /// Opens the copy of a slab, or makes it, with room on the disk for every place. Nothing is known of it if it is of another slab.
+    /// Opens the copy of a slab, or makes it, with room on the disk for every place. Nothing is known
+    /// of it if it is of another slab.
     pub(super) fn open(path: &Path, slab: &File, slot_bytes: u64, places: u32) -> io::Result<Self> {
         let file = private::open(path, For::Keeping)?;
         let own = identity(slab.metadata()?.ino(), slot_bytes);

@@ -1,7 +1,8 @@
 //! `Inspector`: a folder of objects looked at from outside, by people and tools.
 //!
-//! It serves nobody, so it needs neither a namespace nor memory of slots. Headers may be looked at while a store has the folder: what is
-//! being written then looks damaged or absent. Whatever changes the folder takes its lock.
+//! It serves nobody, so it needs neither a namespace nor memory of slots. Headers may be looked at
+//! while a store has the folder: what is being written then looks damaged or absent. Whatever changes
+//! the folder takes its lock.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -76,7 +77,8 @@ impl Inspector {
     /// The header at a place; `None` if there is no object.
     ///
     /// # Errors
-    /// [`HeaderError`] in the inner result: something is there, but no intact header. [`BackendError`] if it cannot be read.
+    /// [`HeaderError`] in the inner result: something is there, but no intact header. [`BackendError`]
+    /// if it cannot be read.
     pub fn header(&self, place: Place) -> Result<Result<Option<Header>, HeaderError>, BackendError> {
         let mut page = Page::zeroed();
         self.slab.read_header(place, &mut page)?;

@@ -1,10 +1,12 @@
 //! `Ring`: several transfers of one worker on their way at once, by `io_uring`.
 //!
-//! Owns: the memory of transfers that the kernel has, from [`Lane::start`] to the end that [`Lane::next`] tells. What ends short, or is
-//! to be tried again, is done once more by a call that waits.
+//! Owns: the memory of transfers that the kernel has, from [`Lane::start`] to the end that
+//! [`Lane::next`] tells. What ends short, or is to be tried again, is done once more by a call that
+//! waits.
 //!
-//! Invariants: a transfer's buffers stay where they are, and its guards are held, for as long as the kernel may touch them. Dropping the
-//! ring waits for that; where it cannot be known, the memory is leaked and its slots stay taken.
+//! Invariants: a transfer's buffers stay where they are, and its guards are held, for as long as the
+//! kernel may touch them. Dropping the ring waits for that; where it cannot be known, the memory is
+//! leaked and its slots stay taken.
 
 #![expect(unsafe_code, reason = "hands addresses to the kernel: of memory that stays until it has ended")]
 
@@ -21,7 +23,8 @@ use crate::transfer::Transfer;
 
 /// Transfers of one worker on their way.
 const ROOM: usize = 8;
-/// Bytes from which on one is told to the kernel at once, not with those after it: a call of the system is little beside its checksum.
+/// Bytes from which on one is told to the kernel at once, not with those after it: a call of the system
+/// is little beside its checksum.
 const AT_ONCE: usize = 32 << 10;
 
 /// Whether the kernel lets this process have one.
@@ -128,9 +131,10 @@ impl Lane for Ring<'_> {
         } else {
             opcode::Readv::new(file, first, count).offset(offset).build()
         };
-        // SAFETY: the buffers are the header's page, which the transfer has on the heap, and the pages of a slot, whose guard it has, so
-        // that nothing else touches them; of a transfer that is written the kernel only reads. The transfer, and with it the two
-        // `iovec`s, stays where it is in `flights` until the kernel has told its end, or for ever. The file is open as long as the
+        // SAFETY: the buffers are the header's page, which the transfer has on the heap, and the pages
+        // of a slot, whose guard it has, so that nothing else touches them; of a transfer that is
+        // written the kernel only reads. The transfer, and with it the two `iovec`s, stays where it is
+        // in `flights` until the kernel has told its end, or for ever. The file is open as long as the
         // disk, which this borrows.
         let pushed = unsafe { self.ring.submission().push(&entry.user_data(number as u64)) };
         if pushed.is_err()
@@ -139,7 +143,8 @@ impl Lane for Ring<'_> {
             return self.refused.push((flight.transfer, full()));
         }
         self.unsent += 1;
-        // A disk is not to wait while the worker checks the next one. What the kernel does not take now it takes in `wait`.
+        // A disk is not to wait while the worker checks the next one. What the kernel does not take now
+        // it takes in `wait`.
         if len >= AT_ONCE
             && let Ok(sent) = self.ring.submit()
         {

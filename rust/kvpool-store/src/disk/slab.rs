@@ -1,9 +1,11 @@
 //! `Slab`: one preallocated file of slots, read and written by position.
 //!
-//! Owns: the file and the way it is opened. A slot is a header's page and the payload's pages behind it. The size of a slot is in the
-//! file's name, so no file is ever read with another one; there is nothing else that could be damaged.
+//! Owns: the file and the way it is opened. A slot is a header's page and the payload's pages behind
+//! it. The size of a slot is in the file's name, so no file is ever read with another one; there is
+//! nothing else that could be damaged.
 //!
-//! Direct I/O is tried where the file system is said to have it, and given up where the first read shows that it has not.
+//! Direct I/O is tried where the file system is said to have it, and given up where the first read
+//! shows that it has not.
 
 use std::fs::{self, File};
 use std::io::{self, IoSlice, IoSliceMut};
@@ -33,7 +35,8 @@ pub(super) struct Slab {
 const BESIDE: u64 = 64 << 10;
 
 impl Slab {
-    /// Opens the file of `config`, or makes it, with room on the disk for every slot. Files of other slot sizes are removed.
+    /// Opens the file of `config`, or makes it, with room on the disk for every slot. Files of other
+    /// slot sizes are removed.
     pub(super) fn open(config: &DiskConfig) -> Result<Self, StoreError> {
         let slot_bytes = (PAGE + pages(config.max_payload as usize)) as u64;
         if config.capacity_bytes < slot_bytes {
@@ -61,7 +64,8 @@ impl Slab {
         Ok(Self { file, slot_bytes, places, direct, fresh, shortage })
     }
 
-    /// The slab that a folder has, to be looked at: it is neither made nor grown nor shrunk. `None` if there is none.
+    /// The slab that a folder has, to be looked at: it is neither made nor grown nor shrunk. `None` if
+    /// there is none.
     pub(super) fn of(folder: &Path, writable: bool) -> Result<Option<Self>, BackendError> {
         let opening = BackendError::io("opening the slab");
         for entry in fs::read_dir(folder).map_err(BackendError::io("reading the folder"))? {
@@ -135,7 +139,8 @@ impl Slab {
         self.read(place, page, &mut [])
     }
 
-    /// A header and the payload behind it, in one call of the system. What the file does not have stays as it was.
+    /// A header and the payload behind it, in one call of the system. What the file does not have stays
+    /// as it was.
     pub(super) fn read(
         &self,
         place: Place,

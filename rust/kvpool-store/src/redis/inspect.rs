@@ -1,7 +1,8 @@
 //! `Inspector`: the objects of a server looked at from outside, by people and tools, while engines use it.
 //!
-//! It lists keys in pages, in one round trip each and one more for their headers, and removes those that it is told. What a server
-//! evicts or takes in meanwhile is seen or not. A key may be told twice while the server's table grows or shrinks.
+//! It lists keys in pages, in one round trip each and one more for their headers, and removes those
+//! that it is told. What a server evicts or takes in meanwhile is seen or not. A key may be told twice
+//! while the server's table grows or shrinks.
 
 use std::io;
 
@@ -70,7 +71,8 @@ impl Inspector {
         })
     }
 
-    /// The page of keys that begins at `cursor`; the first at 0. With `verify` all bytes of its objects are read and compared.
+    /// The page of keys that begins at `cursor`; the first at 0. With `verify` all bytes of its objects
+    /// are read and compared.
     ///
     /// # Errors
     /// [`BackendError`].
@@ -129,7 +131,8 @@ impl Inspector {
         })
     }
 
-    /// Lengths and first bytes of values, in one round trip; `None` of those that are not there, or no values of bytes.
+    /// Lengths and first bytes of values, in one round trip; `None` of those that are not there, or no
+    /// values of bytes.
     fn headers(&self, names: &[ObjectName]) -> Result<Vec<Option<Front>>, BackendError> {
         let last = (HEADER_BYTES - 1).to_string();
         let asked: Vec<_> = names
@@ -188,7 +191,8 @@ fn unexpected(reply: Reply) -> Fault {
     }
 }
 
-/// A string of at most so many bytes, and nothing of a longer one; `None` if there is none, or something else.
+/// A string of at most so many bytes, and nothing of a longer one; `None` if there is none, or
+/// something else.
 fn string(server: &mut Connection, most: usize) -> Result<Option<Vec<u8>>, Fault> {
     match server.reply()? {
         Reply::Bulk(len) if len <= most => {

@@ -13,8 +13,8 @@
 //! | a server that drips | a call ends after that time and a second for every 4 MiB that it moves, however the bytes come |
 //! | a server that does not end | a reply has at most the bytes that were asked for and 1 MiB; one that claims more ends its connection |
 //!
-//! Each worker of the store has a connection of its own while it has a task. Needs Redis 4.0 or later, or any Valkey. Of a cluster it
-//! takes a proxy, or a node that has all keys: redirections are errors.
+//! Each worker of the store has a connection of its own while it has a task. Needs Redis 4.0 or later,
+//! or any Valkey. Of a cluster it takes a proxy, or a node that has all keys: redirections are errors.
 
 mod inspect;
 mod resp;
@@ -59,7 +59,8 @@ pub struct RedisConfig {
     pub max_payload: u32,
     /// When a value ends, from its write; at least a second. `None`: never.
     pub time_to_live: Option<Duration>,
-    /// How long a server may send and take nothing. A whole call has this time, and a second for every 4 MiB that it moves.
+    /// How long a server may send and take nothing. A whole call has this time, and a second for every
+    /// 4 MiB that it moves.
     pub timeout: Duration,
 }
 
@@ -107,7 +108,8 @@ pub struct RedisBackend {
     record: Mutex<Vec<u8>>,
 }
 
-/// What a server needs for a value besides its bytes: the key, its objects, the allocator's rounding. Measured: 300 to 360.
+/// What a server needs for a value besides its bytes: the key, its objects, the allocator's rounding.
+/// Measured: 300 to 360.
 const VALUE_OVERHEAD: u64 = 400;
 /// The longest value of Redis.
 const LONGEST: u32 = 512 << 20;
@@ -179,7 +181,8 @@ impl RedisBackend {
         Ok(server)
     }
 
-    /// Does something with a connection. One that was idle may have been closed by the server: then a new one is tried once.
+    /// Does something with a connection. One that was idle may have been closed by the server: then a
+    /// new one is tried once.
     ///
     /// All of it ends in time: `bytes` are those that it moves, besides statuses.
     fn call<T>(

@@ -1,8 +1,9 @@
 //! `Resp`: commands to a Redis or Valkey server, and its replies, in RESP2 and RESP3.
 //!
-//! Owns: the bytes that were received and not yet read, and how many may still come for a command. A bulk string goes from the socket to where it belongs; only what came together
-//! with the line before it is copied once. Any bytes are answered: with a reply, or with an error after which the connection is of no
-//! use any more.
+//! Owns: the bytes that were received and not yet read, and how many may still come for a command. A
+//! bulk string goes from the socket to where it belongs; only what came together with the line before
+//! it is copied once. Any bytes are answered: with a reply, or with an error after which the connection
+//! is of no use any more.
 
 use std::io::{self, IoSlice, Read, Write};
 
@@ -130,7 +131,8 @@ impl<S: Read + Write> Resp<S> {
         }
     }
 
-    /// The next reply, which is to be an array: how many items follow, to be taken one by one. Another reply is returned as such.
+    /// The next reply, which is to be an array: how many items follow, to be taken one by one. Another
+    /// reply is returned as such.
     pub(super) fn array(&mut self) -> io::Result<Result<usize, Reply>> {
         while self.from == self.to {
             self.receive()?;

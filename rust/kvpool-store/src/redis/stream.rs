@@ -1,7 +1,7 @@
 //! `Stream`: a connection over TCP, with TLS or without, or a Unix socket.
 //!
-//! Owns: deadlines. Each call of the system ends after the timeout, and all of them at the deadline. The deadline is below
-//! TLS, because TLS reads again and again until a record is whole.
+//! Owns: deadlines. Each call of the system ends after the timeout, and all of them at the deadline.
+//! The deadline is below TLS, because TLS reads again and again until a record is whole.
 
 use std::io::{self, IoSlice, Read, Write};
 use std::net::{TcpStream, ToSocketAddrs};

@@ -1,7 +1,8 @@
 //! `Tls`: who a server must be, and who this side is, over TLS 1.2 and 1.3.
 //!
-//! Owns: certificates, read once when the back end is opened. What cannot be read, or trusts nobody, is an error then; a server that is
-//! somebody else is an error of each connection. Nothing is ever sent without TLS instead.
+//! Owns: certificates, read once when the back end is opened. What cannot be read, or trusts nobody, is
+//! an error then; a server that is somebody else is an error of each connection. Nothing is ever sent
+//! without TLS instead.
 
 use std::fmt;
 use std::io;

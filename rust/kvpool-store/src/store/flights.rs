@@ -24,7 +24,8 @@ pub(super) enum Kind {
 pub(super) struct Flight {
     pub(super) kind: Kind,
     pub(super) key: Option<ObjectKey>,
-    /// What is asked for: the answers go to as many objects of the job, one behind the other. Of a write, or a clearing: what is removed.
+    /// What is asked for: the answers go to as many objects of the job, one behind the other. Of a
+    /// write, or a clearing: what is removed.
     pub(super) asked: Vec<ObjectKey>,
     pub(super) place: Option<Place>,
     pub(super) len: u32,

@@ -1,6 +1,7 @@
 //! What becomes of a task: it ends, or its deadline passes.
 //!
-//! Here is decided whom to tell, what stays found, which slots and places are free again, and what the breaker hears.
+//! Here is decided whom to tell, what stays found, which slots and places are free again, and what the
+//! breaker hears.
 
 use std::time::Duration;
 
@@ -68,8 +69,8 @@ impl Store {
         }
     }
 
-    /// A shared back end has said what it has. An object that this store wrote and that is not there any more is lost, unless it was
-    /// written after that was asked.
+    /// A shared back end has said what it has. An object that this store wrote and that is not there
+    /// any more is lost, unless it was written after that was asked.
     fn answered(&mut self, id: u64, flight: &Flight, answers: &[bool], late: bool, now: Duration) {
         if late {
             return;

@@ -1,8 +1,9 @@
 //! `Store`: what all back ends have in common. It checks, bounds, admits, evicts, and never waits.
 //!
-//! Owns: jobs, tasks on their way, deadlines. One thread calls it; everything that it decides happens in these calls, in their order.
-//! Workers only move and check bytes, and what they tell is taken in by [`Store::poll`]. So a call waits for no back end, whatever
-//! that does: the one lock that callers and workers share is held for a push or a pop.
+//! Owns: jobs, tasks on their way, deadlines. One thread calls it; everything that it decides happens
+//! in these calls, in their order. Workers only move and check bytes, and what they tell is taken in by
+//! [`Store::poll`]. So a call waits for no back end, whatever that does: the one lock that callers and
+//! workers share is held for a push or a pop.
 //!
 //! Time is the caller's: any clock that does not go back, the same in all calls.
 
@@ -76,10 +77,12 @@ pub struct Store {
 }
 
 impl Store {
-    /// Opens a store over a back end, and learns what is there. Waits for the back end, as no other call does.
+    /// Opens a store over a back end, and learns what is there. Waits for the back end, as no other
+    /// call does.
     ///
     /// # Errors
-    /// [`StoreError::InvalidConfig`]; [`StoreError::Backend`] if the back end cannot tell; [`StoreError::Worker`].
+    /// [`StoreError::InvalidConfig`]; [`StoreError::Backend`] if the back end cannot tell;
+    /// [`StoreError::Worker`].
     pub fn open(
         backend: Arc<dyn Backend>,
         arena: Arc<Arena>,
@@ -169,8 +172,9 @@ impl Store {
         Ok(store)
     }
 
-    /// Asks which objects are there: [`Ok`], or [`Why::Absent`]. A back end that is this store's own is not asked, since all that it has
-    /// is known; a shared one is, whatever is known, and believed for a time ([`Self::contains`]).
+    /// Asks which objects are there: [`Ok`], or [`Why::Absent`]. A back end that is this store's own is
+    /// not asked, since all that it has is known; a shared one is, whatever is known, and believed for
+    /// a time ([`Self::contains`]).
     pub fn probe(&mut self, keys: &[ObjectKey], now: Duration) -> JobId {
         let job = self.begin(keys.len());
         for (nth, asked) in keys.chunks(ASKED_AT_ONCE).enumerate() {
@@ -195,15 +199,16 @@ impl Store {
         job
     }
 
-    /// These objects were used, though not loaded: what was used last goes last. What is not there does not matter.
+    /// These objects were used, though not loaded: what was used last goes last. What is not there does
+    /// not matter.
     pub fn touch(&mut self, keys: &[ObjectKey]) {
         let found = keys.iter().filter_map(|key| self.directory.find(key));
         let mut held: Vec<_> = found.filter(|found| found.held).map(|found| (found.place, false)).collect();
         self.directory.touch(&mut held);
     }
 
-    /// Objects that could be found and cannot any more, since the last call: evicted, removed, or damaged. None unless
-    /// [`StoreConfig::tell_gone`] is set; then it MUST be called now and then.
+    /// Objects that could be found and cannot any more, since the last call: evicted, removed, or
+    /// damaged. None unless [`StoreConfig::tell_gone`] is set; then it MUST be called now and then.
     pub fn take_gone(&mut self) -> Vec<ObjectKey> {
         self.directory.take_gone()
     }
@@ -224,8 +229,9 @@ impl Store {
         }
     }
 
-    /// Removes objects: none is found from now on. Their bytes are cleared in the background, for as long as it takes. Returns how many
-    /// this store knew of. A shared back end is asked once to remove the others.
+    /// Removes objects: none is found from now on. Their bytes are cleared in the background, for as
+    /// long as it takes. Returns how many this store knew of. A shared back end is asked once to remove
+    /// the others.
     pub fn remove(&mut self, keys: &[ObjectKey], now: Duration) -> usize {
         let found: Vec<_> = keys.iter().filter_map(|key| self.directory.find(key)).collect();
         if self.backend.is_shared() {
@@ -309,7 +315,8 @@ impl Store {
         self.clear_next(now);
     }
 
-    /// Takes in what has ended, and what has not in time, and appends the jobs that are done by it, oldest first.
+    /// Takes in what has ended, and what has not in time, and appends the jobs that are done by it,
+    /// oldest first.
     pub fn poll(&mut self, now: Duration, out: &mut Vec<Completion>) {
         self.ended.quiet();
         while let Some(done) = self.ended.take() {
@@ -324,8 +331,8 @@ impl Store {
         }
     }
 
-    /// As [`Self::poll`], but waits for something to end, if anything is on its way, at most for `at_most`. For shutting down, and for
-    /// callers with a thread of their own; a scheduler polls.
+    /// As [`Self::poll`], but waits for something to end, if anything is on its way, at most for
+    /// `at_most`. For shutting down, and for callers with a thread of their own; a scheduler polls.
     pub fn wait(&mut self, now: Duration, at_most: Duration, out: &mut Vec<Completion>) {
         if !self.flights.is_empty() && self.jobs.values().all(|job| job.left > 0) {
             let deadline = self.deadlines.front().map(|&(deadline, _)| deadline.saturating_sub(now));
@@ -334,8 +341,8 @@ impl Store {
         self.poll(now, out);
     }
 
-    /// For a thread or an event loop that waits while others call the store: a file that is readable when there is something to
-    /// [`Self::poll`]. Deadlines do not make it so.
+    /// For a thread or an event loop that waits while others call the store: a file that is readable
+    /// when there is something to [`Self::poll`]. Deadlines do not make it so.
     #[must_use]
     pub fn waiter(&self) -> Waiter {
         self.ended.waiter()
@@ -372,8 +379,8 @@ impl Store {
         self.directory.check_invariants()
     }
 
-    /// Ends the store. What no worker has begun is dropped; waits for the rest, as long as the back end takes. Dropping a store does not
-    /// wait.
+    /// Ends the store. What no worker has begun is dropped; waits for the rest, as long as the back end
+    /// takes. Dropping a store does not wait.
     pub fn close(mut self) {
         self.queue.close();
         for worker in self.workers.drain(..) {
@@ -401,7 +408,8 @@ impl Store {
         }
     }
 
-    /// Whether another object may be sent. Clearing is sent whenever it is needed: it is bounded by the places.
+    /// Whether another object may be sent. Clearing is sent whenever it is needed: it is bounded by the
+    /// places.
     fn has_room(&mut self, now: Duration) -> Result<(), Why> {
         if !self.breaker.would_pass(now) {
             self.stats.unavailable += 1;

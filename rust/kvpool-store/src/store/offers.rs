@@ -9,8 +9,9 @@ use crate::error::{StoreError, Why};
 use crate::queue::{Lent, Target, Work};
 
 impl Store {
-    /// Offers objects. Those that are admitted are written; their slots are shared with readers, and cannot be written to, until then.
-    /// What is held already is neither read nor written: if it was damaged meanwhile, the next load misses, and the next offer writes.
+    /// Offers objects. Those that are admitted are written; their slots are shared with readers, and
+    /// cannot be written to, until then. What is held already is neither read nor written: if it was
+    /// damaged meanwhile, the next load misses, and the next offer writes.
     ///
     /// # Errors
     /// [`StoreError`] for a slot or length that is wrong; then nothing has happened.
@@ -79,8 +80,8 @@ impl Store {
         Ok(job)
     }
 
-    /// Asks for objects. What is loaded is in its slot when the job has ended; a slot of an object that missed has no meaning, and
-    /// one whose load timed out stays taken until the back end has ended.
+    /// Asks for objects. What is loaded is in its slot when the job has ended; a slot of an object that
+    /// missed has no meaning, and one whose load timed out stays taken until the back end has ended.
     ///
     /// # Errors
     /// [`StoreError`] for a slot or length that is wrong; then nothing has happened.

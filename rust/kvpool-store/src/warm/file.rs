@@ -14,10 +14,10 @@
 //! | 76..80 | bytes of the settings |
 //! | 80..88 | XXH3-64 of what is before, and of the settings |
 //!
-//! Behind it the settings of the owner, as text. Then chunks of [`PER_CHUNK`] records of 104 bytes, the last
-//! to be evicted first, and then of 4 bytes, ids of free blocks; behind each
-//! chunk the XXH3-64 of its bytes, seeded with its number. So a chunk that is damaged, or in another's place, is left out, and the others
-//! count.
+//! Behind it the settings of the owner, as text. Then chunks of [`PER_CHUNK`] records of 104 bytes, the
+//! last to be evicted first, and then of 4 bytes, ids of free blocks; behind each chunk the XXH3-64 of
+//! its bytes, seeded with its number. So a chunk that is damaged, or in another's place, is left out,
+//! and the others count.
 
 use std::fs::{self, File};
 use std::io::{self, BufWriter, Write};
@@ -73,8 +73,8 @@ pub enum Cold {
     },
 }
 
-/// Writes a snapshot in the place of the one that is there: whole, or not at all. For any thread but the scheduler's: it waits for the disk.
-/// One at a time of one path.
+/// Writes a snapshot in the place of the one that is there: whole, or not at all. For any thread but
+/// the scheduler's: it waits for the disk. One at a time of one path.
 ///
 /// ```
 /// use kvpool_store::warm::{PoolImage, load, save};

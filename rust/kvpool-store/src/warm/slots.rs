@@ -1,13 +1,14 @@
 //! `SlotHeaders`: whose bytes lie in each slot of a memory that outlives the process.
 //!
-//! Owns: a file with a [`Header`] for each slot, 128 bytes apart. It lies beside the memory, in the same kind of place: what a process has
-//! written to a file is there for the next one, however it ended.
+//! Owns: a file with a [`Header`] for each slot, 128 bytes apart. It lies beside the memory, in the
+//! same kind of place: what a process has written to a file is there for the next one, however it
+//! ended.
 //!
-//! The order of writes is the caller's part: [`SlotHeaders::clear`] before the first byte of a slot changes, [`SlotHeaders::seal`] when the last
-//! one is written. Between the two the slot is nobody's.
+//! The order of writes is the caller's part: [`SlotHeaders::clear`] before the first byte of a slot
+//! changes, [`SlotHeaders::seal`] when the last one is written. Between the two the slot is nobody's.
 //!
-//! One at a time has the file, and so the memory: a process that is still dying would write to blocks behind the back of the one that comes
-//! after it. The system releases the lock however a process ends.
+//! One at a time has the file, and so the memory: a process that is still dying would write to blocks
+//! behind the back of the one that comes after it. The system releases the lock however a process ends.
 //!
 //! Costs: a `pwrite` of 128 bytes each; a seal reads the payload once, for its checksum.
 
@@ -33,10 +34,12 @@ pub struct SlotHeaders {
 }
 
 impl SlotHeaders {
-    /// The headers in a file, which is made if there is none. Of another length it is made anew: nothing is in any slot.
+    /// The headers in a file, which is made if there is none. Of another length it is made anew:
+    /// nothing is in any slot.
     ///
     /// # Errors
-    /// [`io::ErrorKind::ResourceBusy`] if somebody else has it, a process or another one of these; what the system says.
+    /// [`io::ErrorKind::ResourceBusy`] if somebody else has it, a process or another one of these; what
+    /// the system says.
     pub fn open(path: &Path, namespace: NamespaceDigest, slots: u32) -> io::Result<Self> {
         let file = LockedFile::open(path).map_err(|error| match error.kind() {
             kind @ io::ErrorKind::ResourceBusy => {

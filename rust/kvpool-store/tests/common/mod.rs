@@ -1,4 +1,5 @@
-//! What the tests of stores share: keys, payloads, and a back end in memory that fails, stalls or lies on demand.
+//! What the tests of stores share: keys, payloads, and a back end in memory that fails, stalls or lies
+//! on demand.
 #![allow(
     dead_code,
     clippy::allow_attributes,
@@ -146,7 +147,8 @@ struct Inside {
 }
 
 impl Inside {
-    /// What is at a place goes. The store knows its key, unless the header was damaged when the store was opened.
+    /// What is at a place goes. The store knows its key, unless the header was damaged when the store
+    /// was opened.
     fn leave(&mut self, place: Place, names: &[ObjectName]) {
         if let Some((old, header, _)) = self.objects.remove(&place) {
             assert!(

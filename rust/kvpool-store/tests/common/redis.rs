@@ -96,7 +96,8 @@ impl Server {
         kill_process(pid, if stopped { Signal::STOP } else { Signal::CONT }).unwrap();
     }
 
-    /// Sends a command, on a connection of its own, and returns the reply's bytes: a number, a status or a short string.
+    /// Sends a command, on a connection of its own, and returns the reply's bytes: a number, a status
+    /// or a short string.
     pub(crate) fn ask(&self, arguments: &[&[u8]]) -> Vec<u8> {
         let mut stream = UnixStream::connect(self.socket()).unwrap();
         let mut command = format!("*{}\r\n", arguments.len()).into_bytes();

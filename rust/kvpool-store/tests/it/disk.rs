@@ -48,7 +48,8 @@ fn what_is_put_is_there_after_a_restart() {
     }
 }
 
-/// Slots of an engine lie where it wants them: what is not of pages is copied through pages, and nothing beside it is touched.
+/// Slots of an engine lie where it wants them: what is not of pages is copied through pages, and
+/// nothing beside it is touched.
 #[test]
 fn slots_of_an_engine_need_not_be_of_pages() {
     let folder = Folder::new();

@@ -1,4 +1,5 @@
-//! Processes: one that is killed while it writes leaves objects or nothing, and the second one on a folder is refused.
+//! Processes: one that is killed while it writes leaves objects or nothing, and the second one on a
+//! folder is refused.
 
 use std::io::{BufRead, BufReader, Write};
 use std::os::unix::fs::FileExt;
@@ -18,7 +19,8 @@ fn kills() -> u64 {
     std::env::var("KVPOOL_STORE_KILLS").map_or(10, |kills| kills.parse().unwrap())
 }
 
-/// Every way to move bytes in turn: round the page cache or through it, by `io_uring` where there is one, or by threads.
+/// Every way to move bytes in turn: round the page cache or through it, by `io_uring` where there is
+/// one, or by threads.
 fn configured(folder: &std::path::Path, nth: u64) -> DiskConfig {
     DiskConfig {
         direct: nth.is_multiple_of(2),
@@ -65,7 +67,8 @@ fn start(folder: &std::path::Path, first: u64) -> Child {
         .unwrap()
 }
 
-/// Follows what it says, for so many lines, a few of which it may be ahead. Returns the last object that it said is written.
+/// Follows what it says, for so many lines, a few of which it may be ahead. Returns the last object
+/// that it said is written.
 fn follow(writer: &mut Child, lines: u64) -> u64 {
     let mut orders = writer.stdin.take().unwrap();
     orders.write_all(&[b'\n'; AHEAD]).unwrap();
@@ -106,7 +109,8 @@ fn a_killed_writer_leaves_objects_or_nothing() {
         let here: Vec<_> = (0..end).filter(|&n| store.contains(&key(n), at(0)) == Presence::Here).collect();
         assert!(here.contains(&last) && here.contains(&(last - 1)), "{last} of {here:?}");
         assert_eq!(here.len() as u64, store.stats().restored, "objects that nobody wrote");
-        // Of what it was writing the header may be there, and not all of the payload: found when it is read, and gone then.
+        // Of what it was writing the header may be there, and not all of the payload: found when it is
+        // read, and gone then.
         let mut torn = 0;
         for n in 0..end {
             let expected = match get(&mut store, &arena, n, at(0)) {

@@ -1,4 +1,5 @@
-//! Random operations against a model from the documentation: the bytes are right, the bound holds, LRU goes by use.
+//! Random operations against a model from the documentation: the bytes are right, the bound holds, LRU
+//! goes by use.
 
 use crate::common::{Fake, LEN, Mode, always, at, get, key, namespace, put, settle};
 use kvpool_store::{Arena, BreakerConfig, Presence, Store, StoreConfig, Why};

@@ -110,7 +110,8 @@ fn settings_out_of_range_are_refused() {
     ));
 }
 
-/// Stopped in the middle of loads: misses in time, slots that are taken until nothing can arrive any more, and no wrong bytes after.
+/// Stopped in the middle of loads: misses in time, slots that are taken until nothing can arrive any
+/// more, and no wrong bytes after.
 #[test]
 fn a_server_that_is_stopped() {
     let Some(server) = Server::start(&[]) else { return };
@@ -217,7 +218,8 @@ fn a_key_that_is_somebody_elses() {
     assert!((80_000..=86_400).contains(&lives), "{lives}");
 }
 
-/// Every kind of value that may stand where an object does, in both protocols; what is not ours is counted and never touched.
+/// Every kind of value that may stand where an object does, in both protocols; what is not ours is
+/// counted and never touched.
 #[test]
 fn a_look_from_outside_says_what_is_wrong_with_each() {
     let Some(server) = Server::start(&[]) else { return };
@@ -228,7 +230,8 @@ fn a_look_from_outside_says_what_is_wrong_with_each() {
     let digest = carried.digest();
     let name = |n: u64| format!("kvpool/{}", ObjectName { namespace: digest, key: key(n) }).into_bytes();
     let value = server.ask(&[b"GET", &name(1)]);
-    // Another object's, a byte less, a byte more, a header alone, nothing that begins so, a list; then a flipped bit of the payload.
+    // Another object's, a byte less, a byte more, a header alone, nothing that begins so, a list; then
+    // a flipped bit of the payload.
     server.ask(&[b"SET", &name(2), &value]);
     server.ask(&[b"SETRANGE", &name(3), (LEN + 112).to_string().as_bytes(), b"x"]);
     server.ask(&[b"SET", &name(4), &server.ask(&[b"GETRANGE", &name(4), b"0", b"5000"])]);

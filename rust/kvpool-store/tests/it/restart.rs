@@ -1,5 +1,5 @@
-//! A start believes the copy of the headers, and nothing is loaded on its word: whatever is wrong in it, or in what it is of, no bytes
-//! are wrong.
+//! A start believes the copy of the headers, and nothing is loaded on its word: whatever is wrong in
+//! it, or in what it is of, no bytes are wrong.
 
 use std::fs::File;
 use std::os::unix::fs::FileExt;
@@ -61,7 +61,8 @@ fn the_copy_is_what_the_places_say() {
     assert_eq!(load_all(&folder, PLACES), PLACES / 2 - 3);
 }
 
-/// A header that was damaged since is believed, as a start does not look everywhere, and found out by the load.
+/// A header that was damaged since is believed, as a start does not look everywhere, and found out by
+/// the load.
 #[test]
 fn what_the_copy_knows_is_not_read_at_the_start() {
     let folder = Folder::new();
@@ -138,7 +139,8 @@ fn torn_foreign_and_missing_copies_lose_nothing() {
     }
 }
 
-/// As a power loss may leave it: of some moment before. Objects that it does not know of may be lost, none is wrong.
+/// As a power loss may leave it: of some moment before. Objects that it does not know of may be lost,
+/// none is wrong.
 #[test]
 fn an_old_copy_serves_no_wrong_bytes() {
     let mut numbers = Numbers(5);
@@ -195,7 +197,8 @@ fn what_a_tool_clears_is_not_believed() {
     assert_eq!(store.stats().restored, PLACES - 100);
 }
 
-/// Headers that no store of this folder wrote: the copy takes them as they are, and a start counts them each time.
+/// Headers that no store of this folder wrote: the copy takes them as they are, and a start counts them
+/// each time.
 #[test]
 fn what_is_foreign_is_foreign_each_time() {
     let folder = Folder::new();

@@ -1,5 +1,6 @@
-//! Many transfers at once, by `io_uring` and by threads: the same answers, the right bytes, also of what is damaged, cut or removed
-//! meanwhile. Where the kernel has no `io_uring` its half says so, which is a failure with `CI` set.
+//! Many transfers at once, by `io_uring` and by threads: the same answers, the right bytes, also of
+//! what is damaged, cut or removed meanwhile. Where the kernel has no `io_uring` its half says so,
+//! which is a failure with `CI` set.
 
 use std::collections::BTreeSet;
 use std::fs::File;
@@ -102,7 +103,8 @@ fn what_is_put_is_got_whatever_else_is_on_its_way() {
     }
 }
 
-/// Random histories of many objects at once: a place is written, removed and written again while others are read.
+/// Random histories of many objects at once: a place is written, removed and written again while others
+/// are read.
 #[test]
 fn both_answer_the_same() {
     let mut histories = Vec::new();

@@ -1,4 +1,5 @@
-//! Back ends that several engines share, a folder and a Redis server: what one wrote another reads, and nothing is ever wrong.
+//! Back ends that several engines share, a folder and a Redis server: what one wrote another reads, and
+//! nothing is ever wrong.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -247,7 +248,8 @@ fn operations() -> impl Strategy<Value = Operation> {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 24, ..ProptestConfig::default() })]
 
-    /// Two stores and what they share. Each may believe what is not so any more: then it misses, and knows better.
+    /// Two stores and what they share. Each may believe what is not so any more: then it misses, and
+    /// knows better.
     #[test]
     fn two_stores_as_the_documentation_says(histories in vec(vec(operations(), 1..40), 2)) {
         for (shared, history) in all().into_iter().zip(histories) {
@@ -274,7 +276,8 @@ proptest! {
                             damaged => {
                                 prop_assert!(got == Err(Why::Absent) || damaged.is_some() && got == Err(Why::Damaged));
                                 own[s].remove(&n);
-                                // What is no object at all stays until it is written over, unless it was this store's.
+                                // What is no object at all stays until it is written over, unless it
+                                // was this store's.
                                 if shared.objects() < there.len() {
                                     there.remove(&n);
                                 }

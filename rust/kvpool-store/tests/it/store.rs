@@ -112,7 +112,8 @@ fn a_shared_back_end_says_what_it_has() {
     store.check_invariants().unwrap();
 }
 
-/// A question and a write are on their way together, and the answer comes last: what was written since is not lost.
+/// A question and a write are on their way together, and the answer comes last: what was written since
+/// is not lost.
 #[test]
 fn an_answer_from_before_a_write_does_not_count() {
     let fake = Fake::shared(4);
@@ -137,7 +138,8 @@ fn an_answer_from_before_a_write_does_not_count() {
     assert_eq!((store.stats().lost, store.contains(&key(1), at(0))), (1, Presence::Absent));
 }
 
-/// A question and a removal are on their way together, and the answer, from before, comes last: what was removed is not found again.
+/// A question and a removal are on their way together, and the answer, from before, comes last: what
+/// was removed is not found again.
 #[test]
 fn an_answer_from_before_a_removal_does_not_count() {
     let fake = Fake::shared(1);
@@ -171,8 +173,9 @@ fn an_answer_from_before_a_removal_does_not_count() {
     }
 }
 
-/// A server goes by names: what is to be removed would take a new object of the same name along. Until that has ended a new one is
-/// not written; found by a store that said it had written what was gone a moment later.
+/// A server goes by names: what is to be removed would take a new object of the same name along. Until
+/// that has ended a new one is not written; found by a store that said it had written what was gone a
+/// moment later.
 #[test]
 fn nothing_is_written_that_is_still_to_be_removed() {
     let fake = Fake::shared(1);
@@ -220,7 +223,8 @@ fn nothing_is_written_that_is_still_to_be_removed() {
     assert!(fake.has(3));
 }
 
-/// A store that has its back end for itself knows; one whose back end hangs answers for all objects that were asked for.
+/// A store that has its back end for itself knows; one whose back end hangs answers for all objects
+/// that were asked for.
 #[test]
 fn a_question_waits_for_nobody() {
     let (mut store, arena) = open(&Fake::new(4), always());
@@ -349,8 +353,8 @@ fn a_full_back_end_is_read_still() {
     store.check_invariants().unwrap();
 }
 
-/// Reads that never end: every call of this thread returns, loads miss at their deadline, and their slots stay taken, those that no
-/// worker has begun apart.
+/// Reads that never end: every call of this thread returns, loads miss at their deadline, and their
+/// slots stay taken, those that no worker has begun apart.
 #[test]
 fn a_stalled_back_end_is_one_that_misses() {
     let fake = Fake::new(4);
@@ -398,7 +402,8 @@ fn a_stalled_back_end_is_one_that_misses() {
     store.check_invariants().unwrap();
 }
 
-/// New weights: what was computed with the old ones is not served, whenever its transfer ends and whatever a restart finds.
+/// New weights: what was computed with the old ones is not served, whenever its transfer ends and
+/// whatever a restart finds.
 #[test]
 fn a_store_that_is_renewed_serves_nothing_of_before() {
     let fake = Fake::new(4);
@@ -482,7 +487,8 @@ fn a_namespace_with_a_generation_is_refused() {
     assert!(refused(Store::open(fake, arena, &carried, always()).unwrap_err()));
 }
 
-/// An engine reuses a slot as soon as it is told. What hangs in the back end must neither keep the slot nor write to it.
+/// An engine reuses a slot as soon as it is told. What hangs in the back end must neither keep the slot
+/// nor write to it.
 #[test]
 fn a_staged_transfer_lets_its_slot_go_with_its_job() {
     let fake = Fake::new(4);
@@ -520,7 +526,8 @@ fn a_staged_transfer_lets_its_slot_go_with_its_job() {
     );
 }
 
-/// A write that stalls keeps its place until it ends; then the place is cleared, since nobody finds what is there.
+/// A write that stalls keeps its place until it ends; then the place is cleared, since nobody finds
+/// what is there.
 #[test]
 fn a_stalled_write_is_not_found() {
     let fake = Fake::new(1);

@@ -1,5 +1,5 @@
-//! Warm restarts: a snapshot is read as far as it is whole, another's is cold, and no block is restored whose bytes are not those of its
-//! hash, wherever a process is killed.
+//! Warm restarts: a snapshot is read as far as it is whole, another's is cold, and no block is restored
+//! whose bytes are not those of its hash, wherever a process is killed.
 
 use std::fs::{self, File};
 use std::io::{BufRead, BufReader, Write};
@@ -200,7 +200,8 @@ fn headers_of_slots() {
     assert!(SlotHeaders::open(&path, OURS, 5).unwrap().read().unwrap().expect(1, key(1)).is_err());
 }
 
-// ------------------------------------------------------------------------------------------------------------------------ kill -9
+// ------------------------------------------------------------------------------------------------------------------------
+// kill -9
 
 const BLOCKS: u32 = 60;
 const SLOT_BYTES: u64 = 4096;
@@ -214,7 +215,8 @@ fn engine_config() -> PoolConfig {
     PoolConfig { num_blocks: BLOCKS as usize, block_size: 1, ..PoolConfig::default() }
 }
 
-/// An engine whose memory is a file: clears a slot, writes it in pieces, seals it, and registers the block. Saves now and then.
+/// An engine whose memory is a file: clears a slot, writes it in pieces, seals it, and registers the
+/// block. Saves now and then.
 struct Engine {
     pool: BlockPool,
     memory: File,

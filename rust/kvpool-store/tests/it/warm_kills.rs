@@ -60,7 +60,8 @@ fn kills() -> u64 {
     std::env::var("KVPOOL_STORE_KILLS").map_or(10, |kills| kills.parse().unwrap())
 }
 
-/// Starts a writer of snapshots from `first` on, and kills it. Returns the number of the last one that it began.
+/// Starts a writer of snapshots from `first` on, and kills it. Returns the number of the last one that
+/// it began.
 fn kill(path: &Path, first: u64, numbers: &mut Numbers) -> u64 {
     let mut child = Command::new(std::env::current_exe().unwrap())
         .args(["warm_kills::writer", "--exact", "--nocapture"])

@@ -1,8 +1,9 @@
 //! The functions of the CUDA driver that are used, looked up at run time.
 //!
-//! Nothing links to CUDA: the library is loaded when a device is first asked for, so one binary runs with every driver
-//! from 12.0 on, and without one. What newer drivers alone have (`cuMemcpyBatchAsync`, 12.8) is optional, and looked up by
-//! version: a plain lookup would find a later signature under the same name.
+//! Nothing links to CUDA: the library is loaded when a device is first asked for, so one binary runs
+//! with every driver from 12.0 on, and without one. What newer drivers alone have
+//! (`cuMemcpyBatchAsync`, 12.8) is optional, and looked up by version: a plain lookup would find a
+//! later signature under the same name.
 
 use std::error::Error as _;
 use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
@@ -66,7 +67,8 @@ macro_rules! table {
                     reason: error.source().map_or_else(|| error.to_string(), ToString::to_string),
                 })?;
                 $(
-                    // SAFETY: the signature is that of cuda.h for this symbol, unchanged since it was introduced.
+                    // SAFETY: the signature is that of cuda.h for this symbol, unchanged since it was
+                    // introduced.
                     let $field = *unsafe {
                         library.get::<unsafe extern "C" fn($($argument),*) -> Code>($symbol.as_bytes())
                     }

@@ -1,7 +1,8 @@
 //! `Context`: one device, with the kernels on it.
 //!
-//! Owns: the primary context (the one that torch uses, too), the loaded kernels, the word that kernels report bad ids in,
-//! and the memory of a lost context: after a sticky error every call would fail, so later work is refused by name.
+//! Owns: the primary context (the one that torch uses, too), the loaded kernels, the word that kernels
+//! report bad ids in, and the memory of a lost context: after a sticky error every call would fail, so
+//! later work is refused by name.
 
 use std::ffi::{CStr, c_int, c_void};
 use std::ptr::null_mut;
@@ -75,8 +76,9 @@ impl std::fmt::Debug for Api {
     }
 }
 
-/// While it lives, the context is the thread's current one, and what the thread calls disturbs nobody's capture: in the
-/// mode that torch captures in, even a look at an event would end it. Then everything is as before.
+/// While it lives, the context is the thread's current one, and what the thread calls disturbs nobody's
+/// capture: in the mode that torch captures in, even a look at an event would end it. Then everything
+/// is as before.
 pub(crate) struct Current<'a> {
     context: &'a Context,
     former: Handle,
@@ -117,7 +119,8 @@ impl Context {
             return Ok(context.clone());
         }
         let context = Self::open(api, ordinal)?;
-        // Mapped host memory: the status word. Its owner is the context itself, so it is never freed, like the context.
+        // Mapped host memory: the status word. Its owner is the context itself, so it is never freed,
+        // like the context.
         let status = PinnedMemory::new(&context, 64)?;
         // SAFETY: 64 bytes, just allocated.
         unsafe { crate::memory::write(status.address(), &[0; 64]) };
@@ -178,8 +181,8 @@ impl Context {
         let mut kernels = [null_mut(); 4];
         let names = [c"kvpool_copy_16", c"kvpool_copy_8", c"kvpool_copy_4", c"kvpool_copy_1"];
         let none = null_mut();
-        // SAFETY: the image is a fat binary that knows its own length; the options are empty; the outputs outlive the
-        // calls.
+        // SAFETY: the image is a fat binary that knows its own length; the options are empty; the
+        // outputs outlive the calls.
         unsafe {
             let image = FATBIN.as_ptr().cast::<c_void>();
             let code = (api.library_load)(&raw mut library, image, none, none, 0, none, none, 0);
@@ -294,8 +297,8 @@ impl Context {
     /// Whether a kernel has found an id out of range in a device mapping since the last time.
     pub(crate) fn take_status(&self) -> bool {
         let Some(status) = self.status.get() else { return false };
-        // SAFETY: 64 aligned bytes that live as long as the context. Kernels write to them with whole-word stores,
-        // and engines of several threads through this atomic.
+        // SAFETY: 64 aligned bytes that live as long as the context. Kernels write to them with
+        // whole-word stores, and engines of several threads through this atomic.
         unsafe { AtomicU32::from_ptr(status.address() as *mut u32) }.swap(0, Ordering::AcqRel) != 0
     }
 }

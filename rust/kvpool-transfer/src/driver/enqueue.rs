@@ -64,8 +64,9 @@ pub(crate) struct Grid {
 }
 
 impl Grid {
-    /// Within a device: a thread block for each chunk, and as small ones as fill a multiprocessor. Those that stay and take
-    /// one chunk after the other reach 5 to 10 % less (`benches/results/gpu.md`).
+    /// Within a device: a thread block for each chunk, and as small ones as fill a multiprocessor.
+    /// Those that stay and take one chunk after the other reach 5 to 10 % less
+    /// (`benches/results/gpu.md`).
     pub(crate) const ON_DEVICE: Self = Self { ctas: i32::MAX as u32, threads: 64, chunk: 8 << 10 };
 
     /// Over the link: few of many threads keep it busy.
@@ -122,7 +123,8 @@ impl Context {
             let ctas = work.clamp(1, most.into()) as u32;
             let mut arguments = [(&raw mut *params).cast::<c_void>()];
             let api = self.api;
-            // SAFETY: the kernel takes one parameter of this layout, by value; tables, stores and streams are alive.
+            // SAFETY: the kernel takes one parameter of this layout, by value; tables, stores and
+            // streams are alive.
             let code = unsafe {
                 let none = null_mut();
                 (api.launch)(kernel, ctas, 1, 1, threads, 1, 1, 0, stream.raw(), arguments.as_mut_ptr(), none)
@@ -157,8 +159,8 @@ impl Context {
         })
     }
 
-    /// Copies spans by the copy engine, thousands per call. `any_order` lets it read sources before earlier work of the
-    /// stream has ended.
+    /// Copies spans by the copy engine, thousands per call. `any_order` lets it read sources before
+    /// earlier work of the stream has ended.
     pub(crate) fn batch(
         &self,
         stream: StreamHandle,

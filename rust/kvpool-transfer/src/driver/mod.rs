@@ -1,7 +1,7 @@
 //! The CUDA driver: found at run time, every result checked.
 //!
-//! Beside `memory`, the only module with unsafe code. `api` is the table of functions, `objects` what the driver hands out,
-//! `context` a device, `enqueue` what its streams are given to do.
+//! Beside `memory`, the only module with unsafe code. `api` is the table of functions, `objects` what
+//! the driver hands out, `context` a device, `enqueue` what its streams are given to do.
 
 #![expect(unsafe_code, reason = "calls the CUDA driver; each call says why it is sound")]
 

@@ -1,7 +1,8 @@
-//! What the driver hands out, each freed by its `Drop`: streams, events, memory, registrations, region tables.
+//! What the driver hands out, each freed by its `Drop`: streams, events, memory, registrations, region
+//! tables.
 //!
-//! A drop cannot report an error and must not wait for one: at the end of a process the driver may be gone before these
-//! are.
+//! A drop cannot report an error and must not wait for one: at the end of a process the driver may be
+//! gone before these are.
 
 use std::ffi::c_void;
 use std::ptr::null_mut;
@@ -28,7 +29,8 @@ unsafe impl Sync for Stream {}
 impl Stream {
     const NON_BLOCKING: u32 = 1;
 
-    /// A stream that does not wait for the legacy default stream, at the lowest priority: the model's kernels go first.
+    /// A stream that does not wait for the legacy default stream, at the lowest priority: the model's
+    /// kernels go first.
     pub(crate) fn new(context: &Arc<Context>) -> Result<Self, CudaError> {
         let _current = context.enter()?;
         let api = context.api;
@@ -153,8 +155,9 @@ impl DeviceMemory {
     pub(crate) fn fill(&self, words: &[u64]) -> Result<(), CudaError> {
         let nbytes = size_of_val(words) as u64;
         let span = Span { src: words.as_ptr() as u64, dst: self.address, nbytes };
-        // A copy from pageable memory may arrive after its call, and streams of ours do not wait for the default stream: a
-        // kernel launched now could read what was there before. So it goes on a stream that is waited for.
+        // A copy from pageable memory may arrive after its call, and streams of ours do not wait for
+        // the default stream: a kernel launched now could read what was there before. So it goes on a
+        // stream that is waited for.
         let uploads = self.context.uploads();
         self.context.memcpy(uploads, &[span])?;
         self.context.synchronize(uploads)
@@ -247,7 +250,8 @@ impl Drop for Registration {
 #[derive(Debug)]
 pub(crate) struct Table {
     pub(super) memory: DeviceMemory,
-    /// All addresses and strides, or-ed: what they have in common with a power of two decides how wide accesses can be.
+    /// All addresses and strides, or-ed: what they have in common with a power of two decides how wide
+    /// accesses can be.
     pub(super) alignment: u64,
 }
 

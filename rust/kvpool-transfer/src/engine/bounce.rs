@@ -36,7 +36,8 @@ impl Bounce {
     }
 }
 
-/// The processor's part of a copy to or from pageable memory: between a host store and a bounce buffer of the same shape.
+/// The processor's part of a copy to or from pageable memory: between a host store and a bounce buffer
+/// of the same shape.
 pub(super) fn bounce_copy(
     claim: &Claim,
     job: &Job,

@@ -1,8 +1,8 @@
 //! Measuring where the copy engine overtakes kernels and staging, on this device over this link.
 //!
-//! Thresholds that were tuned on one card are wrong on the next, and depend on the number of pieces, too (vLLM #57555: an
-//! A30 changes sides between 32 and 64 pieces of 8 KiB). A calibration takes some seconds and a quarter of a gigabyte on
-//! either side.
+//! Thresholds that were tuned on one card are wrong on the next, and depend on the number of pieces,
+//! too (vLLM #57555: an A30 changes sides between 32 and 64 pieces of 8 KiB). A calibration takes some
+//! seconds and a quarter of a gigabyte on either side.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -119,7 +119,8 @@ impl TransferEngine {
     /// Measures this device and takes over the thresholds that follow.
     ///
     /// # Errors
-    /// [`TransferError::Argument`] for an engine of the CPU, [`TransferError::Cuda`], [`TransferError::Pinning`].
+    /// [`TransferError::Argument`] for an engine of the CPU, [`TransferError::Cuda`],
+    /// [`TransferError::Pinning`].
     pub fn calibrate(self: &Arc<Self>) -> Result<Calibration, TransferError> {
         let Some(card) = self.card() else {
             return Err(TransferError::Argument {

@@ -16,7 +16,8 @@ use crate::store::{Claim, Store, Toucher};
 use crate::words::{Device, DeviceMapping, Method};
 
 impl TransferEngine {
-    /// Copies in the order of the caller's stream: enqueued on return, and done if both stores are on the CPU.
+    /// Copies in the order of the caller's stream: enqueued on return, and done if both stores are on
+    /// the CPU.
     ///
     /// # Errors
     /// As [`Self::submit`].
@@ -71,8 +72,9 @@ impl TransferEngine {
         self.hold((room, claim), &context, job, stream, capturing, || cuda.enqueue(job, way))
     }
 
-    /// As [`Self::copy`], of the rows of a mapping on the device, which the host never reads. Rows with -1 are left
-    /// out; so are ids out of range, which the next [`Self::poll`] reports. Duplicates and overlaps are not looked for.
+    /// As [`Self::copy`], of the rows of a mapping on the device, which the host never reads. Rows with
+    /// -1 are left out; so are ids out of range, which the next [`Self::poll`] reports. Duplicates and
+    /// overlaps are not looked for.
     ///
     /// # Errors
     /// As [`Self::submit`], but for what only a look at the ids could tell.

@@ -1,8 +1,8 @@
-//! What an engine enqueues on a device: one stream per direction, a second one beside each for the kernels of staged
-//! copies, and staging buffers.
+//! What an engine enqueues on a device: one stream per direction, a second one beside each for the
+//! kernels of staged copies, and staging buffers.
 //!
-//! A staged copy goes through two buffers in turns: while the copy engine moves one, a kernel fills or empties the other. A
-//! buffer is written again only after the event of its last use.
+//! A staged copy goes through two buffers in turns: while the copy engine moves one, a kernel fills or
+//! empties the other. A buffer is written again only after the event of its last use.
 
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Weak};
@@ -182,7 +182,8 @@ impl Cuda {
         self.try_enqueue(job, way).inspect_err(|_| self.drain(way.direction, way.inline))
     }
 
-    /// Waits until a direction's streams, or the caller's, have done what they were given: nothing refers to a store then.
+    /// Waits until a direction's streams, or the caller's, have done what they were given: nothing
+    /// refers to a store then.
     pub(super) fn drain(&mut self, direction: Direction, inline: Option<StreamHandle>) {
         let stream = inline.unwrap_or_else(|| self.stream(direction));
         let beside = self.lane(direction).beside.handle();
@@ -296,8 +297,8 @@ impl Cuda {
         Ok(())
     }
 
-    /// Before the first part of a staged copy to the host: what the link's stream waits for, the kernels have to wait for,
-    /// too.
+    /// Before the first part of a staged copy to the host: what the link's stream waits for, the
+    /// kernels have to wait for, too.
     pub(super) fn begin(&mut self, way: Way) -> Result<(), TransferError> {
         if way.inline.is_none() && way.direction == Direction::ToHost {
             let lane = &self.to_host;
@@ -306,8 +307,8 @@ impl Cuda {
         Ok(())
     }
 
-    /// Moves a part of a job that fits one buffer; `spans` says what the copy engine moves to or from a buffer at an
-    /// address. Returns the event of its end.
+    /// Moves a part of a job that fits one buffer; `spans` says what the copy engine moves to or from a
+    /// buffer at an address. Returns the event of its end.
     pub(super) fn stage(
         &mut self,
         job: &Job,

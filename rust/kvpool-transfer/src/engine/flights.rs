@@ -1,12 +1,14 @@
 //! `Flights`: the transfers that an engine keeps, and how many they may be.
 //!
-//! Kept are transfers under way, and ended ones whose end was told to nobody. Of the latter the oldest are forgotten: so many as
-//! [`UNTOLD`] stay. The former push back: when [`KEPT`] transfers are kept, whoever submits the next one waits for the oldest of
-//! those under way, until no more than half of [`UNTOLD`] are. So at no moment are more than [`KEPT`] kept, however slow the worker
-//! or the device is.
+//! Kept are transfers under way, and ended ones whose end was told to nobody. Of the latter the oldest
+//! are forgotten: so many as [`UNTOLD`] stay. The former push back: when [`KEPT`] transfers are kept,
+//! whoever submits the next one waits for the oldest of those under way, until no more than half of
+//! [`UNTOLD`] are. So at no moment are more than [`KEPT`] kept, however slow the worker or the device
+//! is.
 //!
-//! Nobody waits with a lock held, and what is waited for was submitted before: it waits for nothing that comes later, unless the
-//! caller lets it (a stream that waits for what the same thread does after this call).
+//! Nobody waits with a lock held, and what is waited for was submitted before: it waits for nothing
+//! that comes later, unless the caller lets it (a stream that waits for what the same thread does after
+//! this call).
 //!
 //! Costs: a constant number of looks at kept transfers per transfer.
 
@@ -19,7 +21,8 @@ use crate::sync::{Mutex, MutexGuard, thread};
 /// Fewest entries to look through.
 const SWEEP: usize = 64;
 
-/// Ends that `poll` may tell at once: who neither waits nor polls loses the oldest. Few in a model, whose schedules are to see them all.
+/// Ends that `poll` may tell at once: who neither waits nor polls loses the oldest. Few in a model,
+/// whose schedules are to see them all.
 const UNTOLD: usize = if cfg!(shuttle) { 2 } else { 1 << 16 };
 
 /// The most transfers that are kept.
@@ -107,7 +110,8 @@ impl Flights {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Room for one more, to be asked for before anything is enqueued and without a lock: it waits if too many are under way.
+    /// Room for one more, to be asked for before anything is enqueued and without a lock: it waits if
+    /// too many are under way.
     ///
     /// # Errors
     /// [`TransferError::Forked`] if what has to end is of another process.
@@ -181,7 +185,8 @@ mod tests {
     fn store() -> (Arc<Store>, Box<[u8; 8]>) {
         let mut bytes = Box::new([0_u8; 8]);
         let region = Region { base: bytes.as_mut_ptr() as u64, stride: 4, nbytes: 4 };
-        // SAFETY: the region is that of `bytes`, which the tests keep longer than engine and store, and do not touch meanwhile.
+        // SAFETY: the region is that of `bytes`, which the tests keep longer than engine and store, and
+        // do not touch meanwhile.
         let store = unsafe { Store::new(vec![region], 2, Device::Cpu, Vec::new(), false, None) };
         (store.expect("fits"), bytes)
     }
@@ -191,8 +196,8 @@ mod tests {
             .expect("an engine")
     }
 
-    /// A pipeline that orders by streams never asks for an end, waits or polls: what is kept for it is bounded, however slow the
-    /// worker is, and looked through a constant number of times per transfer.
+    /// A pipeline that orders by streams never asks for an end, waits or polls: what is kept for it is
+    /// bounded, however slow the worker is, and looked through a constant number of times per transfer.
     #[test]
     fn ends_that_nobody_asks_for_cost_nothing() {
         let (store, _bytes) = store();
@@ -203,7 +208,8 @@ mod tests {
             let kept = engine.flights.lock().kept.len();
             assert!(kept <= KEPT, "{kept} kept");
         }
-        // A sweep at KEPT, one more after a wait, and the search for what is waited for, every UNTOLD / 2 transfers.
+        // A sweep at KEPT, one more after a wait, and the search for what is waited for, every UNTOLD /
+        // 2 transfers.
         let looks = engine.flights.lock().looks;
         assert!(looks <= 8 * submitted + SWEEP, "{looks} looks for {submitted} transfers");
         engine.wait_all(None).expect("no limit");
@@ -217,7 +223,8 @@ mod tests {
         engine.close();
     }
 
-    /// While nothing ends, nobody submits more than the bound: the next one waits until the oldest have ended.
+    /// While nothing ends, nobody submits more than the bound: the next one waits until the oldest have
+    /// ended.
     #[test]
     fn whoever_submits_too_much_waits() {
         let (store, _bytes) = store();

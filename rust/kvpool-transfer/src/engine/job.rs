@@ -1,4 +1,5 @@
-//! `Job`: a copy that was checked, as pieces for the copy engine; and `Shape`, how its blocks lie in a buffer.
+//! `Job`: a copy that was checked, as pieces for the copy engine; and `Shape`, how its blocks lie in a
+//! buffer.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -60,7 +61,8 @@ impl Job {
     }
 }
 
-/// How the blocks of a host store lie in a staging buffer: as they lie on the host, if they are contiguous there.
+/// How the blocks of a host store lie in a staging buffer: as they lie on the host, if they are
+/// contiguous there.
 #[derive(Clone, Debug)]
 pub(super) struct Shape {
     pub(super) stride: u64,

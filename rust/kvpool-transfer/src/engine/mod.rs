@@ -1,13 +1,14 @@
 //! `TransferEngine`: copies between stores, asynchronously or in the order of a stream.
 //!
-//! Owns: the streams and staging buffers of one device, a worker thread, and the list of what is under way. On the CPU the
-//! worker thread is what a stream is on a device, so programs behave alike: `submit` returns at once, transfers end in
-//! order.
+//! Owns: the streams and staging buffers of one device, a worker thread, and the list of what is under
+//! way. On the CPU the worker thread is what a stream is on a device, so programs behave alike:
+//! `submit` returns at once, transfers end in order.
 //!
-//! Whatever can be refused is refused before anything is enqueued: closed stores, stores that differ, ids out of range,
-//! duplicates, overlaps, methods that cannot do the copy.
+//! Whatever can be refused is refused before anything is enqueued: closed stores, stores that differ,
+//! ids out of range, duplicates, overlaps, methods that cannot do the copy.
 //!
-//! Costs: O(pairs * regions), and a microsecond; with a kernel one launch per 480 pairs, whatever the number of regions.
+//! Costs: O(pairs * regions), and a microsecond; with a kernel one launch per 480 pairs, whatever the
+//! number of regions.
 
 mod bounce;
 mod calibrate;
@@ -157,7 +158,8 @@ impl TransferEngine {
             _ => {
                 let engine = Self::new(device, EngineConfig::default())?;
                 let former = engines.insert(device, engine.clone());
-                // The engine of a process before a fork, with stores whose owners may ask for an engine as they go.
+                // The engine of a process before a fork, with stores whose owners may ask for an engine
+                // as they go.
                 drop(engines);
                 drop(former);
                 Ok(engine)
@@ -278,11 +280,12 @@ impl TransferEngine {
         Ok(Event::record(&context, stream)?.synchronize()?)
     }
 
-    /// Transfers that ended since the last time (the last 65,536 of them), failed ones included; those that `wait` or
-    /// `is_done` told of are left out.
+    /// Transfers that ended since the last time (the last 65,536 of them), failed ones included; those
+    /// that `wait` or `is_done` told of are left out.
     ///
     /// # Errors
-    /// [`TransferError::DeviceIndex`] if a mapping on the device held ids out of range. The next call goes on.
+    /// [`TransferError::DeviceIndex`] if a mapping on the device held ids out of range. The next call
+    /// goes on.
     pub fn poll(&self) -> Result<Vec<Arc<Transfer>>, TransferError> {
         if let Some(cuda) = &self.cuda
             && cuda.lock().unwrap_or_else(PoisonError::into_inner).context.take_status()
@@ -324,8 +327,9 @@ impl TransferEngine {
 }
 
 impl Drop for TransferEngine {
-    /// What is queued holds the engine, so there is none of it now; the last of it may be what drops the engine, on the
-    /// worker thread itself. What is on the device is waited for: its stores are held here.
+    /// What is queued holds the engine, so there is none of it now; the last of it may be what drops
+    /// the engine, on the worker thread itself. What is on the device is waited for: its stores are
+    /// held here.
     fn drop(&mut self) {
         self.closed.store(true, Ordering::Release);
         if self.process == process::id() {

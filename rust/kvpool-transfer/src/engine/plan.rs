@@ -1,10 +1,11 @@
 //! Executing the plans of a block manager: rounds of copies between tiers.
 //!
-//! Copies within a store are the copies of copy-on-write: the step that follows writes KV to their destinations, so they
-//! go in the order of the caller's stream. Copies between stores are swaps: they run beside the steps, since a swap holds
-//! its blocks at both ends until it is completed. One exception: what a swap reads may be a block that copy-on-write
-//! reads, too (a plan reads through copies that were not made yet), and such a block is free to be written once the plan
-//! was handed out; then the caller's stream waits for the swap.
+//! Copies within a store are the copies of copy-on-write: the step that follows writes KV to their
+//! destinations, so they go in the order of the caller's stream. Copies between stores are swaps: they
+//! run beside the steps, since a swap holds its blocks at both ends until it is completed. One
+//! exception: what a swap reads may be a block that copy-on-write reads, too (a plan reads through
+//! copies that were not made yet), and such a block is free to be written once the plan was handed out;
+//! then the caller's stream waits for the swap.
 
 use std::sync::{Arc, PoisonError};
 
@@ -40,12 +41,13 @@ struct Leg {
 }
 
 impl TransferEngine {
-    /// Executes the rounds of a plan, `stores` by tier. Copies within a store are enqueued on `stream`, and done on return
-    /// where both ends are on the CPU; the others are returned as transfers, which wait for what is on `stream` now. A
-    /// later round waits for the earlier ones. O(copies).
+    /// Executes the rounds of a plan, `stores` by tier. Copies within a store are enqueued on `stream`,
+    /// and done on return where both ends are on the CPU; the others are returned as transfers, which
+    /// wait for what is on `stream` now. A later round waits for the earlier ones. O(copies).
     ///
     /// # Errors
-    /// As [`Self::submit`], before anything is enqueued; what the driver refuses halfway leaves no transfer under way.
+    /// As [`Self::submit`], before anything is enqueued; what the driver refuses halfway leaves no
+    /// transfer under way.
     pub fn execute(
         self: &Arc<Self>,
         rounds: &[Vec<Move>],
@@ -77,8 +79,8 @@ impl TransferEngine {
         Ok(transfers)
     }
 
-    /// The copies of a round by the tiers that they go between, checked. `local` is what copies within a store read, in
-    /// any round.
+    /// The copies of a round by the tiers that they go between, checked. `local` is what copies within
+    /// a store read, in any round.
     fn legs(
         &self,
         round: &[Move],

@@ -38,10 +38,12 @@ impl Gate {
 }
 
 impl TransferEngine {
-    /// Starts a copy and returns at once. Transfers of one direction end in the order in which they were submitted.
+    /// Starts a copy and returns at once. Transfers of one direction end in the order in which they
+    /// were submitted.
     ///
-    /// An engine keeps at most 131,072 transfers, under way or ended and polled by nobody. Who submits more first waits until no
-    /// more than 32,768 are under way; they must not depend on what the same thread does later.
+    /// An engine keeps at most 131,072 transfers, under way or ended and polled by nobody. Who submits
+    /// more first waits until no more than 32,768 are under way; they must not depend on what the same
+    /// thread does later.
     ///
     /// # Errors
     /// Every [`TransferError`] but those that only a transfer ends with; nothing has been enqueued then.
@@ -94,8 +96,9 @@ impl TransferEngine {
         let queued = pageable || waits || self.worker.is_busy();
         let claim = if queued { None } else { job.try_claim(Toucher::Device) };
         let Some(claim) = claim else {
-            // If the processor touches one of the blocks, the worker thread waits for it.
-            // In order behind what the worker has; a stream or an event is waited for on the device, from now on.
+            // If the processor touches one of the blocks, the worker thread waits for it. In order
+            // behind what the worker has; a stream or an event is waited for on the device, from now
+            // on.
             let gate = match &options.after {
                 After::Transfer(other) if waits => Gate::Transfer(other.clone()),
                 after => {

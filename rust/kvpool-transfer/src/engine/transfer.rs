@@ -1,7 +1,8 @@
 //! `Transfer`: a copy under way.
 //!
-//! Owns the stores that it copies between until it has ended, so that nobody's memory goes away under a copy. It ends
-//! once, with the seconds that it took or with an error, and whoever asks first finds out.
+//! Owns the stores that it copies between until it has ended, so that nobody's memory goes away under a
+//! copy. It ends once, with the seconds that it took or with an error, and whoever asks first finds
+//! out.
 
 use std::process;
 use std::sync::{Arc, PoisonError};
@@ -121,15 +122,15 @@ impl Transfer {
         self.ended.notify_all();
     }
 
-    /// Refuses in a child of the process that submitted it: threads and streams stay behind in a fork, and nothing would
-    /// ever end it there.
+    /// Refuses in a child of the process that submitted it: threads and streams stay behind in a fork,
+    /// and nothing would ever end it there.
     pub(super) fn check_process(&self) -> Result<(), TransferError> {
         let (made_by, this) = (self.process, process::id());
         if this == made_by { Ok(()) } else { Err(TransferError::Forked { made_by, this }) }
     }
 
-    /// Looks whether it has ended. What it held then is returned, to be dropped without a lock: it may be the last owner of
-    /// somebody's memory, whose destructor may ask this very transfer.
+    /// Looks whether it has ended. What it held then is returned, to be dropped without a lock: it may
+    /// be the last owner of somebody's memory, whose destructor may ask this very transfer.
     fn settle(&self, state: &mut State) -> Option<State> {
         let State::Enqueued { start, end, .. } = state else { return None };
         let outcome = match end.is_done() {
@@ -151,7 +152,8 @@ impl Transfer {
         seen
     }
 
-    /// Whether it has ended, asked by the engine under a lock: what it held goes to `held`, to be dropped after that.
+    /// Whether it has ended, asked by the engine under a lock: what it held goes to `held`, to be
+    /// dropped after that.
     pub(super) fn has_ended_leaving(&self, held: &mut Remains) -> bool {
         let mut state = self.lock();
         held.0.extend(self.settle(&mut state));
@@ -228,8 +230,8 @@ impl Transfer {
     /// Waits until it has ended.
     ///
     /// # Errors
-    /// What it failed with; [`TransferError::Timeout`] if it goes on for longer; [`TransferError::Forked`] in a child of
-    /// the process that submitted it.
+    /// What it failed with; [`TransferError::Timeout`] if it goes on for longer;
+    /// [`TransferError::Forked`] in a child of the process that submitted it.
     pub fn wait(&self, timeout: Option<Duration>) -> Result<(), TransferError> {
         self.sleep(timeout)?;
         self.tell();
@@ -278,7 +280,8 @@ impl Transfer {
     /// Makes a stream wait until it has ended. What is still with the worker thread is waited for here.
     ///
     /// # Errors
-    /// What it failed with; [`TransferError::Unavailable`] and [`TransferError::Cuda`] if the stream's driver refuses.
+    /// What it failed with; [`TransferError::Unavailable`] and [`TransferError::Cuda`] if the stream's
+    /// driver refuses.
     pub fn wait_on(&self, stream: StreamHandle) -> Result<(), TransferError> {
         if self.is_queued() {
             self.sleep(None)?;

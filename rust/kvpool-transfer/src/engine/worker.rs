@@ -1,10 +1,11 @@
 //! The worker thread of an engine: copies that the processor makes, one after the other.
 //!
-//! Started with the first job, joined when the engine is closed. A panic would be a bug, and is the failure of that
-//! transfer.
+//! Started with the first job, joined when the engine is closed. A panic would be a bug, and is the
+//! failure of that transfer.
 //!
-//! A fork leaves the thread behind. Its handle is nobody's in the child then: to drop it would detach the thread of the child's
-//! that has the same address by now, which nobody could join any more, and the queue's lock may be held for ever.
+//! A fork leaves the thread behind. Its handle is nobody's in the child then: to drop it would detach
+//! the thread of the child's that has the same address by now, which nobody could join any more, and
+//! the queue's lock may be held for ever.
 
 use std::mem;
 use std::panic::{AssertUnwindSafe, catch_unwind};

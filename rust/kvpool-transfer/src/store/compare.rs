@@ -54,7 +54,8 @@ impl Store {
         if let Some(&known) = relations.get(&other.handle) {
             return known;
         }
-        // Handles are never used twice, so what is known stays true; stores that come and go leave a bounded trace.
+        // Handles are never used twice, so what is known stays true; stores that come and go leave a
+        // bounded trace.
         if relations.len() >= 64 {
             relations.clear();
         }

@@ -41,18 +41,19 @@ impl Default for HostOptions {
     }
 }
 
-/// Alignment of regions within the blocks of a host pool, and of the blocks themselves: whole registrations are whole
-/// pages.
+/// Alignment of regions within the blocks of a host pool, and of the blocks themselves: whole
+/// registrations are whole pages.
 const REGION_ALIGN: u64 = 16;
 const BLOCK_ALIGN: u64 = 512;
 const PAGE: u64 = 4096;
 
 impl Store {
-    /// A host pool of `num_blocks` blocks with the regions of `like`, each block in one piece. Its memory is taken, and
-    /// page-locked, here. Page-locking takes some 0.1 s per GB.
+    /// A host pool of `num_blocks` blocks with the regions of `like`, each block in one piece. Its
+    /// memory is taken, and page-locked, here. Page-locking takes some 0.1 s per GB.
     ///
     /// # Errors
-    /// [`TransferError::HostMemory`]; [`TransferError::Pinning`] if page-locking was asked for and is refused.
+    /// [`TransferError::HostMemory`]; [`TransferError::Pinning`] if page-locking was asked for and is
+    /// refused.
     pub fn host(num_blocks: u64, like: &Self, options: &HostOptions) -> Result<Arc<Self>, TransferError> {
         let mut end = Some(0_u64);
         let mut offsets = Vec::with_capacity(like.regions.len());
@@ -102,7 +103,8 @@ impl Store {
     }
 }
 
-/// Page-locks a pool for the device of the store that it is made for, in parts that end with whole blocks and whole pages.
+/// Page-locks a pool for the device of the store that it is made for, in parts that end with whole
+/// blocks and whole pages.
 fn pin(
     device: Device,
     base: u64,

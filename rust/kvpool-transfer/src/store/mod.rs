@@ -1,8 +1,8 @@
 //! `Store`: the blocks of one tier as a list of regions.
 //!
-//! Owns: the regions, whoever keeps their memory alive, the memory itself if it is a host pool of ours, its registrations
-//! with the driver, and the table of regions that kernels read on a device. A store is named by its handle, and lives
-//! until its last transfer has ended; closing it refuses new work.
+//! Owns: the regions, whoever keeps their memory alive, the memory itself if it is a host pool of ours,
+//! its registrations with the driver, and the table of regions that kernels read on a device. A store
+//! is named by its handle, and lives until its last transfer has ended; closing it refuses new work.
 //!
 //! Costs: O(regions log regions) to make; looking up a handle takes some 20 ns.
 
@@ -118,17 +118,19 @@ static NEXT_HANDLE: AtomicI64 = AtomicI64::new(1);
 static STORES: LazyLock<RwLock<HashMap<i64, Weak<Store>>>> = LazyLock::new(RwLock::default);
 
 impl Store {
-    /// A store of memory that somebody else owns. `kinds` names the elements of each region, or is empty; `pinned` says
-    /// that host memory is page-locked, each region within one allocation.
+    /// A store of memory that somebody else owns. `kinds` names the elements of each region, or is
+    /// empty; `pinned` says that host memory is page-locked, each region within one allocation.
     ///
     /// # Safety
-    /// Every piece of every block is memory of `device`, readable and writable as long as `keep_alive` lives.
-    /// While a call or a transfer reads a block, nothing else writes to it. While one writes to a block, nothing
-    /// else touches it. Calls and transfers of one store exclude each other. The caller orders those of different
-    /// stores over the same memory, and every other access to that memory.
+    /// Every piece of every block is memory of `device`, readable and writable as long as `keep_alive`
+    /// lives. While a call or a transfer reads a block, nothing else writes to it. While one writes to
+    /// a block, nothing else touches it. Calls and transfers of one store exclude each other. The
+    /// caller orders those of different stores over the same memory, and every other access to that
+    /// memory.
     ///
     /// # Errors
-    /// [`TransferError::Layout`], [`TransferError::Unavailable`] for a device without a driver, [`TransferError::Cuda`].
+    /// [`TransferError::Layout`], [`TransferError::Unavailable`] for a device without a driver,
+    /// [`TransferError::Cuda`].
     #[expect(unsafe_code, reason = "whoever makes a store vouches for its addresses")]
     pub unsafe fn new(
         regions: Vec<Region>,
@@ -284,7 +286,8 @@ impl Store {
         &self.groups
     }
 
-    /// Indices of a group's regions, those within `range`: ascending, so that they are consecutive rows of the table.
+    /// Indices of a group's regions, those within `range`: ascending, so that they are consecutive rows
+    /// of the table.
     pub(crate) fn rows(&self, group: &Group, range: &Range<usize>) -> Range<usize> {
         let members = &self.order[group.rows.clone()];
         let first = members.partition_point(|&index| (index as usize) < range.start);
@@ -333,26 +336,27 @@ impl Store {
         self.tables.lock().unwrap_or_else(PoisonError::into_inner).contains_key(&ordinal)
     }
 
-    /// Returns the bytes of a block of a host store, region by region. Waits while something writes to the block.
-    /// O(bytes).
+    /// Returns the bytes of a block of a host store, region by region. Waits while something writes to
+    /// the block. O(bytes).
     ///
     /// # Errors
-    /// [`TransferError::Block`], [`TransferError::StoreClosed`], [`TransferError::Devices`] for a store on a device.
+    /// [`TransferError::Block`], [`TransferError::StoreClosed`], [`TransferError::Devices`] for a store
+    /// on a device.
     #[expect(unsafe_code, reason = "reads the store's own memory")]
     pub fn read_block(&self, block: i64) -> Result<Vec<u8>, TransferError> {
         let block = self.own(block)?;
         let _guard = self.guard(block, false);
         let mut bytes = Vec::with_capacity(self.bytes_per_block as usize);
         for region in &self.regions {
-            // SAFETY: `own` checked the block against a host store, whose maker vouches for its memory. Nothing
-            // writes to the block while the guard lives.
+            // SAFETY: `own` checked the block against a host store, whose maker vouches for its memory.
+            // Nothing writes to the block while the guard lives.
             bytes.extend(unsafe { memory::read(region.at(block), region.nbytes) });
         }
         Ok(bytes)
     }
 
-    /// Writes the bytes of a block of a host store, region by region. Waits while something touches the block.
-    /// O(bytes).
+    /// Writes the bytes of a block of a host store, region by region. Waits while something touches the
+    /// block. O(bytes).
     ///
     /// # Errors
     /// As [`Self::read_block`]; [`TransferError::LayoutMismatch`] for too few or too many bytes.
@@ -373,8 +377,8 @@ impl Store {
         Ok(())
     }
 
-    /// Whether a call or a transfer touches its host memory, so that a copy may have to wait. A copy by a device
-    /// counts until a look has found its end.
+    /// Whether a call or a transfer touches its host memory, so that a copy may have to wait. A copy by
+    /// a device counts until a look has found its end.
     #[must_use]
     pub fn is_busy(&self) -> bool {
         self.guards.is_busy()

@@ -17,8 +17,8 @@ pub(crate) struct Packed {
     pub(crate) owned: bool,
 }
 
-/// Whether regions make up contiguous blocks; only the owner of the memory may have holes in them, which staging
-/// overwrites.
+/// Whether regions make up contiguous blocks; only the owner of the memory may have holes in them,
+/// which staging overwrites.
 pub(super) fn packed(regions: &[Region], owned: bool) -> Option<Packed> {
     let stride = regions.first()?.stride;
     let base = regions.iter().map(|region| region.base).min()?;

@@ -1,8 +1,8 @@
 //! `Counts`: by how much the references that vLLM sees differ from those that are.
 //!
-//! vLLM writes reference counts by hand, and takes blocks out of its queue and puts them back without counting. The core counts on:
-//! a block that was taken from the queue by hand is held, once, and shown without that reference. What is shown is what the core has
-//! and the difference noted here.
+//! vLLM writes reference counts by hand, and takes blocks out of its queue and puts them back without
+//! counting. The core counts on: a block that was taken from the queue by hand is held, once, and shown
+//! without that reference. What is shown is what the core has and the difference noted here.
 //!
 //! In ordinary operation this is empty: a count that is written for a block in use becomes the core's.
 

@@ -1,10 +1,12 @@
 //! Changes of keys: what blocks carry, and what leads to them.
 //!
-//! What a block is registered as follows from what it carries ([`Pool::settle`]): in use, it is registered exactly if it has a hash, by
-//! the key's name if that is regular and hidden if it is not; in the queue it stays in the part in which it is, and what is said of
-//! its hash is in the overlay where the core has no room for it.
+//! What a block is registered as follows from what it carries ([`Pool::settle`]): in use, it is
+//! registered exactly if it has a hash, by the key's name if that is regular and hidden if it is not;
+//! in the queue it stays in the part in which it is, and what is said of its hash is in the overlay
+//! where the core has no room for it.
 //!
-//! A regular key gives way to the overlay as a whole ([`Pool::make_irregular`]) as soon as one of its blocks can't have it in the core.
+//! A regular key gives way to the overlay as a whole ([`Pool::make_irregular`]) as soon as one of its
+//! blocks can't have it in the core.
 //!
 //! Costs: O(1) per key; O(copies) where a key leaves the core.
 
@@ -59,8 +61,9 @@ impl Pool {
         });
     }
 
-    /// Caches `block` under `key`: as its hash if it has none, as a further key otherwise. Nothing changes if it is
-    /// cached so already. Returns whether the key is new to the index, as opposed to known by another block, or by this.
+    /// Caches `block` under `key`: as its hash if it has none, as a further key otherwise. Nothing
+    /// changes if it is cached so already. Returns whether the key is new to the index, as opposed to
+    /// known by another block, or by this.
     pub fn insert_hash(&mut self, key: Key, block: u32, num_tokens: Option<u32>) -> bool {
         self.insert_hash_behind(key, block, num_tokens, 0, None)
     }
@@ -78,8 +81,9 @@ impl Pool {
         matches!(self.give(key, block, num_tokens, (depth, before)), Ok(Some(true)))
     }
 
-    /// Gives `block` the key, as its hash if it has none, as a further one otherwise, and makes the key lead to it. `place` is its depth
-    /// and what is before it. Returns whether the key led nowhere, or `None` if the block had it: then nothing has changed.
+    /// Gives `block` the key, as its hash if it has none, as a further one otherwise, and makes the key
+    /// lead to it. `place` is its depth and what is before it. Returns whether the key led nowhere, or
+    /// `None` if the block had it: then nothing has changed.
     pub(crate) fn give(
         &mut self,
         key: Key,
@@ -143,8 +147,8 @@ impl Pool {
         Ok(is_new)
     }
 
-    /// The first key that the core may know says how long digests are here. Only before the core knows any: two keys of different
-    /// lengths may have one name.
+    /// The first key that the core may know says how long digests are here. Only before the core knows
+    /// any: two keys of different lengths may have one name.
     #[inline]
     pub(crate) fn learn_length(&mut self, key: &Key) {
         let len = key.digest().len();
@@ -245,8 +249,8 @@ impl Pool {
         self.overlay.index.clear();
     }
 
-    /// Takes all keys away from `block`: its hash first, then the further ones. Of a block whose hash was taken back by hand
-    /// ([`Self::reset_hash`]) the further ones stay, as vLLM leaves them.
+    /// Takes all keys away from `block`: its hash first, then the further ones. Of a block whose hash
+    /// was taken back by hand ([`Self::reset_hash`]) the further ones stay, as vLLM leaves them.
     pub fn remove_hashes(&mut self, block: u32) -> Vec<Removed> {
         let mut removed = Vec::new();
         let _refused = self.remove_hashes_into(block, &mut Some(&mut removed));

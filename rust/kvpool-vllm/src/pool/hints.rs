@@ -1,8 +1,10 @@
-//! What somebody knows of the future of blocks: the retention of [`kvpool::BlockPool`], and how requests ended, for vLLM's ids.
+//! What somebody knows of the future of blocks: the retention of [`kvpool::BlockPool`], and how
+//! requests ended, for vLLM's ids.
 //!
-//! Owns nothing: what hints mean, and where they end, is [`kvpool::retention`]'s. Blocks without a hash are ignored, and so are those
-//! whose hash is no content of the core's. A pool with retention orders its cached blocks as one with another policy than `lru` does:
-//! it [keeps a history](Pool::keeps_history), and vLLM's order among them is not kept to the block.
+//! Owns nothing: what hints mean, and where they end, is [`kvpool::retention`]'s. Blocks without a hash
+//! are ignored, and so are those whose hash is no content of the core's. A pool with retention orders
+//! its cached blocks as one with another policy than `lru` does: it [keeps a
+//! history](Pool::keeps_history), and vLLM's order among them is not kept to the block.
 //!
 //! Costs: O(1) per block, O(log blocks) with a time to live; a pool without retention has none of it.
 
@@ -26,7 +28,8 @@ impl Pool {
         Ok(HintReport { ignored: report.ignored + said - ids.len(), ..report })
     }
 
-    /// Says whose blocks are: they count towards the limits of `tenant` as long as they are cached. The first to say it counts.
+    /// Says whose blocks are: they count towards the limits of `tenant` as long as they are cached. The
+    /// first to say it counts.
     ///
     /// # Errors
     /// [`VllmError::UnknownBlock`]; [`VllmError::Pool`] without retention.
@@ -35,7 +38,8 @@ impl Pool {
         self.core.assign_tenant(&ids, tenant).map_err(|error| self.refusal(error))
     }
 
-    /// Says of blocks in use how the request that is about to give them back ended: see [`kvpool::BlockPool::signal`].
+    /// Says of blocks in use how the request that is about to give them back ended: see
+    /// [`kvpool::BlockPool::signal`].
     ///
     /// # Errors
     /// [`VllmError::UnknownBlock`]; [`VllmError::Pool`] for what that refuses.

@@ -1,8 +1,8 @@
 //! `Keys`: which keys a block carries, and which blocks a key leads to.
 //!
-//! vLLM does not de-duplicate: two requests that computed one prompt at once leave two blocks under one key; a lookup
-//! returns the one that was cached first and is still there. A block has one hash, and may have further keys, for
-//! prefixes that end inside of it.
+//! vLLM does not de-duplicate: two requests that computed one prompt at once leave two blocks under one
+//! key; a lookup returns the one that was cached first and is still there. A block has one hash, and
+//! may have further keys, for prefixes that end inside of it.
 //!
 //! A view of a [`Pool`]: what the core's index has, and what is in the overlay beside it.
 
@@ -71,8 +71,8 @@ impl<'a> Keys<'a> {
         Self { pool }
     }
 
-    /// Number of distinct keys that lead somewhere. O(1) in ordinary operation, O(blocks) while blocks are among the cached ones
-    /// without a key that the core knows.
+    /// Number of distinct keys that lead somewhere. O(1) in ordinary operation, O(blocks) while blocks
+    /// are among the cached ones without a key that the core knows.
     #[must_use]
     pub fn len(&self) -> usize {
         let regular =

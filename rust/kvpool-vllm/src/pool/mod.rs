@@ -1,7 +1,8 @@
 //! `Pool`: vLLM's block pool as a face of [`kvpool::BlockPool`].
 //!
-//! Owns nothing that the core owns: references, contents, the free list and the order of eviction are those of one
-//! [`kvpool::BlockPool`], with its invariants, its scrubber and its digest. What is here is what only vLLM does:
+//! Owns nothing that the core owns: references, contents, the free list and the order of eviction are
+//! those of one [`kvpool::BlockPool`], with its invariants, its scrubber and its digest. What is here
+//! is what only vLLM does:
 //!
 //! | what vLLM does | what the core has |
 //! |---|---|
@@ -12,21 +13,24 @@
 //! | a block with a hash at the front of the queue | a free block; its hash is in the overlay |
 //! | tokens of a hash, whether a key once had two blocks | a number per block (`marks`) |
 //!
-//! So a block in use is registered in the core exactly if it carries a hash, and the queue reads as the free list, and then the order
-//! of eviction. With `lru` all contents are at depth 0: those of one release keep the order that it is given in.
+//! So a block in use is registered in the core exactly if it carries a hash, and the queue reads as the
+//! free list, and then the order of eviction. With `lru` all contents are at depth 0: those of one
+//! release keep the order that it is given in.
 //!
 //! Invariants, recounted by [`Pool::check_invariants`] with the core's:
 //! - V1: a key leads to its blocks in the core or in the overlay, never in both.
 //! - V2: a block is in the queue exactly if it has no references; the null block never is.
 //! - V3: a key leads to a block exactly if the block carries it, as its hash or as a further one.
-//! - V4: a block in use is registered exactly if it carries a hash; with another policy than `lru`, a free block that carries one is
-//!   among the cached ones.
+//! - V4: a block in use is registered exactly if it carries a hash; with another policy than `lru`, a
+//!   free block that carries one is among the cached ones.
 //!
-//! V2, V3 and the second half of V4 hold for what went through the pool's own calls. vLLM also writes reference counts and hashes by
-//! itself ([`Pool::set_ref_count`], [`Pool::set_hash`]); what that may break is what it may break in vLLM. Everything else holds
-//! whatever is done by hand ([`Pool::check_representation`]).
+//! V2, V3 and the second half of V4 hold for what went through the pool's own calls. vLLM also writes
+//! reference counts and hashes by itself ([`Pool::set_ref_count`], [`Pool::set_hash`]); what that may
+//! break is what it may break in vLLM. Everything else holds whatever is done by hand
+//! ([`Pool::check_representation`]).
 //!
-//! Costs: O(1) per block and key; the core's bytes per block and 4 more. What is in an overlay costs about 100 bytes.
+//! Costs: O(1) per block and key; the core's bytes per block and 4 more. What is in an overlay costs
+//! about 100 bytes.
 
 pub(crate) mod counts;
 pub(crate) mod hashes;
@@ -67,7 +71,8 @@ pub struct Pool {
     pub(crate) caching: bool,
     /// Bytes of a digest that the core knows. No key has as many before there is a first one.
     pub(crate) digest_len: usize,
-    /// Of each block with a hash that the core knows: its tokens, and whether its key once had two blocks. See `hashes`.
+    /// Of each block with a hash that the core knows: its tokens, and whether its key once had two
+    /// blocks. See `hashes`.
     pub(crate) marks: Vec<u32>,
     /// Blocks whose content is hidden in the core.
     pub(crate) hidden: usize,
@@ -85,7 +90,8 @@ pub struct Pool {
 }
 
 impl Pool {
-    /// A pool of blocks `0..num_blocks`, all but the null block free. Without `caching` nothing keeps its hash.
+    /// A pool of blocks `0..num_blocks`, all but the null block free. Without `caching` nothing keeps
+    /// its hash.
     ///
     /// # Errors
     /// [`VllmError::Pool`] for a number of blocks that is 0 or too large.
@@ -101,7 +107,8 @@ impl Pool {
         Self::with_retention(num_blocks, caching, policy, None)
     }
 
-    /// As [`Self::with_policy`], with retention: what is said of blocks moves them within that order ([`Self::retain`]).
+    /// As [`Self::with_policy`], with retention: what is said of blocks moves them within that order
+    /// ([`Self::retain`]).
     ///
     /// # Errors
     /// As [`Self::new`]; [`VllmError::Pool`] for pins and floors that do not fit into the pool.
@@ -198,8 +205,8 @@ impl Pool {
         self.queue_len().saturating_sub(self.withheld)
     }
 
-    /// Writes how many blocks count as free, as vLLM's queue lets one do; the queue stays as it is. Allocations see the
-    /// count, and it goes up and down with the queue from there on, not below 0.
+    /// Writes how many blocks count as free, as vLLM's queue lets one do; the queue stays as it is.
+    /// Allocations see the count, and it goes up and down with the queue from there on, not below 0.
     ///
     /// # Errors
     /// [`VllmError::Pool`] for more blocks than the queue has: they could not be handed out.
@@ -215,7 +222,8 @@ impl Pool {
         Ok(())
     }
 
-    /// How often a key was removed so far: while it stays, every block that a lookup returned would be returned again.
+    /// How often a key was removed so far: while it stays, every block that a lookup returned would be
+    /// returned again.
     #[must_use]
     pub const fn removals(&self) -> u64 {
         self.removals
@@ -265,8 +273,8 @@ impl Pool {
         self.counts.is_empty() && self.num_blocks > 1
     }
 
-    /// Takes the next `n` free blocks, each with one reference, and what they were cached for away from them; the keys
-    /// go to `removed`, block by block.
+    /// Takes the next `n` free blocks, each with one reference, and what they were cached for away from
+    /// them; the keys go to `removed`, block by block.
     ///
     /// # Errors
     /// [`VllmError::OutOfBlocks`] if fewer are free.
@@ -355,9 +363,9 @@ impl Pool {
         }
     }
 
-    /// Drops one reference of each block, the null block excepted. Blocks without further ones become free in the order
-    /// given: those without a hash to be reused at once, the first of them first; the others after everything that is
-    /// free by now.
+    /// Drops one reference of each block, the null block excepted. Blocks without further ones become
+    /// free in the order given: those without a hash to be reused at once, the first of them first; the
+    /// others after everything that is free by now.
     ///
     /// # Errors
     /// [`VllmError::NotHeld`], [`VllmError::UnknownBlock`].
@@ -395,9 +403,10 @@ impl Pool {
         self.core.release_in_order(&self.ids)
     }
 
-    /// Takes the keys of `block` away, in use or not, as [`Self::remove_hashes`] does. With `reuse_first`, or in a pool that
-    /// [keeps a history](Self::keeps_history), a free one is also the next to be handed out, for nothing can hit it any more;
-    /// vLLM's own pool leaves it among the cached ones, which it outlives.
+    /// Takes the keys of `block` away, in use or not, as [`Self::remove_hashes`] does. With
+    /// `reuse_first`, or in a pool that [keeps a history](Self::keeps_history), a free one is also the
+    /// next to be handed out, for nothing can hit it any more; vLLM's own pool leaves it among the
+    /// cached ones, which it outlives.
     ///
     /// # Errors
     /// [`VllmError::UnknownBlock`].
@@ -410,7 +419,8 @@ impl Pool {
         Ok(removed)
     }
 
-    /// Forgets everything that is cached, if no block but the null block is in use. With `lru` the order of the queue stays.
+    /// Forgets everything that is cached, if no block but the null block is in use. With `lru` the
+    /// order of the queue stays.
     pub fn reset(&mut self) -> bool {
         if self.num_free() + 1 != self.num_blocks {
             return false;

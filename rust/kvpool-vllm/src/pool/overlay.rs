@@ -1,10 +1,11 @@
 //! `Overlay`: the keys that the core's index has no room for.
 //!
-//! A key is *regular* if the core knows it: a digest of the pool's length, a group up to [`kvpool::Name::MAX_GROUP`], and the hash of each block that it
-//! leads to. All others are here, with all their blocks: further keys of a block, for prefixes that end inside it; digests of
-//! another length; larger groups; and whatever vLLM writes by hand, a hash without its entry in the index or an entry without
-//! its hash. A key is regular for all of its blocks or for none, and once it is here it stays until it leads nowhere, so that its
-//! blocks keep their order.
+//! A key is *regular* if the core knows it: a digest of the pool's length, a group up to
+//! [`kvpool::Name::MAX_GROUP`], and the hash of each block that it leads to. All others are here, with
+//! all their blocks: further keys of a block, for prefixes that end inside it; digests of another
+//! length; larger groups; and whatever vLLM writes by hand, a hash without its entry in the index or an
+//! entry without its hash. A key is regular for all of its blocks or for none, and once it is here it
+//! stays until it leads nowhere, so that its blocks keep their order.
 //!
 //! In ordinary operation this is empty, and nobody asks it.
 //!
@@ -66,8 +67,8 @@ impl Overlay {
         is_new
     }
 
-    /// Makes a key that is not regular lead to `block` no longer. Returns whether it leads nowhere now; `None` if it did not lead to
-    /// the block.
+    /// Makes a key that is not regular lead to `block` no longer. Returns whether it leads nowhere now;
+    /// `None` if it did not lead to the block.
     pub(crate) fn remove(&mut self, key: &Key, block: u32) -> Option<bool> {
         let copies = self.index.get_mut(key)?;
         let at = copies.blocks.iter().position(|&copy| copy == block)?;

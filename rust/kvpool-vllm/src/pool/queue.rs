@@ -1,8 +1,9 @@
 //! What vLLM does to counts and to its queue by hand.
 //!
-//! A block that leaves the queue by hand is held in the core, and shown without that reference; put back, it is released. A count
-//! that is written for a block in use becomes the core's, if it is near; any other is a difference. So the core's counts and its
-//! lists agree with each other, whatever the written ones say.
+//! A block that leaves the queue by hand is held in the core, and shown without that reference; put
+//! back, it is released. A count that is written for a block in use becomes the core's, if it is near;
+//! any other is a difference. So the core's counts and its lists agree with each other, whatever the
+//! written ones say.
 //!
 //! Costs: O(1) per block; the calls of a pool with differences look each block up.
 
@@ -58,7 +59,8 @@ impl Pool {
         Ok(())
     }
 
-    /// Takes the next `n` blocks out of the queue by hand, or as many as there are. Reference counts do not follow.
+    /// Takes the next `n` blocks out of the queue by hand, or as many as there are. Reference counts do
+    /// not follow.
     pub fn pop_from_queue(&mut self, n: usize) -> Vec<u32> {
         self.try_pop(n).unwrap_or_default()
     }
@@ -127,7 +129,8 @@ impl Pool {
         Ok(())
     }
 
-    /// Adds one reference to what is shown of each of the call's blocks; those in the queue leave it, if they are shown with none.
+    /// Adds one reference to what is shown of each of the call's blocks; those in the queue leave it,
+    /// if they are shown with none.
     #[cold]
     pub(crate) fn acquire_shown(&mut self) -> Result<(), VllmError> {
         if !self.counts.is_empty() {
@@ -152,7 +155,8 @@ impl Pool {
                 let (id, block) = (self.ids[at], self.ids[at].get());
                 let keeps = self.caching && self.overlay.hashes.contains_key(&block);
                 if self.held(block) == 0 && self.core.is_hidden(id) && !keeps {
-                    // A place that a block had without a hash ends with its stay; policies learn it in its turn.
+                    // A place that a block had without a hash ends with its stay; policies learn it in
+                    // its turn.
                     self.core.acquire_by_id(&self.ids[first..at]).map_err(|error| self.refusal(error))?;
                     self.drop_content(block)?;
                     first = at;
@@ -168,8 +172,9 @@ impl Pool {
         Ok(())
     }
 
-    /// Drops one reference of what is shown of each of the call's blocks, all or none. What the core has to drop for it is the call's
-    /// blocks then: all that it has of a block that is shown with none.
+    /// Drops one reference of what is shown of each of the call's blocks, all or none. What the core
+    /// has to drop for it is the call's blocks then: all that it has of a block that is shown with
+    /// none.
     #[cold]
     pub(crate) fn drop_shown(&mut self) -> Result<(), VllmError> {
         let mut left: HashMap<u32, i64> = HashMap::new();

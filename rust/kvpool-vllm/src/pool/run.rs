@@ -1,7 +1,7 @@
 //! Runs of blocks: caching full blocks, and looking them up, many at once.
 //!
-//! Of a run the core is told as long as nothing is out of the ordinary: keys of one group that it can know, of blocks in use that
-//! carry nothing yet. The first block that differs is cached by itself.
+//! Of a run the core is told as long as nothing is out of the ordinary: keys of one group that it can
+//! know, of blocks in use that carry nothing yet. The first block that differs is cached by itself.
 //!
 //! Costs: the core's, and a copy of each digest; policies with a history are told of each block by itself.
 
@@ -17,12 +17,14 @@ use crate::pool::{Pool, Removed};
 const LOOKUP: usize = 64;
 
 impl Pool {
-    /// Caches full blocks of one table, from `start` on: each under the key that `key_of` has for its position
-    /// in `blocks`, those without a key left out. A hash of fewer tokens gives way; its keys go to `removed`. If `stored`
-    /// is given, it learns for each block whether its key is new to the index, or `None` for one that was left out.
+    /// Caches full blocks of one table, from `start` on: each under the key that `key_of` has for its
+    /// position in `blocks`, those without a key left out. A hash of fewer tokens gives way; its keys
+    /// go to `removed`. If `stored` is given, it learns for each block whether its key is new to the
+    /// index, or `None` for one that was left out.
     ///
     /// # Errors
-    /// [`VllmError::AlreadyCached`] for a block that is cached for as many tokens; [`VllmError::UnknownBlock`].
+    /// [`VllmError::AlreadyCached`] for a block that is cached for as many tokens;
+    /// [`VllmError::UnknownBlock`].
     pub fn cache_full(
         &mut self,
         start: Start,
@@ -53,7 +55,8 @@ impl Pool {
                 return Err(VllmError::AlreadyCached { block, cached, wanted: tokens_of(position) });
             }
         }
-        // Blocks left of a run that the core would not take as a whole: not to be gathered again for each of them.
+        // Blocks left of a run that the core would not take as a whole: not to be gathered again for
+        // each of them.
         let (mut at, mut singly) = (0, 0);
         loop {
             if plain > 0 {
@@ -84,7 +87,8 @@ impl Pool {
         }
     }
 
-    /// Notes the first of `blocks`, as long as they are plain, and what the core calls their keys. Returns how many, and their group.
+    /// Notes the first of `blocks`, as long as they are plain, and what the core calls their keys.
+    /// Returns how many, and their group.
     #[inline]
     fn gather_plain(&mut self, blocks: &[u32], key_of: impl Fn(usize) -> Option<Key>) -> (usize, u16) {
         self.ids.clear();
@@ -115,8 +119,8 @@ impl Pool {
         (self.ids.len(), group.unwrap_or(0))
     }
 
-    /// Caches what [`Self::gather_plain`] has noted, of a table that has `first` blocks before. False, and nothing has changed, if that has
-    /// to be done one by one.
+    /// Caches what [`Self::gather_plain`] has noted, of a table that has `first` blocks before. False,
+    /// and nothing has changed, if that has to be done one by one.
     #[inline]
     fn cache_plain(
         &mut self,
@@ -145,7 +149,8 @@ impl Pool {
         Ok(true)
     }
 
-    /// Appends the blocks of a run of digests in one group, up to the first that leads nowhere: what [`Self::find`] finds for each.
+    /// Appends the blocks of a run of digests in one group, up to the first that leads nowhere: what
+    /// [`Self::find`] finds for each.
     pub fn find_run<'a>(&self, digests: impl IntoIterator<Item = &'a [u8]>, group: u32, out: &mut Vec<u32>) {
         let mut digests = digests.into_iter();
         let core_group = u16::try_from(group).ok().filter(|&group| group <= Name::MAX_GROUP);

@@ -1,5 +1,6 @@
-//! Historical bugs as properties of vLLM's pool over kvpool: those of the list of 25 that have to hold here as well, or only
-//! here. The numbers are those of `docs/properties.md`; what is behind vLLM's Python is tested in `tests/properties`.
+//! Historical bugs as properties of vLLM's pool over kvpool: those of the list of 25 that have to hold
+//! here as well, or only here. The numbers are those of `docs/properties.md`; what is behind vLLM's
+//! Python is tested in `tests/properties`.
 
 #![expect(clippy::unwrap_used, clippy::panic, reason = "helpers of tests fail by panicking, as tests do")]
 

@@ -1,5 +1,5 @@
-//! Property 1 for vLLM's queue: a block that one call frees twice loses two references and is queued once; a call that names one
-//! too often frees nothing.
+//! Property 1 for vLLM's queue: a block that one call frees twice loses two references and is queued
+//! once; a call that names one too often frees nothing.
 //!
 //! Bugs: vllm#42571: freeing `[b, b]` with two references queued `b` twice, and two requests were given it.
 //! Fails it: collecting blocks whose count is 0 after all counts were dropped, one entry per name.
@@ -15,7 +15,8 @@ fn property_01_a_block_freed_twice_in_one_call_is_queued_once() {
         .collect();
     for cached in [false, true] {
         for call in &calls {
-            // Blocks 1 to 3 have as many references as their number says; 0 is the null block, which is never freed.
+            // Blocks 1 to 3 have as many references as their number says; 0 is the null block, which is
+            // never freed.
             let mut pool = Pool::new(6, true).unwrap();
             let table = take(&mut pool, 3);
             assert_eq!(table, [1, 2, 3]);

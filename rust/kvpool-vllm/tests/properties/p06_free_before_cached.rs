@@ -1,7 +1,8 @@
-//! Property 6 for vLLM's queue: a block that carries a key is handed out only when no block without one is free.
+//! Property 6 for vLLM's queue: a block that carries a key is handed out only when no block without one
+//! is free.
 //!
-//! Bugs: vllm#42948, vllm#42656: blocks without a hash were queued behind cached ones, and the cache shrank for nothing.
-//! Fails it: one queue, with everything that is freed at its end.
+//! Bugs: vllm#42948, vllm#42656: blocks without a hash were queued behind cached ones, and the cache
+//! shrank for nothing. Fails it: one queue, with everything that is freed at its end.
 
 use super::*;
 

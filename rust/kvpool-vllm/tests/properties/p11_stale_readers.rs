@@ -1,8 +1,9 @@
-//! Property 11 for vLLM's lookups: who keeps a lookup's blocks without holding them, and compares [`Pool::removals`] afterwards,
-//! never accepts what a later owner wrote.
+//! Property 11 for vLLM's lookups: who keeps a lookup's blocks without holding them, and compares
+//! [`Pool::removals`] afterwards, never accepts what a later owner wrote.
 //!
-//! Bugs: mooncake#850, vllm#47021: a lookup's result was used after its blocks had been handed to somebody else.
-//! Fails it: asking afterwards whether the key still leads to the block, which it may do again.
+//! Bugs: mooncake#850, vllm#47021: a lookup's result was used after its blocks had been handed to
+//! somebody else. Fails it: asking afterwards whether the key still leads to the block, which it may do
+//! again.
 
 use std::cell::Cell;
 

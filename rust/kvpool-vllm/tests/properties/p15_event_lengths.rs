@@ -1,8 +1,8 @@
-//! Property 15 for what vLLM's events are made of: caching a run of blocks says one thing of each, in order, those included that
-//! a mask left out; what made way is told key by key.
+//! Property 15 for what vLLM's events are made of: caching a run of blocks says one thing of each, in
+//! order, those included that a mask left out; what made way is told key by key.
 //!
-//! Bugs: vllm#44451: hashes, tokens and extra keys of an event were filtered differently, and had different lengths.
-//! Fails it: a list of what was stored without the places of what was not.
+//! Bugs: vllm#44451: hashes, tokens and extra keys of an event were filtered differently, and had
+//! different lengths. Fails it: a list of what was stored without the places of what was not.
 
 use super::*;
 

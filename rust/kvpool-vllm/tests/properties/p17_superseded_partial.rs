@@ -1,7 +1,8 @@
-//! Property 17: once a block is promoted from a part to the whole, a lookup of the part misses, and nothing is told of it again.
+//! Property 17: once a block is promoted from a part to the whole, a lookup of the part misses, and
+//! nothing is told of it again.
 //!
-//! Bugs: vllm#49125: the digest of the part stayed in the map, led to a block with other tokens, and was removed once more later.
-//! Fails it: a promotion that writes the new hash over the old one.
+//! Bugs: vllm#49125: the digest of the part stayed in the map, led to a block with other tokens, and
+//! was removed once more later. Fails it: a promotion that writes the new hash over the old one.
 
 use super::*;
 
@@ -18,7 +19,8 @@ enum Way {
     Moved,
 }
 
-/// Every set of parts, held by one block or also by another one, promoted every way, in both orders of what follows.
+/// Every set of parts, held by one block or also by another one, promoted every way, in both orders of
+/// what follows.
 #[test]
 fn property_17_a_superseded_part_is_not_found_and_not_told_of_again() {
     for parts in 1..8u8 {
@@ -49,7 +51,8 @@ fn promote(policy: EvictionPolicy, lengths: &[usize], way: Way, shared: bool) {
     let mut block = take(&mut pool, 1)[0];
     let other = take(&mut pool, 1)[0];
     for &length in lengths {
-        // A shorter part is a further key of the block, a longer one too: vLLM takes the shorter away by itself.
+        // A shorter part is a further key of the block, a longer one too: vLLM takes the shorter away
+        // by itself.
         pool.insert_hash(key(&PROMPT[..length]), block, Some(length as u32));
         *told.entry(key(&PROMPT[..length]).as_bytes().to_vec()).or_default() += 1;
     }

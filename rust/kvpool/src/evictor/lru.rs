@@ -1,17 +1,19 @@
 //! LRU: evicts the least recently used block; of one chain the deepest block first.
 //!
-//! Total order: (time of the release that made the block cached-free, deeper first, position in that release). That is
-//! vLLM's order (`free_blocks` of a request's reversed table), whatever order callers pass their table in. A hit removes the
-//! block; its next release puts it at the back. So does the release of a copy of it that is dropped: else what hangs on that
-//! content would outlive it.
+//! Total order: (time of the release that made the block cached-free, deeper first, position in that
+//! release). That is vLLM's order (`free_blocks` of a request's reversed table), whatever order callers
+//! pass their table in. A hit removes the block; its next release puts it at the back. So does the
+//! release of a copy of it that is dropped: else what hangs on that content would outlive it.
 //!
-//! It knows no parents: whoever holds a block holds all before it, and this keeps a parent behind its children. Pins of planned
-//! copies hold no such prefix, so a block takes its place when its last holder goes, pinned or not. A parent that is
-//! dropped *by id* under a held child, computed anew by somebody else and released first is evicted first, and no lookup reaches
-//! the child until the parent is computed once more. The other policies keep such a chain closed, too.
+//! It knows no parents: whoever holds a block holds all before it, and this keeps a parent behind its
+//! children. Pins of planned copies hold no such prefix, so a block takes its place when its last
+//! holder goes, pinned or not. A parent that is dropped *by id* under a held child, computed anew by
+//! somebody else and released first is evicted first, and no lookup reaches the child until the parent
+//! is computed once more. The other policies keep such a chain closed, too.
 //!
-//! Cost: O(1) per block, O(n log n) for a release that is not already deepest-first. In a pool it has no memory of its own: its
-//! links are those of the blocks' records. When to use it: see `Recency` of the crate `kvpool-policies`.
+//! Cost: O(1) per block, O(n log n) for a release that is not already deepest-first. In a pool it has
+//! no memory of its own: its links are those of the blocks' records. When to use it: see `Recency` of
+//! the crate `kvpool-policies`.
 
 use std::cmp::Reverse;
 
@@ -71,8 +73,8 @@ impl Lru {
         true
     }
 
-    /// Gives up blocks that nobody holds, up to the first that somebody does or that is not in the order; `hold` has each of them then.
-    /// Returns how many.
+    /// Gives up blocks that nobody holds, up to the first that somebody does or that is not in the
+    /// order; `hold` has each of them then. Returns how many.
     #[inline]
     pub(crate) fn hit_run(
         &mut self,
@@ -91,8 +93,9 @@ impl Lru {
         })
     }
 
-    /// Gives up the next `n` victims, of which it has as many and none has references, appending them to `out`; `hold` has each of them
-    /// then. False if one of them cannot be in the order, or if its links are broken.
+    /// Gives up the next `n` victims, of which it has as many and none has references, appending them
+    /// to `out`; `hold` has each of them then. False if one of them cannot be in the order, or if its
+    /// links are broken.
     #[inline]
     pub(crate) fn evict_run(
         &mut self,

@@ -1,8 +1,8 @@
 //! `EvictionPolicy`: a policy that can be had by name.
 //!
-//! Owns: how its evictor is made. A pool's settings name one, of any crate. The core has `lru`, which evicts what was
-//! released least recently and of one release the deepest of a chain; `kvpool-policies` has the others, `lru` with retention, and the
-//! list of all.
+//! Owns: how its evictor is made. A pool's settings name one, of any crate. The core has `lru`, which
+//! evicts what was released least recently and of one release the deepest of a chain; `kvpool-policies`
+//! has the others, `lru` with retention, and the list of all.
 
 use std::fmt;
 use std::hash::{Hash, Hasher};
@@ -14,7 +14,8 @@ use crate::retention::RetentionConfig;
 type MakeOrder = fn(usize) -> Result<Box<dyn Policy>, PoolError>;
 type MakeEvictor = fn(usize, Option<&RetentionConfig>) -> Result<Box<dyn Evictor>, PoolError>;
 
-/// A policy by name. Two of the same name are the same policy: they compare, hash and print as their names do.
+/// A policy by name. Two of the same name are the same policy: they compare, hash and print as their
+/// names do.
 ///
 /// ```
 /// use kvpool::{EvictionPolicy, PoolConfig};
@@ -31,8 +32,8 @@ pub struct EvictionPolicy {
 }
 
 impl EvictionPolicy {
-    /// Least recently used: see [`super::lru`]. It takes no retention, and is no order of its own: `kvpool_policies::LRU` is the same
-    /// policy with both.
+    /// Least recently used: see [`super::lru`]. It takes no retention, and is no order of its own:
+    /// `kvpool_policies::LRU` is the same policy with both.
     pub const LRU: Self = Self::new("lru", None, |num_blocks, retention| match retention {
         None => Ok(Box::new(LruEvictor::new(num_blocks)?)),
         Some(_) => Err(PoolError::config(
@@ -42,8 +43,9 @@ impl EvictionPolicy {
         )),
     });
 
-    /// A policy of a name, with what makes its order alone, if it is one, and its evictor. Both take all their memory when they
-    /// are made, and fail if there is none. `kvpool_policies::eviction_policy!` is shorter.
+    /// A policy of a name, with what makes its order alone, if it is one, and its evictor. Both take
+    /// all their memory when they are made, and fail if there is none.
+    /// `kvpool_policies::eviction_policy!` is shorter.
     #[must_use]
     pub const fn new(name: &'static str, order: Option<MakeOrder>, build: MakeEvictor) -> Self {
         Self { name, order, build }
@@ -61,7 +63,8 @@ impl EvictionPolicy {
         self.order.is_some()
     }
 
-    /// The order of this policy alone, for blocks `1..num_blocks`: to simulate it. `None` if it is [none](Self::has_order).
+    /// The order of this policy alone, for blocks `1..num_blocks`: to simulate it. `None` if it is
+    /// [none](Self::has_order).
     ///
     /// # Errors
     /// [`PoolError::InvalidConfig`] if there is no memory for so many blocks.
@@ -72,8 +75,9 @@ impl EvictionPolicy {
     /// An empty evictor of this policy for blocks `1..num_blocks`, with all its memory taken.
     ///
     /// # Errors
-    /// [`PoolError::InvalidConfig`] if there is no memory for so many blocks, or for a retention that is not possible:
-    /// limits that do not fit into the pool, or any with an order that the caller states.
+    /// [`PoolError::InvalidConfig`] if there is no memory for so many blocks, or for a retention that
+    /// is not possible: limits that do not fit into the pool, or any with an order that the caller
+    /// states.
     pub fn build(
         self,
         num_blocks: usize,

@@ -1,8 +1,9 @@
 //! `Policy`: an eviction policy of the literature, as little of it as has to be written.
 //!
-//! A policy owns an *order* of blocks and the history that it is made from. It knows nothing of references, chains, priorities
-//! or tenants: these are added by `Closed` of the crate `kvpool-policies`. The same code is run by the pool, by `kvpool size` at many capacities, and
-//! by the online advisor on a sample of keys.
+//! A policy owns an *order* of blocks and the history that it is made from. It knows nothing of
+//! references, chains, priorities or tenants: these are added by `Closed` of the crate
+//! `kvpool-policies`. The same code is run by the pool, by `kvpool size` at many capacities, and by the
+//! online advisor on a sample of keys.
 //!
 //! The life of a block, as a policy sees it:
 //!
@@ -45,7 +46,8 @@ pub enum Finish {
 }
 
 impl Finish {
-    /// What engines call it: the finish reasons of `OpenAI`'s and Anthropic's APIs and of vLLM. [`Self::Unknown`] for any other.
+    /// What engines call it: the finish reasons of `OpenAI`'s and Anthropic's APIs and of vLLM.
+    /// [`Self::Unknown`] for any other.
     ///
     /// ```
     /// use kvpool::Finish;
@@ -167,19 +169,23 @@ pub struct Release<'a> {
     pub known: u32,
 }
 
-/// An order of blocks. Implement this to add a policy in Rust; `kvpool_policies::Closed` makes an evictor of it.
+/// An order of blocks. Implement this to add a policy in Rust; `kvpool_policies::Closed` makes an
+/// evictor of it.
 ///
-/// The caller guarantees: blocks are real blocks of the pool, announced by [`Policy::grow`]; `admit` comes before anything
-/// else of a content; `pop` is followed by `evicted`, `unpop` or `forget` of that block before it is admitted again.
+/// The caller guarantees: blocks are real blocks of the pool, announced by [`Policy::grow`]; `admit`
+/// comes before anything else of a content; `pop` is followed by `evicted`, `unpop` or `forget` of that
+/// block before it is admitted again.
 ///
-/// A policy guarantees what each method says, deterministically: the same calls give the same order on any host (no clocks,
-/// no hash-map order, no floating-point functions). A call for several blocks is a call for each of them, in turn, and for no block it is
-/// none. No method may panic, whatever the arguments; all but `grow` and `clear` MUST NOT allocate and MUST be O(1) or O(log n), amortized.
+/// A policy guarantees what each method says, deterministically: the same calls give the same order on
+/// any host (no clocks, no hash-map order, no floating-point functions). A call for several blocks is a
+/// call for each of them, in turn, and for no block it is none. No method may panic, whatever the
+/// arguments; all but `grow` and `clear` MUST NOT allocate and MUST be O(1) or O(log n), amortized.
 pub trait Policy: fmt::Debug + Send + Sync {
     /// The policy's name, as users write it.
     fn name(&self) -> &'static str;
 
-    /// `block`, which is in use, has a new content. Ghosts are asked here. It does not have to be in the order yet.
+    /// `block`, which is in use, has a new content. Ghosts are asked here. It does not have to be in
+    /// the order yet.
     fn admit(&mut self, block: BlockId, content: Content);
 
     /// [`Self::admit`] of blocks of one chain, first to last, each of them once.
@@ -187,8 +193,8 @@ pub trait Policy: fmt::Debug + Send + Sync {
         run.iter().for_each(|&(block, content)| self.admit(block, content));
     }
 
-    /// A lookup took `block`, whether it was idle or in use. The block may stay in the order or leave it; it comes back with
-    /// [`Self::release`] at the latest.
+    /// A lookup took `block`, whether it was idle or in use. The block may stay in the order or leave
+    /// it; it comes back with [`Self::release`] at the latest.
     fn hit(&mut self, block: BlockId);
 
     /// [`Self::hit`] of blocks that one lookup took, each of them once.
@@ -212,10 +218,12 @@ pub trait Policy: fmt::Debug + Send + Sync {
         false
     }
 
-    /// The time, in seconds on the caller's clock; never earlier than before. Asked of those that [keep time](Self::keeps_time).
+    /// The time, in seconds on the caller's clock; never earlier than before. Asked of those that [keep
+    /// time](Self::keeps_time).
     fn set_time(&mut self, _now: f64) {}
 
-    /// `block` lost its last holder: MUST be in the order afterwards. The calls of one moment come deepest first.
+    /// `block` lost its last holder: MUST be in the order afterwards. The calls of one moment come
+    /// deepest first.
     fn release(&mut self, block: BlockId);
 
     /// [`Self::release`] of blocks of one moment, each of them once.
@@ -229,26 +237,30 @@ pub trait Policy: fmt::Debug + Send + Sync {
     /// Takes `block`, if it is in the order, out of it as [`Self::pop`] would, though another may be next.
     fn take(&mut self, block: BlockId);
 
-    /// `block`, given up by [`Self::pop`] or [`Self::take`], is in the order again, the next victim of its kind. Its counts
-    /// are what they were. Nothing if it is in the order.
+    /// `block`, given up by [`Self::pop`] or [`Self::take`], is in the order again, the next victim of
+    /// its kind. Its counts are what they were. Nothing if it is in the order.
     fn unpop(&mut self, block: BlockId);
 
-    /// The content of `block`, given up by [`Self::pop`] or [`Self::take`], is gone. A ghost may remember `content.key`.
+    /// The content of `block`, given up by [`Self::pop`] or [`Self::take`], is gone. A ghost may
+    /// remember `content.key`.
     fn evicted(&mut self, _block: BlockId, _content: Content) {}
 
-    /// What it thought of `block`, if that is the last one it evicted and no content came in since: for explanations, and asked only
-    /// where somebody watches. `None` from policies that expect nothing in particular.
+    /// What it thought of `block`, if that is the last one it evicted and no content came in since: for
+    /// explanations, and asked only where somebody watches. `None` from policies that expect nothing in
+    /// particular.
     fn outlook(&self, _block: BlockId) -> Option<Outlook> {
         None
     }
 
-    /// The content of `block`, in the order or not, is gone without having been evicted: nothing of it is remembered.
+    /// The content of `block`, in the order or not, is gone without having been evicted: nothing of it
+    /// is remembered.
     fn forget(&mut self, block: BlockId);
 
     /// All contents are gone, ghosts included. O(blocks).
     fn clear(&mut self);
 
-    /// Makes room for blocks up to `num_blocks - 1`, and for a capacity of `num_blocks - 1`. MAY be asked twice for the same.
+    /// Makes room for blocks up to `num_blocks - 1`, and for a capacity of `num_blocks - 1`. MAY be
+    /// asked twice for the same.
     ///
     /// # Errors
     /// [`PoolError::InvalidConfig`] if there is no memory; then nothing has changed.

@@ -1,12 +1,13 @@
 //! The longest hit that is legal in every group.
 //!
-//! Groups of full attention bound it: they need every block from the first on. Every other group needs a stretch of blocks whose
-//! first one only moves right as the hit gets longer. So if one of them is missing in that stretch, no hit is legal that ends behind
-//! it and not before: the walk goes on from there, and never comes back. A stretch is asked from its left end, where a miss rules
-//! out the most.
+//! Groups of full attention bound it: they need every block from the first on. Every other group needs
+//! a stretch of blocks whose first one only moves right as the hit gets longer. So if one of them is
+//! missing in that stretch, no hit is legal that ends behind it and not before: the walk goes on from
+//! there, and never comes back. A stretch is asked from its left end, where a miss rules out the most.
 //!
-//! Costs: each block of a sparse group is asked for at most once: O(its stretch) if the first length is legal, O(blocks) at worst;
-//! one block per stretch where a group has nothing. vLLM repeats its lookups until no group shortens the hit; the result is the same.
+//! Costs: each block of a sparse group is asked for at most once: O(its stretch) if the first length is
+//! legal, O(blocks) at worst; one block per stretch where a group has nothing. vLLM repeats its lookups
+//! until no group shortens the hit; the result is the same.
 
 use super::{Blocks, GroupSpec, Groups, HashUnits, Tokens};
 use crate::block::{BlockId, NULL_BLOCK};
@@ -16,8 +17,9 @@ pub trait Cached {
     /// Appends the cached blocks of a group in `first..end`, up to the first that is not cached.
     fn find_run(&mut self, group: usize, first: Blocks, end: Blocks, out: &mut Vec<BlockId>);
 
-    /// The cached block that holds the most of what belongs at a position of a group, at most `most` hash units, which are fewer than
-    /// a block has; and how many. Asked of groups with [`GroupSpec::partial_hits`].
+    /// The cached block that holds the most of what belongs at a position of a group, at most `most`
+    /// hash units, which are fewer than a block has; and how many. Asked of groups with
+    /// [`GroupSpec::partial_hits`].
     fn find_leading(&mut self, group: usize, at: Blocks, most: HashUnits) -> Option<(HashUnits, BlockId)> {
         let _ = (group, at, most);
         None
@@ -30,8 +32,9 @@ pub trait Cached {
 pub struct GroupHit {
     /// Its length: a multiple of [`Groups::alignment`].
     pub tokens: Tokens,
-    /// By group its table up to there: the null block where nothing is needed. If the hit ends inside a block of a group, that block is
-    /// the last one, and only its first tokens are of use: to be copied, not to be written to.
+    /// By group its table up to there: the null block where nothing is needed. If the hit ends inside a
+    /// block of a group, that block is the last one, and only its first tokens are of use: to be
+    /// copied, not to be written to.
     pub tables: Vec<Vec<BlockId>>,
     /// How far the groups of full attention alone would have gone; the limit, if there are none.
     pub full_tokens: Tokens,
@@ -91,8 +94,8 @@ impl Sparse<'_> {
 }
 
 impl Groups {
-    /// The longest hit of at most `limit` tokens if everything were cached: what speculation reads behind it must lie within the limit,
-    /// too.
+    /// The longest hit of at most `limit` tokens if everything were cached: what speculation reads
+    /// behind it must lie within the limit, too.
     #[must_use]
     pub fn longest_possible(&self, limit: Tokens) -> Tokens {
         let caching = self.specs.iter().filter(|spec| spec.is_cached());
@@ -100,7 +103,8 @@ impl Groups {
         self.align(each.min().unwrap_or(Tokens::ZERO))
     }
 
-    /// How many tokens behind the blocks of a table, within `limit`, are cached inside one more, which is put behind them.
+    /// How many tokens behind the blocks of a table, within `limit`, are cached inside one more, which
+    /// is put behind them.
     fn find_leading(
         &self,
         group: usize,
@@ -117,8 +121,9 @@ impl Groups {
         Tokens(units.0.min(most.0) * self.unit)
     }
 
-    /// The longest hit of at most `limit` tokens that every group can serve: its length is a multiple of all block sizes, and of each
-    /// group that caches the blocks of [`GroupSpec::needed`] are cached.
+    /// The longest hit of at most `limit` tokens that every group can serve: its length is a multiple
+    /// of all block sizes, and of each group that caches the blocks of [`GroupSpec::needed`] are
+    /// cached.
     pub fn longest_hit(&self, limit: Tokens, cached: &mut impl Cached) -> GroupHit {
         let mut tables = vec![Vec::new(); self.specs.len()];
         let mut full_tokens = limit;
@@ -163,8 +168,8 @@ impl Groups {
         GroupHit { tokens: length, tables, full_tokens }
     }
 
-    /// The longest hit of at most `limit` tokens that a group alone can serve: a multiple of [`Groups::alignment`]. All of them, if it
-    /// caches nothing, for then no hit needs it.
+    /// The longest hit of at most `limit` tokens that a group alone can serve: a multiple of
+    /// [`Groups::alignment`]. All of them, if it caches nothing, for then no hit needs it.
     pub fn longest_alone(&self, group: usize, limit: Tokens, cached: &mut impl Cached) -> Tokens {
         let spec = self.specs[group];
         if !spec.is_cached() {

@@ -1,10 +1,11 @@
 //! Which blocks of a group are worth a place in the index.
 //!
-//! A hit can end only where every group has kept what a token there reads. Full attention keeps everything; a window, a chunk or a
-//! state that kept everything would fill the pool with blocks that no hit needs. So a sparse group keeps what hits need that end
-//! at some *boundaries*: every so many tokens, where the prompt ends (it will be asked again, alone or with more behind it), and at
-//! *junctions*, where a hit of the full groups went further than this group's (the next request with this prefix turns off there, too;
-//! Marconi, 2025; vLLM's `prefix_cache_retention_interval`).
+//! A hit can end only where every group has kept what a token there reads. Full attention keeps
+//! everything; a window, a chunk or a state that kept everything would fill the pool with blocks that
+//! no hit needs. So a sparse group keeps what hits need that end at some *boundaries*: every so many
+//! tokens, where the prompt ends (it will be asked again, alone or with more behind it), and at
+//! *junctions*, where a hit of the full groups went further than this group's (the next request with
+//! this prefix turns off there, too; Marconi, 2025; vLLM's `prefix_cache_retention_interval`).
 //!
 //! Costs: O(1) per block and boundary.
 
@@ -15,7 +16,8 @@ use super::{Blocks, GroupSpec, Groups, Keep, Tokens};
 pub struct Boundaries {
     /// Tokens of the prompt: a later request that has them all computes the last one itself.
     pub prompt: Tokens,
-    /// Where the hit of the full groups ended when the request was admitted, if that of another group ended before.
+    /// Where the hit of the full groups ended when the request was admitted, if that of another group
+    /// ended before.
     pub junction: Option<Tokens>,
 }
 
@@ -26,8 +28,8 @@ impl Groups {
         self.kept_of(group, boundaries).is_some_and(|kept| kept.keeps(at))
     }
 
-    /// The first boundary behind `after` tokens at which a hit needs something that a group keeps: where the state of a request is
-    /// worth a copy next. O(1).
+    /// The first boundary behind `after` tokens at which a hit needs something that a group keeps:
+    /// where the state of a request is worth a copy next. O(1).
     #[must_use]
     pub fn next_kept(&self, group: usize, after: Tokens, boundaries: Boundaries) -> Option<Tokens> {
         let kept = self.kept_of(group, boundaries)?;

@@ -1,10 +1,12 @@
 //! KV-cache groups: what a hybrid model keeps of a request.
 //!
-//! Most models of today mix layers that read everything with layers that read a window, a chunk, or a recurrent state. Layers that
-//! keep the same are a *group*. A request has one block table per group, all of them with blocks of one pool, and a hit of length L
-//! is of use only if every group still has what a token at position L reads.
+//! Most models of today mix layers that read everything with layers that read a window, a chunk, or a
+//! recurrent state. Layers that keep the same are a *group*. A request has one block table per group,
+//! all of them with blocks of one pool, and a hit of length L is of use only if every group still has
+//! what a token at position L reads.
 //!
-//! Owns: the arithmetic of that, and nothing else: no blocks, no tables. Everything follows from one function,
+//! Owns: the arithmetic of that, and nothing else: no blocks, no tables. Everything follows from one
+//! function,
 //! [`GroupKind::reach`]: the first token that the token at a position reads. What lies before it is dead, and a hit needs what lies
 //! behind it.
 //!
@@ -16,8 +18,8 @@
 //!
 //! Costs: see each; no allocation but for what a hit returns.
 //!
-//! The kinds and their rules are those of vLLM 0.33 (`v1/kv_cache_interface.py`, `v1/core/single_type_kv_cache_manager.py`); the walk
-//! is our own: one pass instead of a fixed point.
+//! The kinds and their rules are those of vLLM 0.33 (`v1/kv_cache_interface.py`,
+//! `v1/core/single_type_kv_cache_manager.py`); the walk is our own: one pass instead of a fixed point.
 
 mod hit;
 pub(crate) mod keep;
@@ -56,8 +58,8 @@ pub struct Groups {
 }
 
 impl Groups {
-    /// Groups with these specs. `unit` is how many tokens are hashed at a time; without one, as many as every block size is a
-    /// multiple of.
+    /// Groups with these specs. `unit` is how many tokens are hashed at a time; without one, as many as
+    /// every block size is a multiple of.
     ///
     /// # Errors
     /// [`PoolError::InvalidConfig`]: no group, or more than a name can tell apart; sizes that are 0; block sizes that are no
@@ -94,8 +96,8 @@ impl Groups {
         self.unit
     }
 
-    /// What the length of a hit is a multiple of: the least common multiple of all block sizes, of the unit in the place of those of
-    /// groups with [`GroupSpec::partial_hits`].
+    /// What the length of a hit is a multiple of: the least common multiple of all block sizes, of the
+    /// unit in the place of those of groups with [`GroupSpec::partial_hits`].
     #[must_use]
     pub const fn alignment(&self) -> Tokens {
         Tokens(self.alignment)
@@ -116,7 +118,8 @@ impl Groups {
         Self::new(specs.collect(), Some(self.unit))
     }
 
-    /// Hash units behind which a hit can end inside a block ([`GroupSpec::partial_hits`]), at most: 0 without such blocks.
+    /// Hash units behind which a hit can end inside a block ([`GroupSpec::partial_hits`]), at most: 0
+    /// without such blocks.
     #[must_use]
     pub fn interior_units(&self) -> usize {
         let partial = self.specs.iter().filter(|spec| spec.partial_hits);
@@ -134,8 +137,8 @@ impl Groups {
         tokens.map_or(1, |tokens| tokens / self.unit)
     }
 
-    /// The hash unit whose digest names the block of a group at a position: the last one in it, for a digest stands for everything
-    /// before it. `None` of a group that caches nothing.
+    /// The hash unit whose digest names the block of a group at a position: the last one in it, for a
+    /// digest stands for everything before it. `None` of a group that caches nothing.
     #[must_use]
     pub fn naming_unit(&self, group: usize, at: Blocks) -> Option<HashUnits> {
         let spec = self.specs.get(group).filter(|spec| spec.is_cached())?;

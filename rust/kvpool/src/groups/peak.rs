@@ -1,13 +1,13 @@
 //! How many blocks a lone request takes while its prompt is computed.
 //!
-//! Follows from the groups, the length of the prompt and the chunk size alone. What is cached does not matter: a hit that needs more
-//! blocks than there are is not used.
+//! Follows from the groups, the length of the prompt and the chunk size alone. What is cached does not
+//! matter: a hit that needs more blocks than there are is not used.
 
 use super::{Blocks, GroupKind, GroupSpec, Groups, Tokens};
 
 impl GroupSpec {
-    /// The positions `first..end` of a table that hold the null block, of a request whose first `ready` tokens were hit or loaded, and
-    /// whose first `settled` tokens are computed.
+    /// The positions `first..end` of a table that hold the null block, of a request whose first `ready`
+    /// tokens were hit or loaded, and whose first `settled` tokens are computed.
     #[must_use]
     pub fn given_up(&self, ready: Tokens, settled: Tokens) -> (Blocks, Blocks) {
         let dead = self.dead(settled);
@@ -40,8 +40,9 @@ impl GroupSpec {
 }
 
 impl Groups {
-    /// The most blocks that a lone request holds while tokens `start..tokens` of its prompt are computed in chunks of `chunk`, which counts
-    /// as at least 1: each chunk gets blocks once the one before is committed. O(1) with full attention; O(chunks) without, at worst.
+    /// The most blocks that a lone request holds while tokens `start..tokens` of its prompt are
+    /// computed in chunks of `chunk`, which counts as at least 1: each chunk gets blocks once the one
+    /// before is committed. O(1) with full attention; O(chunks) without, at worst.
     ///
     /// ```
     /// use kvpool::groups::{GroupKind, GroupSpec, Groups, Tokens};

@@ -20,15 +20,16 @@ pub enum GroupKind {
         /// Tokens of a chunk.
         chunk: usize,
     },
-    /// A recurrent state, as of Mamba: a block is the state behind its last token, and each token reads the one before it.
+    /// A recurrent state, as of Mamba: a block is the state behind its last token, and each token reads
+    /// the one before it.
     State,
     /// What the layers read is no part of the prompt: an encoder's output. Nothing of it is cached.
     Cross,
 }
 
 impl GroupKind {
-    /// The kind of this name, with a window or chunk of `span` tokens; others have none and do not look at it. `None` if no kind is
-    /// called so.
+    /// The kind of this name, with a window or chunk of `span` tokens; others have none and do not look
+    /// at it. `None` if no kind is called so.
     #[must_use]
     pub fn named(name: &str, span: usize) -> Option<Self> {
         Some(match name {
@@ -62,8 +63,8 @@ impl GroupKind {
         }
     }
 
-    /// The first token of which the token at position `at` needs what the group keeps: `at` itself if it needs nothing. It never
-    /// goes back as `at` goes on, so what lies before it can be given up.
+    /// The first token of which the token at position `at` needs what the group keeps: `at` itself if
+    /// it needs nothing. It never goes back as `at` goes on, so what lies before it can be given up.
     #[must_use]
     pub const fn reach(self, at: Tokens) -> Tokens {
         match self {
@@ -75,8 +76,8 @@ impl GroupKind {
         }
     }
 
-    /// The first position from which on no token reads anything before `from`: how far a request can go back that has given up
-    /// what is before. Full attention gives nothing up.
+    /// The first position from which on no token reads anything before `from`: how far a request can go
+    /// back that has given up what is before. Full attention gives nothing up.
     #[must_use]
     pub const fn rewind(self, from: Tokens) -> Tokens {
         match self {
@@ -104,20 +105,22 @@ impl GroupKind {
     }
 }
 
-/// Which blocks of a group stay cached when the request has gone on. A hit can only end where every group has kept what it needs.
+/// Which blocks of a group stay cached when the request has gone on. A hit can only end where every
+/// group has kept what it needs.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Keep {
     /// All.
     #[default]
     All,
-    /// What hits need that end at multiples of so many tokens, rounded up to [`super::Groups::alignment`], at the end of the prompt, or
-    /// at a junction.
+    /// What hits need that end at multiples of so many tokens, rounded up to
+    /// [`super::Groups::alignment`], at the end of the prompt, or at a junction.
     Every(usize),
-    /// What hits need that end at the end of the prompt or at a junction: where an earlier request turned off from this one.
+    /// What hits need that end at the end of the prompt or at a junction: where an earlier request
+    /// turned off from this one.
     Junctions,
-    /// None: hits neither need nor bring anything of this group, so it never limits them. For layers whose KV is of no use to other
-    /// requests, such as the heads of a draft model.
+    /// None: hits neither need nor bring anything of this group, so it never limits them. For layers
+    /// whose KV is of no use to other requests, such as the heads of a draft model.
     Nothing,
 }
 
@@ -130,13 +133,14 @@ pub struct GroupSpec {
     pub block_tokens: usize,
     /// Which blocks stay cached. Full attention keeps all, or [`Keep::Nothing`].
     pub keep: Keep,
-    /// Blocks behind a hit that speculation computes again: 1 for a group that EAGLE or MTP heads read, else 0.
+    /// Blocks behind a hit that speculation computes again: 1 for a group that EAGLE or MTP heads read,
+    /// else 0.
     pub margin: usize,
-    /// Whether a hit may end inside a block, behind any hash unit: the request gets a copy of that block. Full attention alone, for
-    /// which any part of a prefix is one; without a margin.
+    /// Whether a hit may end inside a block, behind any hash unit: the request gets a copy of that
+    /// block. Full attention alone, for which any part of a prefix is one; without a margin.
     pub partial_hits: bool,
-    /// The first tokens of the sequence that every token reads besides its window: attention sinks. Of [`GroupKind::Sliding`] alone; 0
-    /// for none.
+    /// The first tokens of the sequence that every token reads besides its window: attention sinks. Of
+    /// [`GroupKind::Sliding`] alone; 0 for none.
     pub sink_tokens: usize,
 }
 
@@ -176,21 +180,22 @@ impl GroupSpec {
         Tokens(blocks.0.saturating_mul(self.block_tokens))
     }
 
-    /// Leading blocks of a table that every token reads, whatever is given up behind them: those of [`Self::sink_tokens`].
+    /// Leading blocks of a table that every token reads, whatever is given up behind them: those of
+    /// [`Self::sink_tokens`].
     #[must_use]
     pub const fn sink_blocks(&self) -> Blocks {
         self.covering(Tokens(self.sink_tokens))
     }
 
-    /// Leading blocks of a table that no token from `settled` on reads, but for [`Self::sink_blocks`]. Settled are tokens that are
-    /// computed and will not be taken back.
+    /// Leading blocks of a table that no token from `settled` on reads, but for [`Self::sink_blocks`].
+    /// Settled are tokens that are computed and will not be taken back.
     #[must_use]
     pub const fn dead(&self, settled: Tokens) -> Blocks {
         self.full_blocks(self.kind.reach(settled))
     }
 
-    /// The blocks `first..end` that a hit of `length` tokens needs, its margin included, besides [`Self::sink_blocks`]. `length` is a
-    /// multiple of the block size.
+    /// The blocks `first..end` that a hit of `length` tokens needs, its margin included, besides
+    /// [`Self::sink_blocks`]. `length` is a multiple of the block size.
     #[must_use]
     pub const fn needed(&self, length: Tokens) -> (Blocks, Blocks) {
         if length.0 == 0 || !self.is_cached() {
@@ -199,7 +204,8 @@ impl GroupSpec {
         (self.dead(length), self.full_blocks(length).plus(Blocks(self.margin)))
     }
 
-    /// The most tokens of a hit for which the blocks before `end` are enough on the right. A multiple of the block size.
+    /// The most tokens of a hit for which the blocks before `end` are enough on the right. A multiple
+    /// of the block size.
     #[must_use]
     pub const fn ending_before(&self, end: Blocks) -> Tokens {
         self.tokens(end.minus(Blocks(self.margin)))

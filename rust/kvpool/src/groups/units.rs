@@ -1,8 +1,8 @@
 //! Units of length: [`Tokens`], [`HashUnits`], [`Blocks`].
 //!
-//! Groups have blocks of different sizes, and a prompt is hashed in units of a third one. A number of one unit where another was
-//! meant is a wrong hit that no test of one group finds (vllm#55600), so the units are types: only [`super::GroupSpec`] and
-//! [`super::Groups`] turn one into another.
+//! Groups have blocks of different sizes, and a prompt is hashed in units of a third one. A number of
+//! one unit where another was meant is a wrong hit that no test of one group finds (vllm#55600), so the
+//! units are types: only [`super::GroupSpec`] and [`super::Groups`] turn one into another.
 
 use std::fmt;
 

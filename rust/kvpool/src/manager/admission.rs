@@ -16,23 +16,26 @@ use crate::tiers::Fit;
 use crate::{BlockId, PoolError, Signal, Until};
 
 impl CacheManager {
-    /// Admits a request: finds the cached prefix of its prompt, acquires it, allocates the rest. Atomic. O(blocks). The last
-    /// token is always left to compute. Every block of the prompt is allocated at once, so that a chunked prefill cannot run out
-    /// midway; [`Self::admit_with`] can allocate chunk by chunk ([`Part::allocate_tokens`]).
+    /// Admits a request: finds the cached prefix of its prompt, acquires it, allocates the rest.
+    /// Atomic. O(blocks). The last token is always left to compute. Every block of the prompt is
+    /// allocated at once, so that a chunked prefill cannot run out midway; [`Self::admit_with`] can
+    /// allocate chunk by chunk ([`Part::allocate_tokens`]).
     ///
     /// # Errors
-    /// [`Refused`] hands the prompt back, with: [`ManagerError::OutOfBlocks`] (how many blocks are missing, whether the request
-    /// can ever fit, and how many of its tokens would fit now), [`ManagerError::DuplicateRequest`],
-    /// [`ManagerError::EmptyPrompt`], [`ManagerError::ForeignCursor`], [`crate::PoolError::StaleEpoch`]. Nothing has changed then.
+    /// [`Refused`] hands the prompt back, with: [`ManagerError::OutOfBlocks`] (how many blocks are
+    /// missing, whether the request can ever fit, and how many of its tokens would fit now),
+    /// [`ManagerError::DuplicateRequest`], [`ManagerError::EmptyPrompt`],
+    /// [`ManagerError::ForeignCursor`], [`crate::PoolError::StaleEpoch`]. Nothing has changed then.
     pub fn admit(&mut self, id: impl Into<RequestId>, cursor: HashCursor) -> Result<Admission, Refused> {
         self.admit_with(id, cursor, &AdmitOptions::default())
     }
 
-    /// What an admission would find now, and how much of the prompt would fit. Changes nothing. O(blocks matched).
+    /// What an admission would find now, and how much of the prompt would fit. Changes nothing.
+    /// O(blocks matched).
     ///
     /// # Errors
-    /// As [`Self::admit`], but for blocks that are lacking; [`PoolError::InvalidConfig`] for a prompt without tokens, or not more of
-    /// them than are external.
+    /// As [`Self::admit`], but for blocks that are lacking; [`PoolError::InvalidConfig`] for a prompt
+    /// without tokens, or not more of them than are external.
     pub fn fit(&self, cursor: &HashCursor, part: Part) -> Result<AdmissionFit> {
         let staged = self.find(cursor, part)?;
         let pool = self.tiers.device();
@@ -47,8 +50,9 @@ impl CacheManager {
         Ok(AdmissionFit { fit, cached_tokens, new_blocks, fitting_tokens, can_ever_fit })
     }
 
-    /// The number of entries that the first block table would have after an admission: what a buffer for [`Admission::block_ids`] has to
-    /// hold. Changes nothing. O(1) for a whole prompt; with [`Part::allocate_tokens`] O(blocks matched).
+    /// The number of entries that the first block table would have after an admission: what a buffer
+    /// for [`Admission::block_ids`] has to hold. Changes nothing. O(1) for a whole prompt; with
+    /// [`Part::allocate_tokens`] O(blocks matched).
     ///
     /// # Errors
     /// As [`Self::fit`].
@@ -83,7 +87,8 @@ impl CacheManager {
         Ok(Staged::find(self.tiers.device(), self.groups(), cursor, part, self.room_for(None))?)
     }
 
-    /// What an admission would find now, group by group: which of them a hit is short for. Changes nothing. O(blocks), for each group.
+    /// What an admission would find now, group by group: which of them a hit is short for. Changes
+    /// nothing. O(blocks), for each group.
     ///
     /// # Errors
     /// As [`Self::fit`].
@@ -165,7 +170,8 @@ impl CacheManager {
         Ok(staged)
     }
 
-    /// How many blocks an admission may allocate behind a match: of those that `plan` leaves, or that there are.
+    /// How many blocks an admission may allocate behind a match: of those that `plan` leaves, or that
+    /// there are.
     fn room_for(&self, plan: Option<&StepPlan>) -> impl Fn(&[BlockId]) -> Room {
         let pool = self.tiers.device();
         let reserve = self.reserve(plan.map_or_else(|| self.num_active(), |plan| plan.running));
@@ -214,7 +220,8 @@ impl CacheManager {
         self.admitted(slot, staged, false)
     }
 
-    /// Makes a preempted request run again, with the blocks that it took and its tokens hashed again, if they were.
+    /// Makes a preempted request run again, with the blocks that it took and its tokens hashed again,
+    /// if they were.
     pub(super) fn reinstall(
         &mut self,
         slot: usize,
@@ -269,12 +276,13 @@ impl CacheManager {
         self.stats.refusals += u64::from(matches!(error, ManagerError::OutOfBlocks(_)));
     }
 
-    /// Ends a request, finished or aborted: its blocks lose one reference each, tail first. What it committed stays
-    /// cached; what it did not is never matched (TensorRT-LLM #15018). Its blocks are fenced `until` a step completes or a
-    /// ticket ends. O(blocks).
+    /// Ends a request, finished or aborted: its blocks lose one reference each, tail first. What it
+    /// committed stays cached; what it did not is never matched (TensorRT-LLM #15018). Its blocks are
+    /// fenced `until` a step completes or a ticket ends. O(blocks).
     ///
-    /// While a swap moves it, or a connector loads into its blocks, they are not free to go: the request is releasing, and gives
-    /// them up when [`Self::complete_swap`], [`Self::abort_swap`] or [`Self::external_done`] says that this has ended.
+    /// While a swap moves it, or a connector loads into its blocks, they are not free to go: the
+    /// request is releasing, and gives them up when [`Self::complete_swap`], [`Self::abort_swap`] or
+    /// [`Self::external_done`] says that this has ended.
     ///
     /// # Errors
     /// [`ManagerError::UnknownRequest`]; [`ManagerError::WrongState`] if it is releasing already;
@@ -297,8 +305,9 @@ impl CacheManager {
         slots.into_iter().try_for_each(|slot| self.release_slot(slot, leaving).map(drop))
     }
 
-    /// [`Self::release_batch`] of requests of which it is known how they ended: a hint for eviction policies that can use it, `hazard` of
-    /// the crate `kvpool-policies`. It is about the blocks that the request gives up last, on the device.
+    /// [`Self::release_batch`] of requests of which it is known how they ended: a hint for eviction
+    /// policies that can use it, `hazard` of the crate `kvpool-policies`. It is about the blocks that
+    /// the request gives up last, on the device.
     ///
     /// # Errors
     /// As [`Self::release_batch`].
@@ -326,8 +335,8 @@ impl CacheManager {
         known.map(|()| slots)
     }
 
-    /// The request in a slot, which was checked, gives up its blocks, and is forgotten; or it is noted how, while something is on its
-    /// way into them.
+    /// The request in a slot, which was checked, gives up its blocks, and is forgotten; or it is noted
+    /// how, while something is on its way into them.
     pub(super) fn release_slot(&mut self, slot: usize, leaving: Leaving) -> Result<HintReport> {
         let request = self.requests.at_mut(slot)?;
         if matches!(request.state, RequestState::Moving | RequestState::Loading) {
@@ -355,12 +364,13 @@ impl CacheManager {
         Ok(report)
     }
 
-    /// Preempts a running request, or one that is swapped out, by recompute: it gives up its blocks as in
-    /// [`Self::release`], keeps its tokens, and waits for [`Self::resume`], which may find again what it committed.
+    /// Preempts a running request, or one that is swapped out, by recompute: it gives up its blocks as
+    /// in [`Self::release`], keeps its tokens, and waits for [`Self::resume`], which may find again
+    /// what it committed.
     ///
     /// # Errors
-    /// [`ManagerError::UnknownRequest`], [`ManagerError::WrongState`] if it is preempted already, or moves or loads;
-    /// [`crate::PoolError::UnknownTicket`].
+    /// [`ManagerError::UnknownRequest`], [`ManagerError::WrongState`] if it is preempted already, or
+    /// moves or loads; [`crate::PoolError::UnknownTicket`].
     pub fn preempt<'a>(&mut self, id: impl Into<RequestRef<'a>>, until: impl Into<Until>) -> Result<()> {
         let until = until.into();
         let slot = self.slot_in(id.into(), PREEMPTIBLE, PREEMPT)?;
@@ -379,11 +389,12 @@ impl CacheManager {
         self.set_state(slot, RequestState::Preempted)
     }
 
-    /// Resumes a preempted request: an admission of all its tokens, appended ones included. O(blocks); after an epoch
-    /// bump its tokens are hashed again, O(tokens).
+    /// Resumes a preempted request: an admission of all its tokens, appended ones included. O(blocks);
+    /// after an epoch bump its tokens are hashed again, O(tokens).
     ///
     /// # Errors
-    /// [`ManagerError::OutOfBlocks`], [`ManagerError::UnknownRequest`], [`ManagerError::WrongState`] if it runs.
+    /// [`ManagerError::OutOfBlocks`], [`ManagerError::UnknownRequest`], [`ManagerError::WrongState`] if
+    /// it runs.
     pub fn resume<'a>(&mut self, id: impl Into<RequestRef<'a>>) -> Result<Admission> {
         self.resume_with(id, Part::WHOLE)
     }
@@ -401,7 +412,8 @@ impl CacheManager {
         self.reinstall(slot, rebased, staged)
     }
 
-    /// [`Self::stage`] of a preempted request: its slot, and its tokens hashed again, if they were hashed before the last epoch bump.
+    /// [`Self::stage`] of a preempted request: its slot, and its tokens hashed again, if they were
+    /// hashed before the last epoch bump.
     pub(super) fn stage_resumed(
         &self,
         plan: Option<&StepPlan>,
@@ -428,7 +440,8 @@ impl CacheManager {
         Ok(Some(rebased))
     }
 
-    /// What a request's prompt hashes to now, if that is not what it hashed to: after an epoch bump. O(tokens) then.
+    /// What a request's prompt hashes to now, if that is not what it hashed to: after an epoch bump.
+    /// O(tokens) then.
     #[doc(hidden)]
     #[must_use]
     pub fn rehashed<'a>(&self, id: impl Into<RequestRef<'a>>) -> Option<Box<HashCursor>> {

@@ -7,8 +7,8 @@ use crate::tiers::Fit;
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Admission {
-    /// Leading tokens whose KV is cached: the engine computes from here on. A multiple of the block size, and less than
-    /// the prompt.
+    /// Leading tokens whose KV is cached: the engine computes from here on. A multiple of the block
+    /// size, and less than the prompt.
     pub cached_tokens: usize,
     /// Leading blocks of the table that are cached, shared, and not to be written.
     pub cached_blocks: usize,
@@ -18,8 +18,8 @@ pub struct Admission {
     pub block_ids: Vec<BlockId>,
     /// The block tables of the other groups: see [`crate::CacheManager::group_table`].
     pub other_tables: Vec<Vec<BlockId>>,
-    /// How far the groups of full attention alone would have gone: more than [`Self::cached_tokens`] if another group had given up, or
-    /// never kept, what a longer hit needs.
+    /// How far the groups of full attention alone would have gone: more than [`Self::cached_tokens`] if
+    /// another group had given up, or never kept, what a longer hit needs.
     pub full_tokens: usize,
 }
 
@@ -33,10 +33,12 @@ pub struct AdmissionFit {
     pub cached_tokens: usize,
     /// Blocks that it would take besides.
     pub new_blocks: usize,
-    /// Tokens behind the cached and external ones that could get blocks now: the most for [`crate::Part::allocate_tokens`].
+    /// Tokens behind the cached and external ones that could get blocks now: the most for
+    /// [`crate::Part::allocate_tokens`].
     pub fitting_tokens: usize,
-    /// Whether the prompt can ever be computed in this pool, in chunks of [`crate::Part::allocate_tokens`] or as a whole. Depends on the groups,
-    /// the number of blocks, the length of the prompt and the [`crate::Part`] alone.
+    /// Whether the prompt can ever be computed in this pool, in chunks of
+    /// [`crate::Part::allocate_tokens`] or as a whole. Depends on the groups, the number of blocks, the
+    /// length of the prompt and the [`crate::Part`] alone.
     pub can_ever_fit: bool,
 }
 

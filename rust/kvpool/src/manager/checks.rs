@@ -1,7 +1,9 @@
-//! Invariants of a manager: all at once, and in small pieces: one request, one entry of a block table, the references of all.
+//! Invariants of a manager: all at once, and in small pieces: one request, one entry of a block table,
+//! the references of all.
 //!
-//! [`CacheManager::check_invariants`] is for tests; a scrubber checks a few entries per call. A broken invariant poisons the
-//! device's pool, and a manager with a poisoned pool in any tier refuses every operation.
+//! [`CacheManager::check_invariants`] is for tests; a scrubber checks a few entries per call. A broken
+//! invariant poisons the device's pool, and a manager with a poisoned pool in any tier refuses every
+//! operation.
 
 use super::id::RequestState;
 use super::request::Request;
@@ -57,8 +59,9 @@ impl CacheManager {
         self.observer.as_ref().map_or(Ok(()), |observer| observer.check(self))
     }
 
-    /// What can be said of the request in a slot in O(1): that it is found by its id (M5), and that its table is as long as its tokens
-    /// need, in the tier that its state says (S1, S3, M2). Of an empty slot there is nothing to say.
+    /// What can be said of the request in a slot in O(1): that it is found by its id (M5), and that its
+    /// table is as long as its tokens need, in the tier that its state says (S1, S3, M2). Of an empty
+    /// slot there is nothing to say.
     ///
     /// # Errors
     /// The first broken invariant.
@@ -96,8 +99,9 @@ impl CacheManager {
         sequence.check_counts(&format_args!("request {id}"))
     }
 
-    /// One entry of the tables of the request in a slot, those of the groups one after the other: null where it is trimmed and nowhere else (S2), else held (M1), and with the hash
-    /// of its tokens if it is published (M3). O(1).
+    /// One entry of the tables of the request in a slot, those of the groups one after the other: null
+    /// where it is trimmed and nowhere else (S2), else held (M1), and with the hash of its tokens if it
+    /// is published (M3). O(1).
     ///
     /// # Errors
     /// The first broken invariant.
@@ -110,8 +114,8 @@ impl CacheManager {
         ensure(held, REFERENCES, || format!("entry {at} of request {id} is held by nobody"))
     }
 
-    /// M1, summed over all blocks of each tier: tables, fences, pins and swaps account for every reference. A leak shows here, without a
-    /// walk over the blocks. O(requests + blocks of swaps).
+    /// M1, summed over all blocks of each tier: tables, fences, pins and swaps account for every
+    /// reference. A leak shows here, without a walk over the blocks. O(requests + blocks of swaps).
     ///
     /// # Errors
     /// The first tier where they do not.
@@ -137,8 +141,8 @@ impl CacheManager {
 /// For tests: what only a bug, or memory that went bad, can do to a block table.
 #[cfg(feature = "fault-injection")]
 impl CacheManager {
-    /// Puts another block into an entry of a request's tables, those of the groups one after the other, behind the manager's back. False
-    /// if there is no such entry, or if it is there already.
+    /// Puts another block into an entry of a request's tables, those of the groups one after the other,
+    /// behind the manager's back. False if there is no such entry, or if it is there already.
     pub fn corrupt_table<'a>(
         &mut self,
         id: impl Into<super::RequestRef<'a>>,

@@ -26,17 +26,17 @@ pub struct ManagerConfig {
     pub duplicates: DuplicatePolicy,
     /// Which cached-free block is reused first.
     pub eviction: EvictionPolicy,
-    /// Priorities, times to live, pins and tenants' limits of the device's blocks, for a policy of the crate `kvpool-policies`. `None` has
-    /// none of it, and costs nothing.
+    /// Priorities, times to live, pins and tenants' limits of the device's blocks, for a policy of the
+    /// crate `kvpool-policies`. `None` has none of it, and costs nothing.
     pub retention: Option<RetentionConfig>,
-    /// Share of the usable blocks, 0.0 to below 1.0, that an admission leaves available while other requests run, so
-    /// that these can go on appending.
+    /// Share of the usable blocks, 0.0 to below 1.0, that an admission leaves available while other
+    /// requests run, so that these can go on appending.
     pub watermark: f64,
     /// Blocks of the host tier, null block included: where requests are swapped out to. 0 for none.
     pub host_blocks: usize,
-    /// The KV-cache groups of a hybrid model, whose hash unit is `block_size`: a request has a block table in each of them, all with
-    /// blocks of one pool. `None` is one group of full attention. Hits of several groups are not verified: they need
-    /// [`Verify::None`] and a cryptographic hash.
+    /// The KV-cache groups of a hybrid model, whose hash unit is `block_size`: a request has a block
+    /// table in each of them, all with blocks of one pool. `None` is one group of full attention. Hits
+    /// of several groups are not verified: they need [`Verify::None`] and a cryptographic hash.
     pub groups: Option<Groups>,
     /// Bytes of KV that one block holds over all layers; 0 if unknown. Only for [`ManagerStats`].
     pub block_bytes: u64,
@@ -110,7 +110,8 @@ impl fmt::Debug for ManagerConfig {
 
 /// Counters and gauges of a manager.
 ///
-/// `hit_tokens + external_tokens + computed_tokens == prompt_tokens`, always: each request counts once, at its first admission.
+/// `hit_tokens + external_tokens + computed_tokens == prompt_tokens`, always: each request counts once,
+/// at its first admission.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct ManagerStats {
@@ -138,7 +139,8 @@ pub struct ManagerStats {
     pub computed_tokens: u64,
     /// Admissions refused for want of blocks, resumptions included.
     pub refusals: u64,
-    /// Tokens of prompts, and of resumed requests, that every group of full attention had cached, and another group could not serve.
+    /// Tokens of prompts, and of resumed requests, that every group of full attention had cached, and
+    /// another group could not serve.
     pub unserved_tokens: u64,
     /// States of recurrent groups that were copied to be kept.
     pub checkpoints: u64,
@@ -166,7 +168,8 @@ pub struct ManagerStats {
     pub copied_blocks: u64,
     /// Bytes of KV per block; 0 if unknown.
     pub block_bytes: u64,
-    /// What became of the hints so far, by blocks: those of requests once for each time that they took effect.
+    /// What became of the hints so far, by blocks: those of requests once for each time that they took
+    /// effect.
     pub hints: HintReport,
     /// How many blocks are retained how; `None` without retention.
     pub retention: Option<RetentionStats>,

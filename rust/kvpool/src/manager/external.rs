@@ -1,13 +1,17 @@
-//! What comes from elsewhere, and what has to wait for it: external tokens, and releases of requests that move or load.
+//! What comes from elsewhere, and what has to wait for it: external tokens, and releases of requests
+//! that move or load.
 //!
-//! A connector (P/D disaggregation, a store) has the KV of a prompt's first tokens. [`CacheManager::admit_with`] allocates blocks for
-//! what of it is not cached here, and the request is [`RequestState::Loading`]: nothing of these blocks can be matched, and nothing is
-//! computed in them, until [`CacheManager::external_done`] says what has arrived. What failed is computed again, and what is behind
-//! it: computed tokens have no holes. A window or a recurrent state has no place for what lies further back than the token behind the load
-//! reads; if that did not arrive, the request gives its blocks up and is preempted.
+//! A connector (P/D disaggregation, a store) has the KV of a prompt's first tokens.
+//! [`CacheManager::admit_with`] allocates blocks for what of it is not cached here, and the request is
+//! [`RequestState::Loading`]: nothing of these blocks can be matched, and nothing is computed in them,
+//! until [`CacheManager::external_done`] says what has arrived. What failed is computed again, and what
+//! is behind it: computed tokens have no holes. A window or a recurrent state has no place for what
+//! lies further back than the token behind the load reads; if that did not arrive, the request gives
+//! its blocks up and is preempted.
 //!
-//! Blocks that a swap or a connector still writes to are never released: a release waits for the end (dynamo #15079: blocks that
-//! were handed on while a transfer still wrote to them held another request's KV).
+//! Blocks that a swap or a connector still writes to are never released: a release waits for the end
+//! (dynamo #15079: blocks that were handed on while a transfer still wrote to them held another
+//! request's KV).
 
 use std::ops::Range;
 
@@ -43,12 +47,14 @@ impl Loaded<'_> {
 }
 
 impl CacheManager {
-    /// Says what a connector has loaded of a request's external tokens: their KV is written, full blocks are registered, and the
-    /// request runs. The engine computes the rest, what failed included. Returns how many blocks were registered. Of a request
-    /// that was released meanwhile it ends the release. O(blocks).
+    /// Says what a connector has loaded of a request's external tokens: their KV is written, full
+    /// blocks are registered, and the request runs. The engine computes the rest, what failed included.
+    /// Returns how many blocks were registered. Of a request that was released meanwhile it ends the
+    /// release. O(blocks).
     ///
-    /// If not enough has arrived to go on from, the request is preempted ([`RequestState::Preempted`]): groups with a window, a chunk or a
-    /// state have blocks for what the tokens behind the external ones read, and for nothing before. [`Self::resume`] computes it.
+    /// If not enough has arrived to go on from, the request is preempted ([`RequestState::Preempted`]):
+    /// groups with a window, a chunk or a state have blocks for what the tokens behind the external
+    /// ones read, and for nothing before. [`Self::resume`] computes it.
     ///
     /// ```
     /// use kvpool::{AdmitOptions, CacheManager, ExtraKeys, Loaded, ManagerConfig, Part};

@@ -10,8 +10,8 @@ use crate::sequence::{GivenUp, TableChange};
 use crate::tiers::out_of_blocks;
 use crate::{BlockId, BlockPool};
 
-/// A position of a request's block table that an append changed: a new block at the end, or a copy in the place of a shared
-/// or registered one.
+/// A position of a request's block table that an append changed: a new block at the end, or a copy in
+/// the place of a shared or registered one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct NewBlock {
     /// Position of the request in the call.
@@ -30,11 +30,11 @@ pub enum Computed<'a> {
     /// Nothing: [`CacheManager::commit`] commits.
     #[default]
     Nothing,
-    /// Of each request that gets tokens, all but the last one: the step that sampled it has written the KV of all before,
-    /// accepted drafts included. For tokens that no step sampled it is wrong.
+    /// Of each request that gets tokens, all but the last one: the step that sampled it has written the
+    /// KV of all before, accepted drafts included. For tokens that no step sampled it is wrong.
     AllButLast,
-    /// Of each request its first so many tokens, those of this call included: accepted drafts, which had slots before
-    /// ([`Covered::Lookahead`]).
+    /// Of each request its first so many tokens, those of this call included: accepted drafts, which
+    /// had slots before ([`Covered::Lookahead`]).
     Counts(&'a [usize]),
 }
 
@@ -57,13 +57,15 @@ pub struct Rows<'a> {
     pub requests: &'a [RequestRef<'a>],
     /// The tokens of all of them, one after the other.
     pub tokens: &'a [u32],
-    /// `tokens[offsets[i]..offsets[i + 1]]` are request i's: one more than requests. Empty: each has one token.
+    /// `tokens[offsets[i]..offsets[i + 1]]` are request i's: one more than requests. Empty: each has
+    /// one token.
     pub offsets: &'a [usize],
     /// What is computed.
     pub computed: Computed<'a>,
     /// What is to have blocks.
     pub covered: Covered<'a>,
-    /// Refuse more changes of block tables than so many, for whom they are written to a buffer of that length.
+    /// Refuse more changes of block tables than so many, for whom they are written to a buffer of that
+    /// length.
     pub most_changes: Option<usize>,
 }
 
@@ -145,7 +147,8 @@ pub(super) struct Row {
 }
 
 impl Row {
-    /// Tokens that are written before those that its growth makes room for: accepted drafts are not written again.
+    /// Tokens that are written before those that its growth makes room for: accepted drafts are not
+    /// written again.
     fn written(&self) -> usize {
         (self.all - (self.to - self.from)).max(self.computed.unwrap_or(0))
     }
@@ -161,8 +164,8 @@ pub(super) struct Step {
 }
 
 impl CacheManager {
-    /// Appends one token to each of `requests`, with blocks where a boundary is crossed: the decode step of a whole batch, all or
-    /// nothing. [`Self::append_ragged`] with one token each.
+    /// Appends one token to each of `requests`, with blocks where a boundary is crossed: the decode
+    /// step of a whole batch, all or nothing. [`Self::append_ragged`] with one token each.
     ///
     /// # Errors
     /// As [`Self::append_ragged`].
@@ -175,13 +178,16 @@ impl CacheManager {
         self.append_ragged(&Rows { requests, tokens, computed, ..Rows::default() })
     }
 
-    /// A whole step of a batch, all or nothing: commits what the step before has computed, appends what it sampled, any number of
-    /// tokens to each request, and makes room for what the next one computes. Plain decode, decode with drafts (tokens are the
-    /// accepted ones and the one sampled, [`Covered::Lookahead`] has room for the next drafts) and chunks of prompts go into one
-    /// call. A preempted request gets its tokens too, and no blocks: [`Self::resume`] has blocks for all of them.
+    /// A whole step of a batch, all or nothing: commits what the step before has computed, appends what
+    /// it sampled, any number of tokens to each request, and makes room for what the next one computes.
+    /// Plain decode, decode with drafts (tokens are the accepted ones and the one sampled,
+    /// [`Covered::Lookahead`] has room for the next drafts) and chunks of prompts go into one call. A
+    /// preempted request gets its tokens too, and no blocks: [`Self::resume`] has blocks for all of
+    /// them.
     ///
-    /// Returns what changed in block tables, in call order; whoever writes to a shared block first gets a copy, which is planned.
-    /// O(requests + tokens); a token that completes no block touches neither hasher nor pool.
+    /// Returns what changed in block tables, in call order; whoever writes to a shared block first gets
+    /// a copy, which is planned. O(requests + tokens); a token that completes no block touches neither
+    /// hasher nor pool.
     ///
     /// ```
     /// use kvpool::{CacheManager, Computed, Covered, ExtraKeys, ManagerConfig, Rows};
@@ -218,9 +224,9 @@ impl CacheManager {
     ///
     /// # Errors
     /// [`ManagerError::OutOfBlocks`] for the batch as a whole, [`ManagerError::UnknownRequest`],
-    /// [`ManagerError::WrongState`] for a request that neither runs nor is preempted, [`ManagerError::NamedTwice`],
-    /// [`ManagerError::LengthMismatch`], [`ManagerError::BadOffset`], [`ManagerError::BadComputedCount`],
-    /// [`ManagerError::TooManyChanges`].
+    /// [`ManagerError::WrongState`] for a request that neither runs nor is preempted,
+    /// [`ManagerError::NamedTwice`], [`ManagerError::LengthMismatch`], [`ManagerError::BadOffset`],
+    /// [`ManagerError::BadComputedCount`], [`ManagerError::TooManyChanges`].
     pub fn append_ragged(&mut self, rows: &Rows<'_>) -> Result<Vec<NewBlock>> {
         let mut added = Vec::new();
         self.append_into(rows, &mut added).map(|()| added)
@@ -264,7 +270,8 @@ impl CacheManager {
             let sequence = &mut self.requests.at_mut(row.slot)?.sequence;
             sequence.grow_in_place(rows.tokens_of(row), row.slots, row.computed);
         }
-        // All that is committed first, and what that gives up: it is in the index when blocks are evicted for others.
+        // All that is committed first, and what that gives up: it is in the index when blocks are
+        // evicted for others.
         for row in &step.busy {
             self.requests.at_mut(row.slot)?.sequence.append(rows.tokens_of(row));
             match row.computed.filter(|_| row.runs) {
@@ -295,8 +302,9 @@ impl CacheManager {
         Ok(())
     }
 
-    /// Looks up the rows of a step, and checks that all of it can be done. Returns the blocks that it takes, the entries of tables that its
-    /// commits exchange, and whether registered blocks are written to in place.
+    /// Looks up the rows of a step, and checks that all of it can be done. Returns the blocks that it
+    /// takes, the entries of tables that its commits exchange, and whether registered blocks are
+    /// written to in place.
     fn check_step(&mut self, rows: &Rows<'_>, step: &mut Step) -> Result<(usize, usize, bool)> {
         rows.check()?;
         step.quiet.clear();
@@ -328,8 +336,9 @@ impl CacheManager {
         Ok((needed, exchanged, in_place))
     }
 
-    /// Checks that the blocks are there which these rows take, once all of the step is committed. `given_up` are the references that this
-    /// gives up. Returns how many blocks, and whether registered blocks are written to in place: there are none for copies.
+    /// Checks that the blocks are there which these rows take, once all of the step is committed.
+    /// `given_up` are the references that this gives up. Returns how many blocks, and whether
+    /// registered blocks are written to in place: there are none for copies.
     fn check_rows(&self, rows: &[Row], mut given_up: GivenUp) -> Result<(usize, bool)> {
         let pool = self.tiers.device();
         let is_freed =
@@ -359,8 +368,9 @@ impl CacheManager {
         Err(out_of_blocks(pool, least, available, running().all(fits)).into())
     }
 
-    /// Looks up every request of a batch, whose slots go to `self.rows`, and lets `check` look at each. From one step to the next
-    /// most rows stay the same request: comparing its id is cheaper than looking it up.
+    /// Looks up every request of a batch, whose slots go to `self.rows`, and lets `check` look at each.
+    /// From one step to the next most rows stay the same request: comparing its id is cheaper than
+    /// looking it up.
     #[inline]
     pub(super) fn resolve_batch(
         &mut self,
@@ -390,16 +400,18 @@ impl CacheManager {
         Ok(())
     }
 
-    /// The slots of the latest batch ([`Self::append_ragged`], [`Self::commit_batch`], [`Self::truncate_batch`]), in its order: all of
-    /// them if the call succeeded, or was refused for want of blocks.
+    /// The slots of the latest batch ([`Self::append_ragged`], [`Self::commit_batch`],
+    /// [`Self::truncate_batch`]), in its order: all of them if the call succeeded, or was refused for
+    /// want of blocks.
     #[doc(hidden)]
     #[must_use]
     pub fn batch_slots(&self) -> &[usize] {
         &self.rows
     }
 
-    /// Appends several tokens to one request: a chunk of streamed input, or accepted drafts, and makes room for `lookahead`
-    /// more. Returns the positions of its block table that changed. Atomic. O(tokens).
+    /// Appends several tokens to one request: a chunk of streamed input, or accepted drafts, and makes
+    /// room for `lookahead` more. Returns the positions of its block table that changed. Atomic.
+    /// O(tokens).
     ///
     /// # Errors
     /// As [`Self::append_ragged`].
@@ -412,11 +424,12 @@ impl CacheManager {
         self.append_turn(id, tokens, &[], lookahead)
     }
 
-    /// [`Self::append_tokens`] of a turn that brings multimodal items: see [`crate::HashCursor::append_with`].
+    /// [`Self::append_tokens`] of a turn that brings multimodal items: see
+    /// [`crate::HashCursor::append_with`].
     ///
     /// # Errors
-    /// As [`Self::append_tokens`]; [`ManagerError::Hash`] for items that begin before the end of the tokens so far, or that the
-    /// algorithm cannot represent.
+    /// As [`Self::append_tokens`]; [`ManagerError::Hash`] for items that begin before the end of the
+    /// tokens so far, or that the algorithm cannot represent.
     pub fn append_turn<'a>(
         &mut self,
         id: impl Into<RequestRef<'a>>,
@@ -430,9 +443,9 @@ impl CacheManager {
         self.append_slot(slot, tokens, multimodal, all.saturating_add(lookahead))
     }
 
-    /// Makes the table of a running request cover its first `num_tokens` tokens, or slots behind its last one: the next chunk of a
-    /// chunked prefill ([`crate::Part::allocate_tokens`]). Covers no less than before. Returns the positions that changed. Atomic.
-    /// O(new blocks).
+    /// Makes the table of a running request cover its first `num_tokens` tokens, or slots behind its
+    /// last one: the next chunk of a chunked prefill ([`crate::Part::allocate_tokens`]). Covers no less
+    /// than before. Returns the positions that changed. Atomic. O(new blocks).
     ///
     /// # Errors
     /// As [`Self::append_ragged`].
@@ -446,8 +459,9 @@ impl CacheManager {
     }
 
     /// Makes the tables of an encoder's output cover its first `num_tokens` tokens, in groups of kind
-    /// [`GroupKind::Cross`](crate::groups::GroupKind): they are written once, nothing of them is cached, and the request holds them until
-    /// it is preempted or released. Returns the positions that changed. Atomic. O(new blocks).
+    /// [`GroupKind::Cross`](crate::groups::GroupKind): they are written once, nothing of them is
+    /// cached, and the request holds them until it is preempted or released. Returns the positions that
+    /// changed. Atomic. O(new blocks).
     ///
     /// # Errors
     /// As [`Self::append_ragged`].
@@ -493,7 +507,8 @@ impl CacheManager {
         self.append_checked(slot, tokens, slots, in_place)
     }
 
-    /// The same, after a check that the blocks are available. With `in_place`, it writes to registered blocks that nobody else holds.
+    /// The same, after a check that the blocks are available. With `in_place`, it writes to registered
+    /// blocks that nobody else holds.
     pub(super) fn append_checked(
         &mut self,
         slot: usize,
@@ -518,9 +533,9 @@ impl CacheManager {
         self.version += 1;
     }
 
-    /// Covers `slots` of a running request, whose slots behind the first `before` are to be written, after a check that its blocks are
-    /// available. With `in_place`, it writes to registered blocks that nobody else holds. The positions that changed are in `self.changes`
-    /// then.
+    /// Covers `slots` of a running request, whose slots behind the first `before` are to be written,
+    /// after a check that its blocks are available. With `in_place`, it writes to registered blocks
+    /// that nobody else holds. The positions that changed are in `self.changes` then.
     fn grow(&mut self, slot: usize, before: usize, slots: usize, in_place: bool) -> Result<()> {
         let Self { tiers, requests, changes, .. } = self;
         let request = requests.at_mut(slot)?;
@@ -538,14 +553,15 @@ impl CacheManager {
         Ok(())
     }
 
-    /// Says that the engine has written the KV of the request's first `computed_tokens` tokens. Blocks that this fills are
-    /// registered and can be hit from now on, but for requests admitted before an epoch bump, and behind a hash collision.
-    /// Returns how many; what forks share is counted once, by whoever commits it first. O(new full blocks), allocates nothing.
+    /// Says that the engine has written the KV of the request's first `computed_tokens` tokens. Blocks
+    /// that this fills are registered and can be hit from now on, but for requests admitted before an
+    /// epoch bump, and behind a hash collision. Returns how many; what forks share is counted once, by
+    /// whoever commits it first. O(new full blocks), allocates nothing.
     ///
     /// # Errors
     /// [`ManagerError::UnknownRequest`], [`ManagerError::WrongState`] for one that does not run,
-    /// [`ManagerError::BadComputedCount`] for more than the request's tokens, or than its table covers, or fewer than were
-    /// computed before.
+    /// [`ManagerError::BadComputedCount`] for more than the request's tokens, or than its table covers,
+    /// or fewer than were computed before.
     pub fn commit<'a>(&mut self, id: impl Into<RequestRef<'a>>, computed_tokens: usize) -> Result<usize> {
         let slot = self.slot_in(id.into(), &[RequestState::Running], COMMIT)?;
         let request = self.requests.at(slot)?;
@@ -584,8 +600,8 @@ impl CacheManager {
         Ok(registered)
     }
 
-    /// Commits tokens of the request in a slot, after a check. With several groups, `changes` gets the entries of tables of states that
-    /// moved.
+    /// Commits tokens of the request in a slot, after a check. With several groups, `changes` gets the
+    /// entries of tables of states that moved.
     #[inline]
     pub(super) fn commit_slot(
         &mut self,
@@ -621,7 +637,8 @@ fn note_changes(row: usize, changes: &[TableChange], added: &mut Vec<NewBlock>) 
     added.extend(changes.map(|&TableChange { index, block, group }| NewBlock { row, index, block, group }));
 }
 
-/// A preempted request waits for blocks, but not for tokens: the step that was under way may have sampled one.
+/// A preempted request waits for blocks, but not for tokens: the step that was under way may have
+/// sampled one.
 pub(super) const APPENDABLE: &[RequestState] = &[RequestState::Running, RequestState::Preempted];
 
 /// Refuses a batch whose lists differ in length.
@@ -632,7 +649,8 @@ pub(super) fn check_length(requests: &[RequestRef<'_>], values: usize, what: &'s
     Err(ManagerError::LengthMismatch { requests: requests.len(), values, what })
 }
 
-/// Refuses more computed tokens than there are then, or than had blocks until now: no step can have computed those. And fewer than before.
+/// Refuses more computed tokens than there are then, or than had blocks until now: no step can have
+/// computed those. And fewer than before.
 #[inline]
 fn check_computed(request: &Request, pool: &BlockPool, asked: usize, tokens: usize) -> Result<()> {
     let (sequence, computed) = (&request.sequence, request.sequence.computed_tokens);

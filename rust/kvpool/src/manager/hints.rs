@@ -1,14 +1,17 @@
-//! What is said of a request: ranges of its tokens, whose it is, and whether it is a scan; and which blocks that concerns.
+//! What is said of a request: ranges of its tokens, whose it is, and whether it is a scan; and which
+//! blocks that concerns.
 //!
-//! Owns: what was said, in token ranges that do not overlap, and what it comes to at a time. It is kept with the request;
-//! [`super::retention`] says when it takes effect.
+//! Owns: what was said, in token ranges that do not overlap, and what it comes to at a time. It is kept
+//! with the request; [`super::retention`] says when it takes effect.
 //!
 //! The rules:
-//! - A block belongs to a range if its *last* token does: a block is matched whole, so whoever reuses it reuses its last token.
-//!   A range that ends inside a block leaves that block out; an end of life that begins inside a block takes it in.
-//! - The last hint wins: a later range replaces earlier ones where they overlap, and a range goes before `no_cache`.
-//! - An absolute time to live counts from the hint, whenever the block is registered. An idle one runs while nobody holds the
-//!   block: for blocks in use it starts at their release.
+//! - A block belongs to a range if its *last* token does: a block is matched whole, so whoever reuses
+//!   it reuses its last token. A range that ends inside a block leaves that block out; an end of life
+//!   that begins inside a block takes it in.
+//! - The last hint wins: a later range replaces earlier ones where they overlap, and a range goes
+//!   before `no_cache`.
+//! - An absolute time to live counts from the hint, whenever the block is registered. An idle one runs
+//!   while nobody holds the block: for blocks in use it starts at their release.
 //!
 //! Costs: O(ranges) memory per request with hints; O(stretches) to go through them.
 
@@ -74,7 +77,8 @@ impl Span {
     fn at(&self, now: Option<f64>) -> Option<Retention> {
         let (Some(until), Some(now)) = (self.until, now) else { return Some(self.retention) };
         match self.retention.then {
-            // No time that is left is infinite: the pool would refuse it, in the middle of what applies hints.
+            // No time that is left is infinite: the pool would refuse it, in the middle of what applies
+            // hints.
             _ if now < until => {
                 let left = (until - now).min(f64::MAX);
                 Some(Retention { ttl: Some(Ttl::Absolute(left)), ..self.retention })
@@ -177,7 +181,8 @@ impl Hints {
         Ok(())
     }
 
-    /// Hints of a request take effect on the blocks at some positions of its table, as far as these are registered.
+    /// Hints of a request take effect on the blocks at some positions of its table, as far as these are
+    /// registered.
     pub(super) fn apply(
         &self,
         sequence: &Sequence,
@@ -243,8 +248,9 @@ impl Hints {
         Ok(report)
     }
 
-    /// The same where there are KV-cache groups. Each of them has given up what its hits do not need, so of a chain there may be blocks
-    /// of any position: all that are there are reached, and what is not there counts as ignored in groups of full attention alone.
+    /// The same where there are KV-cache groups. Each of them has given up what its hits do not need,
+    /// so of a chain there may be blocks of any position: all that are there are reached, and what is
+    /// not there counts as ignored in groups of full attention alone.
     fn apply_to_chain_in_groups(
         &self,
         pool: &mut BlockPool,

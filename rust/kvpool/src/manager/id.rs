@@ -6,8 +6,8 @@ use hashbrown::Equivalent;
 
 use crate::shorten::shorten;
 
-/// A number or a string, whichever the engine uses. Every `i64` and every `u64` is an id of its own; equal numbers of
-/// different types are one id, because the conversions choose the variant.
+/// A number or a string, whichever the engine uses. Every `i64` and every `u64` is an id of its own;
+/// equal numbers of different types are one id, because the conversions choose the variant.
 ///
 /// An engine with ids of another type gives each request a number, such as its place in the engine's own slab
 /// or arena: 8 bytes that are compared in one instruction. A UUID, or any other type that has a text, is a
@@ -153,7 +153,8 @@ pub enum RequestState {
     Swapped,
     /// A swap moves its blocks between the tiers.
     Moving,
-    /// A connector loads external tokens into its blocks: it runs once [`crate::CacheManager::external_done`] is called.
+    /// A connector loads external tokens into its blocks: it runs once
+    /// [`crate::CacheManager::external_done`] is called.
     Loading,
     /// It was released while it was moving or loading: it gives up its blocks when that ends.
     Releasing,

@@ -1,6 +1,7 @@
 //! What a manager has cached, saved and restored: its device's pool.
 //!
-//! Requests are none of it: after a restart they come again, and hit. Neither is the host tier, where only swapped requests are.
+//! Requests are none of it: after a restart they come again, and hit. Neither is the host tier, where
+//! only swapped requests are.
 
 use super::{CacheManager, ManagerError};
 use crate::groups::Groups;
@@ -8,7 +9,8 @@ use crate::hash::{BlockHasher, ExtraKeys, HashCursor};
 use crate::{PoolError, PoolImage, Restored, SavedBlock};
 
 impl CacheManager {
-    /// What the device has cached, blocks of running requests included as far as they are registered: see [`crate::BlockPool::image`].
+    /// What the device has cached, blocks of running requests included as far as they are registered:
+    /// see [`crate::BlockPool::image`].
     ///
     /// # Errors
     /// As [`crate::BlockPool::image`].

@@ -1,26 +1,34 @@
 //! `CacheManager`: what a scheduler calls.
 //!
-//! Owns: which request holds which blocks, and how far each is computed. What a scheduler means becomes one atomic operation of a
-//! [`BlockPool`], to which blocks, contents and eviction belong.
+//! Owns: which request holds which blocks, and how far each is computed. What a scheduler means becomes
+//! one atomic operation of a [`BlockPool`], to which blocks, contents and eviction belong.
 //!
 //! The life of a request:
 //! 1. [`CacheManager::admit`], with a prompt that [`CacheManager::prepare`] hashed, on any thread.
-//! 2. [`CacheManager::commit`] says how many tokens the engine has computed: full blocks can be hit from then on.
-//! 3. [`CacheManager::append`] adds the sampled tokens of a whole batch; [`CacheManager::append_ragged`] any number of them.
+//! 2. [`CacheManager::commit`] says how many tokens the engine has computed: full blocks can be hit
+//!    from then on.
+//! 3. [`CacheManager::append`] adds the sampled tokens of a whole batch;
+//!    [`CacheManager::append_ragged`] any number of them.
 //! 4. [`CacheManager::release`], or [`CacheManager::preempt`] and later [`CacheManager::resume`].
 //!
-//! Between: chunks of a prompt ([`CacheManager::extend`]), KV from elsewhere ([`CacheManager::external_done`]), [`CacheManager::fork`], [`CacheManager::truncate`], [`CacheManager::trim_window`], and preemption by swap
-//! ([`CacheManager::begin_swap_out`]); the copies of a step come out as one plan ([`CacheManager::take_plan`]). What callers know
-//! of the future goes in as hints ([`CacheManager::admit_with`]). A step may be planned as a whole ([`CacheManager::plan_step`]).
+//! Between: chunks of a prompt ([`CacheManager::extend`]), KV from elsewhere
+//! ([`CacheManager::external_done`]), [`CacheManager::fork`], [`CacheManager::truncate`],
+//! [`CacheManager::trim_window`], and preemption by swap ([`CacheManager::begin_swap_out`]); the copies
+//! of a step come out as one plan ([`CacheManager::take_plan`]). What callers know of the future goes
+//! in as hints ([`CacheManager::admit_with`]). A step may be planned as a whole
+//! ([`CacheManager::plan_step`]).
 //!
 //! Invariants, recounted by [`CacheManager::check_invariants`]:
 //! - M1: the references of a block are the block tables that hold it, fences, pins and swaps.
-//! - M2: a request's blocks are where its state says: on the device, nowhere, in the host tier, or on their way.
+//! - M2: a request's blocks are where its state says: on the device, nowhere, in the host tier, or on
+//!   their way.
 //! - M3: a published block carries the hash of the tokens committed to it (vLLM #49377).
-//! - M4: hit + external + computed tokens == prompt tokens over all admissions, re-admissions counted apart (vLLM #25780).
+//! - M4: hit + external + computed tokens == prompt tokens over all admissions, re-admissions counted
+//!   apart (vLLM #25780).
 //! - M5: requests are found by their ids, and counted.
 //!
-//! Costs: O(1) per block touched and per request named, whatever the size of the pool and the number of requests.
+//! Costs: O(1) per block touched and per request named, whatever the size of the pool and the number of
+//! requests.
 //!
 //! ```
 //! use kvpool::{CacheManager, Computed, ExtraKeys, ManagerConfig, Until};
@@ -80,9 +88,9 @@ pub use step::{PlannedOperation, StepOutcome, StepPlan};
 
 /// Requests by id over one [`BlockPool`]: what a scheduler calls.
 ///
-/// A request is admitted with its prompt, gets tokens step by step, and is released. The manager finds what is
-/// cached of the prompt, gives the request blocks, registers what the engine has computed, and evicts blocks
-/// without references. Every call is all or nothing.
+/// A request is admitted with its prompt, gets tokens step by step, and is released. The manager finds
+/// what is cached of the prompt, gives the request blocks, registers what the engine has computed, and
+/// evicts blocks without references. Every call is all or nothing.
 ///
 /// | to | call |
 /// |---|---|
@@ -103,8 +111,8 @@ pub use step::{PlannedOperation, StepOutcome, StepPlan};
 /// | keep content over a restart | [`image`](Self::image), [`restore`](Self::restore) |
 /// | watch and check | [`observe`](Self::observe), [`slot_of`](Self::slot_of), [`check_invariants`](Self::check_invariants), [`poison_reason`](Self::poison_reason) |
 ///
-/// A scheduler's loop: one call per step for all that run. If blocks run out, the youngest request is preempted.
-/// Then requests that fit are admitted.
+/// A scheduler's loop: one call per step for all that run. If blocks run out, the youngest request is
+/// preempted. Then requests that fit are admitted.
 ///
 /// ```
 /// use std::collections::VecDeque;
@@ -180,8 +188,8 @@ impl CacheManager {
         Self::assemble(&config, Tiers::new)
     }
 
-    /// A manager of an empty pool whose cached-free blocks are in `evictor`'s order; `config.eviction` is that of the host tier,
-    /// and `config.retention` is ignored, as by [`BlockPool::with_evictor`].
+    /// A manager of an empty pool whose cached-free blocks are in `evictor`'s order; `config.eviction`
+    /// is that of the host tier, and `config.retention` is ignored, as by [`BlockPool::with_evictor`].
     ///
     /// # Errors
     /// As [`Self::new`]; also if `evictor` already holds blocks.
@@ -190,7 +198,8 @@ impl CacheManager {
         Self::assemble(&config, |pools| Tiers::with_evictor(pools, evictor))
     }
 
-    /// A new manager that hashes with `hasher` instead of one made from its settings: for replays, which look digests up.
+    /// A new manager that hashes with `hasher` instead of one made from its settings: for replays,
+    /// which look digests up.
     ///
     /// # Errors
     /// As [`Self::new`].
@@ -256,8 +265,8 @@ impl CacheManager {
         &self.hasher
     }
 
-    /// Hashes a prompt for this manager, in the current epoch (`extra.epoch` is set to it). O(tokens); needs the manager
-    /// only for its hasher and epoch.
+    /// Hashes a prompt for this manager, in the current epoch (`extra.epoch` is set to it). O(tokens);
+    /// needs the manager only for its hasher and epoch.
     ///
     /// # Errors
     /// [`ManagerError::Hash`]: extra keys that the algorithm cannot represent.
@@ -315,8 +324,9 @@ impl CacheManager {
         Ok(&self.requests.at(self.slot(id.into())?)?.sequence.main.blocks)
     }
 
-    /// The request's block table in a group: see [`ManagerConfig::groups`]. Of a group that keeps a state it has one entry, which does
-    /// not change while the request runs. The null block is where a group has given up what no token to come reads. O(groups).
+    /// The request's block table in a group: see [`ManagerConfig::groups`]. Of a group that keeps a
+    /// state it has one entry, which does not change while the request runs. The null block is where a
+    /// group has given up what no token to come reads. O(groups).
     ///
     /// # Errors
     /// [`ManagerError::UnknownRequest`]; [`PoolError::InvalidConfig`] for a group that there is not.
@@ -341,9 +351,10 @@ impl CacheManager {
         self.groups().map_or(1, |groups| groups.specs().len())
     }
 
-    /// Where the next chunk of a running request should end, if a state of it is to be kept: so many tokens. A checkpoint is made when
-    /// a commit ends there and its table covers no more ([`crate::Part::allocate_tokens`], [`Self::extend`]). `None` without groups that keep
-    /// states, or if nothing is known. O(groups).
+    /// Where the next chunk of a running request should end, if a state of it is to be kept: so many
+    /// tokens. A checkpoint is made when a commit ends there and its table covers no more
+    /// ([`crate::Part::allocate_tokens`], [`Self::extend`]). `None` without groups that keep states, or
+    /// if nothing is known. O(groups).
     ///
     /// # Errors
     /// [`ManagerError::UnknownRequest`].
@@ -365,8 +376,8 @@ impl CacheManager {
         self.requests.slot_of(id.into()).is_some()
     }
 
-    /// The slot of a request: a small number that it is given at its admission, and another one after its release. A manager
-    /// that makes the same calls gives the same ones.
+    /// The slot of a request: a small number that it is given at its admission, and another one after
+    /// its release. A manager that makes the same calls gives the same ones.
     #[must_use]
     pub fn slot_of<'a>(&self, id: impl Into<RequestRef<'a>>) -> Option<usize> {
         self.requests.slot_of(id.into())
@@ -391,8 +402,8 @@ impl CacheManager {
         Ok(ended)
     }
 
-    /// Opens a fence: what is released, preempted or truncated until its ticket stays out of reach until [`Self::end_fence`].
-    /// Tickets end in any order. O(1).
+    /// Opens a fence: what is released, preempted or truncated until its ticket stays out of reach
+    /// until [`Self::end_fence`]. Tickets end in any order. O(1).
     ///
     /// # Errors
     /// Only if a pool is poisoned.
@@ -410,8 +421,8 @@ impl CacheManager {
         Ok(ended)
     }
 
-    /// Starts a new epoch: see [`BlockPool::bump_epoch`]. Running requests go on and are never published again;
-    /// preempted ones are hashed anew when they resume.
+    /// Starts a new epoch: see [`BlockPool::bump_epoch`]. Running requests go on and are never
+    /// published again; preempted ones are hashed anew when they resume.
     ///
     /// # Errors
     /// Only if the pool is poisoned.
@@ -421,12 +432,13 @@ impl CacheManager {
         Ok(epoch)
     }
 
-    /// Forgets all cached content, of the host tier, too: see [`Tiers::reset`]. Preempted requests resume without any. Returns
-    /// how many blocks were registered, in both tiers.
+    /// Forgets all cached content, of the host tier, too: see [`Tiers::reset`]. Preempted requests
+    /// resume without any. Returns how many blocks were registered, in both tiers.
     ///
     /// # Errors
-    /// [`PoolError::InUse`] while requests or fences hold blocks of the device, [`TierError::InUse`] while they hold blocks of
-    /// the host: a request that is swapped out would bring back what it has there. Nothing has changed then.
+    /// [`PoolError::InUse`] while requests or fences hold blocks of the device, [`TierError::InUse`]
+    /// while they hold blocks of the host: a request that is swapped out would bring back what it has
+    /// there. Nothing has changed then.
     pub fn reset(&mut self) -> Result<usize> {
         let forgotten = self.tiers.reset()?;
         self.contents_changed();

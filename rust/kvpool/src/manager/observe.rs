@@ -1,7 +1,7 @@
 //! `ManagerObserver`: what a manager tells whoever watches it, and its requests, to look at.
 //!
-//! Beside it each pool of a manager may have an observer ([`crate::observe::PoolObserver`]). The manager gives the same
-//! answers with one and without, which costs one branch per call.
+//! Beside it each pool of a manager may have an observer ([`crate::observe::PoolObserver`]). The
+//! manager gives the same answers with one and without, which costs one branch per call.
 
 use std::any::Any;
 use std::fmt;
@@ -30,7 +30,8 @@ pub struct RequestView<'a> {
     pub is_running: bool,
     /// Entries of its tables.
     pub num_blocks: usize,
-    /// Blocks of its table, from the first on, that it has registered or hit; with KV-cache groups, hash units that it has computed or hit.
+    /// Blocks of its table, from the first on, that it has registered or hit; with KV-cache groups,
+    /// hash units that it has computed or hit.
     pub num_published: usize,
     /// Whether it registers what it computes: not behind a hash collision.
     pub publishes: bool,
@@ -54,16 +55,17 @@ pub struct Admitted<'a> {
     pub resumed: bool,
     /// How far the groups of full attention alone would have gone, in tokens; the limit, if there are none.
     pub full_tokens: usize,
-    /// By group, how far it alone would have gone: of a manager with groups, for [`ManagerObserver::wants_reach`].
+    /// By group, how far it alone would have gone: of a manager with groups, for
+    /// [`ManagerObserver::wants_reach`].
     pub reach: &'a [Tokens],
 }
 
-/// Who watches a manager: see [`CacheManager::observe`]. Requests are named by their slots. All methods do nothing unless they are
-/// written.
+/// Who watches a manager: see [`CacheManager::observe`]. Requests are named by their slots. All methods
+/// do nothing unless they are written.
 #[expect(unused_variables, reason = "what a method may use, by name")]
 pub trait ManagerObserver: Any + fmt::Debug + Send + Sync {
-    /// Whether it wants to know how far each KV-cache group alone would have served an admission ([`Admitted::reach`]): a lookup more for
-    /// each group.
+    /// Whether it wants to know how far each KV-cache group alone would have served an admission
+    /// ([`Admitted::reach`]): a lookup more for each group.
     fn wants_reach(&self) -> bool {
         false
     }
@@ -71,8 +73,8 @@ pub trait ManagerObserver: Any + fmt::Debug + Send + Sync {
     /// A request was admitted, and its blocks are allocated: what these evicted was there when it looked.
     fn admitted(&mut self, admitted: &Admitted<'_>, manager: &CacheManager) {}
 
-    /// A request has registered the blocks at some positions of its table; with KV-cache groups it has computed hash units, of which each
-    /// group has registered what it keeps.
+    /// A request has registered the blocks at some positions of its table; with KV-cache groups it has
+    /// computed hash units, of which each group has registered what it keeps.
     fn published(&mut self, slot: usize, positions: Range<usize>, manager: &CacheManager) {}
 
     /// Contents may have come or gone, in an operation for a request, if for any.
@@ -171,7 +173,8 @@ impl CacheManager {
         self.tiers.num_swaps()
     }
 
-    /// Poisons the manager for an invariant that somebody found broken: it refuses all work from now on. Returns the refusal.
+    /// Poisons the manager for an invariant that somebody found broken: it refuses all work from now
+    /// on. Returns the refusal.
     #[cold]
     #[must_use]
     pub fn poison(&self, violation: &InvariantViolation) -> ManagerError {

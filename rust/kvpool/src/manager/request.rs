@@ -23,7 +23,8 @@ pub(crate) struct Request {
     pub(crate) external: Option<External>,
     /// How it is released, once that was asked: at once, or when what moves or loads has ended.
     pub(crate) leaving: Option<Leaving>,
-    /// The first position of its table whose block it registered itself: what is before was hit, or is a parent's.
+    /// The first position of its table whose block it registered itself: what is before was hit, or is
+    /// a parent's.
     pub(crate) own_from: usize,
 }
 

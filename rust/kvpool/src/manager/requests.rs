@@ -1,7 +1,7 @@
 //! `Requests`: the requests of a manager, by slot and by id.
 //!
-//! A request has its id; what leads from an id to its request is slots alone. A request's slot never moves, and free slots are
-//! reused.
+//! A request has its id; what leads from an id to its request is slots alone. A request's slot never
+//! moves, and free slots are reused.
 
 use std::hash::BuildHasher;
 use std::sync::atomic::{AtomicUsize, Ordering};

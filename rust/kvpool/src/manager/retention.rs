@@ -1,15 +1,16 @@
-//! Hints by request, token range and hash chain: the retention half of [`CacheManager`]. [`crate::retention`] says what a hint is
-//! worth, [`super::hints`] which blocks a range is of.
+//! Hints by request, token range and hash chain: the retention half of [`CacheManager`].
+//! [`crate::retention`] says what a hint is worth, [`super::hints`] which blocks a range is of.
 //!
-//! Owns: when what was said of a request reaches its blocks. It takes effect on the blocks that are registered now, and on every
-//! later one when [`CacheManager::commit`] registers it. It is kept with the request: it survives preemption, swaps and truncation
-//! (ranges stay where they are, by token), and a fork starts with its parent's.
+//! Owns: when what was said of a request reaches its blocks. It takes effect on the blocks that are
+//! registered now, and on every later one when [`CacheManager::commit`] registers it. It is kept with
+//! the request: it survives preemption, swaps and truncation (ranges stay where they are, by token),
+//! and a fork starts with its parent's.
 //!
 //! The rules:
-//! - Ranges reach all blocks of a request, hits included. Tenant and `no_cache` reach only what the request registered itself
-//!   (or a fork of it): what it hit is somebody else's.
-//! - An end of life reaches blocks that nobody else holds: when it is said, when they are registered, and when the request is
-//!   released.
+//! - Ranges reach all blocks of a request, hits included. Tenant and `no_cache` reach only what the
+//!   request registered itself (or a fork of it): what it hit is somebody else's.
+//! - An end of life reaches blocks that nobody else holds: when it is said, when they are registered,
+//!   and when the request is released.
 //!
 //! Hints never fail a request: behind the checks of the call that gives them, only a poisoned pool refuses.
 //!
@@ -58,8 +59,9 @@ impl CacheManager {
     /// ```
     ///
     /// # Errors
-    /// As [`Self::admit`]; [`ManagerError::BadExternalCount`]; [`PoolError::NoRetention`] if there are hints and no retention; [`PoolError::InvalidConfig`] for a
-    /// range that ends before it begins, and for a time to live that is no number, or before any [`Self::advance_time`].
+    /// As [`Self::admit`]; [`ManagerError::BadExternalCount`]; [`PoolError::NoRetention`] if there are
+    /// hints and no retention; [`PoolError::InvalidConfig`] for a range that ends before it begins, and
+    /// for a time to live that is no number, or before any [`Self::advance_time`].
     pub fn admit_with(
         &mut self,
         id: impl Into<RequestId>,
@@ -137,9 +139,10 @@ impl CacheManager {
         Ok(report)
     }
 
-    /// Says how long ranges of a request's tokens are worth keeping: of its registered blocks now, and of the others when they
-    /// are registered. Later ranges of a call, and later calls, win where they overlap. The report counts the registered blocks
-    /// that the request holds on the device now. O(blocks of the ranges).
+    /// Says how long ranges of a request's tokens are worth keeping: of its registered blocks now, and
+    /// of the others when they are registered. Later ranges of a call, and later calls, win where they
+    /// overlap. The report counts the registered blocks that the request holds on the device now.
+    /// O(blocks of the ranges).
     ///
     /// # Errors
     /// [`ManagerError::UnknownRequest`], and what [`Self::admit_with`] says of hints.
@@ -154,8 +157,8 @@ impl CacheManager {
         self.say(slot, &Hints::of(ranges, self.now()))
     }
 
-    /// Says whose a request is: the blocks that it registered and registers itself count towards the tenant's limits, unless
-    /// they are somebody's already. O(blocks).
+    /// Says whose a request is: the blocks that it registered and registers itself count towards the
+    /// tenant's limits, unless they are somebody's already. O(blocks).
     ///
     /// # Errors
     /// [`ManagerError::UnknownRequest`], [`PoolError::NoRetention`].
@@ -170,9 +173,10 @@ impl CacheManager {
         self.say(slot, &Hints::new(&said, None)).map(drop)
     }
 
-    /// Says that a request's tokens from `start_token` on will not be used again: a branch that was dropped, reasoning that the
-    /// next turn leaves out. Blocks that nobody else holds then, or when the request is released, are first in line as soon as
-    /// they are released. The request goes on as before. O(blocks from there).
+    /// Says that a request's tokens from `start_token` on will not be used again: a branch that was
+    /// dropped, reasoning that the next turn leaves out. Blocks that nobody else holds then, or when
+    /// the request is released, are first in line as soon as they are released. The request goes on as
+    /// before. O(blocks from there).
     ///
     /// # Errors
     /// [`ManagerError::UnknownRequest`], [`PoolError::NoRetention`].
@@ -184,10 +188,11 @@ impl CacheManager {
         self.retain(id, &[RetentionRange::end_of_life(start_token)])
     }
 
-    /// [`Self::release`] of a request whose session has ended: its registered blocks that nobody else holds are demoted at once, but
-    /// for one that a truncation cut into; of a request that is preempted or swapped out, its cached content. What other cached blocks hang on waits for them, so a
-    /// shared system prompt goes last, and a hit brings it back. Of one that is moving or loading that happens when it gives its
-    /// blocks up, and the report is empty. O(blocks).
+    /// [`Self::release`] of a request whose session has ended: its registered blocks that nobody else
+    /// holds are demoted at once, but for one that a truncation cut into; of a request that is
+    /// preempted or swapped out, its cached content. What other cached blocks hang on waits for them,
+    /// so a shared system prompt goes last, and a hit brings it back. Of one that is moving or loading
+    /// that happens when it gives its blocks up, and the report is empty. O(blocks).
     ///
     /// # Errors
     /// As [`Self::release`]; [`PoolError::NoRetention`].
@@ -205,7 +210,8 @@ impl CacheManager {
         self.release_slot(slot, leaving)
     }
 
-    /// All that a request holds, or has cached if it holds nothing on the device, is of no use to it any more.
+    /// All that a request holds, or has cached if it holds nothing on the device, is of no use to it
+    /// any more.
     pub(super) fn end_life(&mut self, slot: usize) -> Result<HintReport, ManagerError> {
         let end = Hints::of(&[RetentionRange::end_of_life(0)], self.now());
         let Self { requests, tiers, stats, groups, .. } = self;
@@ -222,13 +228,15 @@ impl CacheManager {
         Ok(report)
     }
 
-    /// [`Self::retain`] by hash chain: for content whose request is gone, or was never here. Only what is cached now is
-    /// reached; positions of the chain that are not count as ignored, and so does an end of life of blocks in use. With KV-cache groups
-    /// the blocks of all of them are reached; only those of full attention that are not there count as ignored, for the others keep what
-    /// hits need. O(blocks of the chain, of every group).
+    /// [`Self::retain`] by hash chain: for content whose request is gone, or was never here. Only what
+    /// is cached now is reached; positions of the chain that are not count as ignored, and so does an
+    /// end of life of blocks in use. With KV-cache groups the blocks of all of them are reached; only
+    /// those of full attention that are not there count as ignored, for the others keep what hits need.
+    /// O(blocks of the chain, of every group).
     ///
     /// # Errors
-    /// [`ManagerError::ForeignCursor`], [`PoolError::StaleEpoch`], and what [`Self::admit_with`] says of hints.
+    /// [`ManagerError::ForeignCursor`], [`PoolError::StaleEpoch`], and what [`Self::admit_with`] says
+    /// of hints.
     pub fn retain_prefix(
         &mut self,
         cursor: &HashCursor,
@@ -243,8 +251,8 @@ impl CacheManager {
         Ok(report)
     }
 
-    /// [`Self::end_of_life`] by hash chain: cached blocks of these tokens, from `start_token` on, that nobody holds are demoted,
-    /// every copy of them. O(blocks of the chain).
+    /// [`Self::end_of_life`] by hash chain: cached blocks of these tokens, from `start_token` on, that
+    /// nobody holds are demoted, every copy of them. O(blocks of the chain).
     ///
     /// # Errors
     /// As [`Self::retain_prefix`].
@@ -259,7 +267,8 @@ impl CacheManager {
     /// Lets time pass: see [`crate::BlockPool::advance_time`].
     ///
     /// # Errors
-    /// [`PoolError::NoRetention`]; [`PoolError::TimeBackwards`]; [`PoolError::InvalidConfig`] for what is no number.
+    /// [`PoolError::NoRetention`]; [`PoolError::TimeBackwards`]; [`PoolError::InvalidConfig`] for what
+    /// is no number.
     pub fn advance_time(&mut self, now: f64) -> Result<usize, ManagerError> {
         self.check_poison()?;
         let ran_out = self.tiers.device_mut().advance_time(now)?;

@@ -1,10 +1,11 @@
-//! Step transactions: plan several admissions, appends, preemptions and releases; learn exactly what fits; commit all of
-//! it, or drop the plan and nothing has happened.
+//! Step transactions: plan several admissions, appends, preemptions and releases; learn exactly what
+//! fits; commit all of it, or drop the plan and nothing has happened.
 //!
-//! A plan touches nothing. It keeps what the plan's operations would do to reference counts and to the number of
-//! available blocks, and checks each new operation against that. Committing acquires every match first, then releases,
-//! then allocates, so nothing that a plan counted on can be evicted on the way; and it is refused, with everything
-//! unchanged, if the manager changed since [`CacheManager::plan_step`]. Rolling back is dropping the plan.
+//! A plan touches nothing. It keeps what the plan's operations would do to reference counts and to the
+//! number of available blocks, and checks each new operation against that. Committing acquires every
+//! match first, then releases, then allocates, so nothing that a plan counted on can be evicted on the
+//! way; and it is refused, with everything unchanged, if the manager changed since
+//! [`CacheManager::plan_step`]. Rolling back is dropping the plan.
 //!
 //! Costs: O(blocks) of the requests that the plan names.
 
@@ -129,7 +130,8 @@ impl StepPlan {
         self.references(pool, block)
     }
 
-    /// Blocks that a match takes from the available ones: those that nobody would hold, and a copy of each that would be overwritten.
+    /// Blocks that a match takes from the available ones: those that nobody would hold, and a copy of
+    /// each that would be overwritten.
     pub(super) fn idle(&self, pool: &BlockPool, found: &[BlockId]) -> usize {
         let taken =
             |block: &&BlockId| self.references(pool, **block) == 0 || self.overwritten.contains(*block);
@@ -169,7 +171,8 @@ impl StepPlan {
         self.named.insert(request.id.clone());
         let runs = matches!(request.state, RequestState::Running | RequestState::Loading);
         self.running -= usize::from(runs);
-        // A fence takes the references over, and what moves or loads keeps them: nothing becomes available in this step.
+        // A fence takes the references over, and what moves or loads keeps them: nothing becomes
+        // available in this step.
         let on_its_way = matches!(request.state, RequestState::Moving | RequestState::Loading);
         if pool.holds_back(until) || on_its_way || request.sequence.tier != 0 {
             return 0;
@@ -282,8 +285,8 @@ impl CacheManager {
         Ok(cached)
     }
 
-    /// Plans to append tokens to a request, with room for `lookahead` more: returns how many blocks that adds. Releases that are
-    /// planned, too, may save a copy.
+    /// Plans to append tokens to a request, with room for `lookahead` more: returns how many blocks
+    /// that adds. Releases that are planned, too, may save a copy.
     ///
     /// # Errors
     /// As [`CacheManager::append_tokens`] and [`Self::plan_admit`].
@@ -302,8 +305,8 @@ impl CacheManager {
     /// [`Self::plan_append`] for a batch, all or nothing. Returns how many blocks that adds.
     ///
     /// # Errors
-    /// As [`CacheManager::append_ragged`] and [`Self::plan_admit`]; [`ManagerError::Pool`] of rows that say what is computed: that is
-    /// committed before a step is planned.
+    /// As [`CacheManager::append_ragged`] and [`Self::plan_admit`]; [`ManagerError::Pool`] of rows that
+    /// say what is computed: that is committed before a step is planned.
     pub fn plan_append_ragged(&self, plan: &mut StepPlan, rows: &Rows<'_>) -> Result<usize> {
         self.check_current(plan)?;
         rows.check()?;
@@ -385,7 +388,8 @@ impl CacheManager {
         Ok(freed)
     }
 
-    /// Enters that a request in one of these states gives up its blocks. Returns its id, and how many become available.
+    /// Enters that a request in one of these states gives up its blocks. Returns its id, and how many
+    /// become available.
     fn plan_end(
         &self,
         plan: &mut StepPlan,
@@ -409,8 +413,8 @@ impl CacheManager {
         if self.check_current(plan).is_ok() { &plan.operations } else { &[] }
     }
 
-    /// Commits a planned step: all matches are acquired, then releases and preemptions happen, then everything is
-    /// allocated, each in the order of planning. The plan is empty and stale afterwards.
+    /// Commits a planned step: all matches are acquired, then releases and preemptions happen, then
+    /// everything is allocated, each in the order of planning. The plan is empty and stale afterwards.
     ///
     /// # Errors
     /// [`ManagerError::StaleStep`] if the manager changed since the step was begun; nothing has changed then.

@@ -1,4 +1,5 @@
-//! Forks, roll-back, windows and preemption by swap: what a scheduler does with block tables beside growing them.
+//! Forks, roll-back, windows and preemption by swap: what a scheduler does with block tables beside
+//! growing them.
 
 use hashbrown::{HashMap, HashSet};
 
@@ -16,8 +17,9 @@ const DEVICE: usize = 0;
 const HOST: usize = 1;
 
 impl CacheManager {
-    /// Makes `child` a second sequence over the blocks of a running request: parallel sampling, beam search. It shares every
-    /// block; whoever writes to a shared one first gets a copy. O(blocks + tokens).
+    /// Makes `child` a second sequence over the blocks of a running request: parallel sampling, beam
+    /// search. It shares every block; whoever writes to a shared one first gets a copy. O(blocks +
+    /// tokens).
     ///
     /// # Errors
     /// [`ManagerError::UnknownRequest`], [`ManagerError::DuplicateRequest`], [`ManagerError::WrongState`];
@@ -30,8 +32,8 @@ impl CacheManager {
         self.fork_slot(slot, child)
     }
 
-    /// [`Self::fork`] for a batch, all or nothing: child by child, one parent as often as it is named. A step of beam search is
-    /// this and [`Self::release_batch`] of the beams that end.
+    /// [`Self::fork`] for a batch, all or nothing: child by child, one parent as often as it is named.
+    /// A step of beam search is this and [`Self::release_batch`] of the beams that end.
     ///
     /// # Errors
     /// As [`Self::fork`]; [`ManagerError::NamedTwice`] for a child, [`ManagerError::LengthMismatch`].
@@ -107,9 +109,9 @@ impl CacheManager {
         Ok(())
     }
 
-    /// Keeps the first `num_tokens` tokens of a running request, at least one, for instance after drafts were rejected; blocks
-    /// behind are released, lookahead included, and fenced `until` a step completes or a ticket ends. A registered tail is copied
-    /// by the next append. O(blocks released).
+    /// Keeps the first `num_tokens` tokens of a running request, at least one, for instance after
+    /// drafts were rejected; blocks behind are released, lookahead included, and fenced `until` a step
+    /// completes or a ticket ends. A registered tail is copied by the next append. O(blocks released).
     ///
     /// # Errors
     /// [`ManagerError::BadLength`], [`ManagerError::UnknownRequest`], [`ManagerError::WrongState`],
@@ -154,12 +156,12 @@ impl CacheManager {
         Ok(())
     }
 
-    /// Releases the blocks of a running request that lie wholly more than `window` tokens before its computed end; the null
-    /// block takes their places. Returns how many. O(blocks released).
+    /// Releases the blocks of a running request that lie wholly more than `window` tokens before its
+    /// computed end; the null block takes their places. Returns how many. O(blocks released).
     ///
     /// # Errors
-    /// [`ManagerError::UnknownRequest`], [`ManagerError::WrongState`]; [`PoolError::InvalidConfig`] with groups, which say themselves what
-    /// they give up.
+    /// [`ManagerError::UnknownRequest`], [`ManagerError::WrongState`]; [`PoolError::InvalidConfig`]
+    /// with groups, which say themselves what they give up.
     pub fn trim_window<'a>(&mut self, id: impl Into<RequestRef<'a>>, window: usize) -> Result<usize> {
         let slot = self.slot_in(id.into(), &[RequestState::Running], "trim it")?;
         if self.groups.is_some() {
@@ -170,7 +172,8 @@ impl CacheManager {
         Ok(trimmed)
     }
 
-    /// Hands out all planned copies, of copy-on-write and of swaps, as one plan: see [`crate::Tiers::take_plan`].
+    /// Hands out all planned copies, of copy-on-write and of swaps, as one plan: see
+    /// [`crate::Tiers::take_plan`].
     ///
     /// # Errors
     /// Only if a pool is poisoned.
@@ -234,8 +237,8 @@ impl CacheManager {
         })
     }
 
-    /// Begins to preempt running requests by swap: their blocks move to the host tier, as [`crate::Tiers::begin_swap`] says.
-    /// Atomic. O(blocks).
+    /// Begins to preempt running requests by swap: their blocks move to the host tier, as
+    /// [`crate::Tiers::begin_swap`] says. Atomic. O(blocks).
     ///
     /// # Errors
     /// [`ManagerError::OutOfBlocks`] of the host, [`ManagerError::NoHostTier`], [`ManagerError::EmptyGroup`],
@@ -247,10 +250,12 @@ impl CacheManager {
         Ok(swap)
     }
 
-    /// Begins to bring swapped requests back. Content that the device still caches is not copied. Atomic. O(blocks).
+    /// Begins to bring swapped requests back. Content that the device still caches is not copied.
+    /// Atomic. O(blocks).
     ///
     /// # Errors
-    /// As [`Self::begin_swap_out`]; [`ManagerError::OutOfBlocks`] of the device, the watermark respected while others run.
+    /// As [`Self::begin_swap_out`]; [`ManagerError::OutOfBlocks`] of the device, the watermark
+    /// respected while others run.
     pub fn begin_swap_in(&mut self, ids: &[RequestRef<'_>]) -> Result<SwapId> {
         let (slots, references) = self.group(ids, RequestState::Swapped, "swap it in")?;
         let reserve = self.reserve(self.num_active());
@@ -260,8 +265,8 @@ impl CacheManager {
         Ok(swap)
     }
 
-    /// Ends a swap whose copies are done: requests swapped out wait in the host tier, requests swapped in run again. Returns
-    /// old and new blocks. O(blocks).
+    /// Ends a swap whose copies are done: requests swapped out wait in the host tier, requests swapped
+    /// in run again. Returns old and new blocks. O(blocks).
     ///
     /// # Errors
     /// [`crate::TierError::CopiesNotTaken`], [`crate::TierError::UnknownSwap`].
@@ -296,7 +301,8 @@ impl CacheManager {
         })
     }
 
-    /// A request that a swap moved is in a tier now; or it goes, if it was released meanwhile. Returns whether it stays.
+    /// A request that a swap moved is in a tier now; or it goes, if it was released meanwhile. Returns
+    /// whether it stays.
     fn arrive(&mut self, slot: usize, tier: usize) -> Result<bool> {
         if let Some(leaving) = self.requests.at(slot)?.leaving {
             self.release_slot(slot, leaving)?;

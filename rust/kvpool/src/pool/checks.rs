@@ -1,10 +1,12 @@
-//! What can be checked of a pool in O(1): one block, and the sums; and what becomes of a pool once an invariant is broken.
+//! What can be checked of a pool in O(1): one block, and the sums; and what becomes of a pool once an
+//! invariant is broken.
 //!
-//! [`BlockPool::check_invariants`] recounts everything at once, O(blocks), and is for tests; a scrubber checks a few blocks and the
-//! sums per call ([`BlockPool::check_block`], [`BlockPool::check_sums`]), so that an engine can afford it in every step. Whatever
-//! breaks *poisons* the pool: from then on every operation is refused with the reason ([`PoolError::Poisoned`]) instead of serving
-//! wrong KV. Readings that name no block to be used, and those that help to find out what happened, still answer: counts, states,
-//! orders, statistics.
+//! [`BlockPool::check_invariants`] recounts everything at once, O(blocks), and is for tests; a scrubber
+//! checks a few blocks and the sums per call ([`BlockPool::check_block`], [`BlockPool::check_sums`]),
+//! so that an engine can afford it in every step. Whatever breaks *poisons* the pool: from then on
+//! every operation is refused with the reason ([`PoolError::Poisoned`]) instead of serving wrong KV.
+//! Readings that name no block to be used, and those that help to find out what happened, still answer:
+//! counts, states, orders, statistics.
 //!
 //! Between two checks operations look out for links alone: they are followed only if they are mirrored.
 
@@ -14,10 +16,12 @@ use crate::error::{InvariantViolation, PoolError, ensure};
 use crate::record::ByBlock;
 
 impl BlockPool {
-    /// Everything that can be said of one block in O(1) (O(log blocks) with access times): that it is in exactly one place (B1), in
-    /// the order of eviction only if computed (B2), free only without a content (B3); that its links in the free list, in the ring of
-    /// its hash and in the evictor's orders are mirrored by its neighbours; that the table leads from its hash to its ring; that it
-    /// hangs on the block with the content before its own; that fences have no more references than there are (F1).
+    /// Everything that can be said of one block in O(1) (O(log blocks) with access times): that it is
+    /// in exactly one place (B1), in the order of eviction only if computed (B2), free only without a
+    /// content (B3); that its links in the free list, in the ring of its hash and in the evictor's
+    /// orders are mirrored by its neighbours; that the table leads from its hash to its ring; that it
+    /// hangs on the block with the content before its own; that fences have no more references than
+    /// there are (F1).
     ///
     /// # Errors
     /// The first broken invariant.
@@ -62,7 +66,8 @@ impl BlockPool {
         })
     }
 
-    /// What has to add up: free, cached-free and held blocks to all (B1), fenced ones to no more than the held (F2). O(1).
+    /// What has to add up: free, cached-free and held blocks to all (B1), fenced ones to no more than
+    /// the held (F2). O(1).
     ///
     /// # Errors
     /// The first broken invariant.
@@ -79,7 +84,8 @@ impl BlockPool {
         })
     }
 
-    /// Poisons the pool for an invariant that somebody found broken: it refuses all work from now on. Returns the refusal.
+    /// Poisons the pool for an invariant that somebody found broken: it refuses all work from now on.
+    /// Returns the refusal.
     #[cold]
     pub fn poison(&self, violation: &InvariantViolation) -> PoolError {
         self.condemn(|| violation.to_string())

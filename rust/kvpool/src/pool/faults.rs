@@ -83,7 +83,8 @@ impl Fault {
 }
 
 impl BlockPool {
-    /// Changes one value behind the pool's back. False, and nothing changed, if there is no such value, or if it is so already.
+    /// Changes one value behind the pool's back. False, and nothing changed, if there is no such value,
+    /// or if it is so already.
     pub fn inject(&mut self, fault: Fault) -> bool {
         let none = BlockId::new(0);
         let records = &mut self.records[..];

@@ -1,6 +1,7 @@
 //! Hits of several KV-cache groups, whose blocks are all of one pool: see [`crate::groups`].
 //!
-//! A block of a group is registered under the digest of its last hash unit and the group's number ([`BlockPool::register_named`]).
+//! A block of a group is registered under the digest of its last hash unit and the group's number
+//! ([`BlockPool::register_named`]).
 
 use super::observe::Lookup;
 use super::{BlockPool, PrefixMatch};
@@ -47,8 +48,9 @@ impl Cached for OfChain<'_> {
 }
 
 impl BlockPool {
-    /// The longest hit of a chain, at most `limit` tokens, that every group can serve. The chain is hashed in units of
-    /// [`Groups::unit`], which is the block size of the pool. A look, not a hold. Costs: as [`Groups::longest_hit`].
+    /// The longest hit of a chain, at most `limit` tokens, that every group can serve. The chain is
+    /// hashed in units of [`Groups::unit`], which is the block size of the pool. A look, not a hold.
+    /// Costs: as [`Groups::longest_hit`].
     ///
     /// ```
     /// use std::sync::Arc;
@@ -74,8 +76,9 @@ impl BlockPool {
     /// ```
     ///
     /// # Errors
-    /// What [`Self::match_and_acquire`] says of chains; [`PoolError::BlockSizeMismatch`] for groups of another unit;
-    /// [`PoolError::MissingVerification`] in a pool that verifies hits, as of [`Self::register_named`].
+    /// What [`Self::match_and_acquire`] says of chains; [`PoolError::BlockSizeMismatch`] for groups of
+    /// another unit; [`PoolError::MissingVerification`] in a pool that verifies hits, as of
+    /// [`Self::register_named`].
     pub fn find_groups(
         &self,
         groups: &Groups,
@@ -95,7 +98,8 @@ impl BlockPool {
         Ok(OfChain { pool: self, groups, hashes: chain.hashes(), named: Vec::new() })
     }
 
-    /// The blocks registered for a position of a chain in a group, as [`Self::copies`]; none of a group that caches nothing.
+    /// The blocks registered for a position of a chain in a group, as [`Self::copies`]; none of a group
+    /// that caches nothing.
     pub(crate) fn copies_in_group(
         &self,
         groups: &Groups,
@@ -108,8 +112,9 @@ impl BlockPool {
         Ok(hash.map_or_else(Vec::new, |hash| self.copies_named(Name { hash, group: group as u16 })))
     }
 
-    /// From now on the hash units inside blocks can be named, for hits of [`GroupSpec::partial_hits`](crate::groups::GroupSpec): at
-    /// most `per_block` of each block. 72 bytes each.
+    /// From now on the hash units inside blocks can be named, for hits of
+    /// [`GroupSpec::partial_hits`](crate::groups::GroupSpec): at most `per_block` of each block. 72
+    /// bytes each.
     ///
     /// # Errors
     /// [`PoolError::InvalidConfig`] if they are too many, or there is no memory.
@@ -118,8 +123,9 @@ impl BlockPool {
         self.index.keep_interior(self.num_blocks(), per_block)
     }
 
-    /// Names the first hash units inside a registered block of a group, each by its digest. Units of a block that has such names, and
-    /// those behind the last that there is room for, are not named. O(units).
+    /// Names the first hash units inside a registered block of a group, each by its digest. Units of a
+    /// block that has such names, and those behind the last that there is room for, are not named.
+    /// O(units).
     ///
     /// # Errors
     /// [`PoolError::NotRegistered`]; as [`Self::register_named`] of the group.
@@ -138,8 +144,8 @@ impl BlockPool {
         Ok(())
     }
 
-    /// Acquires what [`Self::find_groups`] found since the pool last changed: so many tokens of a chain of these hashes, of which `hits`
-    /// blocks of the first group. An observer is told of hash units.
+    /// Acquires what [`Self::find_groups`] found since the pool last changed: so many tokens of a chain
+    /// of these hashes, of which `hits` blocks of the first group. An observer is told of hash units.
     pub(crate) fn acquire_in_groups(
         &mut self,
         blocks: &[BlockId],
@@ -157,7 +163,8 @@ impl BlockPool {
         Ok(())
     }
 
-    /// How far each group alone would go, at most `limit` tokens: what a hit of all is the shorter for. Changes nothing.
+    /// How far each group alone would go, at most `limit` tokens: what a hit of all is the shorter for.
+    /// Changes nothing.
     ///
     /// # Errors
     /// As [`Self::find_groups`].

@@ -1,15 +1,16 @@
 //! `PoolImage`: what a pool has cached, as plain data, and a pool made warm again by it.
 //!
-//! Owns: which parts of a pool's state outlive it. They are contents with their blocks, the order of eviction, the order of free blocks,
-//! retention with what is left of times to live, tenants, and the epoch. Not: references and fences, since who held them is gone; what a
-//! policy has counted; names inside of blocks; counters.
+//! Owns: which parts of a pool's state outlive it. They are contents with their blocks, the order of
+//! eviction, the order of free blocks, retention with what is left of times to live, tenants, and the
+//! epoch. Not: references and fences, since who held them is gone; what a policy has counted; names
+//! inside of blocks; counters.
 //!
-//! An image is believed block by block: a block is restored only if its caller says that the KV in it is that of its hash. What is refused
-//! is free, and its content a miss.
+//! An image is believed block by block: a block is restored only if its caller says that the KV in it
+//! is that of its hash. What is refused is free, and its content a miss.
 //!
-//! Of a pool with LRU and without retention in which nobody holds a block the restored pool goes on exactly as the one that was saved. With
-//! other policies, and with retention, the order of eviction is the one of that moment, and from there on what they have not counted yet
-//! may make another.
+//! Of a pool with LRU and without retention in which nobody holds a block the restored pool goes on
+//! exactly as the one that was saved. With other policies, and with retention, the order of eviction is
+//! the one of that moment, and from there on what they have not counted yet may make another.
 //!
 //! Costs: an image O(blocks), 120 bytes per cached block; a restore O(blocks log blocks).
 
@@ -92,7 +93,8 @@ impl<'a> Positions<'a> {
 }
 
 impl BlockPool {
-    /// What is cached, with its order and retention. Contents that no lookup leads to, or that are not computed, are left out. O(blocks).
+    /// What is cached, with its order and retention. Contents that no lookup leads to, or that are not
+    /// computed, are left out. O(blocks).
     ///
     /// # Errors
     /// Only if the pool is poisoned.
@@ -134,10 +136,11 @@ impl BlockPool {
         })
     }
 
-    /// Makes this pool, which has done nothing yet, what an image says: its blocks are cached-free, in the order in which they would have
-    /// been evicted. `agrees` is asked of every block whether its KV is still that of its hash; one of which it is not is free.
-    /// `elapsed` seconds have gone by on the clock of times to live: one that ran out meanwhile has ended as it was to end. Tell the time first
-    /// ([`Self::advance_time`]) if there may be any.
+    /// Makes this pool, which has done nothing yet, what an image says: its blocks are cached-free, in
+    /// the order in which they would have been evicted. `agrees` is asked of every block whether its KV
+    /// is still that of its hash; one of which it is not is free. `elapsed` seconds have gone by on the
+    /// clock of times to live: one that ran out meanwhile has ended as it was to end. Tell the time
+    /// first ([`Self::advance_time`]) if there may be any.
     ///
     /// ```
     /// use kvpool::{BlockHasher, BlockPool, ExtraKeys, HashCursor, HasherConfig, PoolConfig};

@@ -14,7 +14,8 @@ use crate::prefix_index::Visibility;
 use crate::record::{ByBlock, Name, grow};
 use crate::retention::EvictionCause;
 
-/// Victims of one turn. What is done with each is done while its line is near: a request's blocks may not fit the nearest cache.
+/// Victims of one turn. What is done with each is done while its line is near: a request's blocks may
+/// not fit the nearest cache.
 const VICTIMS: usize = 64;
 
 const FEW_VICTIMS: &str = "B2: the evictor has fewer blocks than it says";
@@ -77,8 +78,8 @@ impl BlockPool {
         self.check_sums().map_err(|broken| self.broken(broken.to_string()))
     }
 
-    /// The next `n` victims, of which there are as many, without their contents, each with one reference. Pinned blocks whose turn
-    /// comes before only leave the order.
+    /// The next `n` victims, of which there are as many, without their contents, each with one
+    /// reference. Pinned blocks whose turn comes before only leave the order.
     #[inline]
     pub(super) fn evict_into(
         &mut self,
@@ -158,11 +159,13 @@ impl BlockPool {
         Ok(pinned)
     }
 
-    /// Adds one reference per id to blocks that somebody holds: a second holder of a block table. O(n). A fence counts as a
-    /// holder: the KV of a fenced block is whole until its step completes, and then it is the new holder's.
+    /// Adds one reference per id to blocks that somebody holds: a second holder of a block table. O(n).
+    /// A fence counts as a holder: the KV of a fenced block is whole until its step completes, and then
+    /// it is the new holder's.
     ///
     /// # Errors
-    /// [`PoolError::NotHeld`] for a block without references (only a lookup takes cached-free blocks); unknown ids.
+    /// [`PoolError::NotHeld`] for a block without references (only a lookup takes cached-free blocks);
+    /// unknown ids.
     pub fn acquire(&mut self, blocks: &[BlockId]) -> Result<(), PoolError> {
         self.add_references(blocks, true)
     }
@@ -175,7 +178,8 @@ impl BlockPool {
         if self.fences.num_references() == 0 {
             return Ok(());
         }
-        // Once more, one by one: a block that is named twice is fenced, or pinned alone, only before the first of them.
+        // Once more, one by one: a block that is named twice is fenced, or pinned alone, only before
+        // the first of them.
         self.allocator.uncount(&mut self.records, blocks);
         for &block in blocks {
             let record = self.records.at(block.get());
@@ -191,13 +195,13 @@ impl BlockPool {
         Ok(())
     }
 
-    /// Drops one reference per id. Blocks without further references become cached-free if they are registered and
-    /// computed, else free; for eviction they count as used last at this moment, of one chain the deepest as the
-    /// longest unused. A block named twice loses two references. O(n).
+    /// Drops one reference per id. Blocks without further references become cached-free if they are
+    /// registered and computed, else free; for eviction they count as used last at this moment, of one
+    /// chain the deepest as the longest unused. A block named twice loses two references. O(n).
     ///
     /// # Errors
-    /// [`PoolError::NotHeld`] if the call names a block more often than it has references outside of fences; unknown
-    /// ids.
+    /// [`PoolError::NotHeld`] if the call names a block more often than it has references outside of
+    /// fences; unknown ids.
     pub fn release(&mut self, blocks: &[BlockId]) -> Result<(), PoolError> {
         self.drop_references(&blocks.iter(), self.has_plain_releases())?;
         self.settle_idle(false, self.history)?;
@@ -213,7 +217,8 @@ impl BlockPool {
         self.release_table_until(table, Until::Now)
     }
 
-    /// [`Self::release_table`] of blocks that a running step or transfer may still touch: see [`Self::release_until`].
+    /// [`Self::release_table`] of blocks that a running step or transfer may still touch: see
+    /// [`Self::release_until`].
     ///
     /// # Errors
     /// As this.
@@ -228,15 +233,16 @@ impl BlockPool {
         Ok(())
     }
 
-    /// Whether what a released block becomes depends on nothing but the block. With pins, what gets a place in the order depends
-    /// on what got one before.
+    /// Whether what a released block becomes depends on nothing but the block. With pins, what gets a
+    /// place in the order depends on what got one before.
     #[inline]
     pub(super) fn has_plain_releases(&self) -> bool {
         self.duplicates == DuplicatePolicy::Keep && self.fences.num_references() == 0
     }
 
-    /// Drops references. Of the blocks that nobody holds any more those that are computed are in `self.candidates` then, if the
-    /// release is `plain`, and the others, or all, in `self.idle`: for [`Self::settle_idle`].
+    /// Drops references. Of the blocks that nobody holds any more those that are computed are in
+    /// `self.candidates` then, if the release is `plain`, and the others, or all, in `self.idle`: for
+    /// [`Self::settle_idle`].
     #[inline]
     pub(super) fn drop_references<'a>(
         &mut self,
@@ -268,9 +274,10 @@ impl BlockPool {
         Ok(())
     }
 
-    /// Sends the blocks of `self.idle`, which only pins hold, or nobody, where they belong: to the evictor, with those that are in
-    /// `self.candidates` already, or to the free list.
-    /// Whose last pin has just ended has been there. With `relink`, what hangs on a content that is gone is given another copy of it.
+    /// Sends the blocks of `self.idle`, which only pins hold, or nobody, where they belong: to the
+    /// evictor, with those that are in `self.candidates` already, or to the free list. Whose last pin
+    /// has just ended has been there. With `relink`, what hangs on a content that is gone is given
+    /// another copy of it.
     #[inline]
     pub(super) fn settle_idle(&mut self, unpinned: bool, relink: bool) -> Result<(), PoolError> {
         let idle = std::mem::take(&mut self.idle);
@@ -314,8 +321,8 @@ impl BlockPool {
         Ok(())
     }
 
-    /// What becomes of a released block where pins or duplicates matter. Returns whether its content stays; what was put in
-    /// `self.candidates` gets a place in the order.
+    /// What becomes of a released block where pins or duplicates matter. Returns whether its content
+    /// stays; what was put in `self.candidates` gets a place in the order.
     #[inline(never)]
     fn settle_rare(&mut self, block: BlockId, unpinned: bool) -> bool {
         let record = *self.records.at(block.get());
@@ -354,8 +361,9 @@ impl BlockPool {
         false
     }
 
-    /// Names another copy of a parent's content to blocks whose own parent is gone, or was never computed: its holder may give
-    /// it up uncomputed, and until then it protects nothing that a lookup needs.
+    /// Names another copy of a parent's content to blocks whose own parent is gone, or was never
+    /// computed: its holder may give it up uncomputed, and until then it protects nothing that a lookup
+    /// needs.
     fn relink_candidates(&mut self) {
         let mut at = 0;
         while let Some(orphan) = self.order.find_orphan(&self.records, &self.candidates[at..]) {
@@ -374,8 +382,8 @@ impl BlockPool {
         }
     }
 
-    /// Releases blocks that a running step may still touch: [`Self::release_until`] [`Self::complete_step`] is called for that step,
-    /// or for a later one. O(n).
+    /// Releases blocks that a running step may still touch: [`Self::release_until`]
+    /// [`Self::complete_step`] is called for that step, or for a later one. O(n).
     ///
     /// # Errors
     /// As [`Self::release`].
@@ -392,9 +400,9 @@ impl BlockPool {
         Ok(self.fences.open())
     }
 
-    /// Releases blocks that may still be read or written until a ticket ends, or a step completes: then they become free or
-    /// cached-free, and not before; until then a hit on them still succeeds. Tickets end in any order; of a step that has completed
-    /// they are released at once. O(n).
+    /// Releases blocks that may still be read or written until a ticket ends, or a step completes: then
+    /// they become free or cached-free, and not before; until then a hit on them still succeeds.
+    /// Tickets end in any order; of a step that has completed they are released at once. O(n).
     ///
     /// ```
     /// use kvpool::{BlockPool, PoolConfig};
@@ -428,7 +436,8 @@ impl BlockPool {
     /// Ends a fence. Returns how many references it held. O(those references).
     ///
     /// # Errors
-    /// [`PoolError::UnknownTicket`] for a ticket that is not open: it has ended already, or is of another pool.
+    /// [`PoolError::UnknownTicket`] for a ticket that is not open: it has ended already, or is of
+    /// another pool.
     pub fn end_fence(&mut self, ticket: Ticket) -> Result<usize, PoolError> {
         self.check_until(ticket.into())?;
         let ended = self.fences.close(ticket).unwrap_or_default();
@@ -455,7 +464,8 @@ impl BlockPool {
         }
     }
 
-    /// Ends the fences of `step` and of all earlier steps. Returns how many references they held. O(those references).
+    /// Ends the fences of `step` and of all earlier steps. Returns how many references they held.
+    /// O(those references).
     ///
     /// # Errors
     /// Only if the pool is poisoned. Completing a step twice, or one that fenced nothing, is fine.
@@ -486,11 +496,13 @@ impl BlockPool {
         Ok(count)
     }
 
-    /// Says that held or cached-free blocks were accessed at `time`, on a clock of the caller's; only policies that order by
-    /// such times listen (`last-accessed`, of the crate `kvpool-policies`). An access is never moved back in time. O(n log blocks).
+    /// Says that held or cached-free blocks were accessed at `time`, on a clock of the caller's; only
+    /// policies that order by such times listen (`last-accessed`, of the crate `kvpool-policies`). An
+    /// access is never moved back in time. O(n log blocks).
     ///
     /// # Errors
-    /// [`PoolError::NotHeld`] for a free block, unknown ids; [`PoolError::InvalidConfig`] for a time that is not a number.
+    /// [`PoolError::NotHeld`] for a free block, unknown ids; [`PoolError::InvalidConfig`] for a time
+    /// that is not a number.
     pub fn mark_accessed(&mut self, blocks: &[BlockId], time: f64) -> Result<(), PoolError> {
         self.check_poison()?;
         if time.is_nan() {
@@ -510,8 +522,9 @@ impl BlockPool {
         Ok(())
     }
 
-    /// Drops blocks from the index by id: no lookup finds them any more. Cached-free ones become free; held ones stay
-    /// with their holders and become free when released. Returns how many were registered. O(n).
+    /// Drops blocks from the index by id: no lookup finds them any more. Cached-free ones become free;
+    /// held ones stay with their holders and become free when released. Returns how many were
+    /// registered. O(n).
     ///
     /// # Errors
     /// Unknown ids.
@@ -540,11 +553,13 @@ impl BlockPool {
         Ok(dropped)
     }
 
-    /// Forgets all cached content of this pool. Returns how many blocks were registered. O(usable blocks). A pool of several
-    /// tiers is reset with the others (`reset` of `kvpool::Tiers`): what one of them keeps may be swapped in again.
+    /// Forgets all cached content of this pool. Returns how many blocks were registered. O(usable
+    /// blocks). A pool of several tiers is reset with the others (`reset` of `kvpool::Tiers`): what one
+    /// of them keeps may be swapped in again.
     ///
     /// # Errors
-    /// [`PoolError::InUse`] while blocks are held; then nothing has changed. [`Self::bump_epoch`] always succeeds.
+    /// [`PoolError::InUse`] while blocks are held; then nothing has changed. [`Self::bump_epoch`]
+    /// always succeeds.
     pub fn reset(&mut self) -> Result<usize, PoolError> {
         self.check_poison()?;
         self.check_idle()?;
@@ -560,9 +575,9 @@ impl BlockPool {
         }
     }
 
-    /// Starts a new epoch, for instance after a change of weights: nothing registered before is ever matched again, and
-    /// chains of earlier epochs can no longer be registered, so running requests keep their blocks but never publish
-    /// them. Returns the new epoch. O(usable blocks).
+    /// Starts a new epoch, for instance after a change of weights: nothing registered before is ever
+    /// matched again, and chains of earlier epochs can no longer be registered, so running requests
+    /// keep their blocks but never publish them. Returns the new epoch. O(usable blocks).
     ///
     /// # Errors
     /// Only if the pool is poisoned.
@@ -574,8 +589,8 @@ impl BlockPool {
         Ok(self.epoch)
     }
 
-    /// Forgets all contents. What is free by it is handed out next, or, with `behind`, after all that was free before, in the order of
-    /// eviction.
+    /// Forgets all contents. What is free by it is handed out next, or, with `behind`, after all that
+    /// was free before, in the order of eviction.
     pub(super) fn forget(&mut self, cause: ClearCause, behind: bool) -> Result<usize, PoolError> {
         let registered = self.index.num_registered();
         while let Some(block) = self.order.evict(&mut self.records) {
@@ -602,8 +617,8 @@ impl BlockPool {
         self.sound(freed)
     }
 
-    /// Grows the pool to `num_blocks` blocks, null block included; the new ones are handed out last. O(new blocks), and
-    /// O(blocks) for the index.
+    /// Grows the pool to `num_blocks` blocks, null block included; the new ones are handed out last.
+    /// O(new blocks), and O(blocks) for the index.
     ///
     /// # Errors
     /// [`PoolError::Shrink`] for fewer blocks than there are, or more than a pool can have.

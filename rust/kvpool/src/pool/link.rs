@@ -1,5 +1,5 @@
-//! Single full blocks: registration, or sharing of a content that is registered already, and content carried from one tier's pool to
-//! another's.
+//! Single full blocks: registration, or sharing of a content that is registered already, and content
+//! carried from one tier's pool to another's.
 
 use super::BlockPool;
 use super::observe::Lookup;
@@ -24,16 +24,17 @@ impl BlockPool {
         Ok(())
     }
 
-    /// Registers a held block that has become full; or, if its content is registered already, by a block that
-    /// is computed or that a holder is computing, acquires that block and releases this one. Returns the block that the
-    /// caller holds now. A collision is counted and leaves the block as it is. O(1).
+    /// Registers a held block that has become full; or, if its content is registered already, by a
+    /// block that is computed or that a holder is computing, acquires that block and releases this one.
+    /// Returns the block that the caller holds now. A collision is counted and leaves the block as it
+    /// is. O(1).
     ///
-    /// Sharing a block that is not computed yet is for holders that all compute what they share, as vLLM v0's do; lookups by
-    /// [`Self::match_and_acquire`] never return one.
+    /// Sharing a block that is not computed yet is for holders that all compute what they share, as
+    /// vLLM v0's do; lookups by [`Self::match_and_acquire`] never return one.
     ///
     /// # Errors
-    /// [`PoolError::NotHeld`], [`PoolError::AlreadyRegistered`], [`PoolError::RefCountOverflow`], unknown ids, and what
-    /// [`Self::match_and_acquire`] says of chains.
+    /// [`PoolError::NotHeld`], [`PoolError::AlreadyRegistered`], [`PoolError::RefCountOverflow`],
+    /// unknown ids, and what [`Self::match_and_acquire`] says of chains.
     pub fn register_link(&mut self, block: BlockId, link: &ChainLink) -> Result<BlockId, PoolError> {
         self.check_link(link)?;
         check_id(block, self.num_blocks(), "registered")?;
@@ -58,8 +59,9 @@ impl BlockPool {
         Ok(block)
     }
 
-    /// Acquires the block registered under `link`, computed or not; `None` if there is none, or if blocks with its hash hold
-    /// other content, which is counted as a collision. See [`Self::register_link`] for what an uncomputed block is good for. O(1).
+    /// Acquires the block registered under `link`, computed or not; `None` if there is none, or if
+    /// blocks with its hash hold other content, which is counted as a collision. See
+    /// [`Self::register_link`] for what an uncomputed block is good for. O(1).
     ///
     /// # Errors
     /// [`PoolError::RefCountOverflow`], and what [`Self::match_and_acquire`] says of chains.
@@ -110,8 +112,8 @@ impl BlockPool {
         (record.references < u32::MAX / 2 && record.is_computed()).then_some(found)
     }
 
-    /// Registers a held block, computed, with a content of another tier's pool. A collision is counted, and leaves it
-    /// unregistered.
+    /// Registers a held block, computed, with a content of another tier's pool. A collision is counted,
+    /// and leaves it unregistered.
     pub(crate) fn adopt_content(&mut self, block: BlockId, content: &Carried<'_>) -> Result<(), PoolError> {
         let Carried { ref link, group } = *content;
         if self.is_registered(block) {

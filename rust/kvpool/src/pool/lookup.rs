@@ -57,7 +57,8 @@ impl BlockPool {
         self.index.check_chain(chain)
     }
 
-    /// The longest computed prefix of what is behind the first `start` blocks of `chain`, at most `max_blocks` long. Changes nothing.
+    /// The longest computed prefix of what is behind the first `start` blocks of `chain`, at most
+    /// `max_blocks` long. Changes nothing.
     pub(crate) fn find_prefix(
         &self,
         chain: &HashChain,
@@ -96,7 +97,8 @@ impl BlockPool {
         blocks.iter().filter(|block| self.records.at(block.get()).references == 0).count()
     }
 
-    /// Acquires a match made since the pool last changed, in a chain of these hashes. Cannot fail, short of a broken invariant.
+    /// Acquires a match made since the pool last changed, in a chain of these hashes. Cannot fail,
+    /// short of a broken invariant.
     pub(crate) fn acquire_found(
         &mut self,
         found: &PrefixMatch,
@@ -149,8 +151,9 @@ impl BlockPool {
         Ok(())
     }
 
-    /// Finds the longest cached prefix of `chain`, at most `max_blocks` blocks, and acquires it: one reference per block
-    /// for the caller. Only computed blocks match; the walk stops at the first that does not. O(blocks matched).
+    /// Finds the longest cached prefix of `chain`, at most `max_blocks` blocks, and acquires it: one
+    /// reference per block for the caller. Only computed blocks match; the walk stops at the first that
+    /// does not. O(blocks matched).
     ///
     /// # Errors
     /// [`PoolError::StaleEpoch`], [`PoolError::BlockSizeMismatch`], [`PoolError::UnverifiedAlgorithm`],
@@ -163,7 +166,8 @@ impl BlockPool {
         self.look_up(chain, max_blocks, None)
     }
 
-    /// [`Self::match_and_acquire`] on behalf of a tenant, whom an observer may count it for. Without one it is the same.
+    /// [`Self::match_and_acquire`] on behalf of a tenant, whom an observer may count it for. Without
+    /// one it is the same.
     ///
     /// # Errors
     /// As [`Self::match_and_acquire`].
@@ -206,13 +210,14 @@ impl BlockPool {
         self.index.is_registered(&self.records, chain, position)
     }
 
-    /// Registers held blocks as the chain's blocks `start..`: they are immutable from now on. Nothing matches them
-    /// before [`Self::mark_computed`]. Stops at a hash collision, which is counted; the caller's blocks stay usable,
-    /// they are just not cached. O(blocks), allocates nothing.
+    /// Registers held blocks as the chain's blocks `start..`: they are immutable from now on. Nothing
+    /// matches them before [`Self::mark_computed`]. Stops at a hash collision, which is counted; the
+    /// caller's blocks stay usable, they are just not cached. O(blocks), allocates nothing.
     ///
     /// # Errors
-    /// [`PoolError::AlreadyRegistered`], [`PoolError::NotHeld`], [`PoolError::ChainTooShort`], [`PoolError::TooDeep`] behind
-    /// the first 2^28 blocks of a chain, unknown ids, and what [`Self::match_and_acquire`] says of chains.
+    /// [`PoolError::AlreadyRegistered`], [`PoolError::NotHeld`], [`PoolError::ChainTooShort`],
+    /// [`PoolError::TooDeep`] behind the first 2^28 blocks of a chain, unknown ids, and what
+    /// [`Self::match_and_acquire`] says of chains.
     pub fn register(
         &mut self,
         blocks: &[BlockId],
@@ -259,7 +264,8 @@ impl BlockPool {
         Ok(Registered { blocks: registered, collided: registered < blocks.len() })
     }
 
-    /// Tells the evictor, which asks for it, what blocks just registered hold. Plain LRU does not: apart from what it pays for.
+    /// Tells the evictor, which asks for it, what blocks just registered hold. Plain LRU does not:
+    /// apart from what it pays for.
     #[inline(never)]
     fn note_all_registered(&mut self, blocks: &[BlockId], chain: &HashChain, start: usize) {
         let behind = chain.hashes().split_at_checked(start);
@@ -278,8 +284,8 @@ impl BlockPool {
         }
     }
 
-    /// Sets the computed bit of registered blocks: the engine has written their KV, lookups may return them. O(blocks),
-    /// allocates nothing; a block that is computed already stays so.
+    /// Sets the computed bit of registered blocks: the engine has written their KV, lookups may return
+    /// them. O(blocks), allocates nothing; a block that is computed already stays so.
     ///
     /// # Errors
     /// [`PoolError::NotRegistered`], unknown ids.

@@ -5,17 +5,18 @@
 //!
 //! Invariants, recounted by [`BlockPool::check_invariants`]:
 //! - B1: free + cached-free + active + fenced == usable blocks; every block is in exactly one of the four.
-//! - B2: the evictor holds exactly the blocks with no reference that are registered and computed; and of those that only pins
-//!   hold, the ones whose turn has not come (`pins`).
+//! - B2: the evictor holds exactly the blocks with no reference that are registered and computed; and
+//!   of those that only pins hold, the ones whose turn has not come (`pins`).
 //! - B3: a free block is not registered; a registered block is held or cached-free.
 //! - B4: an allocation takes a cached block only when no free one is left (vLLM #42948, #42656).
 //! - B5: what an earlier epoch registered is never matched again.
 //!
-//! A block that breaks one of them mid-operation *poisons* the pool: it refuses all work and says why, instead of serving
-//! wrong KV.
+//! A block that breaks one of them mid-operation *poisons* the pool: it refuses all work and says why,
+//! instead of serving wrong KV.
 //!
-//! Costs: every operation O(1) per block, whatever the size of the pool; under 80 bytes per block without verification.
-//! [`BlockPool::reset`] and [`BlockPool::bump_epoch`] are O(usable blocks) and rare.
+//! Costs: every operation O(1) per block, whatever the size of the pool; under 80 bytes per block
+//! without verification. [`BlockPool::reset`] and [`BlockPool::bump_epoch`] are O(usable blocks) and
+//! rare.
 //!
 //! ```
 //! use std::sync::Arc;
@@ -125,8 +126,8 @@ pub struct PoolConfig {
     pub duplicates: DuplicatePolicy,
     /// Which cached-free block is reused first.
     pub eviction: EvictionPolicy,
-    /// Priorities, times to live, pins and tenants' limits: see [`crate::retention`]; for a policy of the crate `kvpool-policies`.
-    /// `None` has none of it, and costs nothing.
+    /// Priorities, times to live, pins and tenants' limits: see [`crate::retention`]; for a policy of
+    /// the crate `kvpool-policies`. `None` has none of it, and costs nothing.
     pub retention: Option<RetentionConfig>,
     /// Fields may come: end a literal with `..Default::default()`.
     #[doc(hidden)]
@@ -175,7 +176,8 @@ pub struct BlockPool {
     duplicates: DuplicatePolicy,
     epoch: u64,
     counters: Counters,
-    /// Why it refuses work, once it does. Set through a shared reference, too: a lookup that finds a block changed says so.
+    /// Why it refuses work, once it does. Set through a shared reference, too: a lookup that finds a
+    /// block changed says so.
     poison: OnceLock<Box<str>>,
     /// Reused by every release, so that a steady state allocates nothing.
     idle: Vec<BlockId>,
@@ -202,8 +204,8 @@ impl BlockPool {
         Self::assemble(&config, order)
     }
 
-    /// A pool with a policy of the caller's own; `config.eviction` and `config.retention` are ignored: `Closed` of
-    /// the crate `kvpool-policies` makes an evictor of a [`crate::Policy`], with retention.
+    /// A pool with a policy of the caller's own; `config.eviction` and `config.retention` are ignored:
+    /// `Closed` of the crate `kvpool-policies` makes an evictor of a [`crate::Policy`], with retention.
     ///
     /// # Errors
     /// [`PoolError::InvalidConfig`], also if `evictor` already holds blocks.
@@ -297,8 +299,9 @@ impl BlockPool {
         self.records.at(block.get()).holders()
     }
 
-    /// References of `block` that forbid somebody else to write to it: those of holders, and of steps that may still touch it.
-    /// Pins do not: a planned copy is made before anything of the step is written.
+    /// References of `block` that forbid somebody else to write to it: those of holders, and of steps
+    /// that may still touch it. Pins do not: a planned copy is made before anything of the step is
+    /// written.
     #[must_use]
     pub(crate) fn num_users(&self, block: BlockId) -> u32 {
         let record = self.records.at(block.get());
@@ -311,7 +314,8 @@ impl BlockPool {
         self.records.at(block.get()).is_registered()
     }
 
-    /// The blocks registered under `hash`, computed ones first. A look, not a hold: see [`Self::match_and_acquire`].
+    /// The blocks registered under `hash`, computed ones first. A look, not a hold: see
+    /// [`Self::match_and_acquire`].
     #[must_use]
     pub fn copies(&self, hash: &BlockHash) -> Vec<BlockId> {
         self.index.copies(&self.records, hash.into())
@@ -353,7 +357,8 @@ impl BlockPool {
         self.index.block_size()
     }
 
-    /// The hash algorithm of what is registered; `None` while nothing is: see [`crate::PrefixIndex::algorithm`].
+    /// The hash algorithm of what is registered; `None` while nothing is: see
+    /// [`crate::PrefixIndex::algorithm`].
     #[must_use]
     pub const fn algorithm(&self) -> Option<crate::hash::HashAlgorithm> {
         self.index.algorithm()
@@ -448,7 +453,8 @@ impl BlockPool {
         }
     }
 
-    /// Recounts every invariant of the pool and of its parts from scratch. O(blocks), for tests and scrubbing.
+    /// Recounts every invariant of the pool and of its parts from scratch. O(blocks), for tests and
+    /// scrubbing.
     ///
     /// # Errors
     /// The first broken invariant.
@@ -485,7 +491,8 @@ impl BlockPool {
         self.order.name()
     }
 
-    /// Tells the evictor what `block`, just registered, holds. `before` is the block before it in its holder's table.
+    /// Tells the evictor what `block`, just registered, holds. `before` is the block before it in its
+    /// holder's table.
     fn note_registered(&mut self, block: BlockId, link: &LinkRef<'_>, before: Option<BlockId>) {
         if !self.history {
             return;

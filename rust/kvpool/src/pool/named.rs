@@ -1,16 +1,19 @@
-//! Operations for engines that name blocks and contents by themselves, as vLLM's does: they hash on their own, in several groups,
-//! take any block by its id, and say in which order blocks are reused.
+//! Operations for engines that name blocks and contents by themselves, as vLLM's does: they hash on
+//! their own, in several groups, take any block by its id, and say in which order blocks are reused.
 //!
 //! Owns nothing: the same records, lists, table and orders as every other operation. What differs:
 //!
-//! - A content has a [`Name`]: a digest of the caller's and a group. Two names are equal only if both are: one digest in two groups
-//!   is two contents. It is computed as soon as it is registered; of several blocks with one name the oldest is found.
-//! - A block can be *hidden*: registered under no name that a lookup can ask for. It keeps its place among the cached ones, and is
-//!   handed out when its turn comes, as vLLM's queue has it with a block whose hash was dropped.
+//! - A content has a [`Name`]: a digest of the caller's and a group. Two names are equal only if both
+//!   are: one digest in two groups is two contents. It is computed as soon as it is registered; of
+//!   several blocks with one name the oldest is found.
+//! - A block can be *hidden*: registered under no name that a lookup can ask for. It keeps its place
+//!   among the cached ones, and is handed out when its turn comes, as vLLM's queue has it with a block
+//!   whose hash was dropped.
 //! - A release keeps the order in which it is given, not that of depths.
 //!
-//! Every operation is all-or-nothing, and every invariant of the pool holds behind it. Pools that verify hits have no names: there
-//! would be nothing to compare. No journal writes these operations: whoever calls them has one of its own.
+//! Every operation is all-or-nothing, and every invariant of the pool holds behind it. Pools that
+//! verify hits have no names: there would be nothing to compare. No journal writes these operations:
+//! whoever calls them has one of its own.
 //!
 //! Costs: as the operations that they stand beside, O(1) per block.
 //!
@@ -48,7 +51,8 @@ impl BlockPool {
         (name.group != HIDDEN && self.records.at(found.get()).is_computed()).then_some(found)
     }
 
-    /// Appends the blocks of a run of contents of one group, up to the first that there is none of. A look, not a hold. O(run).
+    /// Appends the blocks of a run of contents of one group, up to the first that there is none of. A
+    /// look, not a hold. O(run).
     #[inline]
     pub fn find_named_run(&self, hashes: &[BlockHash], group: u16, out: &mut Vec<BlockId>) {
         if group != HIDDEN {
@@ -90,12 +94,13 @@ impl BlockPool {
         self.history
     }
 
-    /// Registers held blocks as computed ones, all at depth 0, behind nothing. `told` learns of each, by its position here, whether its
-    /// name is new. O(blocks).
+    /// Registers held blocks as computed ones, all at depth 0, behind nothing. `told` learns of each,
+    /// by its position here, whether its name is new. O(blocks).
     ///
     /// # Errors
-    /// [`PoolError::AlreadyRegistered`], [`PoolError::NotHeld`], unknown ids; [`PoolError::MissingVerification`] in a pool that verifies
-    /// hits; [`PoolError::InvalidConfig`] for a group above [`Name::MAX_GROUP`], or not as many hashes as blocks.
+    /// [`PoolError::AlreadyRegistered`], [`PoolError::NotHeld`], unknown ids;
+    /// [`PoolError::MissingVerification`] in a pool that verifies hits; [`PoolError::InvalidConfig`]
+    /// for a group above [`Name::MAX_GROUP`], or not as many hashes as blocks.
     pub fn register_named(
         &mut self,
         blocks: &[BlockId],
@@ -106,8 +111,8 @@ impl BlockPool {
         self.register_at(blocks, hashes, group, |_| 0, told)
     }
 
-    /// [`Self::register_named`] of blocks that follow each other in a chain, the first at `depth`: what is released together goes the
-    /// deepest first. O(blocks).
+    /// [`Self::register_named`] of blocks that follow each other in a chain, the first at `depth`: what
+    /// is released together goes the deepest first. O(blocks).
     ///
     /// # Errors
     /// As [`Self::register_named`].
@@ -175,8 +180,9 @@ impl BlockPool {
         Ok(())
     }
 
-    /// Registers one held block as a computed one at `depth` of its chain, behind the block that holds what is before it. A parent
-    /// that is not registered is none, and what is at depth 0 has none. Returns whether its name is new. O(1).
+    /// Registers one held block as a computed one at `depth` of its chain, behind the block that holds
+    /// what is before it. A parent that is not registered is none, and what is at depth 0 has none.
+    /// Returns whether its name is new. O(1).
     ///
     /// # Errors
     /// As [`Self::register_named`].
@@ -217,8 +223,8 @@ impl BlockPool {
         self.register_behind_hash(block, name, depth, parent.and_then(|parent| self.hash_of(parent)), parent)
     }
 
-    /// The same of a block whose parent is known by its hash, whether or not a block holds that. In the order of eviction it hangs on `parent`,
-    /// which has it, or on any other that has.
+    /// The same of a block whose parent is known by its hash, whether or not a block holds that. In the
+    /// order of eviction it hangs on `parent`, which has it, or on any other that has.
     pub(crate) fn register_behind_hash(
         &mut self,
         block: BlockId,
@@ -238,8 +244,8 @@ impl BlockPool {
         Ok(is_new)
     }
 
-    /// From now on no lookup leads to what `block`, held or cached-free, has registered: it keeps its place, and its history. Returns
-    /// whether it was the last one with its name. O(1).
+    /// From now on no lookup leads to what `block`, held or cached-free, has registered: it keeps its
+    /// place, and its history. Returns whether it was the last one with its name. O(1).
     ///
     /// # Errors
     /// [`PoolError::NotRegistered`]; unknown ids.
@@ -260,7 +266,8 @@ impl BlockPool {
         Ok(last)
     }
 
-    /// A computed block has another content than `before`, and no other computed copy of that is left, if it was the `last`.
+    /// A computed block has another content than `before`, and no other computed copy of that is left,
+    /// if it was the `last`.
     fn tell_exchanged(
         &mut self,
         block: BlockId,
@@ -273,7 +280,8 @@ impl BlockPool {
         self.tell_computed(block, false);
     }
 
-    /// Adds one reference per id, wherever the block is: held, cached-free, which counts as a use of its content, or free. O(n).
+    /// Adds one reference per id, wherever the block is: held, cached-free, which counts as a use of
+    /// its content, or free. O(n).
     ///
     /// # Errors
     /// [`PoolError::RefCountOverflow`], unknown ids.
@@ -310,8 +318,8 @@ impl BlockPool {
         Ok(())
     }
 
-    /// Counts a use of what a held block holds, as a reference more would. False, and nothing has changed, for one that is not held or
-    /// holds nothing. O(1).
+    /// Counts a use of what a held block holds, as a reference more would. False, and nothing has
+    /// changed, for one that is not held or holds nothing. O(1).
     ///
     /// # Errors
     /// Only if the pool is poisoned.
@@ -332,8 +340,9 @@ impl BlockPool {
         self.sound(held)
     }
 
-    /// Drops one reference per id. Blocks without further ones become cached-free, and are evicted in the order given if they are
-    /// equally deep; or free, and are handed out in the order given, before all others. O(n).
+    /// Drops one reference per id. Blocks without further ones become cached-free, and are evicted in
+    /// the order given if they are equally deep; or free, and are handed out in the order given, before
+    /// all others. O(n).
     ///
     /// # Errors
     /// As [`Self::release`].
@@ -355,7 +364,8 @@ impl BlockPool {
         Ok(())
     }
 
-    /// The same, but for blocks without a content: those are cached-free, too, as hidden ones. Returns how many.
+    /// The same, but for blocks without a content: those are cached-free, too, as hidden ones. Returns
+    /// how many.
     ///
     /// # Errors
     /// As [`Self::release`]; as [`Self::register_named`] in a pool that verifies hits.
@@ -391,8 +401,8 @@ impl BlockPool {
         BlockHash::from_bytes(bytes)
     }
 
-    /// [`Self::allocate_into`], where `gone` is told of every content that makes way: its name, if a lookup could ask for it, and
-    /// whether it was the last one with that.
+    /// [`Self::allocate_into`], where `gone` is told of every content that makes way: its name, if a
+    /// lookup could ask for it, and whether it was the last one with that.
     ///
     /// # Errors
     /// As [`Self::allocate_into`].
@@ -410,8 +420,8 @@ impl BlockPool {
         self.allocate_with(n, out, |pool, more, out| pool.evict_into(more, out, &mut told))
     }
 
-    /// The next `n` blocks that an allocation would take, or as many as there are. With LRU O(n), else O(cached blocks) where the free
-    /// ones are too few.
+    /// The next `n` blocks that an allocation would take, or as many as there are. With LRU O(n), else
+    /// O(cached blocks) where the free ones are too few.
     #[must_use]
     pub fn peek(&self, n: usize) -> Vec<BlockId> {
         let mut next: Vec<_> = self.allocator.free_list().iter(&self.records[..]).take(n).collect();
@@ -424,8 +434,8 @@ impl BlockPool {
         next
     }
 
-    /// [`Self::allocate_into`] of blocks that keep their contents: the policy has given them up, and knows them no more until they are
-    /// registered or released again, at depth 0. O(n).
+    /// [`Self::allocate_into`] of blocks that keep their contents: the policy has given them up, and
+    /// knows them no more until they are registered or released again, at depth 0. O(n).
     ///
     /// # Errors
     /// As [`Self::allocate_into`].
@@ -443,8 +453,8 @@ impl BlockPool {
         })
     }
 
-    /// Forgets all cached content. What was cached-free is handed out after all that is free, in the order in which it would have
-    /// been evicted. O(usable blocks).
+    /// Forgets all cached content. What was cached-free is handed out after all that is free, in the
+    /// order in which it would have been evicted. O(usable blocks).
     ///
     /// # Errors
     /// As [`Self::reset`].

@@ -1,12 +1,14 @@
 //! `PoolObserver`: what a pool tells whoever watches it.
 //!
-//! Owns: the contract. A pool has one observer at most; several in one are for that observer to be. The pool knows nothing of what
-//! an observer makes of what it is told, and gives the same answers with one and without.
+//! Owns: the contract. A pool has one observer at most; several in one are for that observer to be. The
+//! pool knows nothing of what an observer makes of what it is told, and gives the same answers with one
+//! and without.
 //!
-//! Everything is told after it was done, in the order in which it was done, and only what was done: a refused call tells nothing.
+//! Everything is told after it was done, in the order in which it was done, and only what was done: a
+//! refused call tells nothing.
 //!
-//! Costs: without an observer one branch per call. With one, contents are told one by one as they become computed or leave, all else
-//! in runs.
+//! Costs: without an observer one branch per call. With one, contents are told one by one as they
+//! become computed or leave, all else in runs.
 
 use std::any::Any;
 use std::fmt;
@@ -42,7 +44,8 @@ pub struct BlockView {
 pub struct ContentView {
     /// Its hash.
     pub hash: BlockHash,
-    /// Its group: the same hash in two groups is two contents. [`u16::MAX`] is that of what no lookup can ask for.
+    /// Its group: the same hash in two groups is two contents. [`u16::MAX`] is that of what no lookup
+    /// can ask for.
     pub group: u16,
     /// Its position in its chain.
     pub depth: u32,
@@ -96,7 +99,8 @@ pub struct Lookup<'a> {
     pub parent: Option<BlockHash>,
     /// How many of them were found, from the first on.
     pub hits: usize,
-    /// The blocks that were found, each held once more now: one for each hit, and with KV-cache groups those of every group.
+    /// The blocks that were found, each held once more now: one for each hit, and with KV-cache groups
+    /// those of every group.
     pub blocks: &'a [BlockId],
     /// Who asked.
     pub tenant: Option<TenantId>,
@@ -108,7 +112,8 @@ pub struct Lookup<'a> {
 pub struct NewContents<'a> {
     /// The blocks.
     pub blocks: &'a [BlockId],
-    /// The chain that they are in, and the position of the first of them there. `None` for a single block whose chain is not known.
+    /// The chain that they are in, and the position of the first of them there. `None` for a single
+    /// block whose chain is not known.
     pub chain: Option<(&'a HashChain, usize)>,
 }
 
@@ -166,16 +171,19 @@ pub enum ClearCause {
     Epoch(u64),
 }
 
-/// Who watches a pool: see [`BlockPool::observe`]. All methods but the last do nothing unless they are written.
+/// Who watches a pool: see [`BlockPool::observe`]. All methods but the last do nothing unless they are
+/// written.
 #[expect(unused_variables, reason = "what a method may use, by name")]
 pub trait PoolObserver: Any + fmt::Debug + Send + Sync {
-    /// Whether it wants to know what contents hang on ([`Computed::parent`]): 32 bytes per block. Always says the same.
+    /// Whether it wants to know what contents hang on ([`Computed::parent`]): 32 bytes per block.
+    /// Always says the same.
     fn wants_parents(&self) -> bool {
         false
     }
 
-    /// Whether it wants to know of every content that becomes computed or leaves ([`Self::computed`], [`Self::removed`]): they are told
-    /// block by block. What only counts what has [changed](Self::changed) need not pay for that. Always says the same.
+    /// Whether it wants to know of every content that becomes computed or leaves ([`Self::computed`],
+    /// [`Self::removed`]): they are told block by block. What only counts what has
+    /// [changed](Self::changed) need not pay for that. Always says the same.
     fn wants_contents(&self) -> bool {
         true
     }
@@ -204,7 +212,8 @@ pub trait PoolObserver: Any + fmt::Debug + Send + Sync {
     /// The pool is about to grow to so many blocks, null block included.
     ///
     /// # Errors
-    /// [`PoolError::InvalidConfig`] if there is no memory: then the pool does not grow, and nothing may have changed.
+    /// [`PoolError::InvalidConfig`] if there is no memory: then the pool does not grow, and nothing may
+    /// have changed.
     fn grow(&mut self, num_blocks: usize) -> Result<(), PoolError> {
         Ok(())
     }
@@ -219,7 +228,8 @@ pub trait PoolObserver: Any + fmt::Debug + Send + Sync {
 }
 
 impl BlockPool {
-    /// Tells `observer` of everything from now on; returns who was told before. O(1), O(blocks) if it is the first that wants parents.
+    /// Tells `observer` of everything from now on; returns who was told before. O(1), O(blocks) if it
+    /// is the first that wants parents.
     ///
     /// ```
     /// use kvpool::observe::PoolObserver;
@@ -240,7 +250,8 @@ impl BlockPool {
     /// ```
     ///
     /// # Errors
-    /// [`PoolError::InvalidConfig`] if there is no memory for the parents that it wants; nothing has changed then.
+    /// [`PoolError::InvalidConfig`] if there is no memory for the parents that it wants; nothing has
+    /// changed then.
     pub fn observe(
         &mut self,
         observer: Box<dyn PoolObserver>,
@@ -270,7 +281,8 @@ impl BlockPool {
         Blocks { records: &self.records }
     }
 
-    /// The hash of what is before the content of `block` in its chain, if that is known: see [`Computed::parent`]. O(1).
+    /// The hash of what is before the content of `block` in its chain, if that is known: see
+    /// [`Computed::parent`]. O(1).
     #[must_use]
     pub fn parent_of(&self, block: BlockId) -> Option<BlockHash> {
         self.index.parent_of(&self.records, block)

@@ -1,8 +1,9 @@
 //! `Order`: the eviction order of a pool.
 //!
-//! LRU, the default, is over the pool's own records: no call through a table of functions, no memory of its own. Every other
-//! policy is an [`Evictor`] with what it needs. An evictor may be a caller's own: one that panics leaves an operation half done, so
-//! the pool remembers that it was in it, and refuses all work from then on.
+//! LRU, the default, is over the pool's own records: no call through a table of functions, no memory of
+//! its own. Every other policy is an [`Evictor`] with what it needs. An evictor may be a caller's own:
+//! one that panics leaves an operation half done, so the pool remembers that it was in it, and refuses
+//! all work from then on.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -113,8 +114,8 @@ impl Order {
         }
     }
 
-    /// Takes blocks that a lookup found, up to the first that somebody holds or that is not in the order; `hold` has each of them then.
-    /// Returns how many.
+    /// Takes blocks that a lookup found, up to the first that somebody holds or that is not in the
+    /// order; `hold` has each of them then. Returns how many.
     #[inline]
     pub(super) fn hit_run(
         &mut self,
@@ -145,8 +146,8 @@ impl Order {
         }
     }
 
-    /// What is known of a block that is not in the order belongs to a content that is gone: accesses that it was told of while the
-    /// block was held, too.
+    /// What is known of a block that is not in the order belongs to a content that is gone: accesses
+    /// that it was told of while the block was held, too.
     #[inline]
     pub(super) fn forget(&mut self, block: BlockId) {
         self.tell(|evictor| {

@@ -1,7 +1,7 @@
 //! For engines whose own allocator owns the ids, and for which a pool is the index and the order of eviction.
 //!
-//! To the pool an id that the engine's allocator has is free. The engine never calls [`BlockPool::allocate`]; its pool keeps
-//! duplicates, and has an id for each of the engine's blocks.
+//! To the pool an id that the engine's allocator has is free. The engine never calls
+//! [`BlockPool::allocate`]; its pool keeps duplicates, and has an id for each of the engine's blocks.
 //!
 //! | call | what becomes of an id |
 //! |---|---|
@@ -20,8 +20,9 @@ use crate::hash::HashChain;
 use crate::record::ByBlock;
 
 impl BlockPool {
-    /// Evicts up to `n` cached-free blocks and returns them, in the order of eviction; fewer are all that there were. They are free
-    /// then, and handed out next, in that order. Counted and told as what an allocation evicts. O(blocks evicted).
+    /// Evicts up to `n` cached-free blocks and returns them, in the order of eviction; fewer are all
+    /// that there were. They are free then, and handed out next, in that order. Counted and told as
+    /// what an allocation evicts. O(blocks evicted).
     ///
     /// ```
     /// use kvpool::{BlockPool, BlockState, ExtraKeys, HashCursor, HasherConfig, PoolConfig};
@@ -58,9 +59,10 @@ impl BlockPool {
         Ok(victims)
     }
 
-    /// Takes free ids as those of `chain` from `start` on: each is held by one reference, registered and computed. Where another
-    /// computed block has the content already, the caller gets a reference to that one, and the id stays free. Returns the positions in
-    /// `blocks` of those, ascending, with the blocks that have the contents. Stops at a hash collision, which is counted: the ids from
+    /// Takes free ids as those of `chain` from `start` on: each is held by one reference, registered
+    /// and computed. Where another computed block has the content already, the caller gets a reference
+    /// to that one, and the id stays free. Returns the positions in `blocks` of those, ascending, with
+    /// the blocks that have the contents. Stops at a hash collision, which is counted: the ids from
     /// there on stay free. O(blocks log blocks).
     ///
     /// ```
@@ -86,8 +88,8 @@ impl BlockPool {
     /// ```
     ///
     /// # Errors
-    /// [`PoolError::WrongState`] for an id that is not free, or that is named twice; [`PoolError::RefCountOverflow`]; as
-    /// [`Self::register`].
+    /// [`PoolError::WrongState`] for an id that is not free, or that is named twice;
+    /// [`PoolError::RefCountOverflow`]; as [`Self::register`].
     pub fn adopt(
         &mut self,
         blocks: &[BlockId],
@@ -113,11 +115,12 @@ impl BlockPool {
         self.enter_table(staged, true)
     }
 
-    /// Gives ids back that only the caller holds: the reference and the content of each go, and it is free. O(blocks).
+    /// Gives ids back that only the caller holds: the reference and the content of each go, and it is
+    /// free. O(blocks).
     ///
     /// # Errors
-    /// [`PoolError::NotHeld`] for one that nobody holds, or that is named twice; [`PoolError::WrongState`] for one that somebody else
-    /// or a fence holds, too; unknown ids.
+    /// [`PoolError::NotHeld`] for one that nobody holds, or that is named twice;
+    /// [`PoolError::WrongState`] for one that somebody else or a fence holds, too; unknown ids.
     pub fn disown(&mut self, blocks: &[BlockId]) -> Result<(), PoolError> {
         self.check_poison()?;
         for (position, &block) in blocks.iter().enumerate() {

@@ -1,9 +1,10 @@
 //! Pins: references that planned copies hold until the plan is handed out.
 //!
-//! A pin keeps a block from being handed out, and its content where lookups find it. It is no holder of a prefix, so it has no
-//! say about the order of eviction: a block that its last holder released takes its place then, pinned or not. A place that it
-//! took when the pin ends would be behind what its content depends on, and that would be evicted first. A pinned block whose
-//! turn comes only leaves the order; it can be hit as long as it is pinned, and is free when the pin ends.
+//! A pin keeps a block from being handed out, and its content where lookups find it. It is no holder of
+//! a prefix, so it has no say about the order of eviction: a block that its last holder released takes
+//! its place then, pinned or not. A place that it took when the pin ends would be behind what its
+//! content depends on, and that would be evicted first. A pinned block whose turn comes only leaves the
+//! order; it can be hit as long as it is pinned, and is free when the pin ends.
 //!
 //! Costs: O(1) per block; nothing while no copy is planned.
 
@@ -15,8 +16,8 @@ use crate::hash::LinkRef;
 use crate::record::ByBlock;
 
 impl BlockPool {
-    /// Adds one reference to a held block, which a fence holds until [`Self::unpin`]: a planned copy will read or write it. A block
-    /// that is pinned already stays so. O(1).
+    /// Adds one reference to a held block, which a fence holds until [`Self::unpin`]: a planned copy
+    /// will read or write it. A block that is pinned already stays so. O(1).
     ///
     /// # Errors
     /// As [`Self::acquire`].
@@ -74,8 +75,8 @@ impl BlockPool {
         }
     }
 
-    /// What is released now depends on the content of `block`: if that is pinned, and its turn has come, it gets a place with
-    /// what is released.
+    /// What is released now depends on the content of `block`: if that is pinned, and its turn has
+    /// come, it gets a place with what is released.
     pub(super) fn place_again(&mut self, block: BlockId) {
         if self.is_overtaken(block) && self.candidates.iter().all(|candidate| candidate.block != block) {
             let record = *self.records.at(block.get());

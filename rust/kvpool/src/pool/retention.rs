@@ -9,9 +9,9 @@ use crate::record::ByBlock;
 use crate::retention::{Hint, HintReport, Keep, Retain, Retention, RetentionStats, TenantId};
 
 impl BlockPool {
-    /// Says how long blocks, held or cached-free, are worth keeping. Blocks without a content are ignored, and so is an end of
-    /// life ([`Keep::Demoted`]) of a block that several hold: what others use is not yours to end.
-    /// O(1) per block, O(log blocks) with a time to live.
+    /// Says how long blocks, held or cached-free, are worth keeping. Blocks without a content are
+    /// ignored, and so is an end of life ([`Keep::Demoted`]) of a block that several hold: what others
+    /// use is not yours to end. O(1) per block, O(log blocks) with a time to live.
     ///
     /// ```
     /// use kvpool::retention::{Keep, Priority, Retention, RetentionConfig};
@@ -26,8 +26,8 @@ impl BlockPool {
     /// ```
     ///
     /// # Errors
-    /// [`PoolError::NoRetention`]; unknown ids; [`PoolError::InvalidConfig`] for a time to live that is not a number of
-    /// seconds, or that is given before any [`Self::advance_time`].
+    /// [`PoolError::NoRetention`]; unknown ids; [`PoolError::InvalidConfig`] for a time to live that is
+    /// not a number of seconds, or that is given before any [`Self::advance_time`].
     pub fn retain(&mut self, blocks: &[BlockId], retention: Retention) -> Result<HintReport, PoolError> {
         self.check_named(blocks, "retained")?;
         let retainer =
@@ -45,8 +45,9 @@ impl BlockPool {
         Ok(report)
     }
 
-    /// Says whose blocks are: they count towards the limits of `tenant` as long as their content is cached. The first to say it
-    /// counts; blocks without a content, and tenants without limits, are ignored. O(1) per block.
+    /// Says whose blocks are: they count towards the limits of `tenant` as long as their content is
+    /// cached. The first to say it counts; blocks without a content, and tenants without limits, are
+    /// ignored. O(1) per block.
     ///
     /// # Errors
     /// [`PoolError::NoRetention`]; unknown ids.
@@ -59,11 +60,13 @@ impl BlockPool {
         Ok(())
     }
 
-    /// Lets time pass, on a clock of the caller's in seconds: what has been told to be kept until now is kept no longer, and an
-    /// eviction policy that measures ages measures them on this clock. Returns how many retentions ran out. O(log blocks) for each.
+    /// Lets time pass, on a clock of the caller's in seconds: what has been told to be kept until now
+    /// is kept no longer, and an eviction policy that measures ages measures them on this clock.
+    /// Returns how many retentions ran out. O(log blocks) for each.
     ///
     /// # Errors
-    /// [`PoolError::NoRetention`] if the pool has neither retention nor such a policy; [`PoolError::TimeBackwards`]; [`PoolError::InvalidConfig`] for what is no number.
+    /// [`PoolError::NoRetention`] if the pool has neither retention nor such a policy;
+    /// [`PoolError::TimeBackwards`]; [`PoolError::InvalidConfig`] for what is no number.
     pub fn advance_time(&mut self, now: f64) -> Result<usize, PoolError> {
         self.check_poison()?;
         let ran_out = if self.order.retention().is_none() && self.order.keeps_time() {
@@ -88,8 +91,9 @@ impl BlockPool {
         self.order.wants_signals()
     }
 
-    /// Says of blocks in use how the request that is about to release them ended: a hint for policies that can use it (`hazard` of
-    /// the crate `kvpool-policies`). It counts for their next release. Blocks without a content are ignored. O(1) per block.
+    /// Says of blocks in use how the request that is about to release them ended: a hint for policies
+    /// that can use it (`hazard` of the crate `kvpool-policies`). It counts for their next release.
+    /// Blocks without a content are ignored. O(1) per block.
     ///
     /// # Errors
     /// Unknown ids.

@@ -1,5 +1,5 @@
-//! Whole tables of full blocks: what is new is registered as computed, and a block whose content is cached already makes way for the
-//! one that has it.
+//! Whole tables of full blocks: what is new is registered as computed, and a block whose content is
+//! cached already makes way for the one that has it.
 
 use super::BlockPool;
 use crate::block::BlockId;
@@ -32,10 +32,12 @@ impl BlockPool {
         Ok(())
     }
 
-    /// Registers held, full blocks as those of `chain` from `start` on, and marks them computed. Where another computed block has the
-    /// content already, the caller gets a reference to that one instead, and loses its own block's. Returns the positions in `blocks`
-    /// that changed, ascending, with the blocks that are there now. A block that has its place in the chain already stays. Stops at a
-    /// hash collision as [`Self::register`] does: the blocks from there on are as they were. O(blocks log blocks).
+    /// Registers held, full blocks as those of `chain` from `start` on, and marks them computed. Where
+    /// another computed block has the content already, the caller gets a reference to that one instead,
+    /// and loses its own block's. Returns the positions in `blocks` that changed, ascending, with the
+    /// blocks that are there now. A block that has its place in the chain already stays. Stops at a
+    /// hash collision as [`Self::register`] does: the blocks from there on are as they were. O(blocks
+    /// log blocks).
     ///
     /// ```
     /// use kvpool::{BlockPool, ExtraKeys, HashCursor, HasherConfig, PoolConfig};
@@ -53,8 +55,8 @@ impl BlockPool {
     /// ```
     ///
     /// # Errors
-    /// [`PoolError::NotHeld`]; [`PoolError::AlreadyRegistered`] for a block with another content, or that is named twice;
-    /// [`PoolError::RefCountOverflow`]; as [`Self::register`].
+    /// [`PoolError::NotHeld`]; [`PoolError::AlreadyRegistered`] for a block with another content, or
+    /// that is named twice; [`PoolError::RefCountOverflow`]; as [`Self::register`].
     pub fn register_table(
         &mut self,
         blocks: &[BlockId],
@@ -109,8 +111,9 @@ impl BlockPool {
         Ok(Staged { blocks, chain, start, end, changes })
     }
 
-    /// Registers what stays in its place, computed, and acquires what takes the places of the others; `free` blocks are held from then
-    /// on. Returns the changes. Cannot fail, short of a broken invariant.
+    /// Registers what stays in its place, computed, and acquires what takes the places of the others;
+    /// `free` blocks are held from then on. Returns the changes. Cannot fail, short of a broken
+    /// invariant.
     pub(super) fn enter_table(
         &mut self,
         staged: Staged<'_>,

@@ -1,8 +1,9 @@
-//! Weak lookups: what is cached of a chain now, as a [`Match`] that holds nothing, to be acquired later if it is still there.
+//! Weak lookups: what is cached of a chain now, as a [`Match`] that holds nothing, to be acquired later
+//! if it is still there.
 //!
-//! For schedulers that look up every waiting request again and again and acquire few of them. A [`Match`] may go stale: blocks are
-//! evicted, dropped, or get other contents. So [`BlockPool::acquire_match`] compares each block with what it held, and refuses all
-//! if one differs.
+//! For schedulers that look up every waiting request again and again and acquire few of them. A
+//! [`Match`] may go stale: blocks are evicted, dropped, or get other contents. So
+//! [`BlockPool::acquire_match`] compares each block with what it held, and refuses all if one differs.
 
 use std::hash::{Hash, Hasher};
 
@@ -15,8 +16,8 @@ use crate::pool::DuplicatePolicy;
 
 /// Cached blocks of a chain, from a position on, as a lookup found them. It holds none of them.
 ///
-/// Two are equal if they begin at the same position and end in the same hash, wherever their blocks are. About 36 bytes per block, 16
-/// more with fingerprints, and the tokens where a pool compares them.
+/// Two are equal if they begin at the same position and end in the same hash, wherever their blocks
+/// are. About 36 bytes per block, 16 more with fingerprints, and the tokens where a pool compares them.
 #[derive(Clone, Debug)]
 pub struct Match {
     start: usize,
@@ -34,8 +35,8 @@ pub struct Match {
 }
 
 impl Match {
-    /// A match that a caller puts together: blocks that are said to hold those of `chain` from `start` on. Nothing is checked before
-    /// [`BlockPool::acquire_match`]. O(blocks).
+    /// A match that a caller puts together: blocks that are said to hold those of `chain` from `start`
+    /// on. Nothing is checked before [`BlockPool::acquire_match`]. O(blocks).
     ///
     /// # Errors
     /// [`PoolError::ChainTooShort`].
@@ -159,8 +160,9 @@ impl Hash for Match {
 }
 
 impl BlockPool {
-    /// The cached blocks of `chain` from position `start` on, at most `max_blocks`, up to the first that is not computed and cached.
-    /// Blocks before `start` are not asked for. Changes nothing, counts nothing, holds nothing. O(blocks matched).
+    /// The cached blocks of `chain` from position `start` on, at most `max_blocks`, up to the first
+    /// that is not computed and cached. Blocks before `start` are not asked for. Changes nothing,
+    /// counts nothing, holds nothing. O(blocks matched).
     ///
     /// ```
     /// use kvpool::{BlockPool, ExtraKeys, HashCursor, HasherConfig, PoolConfig, PoolError};
@@ -190,9 +192,10 @@ impl BlockPool {
         Ok(Match::of(chain, start, found.blocks, self.verify()))
     }
 
-    /// [`Self::lookup`] that counts as a use of what it finds, as an acquire and a [`Self::release_table`] of it would: what is
-    /// cached-free is as far from eviction as if it had just been released. What is before `start` is not refreshed, and without it
-    /// nothing behind it is found. No hit and no miss is counted: hits are when a match is acquired. O(blocks matched).
+    /// [`Self::lookup`] that counts as a use of what it finds, as an acquire and a
+    /// [`Self::release_table`] of it would: what is cached-free is as far from eviction as if it had
+    /// just been released. What is before `start` is not refreshed, and without it nothing behind it is
+    /// found. No hit and no miss is counted: hits are when a match is acquired. O(blocks matched).
     ///
     /// # Errors
     /// As [`Self::lookup`]; [`PoolError::RefCountOverflow`].
@@ -212,12 +215,13 @@ impl BlockPool {
         Ok(Match::of(chain, start, found, self.verify()))
     }
 
-    /// Acquires a match: one reference per block, if each is still computed and holds what it did, else none. Counts its blocks as
-    /// hits; an observer is told of a lookup that asked for them alone. O(blocks).
+    /// Acquires a match: one reference per block, if each is still computed and holds what it did, else
+    /// none. Counts its blocks as hits; an observer is told of a lookup that asked for them alone.
+    /// O(blocks).
     ///
     /// # Errors
-    /// [`PoolError::StaleMatch`] names the first block that holds something else, or nothing: it was evicted or dropped, or the epoch
-    /// has ended; [`PoolError::RefCountOverflow`].
+    /// [`PoolError::StaleMatch`] names the first block that holds something else, or nothing: it was
+    /// evicted or dropped, or the epoch has ended; [`PoolError::RefCountOverflow`].
     pub fn acquire_match(&mut self, found: &Match) -> Result<(), PoolError> {
         self.check_poison()?;
         self.check_match(found)?;

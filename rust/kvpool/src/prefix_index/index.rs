@@ -1,5 +1,5 @@
-//! `Index`: the prefix index over records of somebody else's: those of a pool, or of a [`super::PrefixIndex`]. Lookups are here,
-//! changes in `rings`.
+//! `Index`: the prefix index over records of somebody else's: those of a pool, or of a
+//! [`super::PrefixIndex`]. Lookups are here, changes in `rings`.
 
 use std::fmt;
 
@@ -27,20 +27,20 @@ pub(crate) struct Index {
     pub(super) table: Table,
     block_size: usize,
     pub(super) verify: Verify,
-    /// That of what was registered last. As long as anything is, all others must have it, for digests of several are not
-    /// comparable; an empty index has none.
+    /// That of what was registered last. As long as anything is, all others must have it, for digests
+    /// of several are not comparable; an empty index has none.
     pub(super) algorithm: Option<HashAlgorithm>,
     /// By block, as `verify` says.
     pub(super) fingerprints: Vec<Fingerprint>,
     pub(super) tokens: Vec<u32>,
-    /// Parent hashes, kept only for whoever asks for them. The block's own hash, which no content has as its parent, says
-    /// that none is known.
+    /// Parent hashes, kept only for whoever asks for them. The block's own hash, which no content has
+    /// as its parent, says that none is known.
     pub(super) parents: Vec<BlockHash>,
     pub(super) registered: usize,
     /// Hashes that have two rings: of computed copies, and of others.
     pub(super) mixed: usize,
-    /// A change met links that do not mirror each other, or a table that does not lead to a ring's head: the content that it
-    /// met is not found any more, and the index can no longer be trusted.
+    /// A change met links that do not mirror each other, or a table that does not lead to a ring's
+    /// head: the content that it met is not found any more, and the index can no longer be trusted.
     pub(super) torn: bool,
     /// What is inside blocks, for whoever asks for that.
     pub(super) interior: Option<Box<Interior>>,
@@ -158,7 +158,8 @@ impl Index {
         self.parents.get(block.index()).copied().filter(|parent| *parent != record.hash)
     }
 
-    /// The hash that the parent of a registered block has: its own, if none is known, or if the parent has the same.
+    /// The hash that the parent of a registered block has: its own, if none is known, or if the parent
+    /// has the same.
     pub(crate) fn noted_parent(&self, records: &Records, block: BlockId) -> Option<BlockHash> {
         let record = records.of(block).filter(|record| record.is_registered())?;
         Some(self.parents.get(block.index()).copied().unwrap_or(record.hash))
@@ -281,8 +282,8 @@ impl Index {
         })
     }
 
-    /// The block registered with this content that a lookup would find first, computed or not; `Err(())` if blocks with
-    /// its hash hold other content.
+    /// The block registered with this content that a lookup would find first, computed or not;
+    /// `Err(())` if blocks with its hash hold other content.
     pub(crate) fn find_link(&self, records: &Records, link: &LinkRef<'_>) -> Result<Option<BlockId>, ()> {
         let Some(head) = self.head_of_name(records, Name::from(&link.hash)) else { return Ok(None) };
         if self.verifies_link(head.get(), link) { Ok(Some(head)) } else { Err(()) }
@@ -324,12 +325,13 @@ impl Index {
         Ok(())
     }
 
-    /// Appends the computed blocks with these hashes in `group`, up to the first that there is none of; of several copies the
-    /// oldest.
+    /// Appends the computed blocks with these hashes in `group`, up to the first that there is none of;
+    /// of several copies the oldest.
     ///
-    /// A chain's blocks were mostly allocated in one go, so their ids are as far from each other as the two before were, which may
-    /// be in `out` already: such a guess reads the record that has to be read anyway, and no bucket. Where it fails the table is
-    /// asked, for several at once, so that their lines are waited for together.
+    /// A chain's blocks were mostly allocated in one go, so their ids are as far from each other as the
+    /// two before were, which may be in `out` already: such a guess reads the record that has to be
+    /// read anyway, and no bucket. Where it fails the table is asked, for several at once, so that
+    /// their lines are waited for together.
     #[inline]
     pub(crate) fn find_run(
         &self,
@@ -373,8 +375,8 @@ impl Index {
         }
     }
 
-    /// The computed block that holds the content of the chain's block `position`; `Err(())` if blocks with this hash exist and
-    /// hold other content.
+    /// The computed block that holds the content of the chain's block `position`; `Err(())` if blocks
+    /// with this hash exist and hold other content.
     #[inline(never)]
     pub(crate) fn find_or_collision(
         &self,
@@ -401,7 +403,8 @@ impl Index {
     }
 }
 
-/// How much there is, and not what: the tokens that verify a hit are users' prompts, and the table's key is a secret.
+/// How much there is, and not what: the tokens that verify a hit are users' prompts, and the table's
+/// key is a secret.
 impl fmt::Debug for Index {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Index")

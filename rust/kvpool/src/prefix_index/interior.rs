@@ -1,13 +1,17 @@
-//! `Interior`: names of the hash units inside blocks, for hits that end there ([`crate::groups::GroupSpec::partial_hits`]).
+//! `Interior`: names of the hash units inside blocks, for hits that end there
+//! ([`crate::groups::GroupSpec::partial_hits`]).
 //!
-//! A block of several hash units is registered under the digest of its last one. Its *interior* are the units before, each of which
-//! stands for the prefix that ends with it. A lookup that found whole blocks goes on here for the block behind them.
+//! A block of several hash units is registered under the digest of its last one. Its *interior* are the
+//! units before, each of which stands for the prefix that ends with it. A lookup that found whole
+//! blocks goes on here for the block behind them.
 //!
-//! Owns: an index over records of its own, one per unit that can lie inside a block, so rings, copies and checks are those of
-//! [`Index`]. Of several blocks that begin alike the one that was named first is found.
+//! Owns: an index over records of its own, one per unit that can lie inside a block, so rings, copies
+//! and checks are those of [`Index`]. Of several blocks that begin alike the one that was named first
+//! is found.
 //!
-//! Invariants: P4: only registered blocks have an interior; a block that leaves the index takes it along. P5: of a block the first
-//! units are named, without a gap: what is found behind `n` units is found behind each fewer.
+//! Invariants: P4: only registered blocks have an interior; a block that leaves the index takes it
+//! along. P5: of a block the first units are named, without a gap: what is found behind `n` units is
+//! found behind each fewer.
 //!
 //! Costs: 72 bytes per unit, all of it at construction; O(units) per block that is named or leaves.
 

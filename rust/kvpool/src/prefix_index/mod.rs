@@ -1,23 +1,27 @@
 //! `PrefixIndex`: block hash -> the blocks that hold that content.
 //!
-//! Owns: which blocks are registered, under which hash, at which depth of their chain, whether they are computed, and
-//! what verifies a hit. It knows nothing of reference counts: a registered block may be held or cached-free.
+//! Owns: which blocks are registered, under which hash, at which depth of their chain, whether they are
+//! computed, and what verifies a hit. It knows nothing of reference counts: a registered block may be
+//! held or cached-free.
 //!
-//! Several blocks may carry one hash (two requests computed the same prompt at once): those that are computed form a ring,
-//! in the order in which they became so, and the others form one, in the order in which they were registered. Each ring has
-//! an entry of the table, so that a lookup looks at one block, and a copy that becomes computed finds the end of its new
-//! ring, however many there are. The oldest computed copy, the one that became computed first of those that are left, is the
-//! one that hits.
+//! Several blocks may carry one hash (two requests computed the same prompt at once): those that are
+//! computed form a ring, in the order in which they became so, and the others form one, in the order in
+//! which they were registered. Each ring has an entry of the table, so that a lookup looks at one
+//! block, and a copy that becomes computed finds the end of its new ring, however many there are. The
+//! oldest computed copy, the one that became computed first of those that are left, is the one that
+//! hits.
 //!
 //! Invariants:
 //! - P1: the table's entries of a hash are the heads of the rings of exactly the blocks registered under it.
 //! - P2: a ring is of computed copies, or of uncomputed ones. A lookup never returns an uncomputed block.
 //! - P3: every entry points to a block whose stored hash is its key; removing a block leaves no entry behind
 //!   (vLLM #4761, kvcached #362).
-//! - A second chain with an equal hash and other content (a collision) is never indexed over the first: it is counted.
+//! - A second chain with an equal hash and other content (a collision) is never indexed over the first:
+//!   it is counted.
 //!
-//! Costs: O(1) per block; its record and 8 bytes of table, and with verification 16 (fingerprint) or `4 x block_size` more
-//! (tokens). A lookup reads one line of the table and one record. No call allocates.
+//! Costs: O(1) per block; its record and 8 bytes of table, and with verification 16 (fingerprint) or
+//! `4 x block_size` more (tokens). A lookup reads one line of the table and one record. No call
+//! allocates.
 //!
 //! ```
 //! use std::sync::Arc;
@@ -55,7 +59,8 @@ pub enum Inserted {
     Collision,
 }
 
-/// Block hash -> blocks, for the blocks of one pool. A pool has the same over the records that its other parts use, too.
+/// Block hash -> blocks, for the blocks of one pool. A pool has the same over the records that its
+/// other parts use, too.
 #[derive(Clone, Debug)]
 pub struct PrefixIndex {
     records: Vec<Record>,
@@ -73,8 +78,8 @@ impl PrefixIndex {
         Ok(Self { records: blank(num_blocks)?, index })
     }
 
-    /// [`Self::new`], and each block also remembers its parent's hash (32 bytes per block), for event listeners and for evictors
-    /// that keep the cache prefix-closed.
+    /// [`Self::new`], and each block also remembers its parent's hash (32 bytes per block), for event
+    /// listeners and for evictors that keep the cache prefix-closed.
     ///
     /// # Errors
     /// As [`Self::new`].
@@ -96,7 +101,8 @@ impl PrefixIndex {
         self.index.num_hashes()
     }
 
-    /// The hash algorithm of what is registered; `None` while nothing is, and then a chain of any algorithm may be.
+    /// The hash algorithm of what is registered; `None` while nothing is, and then a chain of any
+    /// algorithm may be.
     #[must_use]
     pub const fn algorithm(&self) -> Option<HashAlgorithm> {
         self.index.algorithm()
@@ -138,15 +144,15 @@ impl PrefixIndex {
         Index::depth_of(&self.records, block)
     }
 
-    /// The parent's hash of a registered block; `None` for the first block of a chain, if none is known, or without
-    /// [`Self::with_parents`].
+    /// The parent's hash of a registered block; `None` for the first block of a chain, if none is
+    /// known, or without [`Self::with_parents`].
     #[must_use]
     pub fn parent_of(&self, block: BlockId) -> Option<BlockHash> {
         self.index.parent_of(&self.records, block)
     }
 
-    /// The blocks registered under `hash`: computed ones, in the order in which they became so, then the others, in the order
-    /// in which they were registered.
+    /// The blocks registered under `hash`: computed ones, in the order in which they became so, then
+    /// the others, in the order in which they were registered.
     #[must_use]
     pub fn copies(&self, hash: &BlockHash) -> Vec<BlockId> {
         self.index.copies(&self.records, hash.into())
@@ -161,8 +167,9 @@ impl PrefixIndex {
     /// Checks that chains of this kind can be looked up and registered here.
     ///
     /// # Errors
-    /// [`PoolError::BlockSizeMismatch`], [`PoolError::AlgorithmMismatch`], [`PoolError::UnverifiedAlgorithm`] for a non-cryptographic digest without
-    /// verification, [`PoolError::MissingVerification`] for a chain without the fingerprints or tokens to compare.
+    /// [`PoolError::BlockSizeMismatch`], [`PoolError::AlgorithmMismatch`],
+    /// [`PoolError::UnverifiedAlgorithm`] for a non-cryptographic digest without verification,
+    /// [`PoolError::MissingVerification`] for a chain without the fingerprints or tokens to compare.
     pub fn check_chain(&self, chain: &HashChain) -> Result<(), PoolError> {
         self.index.check_chain(chain)
     }
@@ -203,7 +210,8 @@ impl PrefixIndex {
         Ok(self.index.insert(&mut self.records, block, &link))
     }
 
-    /// Sets the computed bit of a registered block: from now on a lookup may return it. O(1); doing it again is a no-op.
+    /// Sets the computed bit of a registered block: from now on a lookup may return it. O(1); doing it
+    /// again is a no-op.
     ///
     /// # Errors
     /// [`PoolError::NotRegistered`]; ids out of range.
@@ -230,8 +238,9 @@ impl PrefixIndex {
         self.index.clear(&mut self.records);
     }
 
-    /// Whether one block is found by the hash that it is registered under, and its links and bits agree with those of its
-    /// neighbours; or has none, if it is not registered. Of block 0: what is counted. O(1).
+    /// Whether one block is found by the hash that it is registered under, and its links and bits agree
+    /// with those of its neighbours; or has none, if it is not registered. Of block 0: what is counted.
+    /// O(1).
     ///
     /// # Errors
     /// The broken invariant.

@@ -1,4 +1,5 @@
-//! Contents that somebody else names: computed from the start, in any group, by a hash function that the index does not know.
+//! Contents that somebody else names: computed from the start, in any group, by a hash function that
+//! the index does not know.
 
 use super::index::{Index, Visibility};
 use crate::block::BlockId;
@@ -13,8 +14,8 @@ impl Index {
         LinkRef { algorithm, hash, fingerprint: None, tokens: None, depth, parent }
     }
 
-    /// Registers blocks, which are real, as computed ones, at these depths and behind nothing, as long as they are not registered and
-    /// nothing has that name. Returns how many.
+    /// Registers blocks, which are real, as computed ones, at these depths and behind nothing, as long
+    /// as they are not registered and nothing has that name. Returns how many.
     #[inline]
     pub(crate) fn insert_named_run(
         &mut self,
@@ -33,8 +34,8 @@ impl Index {
         done
     }
 
-    /// Registers one block, which is real and not registered, as a computed one: the youngest of its name. Returns whether it is the
-    /// only one.
+    /// Registers one block, which is real and not registered, as a computed one: the youngest of its
+    /// name. Returns whether it is the only one.
     pub(crate) fn insert_named(
         &mut self,
         records: &mut Records,

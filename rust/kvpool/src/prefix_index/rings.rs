@@ -1,7 +1,7 @@
 //! Changes of the index: blocks enter and leave the ring of their hash, and become computed.
 //!
-//! A ring is doubly linked through the records, so each change is O(1), however many copies a hash has. The ring of an only copy
-//! is the block itself.
+//! A ring is doubly linked through the records, so each change is O(1), however many copies a hash has.
+//! The ring of an only copy is the block itself.
 
 use super::Inserted;
 use super::index::{Index, Visibility};
@@ -16,8 +16,9 @@ use crate::record::{ByBlock, COMPUTED, CONTENT, DEPTH, HEAD, Name, REGISTERED, R
 pub(crate) const LOOKAHEAD: usize = 16;
 
 impl Index {
-    /// Registers blocks, which are real, with the contents of a chain from `position` on, whose hashes these are, as long as they
-    /// are not registered and their contents are new. Returns how many: the next one is for [`Self::insert`].
+    /// Registers blocks, which are real, with the contents of a chain from `position` on, whose hashes
+    /// these are, as long as they are not registered and their contents are new. Returns how many: the
+    /// next one is for [`Self::insert`].
     #[inline]
     pub(crate) fn insert_run(
         &mut self,
@@ -39,8 +40,8 @@ impl Index {
         done
     }
 
-    /// Registers blocks, which are real, with the contents of these names, as long as they are not registered and nothing has that
-    /// name. Returns how many. `flags` are theirs: computed, or not.
+    /// Registers blocks, which are real, with the contents of these names, as long as they are not
+    /// registered and nothing has that name. Returns how many. `flags` are theirs: computed, or not.
     #[inline]
     pub(super) fn enter_run(
         &mut self,
@@ -74,7 +75,8 @@ impl Index {
         done
     }
 
-    /// Registers a block, which is real and not registered, with a content whose kind and depth were checked; not yet computed.
+    /// Registers a block, which is real and not registered, with a content whose kind and depth were
+    /// checked; not yet computed.
     #[inline]
     pub(crate) fn insert(&mut self, records: &mut Records, block: BlockId, link: &LinkRef<'_>) -> Inserted {
         self.algorithm = Some(link.algorithm);
@@ -183,7 +185,8 @@ impl Index {
         Visibility::Appeared
     }
 
-    /// Whether `prev` and `next` are neighbours in a ring that say so of each other. Tears the index if they do not.
+    /// Whether `prev` and `next` are neighbours in a ring that say so of each other. Tears the index if
+    /// they do not.
     fn mirrors(&mut self, records: &Records, prev: u32, next: u32) -> bool {
         let (before, behind) = (records.at(prev), records.at(next));
         let sound = before.ring.next == next
@@ -207,7 +210,8 @@ impl Index {
         set_prev(records, head, id);
     }
 
-    /// Takes `id` out of its ring, which the next one heads then, or which is gone. Returns whether its links were sound.
+    /// Takes `id` out of its ring, which the next one heads then, or which is gone. Returns whether its
+    /// links were sound.
     #[inline]
     fn leave_ring(&mut self, records: &mut Records, id: u32) -> bool {
         let Record { hash, group, ring: Link { prev, next: heir }, flags, .. } = *records.at(id);
@@ -261,7 +265,8 @@ impl Index {
         self.remove_copy(records, block)
     }
 
-    /// [`Self::remove`] of several. `gone` is told of each what was known of it, and what a lookup makes of its end.
+    /// [`Self::remove`] of several. `gone` is told of each what was known of it, and what a lookup
+    /// makes of its end.
     #[inline]
     pub(crate) fn remove_run(
         &mut self,
@@ -421,10 +426,11 @@ fn forget(record: Option<&mut Record>) {
 
 #[cfg(feature = "fault-injection")]
 impl Index {
-    /// Changes what is noted of a registered block behind the index' back: 0 its link backward, 1 its link forward, 2 a byte of
-    /// its hash, 3 its computed bit, 4 its depth, 5 where the table leads that leads to it, 6 whether the table leads to it, 7 (of
-    /// any block) the number of registered blocks, 8 (of one that is not registered) that it is, 9 a bit of its group. False if there is no such thing,
-    /// or if it is so already.
+    /// Changes what is noted of a registered block behind the index' back: 0 its link backward, 1 its
+    /// link forward, 2 a byte of its hash, 3 its computed bit, 4 its depth, 5 where the table leads
+    /// that leads to it, 6 whether the table leads to it, 7 (of any block) the number of registered
+    /// blocks, 8 (of one that is not registered) that it is, 9 a bit of its group. False if there is no
+    /// such thing, or if it is so already.
     pub(crate) fn corrupt(&mut self, records: &mut Records, block: BlockId, what: usize, to: u32) -> bool {
         if what == 7 {
             return std::mem::replace(&mut self.registered, to as usize) != to as usize;

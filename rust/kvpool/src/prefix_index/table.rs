@@ -1,21 +1,23 @@
 //! `Table`: name -> block, for the heads of the rings of an index. A name is a digest and its group.
 //!
-//! Owns: where an entry is. It holds block ids, one byte of each digest, and as many bits of it as an id leaves free: whether an id
-//! is the one that is looked for is for the caller to say, who has the digests, but it is nearly never asked of another. Several
-//! entries may have one digest.
+//! Owns: where an entry is. It holds block ids, one byte of each digest, and as many bits of it as an
+//! id leaves free: whether an id is the one that is looked for is for the caller to say, who has the
+//! digests, but it is nearly never asked of another. Several entries may have one digest.
 //!
-//! A bucket is one cache line of twelve entries, those that it has in the first slots. What finds its own bucket full goes to the
-//! next that is not, and each bucket that it passes counts it: a search goes on exactly as long as entries have passed, so a
-//! removal leaves no tombstone, and the table never has to be built anew. It is as large as its pool at construction: nothing here
-//! allocates behind that.
+//! A bucket is one cache line of twelve entries, those that it has in the first slots. What finds its
+//! own bucket full goes to the next that is not, and each bucket that it passes counts it: a search
+//! goes on exactly as long as entries have passed, so a removal leaves no tombstone, and the table
+//! never has to be built anew. It is as large as its pool at construction: nothing here allocates
+//! behind that.
 //!
-//! Digests of ours are uniform, but chains made elsewhere may carry anything, so where a digest goes depends on a random key of
-//! the table: nobody can choose digests that meet. Nothing depends on the order that this gives.
+//! Digests of ours are uniform, but chains made elsewhere may carry anything, so where a digest goes
+//! depends on a random key of the table: nobody can choose digests that meet. Nothing depends on the
+//! order that this gives.
 //!
 //! Invariant: an entry is in its own bucket or in one behind it, and every bucket that it passed counts it.
 //!
-//! Costs: all operations O(1): with seven entries per bucket, as in the table of a pool with every block registered, one search in
-//! thirty looks at a second bucket. 9 bytes per block.
+//! Costs: all operations O(1): with seven entries per bucket, as in the table of a pool with every
+//! block registered, one search in thirty looks at a second bucket. 9 bytes per block.
 
 use std::fmt;
 use std::hash::BuildHasher;
@@ -56,7 +58,8 @@ impl Bucket {
         (low, high.into())
     }
 
-    /// The slot of the first entry with `tag` that `leads` accepts. It may be asked of a slot behind one that has it, too.
+    /// The slot of the first entry with `tag` that `leads` accepts. It may be asked of a slot behind
+    /// one that has it, too.
     #[inline(always)]
     fn find(&self, tag: u8, mut leads: impl FnMut(u32) -> bool) -> Option<usize> {
         let (low, high) = self.words();
@@ -111,7 +114,8 @@ impl Bucket {
 /// What an entry that passed a bucket adds to its counts: more than it can have.
 const PASSED: u32 = 16;
 
-/// The bytes of `word` that are `byte`: bit 7 of each. A byte above one that is may be named without being so.
+/// The bytes of `word` that are `byte`: bit 7 of each. A byte above one that is may be named without
+/// being so.
 #[inline(always)]
 const fn equal_bytes(word: u64, byte: u8) -> u64 {
     const LOW: u64 = u64::from_ne_bytes([1; 8]);
@@ -150,7 +154,8 @@ impl Table {
         Self { buckets: Vec::new(), len: 0, ids: u32::MAX, key: std::array::from_fn(|at| state.hash_one(at)) }
     }
 
-    /// The memory of a table for `entries` entries, of ids up to that number, in place of this one's: see [`Self::rebuild`].
+    /// The memory of a table for `entries` entries, of ids up to that number, in place of this one's:
+    /// see [`Self::rebuild`].
     pub(crate) fn prepare(&self, entries: usize) -> Result<Self, PoolError> {
         let mut buckets = Vec::new();
         let wanted = entries.div_ceil(LOAD).max(1);
@@ -202,8 +207,8 @@ impl Table {
         if at + 1 < self.buckets.len() { at + 1 } else { 0 }
     }
 
-    /// The first entry at home whose tag is the digest's, 0 without one: most likely the one that is looked for. Reads one line,
-    /// and no digest.
+    /// The first entry at home whose tag is the digest's, 0 without one: most likely the one that is
+    /// looked for. Reads one line, and no digest.
     #[inline]
     pub(crate) fn first_guess(&self, home: Home) -> u32 {
         let bucket = self.bucket(home.bucket as usize);
@@ -211,8 +216,8 @@ impl Table {
         found.and_then(|slot| bucket.entries.get(slot)).map_or(EMPTY, |&entry| entry & self.ids)
     }
 
-    /// Notes where several names go, and asks for the lines of all: what is done with them next does not wait for one after the
-    /// other.
+    /// Notes where several names go, and asks for the lines of all: what is done with them next does
+    /// not wait for one after the other.
     #[inline]
     pub(crate) fn find_homes<'a>(&self, names: impl Iterator<Item = Name<'a>>, homes: &mut [Home]) {
         let mut read = 0;
@@ -267,7 +272,8 @@ impl Table {
         false
     }
 
-    /// Enters `id`, unless `same` accepts an entry. False, and nothing changed, if it does, or if the table is full.
+    /// Enters `id`, unless `same` accepts an entry. False, and nothing changed, if it does, or if the
+    /// table is full.
     #[inline(always)]
     pub(crate) fn insert_new(&mut self, home: Home, id: u32, mut same: impl FnMut(u32) -> bool) -> bool {
         let entry = self.entry(home, id);

@@ -1,14 +1,17 @@
 //! `Grouped`: what a sequence has beside its first table if its model has several KV-cache groups.
 //!
-//! Owns: the tables of the other groups; where later requests are expected to turn off ([`Boundaries`]); which tokens the steps that are
-//! not committed compute. When tokens are committed, each group registers what it keeps, and gives up what no token to come reads.
+//! Owns: the tables of the other groups; where later requests are expected to turn off
+//! ([`Boundaries`]); which tokens the steps that are not committed compute. When tokens are committed,
+//! each group registers what it keeps, and gives up what no token to come reads.
 //!
-//! A recurrent state is one block, the first of its table, which every step overwrites. A step that verifies drafts has one block more for
-//! each: block `i` gets the state behind the `i`-th draft. When the accepted ones are committed, the block of the last of them becomes
-//! the first; the states behind rejected drafts are overwritten. What stays of a state are copies, *checkpoints*: one is made, and registered,
-//! where a commit ends at a boundary that the group keeps ([`crate::groups::Keep`]), if no step that may have gone further was under
-//! way, for then the block holds another state. A request that hits a checkpoint, and a fork, get a copy of it to write to. All of
-//! these copies are planned; the engine executes them with the others.
+//! A recurrent state is one block, the first of its table, which every step overwrites. A step that
+//! verifies drafts has one block more for each: block `i` gets the state behind the `i`-th draft. When
+//! the accepted ones are committed, the block of the last of them becomes the first; the states behind
+//! rejected drafts are overwritten. What stays of a state are copies, *checkpoints*: one is made, and
+//! registered, where a commit ends at a boundary that the group keeps ([`crate::groups::Keep`]), if no
+//! step that may have gone further was under way, for then the block holds another state. A request
+//! that hits a checkpoint, and a fork, get a copy of it to write to. All of these copies are planned;
+//! the engine executes them with the others.
 //!
 //! Costs: O(1) per table and block that a call touches.
 
@@ -42,7 +45,8 @@ pub(crate) struct Grouped {
     /// What the oldest step computes of those that are not committed, and the latest one.
     oldest: StepEnd,
     latest: StepEnd,
-    /// So many tokens have been covered as tokens of the request, those that a truncation took back not counted.
+    /// So many tokens have been covered as tokens of the request, those that a truncation took back not
+    /// counted.
     covered: usize,
     /// Some step may have written the state behind so many tokens, of all that have been covered.
     reached: usize,
@@ -109,7 +113,8 @@ impl Grouped {
         table.group == 0 && spec.kind.is_full() && spec.is_cached() && spec.block_tokens == self.groups.unit()
     }
 
-    /// Tokens that every table has blocks for; states, of the tokens that steps were to compute and of their drafts.
+    /// Tokens that every table has blocks for; states, of the tokens that steps were to compute and of
+    /// their drafts.
     pub(super) fn covered_tokens(&self, main: &Table) -> usize {
         let covered = |table: &Table| match (table.layout, table.blocks.len()) {
             (Layout::State, 1..) => self.covered.max(self.latest.tokens.saturating_add(self.latest.drafts)),
@@ -118,7 +123,8 @@ impl Grouped {
         self.others.iter().map(covered).fold(covered(main), usize::min)
     }
 
-    /// Notes that the next step may compute `slots` slots of a request that has `tokens` tokens, `computed` of them already.
+    /// Notes that the next step may compute `slots` slots of a request that has `tokens` tokens,
+    /// `computed` of them already.
     #[inline]
     pub(super) fn note_covered(&mut self, tokens: usize, slots: usize, computed: usize) {
         let settled = computed >= self.latest.tokens;
@@ -150,7 +156,8 @@ impl Grouped {
         (self.oldest.drafts, self.latest.drafts) = (0, 0);
     }
 
-    /// Which block of a table of states has the state behind so many tokens, once they are committed: how many drafts they contain.
+    /// Which block of a table of states has the state behind so many tokens, once they are committed:
+    /// how many drafts they contain.
     fn state_at(&self, table: &Table, computed: usize) -> usize {
         let step = if computed >= self.latest.tokens { self.latest } else { self.oldest };
         let drafts = computed.saturating_sub(step.tokens);
@@ -176,8 +183,9 @@ impl Grouped {
         table.dying(self.spec(table).dead(Tokens(computed)).0)
     }
 
-    /// Whether a request can go on behind so many tokens: whether its tables have what the tokens behind them read, and room to write
-    /// them. `loaded` says that a connector has brought all that it was to bring.
+    /// Whether a request can go on behind so many tokens: whether its tables have what the tokens
+    /// behind them read, and room to write them. `loaded` says that a connector has brought all that it
+    /// was to bring.
     fn can_go_on(&self, table: &Table, tokens: usize, loaded: bool) -> bool {
         let spec = self.spec(table);
         match table.layout {
@@ -194,8 +202,8 @@ impl Grouped {
         }
     }
 
-    /// Whether a growth to `slots`, with so many tokens computed then and `before` until then, neither takes a block nor registers or
-    /// gives one up, and fills no hash unit.
+    /// Whether a growth to `slots`, with so many tokens computed then and `before` until then, neither
+    /// takes a block nor registers or gives one up, and fills no hash unit.
     pub(super) fn needs_no_pool(
         &self,
         main: &Table,
@@ -217,7 +225,8 @@ impl Grouped {
             && self.others.iter().all(|table| table.needs_no_pool(tokens, slots, computed) && quiet(table))
     }
 
-    /// The fewest tokens that a truncation can leave: what the token behind them reads is not given up, and states do not go back.
+    /// The fewest tokens that a truncation can leave: what the token behind them reads is not given up,
+    /// and states do not go back.
     pub(super) fn least_length(&self, main: &Table, computed: usize) -> usize {
         let least = |table: &Table| match table.layout {
             Layout::Positions if !table.nulls().is_empty() => {
@@ -296,8 +305,8 @@ impl Grouped {
         Ok(count)
     }
 
-    /// Digests of the hash units that a hit can end behind inside a block of a table, if its group has such hits. Of the block behind
-    /// the full ones fewer.
+    /// Digests of the hash units that a hit can end behind inside a block of a table, if its group has
+    /// such hits. Of the block behind the full ones fewer.
     fn interior<'a>(&self, cursor: &'a HashCursor, table: &Table, at: usize) -> Option<&'a [BlockHash]> {
         let spec = Some(self.spec(table)).filter(|spec| spec.partial_hits)?;
         let per_block = spec.block_tokens / self.groups.unit();
@@ -306,8 +315,8 @@ impl Grouped {
         (!inside.is_empty()).then_some(inside)
     }
 
-    /// Registers what a table that is to be given up has computed behind its last full block, which hits can end inside: under no name
-    /// of its own, for it is not full.
+    /// Registers what a table that is to be given up has computed behind its last full block, which
+    /// hits can end inside: under no name of its own, for it is not full.
     fn register_tail(
         &self,
         pool: &mut BlockPool,
@@ -331,8 +340,8 @@ impl Grouped {
         Ok(())
     }
 
-    /// The state of a table that is to be kept when so many tokens are computed: its position, if there is one. Hits end at multiples
-    /// of the alignment, and so does what a table covers that covers one.
+    /// The state of a table that is to be kept when so many tokens are computed: its position, if there
+    /// is one. Hits end at multiples of the alignment, and so does what a table covers that covers one.
     fn checkpoint(&self, table: &Table, computed: usize) -> Option<usize> {
         let ends = table.layout == Layout::State && computed.is_multiple_of(self.groups.alignment().0);
         let at = (computed / table.block_tokens).checked_sub(1)?;
@@ -341,7 +350,8 @@ impl Grouped {
 }
 
 impl Sequence {
-    /// [`Self::commit`] of all groups, after its tokens were set. Changes of tables of states go to `changes`.
+    /// [`Self::commit`] of all groups, after its tokens were set. Changes of tables of states go to
+    /// `changes`.
     pub(super) fn commit_groups(
         &mut self,
         pool: &mut BlockPool,
@@ -395,7 +405,8 @@ impl Sequence {
         Ok(count)
     }
 
-    /// Names again what is inside registered blocks that a swap has brought: what goes from tier to tier is a content as a whole.
+    /// Names again what is inside registered blocks that a swap has brought: what goes from tier to
+    /// tier is a content as a whole.
     pub(crate) fn name_interior(&self, tiers: &mut Tiers) -> Result<(), TierError> {
         let Some(grouped) = self.grouped.as_deref().filter(|_| self.tier == 0) else { return Ok(()) };
         let pool = tiers.device_mut();
@@ -423,8 +434,8 @@ impl Sequence {
             .try_for_each(|table| grouped.register_tail(pool, &self.cursor, table, self.computed_tokens))?)
     }
 
-    /// Copies states that the latest commit ended at to blocks of their own, which are registered, as far as there are blocks. Returns
-    /// how many.
+    /// Copies states that the latest commit ended at to blocks of their own, which are registered, as
+    /// far as there are blocks. Returns how many.
     pub(crate) fn keep_states(&mut self, tiers: &mut Tiers) -> Result<usize, TierError> {
         let Self { cursor, main, grouped, tier, .. } = self;
         let Some(grouped) = grouped.as_deref_mut() else { return Ok(0) };
@@ -462,8 +473,9 @@ impl Sequence {
         next.min().map(|tokens| tokens.0)
     }
 
-    /// Whether the sequence can go on behind its first `tokens` tokens, of which a connector has brought those behind the computed ones;
-    /// `loaded` says that it has brought all that it was to bring.
+    /// Whether the sequence can go on behind its first `tokens` tokens, of which a connector has
+    /// brought those behind the computed ones; `loaded` says that it has brought all that it was to
+    /// bring.
     pub(crate) fn can_go_on(&self, tokens: usize, loaded: bool) -> bool {
         let Some(grouped) = self.grouped.as_deref() else { return true };
         self.tables().all(|table| grouped.can_go_on(table, tokens, loaded))
@@ -477,7 +489,8 @@ impl Sequence {
         }
     }
 
-    /// How many entries of tables a commit of so many tokens exchanges: those of states behind accepted drafts.
+    /// How many entries of tables a commit of so many tokens exchanges: those of states behind accepted
+    /// drafts.
     pub(crate) fn exchanged_by(&self, computed: usize) -> usize {
         let Some(grouped) = self.grouped.as_deref() else { return 0 };
         let moves = |table: &&Table| table.layout == Layout::State && grouped.state_at(table, computed) > 0;
@@ -489,8 +502,8 @@ impl Sequence {
         self.tables().filter(|table| table.layout == Layout::State).count()
     }
 
-    /// [`Self::fork`] of several groups, after a check that [`Self::blocks_of_fork`] are available: states are copied at once, for
-    /// both sequences write to them next.
+    /// [`Self::fork`] of several groups, after a check that [`Self::blocks_of_fork`] are available:
+    /// states are copied at once, for both sequences write to them next.
     pub(super) fn fork_groups(&mut self, tiers: &mut Tiers) -> Result<Self, TierError> {
         let mut child = self.guarded_clone();
         // Of states the one behind the tokens, none of those behind drafts.

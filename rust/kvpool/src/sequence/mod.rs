@@ -1,7 +1,7 @@
 //! Block tables with a mutable tail, one per KV-cache group: fork, copy-on-write, truncation, windows.
 //!
-//! A [`Sequence`] has the tokens and the tables of one request of [`crate::CacheManager`]. [`Staged`] is an admission
-//! before its blocks are taken.
+//! A [`Sequence`] has the tokens and the tables of one request of [`crate::CacheManager`]. [`Staged`]
+//! is an admission before its blocks are taken.
 //!
 //! Costs: O(1) per block touched; a fork O(blocks + tokens), without recursion.
 

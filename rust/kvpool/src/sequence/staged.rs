@@ -1,7 +1,7 @@
 //! `Staged`: an admission that was looked up and not taken yet.
 //!
-//! Owns: what is cached of a prompt in each KV-cache group, and how many blocks are to be allocated behind it. Finding changes nothing;
-//! what can fail is checked before anything is taken.
+//! Owns: what is cached of a prompt in each KV-cache group, and how many blocks are to be allocated
+//! behind it. Finding changes nothing; what can fail is checked before anything is taken.
 
 use std::ops::Range;
 
@@ -15,13 +15,15 @@ use crate::{BlockId, BlockPool, NULL_BLOCK, PoolError, Refusal};
 /// How much of a prompt is admitted now.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Part {
-    /// Tokens that get blocks now, behind those that are cached or external: the first chunk of a chunked prefill. `None` is all.
+    /// Tokens that get blocks now, behind those that are cached or external: the first chunk of a
+    /// chunked prefill. `None` is all.
     pub allocate_tokens: Option<usize>,
-    /// A connector has the KV of the prompt's first so many tokens. What of it is not cached here is loaded into blocks of the
-    /// request; see [`crate::CacheManager::external_done`]. Less than the prompt: its last token is always left to compute.
+    /// A connector has the KV of the prompt's first so many tokens. What of it is not cached here is
+    /// loaded into blocks of the request; see [`crate::CacheManager::external_done`]. Less than the
+    /// prompt: its last token is always left to compute.
     pub external_tokens: usize,
-    /// Match nothing: the engine computes every token, for instance for log probabilities of the prompt. What it computes is registered
-    /// as always.
+    /// Match nothing: the engine computes every token, for instance for log probabilities of the
+    /// prompt. What it computes is registered as always.
     pub compute_all: bool,
 }
 
@@ -33,20 +35,21 @@ impl Part {
 /// A table to be, of one of several groups.
 #[derive(Debug)]
 pub(crate) struct StagedTable {
-    /// What is cached, the null block where nothing is needed; of a group with states the one that the hit ends at. The whole table
-    /// once it is allocated.
+    /// What is cached, the null block where nothing is needed; of a group with states the one that the
+    /// hit ends at. The whole table once it is allocated.
     pub(crate) blocks: Vec<BlockId>,
     pub(crate) new_blocks: usize,
     /// The positions before the null blocks that are allocated, too: sinks that a connector loads.
     holes: Range<usize>,
     /// The state that the hit ends at, of which the request gets a copy.
     pub(crate) source: Option<BlockId>,
-    /// Whether the request writes to the last of these blocks, if there is one, and so to a copy of it: a state, or a block that the
-    /// hit ends inside.
+    /// Whether the request writes to the last of these blocks, if there is one, and so to a copy of it:
+    /// a state, or a block that the hit ends inside.
     copies: bool,
 }
 
-/// An admission that was looked up: what is cached of a prompt, and how many blocks are to be allocated behind it.
+/// An admission that was looked up: what is cached of a prompt, and how many blocks are to be allocated
+/// behind it.
 #[doc(hidden)]
 #[derive(Debug)]
 pub struct Staged {
@@ -86,7 +89,8 @@ pub(crate) enum Room {
 }
 
 impl Room {
-    /// What is left of `available` blocks behind a match of which nobody holds `idle`, where `reserve` are to be left.
+    /// What is left of `available` blocks behind a match of which nobody holds `idle`, where `reserve`
+    /// are to be left.
     pub(crate) const fn behind(idle: usize, available: usize, reserve: usize) -> Self {
         match available.checked_sub(idle) {
             Some(left) => Self::Left(left.saturating_sub(reserve)),
@@ -171,7 +175,8 @@ impl<R: Fn(&[BlockId]) -> Room> Search<'_, R> {
         }
         let matched: Vec<_> = tables.iter().flatten().copied().filter(|block| !block.is_null()).collect();
         let room = (self.room)(&matched);
-        // Of each table the entries that are there, neither written to nor allocated; and the holes before them.
+        // Of each table the entries that are there, neither written to nor allocated; and the holes
+        // before them.
         let entries = |(spec, table): (&GroupSpec, &Vec<BlockId>)| {
             let Blocks(of_hit) = spec.full_blocks(Tokens(cached_tokens));
             let (Blocks(first), Blocks(end)) = spec.given_up(ready, ready);
@@ -226,8 +231,9 @@ impl<R: Fn(&[BlockId]) -> Room> Search<'_, R> {
         })
     }
 
-    /// Returns a shorter hit that the pool has the blocks for. If there is none, returns the longest hit with a
-    /// place for a first token, or else `longest`. A call that succeeds without a cache succeeds with one.
+    /// Returns a shorter hit that the pool has the blocks for. If there is none, returns the longest
+    /// hit with a place for a first token, or else `longest`. A call that succeeds without a cache
+    /// succeeds with one.
     fn shorter(&self, groups: Option<&Groups>, longest: Staged) -> Result<Staged, PoolError> {
         let whole = groups.filter(|groups| groups.interior_units() > 0).map(Groups::in_whole_blocks);
         let whole = whole.and_then(Result::ok);
@@ -250,10 +256,10 @@ impl<R: Fn(&[BlockId]) -> Room> Search<'_, R> {
 
     /// Returns the longest hit of fewer than `longest` tokens that `fits` accepts. O(log n) lookups.
     ///
-    /// Up to the external tokens a longer hit never takes more blocks, but for copies of states: their blocks are
-    /// taken either way. Beyond them the first chunk begins behind the hit, and takes blocks besides the hit's
-    /// idle ones. The search starts where a hit takes the fewest blocks: the hit that ends with the external
-    /// tokens.
+    /// Up to the external tokens a longer hit never takes more blocks, but for copies of states: their
+    /// blocks are taken either way. Beyond them the first chunk begins behind the hit, and takes blocks
+    /// besides the hit's idle ones. The search starts where a hit takes the fewest blocks: the hit that
+    /// ends with the external tokens.
     fn longest_where(
         &self,
         groups: Option<&Groups>,
@@ -293,8 +299,9 @@ impl<R: Fn(&[BlockId]) -> Room> Search<'_, R> {
 }
 
 impl Staged {
-    /// Matches a prompt, all but its last token; `room` says how many blocks are there behind a match. Uses a shorter match if the blocks
-    /// of a longer one are not there. Changes nothing. O(blocks), and O(blocks log blocks) if a shorter match is used.
+    /// Matches a prompt, all but its last token; `room` says how many blocks are there behind a match.
+    /// Uses a shorter match if the blocks of a longer one are not there. Changes nothing. O(blocks),
+    /// and O(blocks log blocks) if a shorter match is used.
     pub(crate) fn find(
         pool: &BlockPool,
         groups: Option<&Groups>,
@@ -332,7 +339,8 @@ impl Staged {
         self.room.holds(self.new_blocks)
     }
 
-    /// Whether the prompt can be computed in a pool that has nothing else to hold, in chunks of so many tokens.
+    /// Whether the prompt can be computed in a pool that has nothing else to hold, in chunks of so many
+    /// tokens.
     fn fits_alone(&self, pool: &BlockPool, groups: Option<&Groups>, chunk: usize) -> bool {
         let start = Tokens(self.part.external_tokens);
         let peak = match groups {
@@ -342,8 +350,8 @@ impl Staged {
         peak <= pool.num_usable()
     }
 
-    /// Whether the prompt can ever be computed in this pool, in the chunks that its [`Part`] says. Does not depend on what is cached or
-    /// held.
+    /// Whether the prompt can ever be computed in this pool, in the chunks that its [`Part`] says. Does
+    /// not depend on what is cached or held.
     pub(crate) fn can_ever_fit(&self, pool: &BlockPool, groups: Option<&Groups>) -> bool {
         self.fits_alone(pool, groups, self.part.allocate_tokens.unwrap_or(usize::MAX))
     }
@@ -383,7 +391,8 @@ impl Staged {
         pool.acquire_in_groups(&blocks, self.cached, self.cached_tokens, &self.found, asked)
     }
 
-    /// Allocates blocks of the device behind the match, which was acquired before, and copies what the request writes to.
+    /// Allocates blocks of the device behind the match, which was acquired before, and copies what the
+    /// request writes to.
     pub(crate) fn allocate(&mut self, tiers: &mut Tiers) -> Result<(), TierError> {
         if self.tables.is_empty() {
             self.found.blocks.reserve_exact(self.new_blocks);

@@ -1,13 +1,14 @@
 //! `Table`: the block table of one KV-cache group of a sequence.
 //!
-//! Owns: the entries, and which of them may be shared, are registered, or are given up. How many tokens there are, and what of them is
-//! computed, is the sequence's ([`super::Sequence`]), which passes it in.
+//! Owns: the entries, and which of them may be shared, are registered, or are given up. How many tokens
+//! there are, and what of them is computed, is the sequence's ([`super::Sequence`]), which passes it
+//! in.
 //!
-//! The table *covers* its first tokens: all of them and lookahead slots beyond, or, of a prompt that is admitted in chunks, those that
-//! are computed and the chunk that comes next.
+//! The table *covers* its first tokens: all of them and lookahead slots beyond, or, of a prompt that is
+//! admitted in chunks, those that are computed and the chunk that comes next.
 //!
-//! Invariants: S1: the table covers all computed tokens; S2: the first `trimmed` entries but those of sinks, and no others, are the null
-//! block; S3: `published` blocks are full and computed.
+//! Invariants: S1: the table covers all computed tokens; S2: the first `trimmed` entries but those of
+//! sinks, and no others, are the null block; S3: `published` blocks are full and computed.
 
 use std::fmt;
 use std::ops::Range;
@@ -20,8 +21,8 @@ use crate::hash::HashCursor;
 use crate::tiers::{TierError, Tiers};
 use crate::{BlockId, BlockPool, InvariantViolation, NULL_BLOCK, PoolError, Until};
 
-/// A position of a block table that holds another block now: a new one at the end, a copy in the place of a shared block, or
-/// a cached block in the place of an equal one.
+/// A position of a block table that holds another block now: a new one at the end, a copy in the place
+/// of a shared block, or a cached block in the place of an equal one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TableChange {
     /// Position in the block table.
@@ -37,7 +38,8 @@ pub struct TableChange {
 pub(crate) enum Layout {
     /// One block per `block_tokens` tokens, in order.
     Positions,
-    /// The state behind the computed tokens, which every step writes; behind it one block for the state behind each draft.
+    /// The state behind the computed tokens, which every step writes; behind it one block for the state
+    /// behind each draft.
     State,
     /// One block per `block_tokens` tokens of an encoder's output, which are none of the sequence's.
     Encoder,
@@ -71,16 +73,16 @@ pub(crate) struct Table {
     absent: usize,
     /// Blocks that the request gave up while it ran, and that may be cached still, with their positions.
     pub(crate) left: Vec<(usize, BlockId)>,
-    /// The first position whose block may be shared or registered though tokens to come are written to it: after a fork or a
-    /// truncation. [`NOT_GUARDED`] if there is none.
+    /// The first position whose block may be shared or registered though tokens to come are written to
+    /// it: after a fork or a truncation. [`NOT_GUARDED`] if there is none.
     pub(crate) guarded: usize,
 }
 
 /// No position of a table is guarded.
 pub(crate) const NOT_GUARDED: usize = usize::MAX;
 
-/// References that a step gives up before a growth: the last holder of a block writes in place. Below zero, references that the admissions of
-/// a plan take: they are committed first.
+/// References that a step gives up before a growth: the last holder of a block writes in place. Below
+/// zero, references that the admissions of a plan take: they are committed first.
 pub(crate) type GivenUp = HashMap<BlockId, i64>;
 
 /// Those who may not see a block change, once these references are given up.
@@ -104,8 +106,8 @@ impl Table {
         }
     }
 
-    /// Holds the blocks of an admission. The first `cached` tokens were hit: their blocks are registered, or null where nothing is
-    /// needed. The first `sinks` blocks are never given up.
+    /// Holds the blocks of an admission. The first `cached` tokens were hit: their blocks are
+    /// registered, or null where nothing is needed. The first `sinks` blocks are never given up.
     pub(crate) fn hold(&mut self, blocks: Vec<BlockId>, cached: usize, sinks: usize) {
         // Without sinks where the hit brought none.
         self.sinks = if blocks.first().is_some_and(|block| block.is_null()) { 0 } else { sinks };
@@ -137,7 +139,8 @@ impl Table {
         }
     }
 
-    /// Blocks that it lacks to cover `slots`, of a sequence that has `tokens` tokens then: slots behind those are drafts.
+    /// Blocks that it lacks to cover `slots`, of a sequence that has `tokens` tokens then: slots behind
+    /// those are drafts.
     #[inline]
     pub(crate) fn missing_for(&self, tokens: usize, slots: usize) -> usize {
         match self.layout {
@@ -157,7 +160,8 @@ impl Table {
         }
     }
 
-    /// Whether a growth to `slots`, with so many tokens and so many of them computed then, neither takes a block nor registers one.
+    /// Whether a growth to `slots`, with so many tokens and so many of them computed then, neither
+    /// takes a block nor registers one.
     #[inline]
     pub(crate) fn needs_no_pool(&self, tokens: usize, slots: usize, computed: Option<usize>) -> bool {
         match self.layout {
@@ -178,7 +182,8 @@ impl Table {
         self.layout == Layout::Positions && computed >= (self.published + 1).saturating_mul(self.block_tokens)
     }
 
-    /// Blocks that a growth to `slots`, behind `tokens` tokens, may write to and that may be shared or registered.
+    /// Blocks that a growth to `slots`, behind `tokens` tokens, may write to and that may be shared or
+    /// registered.
     #[inline]
     fn guarded_positions(&self, tokens: usize, slots: usize) -> Range<usize> {
         if self.guarded == NOT_GUARDED || slots <= tokens {
@@ -201,7 +206,8 @@ impl Table {
         self.blocks[self.guarded_positions(tokens, slots)].iter().copied().filter(must)
     }
 
-    /// Where the first block begins that slots behind `tokens` tokens fall into and that must not be written to.
+    /// Where the first block begins that slots behind `tokens` tokens fall into and that must not be
+    /// written to.
     pub(crate) fn first_shared(&self, pool: &BlockPool, tokens: usize, slots: usize) -> Option<usize> {
         let none = GivenUp::default();
         let mut guarded = self.guarded_positions(tokens, slots);
@@ -210,8 +216,9 @@ impl Table {
         guarded.find(shared).map(|at| at * self.block_tokens)
     }
 
-    /// Covers `slots`, after a check that the blocks are there, of a sequence that has `tokens` tokens and whose slots behind the first
-    /// `before` are to be written. What it must not write to is replaced. Changes go to `changes`.
+    /// Covers `slots`, after a check that the blocks are there, of a sequence that has `tokens` tokens
+    /// and whose slots behind the first `before` are to be written. What it must not write to is
+    /// replaced. Changes go to `changes`.
     pub(crate) fn grow(
         &mut self,
         tiers: &mut Tiers,
@@ -244,7 +251,8 @@ impl Table {
         Ok(())
     }
 
-    /// Makes the blocks that a growth to `slots` may write to writable. A block behind the last token holds nothing to copy.
+    /// Makes the blocks that a growth to `slots` may write to writable. A block behind the last token
+    /// holds nothing to copy.
     #[cold]
     fn unshare(
         &mut self,
@@ -277,7 +285,8 @@ impl Table {
         Ok(())
     }
 
-    /// Registers the blocks up to `full` under the hashes of a chain in units of blocks. Returns how many; a collision ends it.
+    /// Registers the blocks up to `full` under the hashes of a chain in units of blocks. Returns how
+    /// many; a collision ends it.
     pub(crate) fn publish(
         &mut self,
         pool: &mut BlockPool,
@@ -340,7 +349,8 @@ impl Table {
         if self.layout == Layout::Positions && from < dead { from..dead } else { 0..0 }
     }
 
-    /// Gives the first `dead` blocks up, but for sinks; the null block takes their places. Returns how many there were.
+    /// Gives the first `dead` blocks up, but for sinks; the null block takes their places. Returns how
+    /// many there were.
     pub(crate) fn trim(&mut self, pool: &mut BlockPool, dead: usize) -> Result<usize, PoolError> {
         let gone = self.dying(dead);
         if gone.is_empty() {

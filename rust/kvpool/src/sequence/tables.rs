@@ -1,7 +1,8 @@
 //! `Sequence`: tokens, and a block table per KV-cache group with a mutable tail.
 //!
-//! The tokens and tables of one request of [`crate::CacheManager`]. A method checks before it changes anything; a method whose
-//! doc says "after a check" relies on the check of its caller. [`super::grouped`] adds what several groups need.
+//! The tokens and tables of one request of [`crate::CacheManager`]. A method checks before it changes
+//! anything; a method whose doc says "after a check" relies on the check of its caller.
+//! [`super::grouped`] adds what several groups need.
 
 use std::fmt;
 
@@ -103,7 +104,8 @@ impl Sequence {
         self.cursor.num_tokens()
     }
 
-    /// What an observer counts of it: blocks that are published; with several groups hash units whose KV is written.
+    /// What an observer counts of it: blocks that are published; with several groups hash units whose
+    /// KV is written.
     #[inline]
     pub(crate) fn num_published(&self) -> usize {
         match &self.grouped {
@@ -121,20 +123,23 @@ impl Sequence {
         }
     }
 
-    /// Tokens that a step may have computed: those that have blocks, drafts in blocks that nobody else may see change.
+    /// Tokens that a step may have computed: those that have blocks, drafts in blocks that nobody else
+    /// may see change.
     pub(crate) fn computable_tokens(&self, pool: &BlockPool) -> usize {
         let (tokens, covered) = (self.num_tokens(), self.covered_tokens());
         let shared = self.tables().filter_map(|table| table.first_shared(pool, tokens, covered));
         covered.min(shared.min().map_or(covered, |first| first.max(tokens)))
     }
 
-    /// Slots that a growth to `slots` covers, with `more` tokens: whatever falls into blocks that there are is covered.
+    /// Slots that a growth to `slots` covers, with `more` tokens: whatever falls into blocks that there
+    /// are is covered.
     #[inline]
     pub(crate) fn slots_for(&self, more: usize, slots: usize) -> usize {
         slots.max(self.covered_tokens().min(self.num_tokens() + more))
     }
 
-    /// Whether a growth to `slots`, with so many tokens and so many of them computed then, changes nothing but tokens and counts.
+    /// Whether a growth to `slots`, with so many tokens and so many of them computed then, changes
+    /// nothing but tokens and counts.
     #[inline]
     pub(crate) fn needs_no_pool(&self, tokens: usize, slots: usize, computed: Option<usize>) -> bool {
         let before = self.computed_tokens;
@@ -159,8 +164,8 @@ impl Sequence {
         self.computed_tokens = computed.unwrap_or(self.computed_tokens);
     }
 
-    /// What a growth to `slots` takes, with so many tokens then, and of these `computed`. `given_up` are references that others give up
-    /// before.
+    /// What a growth to `slots` takes, with so many tokens then, and of these `computed`. `given_up`
+    /// are references that others give up before.
     #[inline]
     pub(crate) fn needs(
         &self,
@@ -195,7 +200,8 @@ impl Sequence {
         }
     }
 
-    /// Whether a growth to `slots`, with so many tokens and so many of them computed then, would fit a pool that has nothing else to hold.
+    /// Whether a growth to `slots`, with so many tokens and so many of them computed then, would fit a
+    /// pool that has nothing else to hold.
     pub(crate) fn fits_alone(
         &self,
         pool: &BlockPool,
@@ -211,7 +217,8 @@ impl Sequence {
         all <= pool.num_usable()
     }
 
-    /// Checks that what a growth to `slots`, with so many tokens then, takes is among `available` blocks. Returns what it takes.
+    /// Checks that what a growth to `slots`, with so many tokens then, takes is among `available`
+    /// blocks. Returns what it takes.
     pub(crate) fn check_growth(
         &self,
         pool: &BlockPool,
@@ -234,8 +241,8 @@ impl Sequence {
         Ok(needs)
     }
 
-    /// Forgets the contents of registered blocks that a growth to `slots`, behind `before` tokens, writes to and nobody else holds: it needs
-    /// no copies of them.
+    /// Forgets the contents of registered blocks that a growth to `slots`, behind `before` tokens,
+    /// writes to and nobody else holds: it needs no copies of them.
     pub(crate) fn forget_guarded(
         &self,
         pool: &mut BlockPool,
@@ -255,8 +262,9 @@ impl Sequence {
         self.cursor.append(tokens);
     }
 
-    /// Covers `slots`, after a check that the blocks of [`Self::needs`] are available, of a sequence whose slots behind the first `before` are
-    /// to be written. What it must not write to is replaced. Changes of the tables go to `changes`.
+    /// Covers `slots`, after a check that the blocks of [`Self::needs`] are available, of a sequence
+    /// whose slots behind the first `before` are to be written. What it must not write to is replaced.
+    /// Changes of the tables go to `changes`.
     pub(crate) fn grow(
         &mut self,
         tiers: &mut Tiers,
@@ -276,9 +284,10 @@ impl Sequence {
         Ok(())
     }
 
-    /// Sets the number of computed tokens, after a check, and registers the blocks that they fill. Returns how many blocks it
-    /// registered: not those that a fork registered, or that were registered before a truncation. Positions that no index can note
-    /// are never published. With several groups, `changes` gets the entries of tables of states that moved.
+    /// Sets the number of computed tokens, after a check, and registers the blocks that they fill.
+    /// Returns how many blocks it registered: not those that a fork registered, or that were registered
+    /// before a truncation. Positions that no index can note are never published. With several groups,
+    /// `changes` gets the entries of tables of states that moved.
     #[inline]
     pub(crate) fn commit(
         &mut self,
@@ -300,7 +309,8 @@ impl Sequence {
         self.main.publish(pool, &self.cursor, &mut self.publishes, full)
     }
 
-    /// The fewest tokens that it can keep, for what those behind would read is given up, and how many there are.
+    /// The fewest tokens that it can keep, for what those behind would read is given up, and how many
+    /// there are.
     pub(crate) fn lengths(&self) -> (usize, usize) {
         let least = match &self.grouped {
             None => self.main.trimmed * self.main.block_tokens,
@@ -309,7 +319,8 @@ impl Sequence {
         (least, self.num_tokens())
     }
 
-    /// Keeps the first `num_tokens` tokens, after a check of [`Self::lengths`], and releases the blocks behind them.
+    /// Keeps the first `num_tokens` tokens, after a check of [`Self::lengths`], and releases the blocks
+    /// behind them.
     pub(crate) fn truncate(
         &mut self,
         tiers: &mut Tiers,
@@ -332,7 +343,8 @@ impl Sequence {
         self.tables_mut().for_each(|table| table.guard(tokens));
     }
 
-    /// Releases the blocks that lie wholly more than `window` tokens before the computed end. Returns how many.
+    /// Releases the blocks that lie wholly more than `window` tokens before the computed end. Returns
+    /// how many.
     pub(crate) fn trim(&mut self, tiers: &mut Tiers, window: usize) -> Result<usize, TierError> {
         let outside = self.computed_tokens.saturating_sub(window) / self.main.block_tokens;
         Ok(self.main.trim(tiers.pool_mut(self.tier)?, outside)?)
@@ -366,8 +378,9 @@ impl Sequence {
         self.tables().map(Table::num_held).sum()
     }
 
-    /// Gives up all blocks, tail first, or hands them to a fence; the tokens stay, and get blocks of the device next. Blocks of all groups
-    /// are ordered as one table: the deepest goes first, of blocks at the same depth that of the first group last.
+    /// Gives up all blocks, tail first, or hands them to a fence; the tokens stay, and get blocks of
+    /// the device next. Blocks of all groups are ordered as one table: the deepest goes first, of
+    /// blocks at the same depth that of the first group last.
     pub(crate) fn give_up(&mut self, tiers: &mut Tiers, until: Until) -> Result<(), TierError> {
         self.keep_tails(tiers)?;
         let mut left = self.take_left(tiers)?;
@@ -394,8 +407,9 @@ impl Sequence {
         Ok(())
     }
 
-    /// Takes a reference to each block that the sequence gave up while it ran, and that is cached still and held by nobody: what is
-    /// released together is ordered together. None where a policy has an order of its own.
+    /// Takes a reference to each block that the sequence gave up while it ran, and that is cached still
+    /// and held by nobody: what is released together is ordered together. None where a policy has an
+    /// order of its own.
     fn take_left(&self, tiers: &mut Tiers) -> Result<Vec<BlockId>, TierError> {
         let pool = tiers.device_mut();
         if self.tier != 0 || pool.keeps_history() || self.cursor.epoch() != pool.epoch() {

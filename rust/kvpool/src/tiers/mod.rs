@@ -1,16 +1,18 @@
 //! `Tiers`: one block pool per tier, and the copies between their blocks.
 //!
-//! Owns: copies that are planned and not handed out, and swaps that are begun and not over. A copy is planned in the call that
-//! makes it necessary, and both its ends are *pinned*: they cannot be handed out to somebody else before [`Tiers::take_plan`]
-//! has handed the copy out (vLLM v0 lost copies that way). What reads a block that an earlier copy of the plan writes reads that
-//! copy's source instead, so a plan is one simultaneous assignment.
+//! Owns: copies that are planned and not handed out, and swaps that are begun and not over. A copy is
+//! planned in the call that makes it necessary, and both its ends are *pinned*: they cannot be handed
+//! out to somebody else before [`Tiers::take_plan`] has handed the copy out (vLLM v0 lost copies that
+//! way). What reads a block that an earlier copy of the plan writes reads that copy's source instead,
+//! so a plan is one simultaneous assignment.
 //!
 //! Invariants, beside those of the pools:
 //! - T1: every copy that is planned has its source and destination pinned, or held by a swap.
 //! - T2: no block is the destination of two planned copies.
 //! - T3: a swap holds one destination reference for every source reference that it is to move.
 //!
-//! Costs: O(1) per block copied, O(log n) per swap and per copy of a plan; nothing depends on the size of a tier.
+//! Costs: O(1) per block copied, O(log n) per swap and per copy of a plan; nothing depends on the size
+//! of a tier.
 //!
 //! ```
 //! use kvpool::{PoolConfig, Tiers};
@@ -104,12 +106,14 @@ impl Tiers {
     /// One pool per configuration; the first is the device's.
     ///
     /// # Errors
-    /// [`PoolError::InvalidConfig`]; also if the tiers differ in block size or verification, or there is none.
+    /// [`PoolError::InvalidConfig`]; also if the tiers differ in block size or verification, or there
+    /// is none.
     pub fn new(configs: Vec<PoolConfig>) -> Result<Self> {
         Self::assemble(configs, BlockPool::new)
     }
 
-    /// As [`Self::new`], with the device's cached-free blocks in `evictor`'s order: see [`BlockPool::with_evictor`].
+    /// As [`Self::new`], with the device's cached-free blocks in `evictor`'s order: see
+    /// [`BlockPool::with_evictor`].
     ///
     /// # Errors
     /// As [`Self::new`]; also if `evictor` already holds blocks.
@@ -149,8 +153,8 @@ impl Tiers {
         })
     }
 
-    /// Tells `observer` of what the pool of a tier does: see [`BlockPool::observe`]. If it wants parents, every tier
-    /// remembers them.
+    /// Tells `observer` of what the pool of a tier does: see [`BlockPool::observe`]. If it wants
+    /// parents, every tier remembers them.
     ///
     /// # Errors
     /// [`TierError::UnknownTier`]; [`PoolError::InvalidConfig`] if there is no memory.
@@ -225,8 +229,8 @@ impl Tiers {
         &mut self.pools[0]
     }
 
-    /// Whether its only holder may write to `block`: nobody else holds it, no running step may still touch it, and it is not
-    /// registered.
+    /// Whether its only holder may write to `block`: nobody else holds it, no running step may still
+    /// touch it, and it is not registered.
     ///
     /// # Errors
     /// [`TierError::UnknownTier`]; [`PoolError::NotHeld`] for a block that nobody holds.
@@ -244,8 +248,9 @@ impl Tiers {
         }
     }
 
-    /// The block that a holder of `block` may write to: the same, if it is writable; else a new one, with a copy of `block`
-    /// planned and the caller's reference to `block` given up. The holder puts it in `block`'s place. O(1).
+    /// The block that a holder of `block` may write to: the same, if it is writable; else a new one,
+    /// with a copy of `block` planned and the caller's reference to `block` given up. The holder puts
+    /// it in `block`'s place. O(1).
     ///
     /// # Errors
     /// [`PoolError::OutOfBlocks`], [`PoolError::NotHeld`], [`TierError::UnknownTier`].
@@ -253,8 +258,8 @@ impl Tiers {
         if self.is_writable(tier, block)? { Ok(block) } else { self.copy(tier, block) }
     }
 
-    /// As [`Self::copy_on_write`], but fences do not count: for callers whose fences keep blocks from being handed out, and
-    /// forbid no holder to write.
+    /// As [`Self::copy_on_write`], but fences do not count: for callers whose fences keep blocks from
+    /// being handed out, and forbid no holder to write.
     ///
     /// # Errors
     /// As [`Self::copy_on_write`].
@@ -299,9 +304,9 @@ impl Tiers {
         planned.into_iter().map(|(&dst, pending)| Transfer { src: pending.src, dst })
     }
 
-    /// Hands out all planned copies as one plan, without those whose destination is of no use to anybody any more, and ends
-    /// their pins. To be executed before anything else of the step writes to a block: from now on its sources may be handed out.
-    /// O(n log n) for n copies.
+    /// Hands out all planned copies as one plan, without those whose destination is of no use to
+    /// anybody any more, and ends their pins. To be executed before anything else of the step writes to
+    /// a block: from now on its sources may be handed out. O(n log n) for n copies.
     ///
     /// # Errors
     /// [`PoolError::Poisoned`] only.
@@ -317,7 +322,8 @@ impl Tiers {
         Ok(plan)
     }
 
-    /// Whether the destination of a copy is of use to anybody: held, or computed, so that a lookup may return it.
+    /// Whether the destination of a copy is of use to anybody: held, or computed, so that a lookup may
+    /// return it.
     fn is_wanted(&self, dst: Place) -> bool {
         let pool = &self.pools[dst.tier];
         pool.num_holders(dst.block) > 0 || pool.is_computed(dst.block)
@@ -329,8 +335,8 @@ impl Tiers {
         self.pools.iter_mut().try_fold(0, |ended, pool| Ok(ended + pool.complete_step(step)?))
     }
 
-    /// Opens a fence in every tier: tickets are opened and ended in all of them, so that one number names it. See
-    /// [`BlockPool::fence`].
+    /// Opens a fence in every tier: tickets are opened and ended in all of them, so that one number
+    /// names it. See [`BlockPool::fence`].
     pub(crate) fn fence(&mut self) -> Result<Ticket> {
         self.check_poison()?;
         self.pools.iter_mut().rev().try_fold(Ticket::new(0), |_, pool| Ok(pool.fence()?))
@@ -352,12 +358,12 @@ impl Tiers {
         self.pools.iter_mut().try_fold(0, |_, pool| Ok(pool.bump_epoch()?))
     }
 
-    /// Forgets all cached content of every tier, or of none: what one of them kept could be swapped in, and be found, again.
-    /// Returns how many blocks were registered. O(usable blocks).
+    /// Forgets all cached content of every tier, or of none: what one of them kept could be swapped in,
+    /// and be found, again. Returns how many blocks were registered. O(usable blocks).
     ///
     /// # Errors
-    /// [`PoolError::InUse`] while blocks of the device are held, [`TierError::InUse`] while blocks of another tier are.
-    /// [`Self::bump_epoch`] always succeeds.
+    /// [`PoolError::InUse`] while blocks of the device are held, [`TierError::InUse`] while blocks of
+    /// another tier are. [`Self::bump_epoch`] always succeeds.
     pub fn reset(&mut self) -> Result<usize> {
         self.check_poison()?;
         for (tier, pool) in self.pools.iter().enumerate() {
@@ -408,7 +414,8 @@ impl Tiers {
         sums(self.swaps.values().flat_map(Swap::destinations))
     }
 
-    /// Checks that the holders of every block are these entries of block tables, with their tiers, and swaps. O(blocks + entries).
+    /// Checks that the holders of every block are these entries of block tables, with their tiers, and
+    /// swaps. O(blocks + entries).
     pub(crate) fn check_holders(
         &self,
         entries: impl Iterator<Item = (usize, BlockId)>,

@@ -1,9 +1,10 @@
 //! `TransferPlan`: which blocks' bytes go where, as plain data.
 //!
-//! A plan is one *simultaneous* assignment: every transfer reads what its source held before any of them wrote. Executors
-//! work in order, so [`TransferPlan::rounds`] splits a plan where blocks overlap: within a round nothing is read that the
-//! round writes, and a block is read in an earlier round than it is written. A cycle needs one scratch block.
-//! [`runs`] merges consecutive ids of a round into one copy each (vLLM #35990: 193 copies became 3).
+//! A plan is one *simultaneous* assignment: every transfer reads what its source held before any of
+//! them wrote. Executors work in order, so [`TransferPlan::rounds`] splits a plan where blocks overlap:
+//! within a round nothing is read that the round writes, and a block is read in an earlier round than
+//! it is written. A cycle needs one scratch block. [`runs`] merges consecutive ids of a round into one
+//! copy each (vLLM #35990: 193 copies became 3).
 //!
 //! The core makes plans; who executes them is not its business. Costs: O(n log n) for n transfers.
 //!
@@ -122,8 +123,9 @@ impl TransferPlan {
         self.transfers.is_empty()
     }
 
-    /// Splits the plan into rounds that are executed one after the other, each in any order or at once; of each, transfers
-    /// are sorted by tiers and blocks. `scratch` blocks keep one block of each cycle meanwhile; their content is lost.
+    /// Splits the plan into rounds that are executed one after the other, each in any order or at once;
+    /// of each, transfers are sorted by tiers and blocks. `scratch` blocks keep one block of each cycle
+    /// meanwhile; their content is lost.
     ///
     /// # Errors
     /// [`PlanError::NeedsScratch`], [`PlanError::ScratchInUse`].
@@ -131,7 +133,8 @@ impl TransferPlan {
         self.check_scratch(scratch)?;
         let writer: HashMap<Place, usize> =
             self.transfers.iter().enumerate().map(|(at, transfer)| (transfer.dst, at)).collect();
-        // A transfer comes after every one that reads what it writes: `next` is who writes what this one reads.
+        // A transfer comes after every one that reads what it writes: `next` is who writes what this
+        // one reads.
         let next: Vec<Option<usize>> = self.transfers.iter().map(|t| writer.get(&t.src).copied()).collect();
         let mut readers = vec![0usize; self.transfers.len()];
         for &at in next.iter().flatten() {
@@ -157,8 +160,8 @@ impl TransferPlan {
         let mut put = |round, transfer| rounds.entry(round).or_default().push(transfer);
         placed.iter().for_each(|&at| put(round[at], self.transfers[at]));
         for (cycle, &kept) in cycles.iter().zip(scratch) {
-            // The first one's source is kept and written at the end. Others outside of the cycle may read its blocks: each
-            // member waits for its own readers.
+            // The first one's source is kept and written at the end. Others outside of the cycle may
+            // read its blocks: each member waits for its own readers.
             let first = self.transfers[cycle[0]];
             put(0, Transfer { src: first.src, dst: kept });
             let mut last = 0;
@@ -188,8 +191,8 @@ impl TransferPlan {
     }
 }
 
-/// The cycles among the transfers that wait for each other. In each, a transfer is followed by the one that writes what it
-/// reads.
+/// The cycles among the transfers that wait for each other. In each, a transfer is followed by the one
+/// that writes what it reads.
 fn cycles_of(next: &[Option<usize>], waiting: &[usize]) -> Vec<Vec<usize>> {
     let mut waiting: BTreeSet<usize> = waiting.iter().copied().collect();
     let mut cycles = Vec::new();
@@ -203,8 +206,8 @@ fn cycles_of(next: &[Option<usize>], waiting: &[usize]) -> Vec<Vec<usize>> {
     cycles
 }
 
-/// Merges the transfers of a round into runs of consecutive blocks; runs out of a tier and into it are apart. The transfers
-/// are taken in the order in which [`TransferPlan::rounds`] sorts them.
+/// Merges the transfers of a round into runs of consecutive blocks; runs out of a tier and into it are
+/// apart. The transfers are taken in the order in which [`TransferPlan::rounds`] sorts them.
 #[must_use]
 pub fn runs(round: &[Transfer]) -> Vec<Run> {
     let mut out: Vec<Run> = Vec::new();

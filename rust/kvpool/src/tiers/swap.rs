@@ -1,9 +1,10 @@
 //! Two-phase swaps: blocks move from one tier to another, keyed by physical block.
 //!
-//! [`Tiers::begin_swap`] takes destinations and plans copies; when these are executed, [`Tiers::complete_swap`] drops the source
-//! references. [`Tiers::abort_swap`] gives the destinations back, as if nothing had been begun. A block that several tables share
-//! moves once and stays shared; content that the destination caches is not copied; registrations move along, and the source
-//! stays cached until it is evicted.
+//! [`Tiers::begin_swap`] takes destinations and plans copies; when these are executed,
+//! [`Tiers::complete_swap`] drops the source references. [`Tiers::abort_swap`] gives the destinations
+//! back, as if nothing had been begun. A block that several tables share moves once and stays shared;
+//! content that the destination caches is not copied; registrations move along, and the source stays
+//! cached until it is evicted.
 
 use hashbrown::{HashMap, HashSet};
 
@@ -22,7 +23,8 @@ impl SwapId {
         self.0
     }
 
-    /// The swap with this number, for languages without such types. A number that never was one names no swap.
+    /// The swap with this number, for languages without such types. A number that never was one names
+    /// no swap.
     #[must_use]
     pub const fn from_number(number: u64) -> Self {
         Self(number)
@@ -44,7 +46,8 @@ pub enum Fit {
 }
 
 impl Fit {
-    /// Whether `needed` blocks fit a pool that has `available` and at most `usable` ones, of which `reserve` are to be left.
+    /// Whether `needed` blocks fit a pool that has `available` and at most `usable` ones, of which
+    /// `reserve` are to be left.
     #[must_use]
     pub(crate) const fn of(needed: usize, available: usize, usable: usize, reserve: usize) -> Self {
         if needed.saturating_add(reserve) <= available {
@@ -77,8 +80,8 @@ struct Moved {
     references: u32,
     /// False if the destination held the content already.
     copied: bool,
-    /// Whether the source was registered and computed when the copy was planned. What is computed later, by another holder,
-    /// may come after the copy was made.
+    /// Whether the source was registered and computed when the copy was planned. What is computed
+    /// later, by another holder, may come after the copy was made.
     registered: bool,
 }
 
@@ -120,8 +123,8 @@ fn tail_first(references: impl DoubleEndedIterator<Item = (Place, u32)>) -> Vec<
     references.rev().flat_map(|(place, n)| std::iter::repeat_n(place.block, n as usize)).collect()
 }
 
-/// Whether the contents of two tiers can be compared: pools that somebody moved to different epochs by hand, or filled with
-/// digests of different algorithms, share none.
+/// Whether the contents of two tiers can be compared: pools that somebody moved to different epochs by
+/// hand, or filled with digests of different algorithms, share none.
 fn share_content(source: &BlockPool, target: &BlockPool) -> bool {
     let algorithms = source.algorithm().zip(target.algorithm());
     source.epoch() == target.epoch() && algorithms.is_none_or(|(source, target)| source == target)
@@ -189,8 +192,8 @@ impl Tiers {
         Ok(staged)
     }
 
-    /// Whether a swap of these references would find its blocks, leaving `reserve` available in the destination. Changes
-    /// nothing. O(n).
+    /// Whether a swap of these references would find its blocks, leaving `reserve` available in the
+    /// destination. Changes nothing. O(n).
     ///
     /// # Errors
     /// As [`Self::begin_swap`], but for blocks that are lacking.
@@ -198,15 +201,16 @@ impl Tiers {
         Ok(self.stage_swap(blocks, from, to)?.fit(reserve))
     }
 
-    /// Begins to move references from tier `from` to tier `to`: one entry of `blocks` per reference, so a block that two
-    /// tables share is named twice. Null blocks are skipped. Takes at most one block per distinct source. O(n).
+    /// Begins to move references from tier `from` to tier `to`: one entry of `blocks` per reference, so
+    /// a block that two tables share is named twice. Null blocks are skipped. Takes at most one block
+    /// per distinct source. O(n).
     ///
-    /// The source references stay with their holders, and are the swap's to drop: they must not be released before the swap is
-    /// over.
+    /// The source references stay with their holders, and are the swap's to drop: they must not be
+    /// released before the swap is over.
     ///
     /// # Errors
-    /// [`PoolError::OutOfBlocks`], [`PoolError::NotHeld`] for more entries than references, [`TierError::SameTier`],
-    /// [`TierError::UnknownTier`], unknown ids.
+    /// [`PoolError::OutOfBlocks`], [`PoolError::NotHeld`] for more entries than references,
+    /// [`TierError::SameTier`], [`TierError::UnknownTier`], unknown ids.
     pub fn begin_swap(&mut self, blocks: &[BlockId], from: usize, to: usize) -> Result<SwapId> {
         self.begin_swap_of(Vec::new(), blocks, from, to, 0)
     }
@@ -261,7 +265,8 @@ impl Tiers {
         self.swaps.len()
     }
 
-    /// Source and destination blocks of a swap under way, in order of first appearance, and whether bytes are copied.
+    /// Source and destination blocks of a swap under way, in order of first appearance, and whether
+    /// bytes are copied.
     ///
     /// # Errors
     /// [`TierError::UnknownSwap`].
@@ -304,9 +309,9 @@ impl Tiers {
         Ok(swap)
     }
 
-    /// Ends a swap whose copies are done: the source references are dropped, as by a release of a block table, and whoever held
-    /// them holds the destinations now. Destinations of registered blocks are registered. Returns the pairs of
-    /// [`Self::swap_mapping`]. O(n).
+    /// Ends a swap whose copies are done: the source references are dropped, as by a release of a block
+    /// table, and whoever held them holds the destinations now. Destinations of registered blocks are
+    /// registered. Returns the pairs of [`Self::swap_mapping`]. O(n).
     ///
     /// # Errors
     /// [`TierError::CopiesNotTaken`], [`TierError::UnknownSwap`].
@@ -340,8 +345,8 @@ impl Tiers {
         Ok(swap)
     }
 
-    /// Takes a swap back: its destinations are released, its copies are planned no longer, the sources are as before. If its
-    /// copies were handed out, their execution must have stopped. O(n).
+    /// Takes a swap back: its destinations are released, its copies are planned no longer, the sources
+    /// are as before. If its copies were handed out, their execution must have stopped. O(n).
     ///
     /// # Errors
     /// [`TierError::UnknownSwap`].

@@ -67,8 +67,8 @@ fn a_prompt_that_fills_the_pool_is_admitted_after_a_short_one_with_the_same_begi
     admit(&mut manager, 1, &ids(0..5000), Part::WHOLE).unwrap();
 }
 
-/// Three hits are possible, and only the one in the middle has its blocks: another request holds its first block, and the
-/// longest hit would take the only block that is left.
+/// Three hits are possible, and only the one in the middle has its blocks: another request holds its
+/// first block, and the longest hit would take the only block that is left.
 #[test]
 fn a_hit_between_the_longest_and_none_is_found() {
     let mut manager = of_unit(&[FULL], 4, 4);

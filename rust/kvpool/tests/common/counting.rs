@@ -1,4 +1,5 @@
-//! The allocator of test binaries that count what a thread allocates: a module of each, since an allocator is a binary's.
+//! The allocator of test binaries that count what a thread allocates: a module of each, since an
+//! allocator is a binary's.
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;

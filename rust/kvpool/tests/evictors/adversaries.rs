@@ -1,9 +1,9 @@
-//! What bad workloads do to each policy: scans, loops, popularity that drifts, sessions that die. Small, made up, and the same
-//! on every host.
+//! What bad workloads do to each policy: scans, loops, popularity that drifts, sessions that die.
+//! Small, made up, and the same on every host.
 //!
-//! What all must hold is asserted for every policy. The tables (`cargo test --test evictors adversaries -- --nocapture`)
-//! show hits, in per cent of the blocks asked for, and *turnover*: of the blocks cached when a phase began, the share that
-//! is gone when it ends.
+//! What all must hold is asserted for every policy. The tables
+//! (`cargo test --test evictors adversaries -- --nocapture`) show hits, in per cent of the blocks asked
+//! for, and *turnover*: of the blocks cached when a phase began, the share that is gone when it ends.
 
 use std::collections::BTreeSet;
 
@@ -110,7 +110,8 @@ fn looping(set: u64, prompts: usize, blocks: u64, rounds: usize) -> Vec<Prompt> 
     (0..rounds).flat_map(|_| round()).collect()
 }
 
-/// Agents: `live` sessions at a time behind one system prompt; each grows by a block per turn and is gone for good after 12.
+/// Agents: `live` sessions at a time behind one system prompt; each grows by a block per turn and is
+/// gone for good after 12.
 fn sessions(live: usize, turns: usize) -> Vec<Prompt> {
     let system = || [1, 2, 3, 4].map(|at: u64| 7 << 60 | at);
     let mut ages: Vec<u64> = (0..live as u64).map(|slot| slot % 12).collect();
@@ -128,7 +129,8 @@ fn sessions(live: usize, turns: usize) -> Vec<Prompt> {
     out
 }
 
-/// Popularity that drifts: of 40 prompts of 4 blocks one half is asked for most, and the range moves on all the time.
+/// Popularity that drifts: of 40 prompts of 4 blocks one half is asked for most, and the range moves on
+/// all the time.
 fn drifting(n: usize) -> Vec<Prompt> {
     let near = numbers(3, 20).zip(numbers(4, 40)).zip(numbers(5, 4));
     let nth = |(at, ((near, far), which)): (usize, ((u64, u64), u64))| {
@@ -211,7 +213,8 @@ fn a_loop_that_shrinks_is_kept() {
     ];
     all("Loops of 1.25 and 0.5 capacities", &phases, |policy, phases| {
         let [large, first, later] = phases else { panic!() };
-        // These two were the best of the large loop, by sending new blocks away first: it takes a while to see that it is over.
+        // These two were the best of the large loop, by sending new blocks away first: it takes a while
+        // to see that it is over.
         let (least_large, least, least_later) = match policy.name() {
             "adaptive" => (60.0, 25.0, 90.0),
             "hazard" => (20.0, 24.0, 99.0),
@@ -282,7 +285,8 @@ fn hazard_follows_a_workload_that_drifts_within_a_minute() {
     assert!(old.hits > 90.0 && minute.hits > 60.0 && later.hits > 90.0, "{old:?}, {minute:?}, {later:?}");
 }
 
-/// Ages that never grow would keep for ever what was used twice; so a clock that stands still is not believed.
+/// Ages that never grow would keep for ever what was used twice; so a clock that stands still is not
+/// believed.
 #[test]
 fn hazard_outlives_a_clock_that_stands_still() {
     let phases = [1, 2, 3, 4].map(|set| working_set(set, 64, 3, 2000));
@@ -292,7 +296,8 @@ fn hazard_outlives_a_clock_that_stands_still() {
     for now in clocks {
         let figures = timed(&phases, now);
         println!("a clock that stands still: {figures:?}");
-        // It is believed for 8 capacities of new blocks, and ages that do not grow keep an old set meanwhile: once.
+        // It is believed for 8 capacities of new blocks, and ages that do not grow keep an old set
+        // meanwhile: once.
         let low = figures.iter().filter(|phase| phase.hits < 90.0).count();
         assert!(low <= 1 && figures.iter().all(|phase| phase.hits > 55.0), "{figures:?}");
         assert!(figures[3].hits > 90.0 && figures[3].turnover > 60.0, "what was popular leaves: {figures:?}");

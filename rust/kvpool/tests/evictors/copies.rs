@@ -1,5 +1,5 @@
-//! Several copies of one content: what hangs on it can be reached as long as it is cached, whichever copy goes, under every
-//! policy, by name. The laboratory checks random histories.
+//! Several copies of one content: what hangs on it can be reached as long as it is cached, whichever
+//! copy goes, under every policy, by name. The laboratory checks random histories.
 
 use super::*;
 use kvpool::{BlockPool, DuplicatePolicy, PoolConfig};
@@ -98,7 +98,8 @@ fn a_copy_on_which_cached_blocks_hang_is_not_dropped() {
     }
 }
 
-/// Drop on release left only the older copy, which LRU evicted before what had been cached behind the newer one.
+/// Drop on release left only the older copy, which LRU evicted before what had been cached behind the
+/// newer one.
 #[test]
 fn what_was_cached_behind_a_dropped_copy_does_not_outlive_the_other() {
     for (mut pool, of) in pools() {
@@ -118,8 +119,8 @@ fn what_was_cached_behind_a_dropped_copy_does_not_outlive_the_other() {
     }
 }
 
-/// The child was linked to the oldest copy, which its holder gave up before it was computed; the copy behind which it really was
-/// computed protected nothing.
+/// The child was linked to the oldest copy, which its holder gave up before it was computed; the copy
+/// behind which it really was computed protected nothing.
 #[test]
 fn a_child_does_not_hang_on_a_copy_that_is_not_computed() {
     for abort in [false, true] {
@@ -138,8 +139,8 @@ fn a_child_does_not_hang_on_a_copy_that_is_not_computed() {
     }
 }
 
-/// A lookup takes the child through another copy than the one that it is linked to. That one has nothing to wait for then, and
-/// goes; the child is linked to the copy that its holder held.
+/// A lookup takes the child through another copy than the one that it is linked to. That one has
+/// nothing to wait for then, and goes; the child is linked to the copy that its holder held.
 #[test]
 fn a_hit_through_another_copy_leaves_no_hole() {
     for (mut pool, of) in pools() {
@@ -161,7 +162,8 @@ fn a_hit_through_another_copy_leaves_no_hole() {
     }
 }
 
-/// What a caller does to contents by id is his own: the child stays, no lookup reaches it, and it goes when its turn comes.
+/// What a caller does to contents by id is his own: the child stays, no lookup reaches it, and it goes
+/// when its turn comes.
 #[test]
 fn a_parent_dropped_by_id_leaves_its_child_to_the_order() {
     for (mut pool, of) in pools() {

@@ -1,5 +1,6 @@
-//! Orders with retention against the exact model: random calls, sound and odd ones. For LRU the whole order is compared
-//! after each call. Another policy chooses, and the model checks that it may give up the block that it chose.
+//! Orders with retention against the exact model: random calls, sound and odd ones. For LRU the whole
+//! order is compared after each call. Another policy chooses, and the model checks that it may give up
+//! the block that it chose.
 
 use super::model::Model;
 use super::*;

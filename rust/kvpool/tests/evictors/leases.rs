@@ -1,4 +1,5 @@
-//! Property 12 for blocks that only a planned copy or a step still needs, and property 22's calls, for every policy.
+//! Property 12 for blocks that only a planned copy or a step still needs, and property 22's calls, for
+//! every policy.
 
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
@@ -7,8 +8,8 @@ use super::*;
 use kvpool::retention::Retain;
 use kvpool::{BlockPool, BlockState, Candidate, Content, InvariantViolation, PoolConfig, PoolError, Tiers};
 
-/// trtllm#12542, sglang#31427: a block whose KV a planned copy reads, or that a step still writes, was evicted. Whatever the
-/// policy, it is not among the victims, and a lookup finds it.
+/// trtllm#12542, sglang#31427: a block whose KV a planned copy reads, or that a step still writes, was
+/// evicted. Whatever the policy, it is not among the victims, and a lookup finds it.
 #[test]
 fn property_12_a_block_that_a_plan_or_a_step_needs_is_nobodys_victim() {
     for kind in Kind::all() {
@@ -165,8 +166,8 @@ impl Evictor for Watched {
     }
 }
 
-/// sglang#27631, trtllm#17926: of n blocks asked for, the policy is asked for exactly those that are not free, once each and
-/// never while it answers; a commit evicts nothing; it all ends.
+/// sglang#27631, trtllm#17926: of n blocks asked for, the policy is asked for exactly those that are
+/// not free, once each and never while it answers; a commit evicts nothing; it all ends.
 #[test]
 fn property_22_one_eviction_per_victim_under_every_policy() {
     for kind in Kind::all() {

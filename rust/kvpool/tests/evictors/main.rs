@@ -1,8 +1,8 @@
-//! Evictors: every policy against the same contract, the order of eviction with retention against an exact model, and what
-//! bad workloads do to each policy.
+//! Evictors: every policy against the same contract, the order of eviction with retention against an
+//! exact model, and what bad workloads do to each policy.
 //!
-//! Everything runs over [`kvpool_policies::ALL`]: a policy that is added is tested. `KVPOOL_MODEL_OPERATIONS` sets how
-//! many operations each of the random tests runs (default 30,000).
+//! Everything runs over [`kvpool_policies::ALL`]: a policy that is added is tested.
+//! `KVPOOL_MODEL_OPERATIONS` sets how many operations each of the random tests runs (default 30,000).
 #![expect(
     clippy::unwrap_used,
     clippy::panic,
@@ -46,7 +46,8 @@ enum Kind {
     Retaining(EvictionPolicy),
     /// LRU behind `Closed`, without retention: what the advisor and `kvpool size` run.
     ClosedLru,
-    /// With retention, behind [`strict::Strict`]: LRU, whose order has no block in use, and S3-FIFO, whose order has.
+    /// With retention, behind [`strict::Strict`]: LRU, whose order has no block in use, and S3-FIFO,
+    /// whose order has.
     StrictLru,
     StrictS3Fifo,
 }
@@ -93,7 +94,8 @@ fn hasher() -> &'static Arc<BlockHasher> {
     HASHER.get_or_init(|| Arc::new(BlockHasher::new(config).unwrap()))
 }
 
-/// The chain of a path in the tree of prompts: one block per step, so that paths with a common start share blocks.
+/// The chain of a path in the tree of prompts: one block per step, so that paths with a common start
+/// share blocks.
 fn chain(epoch: u64, path: &[u8]) -> HashChain {
     let extra = ExtraKeys { epoch, ..Default::default() };
     let mut cursor = HashCursor::new(Arc::clone(hasher()), extra).unwrap();
@@ -140,7 +142,8 @@ fn operations_in_all() -> u32 {
     std::env::var("KVPOOL_MODEL_OPERATIONS").ok().and_then(|n| n.parse().ok()).unwrap_or(30_000)
 }
 
-/// Runs `test` on sequences of `length` operations; a failing one shrinks, and its seed is kept beside the test's file.
+/// Runs `test` on sequences of `length` operations; a failing one shrinks, and its seed is kept beside
+/// the test's file.
 fn check<S: Strategy>(file: &'static str, length: u32, strategy: S, test: impl Fn(S::Value)) {
     let config = Config {
         cases: operations_in_all().div_ceil(length),

@@ -1,7 +1,7 @@
 //! The order of eviction with retention, of LRU, exactly: every list a vector, every count recounted.
 //!
-//! It says of each block where it stands, and does what the module docs of `kvpool::retention` and `kvpool::evictor::closed`
-//! say in the order in which they say it. It is O(n) everywhere.
+//! It says of each block where it stands, and does what the module docs of `kvpool::retention` and
+//! `kvpool::evictor::closed` say in the order in which they say it. It is O(n) everywhere.
 
 use std::cmp::Reverse;
 
@@ -296,8 +296,8 @@ impl Model {
         }
     }
 
-    /// Whether a policy may give up a block next: nothing waits for it, and nothing of a lower rank could go. Limits of tenants
-    /// change the order of ranks.
+    /// Whether a policy may give up a block next: nothing waits for it, and nothing of a lower rank
+    /// could go. Limits of tenants change the order of ranks.
     pub(crate) fn may_go(&self, block: usize) -> bool {
         let is_leaf = |&block: &usize| self.blocks[block].idle && self.children(block) == 0;
         let leaves = (1..self.blocks.len()).filter(is_leaf);

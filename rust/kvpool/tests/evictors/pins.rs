@@ -1,5 +1,5 @@
-//! What a planned copy pins, by name: its place in the order is that of its last holder's release, under every policy.
-//! The laboratory checks random histories.
+//! What a planned copy pins, by name: its place in the order is that of its last holder's release,
+//! under every policy. The laboratory checks random histories.
 
 use super::*;
 use kvpool::{BlockPool, BlockState, CacheManager, ManagerConfig, PoolConfig, RequestRef, Tiers};
@@ -13,7 +13,8 @@ struct Copied {
 }
 
 impl Copied {
-    /// A prompt is cut off inside of its second block, which is copied to be written to; then its holder goes.
+    /// A prompt is cut off inside of its second block, which is copied to be written to; then its
+    /// holder goes.
     fn new(kind: Kind) -> Self {
         let config = PoolConfig { num_blocks: 8, block_size: BLOCK_SIZE, ..Default::default() };
         let evictor = kind.build(8, &RetentionConfig::default());
@@ -64,8 +65,8 @@ fn a_pinned_block_goes_before_its_parent() {
     }
 }
 
-/// Everything else is needed while it is pinned. It can be hit as long as it is, and when it is so no longer it is free, for
-/// nothing is left of what its content depends on.
+/// Everything else is needed while it is pinned. It can be hit as long as it is, and when it is so no
+/// longer it is free, for nothing is left of what its content depends on.
 #[test]
 fn a_pinned_block_whose_turn_comes_is_free_when_its_pin_ends() {
     for kind in Kind::all() {
@@ -83,7 +84,8 @@ fn a_pinned_block_whose_turn_comes_is_free_when_its_pin_ends() {
     }
 }
 
-/// Somebody computes its parent anew and hits it before its pin ends: then it is cached as any other, in his order.
+/// Somebody computes its parent anew and hits it before its pin ends: then it is cached as any other,
+/// in his order.
 #[test]
 fn a_pinned_block_that_is_hit_after_its_turn_has_a_place_again() {
     for kind in Kind::all() {
@@ -102,7 +104,8 @@ fn a_pinned_block_that_is_hit_after_its_turn_has_a_place_again() {
     }
 }
 
-/// Of a copy that came back to the order when it was aborted the parent was gone: its turn had come while it was pinned.
+/// Of a copy that came back to the order when it was aborted the parent was gone: its turn had come
+/// while it was pinned.
 #[test]
 fn a_pinned_block_whose_turn_came_is_not_what_a_swap_finds() {
     let request = [RequestRef::Int(1)];

@@ -1,5 +1,5 @@
-//! Each rule of the order of eviction, by name, as `kvpool::retention` states it. The policy is LRU where the order within
-//! the normal rank matters, every policy where it does not.
+//! Each rule of the order of eviction, by name, as `kvpool::retention` states it. The policy is LRU
+//! where the order within the normal rank matters, every policy where it does not.
 
 use super::*;
 use kvpool::retention::{HintReport, RetentionStats};
@@ -82,7 +82,8 @@ fn the_whole_order_first_to_last() {
     pool.retain(&b[5..6], priority(0)).unwrap();
     pool.assign_tenant(&b[6..8], TenantId(1)).unwrap();
     pool.retain(&b[8..9], Retention::END_OF_LIFE).unwrap();
-    // Demoted; above the ceiling, of which one has to go; low; lower than normal; normal; above; floor; pinned.
+    // Demoted; above the ceiling, of which one has to go; low; lower than normal; normal; above; floor;
+    // pinned.
     assert_eq!(order(&pool), indices(&[b[8], b[6], b[5], b[4], b[3], b[7], b[2], b[1], b[0]]));
 }
 
@@ -146,8 +147,8 @@ fn a_hit_ends_a_demotion_and_nothing_else() {
     }
 }
 
-/// The block waited for its child when it was hit: it was still taken for one that had been given up before, and came back as
-/// the next victim of a FIFO queue instead of the last.
+/// The block waited for its child when it was hit: it was still taken for one that had been given up
+/// before, and came back as the next victim of a FIFO queue instead of the last.
 #[test]
 fn a_hit_ends_the_demotion_of_a_block_that_waited_for_its_child() {
     let mut pool = pool_of(kvpool_policies::S3_FIFO, 4, 0, &[]);
@@ -208,8 +209,8 @@ fn pins_beyond_the_budget_are_clipped_to_the_highest_priority() {
     assert_eq!(pool.retention_stats().unwrap(), RetentionStats::default());
 }
 
-/// An idle time to live went on while the block was in use: a request that ran longer than it lost the retention of the very
-/// blocks that it was using.
+/// An idle time to live went on while the block was in use: a request that ran longer than it lost the
+/// retention of the very blocks that it was using.
 #[test]
 fn a_block_in_use_keeps_its_retention_however_long_it_is_used() {
     for then in [Then::Normal, Then::Demote] {
@@ -392,7 +393,8 @@ fn a_parent_waits_for_its_pinned_child() {
     }
 }
 
-/// A model of this rule had put each of them back to where its release had put it: the first chain was released first.
+/// A model of this rule had put each of them back to where its release had put it: the first chain was
+/// released first.
 #[test]
 fn of_those_that_waited_the_one_whose_wait_ended_last_is_next() {
     let mut pool = lru(5, 0);
@@ -434,8 +436,9 @@ fn what_waited_for_its_child_is_the_next_of_its_kind() {
     }
 }
 
-/// What waited for its child: said to be somebody's, it is his next victim as soon as it may go; moved by a hint, it is the last
-/// of where it went, as any other block, and not taken for one that still waits.
+/// What waited for its child: said to be somebody's, it is his next victim as soon as it may go; moved
+/// by a hint, it is the last of where it went, as any other block, and not taken for one that still
+/// waits.
 #[test]
 fn a_tenant_is_assigned_to_a_block_that_waits_for_its_child() {
     for moved in [false, true] {
@@ -556,8 +559,8 @@ fn a_floor_sets_no_more_aside_than_it_is_high() {
     assert_eq!(victims[0], mine[1].index(), "{victims:?}");
 }
 
-/// Policies that keep blocks in use in their order (S3-FIFO): a floor is for idle blocks, and a block in use that
-/// was next is not counted among those.
+/// Policies that keep blocks in use in their order (S3-FIFO): a floor is for idle blocks, and a block
+/// in use that was next is not counted among those.
 #[test]
 fn a_block_in_use_is_never_set_aside_for_a_floor() {
     for &eviction in kvpool_policies::ALL.iter().filter(|&&policy| policy != kvpool_policies::LAST_ACCESS) {
@@ -571,7 +574,8 @@ fn a_block_in_use_is_never_set_aside_for_a_floor() {
         pool.assign_tenant(&fourth, TenantId(1)).unwrap();
         pool.release(&[victim]).unwrap();
         serve(&mut pool, &[8]);
-        // Of three of the tenant's, two in use, one is above the floor: no other's goes before it because it was spared.
+        // Of three of the tenant's, two in use, one is above the floor: no other's goes before it
+        // because it was spared.
         pool.retain(&[victim], priority(100)).unwrap();
         assert_eq!(order(&pool), indices(&[b[1], victim]), "{eviction:?}");
         pool.release_table(&held).unwrap();
@@ -609,8 +613,8 @@ fn a_pool_without_retention_refuses_hints_by_name() {
     }
 }
 
-/// An access is one to a content: a block that was given up uncomputed kept the time of what it no longer had, and its next content
-/// was evicted as if it had been used then.
+/// An access is one to a content: a block that was given up uncomputed kept the time of what it no
+/// longer had, and its next content was evicted as if it had been used then.
 #[test]
 fn what_is_given_up_uncomputed_takes_its_access_time_with_it() {
     let eviction = kvpool_policies::LAST_ACCESS;
@@ -655,8 +659,9 @@ fn an_eviction_with_nothing_to_take_ages_nothing() {
     }
 }
 
-/// Of two blocks set aside for a floor the one that was released first is not the one that was set aside first. When their tenant
-/// comes above its ceiling, that one has to go, and the policy, which gave it up before, is not asked for it again.
+/// Of two blocks set aside for a floor the one that was released first is not the one that was set
+/// aside first. When their tenant comes above its ceiling, that one has to go, and the policy, which
+/// gave it up before, is not asked for it again.
 #[test]
 fn what_a_floor_has_set_aside_the_policy_is_not_asked_for_again() {
     let retention = RetentionConfig { pin_budget: 0, tenants: vec![limits(7, 2, Some(2))] };

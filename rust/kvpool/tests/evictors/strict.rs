@@ -1,5 +1,5 @@
-//! The other side of the contract: what `Closed` and the ranks guarantee to a policy. [`Strict`] passes every call on to a policy
-//! and fails if it is one that `kvpool::evictor::policy` rules out.
+//! The other side of the contract: what `Closed` and the ranks guarantee to a policy. [`Strict`] passes
+//! every call on to a policy and fails if it is one that `kvpool::evictor::policy` rules out.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 

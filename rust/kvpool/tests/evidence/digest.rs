@@ -1,5 +1,5 @@
-//! Digests: fixed values, equal histories, and what they cost nothing for. That they equal a digest from scratch after any
-//! operation is in the laboratory and in `manager_tables`.
+//! Digests: fixed values, equal histories, and what they cost nothing for. That they equal a digest
+//! from scratch after any operation is in the laboratory and in `manager_tables`.
 
 use std::sync::Arc;
 

@@ -1,8 +1,8 @@
-//! Faults: every kind, at every block, in random states, under every policy. The scrubber finds it within one pass; and
-//! operations that run before that give no wrong answer, panic or hang.
+//! Faults: every kind, at every block, in random states, under every policy. The scrubber finds it
+//! within one pass; and operations that run before that give no wrong answer, panic or hang.
 //!
-//! `KVPOOL_FAULT_STATES` sets how many random states of every policy are broken (default 30, which meet every kind of fault);
-//! two of the tests break a third of them.
+//! `KVPOOL_FAULT_STATES` sets how many random states of every policy are broken (default 30, which meet
+//! every kind of fault); two of the tests break a third of them.
 
 use std::collections::BTreeSet;
 
@@ -33,7 +33,8 @@ fn states() -> u64 {
     std::env::var("KVPOOL_FAULT_STATES").ok().and_then(|n| n.parse().ok()).unwrap_or(30)
 }
 
-/// Calls `trial` for every policy, many states, and faults of every kind in each, and says which kinds there were.
+/// Calls `trial` for every policy, many states, and faults of every kind in each, and says which kinds
+/// there were.
 fn every_fault(states: u64, mut trial: impl FnMut(Setting, u64, usize, Fault) -> bool) -> BTreeSet<String> {
     let mut met = BTreeSet::new();
     for setting in Setting::all() {
@@ -84,7 +85,8 @@ fn one_pass_finds_every_fault() {
     check_met(&met);
 }
 
-/// Faults of what is noted of a block beside its links. Operations trust it; the scrubber of a pool with a digest finds it.
+/// Faults of what is noted of a block beside its links. Operations trust it; the scrubber of a pool
+/// with a digest finds it.
 fn needs_digest(fault: Fault) -> bool {
     matches!(
         fault,
@@ -101,9 +103,9 @@ fn needs_digest(fault: Fault) -> bool {
     )
 }
 
-/// What operations make of a pool whose links are broken: they may refuse, hit less or evict something else, never hand out what
-/// somebody holds, or hit what holds something else: the books of [`World`] see to that. And what they make of it is found by
-/// the scrubber, unless they have made it good.
+/// What operations make of a pool whose links are broken: they may refuse, hit less or evict something
+/// else, never hand out what somebody holds, or hit what holds something else: the books of [`World`]
+/// see to that. And what they make of it is found by the scrubber, unless they have made it good.
 #[test]
 fn no_operation_on_a_broken_pool_gives_a_wrong_answer() {
     let met = every_fault(states() / 3, |setting, seed, operations, fault| {
@@ -124,7 +126,8 @@ fn no_operation_on_a_broken_pool_gives_a_wrong_answer() {
         let all = world.pool.num_blocks();
         if !is_poisoned(&world.scrub(all)) {
             let checked = world.pool.check_invariants();
-            // A child that left a wrong parent leaves the right one with a child too many: that one is evicted later, or never.
+            // A child that left a wrong parent leaves the right one with a child too many: that one is
+            // evicted later, or never.
             let spoilt = matches!(fault, Fault::Evictor(_, 15, _))
                 && checked.as_ref().is_err_and(|broken| broken.invariant.starts_with("E2"));
             assert!(spoilt || checked.is_ok(), "not found: {checked:?}: {context}");
@@ -135,7 +138,8 @@ fn no_operation_on_a_broken_pool_gives_a_wrong_answer() {
     assert!(met.contains("FreeNext") && met.contains("RingNext") && met.contains("Evictor 1"), "{met:?}");
 }
 
-/// Without a digest links, places and sums are checked alike; a reference count that could be right is not noticed.
+/// Without a digest links, places and sums are checked alike; a reference count that could be right is
+/// not noticed.
 #[test]
 fn links_and_places_need_no_digest() {
     every_fault(states() / 3, |setting, seed, operations, fault| {

@@ -1,5 +1,5 @@
-//! What the pool can prove of itself: digests of its state, the scrubber, and what becomes of a pool whose memory was
-//! changed behind its back.
+//! What the pool can prove of itself: digests of its state, the scrubber, and what becomes of a pool
+//! whose memory was changed behind its back.
 
 #![expect(clippy::unwrap_used, reason = "a test stops at the first error")]
 

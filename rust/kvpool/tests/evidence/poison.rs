@@ -1,5 +1,6 @@
-//! What a poisoned pool, and whatever is above it, does: the list of all public calls. Every operation is refused with the
-//! reason, and so is every reading of ids or counts that somebody would act on; what helps to find out what happened answers.
+//! What a poisoned pool, and whatever is above it, does: the list of all public calls. Every operation
+//! is refused with the reason, and so is every reading of ids or counts that somebody would act on;
+//! what helps to find out what happened answers.
 
 use std::sync::Arc;
 

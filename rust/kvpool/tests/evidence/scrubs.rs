@@ -76,7 +76,8 @@ fn a_broken_table_is_found_within_one_pass() {
     }
 }
 
-/// The tables of all groups are one after the other: what is wrong in the last is found like what is wrong in the first.
+/// The tables of all groups are one after the other: what is wrong in the last is found like what is
+/// wrong in the first.
 #[test]
 fn a_broken_table_of_any_group_is_found() {
     let specs = [GroupKind::Full, GroupKind::Sliding { window: 3 }, GroupKind::State];
@@ -120,7 +121,8 @@ fn steps_scrub_within_their_budget() {
     }
 }
 
-/// A scrubber knows a position, and no pool: one that came from a larger pool took a block that is not there for a broken one.
+/// A scrubber knows a position, and no pool: one that came from a larger pool took a block that is not
+/// there for a broken one.
 #[test]
 fn a_scrubber_that_meets_a_smaller_pool_finds_nothing_wrong() {
     let pool = |num_blocks| BlockPool::new(PoolConfig { num_blocks, ..PoolConfig::default() }).unwrap();

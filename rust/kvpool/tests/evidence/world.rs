@@ -1,5 +1,6 @@
-//! A pool under random operations, with books of its own: who holds which block, and what the engine has written into it. The
-//! books say whether an answer was right; they don't say which block it should have been.
+//! A pool under random operations, with books of its own: who holds which block, and what the engine
+//! has written into it. The books say whether an answer was right; they don't say which block it should
+//! have been.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

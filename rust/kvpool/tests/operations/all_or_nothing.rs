@@ -51,7 +51,8 @@ fn a_refused_registration_leaves_no_algorithm() {
     pool.check_invariants().unwrap();
 }
 
-/// Digests of two algorithms are not comparable, so an index has one; an empty index has none, however it was emptied.
+/// Digests of two algorithms are not comparable, so an index has one; an empty index has none, however
+/// it was emptied.
 #[test]
 fn an_empty_index_has_no_algorithm() {
     let (first, second) = (chain(HashAlgorithm::Sha256), chain(HashAlgorithm::Blake3));
@@ -113,7 +114,8 @@ fn a_registration_that_is_too_deep_is_refused() {
     pool.check_invariants().unwrap();
 }
 
-/// `now + ttl` was infinite, which the pool refused as a time to live: after the requests before it had been committed.
+/// `now + ttl` was infinite, which the pool refused as a time to live: after the requests before it had
+/// been committed.
 #[test]
 fn a_time_to_live_that_overflows_fails_no_commit() {
     let retention = Some(RetentionConfig::default());
@@ -193,8 +195,8 @@ fn events_know_the_algorithm_of_their_digests() {
     assert_eq!(pool.take_events().algorithm_of(0), None);
 }
 
-/// Copies of one block that nobody takes, more than any small count holds: a pin counted in 16 bits refused the last ones after their
-/// references were taken, which were lost then.
+/// Copies of one block that nobody takes, more than any small count holds: a pin counted in 16 bits
+/// refused the last ones after their references were taken, which were lost then.
 #[test]
 fn any_number_of_copies_of_one_block_may_wait_in_a_plan() {
     let copies = usize::from(u16::MAX) + 2;

@@ -1,7 +1,8 @@
-//! Bad input to the public API: a typed error whose message names the value and the limit, and nothing has changed.
+//! Bad input to the public API: a typed error whose message names the value and the limit, and nothing
+//! has changed.
 //!
-//! A policy that breaks its contract is bad input, too: the pool notices when it is about to act on it, poisons itself,
-//! and says why from then on.
+//! A policy that breaks its contract is bad input, too: the pool notices when it is about to act on it,
+//! poisons itself, and says why from then on.
 
 #![expect(clippy::unwrap_used, reason = "helpers of tests fail by panicking, as tests do")]
 
@@ -45,7 +46,8 @@ fn manager_config() -> ManagerConfig {
     ManagerConfig { num_blocks: 6, block_size: B, ..Default::default() }
 }
 
-/// Five blocks: request 1 runs with 6 tokens, 4 computed, in 2 blocks; request "two" is preempted with 3 tokens.
+/// Five blocks: request 1 runs with 6 tokens, 4 computed, in 2 blocks; request "two" is preempted with
+/// 3 tokens.
 fn manager() -> CacheManager {
     let mut manager = CacheManager::new(manager_config()).unwrap();
     manager.admit(1, prompt(&manager, 6)).unwrap();
@@ -99,7 +101,8 @@ fn denied<T: std::fmt::Debug, E: Into<ManagerError> + std::fmt::Debug>(
     manager.check_invariants().unwrap();
 }
 
-// --- Settings -------------------------------------------------------------------------------------------------------
+// --- Settings
+// -------------------------------------------------------------------------------------------------------
 
 #[test]
 fn a_number_of_blocks_out_of_range() {
@@ -195,7 +198,8 @@ fn an_algorithm_that_needs_more_than_it_was_given() {
     ));
 }
 
-// --- The pool -------------------------------------------------------------------------------------------------------
+// --- The pool
+// -------------------------------------------------------------------------------------------------------
 
 #[test]
 fn blocks_that_are_not_there_or_not_held() {
@@ -400,7 +404,8 @@ fn reset_and_resize_that_cannot_be() {
     pool.reset().unwrap();
 }
 
-// --- The manager ----------------------------------------------------------------------------------------------------
+// --- The manager
+// ----------------------------------------------------------------------------------------------------
 
 #[test]
 fn requests_that_are_unknown_or_known_already() {
@@ -656,7 +661,8 @@ fn pool_calls_through_the_manager() {
     denied(&mut manager, "block 0 is the null block: it cannot be evicted", |m| m.drop_cached(&ids(&[1, 0])));
 }
 
-// --- Policies that break their contract -----------------------------------------------------------------------------
+// --- Policies that break their contract
+// -----------------------------------------------------------------------------
 
 /// What a policy says instead of the truth.
 #[derive(Clone, Copy, Debug, Default)]
@@ -832,7 +838,8 @@ fn an_honest_policy_is_never_accused() {
     }
 }
 
-/// Ten megabytes of id are not ten megabytes of message, in any error that names a request. `Debug` shows ids whole.
+/// Ten megabytes of id are not ten megabytes of message, in any error that names a request. `Debug`
+/// shows ids whole.
 #[test]
 fn long_ids_are_shortened_in_messages() {
     let (short, long) = ("s".repeat(64), "l".repeat(10_000_000));

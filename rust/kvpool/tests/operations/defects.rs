@@ -1,5 +1,6 @@
-//! The defects of older block managers that touch forks, copies and swaps: each is a test of the manager that the code with
-//! the defect fails. The numbers are those of the lists of defects of vLLM v0 and of its cacheflow (c).
+//! The defects of older block managers that touch forks, copies and swaps: each is a test of the
+//! manager that the code with the defect fails. The numbers are those of the lists of defects of vLLM
+//! v0 and of its cacheflow (c).
 
 #![expect(clippy::unwrap_used, clippy::panic, reason = "helpers of tests fail by panicking, as tests do")]
 
@@ -106,8 +107,8 @@ fn defect_c1_copy_on_write_replaces_the_tail() {
     assert_eq!(sums(&manager, 0), (8, 0, 0, 0));
 }
 
-/// A swapped group shares what it shared (c2), its tables name the new blocks (c3), the old ones come back (c4). vLLM v0
-/// took 4 blocks for the 2 of such a group (9).
+/// A swapped group shares what it shared (c2), its tables name the new blocks (c3), the old ones come
+/// back (c4). vLLM v0 took 4 blocks for the 2 of such a group (9).
 #[test]
 fn defect_c2_c3_c4_and_09_swap_keeps_sharing_and_leaks_nothing() {
     let mut manager = manager(4, 8, 2);
@@ -184,7 +185,8 @@ fn defect_12_a_swap_that_fits_is_not_refused() {
     leaks_nothing(&mut manager, &[1, 2, 3]);
 }
 
-/// The source of a planned copy has no holder left. In vLLM v0 it was free then, and a swap-in of the same step overwrote it.
+/// The source of a planned copy has no holder left. In vLLM v0 it was free then, and a swap-in of the
+/// same step overwrote it.
 #[test]
 fn defect_18_the_source_of_a_planned_copy_is_not_handed_out() {
     let mut manager = manager(2, 2, 4);
@@ -231,8 +233,8 @@ fn a_request_of_100_000_blocks_is_forked_and_released() {
     assert_eq!((stats.free, stats.cached_free), (1, BLOCKS + 1));
 }
 
-/// Registered blocks are registered in the tier they move to, and stay cached in the one they left: a swap back copies only
-/// the tail.
+/// Registered blocks are registered in the tier they move to, and stay cached in the one they left: a
+/// swap back copies only the tail.
 #[test]
 fn a_swap_keeps_registrations_and_a_swap_back_copies_only_the_tail() {
     for (tokens, tail) in [(5, 1), (4, 0)] {
@@ -321,7 +323,8 @@ fn a_trimmed_request_is_forked_and_goes_on() {
     leaks_nothing(&mut manager, &[1, 2]);
 }
 
-/// An aborted swap's copies are planned no longer; other copies are. A swap is not completed before its copies are taken.
+/// An aborted swap's copies are planned no longer; other copies are. A swap is not completed before its
+/// copies are taken.
 #[test]
 fn an_abort_leaves_the_other_copies_of_the_plan() {
     let mut manager = manager(2, 6, 6);
@@ -375,7 +378,8 @@ fn a_swap_that_never_fits_is_told_apart_from_later() {
     leaks_nothing(&mut manager, &[1, 2]);
 }
 
-/// A step that still runs may read a block that its request has given up: another holder does not write to it in place.
+/// A step that still runs may read a block that its request has given up: another holder does not write
+/// to it in place.
 #[test]
 fn a_fenced_block_is_not_written_in_place() {
     let mut manager = manager(4, 6, 0);
@@ -389,8 +393,8 @@ fn a_fenced_block_is_not_written_in_place() {
     leaks_nothing(&mut manager, &[2]);
 }
 
-/// A block that is registered before its copy was made, against the order of a step, keeps its copy though nobody holds it:
-/// the lookup that returns the block must find the bytes.
+/// A block that is registered before its copy was made, against the order of a step, keeps its copy
+/// though nobody holds it: the lookup that returns the block must find the bytes.
 #[test]
 fn the_copy_of_a_registered_block_stays_planned() {
     let mut manager = manager(4, 8, 0);
@@ -406,8 +410,8 @@ fn the_copy_of_a_registered_block_stays_planned() {
     leaks_nothing(&mut manager, &[1, 3]);
 }
 
-/// Found by random calls: a plan counted no copy of a block that an append writes to and an admission of the same plan hits, and
-/// failed when half of it was committed.
+/// Found by random calls: a plan counted no copy of a block that an append writes to and an admission
+/// of the same plan hits, and failed when half of it was committed.
 #[test]
 fn a_planned_append_copies_what_a_planned_admission_hits() {
     let prompt = |manager: &CacheManager| manager.prepare(&[1, 2, 3, 4, 5], ExtraKeys::default()).unwrap();
@@ -451,8 +455,9 @@ fn tokens_of_no_request_are_not_counted_as_appended() {
     assert_eq!(manager.stats().appended_tokens, 0);
 }
 
-/// Found by random calls: a block of a later group of full attention lost its parent if the content of the block before it had been
-/// dropped by id. Events and images showed the block as the first of a prompt.
+/// Found by random calls: a block of a later group of full attention lost its parent if the content of
+/// the block before it had been dropped by id. Events and images showed the block as the first of a
+/// prompt.
 #[test]
 fn a_block_of_a_group_has_its_parent_after_the_parent_was_dropped() {
     let specs = vec![GroupSpec::new(GroupKind::Sliding { window: 3 }, 2), GroupSpec::new(GroupKind::Full, 2)];

@@ -1,4 +1,5 @@
-//! What engines do between admission and release: turns with images, chunks, KV from elsewhere, drafts, releases that wait.
+//! What engines do between admission and release: turns with images, chunks, KV from elsewhere, drafts,
+//! releases that wait.
 #![expect(clippy::unwrap_used, reason = "a test stops at the first error")]
 
 use kvpool::{
@@ -41,7 +42,8 @@ fn a_turn_with_an_image_is_found_by_its_image() {
     assert_eq!((cached(vec![image(7)]), cached(vec![image(8)]), cached(Vec::new())), (3, 1, 1));
 }
 
-/// Items that begin before the end of the tokens are refused, and nothing has changed: no block was taken, no token appended.
+/// Items that begin before the end of the tokens are refused, and nothing has changed: no block was
+/// taken, no token appended.
 #[test]
 fn a_turn_with_an_image_in_the_past_changes_nothing() {
     let mut manager = manager(32);
@@ -57,7 +59,8 @@ fn a_turn_with_an_image_in_the_past_changes_nothing() {
     }
 }
 
-/// A chunk that covers less than the prompt cannot be computed beyond what it covers: those slots are somebody else's.
+/// A chunk that covers less than the prompt cannot be computed beyond what it covers: those slots are
+/// somebody else's.
 #[test]
 fn a_chunk_is_computed_as_far_as_it_has_blocks() {
     let mut manager = manager(32);
@@ -82,7 +85,8 @@ fn a_chunk_is_computed_as_far_as_it_has_blocks() {
     manager.check_invariants().unwrap();
 }
 
-/// Accepted drafts are registered with the step that accepted them; rejected ones leave nothing behind but slots.
+/// Accepted drafts are registered with the step that accepted them; rejected ones leave nothing behind
+/// but slots.
 #[test]
 fn accepted_drafts_are_computed_and_rejected_ones_are_not() {
     let mut manager = manager(32);
@@ -111,7 +115,8 @@ fn accepted_drafts_are_computed_and_rejected_ones_are_not() {
     manager.check_invariants().unwrap();
 }
 
-/// dynamo #15079: an abort while KV is on its way must not hand the blocks to others before the transfer has ended.
+/// dynamo #15079: an abort while KV is on its way must not hand the blocks to others before the
+/// transfer has ended.
 #[test]
 fn an_abort_during_a_load_keeps_the_blocks_until_it_ends() {
     let mut manager = manager(8);
@@ -164,8 +169,8 @@ fn a_preempted_request_takes_the_token_sampled_last() {
     manager.check_invariants().unwrap();
 }
 
-/// A release of a request that is on its way to the host waits for the swap, however it ends; a ticket that has ended meanwhile
-/// holds nothing back.
+/// A release of a request that is on its way to the host waits for the swap, however it ends; a ticket
+/// that has ended meanwhile holds nothing back.
 #[test]
 fn a_release_of_what_moves_is_done_when_the_swap_ends() {
     for complete in [true, false] {
@@ -189,8 +194,8 @@ fn a_release_of_what_moves_is_done_when_the_swap_ends() {
     }
 }
 
-/// Cached blocks that a planned admission evicts are no longer there for a later one of the same plan, though that takes no block
-/// besides them.
+/// Cached blocks that a planned admission evicts are no longer there for a later one of the same plan,
+/// though that takes no block besides them.
 #[test]
 fn a_plan_promises_a_cached_block_once() {
     let mut manager = manager(5);

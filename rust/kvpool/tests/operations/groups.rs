@@ -1,7 +1,7 @@
 //! Groups: what a hit needs, what is dead, what is kept, each against what the layers read, token by token.
 //!
-//! The brute force asks, for every length, whether every token that a layer reads there is in a cached block. It knows no stretches
-//! and no `reach`.
+//! The brute force asks, for every length, whether every token that a layer reads there is in a cached
+//! block. It knows no stretches and no `reach`.
 #![expect(clippy::unwrap_used, reason = "a test stops at the first error")]
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -53,7 +53,8 @@ fn is_cached(spec: &GroupSpec) -> bool {
     spec.kind != GroupKind::Cross && spec.keep != Keep::Nothing
 }
 
-/// The blocks that a hit of a length needs of a group: those with a token that is read at its end, and the margin.
+/// The blocks that a hit of a length needs of a group: those with a token that is read at its end, and
+/// the margin.
 fn needed(spec: &GroupSpec, length: usize) -> BTreeSet<usize> {
     if !is_cached(spec) {
         return BTreeSet::new();
@@ -183,7 +184,8 @@ fn the_longest_hit_is_that_of_every_length_tried() {
         .unwrap();
 }
 
-/// The same in a pool, with the digests of a prompt: a block is named by the last unit in it, and by its group.
+/// The same in a pool, with the digests of a prompt: a block is named by the last unit in it, and by
+/// its group.
 #[test]
 fn a_pool_finds_what_its_blocks_are_named() {
     let config = Config { cases: 1_000, failure_persistence: None, ..Config::default() };
@@ -244,7 +246,8 @@ fn what_is_dead_is_read_by_no_later_token_and_the_rest_by_one() {
     }
 }
 
-/// Where a hit is expected to end it can end, if exactly what is kept is cached; and nothing is kept that no such hit needs.
+/// Where a hit is expected to end it can end, if exactly what is kept is cached; and nothing is kept
+/// that no such hit needs.
 #[test]
 fn what_is_kept_is_what_hits_at_boundaries_need() {
     let config = Config { cases: 2_000, failure_persistence: None, ..Config::default() };

@@ -1,8 +1,9 @@
-//! Hints at the manager: named cases, and random requests with random hints against a model that keeps, for every registered
-//! block, what was said of it.
+//! Hints at the manager: named cases, and random requests with random hints against a model that keeps,
+//! for every registered block, what was said of it.
 //!
-//! After every operation: the model's counts of ranks and deadlines are the manager's, all invariants hold, and an admission
-//! has failed only if free and cached-free blocks together were too few (property 23: hints never fail an allocation).
+//! After every operation: the model's counts of ranks and deadlines are the manager's, all invariants
+//! hold, and an admission has failed only if free and cached-free blocks together were too few
+//! (property 23: hints never fail an allocation).
 #![expect(clippy::unwrap_used, clippy::expect_used, reason = "a test stops at the first error")]
 
 use std::collections::BTreeMap;
@@ -120,8 +121,8 @@ fn the_last_range_wins_and_leaves_the_rest_of_the_first() {
     assert_eq!((stats(&manager).above_normal, stats(&manager).below_normal), (3, 1));
 }
 
-/// What was swapped in did not know what it hangs on, unless events were recorded: a prompt's first block, offered first, took
-/// the rest of it along.
+/// What was swapped in did not know what it hangs on, unless events were recorded: a prompt's first
+/// block, offered first, took the rest of it along.
 #[test]
 fn what_is_swapped_in_hangs_on_what_it_hung_on_before() {
     for event_capacity in [0, 16] {
@@ -245,8 +246,8 @@ fn grouped(usable: usize) -> CacheManager {
     .unwrap()
 }
 
-/// It reached blocks of the first group alone, and of that one only where its blocks were of one hash unit: the others stayed until
-/// they were the oldest of all.
+/// It reached blocks of the first group alone, and of that one only where its blocks were of one hash
+/// unit: the others stayed until they were the oldest of all.
 #[test]
 fn the_end_of_a_session_reaches_every_group_of_a_request_that_holds_nothing() {
     let mut manager = grouped(40);
@@ -538,7 +539,8 @@ fn what_is_wrong_is_refused_and_changes_nothing() {
     assert_eq!(manager.stats().retention, manager.retention_stats());
 }
 
-// ---------------------------------------------------------------------------------------------------------------- the model
+// ----------------------------------------------------------------------------------------------------------------
+// the model
 
 #[derive(Clone, Debug)]
 enum Operation {
@@ -759,7 +761,8 @@ impl Pair {
         }
     }
 
-    /// Whether so many tokens can be placed, of which some are cached: the only thing that may refuse a sound admission.
+    /// Whether so many tokens can be placed, of which some are cached: the only thing that may refuse a
+    /// sound admission.
     fn fits(&self, tokens: &[u32]) -> bool {
         let probe = self.manager.probe(&prompt(&self.manager, tokens)).unwrap();
         let needed = tokens.len().div_ceil(B) - probe.cached_blocks;
@@ -952,7 +955,8 @@ impl Pair {
                 continue;
             }
             for block in copies {
-                // An earlier model asked for no reference at all: a fence or a planned copy kept the content alive.
+                // An earlier model asked for no reference at all: a fence or a planned copy kept the
+                // content alive.
                 let held = self.manager.pool().num_holders(block) > 0;
                 let in_use = !is_idle(&self.manager, block);
                 ignored += usize::from(held);
@@ -968,8 +972,8 @@ impl Pair {
         let overtaken_before: Vec<bool> = blocks.map(|block| is_overtaken(&self.manager, block)).collect();
         self.apply_operation(operation);
         self.forget_evicted();
-        // The turn of a pinned block came: it is cached as long as it is pinned, and nothing is known of it. It may have lost its last
-        // holder in the same operation, which an earlier model missed.
+        // The turn of a pinned block came: it is cached as long as it is pinned, and nothing is known
+        // of it. It may have lost its last holder in the same operation, which an earlier model missed.
         for (&block, said) in &mut self.model.blocks {
             if is_overtaken(&self.manager, block) && !overtaken_before[block.index()] {
                 *said = Said::nothing(said.hash);

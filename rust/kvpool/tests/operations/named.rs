@@ -1,4 +1,5 @@
-//! Operations of engines that name blocks and contents by themselves, by name. The laboratory of vLLM's pool makes random calls of them.
+//! Operations of engines that name blocks and contents by themselves, by name. The laboratory of vLLM's
+//! pool makes random calls of them.
 
 use kvpool::hash::BlockHash;
 use kvpool::{BlockPool, Name, PoolConfig, PoolError, Verify};

@@ -53,7 +53,8 @@ fn a_hit_ends_inside_the_block_that_was_left_unfinished_or_that_turns_off() {
     assert_eq!(run(&mut manager, &other), 0);
 }
 
-/// The block that a hit ends in is somebody else's: the request gets a copy, and takes one block less than it would without.
+/// The block that a hit ends in is somebody else's: the request gets a copy, and takes one block less
+/// than it would without.
 #[test]
 fn the_block_that_a_hit_ends_in_is_copied() {
     let mut manager = manager(vec![full(8)], 32);
@@ -146,7 +147,8 @@ proptest! {
         ..Config::default()
     })]
 
-    /// Nothing is evicted: a hit is as long as the longest prefix that some request has computed, in units, whatever the blocks.
+    /// Nothing is evicted: a hit is as long as the longest prefix that some request has computed, in
+    /// units, whatever the blocks.
     #[test]
     fn a_hit_is_the_longest_computed_prefix(
         size in prop_oneof![Just(4_usize), Just(6), Just(16)],

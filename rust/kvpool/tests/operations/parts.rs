@@ -1,4 +1,5 @@
-//! Each part alone: free list, allocator, evictor, prefix index. What they do when the pool joins them is elsewhere.
+//! Each part alone: free list, allocator, evictor, prefix index. What they do when the pool joins them
+//! is elsewhere.
 
 #![expect(clippy::unwrap_used, reason = "helpers of tests fail by panicking, as tests do")]
 
@@ -26,7 +27,8 @@ fn raw(blocks: impl IntoIterator<Item = BlockId>) -> Vec<u32> {
     blocks.into_iter().map(BlockId::get).collect()
 }
 
-// --- FreeBlockList: its list ----------------------------------------------------------------------------------------
+// --- FreeBlockList: its list
+// ----------------------------------------------------------------------------------------
 
 /// Front to back, having checked that members say so and that the recount agrees.
 fn order(list: &FreeBlockList) -> Vec<u32> {
@@ -85,7 +87,8 @@ fn a_run_is_taken_whole_or_not_at_all() {
     assert!(FreeBlockList::new(5).unwrap().pop_front_n(usize::MAX).is_err());
 }
 
-// --- FreeBlockList --------------------------------------------------------------------------------------------------
+// --- FreeBlockList
+// --------------------------------------------------------------------------------------------------
 
 #[test]
 fn free_blocks_are_handed_out_last_in_first_out() {
@@ -117,7 +120,8 @@ fn more_free_blocks_than_there_are_cannot_be_taken() {
 fn freeing_a_run_is_all_or_nothing() {
     let operation = "free it again";
     let run = [3, 1, 4];
-    // At every place of the run: a block that is free already, one named before, the null block, an unknown one.
+    // At every place of the run: a block that is free already, one named before, the null block, an
+    // unknown one.
     for at in 0..=run.len() {
         let mut cases = vec![
             (5, PoolError::WrongState { block: id(5), state: "already free", operation }),
@@ -162,7 +166,8 @@ fn the_free_list_names_what_it_refuses() {
     assert_eq!(raw(free.iter()), [1, 3]);
 }
 
-// --- BlockAllocator -------------------------------------------------------------------------------------------------
+// --- BlockAllocator
+// -------------------------------------------------------------------------------------------------
 
 fn counts(allocator: &BlockAllocator) -> (Vec<u32>, Vec<u32>, usize) {
     allocator.check_invariants().unwrap();
@@ -226,7 +231,8 @@ fn the_allocator_refuses_whole_calls() {
     assert_eq!((raw(out), counts(&allocator)), (vec![9], before));
 }
 
-// --- LruEvictor -----------------------------------------------------------------------------------------------------
+// --- LruEvictor
+// -----------------------------------------------------------------------------------------------------
 
 fn candidates(blocks: &[(u32, u32)]) -> Vec<Candidate> {
     blocks.iter().map(|&(block, depth)| Candidate { block: id(block), depth }).collect()
@@ -271,7 +277,8 @@ fn every_policy_keeps_its_contract() {
         let place = |block| order.iter().position(|&b| b == id(block)).unwrap();
         assert!(place(3) < place(2) && place(2) < place(1), "the deeper before the shallower: {order:?}");
         assert!(place(6) < place(5) && place(5) < place(4), "the deeper before the shallower: {order:?}");
-        // Whatever is removed that nothing waits for, the others keep their order; none is lost; each comes out once.
+        // Whatever is removed that nothing waits for, the others keep their order; none is lost; each
+        // comes out once.
         assert!(evictor.remove(id(11)) && !evictor.contains(id(11)) && !evictor.remove(id(11)));
         for stranger in [0, 8, 12, u32::MAX] {
             assert!(!evictor.contains(id(stranger)) && !evictor.remove(id(stranger)));
@@ -287,7 +294,8 @@ fn every_policy_keeps_its_contract() {
     }
 }
 
-// --- PrefixIndex ----------------------------------------------------------------------------------------------------
+// --- PrefixIndex
+// ----------------------------------------------------------------------------------------------------
 
 fn config(algorithm: HashAlgorithm, verify: Verify) -> HasherConfig {
     HasherConfig { algorithm, block_size: B, verify, ..Default::default() }
@@ -319,8 +327,8 @@ fn copies_are_found_computed_ones_first_and_the_oldest_of_these_hits() {
         assert!(index.is_registered(&chain, 0));
     }
     assert_eq!(copies(&index), [4, 2, 7, 5]);
-    // Computed in another order than inserted: the first computed one hits from then on, and the others stand behind it in the
-    // order in which they became so.
+    // Computed in another order than inserted: the first computed one hits from then on, and the others
+    // stand behind it in the order in which they became so.
     for (computed, expected) in [(7, [7, 4, 2, 5]), (5, [7, 5, 4, 2]), (4, [7, 5, 4, 2]), (7, [7, 5, 4, 2])] {
         index.mark_computed(id(computed)).unwrap();
         assert_eq!((copies(&index), index.find(&chain, 0)), (expected.to_vec(), Some(id(7))));
@@ -340,7 +348,8 @@ fn copies_are_found_computed_ones_first_and_the_oldest_of_these_hits() {
     assert_eq!((index.num_registered(), index.num_hashes()), (0, 0));
 }
 
-/// A copy that became computed stood right behind the oldest one: of three, the youngest hit when that one went.
+/// A copy that became computed stood right behind the oldest one: of three, the youngest hit when that
+/// one went.
 #[test]
 fn of_several_computed_copies_the_oldest_that_is_left_hits() {
     let chain = chain(&[1, 2]);

@@ -46,7 +46,8 @@ fn refused(manager: &mut CacheManager) -> ManagerError {
     error
 }
 
-/// The host cached blocks of the old weights, and the next request that was swapped out and in got them for its own.
+/// The host cached blocks of the old weights, and the next request that was swapped out and in got them
+/// for its own.
 #[test]
 fn a_reset_forgets_the_host_tier_too() {
     let mut manager = manager();

@@ -1,4 +1,5 @@
-//! What is printed tells no secret: neither `Debug` nor an error has a key, a seed, a salt, a tenant, a user or a token.
+//! What is printed tells no secret: neither `Debug` nor an error has a key, a seed, a salt, a tenant, a
+//! user or a token.
 //!
 //! Objects end up in logs, whole and nested in each other. So all of them are printed here, and searched.
 

@@ -1,4 +1,5 @@
-//! Whole tables of computed blocks: registered, exchanged for cached ones, adopted from an engine's own allocator and given back.
+//! Whole tables of computed blocks: registered, exchanged for cached ones, adopted from an engine's own
+//! allocator and given back.
 #![expect(clippy::unwrap_used, reason = "a test stops at the first error")]
 
 use std::sync::Arc;

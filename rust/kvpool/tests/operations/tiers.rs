@@ -1,5 +1,5 @@
-//! Tiers and plans: swaps that end as a whole, and bad input. A refusal is a typed error whose message names the value and
-//! the limit, and it changes nothing.
+//! Tiers and plans: swaps that end as a whole, and bad input. A refusal is a typed error whose message
+//! names the value and the limit, and it changes nothing.
 
 #![expect(clippy::unwrap_used, reason = "helpers of tests fail by panicking, as tests do")]
 
@@ -170,8 +170,8 @@ fn chain(algorithm: HashAlgorithm, first: u32) -> HashChain {
     cursor.chain().clone()
 }
 
-/// Somebody else's hand on a swap's blocks: the end of the swap is refused as a whole, or goes on without what is no longer
-/// possible; it never stops half-way.
+/// Somebody else's hand on a swap's blocks: the end of the swap is refused as a whole, or goes on
+/// without what is no longer possible; it never stops half-way.
 #[test]
 fn a_swap_ends_as_a_whole() {
     let mut tiers = tiers(&[4, 4]);
@@ -232,7 +232,8 @@ fn what_is_planned_and_fenced_is_counted() {
     tiers.check_invariants().unwrap();
 }
 
-// --- Plans ------------------------------------------------------------------------------------------------------
+// --- Plans
+// ------------------------------------------------------------------------------------------------------
 
 fn at(tier: usize, block: u32) -> Place {
     Place { tier, block: BlockId::new(block) }

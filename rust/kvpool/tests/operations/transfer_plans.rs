@@ -1,5 +1,5 @@
-//! `TransferPlan` against simultaneous assignment: random transfers between few blocks of two tiers, so that chains, fan-out
-//! and cycles are common.
+//! `TransferPlan` against simultaneous assignment: random transfers between few blocks of two tiers, so
+//! that chains, fan-out and cycles are common.
 //!
 //! `KVPOOL_MODEL_OPERATIONS` sets how many plans are tried (a tenth of it; default 20,000).
 #![expect(clippy::unwrap_used, reason = "a test stops at the first error")]
@@ -250,7 +250,8 @@ fn runs_are_merged_by_tier_and_neighbourhood() {
         runs(&rounds[0]).iter().map(|run| (run.src.block.get(), run.dst.block.get(), run.len)).collect();
     assert_eq!(merged, spans.map(|(src, dst, len)| (src, dst, len as usize)));
 
-    // Out of a tier and into it: apart, though all four ids are neighbours. So are ids at the end of the range.
+    // Out of a tier and into it: apart, though all four ids are neighbours. So are ids at the end of
+    // the range.
     let both = [copy(at(0, 1), at(1, 1)), copy(at(1, 2), at(0, 2))];
     let rounds = TransferPlan::new(both.to_vec()).unwrap().rounds(&[]).unwrap();
     assert_eq!((rounds.len(), runs(&rounds[0]).len()), (1, 2));

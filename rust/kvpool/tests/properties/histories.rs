@@ -113,7 +113,8 @@ impl World {
     }
 }
 
-/// Calls `check` with the world before the last act of every history of one to `depth` acts, and with that act.
+/// Calls `check` with the world before the last act of every history of one to `depth` acts, and with
+/// that act.
 pub(super) fn every_history(depth: u32, check: impl Fn(&mut World, Act, &dyn std::fmt::Debug)) {
     for duplicates in [DuplicatePolicy::Keep, DuplicatePolicy::DropOnRelease] {
         for prelude in [false, true] {

@@ -1,8 +1,9 @@
-//! Historical bugs of KV-cache systems as properties: one module each, written so that the code that had the bug fails it.
+//! Historical bugs of KV-cache systems as properties: one module each, written so that the code that
+//! had the bug fails it.
 //!
-//! The numbers are those of the list of 25 that the design was made from; `docs/properties.md` is its table. "Any
-//! interleaving" is enumerated here where that is possible. What these tests look at is what an engine would see: an
-//! [`Engine`] keeps a pretend KV memory and reads it back on every hit.
+//! The numbers are those of the list of 25 that the design was made from; `docs/properties.md` is its
+//! table. "Any interleaving" is enumerated here where that is possible. What these tests look at is
+//! what an engine would see: an [`Engine`] keeps a pretend KV memory and reads it back on every hit.
 
 #![expect(clippy::unwrap_used, clippy::panic, reason = "helpers of tests fail by panicking, as tests do")]
 

@@ -1,7 +1,8 @@
-//! Property 2: a block is on one list at most, and the release of a block that nobody holds is an error that changes nothing.
+//! Property 2: a block is on one list at most, and the release of a block that nobody holds is an error
+//! that changes nothing.
 //!
-//! Bugs: trtllm#14937: a block on the free list and among the cached ones at once.
-//! Fails it: a release that decrements first and looks later, or that clamps a count at 0 and queues the block again.
+//! Bugs: trtllm#14937: a block on the free list and among the cached ones at once. Fails it: a release
+//! that decrements first and looks later, or that clamps a count at 0 and queues the block again.
 
 use super::*;
 

@@ -1,12 +1,14 @@
-//! Property 3: an allocation of nothing, of a negative number, or of more than there is changes nothing; counts stay within
-//! the pool.
+//! Property 3: an allocation of nothing, of a negative number, or of more than there is changes
+//! nothing; counts stay within the pool.
 //!
-//! Bugs: ascend#14283, lmcache#987: such an allocation took what there was, or moved the counts below 0.
-//! Fails it: popping blocks until none is left and only then raising; a signed count that is never compared with 0.
+//! Bugs: ascend#14283, lmcache#987: such an allocation took what there was, or moved the counts below
+//! 0. Fails it: popping blocks until none is left and only then raising; a signed count that is never
+//! compared with 0.
 
 use super::*;
 
-/// ascend#14283, lmcache#987: an allocation of 0, of a negative number or of more than there is changed the counts.
+/// ascend#14283, lmcache#987: an allocation of 0, of a negative number or of more than there is changed
+/// the counts.
 #[test]
 fn property_03_an_impossible_allocation_changes_nothing() {
     for cached in 0..=2 {

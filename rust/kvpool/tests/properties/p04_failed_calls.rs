@@ -1,12 +1,13 @@
 //! Property 4: a call that fails, wherever it fails, leaves everything as it was.
 //!
-//! Bugs: vllm#24228: a failed call had moved blocks, counters or keys already.
-//! Fails it: a loop that changes as it checks, whatever it fails at: the first element, a middle one or the last.
+//! Bugs: vllm#24228: a failed call had moved blocks, counters or keys already. Fails it: a loop that
+//! changes as it checks, whatever it fails at: the first element, a middle one or the last.
 
 use super::*;
 
-/// Calls `call` with each of `bad` at the first, a middle and the last place of `good`: it fails, and nothing changes.
-/// Then with `good` alone: it succeeds, so the calls before failed for the bad id only.
+/// Calls `call` with each of `bad` at the first, a middle and the last place of `good`: it fails, and
+/// nothing changes. Then with `good` alone: it succeeds, so the calls before failed for the bad id
+/// only.
 fn fails_everywhere(
     name: &str,
     good: &[u32],
@@ -36,8 +37,8 @@ fn fails_everywhere(
     }
 }
 
-/// Blocks in every state: 1, 2 cached; 3, 4 held and registered; 5 held twice; 6 registered and not computed; 7 fenced, or
-/// free, and then no fence is open; 8, 9 held; 10 to 12 free.
+/// Blocks in every state: 1, 2 cached; 3, 4 held and registered; 5 held twice; 6 registered and not
+/// computed; 7 fenced, or free, and then no fence is open; 8, 9 held; 10 to 12 free.
 fn crowded_pool(fence: bool) -> BlockPool {
     let mut pool = pool(12).watched(&events(100)).unwrap();
     cache(&mut pool, &[1, 2, 3, 4]);
@@ -55,8 +56,9 @@ fn crowded_pool(fence: bool) -> BlockPool {
     pool
 }
 
-/// vllm#24228: a call that failed half-way had already moved blocks or counters. Every fallible call, made to fail at its
-/// first, a middle and its last element, leaves free order, eviction order, counts, states and hashes as they were.
+/// vllm#24228: a call that failed half-way had already moved blocks or counters. Every fallible call,
+/// made to fail at its first, a middle and its last element, leaves free order, eviction order, counts,
+/// states and hashes as they were.
 #[test]
 fn property_04_a_failed_call_of_the_pool_changes_nothing() {
     let (null, unknown, free, cached, fenced) = (0, 13, 10, 1, 7);
@@ -90,7 +92,8 @@ fn property_04_a_failed_call_of_the_pool_changes_nothing() {
     }
 }
 
-/// Blocks of two; 2 of 9 available. 1, 3: two full blocks, the next token needs one more; 2: three tokens; 4: preempted.
+/// Blocks of two; 2 of 9 available. 1, 3: two full blocks, the next token needs one more; 2: three
+/// tokens; 4: preempted.
 fn crowded_manager() -> CacheManager {
     let config = ManagerConfig { num_blocks: 10, block_size: B, ..Default::default() };
     let mut manager = CacheManager::new(config).unwrap();
@@ -108,8 +111,8 @@ fn crowded_manager() -> CacheManager {
     manager
 }
 
-/// vllm#24228, for the manager: batches that fail at the first, a middle and the last request, admissions that fail
-/// after their match, plans that fail.
+/// vllm#24228, for the manager: batches that fail at the first, a middle and the last request,
+/// admissions that fail after their match, plans that fail.
 #[test]
 fn property_04_a_failed_call_of_the_manager_changes_nothing() {
     let mut manager = crowded_manager();

@@ -1,14 +1,16 @@
-//! Property 5: no interleaving of lookups and allocations gives a block to two requests, unless both got it by the same hash;
-//! a matched block is not handed out while the match is held.
+//! Property 5: no interleaving of lookups and allocations gives a block to two requests, unless both
+//! got it by the same hash; a matched block is not handed out while the match is held.
 //!
-//! Bugs: vllm#37164, vllm#10507: what one request had found was allocated by another one, or by itself, before it was held.
-//! Fails it: a lookup that returns ids and leaves it to a later call to hold them; counting a hit's blocks as available.
+//! Bugs: vllm#37164, vllm#10507: what one request had found was allocated by another one, or by itself,
+//! before it was held. Fails it: a lookup that returns ids and leaves it to a later call to hold them;
+//! counting a hit's blocks as available.
 
 use super::*;
 
-/// vllm#37164, #10507: between a lookup and the allocation behind it, another request took the matched blocks, or the
-/// allocation itself evicted them. Every interleaving of three requests over a pool that is too small for them: whoever is
-/// given a cached block finds in it the KV of its own prefix, and nobody's KV is overwritten.
+/// vllm#37164, #10507: between a lookup and the allocation behind it, another request took the matched
+/// blocks, or the allocation itself evicted them. Every interleaving of three requests over a pool that
+/// is too small for them: whoever is given a cached block finds in it the KV of its own prefix, and
+/// nobody's KV is overwritten.
 #[test]
 fn property_05_no_interleaving_gives_a_block_to_two_owners() {
     // Shared prefixes, and different ends; four usable blocks.
@@ -64,8 +66,8 @@ fn property_05_no_interleaving_gives_a_block_to_two_owners() {
     );
 }
 
-/// vllm#37164, within one step: a plan's first admission needs so many blocks that allocating them before the second
-/// one's match is acquired would evict that match.
+/// vllm#37164, within one step: a plan's first admission needs so many blocks that allocating them
+/// before the second one's match is acquired would evict that match.
 #[test]
 fn property_05_a_planned_step_does_not_evict_what_it_matched() {
     for order in permutations(2) {

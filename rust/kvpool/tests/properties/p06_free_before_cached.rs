@@ -1,12 +1,12 @@
 //! Property 6: a block that carries a live hash is handed out only when no free block without one is left.
 //!
-//! Bugs: vllm#42948, vllm#42656: blocks without a hash waited behind cached ones, so that the cache shrank for nothing.
-//! Fails it: one queue for both, with every released block at its end.
+//! Bugs: vllm#42948, vllm#42656: blocks without a hash waited behind cached ones, so that the cache
+//! shrank for nothing. Fails it: one queue for both, with every released block at its end.
 
 use super::*;
 
-/// vllm#42948, #42656: the allocator took cached blocks while blocks without content were free, or put blocks whose hash
-/// was gone in the middle of the eviction order.
+/// vllm#42948, #42656: the allocator took cached blocks while blocks without content were free, or put
+/// blocks whose hash was gone in the middle of the eviction order.
 #[test]
 fn property_06_cached_blocks_are_evicted_only_when_no_free_block_is_left() {
     for cached in 0..=3 {

@@ -1,13 +1,15 @@
-//! Property 7: with steps in flight, a block released after step s can be allocated exactly from the completion of s, or of a
-//! later step, on.
+//! Property 7: with steps in flight, a block released after step s can be allocated exactly from the
+//! completion of s, or of a later step, on.
 //!
-//! Bugs: vllm#45357, tpu-inference#3449: a running step wrote to a block that had been handed to somebody else.
-//! Fails it: a release that ignores running steps; a fence that only its own step's completion ends.
+//! Bugs: vllm#45357, tpu-inference#3449: a running step wrote to a block that had been handed to
+//! somebody else. Fails it: a release that ignores running steps; a fence that only its own step's
+//! completion ends.
 
 use super::*;
 
-/// vllm#45357, tpu-inference#3449: under asynchronous scheduling a freed block was handed out while a running step could
-/// still write to it; or, once fenced, it never came back. Every order of three fenced releases and three completions.
+/// vllm#45357, tpu-inference#3449: under asynchronous scheduling a freed block was handed out while a
+/// running step could still write to it; or, once fenced, it never came back. Every order of three
+/// fenced releases and three completions.
 #[test]
 fn property_07_a_fenced_block_comes_back_exactly_when_its_step_completes() {
     for shared in [false, true] {
@@ -49,8 +51,8 @@ fn property_07_a_fenced_block_comes_back_exactly_when_its_step_completes() {
     }
 }
 
-/// vllm#45357, seen from the KV: a request ends while its step runs, another is admitted at once, and the running step
-/// writes late. Nobody's KV is damaged, and a hit on a fenced block still succeeds.
+/// vllm#45357, seen from the KV: a request ends while its step runs, another is admitted at once, and
+/// the running step writes late. Nobody's KV is damaged, and a hit on a fenced block still succeeds.
 #[test]
 fn property_07_a_late_write_of_a_running_step_hits_nobody() {
     for preempt in [false, true] {

@@ -1,14 +1,15 @@
-//! Property 8: in any state, preempting victims until a demand is met ends after at most as many preemptions as requests run,
-//! with fenced blocks counted as capacity that is on its way.
+//! Property 8: in any state, preempting victims until a demand is met ends after at most as many
+//! preemptions as requests run, with fenced blocks counted as capacity that is on its way.
 //!
-//! Bugs: ascend#16315: a scheduler preempted everybody, or did not end, because a victim's blocks come back a step later.
-//! Fails it: a refusal that says how many blocks are missing and not how many are fenced.
+//! Bugs: ascend#16315: a scheduler preempted everybody, or did not end, because a victim's blocks come
+//! back a step later. Fails it: a refusal that says how many blocks are missing and not how many are
+//! fenced.
 
 use super::histories::*;
 use super::*;
 
-/// ascend#16315: with asynchronous scheduling a preempted request's blocks do not come back in the same step; a scheduler
-/// that does not see them as pending preempts everybody, or never ends.
+/// ascend#16315: with asynchronous scheduling a preempted request's blocks do not come back in the same
+/// step; a scheduler that does not see them as pending preempts everybody, or never ends.
 #[test]
 fn property_08_preempting_until_demand_is_met_ends_and_stops_in_time() {
     for running in 1..=4usize {
@@ -71,8 +72,9 @@ fn preempt_until_met(running: usize, size: usize, shared: bool, demand: usize) {
 }
 
 proptest! {
-    /// The same in any state that calls lead to, with steps that are in flight since before: for every demand that the pool can
-    /// hold, no more preemptions than running requests, and what was said to be pending comes.
+    /// The same in any state that calls lead to, with steps that are in flight since before: for every
+    /// demand that the pool can hold, no more preemptions than running requests, and what was said to
+    /// be pending comes.
     #[test]
     fn property_08_preempting_ends_in_any_state(
         usable in 3usize..9,

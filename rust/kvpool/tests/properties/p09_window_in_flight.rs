@@ -1,9 +1,10 @@
-//! Property 9: with `settled` tokens committed and more in flight, trimming to a window never gives up a block that overlaps
-//! `[settled - window + 1, settled + in flight]`; a roll-back of what is in flight never needs a block that was given up.
+//! Property 9: with `settled` tokens committed and more in flight, trimming to a window never gives up
+//! a block that overlaps `[settled - window + 1, settled + in flight]`; a roll-back of what is in
+//! flight never needs a block that was given up.
 //!
-//! Bugs: vllm#47728: a sliding window was trimmed up to what was scheduled; the running step, or the one after a roll-back,
-//! read blocks that others had by then.
-//! Fails it: a window that ends at the last token of the request, drafts and scheduled tokens included.
+//! Bugs: vllm#47728: a sliding window was trimmed up to what was scheduled; the running step, or the
+//! one after a roll-back, read blocks that others had by then. Fails it: a window that ends at the last
+//! token of the request, drafts and scheduled tokens included.
 
 use std::cell::Cell;
 use std::collections::VecDeque;
@@ -20,7 +21,8 @@ fn kv(tokens: &[u32]) -> u64 {
     })
 }
 
-/// A step that was launched with a block table: it computes tokens `start..end`, each of which reads a window before it.
+/// A step that was launched with a block table: it computes tokens `start..end`, each of which reads a
+/// window before it.
 struct Running {
     number: u64,
     request: i64,
@@ -55,7 +57,8 @@ struct Overlapped {
 #[derive(Clone, Debug)]
 enum Move {
     Admit(i64, Vec<u32>),
-    /// Samples so many tokens, real or drafts, and launches the step that computes all that is not launched yet.
+    /// Samples so many tokens, real or drafts, and launches the step that computes all that is not
+    /// launched yet.
     Launch(i64, usize),
     /// The oldest step ends; so many of its last tokens are rejected, if no later step was built on them.
     Settle(usize),
@@ -167,7 +170,8 @@ impl Overlapped {
         self.manager.complete_step(number).unwrap();
     }
 
-    /// Blocks that overlap the window of the settled tokens, or lie behind it, are there; those wholly before it are not.
+    /// Blocks that overlap the window of the settled tokens, or lie behind it, are there; those wholly
+    /// before it are not.
     fn check_trimmed(&self, id: i64) {
         let settled = self.manager.request(id).unwrap().computed_tokens;
         for (at, block) in self.manager.block_table(id).unwrap().iter().enumerate() {
@@ -193,8 +197,9 @@ fn moves() -> impl Strategy<Value = Vec<Move>> {
     prop::collection::vec(act, 1..90)
 }
 
-/// vllm#47728, with steps of several requests in flight, drafts that are rejected, and windows smaller and larger than a
-/// block: every token of every step reads the KV of its own window, however late the step runs.
+/// vllm#47728, with steps of several requests in flight, drafts that are rejected, and windows smaller
+/// and larger than a block: every token of every step reads the KV of its own window, however late the
+/// step runs.
 #[test]
 fn property_09_a_window_is_trimmed_behind_what_is_in_flight() {
     let reused = Cell::new(0);

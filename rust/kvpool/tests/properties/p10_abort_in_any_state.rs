@@ -1,8 +1,10 @@
-//! Property 10: aborting a request in any state of its life, with its completion messages lost, sent twice or late, brings the
-//! counts back to what they would be without it, at the latest when the last step or swap it was part of is over.
+//! Property 10: aborting a request in any state of its life, with its completion messages lost, sent
+//! twice or late, brings the counts back to what they would be without it, at the latest when the last
+//! step or swap it was part of is over.
 //!
-//! Bugs: vllm#46283, vllm#41269, vllm#44100: an abort at the wrong moment leaked blocks, or freed them twice.
-//! Fails it: a release that takes its blocks from the running table alone; a late message that is taken for a new one.
+//! Bugs: vllm#46283, vllm#41269, vllm#44100: an abort at the wrong moment leaked blocks, or freed them
+//! twice. Fails it: a release that takes its blocks from the running table alone; a late message that
+//! is taken for a new one.
 
 use super::*;
 
@@ -67,8 +69,8 @@ fn bring_to(engine: &mut Engine, request: i64, stage: Stage) {
     engine.check();
 }
 
-/// vllm#46283, #41269, #44100: an abort in some state, or with its completion message lost, sent twice or late, left
-/// blocks behind or freed them twice.
+/// vllm#46283, #41269, #44100: an abort in some state, or with its completion message lost, sent twice
+/// or late, left blocks behind or freed them twice.
 #[test]
 fn property_10_an_abort_in_any_state_gives_everything_back() {
     let messages: [&[u64]; 7] = [
@@ -145,9 +147,9 @@ enum Trip {
     Back,
 }
 
-/// The same along a swap: the request and its fork end while they are on their way out, there, on their way in, or back. While a
-/// swap is under way their blocks stay held, for its copies may still be made: they go when it is completed or taken back. Its
-/// messages come late and twice.
+/// The same along a swap: the request and its fork end while they are on their way out, there, on their
+/// way in, or back. While a swap is under way their blocks stay held, for its copies may still be made:
+/// they go when it is completed or taken back. Its messages come late and twice.
 #[test]
 fn property_10_an_abort_anywhere_in_a_swap_gives_everything_back() {
     for trip in [Trip::OutBegun, Trip::OutTaken, Trip::Out, Trip::InBegun, Trip::InTaken, Trip::Back] {

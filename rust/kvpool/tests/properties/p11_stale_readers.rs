@@ -1,10 +1,12 @@
-//! Property 11: a reader that copies a block's bytes and validates afterwards never accepts what a later owner wrote.
+//! Property 11: a reader that copies a block's bytes and validates afterwards never accepts what a
+//! later owner wrote.
 //!
-//! Bugs: mooncake#850, vllm#47021: a reader checked that its block was still there, and it was: somebody else's.
-//! Fails it: a version that some changes forget, a number of a swap that is used again.
+//! Bugs: mooncake#850, vllm#47021: a reader checked that its block was still there, and it was:
+//! somebody else's. Fails it: a version that some changes forget, a number of a swap that is used
+//! again.
 //!
-//! There are three ways to read: beside a plan, whose version ends with any change; by a swap's number, which is used once; and
-//! holding the blocks, which needs no validation.
+//! There are three ways to read: beside a plan, whose version ends with any change; by a swap's number,
+//! which is used once; and holding the blocks, which needs no validation.
 
 use super::histories::*;
 use super::*;
@@ -19,8 +21,9 @@ fn looked_at(engine: &Engine) -> impl PartialEq + std::fmt::Debug + use<> {
 }
 
 proptest! {
-    /// vllm#47021, beside the manager: an empty plan that is begun before a read and committed after it is refused if
-    /// anything that the reader may have seen has changed, or has changed and changed back.
+    /// vllm#47021, beside the manager: an empty plan that is begun before a read and committed after it
+    /// is refused if anything that the reader may have seen has changed, or has changed and changed
+    /// back.
     #[test]
     fn property_11_a_plan_from_before_a_read_tells_of_any_change(
         usable in 3usize..9,
@@ -51,7 +54,8 @@ proptest! {
     }
 }
 
-/// A block that changes hands twice looks as before, and its reader is told all the same: the version goes up, never back.
+/// A block that changes hands twice looks as before, and its reader is told all the same: the version
+/// goes up, never back.
 #[test]
 fn property_11_what_changed_and_changed_back_is_a_change() {
     let prompt = [1, 2, 3];
@@ -136,7 +140,8 @@ fn property_11_every_call_that_moves_a_block_ends_earlier_plans() {
     }
 }
 
-/// A swap that is over is never another one: completing or aborting it late changes nothing for the swap that came after.
+/// A swap that is over is never another one: completing or aborting it late changes nothing for the
+/// swap that came after.
 #[test]
 fn property_11_a_late_message_of_a_swap_does_not_end_another_one() {
     let (num_blocks, host_blocks) = (5, 5);

@@ -1,10 +1,12 @@
-//! Property 12: a block with an open lease is nobody's victim, whatever the policy and the hints; hits on it succeed.
+//! Property 12: a block with an open lease is nobody's victim, whatever the policy and the hints; hits
+//! on it succeed.
 //!
-//! Bugs: trtllm#12542, sglang#31427: a block was evicted while it was being copied, or could not be hit meanwhile.
-//! Fails it: a block that is cached-free as soon as no request holds it; a block under transfer that is taken out of the index.
+//! Bugs: trtllm#12542, sglang#31427: a block was evicted while it was being copied, or could not be hit
+//! meanwhile. Fails it: a block that is cached-free as soon as no request holds it; a block under
+//! transfer that is taken out of the index.
 //!
-//! Leases are: a holder, a fence, the source of a planned copy, both ends of a swap. All of them, for random holders and every
-//! policy: `evictors/leases.rs`, and the laboratory.
+//! Leases are: a holder, a fence, the source of a planned copy, both ends of a swap. All of them, for
+//! random holders and every policy: `evictors/leases.rs`, and the laboratory.
 
 use super::*;
 use kvpool::retention::{Retention, RetentionConfig};
@@ -34,7 +36,8 @@ const LEASES: [Lease; 8] = [
 
 const STEP: u64 = 4;
 
-/// Makes the oldest blocks of the device's cache leased ones. Returns the tier that they are in and what they are there.
+/// Makes the oldest blocks of the device's cache leased ones. Returns the tier that they are in and
+/// what they are there.
 fn open(lease: Lease, tiers: &mut Tiers, table: &[BlockId]) -> (usize, Vec<BlockId>, Option<SwapId>) {
     let pool = tiers.pool_mut(0).unwrap();
     match lease {
@@ -114,7 +117,8 @@ fn under(eviction: EvictionPolicy, retention: Option<&RetentionConfig>, lease: L
         ..Default::default()
     };
     let mut tiers = Tiers::new(vec![tier(), tier()]).unwrap();
-    // The blocks in question come first, are used least, and nothing will ever need them again, as far as hints go.
+    // The blocks in question come first, are used least, and nothing will ever need them again, as far
+    // as hints go.
     let pool = tiers.pool_mut(0).unwrap();
     let table = fill(pool, &[1, 2, 3, 4]);
     if hints {
@@ -160,7 +164,8 @@ fn under(eviction: EvictionPolicy, retention: Option<&RetentionConfig>, lease: L
     assert!(leased.iter().all(|block| all.contains(block)), "{what}");
 }
 
-/// An evicted entry is one thing, its bytes another: dropping a leased block from the index by id leaves the block with its lease.
+/// An evicted entry is one thing, its bytes another: dropping a leased block from the index by id
+/// leaves the block with its lease.
 #[test]
 fn property_12_an_eviction_by_id_leaves_the_lease_open() {
     for lease in LEASES {

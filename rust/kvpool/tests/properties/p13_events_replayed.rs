@@ -1,5 +1,6 @@
-//! Property 13: events replayed into a set give the matchable hashes, after every call. The number of live copies of a content
-//! goes from 0 to 1 exactly if `Stored` is reported, and from 1 to 0 exactly if `Removed` is.
+//! Property 13: events replayed into a set give the matchable hashes, after every call. The number of
+//! live copies of a content goes from 0 to 1 exactly if `Stored` is reported, and from 1 to 0 exactly
+//! if `Removed` is.
 //!
 //! Bugs: vllm#55092: a removal was reported while another copy was there.
 //! Fails it: events per block instead of per content.
@@ -7,8 +8,9 @@
 use super::histories::*;
 use super::*;
 
-/// vllm#55092: a removal was reported while another copy was resident. A content's number of computed copies goes from 0
-/// exactly if `Stored` is reported, and to 0 exactly if `Removed` is; so the events replayed are the matchable hashes.
+/// vllm#55092: a removal was reported while another copy was resident. A content's number of computed
+/// copies goes from 0 exactly if `Stored` is reported, and to 0 exactly if `Removed` is; so the events
+/// replayed are the matchable hashes.
 #[test]
 fn property_13_events_say_when_a_content_appears_and_when_its_last_copy_goes() {
     every_history(4, |world, act, history| {

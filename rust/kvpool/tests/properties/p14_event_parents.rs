@@ -1,13 +1,13 @@
-//! Property 14: the parent of a stored block is the digest before it in the request that stored it, and it can be matched at
-//! that moment; or the event shows that it cannot.
+//! Property 14: the parent of a stored block is the digest before it in the request that stored it, and
+//! it can be matched at that moment; or the event shows that it cannot.
 //!
-//! Bugs: trtllm#3543, ascend#12002, vllm#58119: blocks were announced as roots, or below a parent that nobody had heard of, and
-//! routers built trees that were not there.
-//! Fails it: the hash of the block before in the table or in the call, which may be a hit, null, or left out; no parent at all
-//! when the block before was not stored by the same call.
+//! Bugs: trtllm#3543, ascend#12002, vllm#58119: blocks were announced as roots, or below a parent that
+//! nobody had heard of, and routers built trees that were not there. Fails it: the hash of the block
+//! before in the table or in the call, which may be a hit, null, or left out; no parent at all when the
+//! block before was not stored by the same call.
 //!
-//! There is no flag: events replay to the matchable hashes (property 13), so a parent that is not in that set is absent. What
-//! they never do is to call a block a root that is none.
+//! There is no flag: events replay to the matchable hashes (property 13), so a parent that is not in
+//! that set is absent. What they never do is to call a block a root that is none.
 
 use super::histories::*;
 use super::*;
@@ -19,7 +19,8 @@ fn links(chain: &HashChain) -> BTreeMap<BlockHash, (Option<BlockHash>, u32)> {
     (0..hashes.len()).map(|at| (hashes[at], (parent(at), at as u32))).collect()
 }
 
-/// Replays events into `live`: each stored block has the link of its own chain. Returns how many had a parent that was absent.
+/// Replays events into `live`: each stored block has the link of its own chain. Returns how many had a
+/// parent that was absent.
 fn replay(
     events: &[BlockEvent],
     live: &mut BTreeSet<BlockHash>,
@@ -58,8 +59,8 @@ fn property_14_a_stored_block_has_the_parent_of_its_chain_in_every_small_history
 }
 
 proptest! {
-    /// Requests that share prefixes, are preempted, resumed, evicted, and cross epochs: a block is announced behind its own
-    /// parent, and the parent can be matched then.
+    /// Requests that share prefixes, are preempted, resumed, evicted, and cross epochs: a block is
+    /// announced behind its own parent, and the parent can be matched then.
     #[test]
     fn property_14_requests_store_every_block_behind_a_parent_that_is_there(
         usable in 3usize..9,
@@ -78,8 +79,8 @@ proptest! {
     }
 }
 
-/// Parents that are gone when their child comes: dropped by id, behind a window, and left behind by a swap. The event names
-/// them all the same, at their depth, and the replayed set lacks them.
+/// Parents that are gone when their child comes: dropped by id, behind a window, and left behind by a
+/// swap. The event names them all the same, at their depth, and the replayed set lacks them.
 #[test]
 fn property_14_a_parent_that_is_gone_is_named_and_seen_to_be_absent() {
     let tokens: Vec<u32> = (1..=8).collect();

@@ -1,11 +1,13 @@
 //! Property 15: an event has as many hashes as token chunks and extra keys, each with its logical index.
 //!
-//! Bugs: vllm#44451: an event's lists had different lengths, and consumers attached tokens to the wrong hashes.
-//! Fails it: one event for a run of blocks whose lists are built by different filters: what was masked, cached already, or null.
+//! Bugs: vllm#44451: an event's lists had different lengths, and consumers attached tokens to the wrong
+//! hashes. Fails it: one event for a run of blocks whose lists are built by different filters: what was
+//! masked, cached already, or null.
 //!
-//! Here an event is about one block: one hash, its parent, and its depth, which is the logical index. What is left to hold is
-//! that there is exactly one event per block that became matchable, in the order of the chain, and that the tokens and extra
-//! keys at that depth do hash to it. vLLM's events, which are lists: `tests/properties/test_p15_event_lengths.py`.
+//! Here an event is about one block: one hash, its parent, and its depth, which is the logical index.
+//! What is left to hold is that there is exactly one event per block that became matchable, in the
+//! order of the chain, and that the tokens and extra keys at that depth do hash to it. vLLM's events,
+//! which are lists: `tests/properties/test_p15_event_lengths.py`.
 
 use super::*;
 
@@ -13,7 +15,8 @@ fn image(identifier: &str, offset: u64, length: u64) -> MultimodalItem {
     MultimodalItem { identifier: identifier.as_bytes().into(), offset, length }
 }
 
-/// vllm#44451: blocks with and without images, committed in any two parts, some of them cached by somebody else before.
+/// vllm#44451: blocks with and without images, committed in any two parts, some of them cached by
+/// somebody else before.
 #[test]
 fn property_15_each_stored_block_is_one_event_at_its_own_index() {
     let tokens: Vec<u32> = (0..11).collect();
@@ -55,7 +58,8 @@ fn property_15_each_stored_block_is_one_event_at_its_own_index() {
                 });
                 assert_eq!(told, new.collect::<Vec<_>>(), "{known} cached before, {first} first: {extra:?}");
 
-                // What an event says is enough to find its tokens and its extra keys: block by block, they hash to it.
+                // What an event says is enough to find its tokens and its extra keys: block by block,
+                // they hash to it.
                 let mut link: Option<ChainLink> = None;
                 for (at, chunk) in tokens.chunks_exact(B).enumerate() {
                     let next = ChainLink::new(manager.hasher(), link.as_ref(), chunk, extra).unwrap();
@@ -67,7 +71,8 @@ fn property_15_each_stored_block_is_one_event_at_its_own_index() {
     }
 }
 
-/// A log that nobody drains loses whole events and counts each: what is lost and what is left add up to the blocks.
+/// A log that nobody drains loses whole events and counts each: what is lost and what is left add up to
+/// the blocks.
 #[test]
 fn property_15_lost_and_kept_events_add_up() {
     for capacity in 1..=7usize {

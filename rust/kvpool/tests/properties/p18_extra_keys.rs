@@ -1,12 +1,15 @@
-//! Property 18: equal digests of equal tokens imply equal extra keys, field by field: adapter, salt, images, tenant, epoch.
+//! Property 18: equal digests of equal tokens imply equal extra keys, field by field: adapter, salt,
+//! images, tenant, epoch.
 //!
-//! Bugs: vllm#44701, vllm#30931, vllm#3264: keys left out of a hash, or mixed up in it, shared blocks between strangers.
-//! Fails it: concatenating the fields' bytes without tags and lengths. Random extra keys: `tests/properties.rs` of kvpool-hash.
+//! Bugs: vllm#44701, vllm#30931, vllm#3264: keys left out of a hash, or mixed up in it, shared blocks
+//! between strangers. Fails it: concatenating the fields' bytes without tags and lengths. Random extra
+//! keys: `tests/properties.rs` of kvpool-hash.
 
 use super::*;
 
-/// vllm#44701, #30931, #3264: adapters, salts or images that were left out of a hash, or mixed up in it, shared blocks.
-/// Prompts with the same tokens and extra keys that differ in one field never share, and equal ones do.
+/// vllm#44701, #30931, #3264: adapters, salts or images that were left out of a hash, or mixed up in
+/// it, shared blocks. Prompts with the same tokens and extra keys that differ in one field never share,
+/// and equal ones do.
 #[test]
 fn property_18_requests_share_only_if_every_extra_key_is_equal() {
     let bytes = |text: &str| Some(text.as_bytes().into());

@@ -5,8 +5,9 @@
 
 use super::*;
 
-/// lmcache#2136, DingoCache#77: digests differed between processes, Python versions, hash seeds. These were computed by
-/// another program, with Python's `hashlib`: see `docs/hashing.md`. All other vectors are in `tests/data` of kvpool-hash.
+/// lmcache#2136, DingoCache#77: digests differed between processes, Python versions, hash seeds. These
+/// were computed by another program, with Python's `hashlib`: see `docs/hashing.md`. All other vectors
+/// are in `tests/data` of kvpool-hash.
 #[test]
 fn property_19_digests_are_these_everywhere() {
     let golden = |algorithm, expected: &[&str]| {

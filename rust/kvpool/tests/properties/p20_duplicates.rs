@@ -1,14 +1,17 @@
-//! Property 20: with copies of a content, evicting one leaves the content matchable through another; whatever the order in
-//! which they go, no entry dangles, and every entry leads to a block with its hash.
+//! Property 20: with copies of a content, evicting one leaves the content matchable through another;
+//! whatever the order in which they go, no entry dangles, and every entry leads to a block with its
+//! hash.
 //!
-//! Bugs: kvcached#401, nano#219: the entry named one copy alone and went with it, or stayed when its block had other content.
-//! Fails it: a map from hash to one block, overwritten or deleted by whichever copy comes last.
+//! Bugs: kvcached#401, nano#219: the entry named one copy alone and went with it, or stayed when its
+//! block had other content. Fails it: a map from hash to one block, overwritten or deleted by whichever
+//! copy comes last.
 
 use super::histories::*;
 use super::*;
 
-/// ovg-project/kvcached#401, nano#219: with two copies of a content, evicting one made the content unmatchable, or left an
-/// entry that named a block with other content. Copies go in every order, by every way out.
+/// ovg-project/kvcached#401, nano#219: with two copies of a content, evicting one made the content
+/// unmatchable, or left an entry that named a block with other content. Copies go in every order, by
+/// every way out.
 #[test]
 fn property_20_copies_of_a_content_can_go_in_any_order() {
     let chain = chain(&[1, 2, 3, 4]);
@@ -55,7 +58,8 @@ fn property_20_copies_of_a_content_can_go_in_any_order() {
     }
 }
 
-/// Of this pool's own: a lookup guesses the next block from the ids before it. The guess may be a copy, and not the oldest.
+/// Of this pool's own: a lookup guesses the next block from the ids before it. The guess may be a copy,
+/// and not the oldest.
 #[test]
 fn property_20_a_run_of_ids_leads_to_no_younger_copy() {
     let tokens = [1, 2, 3, 4, 5, 6, 7, 8];
@@ -83,8 +87,8 @@ fn property_20_a_run_of_ids_leads_to_no_younger_copy() {
     }
 }
 
-/// kvcached#401, nano#219, for the index in every small history: each registered block is found among the copies of its own
-/// hash, and what a lookup returns carries the hash that was asked for.
+/// kvcached#401, nano#219, for the index in every small history: each registered block is found among
+/// the copies of its own hash, and what a lookup returns carries the hash that was asked for.
 #[test]
 fn property_20_every_entry_names_a_block_with_its_hash() {
     every_history(4, |world, act, history| {

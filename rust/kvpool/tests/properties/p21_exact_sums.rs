@@ -1,14 +1,17 @@
-//! Property 21: free + cached-free + active + fenced is the number of usable blocks, per tier and after every call, recounted
-//! from scratch and equal to the running counters; moves between tiers keep the sums.
+//! Property 21: free + cached-free + active + fenced is the number of usable blocks, per tier and after
+//! every call, recounted from scratch and equal to the running counters; moves between tiers keep the
+//! sums.
 //!
-//! Bugs: sglang#35270, mllm#656, trtllm#12834: counters drifted from what was there, and schedulers waited for ever.
-//! Fails it: a counter that some path changes without the list, or the list without the counter.
+//! Bugs: sglang#35270, mllm#656, trtllm#12834: counters drifted from what was there, and schedulers
+//! waited for ever. Fails it: a counter that some path changes without the list, or the list without
+//! the counter.
 
 use super::histories::*;
 use super::*;
 
-/// sglang#35270, mllm#656, trtllm#12834: running counters drifted from what was really there. After every history, the
-/// counters equal a recount that uses nothing but the lists and the references, and they add up.
+/// sglang#35270, mllm#656, trtllm#12834: running counters drifted from what was really there. After
+/// every history, the counters equal a recount that uses nothing but the lists and the references, and
+/// they add up.
 #[test]
 fn property_21_counters_equal_a_recount_and_add_up() {
     every_history(4, |world, act, history| {
@@ -69,7 +72,8 @@ fn check_tier(manager: &CacheManager, tier: usize, usable: usize) {
     assert_eq!(pool.stats().registered, registered, "tier {tier}");
 }
 
-/// References of holders in both tiers: a swap takes as many from one as it gives to the other, once it is over.
+/// References of holders in both tiers: a swap takes as many from one as it gives to the other, once it
+/// is over.
 fn holders(manager: &CacheManager) -> u32 {
     let pools = (0..2).map(|tier| manager.tiers().pool(tier).unwrap());
     pools.flat_map(|pool| all_blocks(pool).map(|block| pool.num_holders(block)).collect::<Vec<_>>()).sum()
@@ -84,8 +88,8 @@ fn family(manager: &CacheManager, id: i64) -> Vec<i64> {
 }
 
 proptest! {
-    /// trtllm#12834 across the tiers: forks, copies, swaps that are completed and taken back, fences and epochs. After every
-    /// call every tier adds up, and a swap neither makes nor loses a reference.
+    /// trtllm#12834 across the tiers: forks, copies, swaps that are completed and taken back, fences
+    /// and epochs. After every call every tier adds up, and a swap neither makes nor loses a reference.
     #[test]
     fn property_21_every_tier_adds_up_and_moves_keep_the_sum(
         usable in (3usize..9, 1usize..9),

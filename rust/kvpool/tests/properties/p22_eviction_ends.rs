@@ -1,9 +1,9 @@
-//! Property 22: an eviction never starts another one, a commit allocates nothing, and evicting n blocks ends with
-//! min(n, evictable) of them.
+//! Property 22: an eviction never starts another one, a commit allocates nothing, and evicting n blocks
+//! ends with min(n, evictable) of them.
 //!
-//! Bugs: sglang#27631, trtllm#17926: an eviction inside an eviction; a commit that needed a block when none was left.
-//! Fails it: a store that evicts while it inserts; a loop that counts requested blocks instead of freed ones. Every policy:
-//! `evictors/leases.rs`.
+//! Bugs: sglang#27631, trtllm#17926: an eviction inside an eviction; a commit that needed a block when
+//! none was left. Fails it: a store that evicts while it inserts; a loop that counts requested blocks
+//! instead of freed ones. Every policy: `evictors/leases.rs`.
 
 use super::*;
 
@@ -62,8 +62,8 @@ impl Evictor for Watched {
     }
 }
 
-/// sglang#27631, trtllm#17926: an eviction started another one; committing computed blocks allocated and could fail; an
-/// eviction loop did not end. One call of the policy per victim, none for a commit.
+/// sglang#27631, trtllm#17926: an eviction started another one; committing computed blocks allocated
+/// and could fail; an eviction loop did not end. One call of the policy per victim, none for a commit.
 #[test]
 fn property_22_one_eviction_per_victim_and_none_for_a_commit() {
     for cached in 0..=4usize {

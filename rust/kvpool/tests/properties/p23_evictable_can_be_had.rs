@@ -1,14 +1,16 @@
-//! Property 23: whatever the policy and the hints, n blocks can be allocated if n are evictable; retention that has expired has
-//! no effect; what is retained stays within its budget.
+//! Property 23: whatever the policy and the hints, n blocks can be allocated if n are evictable;
+//! retention that has expired has no effect; what is retained stays within its budget.
 //!
-//! Bugs: vllm#55461, mooncake#2286, mooncake#3028: retained blocks were counted as evictable and never evicted.
-//! Fails it: pins that forbid an eviction instead of deferring it. Expired hints and random ones: `evictors/exact.rs`.
+//! Bugs: vllm#55461, mooncake#2286, mooncake#3028: retained blocks were counted as evictable and never
+//! evicted. Fails it: pins that forbid an eviction instead of deferring it. Expired hints and random
+//! ones: `evictors/exact.rs`.
 
 use super::*;
 use kvpool::retention::{Keep, Retention, RetentionConfig, TenantId, TenantLimits, Then, Ttl};
 
-/// vllm#55461, mooncake#2286, #3028: blocks that were said to be evictable could not be evicted. For every policy, whatever
-/// was hit, shared, fenced and dropped before: all that is available can be allocated, at once or one by one.
+/// vllm#55461, mooncake#2286, #3028: blocks that were said to be evictable could not be evicted. For
+/// every policy, whatever was hit, shared, fenced and dropped before: all that is available can be
+/// allocated, at once or one by one.
 #[test]
 fn property_23_what_is_evictable_can_be_allocated() {
     for &eviction in kvpool_policies::ALL {
@@ -52,8 +54,8 @@ fn property_23_what_is_evictable_can_be_allocated() {
     }
 }
 
-/// vllm#55461, mooncake#2286: everything is pinned, owned by a tenant below its floor, and has not expired; all of it can be had,
-/// and no more is ever pinned than the budget says.
+/// vllm#55461, mooncake#2286: everything is pinned, owned by a tenant below its floor, and has not
+/// expired; all of it can be had, and no more is ever pinned than the budget says.
 #[test]
 fn property_23_hints_forbid_no_allocation_and_stay_within_their_budget() {
     for &eviction in kvpool_policies::ALL {
@@ -93,8 +95,8 @@ fn property_23_hints_forbid_no_allocation_and_stay_within_their_budget() {
     }
 }
 
-/// mooncake#3028: retention that has run out still counted. From that moment on, a block goes as if nothing had been said of
-/// it, and its pin is free for others.
+/// mooncake#3028: retention that has run out still counted. From that moment on, a block goes as if
+/// nothing had been said of it, and its pin is free for others.
 #[test]
 fn property_23_what_has_expired_has_no_effect() {
     for &eviction in kvpool_policies::ALL {

@@ -1,12 +1,14 @@
-//! Property 24: blocks of a failed step or an aborted request are never matched; after an epoch bump nothing that was committed
-//! before it is, not even by way of requests that ran across it.
+//! Property 24: blocks of a failed step or an aborted request are never matched; after an epoch bump
+//! nothing that was committed before it is, not even by way of requests that ran across it.
 //!
-//! Bugs: trtllm#15018, lmdeploy#4917, NeMo-RL#4018: KV that was never written, or written with older weights, was reused.
-//! Fails it: indexing at allocation; emptying the index and letting running requests fill it again.
+//! Bugs: trtllm#15018, lmdeploy#4917, NeMo-RL#4018: KV that was never written, or written with older
+//! weights, was reused. Fails it: indexing at allocation; emptying the index and letting running
+//! requests fill it again.
 
 use super::*;
 
-/// trtllm#15018, lmdeploy#4917: the blocks of a step that failed, or of a request that was aborted, were found by others.
+/// trtllm#15018, lmdeploy#4917: the blocks of a step that failed, or of a request that was aborted,
+/// were found by others.
 #[test]
 fn property_24_a_failed_step_is_never_matchable() {
     let prompt = [1, 2, 3, 4, 5, 6, 7];
@@ -34,8 +36,9 @@ fn property_24_a_failed_step_is_never_matchable() {
     }
 }
 
-/// NeMo-RL#4018: after an update of the weights, requests were given KV of the old ones, by way of requests that had been
-/// running, preempted or hashed before it. For every algorithm: vLLM's digests do not contain the epoch.
+/// NeMo-RL#4018: after an update of the weights, requests were given KV of the old ones, by way of
+/// requests that had been running, preempted or hashed before it. For every algorithm: vLLM's digests
+/// do not contain the epoch.
 #[test]
 fn property_24_nothing_from_before_an_epoch_bump_is_matched_after_it() {
     for &algorithm in HashAlgorithm::ALL {
@@ -97,8 +100,8 @@ fn property_24_nothing_from_before_an_epoch_bump_is_matched_after_it() {
     }
 }
 
-/// trtllm#15018, for engines that register ahead of the step that writes: until it says so, nothing is matched, whatever becomes of
-/// the blocks. A failed step never says so.
+/// trtllm#15018, for engines that register ahead of the step that writes: until it says so, nothing is
+/// matched, whatever becomes of the blocks. A failed step never says so.
 #[test]
 fn property_24_what_is_registered_and_not_computed_is_not_matched() {
     for computed in 0..=3usize {

@@ -1,4 +1,5 @@
-//! Property 25: hits + computed tokens == prompt tokens, summed over requests, however often a request is refused or preempted.
+//! Property 25: hits + computed tokens == prompt tokens, summed over requests, however often a request
+//! is refused or preempted.
 //!
 //! Bugs: vllm#25780, vllm#43736: each retry and each preemption counted the prompt and its hits again.
 //! Fails it: counting in the lookup instead of in the admission that succeeds.
@@ -6,8 +7,8 @@
 use super::histories::*;
 use super::*;
 
-/// vllm#25780, #43736: hits and prompt tokens were counted again on every retry of an admission and after every
-/// preemption, so that hit rates exceeded 1 or fell with load.
+/// vllm#25780, #43736: hits and prompt tokens were counted again on every retry of an admission and
+/// after every preemption, so that hit rates exceeded 1 or fell with load.
 #[test]
 fn property_25_each_prompt_token_counts_once() {
     let mut engine = Engine::new(8);

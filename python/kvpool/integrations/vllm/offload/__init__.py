@@ -1,14 +1,18 @@
 """kvpool in vLLM's KV offloading, by vLLM's own configuration: no file of vLLM is patched.
 
-Three ways in, all out of tree and all chosen in ``--kv-transfer-config`` (docs/vllm-offloading.md has the JSON):
+Three ways in, all out of tree and all chosen in ``--kv-transfer-config`` (docs/vllm-offloading.md has
+the JSON):
 
-- ``policies``: eviction policies for vLLM's ``CPUOffloadingManager``, for its tiering, too. The order is kvpool's.
-- ``spec`` and ``manager``: kvpool's offloading manager in place of vLLM's. Slots, references and order are kvpool's.
-- ``tier``: kvpool's store beneath vLLM's CPU memory, a tier of its tiering: chunks on a disk, checked and bounded.
+- ``policies``: eviction policies for vLLM's ``CPUOffloadingManager``, for its tiering, too. The order
+  is kvpool's.
+- ``spec`` and ``manager``: kvpool's offloading manager in place of vLLM's. Slots, references and order
+  are kvpool's.
+- ``tier``: kvpool's store beneath vLLM's CPU memory, a tier of its tiering: chunks on a disk, checked
+  and bounded.
 
-``order``, ``chunks``, ``namespace``, ``identity``, ``excluded`` and ``adapters`` serve these and import no vLLM.
-``hooks`` wraps functions of vLLM for ``tier``. Importing this package imports no vLLM; its modules ``policies``,
-``manager``, ``spec`` and ``tier`` do.
+``order``, ``chunks``, ``namespace``, ``identity``, ``excluded`` and ``adapters`` serve these and import
+no vLLM. ``hooks`` wraps functions of vLLM for ``tier``. Importing this package imports no vLLM; its
+modules ``policies``, ``manager``, ``spec`` and ``tier`` do.
 """
 
 from __future__ import annotations
@@ -28,8 +32,8 @@ TIER = "KvpoolStoreTier"
 def register() -> None:
     """Makes the names known to vLLM's factories, so that a configuration needs no module path.
 
-    For a plug-in that vLLM loads in each of its processes. Imports vLLM's factories, and no policy before it is asked
-    for. Calling it again changes nothing.
+    For a plug-in that vLLM loads in each of its processes. Imports vLLM's factories, and no policy
+    before it is asked for. Calling it again changes nothing.
 
     Raises:
         ImportError: vLLM is not installed, or one without these factories.

@@ -1,15 +1,18 @@
-"""The chunks of an offloading tier: which are resident, in which slot, who reads them, which go first. Knows no vLLM.
+"""The chunks of an offloading tier: which are resident, in which slot, who reads them, which go first.
+Knows no vLLM.
 
-Owns a ``kvpool.BlockPool`` with one block per slot, and the dictionaries that lead from a key to its block. Slots,
-references, the free list and the order of eviction are the pool's, in Rust, with one call for a whole batch; the
-dictionaries are Python's, because an engine asks for keys one at a time and nothing is faster at that.
+Owns a ``kvpool.BlockPool`` with one block per slot, and the dictionaries that lead from a key to its
+block. Slots, references, the free list and the order of eviction are the pool's, in Rust, with one call
+for a whole batch; the dictionaries are Python's, because an engine asks for keys one at a time and
+nothing is faster at that.
 
-A block's life: *pending* (allocated, registered, not computed: it is being stored), *ready* (computed; cached-free
-while nobody reads it), free. A slot is a block id minus one, for block 0 is the null block. The pool's hashes are those
-of the slots, not of the contents: each slot has one, so that a batch of slots can be held by one lookup.
+A block's life: *pending* (allocated, registered, not computed: it is being stored), *ready* (computed;
+cached-free while nobody reads it), free. A slot is a block id minus one, for block 0 is the null block.
+The pool's hashes are those of the slots, not of the contents: each slot has one, so that a batch of
+slots can be held by one lookup.
 
-Times order eviction where the policy listens to them (``"last-accessed"``): the earliest goes first. They are the
-caller's, and those of a chunk never move back.
+Times order eviction where the policy listens to them (``"last-accessed"``): the earliest goes first.
+They are the caller's, and those of a chunk never move back.
 """
 
 from __future__ import annotations
@@ -48,7 +51,8 @@ class Stored(NamedTuple):
 class ChunkTable:
     """Resident chunks by key.
 
-    ``ready`` and ``pending`` map keys to blocks (slot plus one); they may be read by anyone and are written here.
+    ``ready`` and ``pending`` map keys to blocks (slot plus one); they may be read by anyone and are
+    written here.
 
     Args:
         num_chunks: Slots. At least 0.
@@ -96,7 +100,9 @@ class ChunkTable:
         """Slots that must stay: pending ones, and those that somebody reads."""
         return self._pool.stats().active
 
-    def store(self, keys: Sequence[bytes], times: Sequence[float], keep: Collection[bytes] = ()) -> Stored | None:
+    def store(
+        self, keys: Sequence[bytes], times: Sequence[float], keep: Collection[bytes] = ()
+    ) -> Stored | None:
         """Takes a slot for each key, evicting what must go; None, and nothing changed, if there is no room.
 
         The chunks are pending, used at their ``times``. O(keys), and O(log slots) for each victim.
@@ -160,7 +166,8 @@ class ChunkTable:
         return list(found)
 
     def load(self, keys: Collection[bytes], times: Sequence[float] | None = None) -> list[int]:
-        """Holds ready chunks until ``complete_load``, and returns their slots, in the order of the keys. O(keys).
+        """Holds ready chunks until ``complete_load``, and returns their slots, in the order of the
+        keys. O(keys).
 
         A chunk may be loaded by several at once.
 
@@ -184,7 +191,8 @@ class ChunkTable:
         self._pool.release(self._ready_blocks(keys))
 
     def use(self, keys: Sequence[bytes], times: Sequence[float]) -> None:
-        """Says when resident chunks were used; an earlier time than the one known is ignored. O(log slots) per key.
+        """Says when resident chunks were used; an earlier time than the one known is ignored. O(log
+        slots) per key.
 
         Keys that are not resident are ignored.
         """
@@ -218,12 +226,17 @@ class ChunkTable:
         self._pool.check_invariants()
         both = {**self.ready, **self.pending}
         by_block = {block: key for block, key in enumerate(self._keys) if key is not None}
-        if len(both) != len(self.ready) + len(self.pending) or {block: key for key, block in both.items()} != by_block:
+        if (
+            len(both) != len(self.ready) + len(self.pending)
+            or {block: key for key, block in both.items()} != by_block
+        ):
             raise InvariantError("the keys by block are not those of the resident chunks")
         for block in range(1, self.num_chunks + 1):
             state = self._pool.state(block)
             key = by_block.get(block)
-            expected = {"free"} if key is None else {"active"} if key in self.pending else {"active", "cached-free"}
+            expected = (
+                {"free"} if key is None else {"active"} if key in self.pending else {"active", "cached-free"}
+            )
             if state not in expected or (key in self.ready) != self._pool.is_computed(block):
                 raise InvariantError(f"slot {block - 1} is {state} in the pool and holds {key!r}")
 

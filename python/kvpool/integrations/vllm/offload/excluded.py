@@ -1,8 +1,8 @@
 """The settings of vLLM that do not change the bytes of KV, each with its reason.
 
-They are in ``data/vllm_excluded.toml``. Every other setting is part of the name of stored KV, also one that only a
-later vLLM has: a change of it is a cold start. ``identity`` reads these tables; docs/stored-names.md lists all settings
-of vLLM 0.32 and 0.33.
+They are in ``data/vllm_excluded.toml``. Every other setting is part of the name of stored KV, also one
+that only a later vLLM has: a change of it is a cold start. ``identity`` reads these tables;
+docs/stored-names.md lists all settings of vLLM 0.32 and 0.33.
 """
 
 from __future__ import annotations
@@ -22,7 +22,9 @@ def _explained(table: dict[str, str]) -> dict[str, str]:
 
 
 #: By class of vLLM: names of fields, separated by spaces, and the reason.
-FIELDS: Final[dict[str, dict[str, str]]] = {kind: _explained(table) for kind, table in _TABLES["FIELDS"].items()}
+FIELDS: Final[dict[str, dict[str, str]]] = {
+    kind: _explained(table) for kind, table in _TABLES["FIELDS"].items()
+}
 
 #: Fields of ``ModelConfig`` that do not count for models that read text alone. Code of other models reads
 #: them.

@@ -124,7 +124,9 @@ def _reset(original: Any) -> Any:
         tiers = {tier: tier.generation for tier in _TIERS if tier.renews}
         bound = signature.bind(*args, **kwargs)
         if tiers and "reset_connector" in signature.parameters:
-            bound.arguments["reset_connector"] = True  # what lies in CPU memory is as old as what lies on the disk
+            bound.arguments["reset_connector"] = (
+                True  # what lies in CPU memory is as old as what lies on the disk
+            )
         try:
             return original(*bound.args, **bound.kwargs)
         finally:

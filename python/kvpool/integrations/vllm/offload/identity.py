@@ -32,7 +32,17 @@ __all__ = ["Identity", "config_of", "identity_of", "served_weights", "why_exclud
 #: server.
 _LOADERS: Final = frozenset(
     [
-        *("auto", "hf", "dummy", "fastsafetensors", "instanttensor", "mistral", "npcache", "pt", "safetensors"),
+        *(
+            "auto",
+            "hf",
+            "dummy",
+            "fastsafetensors",
+            "instanttensor",
+            "mistral",
+            "npcache",
+            "pt",
+            "safetensors",
+        ),
         *("sharded_state", "runai_streamer", "runai_streamer_sharded"),
     ]
 )
@@ -56,7 +66,8 @@ class Identity:
 
 
 def config_of(spec: Any) -> Any:
-    """Returns the ``VllmConfig`` of the engine that makes an offloading spec's manager; None if it is not found.
+    """Returns the ``VllmConfig`` of the engine that makes an offloading spec's manager; None if it is
+    not found.
 
     vLLM gives a spec a part of its configuration. The whole is an argument of a constructor that has not
     returned.
@@ -65,7 +76,10 @@ def config_of(spec: Any) -> Any:
     frame: types.FrameType | None = sys._getframe(1)
     while frame is not None:
         found: Any = frame.f_locals.get("vllm_config")
-        if type(found).__name__ == "VllmConfig" and getattr(found.kv_transfer_config, "engine_id", None) == engine:
+        if (
+            type(found).__name__ == "VllmConfig"
+            and getattr(found.kv_transfer_config, "engine_id", None) == engine
+        ):
             return found
         frame = frame.f_back
     return None
@@ -111,7 +125,9 @@ def why_excluded(owner: object, name: str) -> str | None:
     """
     if owner == "environment":
         return _listed(excluded.ENVIRONMENT, name)
-    tables = [excluded.FIELDS[kind.__name__] for kind in type(owner).__mro__ if kind.__name__ in excluded.FIELDS]
+    tables = [
+        excluded.FIELDS[kind.__name__] for kind in type(owner).__mro__ if kind.__name__ in excluded.FIELDS
+    ]
     if any(kind.__name__ == "ModelConfig" for kind in type(owner).__mro__) and not _reads_media(owner):
         tables.append(excluded.TEXT_ONLY)
     return next((why for table in tables if (why := _listed(table, name)) is not None), None)

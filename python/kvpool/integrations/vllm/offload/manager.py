@@ -1,16 +1,18 @@
 """An ``OffloadingManager`` of vLLM for CPU memory, over a ``BlockPool`` of kvpool.
 
-Owns what vLLM's scheduler asks of such a manager: the protocol, what a request has used, admission by reuse, events and
-metrics. Which chunks are resident, where, and which of them go is ``ChunkTable``'s.
+Owns what vLLM's scheduler asks of such a manager: the protocol, what a request has used, admission by
+reuse, events and metrics. Which chunks are resident, where, and which of them go is ``ChunkTable``'s.
 
-The order of eviction, with the pool's policy ``"last-accessed"``: by the request that used a chunk last, and within a
-request by token position, the tail before the head, however many calls stored it. A request counts as of its first
-access, and once more, for all that it met, when it finishes. So whatever is evicted, what is left of a prefix is a
-prefix. Chunks without a position (only callers other than vLLM's scheduler have them) are each used at the moment of
-the call, the first of a call first. Other policies of the pool order by release instead.
+The order of eviction, with the pool's policy ``"last-accessed"``: by the request that used a chunk
+last, and within a request by token position, the tail before the head, however many calls stored it. A
+request counts as of its first access, and once more, for all that it met, when it finishes. So whatever
+is evicted, what is left of a prefix is a prefix. Chunks without a position (only callers other than
+vLLM's scheduler have them) are each used at the moment of the call, the first of a call first. Other
+policies of the pool order by release instead.
 
-Times are ``rank - position / 2**25``: ranks count requests, positions are tokens; a request's chunks lie within half a
-rank up to 16 million tokens. Beyond 2**28 ranks the lowest bits of a position round off, no more than that.
+Times are ``rank - position / 2**25``: ranks count requests, positions are tokens; a request's chunks
+lie within half a rank up to 16 million tokens. Beyond 2**28 ranks the lowest bits of a position round
+off, no more than that.
 """
 
 # ruff: noqa: ARG002  # the signatures are vLLM's
@@ -125,13 +127,16 @@ class KvpoolOffloadingManager(OffloadingManager):  # type: ignore[misc]  # vLLM 
         return CacheHitSource.HOST
 
     def prepare_load(self, keys: Collection[Key], req_context: Context) -> Any:
-        """Holds chunks until ``complete_load`` and says in which slots they are, in the order of the keys. O(keys).
+        """Holds chunks until ``complete_load`` and says in which slots they are, in the order of the
+        keys. O(keys).
 
         Raises:
             InvalidBlockError: A chunk is not resident, or not ready; nothing has changed.
         """
         request = self._request(req_context)
-        slots = self.chunks.load(keys, self._use_times(keys, req_context, request) if self.chunks.by_time else None)
+        slots = self.chunks.load(
+            keys, self._use_times(keys, req_context, request) if self.chunks.by_time else None
+        )
         request.keys.update(dict.fromkeys(keys))
         return CPULoadStoreSpec(slots)
 
@@ -144,7 +149,8 @@ class KvpoolOffloadingManager(OffloadingManager):  # type: ignore[misc]  # vLLM 
         self.chunks.complete_load(keys)
 
     def prepare_store(self, keys: Collection[Key], req_context: Context) -> Any:
-        """Takes slots for the chunks that are not resident, evicting others; None if there is no room for all of them.
+        """Takes slots for the chunks that are not resident, evicting others; None if there is no room
+        for all of them.
 
         No chunk that is offered is evicted by the offer. O(keys), and O(log slots) for each victim.
         """
@@ -232,7 +238,9 @@ class KvpoolOffloadingManager(OffloadingManager):  # type: ignore[misc]  # vLLM 
                 yield event
 
     def get_stats(self) -> Any:
-        """What has happened since the last call, and how much of the tier transfers hold: shares from 0 to 1."""
+        """What has happened since the last call, and how much of the tier transfers hold: shares from 0
+        to 1.
+        """
         stats = OffloadingConnectorStats()
         slots = max(1, self.chunks.num_chunks)
         held, written = self.chunks.num_held / slots, len(self.chunks.pending) / slots

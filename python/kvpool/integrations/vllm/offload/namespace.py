@@ -42,7 +42,9 @@ def namespace_of(spec: Any, config: Any, chunk_bytes: int, *, weights: str | Non
         )
     parallel = engine.parallel
     layout = engine.kv_cache_layout or ""
-    sizes = {name: getattr(parallel, name) for name in ("world_size", "tp_size", "pp_size", "pcp_size", "dcp_size")}
+    sizes = {
+        name: getattr(parallel, name) for name in ("world_size", "tp_size", "pp_size", "pcp_size", "dcp_size")
+    }
     flags = {name: getattr(engine, name) for name in ("replicated_layout", "canonical_layout")}
     facts = {
         **sizes,

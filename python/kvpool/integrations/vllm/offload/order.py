@@ -1,14 +1,17 @@
-"""The order in which resident chunks are given up. Knows nothing of vLLM, keys or reference counts: blocks and depths.
+"""The order in which resident chunks are given up. Knows nothing of vLLM, keys or reference counts:
+blocks and depths.
 
-Owns the order alone, in two parts. ``VictimOrder`` orders what nobody's request is running for, by last use: an evictor
-of kvpool, and in front of it the victims that could not be taken when their turn came. ``RunningRequests`` orders what
-requests that still run have met; it goes behind all of the former: request after request, the deepest of each first,
-however many calls brought it. So what is left of a prefix is a prefix.
+Owns the order alone, in two parts. ``VictimOrder`` orders what nobody's request is running for, by last
+use: an evictor of kvpool, and in front of it the victims that could not be taken when their turn came.
+``RunningRequests`` orders what requests that still run have met; it goes behind all of the former:
+request after request, the deepest of each first, however many calls brought it. So what is left of a
+prefix is a prefix.
 
-Both order the blocks in use with the others, so that holding a block and letting it go do not change its place: last
-used is what a request used last, not what a transfer ended last. Evictors know nothing of blocks in use. One whose turn
-comes while it must stay is *passed over*: it waits in front of all that the evictor still holds, in the order of the
-turns, and is asked first next time. Looking for victims therefore changes no order.
+Both order the blocks in use with the others, so that holding a block and letting it go do not change
+its place: last used is what a request used last, not what a transfer ended last. Evictors know nothing
+of blocks in use. One whose turn comes while it must stay is *passed over*: it waits in front of all
+that the evictor still holds, in the order of the turns, and is asked first next time. Looking for
+victims therefore changes no order.
 """
 
 from __future__ import annotations
@@ -89,7 +92,8 @@ class VictimOrder:
         return self._evictor.remove(block)
 
     def find(self, n: int, may_go: Callable[[int], bool]) -> list[int]:
-        """The next ``n`` blocks for which ``may_go`` is true, or all of them if there are fewer. Changes no order.
+        """The next ``n`` blocks for which ``may_go`` is true, or all of them if there are fewer.
+        Changes no order.
 
         O(n + blocks passed over), those of earlier calls included.
         """
@@ -120,7 +124,9 @@ class VictimOrder:
 
 
 class Request:
-    """A running request, and the depths of the blocks that count as its own: those no later request has met."""
+    """A running request, and the depths of the blocks that count as its own: those no later request has
+    met.
+    """
 
     __slots__ = ("blocks", "owner", "rank")
 
@@ -131,7 +137,8 @@ class Request:
 
 
 class RunningRequests:
-    """Blocks that running requests have met: of the request that began first first, and of each the deepest first.
+    """Blocks that running requests have met: of the request that began first first, and of each the
+    deepest first.
 
     >>> running = RunningRequests()
     >>> first, second = running.begin(), running.begin()
@@ -177,7 +184,8 @@ class RunningRequests:
         return self._of.get(block)
 
     def find(self, n: int, may_go: Callable[[int], bool]) -> list[int]:
-        """The next ``n`` blocks for which ``may_go`` is true, or all of them if there are fewer. Changes nothing.
+        """The next ``n`` blocks for which ``may_go`` is true, or all of them if there are fewer.
+        Changes nothing.
 
         O(b log b) for the b blocks of the requests that are looked at, plus O(running requests).
         """

@@ -1,11 +1,12 @@
 """Eviction policies for vLLM's CPU offloading: ``CachePolicy`` classes whose order is an evictor of kvpool.
 
-Owns, for one ``CPUOffloadingManager``, which keys are resident and in which order they would go. vLLM's manager owns
-the rest: reference counts, slots, events, and what a request has used. The block id that the evictor knows is the slot
-of a chunk plus one, for block 0 is the null block: slots are unique among resident chunks and dense, keys are neither.
+Owns, for one ``CPUOffloadingManager``, which keys are resident and in which order they would go. vLLM's
+manager owns the rest: reference counts, slots, events, and what a request has used. The block id that
+the evictor knows is the slot of a chunk plus one, for block 0 is the null block: slots are unique among
+resident chunks and dense, keys are neither.
 
-Chosen by ``"eviction_policy": "kvpool_lru"`` with ``"cache_policy_module_path"`` naming this module. A further evictor
-of kvpool is one more subclass of ``EvictorCachePolicy``, with a name here.
+Chosen by ``"eviction_policy": "kvpool_lru"`` with ``"cache_policy_module_path"`` naming this module. A
+further evictor of kvpool is one more subclass of ``EvictorCachePolicy``, with a name here.
 """
 
 # ruff: noqa: ARG002  # the signatures are vLLM's
@@ -36,10 +37,10 @@ Context: TypeAlias = Any
 class EvictorCachePolicy(CachePolicy):  # type: ignore[misc]  # vLLM is Any here
     """A ``CachePolicy`` of vLLM over an evictor of kvpool; subclasses say which.
 
-    A use is a store, a ``touch``, or what a request has met when it finishes; loads that begin or end move nothing.
-    Every use orders the tail of a prefix before its head. What a running request has met goes after what none has, by
-    the token positions that vLLM notes. Chunks without a position (vLLM's scheduler makes none) count at once, the
-    first stored first.
+    A use is a store, a ``touch``, or what a request has met when it finishes; loads that begin or end
+    move nothing. Every use orders the tail of a prefix before its head. What a running request has met
+    goes after what none has, by the token positions that vLLM notes. Chunks without a position (vLLM's
+    scheduler makes none) count at once, the first stored first.
 
     Args:
         cache_capacity: Slots, of which ``chunk_id`` is one: 0 to ``cache_capacity - 1``.
@@ -61,7 +62,9 @@ class EvictorCachePolicy(CachePolicy):  # type: ignore[misc]  # vLLM is Any here
         # The evictor has room for the null block, and for one more: there may be no slot at all.
         self._order = VictimOrder(self.evictor_type(max(2, self.cache_capacity + 1)))
         self._running = RunningRequests()
-        self._fresh: dict[int, None] = {}  # inserted without a position, not in the order yet: one call for all
+        self._fresh: dict[
+            int, None
+        ] = {}  # inserted without a position, not in the order yet: one call for all
         self._storing: Context = None  # whose misses were offered last
 
     def get(self, key: Key) -> Chunk | None:
@@ -76,7 +79,9 @@ class EvictorCachePolicy(CachePolicy):  # type: ignore[misc]  # vLLM is Any here
         """
         block = chunk.chunk_id + 1
         if not 0 < block <= self.cache_capacity:
-            raise InvalidBlockError(f"slot {block - 1} is outside the {self.cache_capacity} slots of this policy")
+            raise InvalidBlockError(
+                f"slot {block - 1} is outside the {self.cache_capacity} slots of this policy"
+            )
         if self._keys.get(block, key) != key:
             raise InvalidBlockError(f"slot {block - 1} is that of another resident chunk")
         if key in self._chunks:
@@ -108,7 +113,9 @@ class EvictorCachePolicy(CachePolicy):  # type: ignore[misc]  # vLLM is Any here
         self._use(keys)
 
     def on_store_miss(self, keys: Iterable[Key], req_context: Context) -> None:
-        """Notes whose chunks are going to be inserted; none of them is resident, so that there is nothing to use."""
+        """Notes whose chunks are going to be inserted; none of them is resident, so that there is
+        nothing to use.
+        """
         self._storing = req_context
 
     def on_request_access(self, keys: Iterable[Key], req_context: Context) -> None:
@@ -140,10 +147,11 @@ class EvictorCachePolicy(CachePolicy):  # type: ignore[misc]  # vLLM is Any here
         self._use(order_request_keys(key_groups, req_context), self._request(req_context))
 
     def evict(self, n: int, protected: set[Key]) -> list[tuple[Key, Chunk]] | None:
-        """Gives up ``n`` chunks that no transfer uses and that are not protected; None, and nothing changed, if fewer.
+        """Gives up ``n`` chunks that no transfer uses and that are not protected; None, and nothing
+        changed, if fewer.
 
-        O(n), O(1) for each chunk whose turn has come while it was in use or protected, and O(b log b) for the b chunks
-        of running requests that it has to look at when there is nothing else left.
+        O(n), O(1) for each chunk whose turn has come while it was in use or protected, and O(b log b)
+        for the b chunks of running requests that it has to look at when there is nothing else left.
         """
         if n <= 0:
             return []
@@ -165,7 +173,9 @@ class EvictorCachePolicy(CachePolicy):  # type: ignore[misc]  # vLLM is Any here
         return [(key, chunks.pop(key)) for key in map(keys.pop, [*victims, *behind])]
 
     def order(self) -> list[Key]:
-        """Every resident key, those in use included, next victim first. O(chunks log chunks), for tests and tools."""
+        """Every resident key, those in use included, next victim first. O(chunks log chunks), for tests
+        and tools.
+        """
         self._settle()
         return [self._keys[block] for block in [*self._order.order(), *self._running.order()]]
 
@@ -182,7 +192,9 @@ class EvictorCachePolicy(CachePolicy):  # type: ignore[misc]  # vLLM is Any here
             raise InvariantError("the keys by slot are not those of the resident chunks")
         ordered = [*self._order.order(), *self._fresh, *self._running.order()]
         if sorted(ordered) != sorted(slots):
-            raise InvariantError(f"ordered blocks {sorted(ordered)} are not the resident ones {sorted(slots)}")
+            raise InvariantError(
+                f"ordered blocks {sorted(ordered)} are not the resident ones {sorted(slots)}"
+            )
 
     def _request(self, req_context: Context) -> Request:
         """A context's request, as this policy knows it."""

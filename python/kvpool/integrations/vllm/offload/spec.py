@@ -1,7 +1,8 @@
 """The offloading spec that puts kvpool's manager in place of vLLM's; workers and memory stay vLLM's.
 
-Chosen by ``"spec_name": "KvpoolOffloadingSpec"`` with ``"spec_module_path"`` naming this module. Takes every setting of
-vLLM's ``CPUOffloadingSpec``; ``eviction_policy`` names a policy of ``kvpool.BlockPool``.
+Chosen by ``"spec_name": "KvpoolOffloadingSpec"`` with ``"spec_module_path"`` naming this module. Takes
+every setting of vLLM's ``CPUOffloadingSpec``; ``eviction_policy`` names a policy of
+``kvpool.BlockPool``.
 """
 
 from __future__ import annotations

@@ -2,9 +2,10 @@
 
 Chosen by an entry of ``secondary_tiers`` of vLLM's ``TieringOffloadingSpec``: docs/vllm-offloading.md has it.
 
-vLLM calls from its scheduler, so nothing here waits, but for ``drain_jobs`` and ``shutdown``, as vLLM wants it. It
-reuses a slot of CPU memory as soon as a job is told to have ended, so transfers are staged: whatever hangs has let its
-slot go. What is not loaded is computed: no failure of a disk is one of a request.
+vLLM calls from its scheduler, so nothing here waits, but for ``drain_jobs`` and ``shutdown``, as vLLM
+wants it. It reuses a slot of CPU memory as soon as a job is told to have ended, so transfers are
+staged: whatever hangs has let its slot go. What is not loaded is computed: no failure of a disk is one
+of a request.
 """
 
 from __future__ import annotations
@@ -104,11 +105,12 @@ class KvpoolStoreTier(SecondaryTierManager):  # type: ignore[misc]  # vLLM is An
         backpressure_detector: vLLM's.
         root_dir: The folder of a disk. Engines with the same folder, such as data-parallel replicas, take one
             beneath it each: ``kvpool.store.replicas``.
-        url: A back end by its URL, instead: ``kvpool.store.backend_from_url`` has the list. A shared one is asked once
-            a step, for all chunks that nothing is known of; their requests wait for the answer.
+        url: A back end by its URL, instead: ``kvpool.store.backend_from_url`` has the list. A shared
+            one is asked once a step, for all chunks that nothing is known of; their requests wait for
+            the answer.
         capacity_bytes: What each engine may take.
-        weights: The name of the weights, draft models included. By default a digest over the files of a folder, or
-            the commit of a Hugging Face model that is served.
+        weights: The name of the weights, draft models included. By default a digest over the files of a
+            folder, or the commit of a Hugging Face model that is served.
         scales: The name of quantisation scales, if they are not part of the weights.
         free_floor_bytes: What stays free on a disk.
         admission: What is written: ``second_touch``, ``always``, ``never``.
@@ -116,9 +118,9 @@ class KvpoolStoreTier(SecondaryTierManager):  # type: ignore[misc]  # vLLM is An
         workers: Threads that wait for the disk.
         queue: Chunks on their way; more are misses.
         deadline: Seconds that a chunk may take, waiting included. Above zero.
-        on_reset: What happens when vLLM resets its prefix cache, or its workers run a method that may change weights:
-            ``renew`` forgets everything, in CPU memory, too; ``keep`` changes nothing, for engines whose weights never
-            change.
+        on_reset: What happens when vLLM resets its prefix cache, or its workers run a method that may
+            change weights: ``renew`` forgets everything, in CPU memory, too; ``keep`` changes nothing,
+            for engines whose weights never change.
         enable_kv_events: Whether to emit events of what is stored and what goes.
         locality: As vLLM's tiers.
 
@@ -128,7 +130,8 @@ class KvpoolStoreTier(SecondaryTierManager):  # type: ignore[misc]  # vLLM is An
     """
 
     medium = Medium.STORAGE
-    #: The source of hits in vLLM's metrics. A tier on a disk has its own value; a server is not a disk of this machine.
+    # : The source of hits in vLLM's metrics. A tier on a disk has its own value; a server is not a disk
+    # of this machine.
     cache_hit_source = CacheHitSource.EXTERNAL_UNSPECIFIED
 
     def __init__(
@@ -160,7 +163,9 @@ class KvpoolStoreTier(SecondaryTierManager):  # type: ignore[misc]  # vLLM is An
             raise InvalidArgumentError("root_dir and url: give one of them")
         for name, value in (("root_dir", root_dir), ("url", url), ("weights", weights)):
             if value is not None and not value.strip():
-                raise InvalidArgumentError(f"{name} is {value!r}: must not be empty; leave it out for the default")
+                raise InvalidArgumentError(
+                    f"{name} is {value!r}: must not be empty; leave it out for the default"
+                )
         if not deadline > 0:
             raise InvalidArgumentError(f"deadline is {deadline}: must be above 0 seconds")
         where = url or str(root_dir)
@@ -192,7 +197,9 @@ class KvpoolStoreTier(SecondaryTierManager):  # type: ignore[misc]  # vLLM is An
         self._keys: dict[bytes, bytes] = {}
         config = config_of(offloading_spec)
         self._has_adapters = config is not None and config.lora_config is not None
-        self._namespace = namespace_of(offloading_spec, config, self._chunk_bytes, weights=weights, scales=scales)
+        self._namespace = namespace_of(
+            offloading_spec, config, self._chunk_bytes, weights=weights, scales=scales
+        )
         hooks.install(config, renews=self.renews)
         arena = Arena.over(primary_kv_view, self._chunk_bytes)
         self._store = open_replica(
@@ -214,7 +221,9 @@ class KvpoolStoreTier(SecondaryTierManager):  # type: ignore[misc]  # vLLM is An
         hooks.watch(self)
 
     def lookup(self, key: bytes, req_context: Any) -> LookupResult:
-        """Whether a chunk can be loaded. What is being written is in CPU memory, too: a miss here costs nothing."""
+        """Whether a chunk can be loaded. What is being written is in CPU memory, too: a miss here costs
+        nothing.
+        """
         names = self._names([key], self._request(req_context))
         if names is None:
             return LookupResult.MISS
@@ -243,8 +252,8 @@ class KvpoolStoreTier(SecondaryTierManager):  # type: ignore[misc]  # vLLM is An
     def submit_store(self, job_metadata: Any) -> None:
         """Offers chunks. Those that are there, and those that are not admitted, cost nothing.
 
-        Chunks of a request that began before the tier was renewed are not stored, nor those of an adapter whose
-        content is unknown.
+        Chunks of a request that began before the tier was renewed are not stored, nor those of an
+        adapter whose content is unknown.
         """
         context = job_metadata.req_context
         keys = list(job_metadata.keys)
@@ -333,7 +342,9 @@ class KvpoolStoreTier(SecondaryTierManager):  # type: ignore[misc]  # vLLM is An
             asked = self._asked.pop(number, None)
             if asked is not None:
                 # What could not be said is a miss for a while: else its request would ask for ever.
-                doubted = [name for name, why in zip(asked, outcomes, strict=True) if why not in ("ok", "absent")]
+                doubted = [
+                    name for name, why in zip(asked, outcomes, strict=True) if why not in ("ok", "absent")
+                ]
                 self._doubted = {name: until for name, until in self._doubted.items() if until > now}
                 self._doubted |= dict.fromkeys(doubted, now + _DOUBTED)
                 continue
@@ -351,7 +362,11 @@ class KvpoolStoreTier(SecondaryTierManager):  # type: ignore[misc]  # vLLM is An
             )
             if job.is_promotion:
                 # Else the next lookup would find it again, and the request would come back for ever.
-                gone = [name for name, why in zip(job.names, outcomes, strict=True) if why in ("failed", "timed_out")]
+                gone = [
+                    name
+                    for name, why in zip(job.names, outcomes, strict=True)
+                    if why in ("failed", "timed_out")
+                ]
                 self._store.remove([name[:-4] for name in gone], groups=[_group(name) for name in gone])
             elif self._events is not None and moved:
                 self._events.append(self._event(moved, removed=False))
@@ -394,12 +409,13 @@ class KvpoolStoreTier(SecondaryTierManager):  # type: ignore[misc]  # vLLM is An
             self._take(self._store.wait(self._deadline))
 
     def renew(self) -> None:
-        """Forgets every chunk, because the weights may change. Waits for running jobs, at most for the deadline.
+        """Forgets every chunk, because the weights may change. Waits for running jobs, at most for the
+        deadline.
 
-        vLLM uses the same keys for other weights. Chunks that are stored from now on have a name that no other
-        process has, so that an engine that starts with the weights of before does not find them. If the back end
-        does not record that the old name has ended, such an engine may find the chunks of before, which are of its
-        weights.
+        vLLM uses the same keys for other weights. Chunks that are stored from now on have a name that
+        no other process has, so that an engine that starts with the weights of before does not find
+        them. If the back end does not record that the old name has ended, such an engine may find the
+        chunks of before, which are of its weights.
         """
         self._drain()
         self.generation += 1
@@ -420,9 +436,12 @@ class KvpoolStoreTier(SecondaryTierManager):  # type: ignore[misc]  # vLLM is An
     def build_metric_definitions(cls, extra_config: dict[str, Any]) -> dict[str, Any]:  # noqa: ARG003 - vLLM's signature
         """What ``get_stats`` emits."""
         counters = {
-            f"{_PREFIX}{name}": OffloadingCounterMetadata(documentation=text) for name, text in _COUNTERS.items()
+            f"{_PREFIX}{name}": OffloadingCounterMetadata(documentation=text)
+            for name, text in _COUNTERS.items()
         }
-        gauges = {f"{_PREFIX}{name}": OffloadingGaugeMetadata(documentation=text) for name, text in _GAUGES.items()}
+        gauges = {
+            f"{_PREFIX}{name}": OffloadingGaugeMetadata(documentation=text) for name, text in _GAUGES.items()
+        }
         return counters | gauges
 
     def get_stats(self) -> OffloadingConnectorStats:

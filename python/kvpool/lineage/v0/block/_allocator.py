@@ -1,7 +1,7 @@
 """The base of vLLM v0's allocators: one tier of a ``kvpool.TieredPool`` under the ancestor's ids and handles.
 
-Owns the map between the ancestor's ids and the core's, and the way from a handle to its block. Reference counts, free
-list, prefix index, eviction order and pending copies are the core's.
+Owns the map between the ancestor's ids and the core's, and the way from a handle to its block.
+Reference counts, free list, prefix index, eviction order and pending copies are the core's.
 
 For ``cpu_gpu_block_allocator``: ``_tiers``, ``_tier``, ``_pool``, ``_surplus``, ``_to_core``, ``_to_face``,
 ``_core_of``, ``_bind``, ``_fork_blocks``, ``_adopt``, ``_touch`` and ``_reset_prefix_cache``.
@@ -31,7 +31,9 @@ _LOGGER = logging.getLogger("kvpool.lineage")
 
 
 class _IdMap:
-    """The ancestor's ids, in the order given, on the core's ids 1, 2, 3 and so on; and their ranks. O(1) per id."""
+    """The ancestor's ids, in the order given, on the core's ids 1, 2, 3 and so on; and their ranks.
+    O(1) per id.
+    """
 
     def __init__(self, num_blocks: int, block_ids: Iterable[int] | None) -> None:
         ids: Sequence[int] = range(num_blocks) if block_ids is None else list(block_ids)
@@ -203,7 +205,8 @@ class PoolAllocator(BlockAllocator):
             self._block_pool.free_block(block)
 
     def fork(self, last_block: Block) -> list[Block]:
-        """Returns new handles on all blocks of the sequence that ends with this one, first to last. O(blocks).
+        """Returns new handles on all blocks of the sequence that ends with this one, first to last.
+        O(blocks).
 
         Raises:
             StaleBlockError: A block of the sequence was freed.
@@ -232,8 +235,9 @@ class PoolAllocator(BlockAllocator):
     def cow_block_if_not_appendable(self, block: Block) -> BlockId:
         """Returns the id of a block that may be written to, and points the handle to it.
 
-        The handle's own block, if nobody else holds it and nothing is cached under it. Else a new block: the copy is
-        planned, and its source and destination stay pinned until ``clear_copy_on_writes``.
+        The handle's own block, if nobody else holds it and nothing is cached under it. Else a new
+        block: the copy is planned, and its source and destination stay pinned until
+        ``clear_copy_on_writes``.
 
         Raises:
             NoFreeBlocksError: No block is free for a copy; nothing has changed.
@@ -254,7 +258,8 @@ class PoolAllocator(BlockAllocator):
         """Returns the planned copies, (source, destination) in order of planning, and ends their pins.
 
         Raises:
-            ContractError: Swaps or copies of other devices are planned as well: they have to be taken together.
+            ContractError: Swaps or copies of other devices are planned as well: they have to be taken
+                together.
         """
         if any(place[0] != self._tier for copy in self._tiers.pending_copies() for place in copy):
             raise ContractError("other devices have copies planned: take those of all devices at once")
@@ -282,7 +287,8 @@ class PoolAllocator(BlockAllocator):
                 block._home = homes[core]
 
     def swap_in(self, blocks: Sequence[Block]) -> None:
-        """Finds blocks for handles that have none; the handles are this allocator's afterwards. All or nothing.
+        """Finds blocks for handles that have none; the handles are this allocator's afterwards. All or
+        nothing.
 
         Raises:
             NoFreeBlocksError: Too few blocks are free.

@@ -21,8 +21,8 @@ __all__ = ["TokenBlock", "check_live", "retire"]
 class TokenBlock(Block):
     """A block of tokens behind another one.
 
-    Once an allocator has freed it, ``block_id`` is None and everything else raises ``StaleBlockError``: handles are
-    never recycled, so an old one cannot turn into somebody else's block.
+    Once an allocator has freed it, ``block_id`` is None and everything else raises ``StaleBlockError``:
+    handles are never recycled, so an old one cannot turn into somebody else's block.
     """
 
     def __init__(
@@ -41,7 +41,8 @@ class TokenBlock(Block):
         self._block_id = block_id
         self._token_ids: list[int] = []
         self._live = True
-        # What two handles had in common when their blocks were swapped out, so that they share one block again.
+        # What two handles had in common when their blocks were swapped out, so that they share one
+        # block again.
         self._home: object | None = None
         self.pool_id: int | None = None
         self._check_fits(token_ids)
@@ -54,7 +55,9 @@ class TokenBlock(Block):
     def _check_fits(self, token_ids: Sequence[int]) -> None:
         empty = self._block_size - len(self._token_ids)
         if len(token_ids) > empty:
-            raise BlockStateError(f"{len(token_ids)} tokens do not fit: {empty} of {self._block_size} slots are empty")
+            raise BlockStateError(
+                f"{len(token_ids)} tokens do not fit: {empty} of {self._block_size} slots are empty"
+            )
 
     def _refuse(self, token_ids: Sequence[int]) -> None:
         """Says why these tokens cannot be appended."""
@@ -111,7 +114,9 @@ class TokenBlock(Block):
 
     def __repr__(self) -> str:
         state = (
-            f"block_id={self._block_id}, {len(self._token_ids)}/{self._block_size} tokens" if self._live else "freed"
+            f"block_id={self._block_id}, {len(self._token_ids)}/{self._block_size} tokens"
+            if self._live
+            else "freed"
         )
         return f"{type(self).__name__}({state})"
 

@@ -1,7 +1,8 @@
 """Content hashes of vLLM v0's shape over kvpool's hash chains.
 
-A content hash is an int, as the ancestor's was: the big-endian number of a SHA-256 chain digest. The int carries its
-``ChainLink``, so the next block is hashed from it without a walk, and no table from ints to links is needed.
+A content hash is an int, as the ancestor's was: the big-endian number of a SHA-256 chain digest. The
+int carries its ``ChainLink``, so the next block is hashed from it without a walk, and no table from
+ints to links is needed.
 """
 
 from __future__ import annotations
@@ -20,8 +21,8 @@ if TYPE_CHECKING:
 __all__ = ["NONE_HASH", "ChainedHash", "digest_of", "extra_keys", "hash_block_tokens", "hash_chain"]
 
 _DIGEST_BYTES = 32
-#: The ancestor's hash of the block before the first, in places that take an int. It differs between processes, so it is
-#: part of no hash: the block after it is a first block, or has no hash.
+# : The ancestor's hash of the block before the first, in places that take an int. It differs between
+# processes, so it is : part of no hash: the block after it is a first block, or has no hash.
 NONE_HASH = hash("None")
 _NO_EXTRA = kvpool.ExtraKeys()
 
@@ -84,9 +85,9 @@ def _graft(
 ) -> kvpool.hashing.ChainLink:
     """A link whose extra keys are not its parent's.
 
-    A chain has its keys in its root alone, so a change of them is written into the block where it happens: as an item
-    that covers the block and names both the block behind its parent (with the multimodal items that overlap it) and
-    the new root.
+    A chain has its keys in its root alone, so a change of them is written into the block where it
+    happens: as an item that covers the block and names both the block behind its parent (with the
+    multimodal items that overlap it) and the new root.
     """
     behind = hasher.link(tokens, parent.link, extra, epoch=parent.epoch)
     rooted = hasher.link(tokens, None, extra, epoch=parent.epoch)
@@ -103,15 +104,16 @@ def hash_block_tokens(
     *,
     epoch: int = 0,
 ) -> ChainedHash:
-    """Hashes one full block: the tokens, everything before them, and what identifies the prompt beside its tokens.
+    """Hashes one full block: the tokens, everything before them, and what identifies the prompt beside
+    its tokens.
 
     O(block size).
 
     Args:
         is_first_block: Whether it is the first of its sequence.
-        prev_block_hash: What this function returned for the block before, or its ``content_hash``; of a first block
-            None, or an allocator's ``_none_hash``. An int of another origin begins a chain of its own, that depends on
-            this int.
+        prev_block_hash: What this function returned for the block before, or its ``content_hash``; of a
+            first block None, or an allocator's ``_none_hash``. An int of another origin begins a chain
+            of its own, that depends on this int.
         cur_block_token_ids: The tokens.
         extra_hash: The ancestor's int, or kvpool's extra keys.
         epoch: The pool's epoch; of a block that is not the first, that of its predecessor counts.

@@ -38,7 +38,9 @@ class NullBlock(Block):
 
     @property
     def block_id(self) -> int | None:
-        """The id: that of a GPU block which nobody else has. To set it is a ``ContractError``, a ``ValueError``."""
+        """The id: that of a GPU block which nobody else has. To set it is a ``ContractError``, a
+        ``ValueError``.
+        """
         return self._proxy.block_id
 
     @block_id.setter

@@ -1,7 +1,8 @@
-"""The block of the prefix-caching allocator: tokens, and the content hash once it is full; and notes about a block.
+"""The block of the prefix-caching allocator: tokens, and the content hash once it is full; and notes
+about a block.
 
-The hash is decided at the moment when the block becomes full: from the hash of its predecessor, or never. Whether the
-block is computed is asked of the pool.
+The hash is decided at the moment when the block becomes full: from the hash of its predecessor, or
+never. Whether the block is computed is asked of the pool.
 """
 
 from __future__ import annotations
@@ -40,11 +41,14 @@ class CachingAllocator(PoolAllocator):
 
 
 def parent_hash(prev_block: Block | None) -> int | None:
-    """Returns the hash that a block behind ``prev_block`` is chained to; None if there is no predecessor or no hash."""
+    """Returns the hash that a block behind ``prev_block`` is chained to; None if there is no
+    predecessor or no hash.
+    """
     if prev_block is None:
         return None
     if issubclass(type(prev_block), PrefixCachingBlock):
-        # Also if the predecessor was freed meanwhile, by a sliding window for instance: its content is what it was.
+        # Also if the predecessor was freed meanwhile, by a sliding window for instance: its content is
+        # what it was.
         hashed: ChainedHash | None = prev_block._hash  # type: ignore[attr-defined]
         return hashed
     return prev_block.content_hash
@@ -138,8 +142,9 @@ class PrefixCachingBlock(TokenBlock):
     def append_token_ids(self, token_ids: Sequence[int]) -> None:
         """Appends tokens. All or nothing.
 
-        A shared block is copied first. A block that becomes full is registered, and if another block is registered with
-        its content, this handle goes over to that one. ``block_id`` may change by either.
+        A shared block is copied first. A block that becomes full is registered, and if another block is
+        registered with its content, this handle goes over to that one. ``block_id`` may change by
+        either.
 
         Raises:
             NoFreeBlocksError: The block is shared and no block is free for a copy.

@@ -1,15 +1,17 @@
 """vLLM v0's trackers: how much of each sequence is cached, and when each sequence was last used.
 
-Owns, per sequence, the hashes of its full blocks, the answer given for its prompt, and the time of its last use. None
-of it decides what is allocated or evicted.
+Owns, per sequence, the hashes of its full blocks, the answer given for its prompt, and the time of its
+last use. None of it decides what is allocated or evicted.
 
 Differences from the ancestor:
 
 - 4: a prefix ends at its first hole.
 - 22: ``ComputedBlocksTracker.remove_seq`` of a sequence that was never looked up does nothing.
-- While a prompt waits, the blocks that were found may be evicted. The ancestor repeated its first answer, and the
-  engine did not compute the tokens of the evicted blocks. Here the answer becomes smaller; it never grows.
-- ``settle`` is new: it sets the answer to the number of computed tokens in the blocks that the prompt was given.
+- While a prompt waits, the blocks that were found may be evicted. The ancestor repeated its first
+  answer, and the engine did not compute the tokens of the evicted blocks. Here the answer becomes
+  smaller; it never grows.
+- ``settle`` is new: it sets the answer to the number of computed tokens in the blocks that the prompt
+  was given.
 - After a change of the allocator's epoch a sequence is hashed again.
 - Assertions are typed errors that derive from ``AssertionError``.
 """
@@ -59,9 +61,10 @@ class ComputedBlocksTracker:
     def get_num_cached_tokens(self, seq: Sequence) -> int:
         """Returns how many tokens from the start of the sequence are in blocks that are cached and computed.
 
-        While the sequence computes its prompt, the answer is at most the first one, or that of ``settle``. Blocks that
-        were filled since then do not count, and neither do blocks that were evicted. A first answer of 0 is final, and
-        the allocator is not asked again. O(tokens added + blocks cached); without caching always 0.
+        While the sequence computes its prompt, the answer is at most the first one, or that of
+        ``settle``. Blocks that were filled since then do not count, and neither do blocks that were
+        evicted. A first answer of 0 is final, and the allocator is not asked again. O(tokens added +
+        blocks cached); without caching always 0.
 
         Raises:
             ContractError: The sequence has become shorter.
@@ -85,7 +88,9 @@ class ComputedBlocksTracker:
         tokens, size = seq.get_token_ids(), self._block_size
         start = len(tracked.hashes) * size
         if len(tokens) < start:
-            raise ContractError(f"sequence {seq.seq_id} has become shorter: {len(tokens)} tokens, {start} were hashed")
+            raise ContractError(
+                f"sequence {seq.seq_id} has become shorter: {len(tokens)} tokens, {start} were hashed"
+            )
         extra_hash = extra_hash_of(seq)
         for at in range(start, len(tokens) - size + 1, size):
             prev_hash = tracked.hashes[-1] if tracked.hashes else None

@@ -1,7 +1,8 @@
 """Two allocators of vLLM v0 over one ``kvpool.TieredPool``: the inner half of ``CpuGpuBlockAllocator``.
 
-Owns which device a block is on, and the copies that were taken from the core and not yet fetched by the engine, with
-the fences that keep their blocks until they are made. Copies and swaps are planned by the core.
+Owns which device a block is on, and the copies that were taken from the core and not yet fetched by the
+engine, with the fences that keep their blocks until they are made. Copies and swaps are planned by the
+core.
 """
 
 from __future__ import annotations
@@ -86,8 +87,8 @@ class TwoDevices:
         return copies
 
     def _fence_copies(self) -> None:
-        # A pin ends when the plan is taken. The copy is executed later: until then its blocks have to be kept. Not
-        # those of a copy that nobody has a use for any more: the plan leaves it out.
+        # A pin ends when the plan is taken. The copy is executed later: until then its blocks have to
+        # be kept. Not those of a copy that nobody has a use for any more: the plan leaves it out.
         holders = self._on(Device.GPU)._pool.num_holders
         copies = [(src[1], dst[1]) for src, dst in self._tiers.pending_copies() if src[0] == dst[0] == 0]
         self._fence([(src, dst) for src, dst in copies if holders(dst)])
@@ -104,8 +105,9 @@ class TwoDevices:
     def _append(self, blocks: BlockList, at: int, token_ids: Sequence[int]) -> None:
         """Appends tokens to a block that may have KV already.
 
-        A block that becomes full can turn out to be one that another sequence holds and has not computed: a prompt that
-        is computed in chunks. What the own block has is then copied, or the step would not find it there.
+        A block that becomes full can turn out to be one that another sequence holds and has not
+        computed: a prompt that is computed in chunks. What the own block has is then copied, or the
+        step would not find it there.
         """
         block, gpu = blocks[at], self._gpu
         if not isinstance(block, PrefixCachingBlock) or not block._check_append(token_ids):
@@ -120,7 +122,9 @@ class TwoDevices:
         own = gpu._core_of(block)
         if gpu._pool.num_holders(own) > 1 and not gpu._pool.num_available:
             gpu._allocate(1)  # raises, with the right figures, before anything is fenced
-        written = shared in self._targets or any(dst == (0, shared) for _, dst in self._tiers.pending_copies())
+        written = shared in self._targets or any(
+            dst == (0, shared) for _, dst in self._tiers.pending_copies()
+        )
         self._fence([(own, shared)])
         block._append(token_ids, hashed)
         blocks[at] = block
@@ -137,7 +141,8 @@ class TwoDevices:
         return swaps
 
     def end_step(self) -> None:
-        """Says that the transfers handed out so far were executed, or that nothing can come before them any more.
+        """Says that the transfers handed out so far were executed, or that nothing can come before them
+        any more.
 
         New: the ancestor had no such call. ``SelfAttnBlockSpaceManager`` calls it.
         """
@@ -181,8 +186,8 @@ class TwoDevices:
 
     @staticmethod
     def _register(block: Block, core: int, allocator: PrefixCachingBlockAllocator, *, hit: bool) -> None:
-        # What was computed has moved with its registration. What was not is registered anew, unless another block is:
-        # this one is the destination of a copy, and cannot be exchanged.
+        # What was computed has moved with its registration. What was not is registered anew, unless
+        # another block is: this one is the destination of a copy, and cannot be exchanged.
         hashed = block.content_hash
         if not isinstance(hashed, ChainedHash):
             return
@@ -195,8 +200,8 @@ class TwoDevices:
         src, dst = self._on(src_device), self._on(dst_device)
         cores = [src._core_of(block) for block in blocks if not isinstance(block, NullBlock)]
         fit = self._tiers.fit_swap(cores, src=src._tier, dst=dst._tier, reserve=reserve)
-        # The core counts blocks that are out of use for good as usable: the null block, and the one of a device of
-        # none.
+        # The core counts blocks that are out of use for good as usable: the null block, and the one of
+        # a device of none.
         unusable = self._num_null(dst_device) + dst._surplus
         if fit == "later" and unusable:
             fit = self._tiers.fit_swap(cores, src=src._tier, dst=dst._tier, reserve=reserve + unusable)
@@ -214,7 +219,9 @@ class TwoDevices:
             return len(chunks)
         pool = allocator._pool
         found = [allocator._registered(one) for one in hash_chain(None, True, chunks, extra_hash, pool.epoch)]
-        return found.count(None) + len({core for core in found if core is not None and pool.ref_count(core) == 0})
+        return found.count(None) + len(
+            {core for core in found if core is not None and pool.ref_count(core) == 0}
+        )
 
     def _check_tokens(self, token_ids: Sequence[int]) -> None:
         """Checks what hashing would refuse, before anything has changed."""

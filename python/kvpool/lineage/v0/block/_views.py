@@ -1,4 +1,6 @@
-"""What the pool knows, in the shape of the ancestor's parts: reference counts and the evictor of an allocator."""
+"""What the pool knows, in the shape of the ancestor's parts: reference counts and the evictor of an
+allocator.
+"""
 
 # ruff: noqa: ARG002  # the signatures are the ancestor's
 
@@ -51,7 +53,9 @@ class PoolEvictor(Evictor):
     def evict(self) -> tuple[BlockId, PrefixHash]:
         self._refuse()
 
-    def add(self, block_id: BlockId, content_hash: PrefixHash, num_hashed_tokens: int, last_accessed: float) -> None:
+    def add(
+        self, block_id: BlockId, content_hash: PrefixHash, num_hashed_tokens: int, last_accessed: float
+    ) -> None:
         self._refuse()
 
     def remove(self, block_id: BlockId) -> None:

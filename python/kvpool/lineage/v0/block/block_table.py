@@ -1,19 +1,22 @@
 """vLLM v0's block table: the blocks of one sequence.
 
-Owns which tokens are in which block, and how many slots a step needs. Blocks come from a ``CpuGpuBlockAllocator``.
+Owns which tokens are in which block, and how many slots a step needs. Blocks come from a
+``CpuGpuBlockAllocator``.
 
 Differences from the ancestor:
 
-- 8, 13: ``allocate``, ``append_token_ids`` and ``ensure_num_empty_slots`` do all or nothing: whether enough blocks are
-  free is looked at before the first is taken, copies of shared blocks included.
+- 8, 13: ``allocate``, ``append_token_ids`` and ``ensure_num_empty_slots`` do all or nothing: whether
+  enough blocks are free is looked at before the first is taken, copies of shared blocks included.
 - 11: ``fork`` works after a window has dropped blocks: it forks what is left, and the null blocks stay null.
-- A block that becomes full is given up for one that has its content, also if that one is still being computed. If the
-  prompt that computes it does so in chunks, its KV is not there in this step: what the own block has is copied to it.
+- A block that becomes full is given up for one that has its content, also if that one is still being
+  computed. If the prompt that computes it does so in chunks, its KV is not there in this step: what the
+  own block has is copied to it.
 - 17: ``free`` sets ``num_full_slots`` back to 0.
 - With a window the null block is taken when the first block is dropped, not at the first append.
-- If a window could drop blocks, but others hold them all and there is no null block yet, they are kept until one of
-  them becomes free, of which it can be made: to drop blocks never takes any.
-- ``extra_hash`` is an int or ``kvpool.ExtraKeys``. Assertions are typed errors that derive from ``AssertionError``.
+- If a window could drop blocks, but others hold them all and there is no null block yet, they are kept
+  until one of them becomes free, of which it can be made: to drop blocks never takes any.
+- ``extra_hash`` is an int or ``kvpool.ExtraKeys``. Assertions are typed errors that derive from
+  ``AssertionError``.
 """
 
 from __future__ import annotations
@@ -81,7 +84,8 @@ class BlockTable:
 
     def _count_slots(self) -> int:
         return sum(
-            self._block_size if isinstance(block, NullBlock) else len(block.token_ids) for block in self._blocks.list()
+            self._block_size if isinstance(block, NullBlock) else len(block.token_ids)
+            for block in self._blocks.list()
         )
 
     def _count_dropped(self) -> int:
@@ -89,11 +93,15 @@ class BlockTable:
         return next((at for at, block in enumerate(blocks) if not isinstance(block, NullBlock)), len(blocks))
 
     @staticmethod
-    def get_num_required_blocks(token_ids: Sequence[int], block_size: int, num_lookahead_slots: int = 0) -> int:
+    def get_num_required_blocks(
+        token_ids: Sequence[int], block_size: int, num_lookahead_slots: int = 0
+    ) -> int:
         """Returns how many blocks a sequence needs, and slots to look ahead behind it."""
         return _ceil_div(len(token_ids) + num_lookahead_slots, block_size)
 
-    def allocate(self, token_ids: Sequence[int], device: Device = Device.GPU, extra_hash: ExtraHash = None) -> None:
+    def allocate(
+        self, token_ids: Sequence[int], device: Device = Device.GPU, extra_hash: ExtraHash = None
+    ) -> None:
         """Takes blocks for a prompt; full ones are shared by content if the allocator caches. All or nothing.
 
         Raises:
@@ -143,10 +151,11 @@ class BlockTable:
         num_computed_slots: int | None = None,
         extra_hash: ExtraHash = None,
     ) -> None:
-        """Appends tokens, after dropping what is outside of the window. All or nothing. O(tokens + blocks dropped).
+        """Appends tokens, after dropping what is outside of the window. All or nothing. O(tokens +
+        blocks dropped).
 
-        Ids of the table may change: a shared block is copied before it is written to, and a full one can turn out to be
-        cached already.
+        Ids of the table may change: a shared block is copied before it is written to, and a full one
+        can turn out to be cached already.
 
         Args:
             token_ids: The tokens.
@@ -188,7 +197,8 @@ class BlockTable:
             self._num_full_slots += len(chunk)
 
     def _append_in_place(self, token_ids: Sequence[int], num_lookahead_slots: int) -> bool:
-        """The usual append of a decode step: to one block, that is there and on the GPU. False if it is not that.
+        """The usual append of a decode step: to one block, that is there and on the GPU. False if it is
+        not that.
 
         What a block appends is all or nothing by itself.
         """
@@ -230,7 +240,9 @@ class BlockTable:
         self._require_blocks()
         blocks = self._blocks.list()
         dropped, live = blocks[: self._num_dropped], blocks[self._num_dropped :]
-        child = BlockTable(self._block_size, self._allocator, max_block_sliding_window=self._max_block_sliding_window)
+        child = BlockTable(
+            self._block_size, self._allocator, max_block_sliding_window=self._max_block_sliding_window
+        )
         child._blocks.update([*dropped, *self._allocator._fork_blocks(live)])
         child._num_full_slots, child._num_dropped = self._num_full_slots, self._num_dropped
         return child
@@ -258,7 +270,9 @@ class BlockTable:
         return self._num_full_slots
 
     def _get_all_token_ids(self) -> list[int]:
-        """Returns the tokens of all blocks: of the whole sequence, unless a window has dropped blocks. O(tokens)."""
+        """Returns the tokens of all blocks: of the whole sequence, unless a window has dropped blocks.
+        O(tokens).
+        """
         return [token for block in self.blocks for token in block.token_ids]
 
     def get_unseen_token_ids(self, sequence_token_ids: Sequence[int]) -> list[int]:
@@ -266,8 +280,11 @@ class BlockTable:
         unseen = sequence_token_ids[self._num_full_slots :]
         return unseen if type(unseen) is list else list(unseen)
 
-    def get_num_blocks_touched_by_append_slots(self, token_ids: Sequence[int], num_lookahead_slots: int) -> int:
-        """Returns how many blocks an append of these tokens writes to: the last one, if it is not full, and new ones.
+    def get_num_blocks_touched_by_append_slots(
+        self, token_ids: Sequence[int], num_lookahead_slots: int
+    ) -> int:
+        """Returns how many blocks an append of these tokens writes to: the last one, if it is not full,
+        and new ones.
 
         No append takes more, copies included.
         """
@@ -299,7 +316,9 @@ class BlockTable:
         first = self._block_size - num_before % self._block_size
         starts = [0, *range(first, len(token_ids), self._block_size)]
         ends = [*starts[1:], len(token_ids)]
-        return [list(token_ids[start:end]) for start, end in zip(starts, ends, strict=True)] if token_ids else []
+        return (
+            [list(token_ids[start:end]) for start, end in zip(starts, ends, strict=True)] if token_ids else []
+        )
 
     def _num_new_blocks(self, num_slots: int) -> int:
         empty = len(self._blocks) * self._block_size - self._num_full_slots
@@ -310,7 +329,9 @@ class BlockTable:
         if num_tokens == 0:
             return 0
         end = _ceil_div(self._num_full_slots + num_tokens, self._block_size)
-        return self._allocator._num_to_copy(self._blocks.list()[self._num_full_slots // self._block_size : end])
+        return self._allocator._num_to_copy(
+            self._blocks.list()[self._num_full_slots // self._block_size : end]
+        )
 
     def _num_appended(self, sequence_token_ids: Sequence[int], num_lookahead_slots: int) -> int:
         """How many blocks it takes to append what a sequence has more than the table, copies included."""
@@ -333,7 +354,9 @@ class BlockTable:
         return self._blocks.list()[self._num_dropped : max(end, 0)]
 
     def _drop(self, blocks: Sequence[Block]) -> None:
-        """Gives up the next blocks and puts the null block in their place: it can be had once they are free."""
+        """Gives up the next blocks and puts the null block in their place: it can be had once they are
+        free.
+        """
         for block in blocks:
             self._allocator.free(block)
         null_block = self._allocator.allocate_or_get_null_block()

@@ -1,13 +1,15 @@
-"""What the allocators of vLLM v0 share: reference counts, copies to be made, handles, lists of blocks, hit rates.
+"""What the allocators of vLLM v0 share: reference counts, copies to be made, handles, lists of blocks,
+hit rates.
 
-The allocators of this package keep none of these themselves: their counts and copies are the core's. The classes stand
-alone for code that used them alone; ``RefCounter`` sits on ``kvpool.parts.BlockAllocator``.
+The allocators of this package keep none of these themselves: their counts and copies are the core's.
+The classes stand alone for code that used them alone; ``RefCounter`` sits on
+``kvpool.parts.BlockAllocator``.
 
 Differences from the ancestor:
 
 - 3: ``get_all_blocks_recursively`` walks; a chain may have any length.
-- 11, 14: ``BlockPool`` makes a new handle each time and reuses numbers only, so a handle that was freed stays invalid
-  and can never turn into another block. The tokens of a freed handle are dropped.
+- 11, 14: ``BlockPool`` makes a new handle each time and reuses numbers only, so a handle that was freed
+  stays invalid and can never turn into another block. The tokens of a freed handle are dropped.
 - Assertions are typed errors that derive from ``AssertionError``.
 - ``RefCounter`` has no state in Python; ``CacheMetricData`` counts hits, which sum up exactly.
 """
@@ -65,7 +67,8 @@ class RefCounter:
 
     def __init__(self, all_block_indices: Iterable[BlockId]) -> None:
         self._slots = {block_id: slot for slot, block_id in enumerate(dict.fromkeys(all_block_indices), 1)}
-        # One reference more than counted: a block at 0 is not given back, because its id is not for the taking.
+        # One reference more than counted: a block at 0 is not given back, because its id is not for the
+        # taking.
         self._counts = kvpool.parts.BlockAllocator(max(len(self._slots), 1) + 1)
         self._counts.allocate(len(self._slots))
 
@@ -154,7 +157,8 @@ class ReadOnlyRefCounter:
 class CopyOnWriteTracker:
     """Copies that were decided and not executed yet.
 
-    The allocators plan theirs in the core, where source and destination stay pinned until the copies are taken.
+    The allocators plan theirs in the core, where source and destination stay pinned until the copies
+    are taken.
 
     Args:
         refcounter: Says which blocks are shared.
@@ -203,7 +207,9 @@ class BlockPool:
         ContractError: ``pool_size`` is negative.
     """
 
-    def __init__(self, block_size: int, create_block: Block.Factory, allocator: BlockAllocator, pool_size: int) -> None:
+    def __init__(
+        self, block_size: int, create_block: Block.Factory, allocator: BlockAllocator, pool_size: int
+    ) -> None:
         if pool_size < 0:
             raise ContractError(f"a pool of {pool_size} handles")
         self._block_size = block_size
@@ -247,7 +253,9 @@ class BlockPool:
             self.increase_pool()
         # Factories of older ancestors do not know extra_hash.
         extra = {} if extra_hash is None else {"extra_hash": extra_hash}
-        block = self._create_block(prev_block, token_ids, block_size, self._allocator, physical_block_id, **extra)
+        block = self._create_block(
+            prev_block, token_ids, block_size, self._allocator, physical_block_id, **extra
+        )
         if self._unused:
             pool_id = self._unused.pop()
         else:

@@ -1,31 +1,34 @@
-"""vLLM v0's allocator over two devices: one ``kvpool.TieredPool``, GPU blocks in tier 0 and CPU blocks in tier 1.
+"""vLLM v0's allocator over two devices: one ``kvpool.TieredPool``, GPU blocks in tier 0 and CPU blocks
+in tier 1.
 
-Owns which device an id belongs to, the null block, and the lists of transfers that were taken from the core and not yet
-fetched by the engine. Swaps and copies themselves are planned by the core.
+Owns which device an id belongs to, the null block, and the lists of transfers that were taken from the
+core and not yet fetched by the engine. Swaps and copies themselves are planned by the core.
 
 Differences from the ancestor:
 
-- 9, 12: ``swap`` goes by physical block. Handles that shared a block share one on the other device, and no more blocks
-  are taken there than different ones are moved.
+- 9, 12: ``swap`` goes by physical block. Handles that shared a block share one on the other device, and
+  no more blocks are taken there than different ones are moved.
 - 10: ``swap`` moves all blocks or none.
 - 13, 14: see ``naive_block`` and ``prefix_caching_block``.
-- 15: ``reset_prefix_cache`` works although there is a null block, and resets every device, also after one that is in
-  use.
+- 15: ``reset_prefix_cache`` works although there is a null block, and resets every device, also after
+  one that is in use.
 - 16: ``get_common_computed_block_ids`` returns a list in every case.
-- 18: a copy that was planned and is swept up by a swap of the same step keeps source and destination fenced until
-  ``clear_copy_on_writes``; the source of a swap is the block that has the bytes, even if a copy to it is still planned.
+- 18: a copy that was planned and is swept up by a swap of the same step keeps source and destination
+  fenced until ``clear_copy_on_writes``; the source of a swap is the block that has the bytes, even if a
+  copy to it is still planned.
 - 19: ``get_physical_block_id`` is O(1).
-- The null block is outside of the usable count: once it exists, ``get_num_total_blocks`` has one block fewer. It is a
-  block of the GPU, not the core's block 0: the memory of the ancestor's workers has one block per id from 0 on, kernels
-  read what stands in a block table, and so it needs an id that has memory and is nobody else's.
-- A block whose content the other device caches already is not copied: ``swap`` returns it, ``get_and_reset_swaps`` does
-  not.
+- The null block is outside of the usable count: once it exists, ``get_num_total_blocks`` has one block
+  fewer. It is a block of the GPU, not the core's block 0: the memory of the ancestor's workers has one
+  block per id from 0 on, kernels read what stands in a block table, and so it needs an id that has
+  memory and is nobody else's.
+- A block whose content the other device caches already is not copied: ``swap`` returns it,
+  ``get_and_reset_swaps`` does not.
 - ``mark_blocks_as_accessed`` takes ids of either device: blocks of a group that is swapped out are used, too.
 - Assertions are typed errors that derive from ``AssertionError``.
 
-The order of a step is the ancestor's: workers execute swaps in, swaps out, copies, then the model. As the ancestor's
-scheduler never swaps in within a step that swaps out, and never swaps out what it has appended to within the step,
-neither must another caller who runs all transfers of a step in that order.
+The order of a step is the ancestor's: workers execute swaps in, swaps out, copies, then the model. As
+the ancestor's scheduler never swaps in within a step that swaps out, and never swaps out what it has
+appended to within the step, neither must another caller who runs all transfers of a step in that order.
 """
 
 from __future__ import annotations
@@ -67,7 +70,9 @@ class CpuGpuBlockAllocator(TwoDevices, DeviceAwareBlockAllocator):
     """
 
     @staticmethod
-    def create(allocator_type: str, num_gpu_blocks: int, num_cpu_blocks: int, block_size: int) -> CpuGpuBlockAllocator:
+    def create(
+        allocator_type: str, num_gpu_blocks: int, num_cpu_blocks: int, block_size: int
+    ) -> CpuGpuBlockAllocator:
         """Returns an allocator with GPU ids from 0 and CPU ids behind them.
 
         Args:
@@ -93,11 +98,15 @@ class CpuGpuBlockAllocator(TwoDevices, DeviceAwareBlockAllocator):
         for tier in TIERS.values():
             if allocator_type == "naive":
                 made.append(
-                    NaiveBlockAllocator(NaiveBlock, numbers[tier], block_size, block_ids=ids[tier], _tier=(tiers, tier))
+                    NaiveBlockAllocator(
+                        NaiveBlock, numbers[tier], block_size, block_ids=ids[tier], _tier=(tiers, tier)
+                    )
                 )
             else:
                 made.append(
-                    PrefixCachingBlockAllocator(numbers[tier], block_size, block_ids=ids[tier], _tier=(tiers, tier))
+                    PrefixCachingBlockAllocator(
+                        numbers[tier], block_size, block_ids=ids[tier], _tier=(tiers, tier)
+                    )
                 )
         gpu, cpu = made
         return CpuGpuBlockAllocator(cpu_block_allocator=cpu, gpu_block_allocator=gpu)
@@ -131,7 +140,9 @@ class CpuGpuBlockAllocator(TwoDevices, DeviceAwareBlockAllocator):
             self._null_block = NullBlock(self.allocate_mutable_block(None, Device.GPU))
         return self._null_block
 
-    def allocate_mutable_block(self, prev_block: Block | None, device: Device, extra_hash: ExtraHash = None) -> Block:
+    def allocate_mutable_block(
+        self, prev_block: Block | None, device: Device, extra_hash: ExtraHash = None
+    ) -> Block:
         """Returns an empty block of a device behind ``prev_block``.
 
         Raises:
@@ -180,7 +191,8 @@ class CpuGpuBlockAllocator(TwoDevices, DeviceAwareBlockAllocator):
             self._of(block).free(block)
 
     def fork(self, last_block: Block) -> list[Block]:
-        """Returns new handles on the blocks of the sequence that ends with this one, first to last. O(blocks).
+        """Returns new handles on the blocks of the sequence that ends with this one, first to last.
+        O(blocks).
 
         Raises:
             ContractError: It is the null block.
@@ -223,7 +235,9 @@ class CpuGpuBlockAllocator(TwoDevices, DeviceAwareBlockAllocator):
         return self._on(Device.GPU).all_block_ids | self._on(Device.CPU).all_block_ids
 
     def clear_copy_on_writes(self) -> list[tuple[BlockId, BlockId]]:
-        """Returns the planned copies of GPU blocks, (source, destination) in order, and ends their pins and fences."""
+        """Returns the planned copies of GPU blocks, (source, destination) in order, and ends their pins
+        and fences.
+        """
         copies = self._take_copies()
         self.end_step()
         return copies
@@ -232,7 +246,8 @@ class CpuGpuBlockAllocator(TwoDevices, DeviceAwareBlockAllocator):
         """Says that blocks were used at a time. An access is never moved back.
 
         Raises:
-            UnknownBlockError: A block is free, or on no device; nothing was marked on the device that it is on.
+            UnknownBlockError: A block is free, or on no device; nothing was marked on the device that
+                it is on.
         """
         by_device: dict[int, list[int]] = {}
         owners = {id(allocator): allocator for allocator in self._allocators.values()}
@@ -264,10 +279,11 @@ class CpuGpuBlockAllocator(TwoDevices, DeviceAwareBlockAllocator):
         return self._on(device).get_num_full_blocks_touched(live)
 
     def swap(self, blocks: Sequence[Block], src_device: Device, dst_device: Device) -> dict[int, int]:
-        """Moves blocks from one device to the other. All or nothing; null blocks stay what they are. O(blocks).
+        """Moves blocks from one device to the other. All or nothing; null blocks stay what they are.
+        O(blocks).
 
-        The handles have the new ids and belong to the other device. The bytes are to be copied by the pairs of
-        ``get_and_reset_swaps``.
+        The handles have the new ids and belong to the other device. The bytes are to be copied by the
+        pairs of ``get_and_reset_swaps``.
 
         Returns:
             Old id to new id, each physical block once.
@@ -289,11 +305,12 @@ class CpuGpuBlockAllocator(TwoDevices, DeviceAwareBlockAllocator):
     def get_and_reset_swaps(self) -> list[tuple[BlockId, BlockId]]:
         """Returns the copies that ``swap`` made necessary, (source, destination) in order, and forgets them.
 
-        Ids tell the direction: GPU and CPU have none in common. For engines that do not take them from what ``swap``
-        returns; to be called every step.
+        Ids tell the direction: GPU and CPU have none in common. For engines that do not take them from
+        what ``swap`` returns; to be called every step.
 
         Raises:
-            BlockStateError: So many were made since the last call that they were not kept; those of this step are lost.
+            BlockStateError: So many were made since the last call that they were not kept; those of
+                this step are lost.
         """
         swaps, self._swaps = self._swaps, []
         if swaps is None:

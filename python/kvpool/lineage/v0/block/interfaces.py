@@ -1,7 +1,8 @@
 """Interfaces of vLLM v0: what a block is, what an allocator is.
 
-Owns names and signatures, no behaviour. ``naive_block``, ``prefix_caching_block`` and ``cpu_gpu_block_allocator``
-implement them over the pools of kvpool. Wherever a ``Device`` is taken, a member of the engine's own enum will do.
+Owns names and signatures, no behaviour. ``naive_block``, ``prefix_caching_block`` and
+``cpu_gpu_block_allocator`` implement them over the pools of kvpool. Wherever a ``Device`` is taken, a
+member of the engine's own enum will do.
 """
 
 from __future__ import annotations
@@ -39,7 +40,9 @@ ExtraHash: TypeAlias = "int | ExtraKeys | None"
 
 
 class Block(ABC):
-    """A handle on one block of a sequence: its tokens, its predecessor, and the id of the memory that holds them."""
+    """A handle on one block of a sequence: its tokens, its predecessor, and the id of the memory that
+    holds them.
+    """
 
     class Factory(Protocol):
         """What makes blocks for an allocator; a block class is one."""
@@ -123,7 +126,9 @@ class Block(ABC):
     @property
     @abstractmethod
     def content_hash(self) -> int | None:
-        """Hash of the block and everything before it; None unless it is full and its predecessor is hashed."""
+        """Hash of the block and everything before it; None unless it is full and its predecessor is
+        hashed.
+        """
 
 
 class _AnyAllocator(ABC):
@@ -229,7 +234,9 @@ class DeviceAwareBlockAllocator(_AnyAllocator):
     """Blocks of several devices."""
 
     @abstractmethod
-    def allocate_mutable_block(self, prev_block: Block | None, device: Device, extra_hash: ExtraHash = None) -> Block:
+    def allocate_mutable_block(
+        self, prev_block: Block | None, device: Device, extra_hash: ExtraHash = None
+    ) -> Block:
         """Returns an empty block of this device behind ``prev_block``."""
 
     @abstractmethod

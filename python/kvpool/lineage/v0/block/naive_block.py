@@ -3,7 +3,8 @@
 Differences from the ancestor:
 
 - 3, 11: ``fork`` walks a chain of any length, and handles are never recycled into a cycle.
-- 8: the copy of a shared block is made before tokens are appended; if there is no block for it, nothing has changed.
+- 8: the copy of a shared block is made before tokens are appended; if there is no block for it, nothing
+  has changed.
 - 9, 10: ``swap_in`` takes all blocks or none, and handles that shared a block share one again.
 - 12: ``get_num_full_blocks_touched`` counts physical blocks, not handles.
 - 13: ``allocate_immutable_blocks`` takes all blocks or none.
@@ -11,7 +12,8 @@ Differences from the ancestor:
 - 18: the source and the destination of a copy stay pinned until ``clear_copy_on_writes``.
 - 19: ``get_physical_block_id`` is O(1).
 - 20: immutable blocks are full blocks.
-- ``block_ids`` may be any iterable; it is read once. Assertions are typed errors that derive from ``AssertionError``.
+- ``block_ids`` may be any iterable; it is read once. Assertions are typed errors that derive from
+  ``AssertionError``.
 - ``refcounter`` is a view: nobody but the handles holds references. ``token_ids`` is a copy.
 """
 
@@ -88,7 +90,11 @@ class NaiveBlockAllocator(PoolAllocator):
         return self._allocate_blocks(prev_block, [[]], device)[0]
 
     def allocate_immutable_block(
-        self, prev_block: Block | None, token_ids: Sequence[int], extra_hash: ExtraHash = None, device: object = None
+        self,
+        prev_block: Block | None,
+        token_ids: Sequence[int],
+        extra_hash: ExtraHash = None,
+        device: object = None,
     ) -> Block:
         """Returns a full block with these tokens.
 
@@ -137,7 +143,8 @@ class NaiveBlockAllocator(PoolAllocator):
         return blocks
 
     def free_block_id(self, block_id: BlockId) -> None:
-        """Drops one reference to a block by its id. For ids that no handle speaks for: handles are freed by ``free``.
+        """Drops one reference to a block by its id. For ids that no handle speaks for: handles are
+        freed by ``free``.
 
         Raises:
             UnknownBlockError: The id is none of this allocator's.
@@ -173,7 +180,9 @@ class NaiveBlockAllocator(PoolAllocator):
         Raises:
             StaleBlockError: A block was freed.
         """
-        return len({("handle", id(b)) if b.block_id is None else ("id", b.block_id) for b in blocks if b.is_full})
+        return len(
+            {("handle", id(b)) if b.block_id is None else ("id", b.block_id) for b in blocks if b.is_full}
+        )
 
     def get_prefix_cache_hit_rate(self) -> float:
         """Returns -1: nothing is cached here."""

@@ -6,10 +6,11 @@ Differences from the ancestor:
 - 3, 11: ``fork`` walks a chain of any length, and handles are never recycled into a cycle.
 - 4: ``find_cached_blocks_prefix`` walks and stops at the first hole.
 - 5: a block is cached from ``mark_blocks_as_computed`` on. One that is freed before is forgotten, and no hit.
-- 6: ``mark_blocks_as_computed`` marks the ids given. Given none, as by old schedulers, it marks the blocks that were
-  filled since the last call and are still held. A mutable block is never computed.
+- 6: ``mark_blocks_as_computed`` marks the ids given. Given none, as by old schedulers, it marks the
+  blocks that were filled since the last call and are still held. A mutable block is never computed.
 - 7: a full block behind an unhashed one has no hash and is never shared.
-- 8: the copy of a shared block is made before tokens are appended; if there is no block for it, nothing has changed.
+- 8: the copy of a shared block is made before tokens are appended; if there is no block for it, nothing
+  has changed.
 - 9, 10: ``swap_in`` takes all blocks or none, and handles that shared a block share one again.
 - 12: ``get_num_full_blocks_touched`` counts physical blocks, not handles.
 - 13: ``allocate_immutable_blocks`` takes all blocks or none.
@@ -22,8 +23,9 @@ Differences from the ancestor:
 - 24: hashes are SHA-256 chains with tagged extra keys. ``extra_hash`` is an int or ``kvpool.ExtraKeys``.
 - Tokens are from 0 to 2**32 - 1; the ancestor hashed any int.
 - The hit rate counts no allocation that failed.
-- A block is registered once it is full, and shared with other holders from then on, computed or not, as in the
-  ancestor: within a step they all compute it. Lookups (``find_cached_blocks_prefix``) see computed ones alone.
+- A block is registered once it is full, and shared with other holders from then on, computed or not, as
+  in the ancestor: within a step they all compute it. Lookups (``find_cached_blocks_prefix``) see
+  computed ones alone.
 - ``refcounter`` and ``evictor`` are views. ``token_ids`` is a copy. Assertions are typed errors.
 - ``bump_epoch`` is new: nothing cached before it is found any more, after a change of weights for instance.
 """
@@ -68,8 +70,9 @@ __all__ = [
 class PrefixCachingBlockAllocator(CachingAllocator):
     """Allocates blocks and shares full ones by their content.
 
-    Blocks that nothing is cached in are handed out first, the one freed last before the others; then the cached block
-    that was used longest ago, see ``mark_blocks_as_accessed``; of blocks used at the same time, or never, the deepest.
+    Blocks that nothing is cached in are handed out first, the one freed last before the others; then
+    the cached block that was used longest ago, see ``mark_blocks_as_accessed``; of blocks used at the
+    same time, or never, the deepest.
 
     Args:
         num_blocks: How many blocks there are.
@@ -78,7 +81,8 @@ class PrefixCachingBlockAllocator(CachingAllocator):
         eviction_policy: ``EvictionPolicy.LRU``.
 
     Raises:
-        ContractError: The ids are not ``num_blocks`` different ones, a number is negative, or the policy is unknown.
+        ContractError: The ids are not ``num_blocks`` different ones, a number is negative, or the
+            policy is unknown.
 
     >>> allocator = PrefixCachingBlockAllocator(num_blocks=4, block_size=2)
     >>> first = allocator.allocate_immutable_block(None, [1, 2])
@@ -105,8 +109,8 @@ class PrefixCachingBlockAllocator(CachingAllocator):
             raise ContractError(f"Unknown cache eviction policy: {eviction_policy}")
         super().__init__(num_blocks, block_size, block_ids, _tier)
         self._block_pool = BlockPool(block_size, self._block_type, self, 4 * max(num_blocks, 1))
-        # Filled and not said to be computed: what mark_blocks_as_computed([]) is about. The pool knows them too, but
-        # cannot list them; an entry that it contradicts is ignored.
+        # Filled and not said to be computed: what mark_blocks_as_computed([]) is about. The pool knows
+        # them too, but cannot list them; an entry that it contradicts is ignored.
         self._touched: dict[int, bytes] = {}
         self.metric_data = CacheMetricData()
         self.eviction_policy = eviction_policy
@@ -131,14 +135,19 @@ class PrefixCachingBlockAllocator(CachingAllocator):
         return self._make_blocks(prev_block, self._allocate(1), [[]], [None], extra_hash)[0]
 
     def allocate_immutable_block(
-        self, prev_block: Block | None, token_ids: Sequence[int], extra_hash: ExtraHash = None, device: object = None
+        self,
+        prev_block: Block | None,
+        token_ids: Sequence[int],
+        extra_hash: ExtraHash = None,
+        device: object = None,
     ) -> Block:
         """Returns a full block with these tokens: one that holds this content already, or a new one.
 
         Raises:
             NoFreeBlocksError: No block is free or can be evicted.
             StaleBlockError: ``prev_block`` was freed.
-            ContractError: The tokens do not fill the block, a device is given, or ``prev_block`` is of another kind.
+            ContractError: The tokens do not fill the block, a device is given, or ``prev_block`` is of
+                another kind.
             TokenError: A token is out of range.
         """
         return self.allocate_immutable_blocks(prev_block, [token_ids], extra_hash, device)[0]
@@ -150,12 +159,14 @@ class PrefixCachingBlockAllocator(CachingAllocator):
         extra_hash: ExtraHash = None,
         device: object = None,
     ) -> list[Block]:
-        """Returns one full block per chunk of tokens, each behind the one before it. All or nothing. O(tokens).
+        """Returns one full block per chunk of tokens, each behind the one before it. All or nothing.
+        O(tokens).
 
         Raises:
             NoFreeBlocksError: Too few blocks are free or can be evicted.
             StaleBlockError: ``prev_block`` was freed.
-            ContractError: A chunk does not fill its block, a device is given, or ``prev_block`` is of another kind.
+            ContractError: A chunk does not fill its block, a device is given, or ``prev_block`` is of
+                another kind.
             TokenError: A token is out of range.
         """
         self._check_device(device)
@@ -206,7 +217,8 @@ class PrefixCachingBlockAllocator(CachingAllocator):
     def _take(self, hashes: Sequence[ChainedHash | None]) -> tuple[list[int], list[bool]]:
         """One reference to a block per content, and which of them were there. All or nothing."""
         pool = self._pool
-        # A look before the first step: a cached block that is acquired and given back has lost its last access.
+        # A look before the first step: a cached block that is acquired and given back has lost its last
+        # access.
         found = [self._registered(hashed) for hashed in hashes]
         idle = {core for core in found if core is not None and pool.ref_count(core) == 0}
         missing = found.count(None)
@@ -251,8 +263,8 @@ class PrefixCachingBlockAllocator(CachingAllocator):
     def promote_to_immutable_block(self, block: Block) -> BlockId:
         """Registers a full block, and returns the id that it has from then on.
 
-        Its own; or, if a block with this content is registered, that one's: the own block is released, and the handle
-        goes over to the other.
+        Its own; or, if a block with this content is registered, that one's: the own block is released,
+        and the handle goes over to the other.
 
         Raises:
             StaleBlockError: The handle was freed.
@@ -302,7 +314,8 @@ class PrefixCachingBlockAllocator(CachingAllocator):
         return self._pool.is_computed(self._to_core(block_id))
 
     def mark_blocks_as_accessed(self, block_ids: Sequence[BlockId], now: float) -> None:
-        """Says that blocks were used, held ones or cached ones. An earlier time than is known changes nothing.
+        """Says that blocks were used, held ones or cached ones. An earlier time than is known changes
+        nothing.
 
         Raises:
             UnknownBlockError: A block is none of this allocator's, or neither held nor cached.
@@ -318,7 +331,8 @@ class PrefixCachingBlockAllocator(CachingAllocator):
         """Says that the KV of blocks is written: they stay cached when they are freed.
 
         Args:
-            block_ids: Full, hashed blocks. None at all: those that were filled since the last call and are still held.
+            block_ids: Full, hashed blocks. None at all: those that were filled since the last call and
+                are still held.
 
         Raises:
             UnknownBlockError: A block is none of this allocator's.
@@ -338,13 +352,16 @@ class PrefixCachingBlockAllocator(CachingAllocator):
             self._touched.pop(core, None)
 
     def get_common_computed_block_ids(self, computed_seq_block_ids: Sequence[list[int]]) -> list[int]:
-        """Returns the common prefix of these lists; empty ones do not count. One list is returned as it is."""
+        """Returns the common prefix of these lists; empty ones do not count. One list is returned as it
+        is.
+        """
         if len(computed_seq_block_ids) == 1:
             return computed_seq_block_ids[0]
         return common_prefix([ids for ids in computed_seq_block_ids if ids])
 
     def get_num_full_blocks_touched(self, blocks: Sequence[Block]) -> int:
-        """Returns how many blocks the full ones among these would take from the free ones: one per physical block.
+        """Returns how many blocks the full ones among these would take from the free ones: one per
+        physical block.
 
         None for content that is cached and computed here and held by somebody.
 
@@ -379,7 +396,9 @@ class PrefixCachingBlockAllocator(CachingAllocator):
         return self.metric_data.get_hit_rate()
 
     def reset_prefix_cache(self) -> bool:
-        """Forgets all cached content and the hit rate; returns False, and does nothing, while blocks are in use."""
+        """Forgets all cached content and the hit rate; returns False, and does nothing, while blocks
+        are in use.
+        """
         return self._reset_prefix_cache()
 
     def _reset_prefix_cache(self, exempt: int = 0) -> bool:

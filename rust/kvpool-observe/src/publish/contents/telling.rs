@@ -1,14 +1,15 @@
 //! What consumers are told of contents: what changed since the last time, or all of it.
 //!
-//! Owns the order of it: what came before what went, parents before what hangs on them; and which nodes are one run.
+//! Owns the order of it: what came before what went, parents before what hangs on them; and which nodes
+//! are one run.
 //!
 //! Costs: O(changes), with those before them that were not told yet; a snapshot is O(contents).
 
 use super::{Change, Contents, Digest, Keys, MAX_TIERS, tiers};
 
 impl Contents {
-    /// What changed since the last settling. Consumers that are told it know what is open, and nothing else. Frees what is gone:
-    /// [`Self::finish`] when the changes are bytes.
+    /// What changed since the last settling. Consumers that are told it know what is open, and nothing
+    /// else. Frees what is gone: [`Self::finish`] when the changes are bytes.
     pub(crate) fn settle(&mut self) -> Vec<Change> {
         let mut changes = Vec::new();
         if std::mem::take(&mut self.cleared) {

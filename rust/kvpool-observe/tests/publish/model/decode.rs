@@ -1,4 +1,5 @@
-//! A reader of `MessagePack`, as far as events need it, and of batches in vLLM's map form: written from `docs/events.md`.
+//! A reader of `MessagePack`, as far as events need it, and of batches in vLLM's map form: written from
+//! `docs/events.md`.
 
 use std::collections::BTreeMap;
 

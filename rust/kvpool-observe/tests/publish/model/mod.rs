@@ -1,5 +1,6 @@
-//! A publisher against a model: what consumers know, by the bytes that they got, is what can be reached in the pools; whatever comes,
-//! goes, moves between tiers, is dropped in the middle of a chain, becomes known late, or is lost on the way.
+//! A publisher against a model: what consumers know, by the bytes that they got, is what can be reached
+//! in the pools; whatever comes, goes, moves between tiers, is dropped in the middle of a chain,
+//! becomes known late, or is lost on the way.
 
 mod decode;
 
@@ -82,8 +83,8 @@ impl Pools {
         (0..3).any(|tier| self.held.contains(&(tier, group, content)))
     }
 
-    /// The fastest tier in which a content of the first group is reached: each block in the same tier as the one before it, or a
-    /// slower one.
+    /// The fastest tier in which a content of the first group is reached: each block in the same tier
+    /// as the one before it, or a slower one.
     fn fastest(&self, content: u64) -> Option<u8> {
         let least = match parent_of(content) {
             None => 0,

@@ -59,7 +59,8 @@ fn figures_are_pinned() {
     assert_eq!((knee.point.capacity_blocks, knee.point.block_hits, knee.point.token_hits), KNEE);
 }
 
-/// LRU, LRU with hints that are right half of the time, optimum: hits at 1, 2, 5, 10, 20 and 50 % of the unique blocks.
+/// LRU, LRU with hints that are right half of the time, optimum: hits at 1, 2, 5, 10, 20 and 50 % of
+/// the unique blocks.
 const ROWS: [[u64; 3]; 6] = [
     [4_615, 5_036, 13_352],
     [7_005, 7_665, 18_377],

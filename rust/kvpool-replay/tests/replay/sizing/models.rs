@@ -11,7 +11,8 @@ pub(crate) const BLOCK_TOKENS: usize = 4;
 /// When the first request arrives; the others follow every 100 ms.
 pub(crate) const FIRST_MS: f64 = 1250.0;
 
-/// Requests as paths from a root of a forest of `parents.len()` blocks to one of them, the last block `cut` tokens short.
+/// Requests as paths from a root of a forest of `parents.len()` blocks to one of them, the last block
+/// `cut` tokens short.
 pub(crate) fn forest(parents: &[usize], requests: &[(usize, u32)]) -> Trace {
     let requests = requests.iter().enumerate().map(|(index, &(leaf, cut))| {
         let mut path = Vec::new();
@@ -32,8 +33,9 @@ pub(crate) fn forest(parents: &[usize], requests: &[(usize, u32)]) -> Trace {
     Trace::new(requests.collect(), BLOCK_TOKENS).unwrap()
 }
 
-/// A plain LRU pool: hits are pinned, the rest of the prompt is allocated as far as it goes, all is released tail first.
-/// `stored` says which blocks of which request are released as cached. Gives the hits of each request.
+/// A plain LRU pool: hits are pinned, the rest of the prompt is allocated as far as it goes, all is
+/// released tail first. `stored` says which blocks of which request are released as cached. Gives the
+/// hits of each request.
 pub(crate) fn pool(
     references: &References,
     capacity: usize,
@@ -73,7 +75,8 @@ pub(crate) fn sum(hits: &[u32]) -> u64 {
     hits.iter().map(|&blocks| u64::from(blocks)).sum()
 }
 
-/// The most hits that any choice of up to `capacity` cached blocks after each request can give: all choices are tried.
+/// The most hits that any choice of up to `capacity` cached blocks after each request can give: all
+/// choices are tried.
 pub(crate) fn exhaustive_optimum(references: &References, capacity: u32) -> u32 {
     let mut best: HashMap<u32, u32> = HashMap::from([(0, 0)]);
     for index in 0..references.requests() {

@@ -83,7 +83,8 @@ proptest! {
             let hits = |accuracy| lru_with_hints(&references, capacity, HintConfig { accuracy, seed }).unwrap();
             prop_assert_eq!(hits(0.0), lru(&references, capacity));
             let told_all = pool(&references, capacity, |index, block| used_later(&references, index, block));
-            // The plain pool makes room for dead blocks before it learns that they are: it may lose by that, not win.
+            // The plain pool makes room for dead blocks before it learns that they are: it may lose by
+            // that, not win.
             prop_assert!(hits(1.0).total().block_hits >= sum(&told_all));
             let [low, high] = [hits(0.3), hits(0.7)];
             prop_assert!(hits(0.0).hits().iter().zip(low.hits()).all(|(less, more)| less <= more));
