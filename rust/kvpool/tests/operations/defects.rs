@@ -458,8 +458,8 @@ fn tokens_of_no_request_are_not_counted_as_appended() {
 /// Found by random calls: a block of a later group of full attention lost its parent if the content of
 /// the block before it had been dropped by id. Events and images showed the block as the first of a
 /// prompt.
-#[test]
-fn a_block_of_a_group_has_its_parent_after_the_parent_was_dropped() {
+/// A watched manager with a window and a group of full attention, and request 1 with three blocks in each.
+fn grouped() -> CacheManager {
     let specs = vec![GroupSpec::new(GroupKind::Sliding { window: 3 }, 2), GroupSpec::new(GroupKind::Full, 2)];
     let groups = Some(Groups::new(specs, Some(2)).unwrap());
     let config =
@@ -467,10 +467,30 @@ fn a_block_of_a_group_has_its_parent_after_the_parent_was_dropped() {
     let watch = ManagerWatchConfig { event_capacity: 100, ..Default::default() };
     let mut manager = CacheManager::new(config).unwrap().watched(&watch).unwrap();
     admit(&mut manager, 1, &[1, 2, 3, 4, 5, 6]);
+    manager
+}
+
+#[test]
+fn a_block_of_a_group_has_its_parent_after_the_parent_was_dropped() {
+    let mut manager = grouped();
     manager.commit(1, 4).unwrap();
     let table = manager.group_table(1, 1).unwrap().to_vec();
     let parent = manager.cursor(1).unwrap().chain().hashes()[1];
     assert_eq!(manager.drop_cached(&table[1..2]).unwrap(), 1);
     manager.commit(1, 6).unwrap();
+    assert_eq!(manager.pool().parent_of(table[2]), Some(parent));
+}
+
+#[test]
+fn a_swapped_block_of_a_group_has_its_parent_after_the_parent_was_dropped() {
+    let mut manager = grouped();
+    manager.commit(1, 6).unwrap();
+    let table = manager.group_table(1, 1).unwrap().to_vec();
+    let parent = manager.cursor(1).unwrap().chain().hashes()[1];
+    assert_eq!(manager.drop_cached(&table[1..2]).unwrap(), 1);
+    swap(&mut manager, &[1], true);
+    manager.drop_cached(&table).unwrap();
+    swap(&mut manager, &[1], false);
+    let table = manager.group_table(1, 1).unwrap();
     assert_eq!(manager.pool().parent_of(table[2]), Some(parent));
 }
