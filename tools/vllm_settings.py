@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Lists all settings of vLLM, and whether each is part of the name of stored KV: docs/stored-names.md.
+"""Lists all settings of vLLM, and whether each is part of the name of stored KV: design/vllm-settings.md.
 
     python tools/vllm_settings.py 0.32.0=vllm-0.32.0/vllm 0.33.0=vllm-0.33.0/vllm
     python tools/vllm_settings.py --check           # the vLLM that is installed
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
 ROOT: Final = Path(__file__).resolve().parent.parent
-PAGE: Final = ROOT / "docs" / "stored-names.md"
+PAGE: Final = ROOT / "design" / "vllm-settings.md"
 #: The table lies between these lines of the page.
 MARKS: Final = ("<!-- settings -->", "<!-- end of settings -->")
 #: Fields of a class of vLLM, by name, each with the versions that have it.

@@ -1,4 +1,4 @@
-"""The table of vLLM's settings in docs/stored-names.md is what kvpool does; tools/vllm_settings.py
+"""The table of vLLM's settings in design/vllm-settings.md is what kvpool does; tools/vllm_settings.py
 checks it.
 """
 
