@@ -43,14 +43,18 @@ def page() -> str:
     parts = {
         "DTYPES": ", ".join(f"`{name}`" for name in DTYPE_BYTES),
         "FAMILIES": _items(_families()),
-        "WRAPPERS": ", ".join(f"`{name}`" for name in sorted(WRAPPERS)),
     }
     return _filled("models_page.md", parts)
 
 
 def details() -> str:
     """Return the text of the page with the fields of each family and the size of each model."""
-    return _filled("models_details.md", {"FAMILIES": _items(_fields()), "MODELS": _items(_models())})
+    parts = {
+        "FAMILIES": _items(_fields()),
+        "WRAPPERS": ", ".join(f"`{name}`" for name in sorted(WRAPPERS)),
+        "MODELS": _items(_models()),
+    }
+    return _filled("models_details.md", parts)
 
 
 def _filled(template: str, parts: dict[str, str]) -> str:
