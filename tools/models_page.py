@@ -1,10 +1,10 @@
-"""Writes the pages of model configurations: ``docs/models.md`` and ``design/model-configurations.md``.
+"""The page of model configurations, ``docs/models.md``.
 
-    python tools/models_page.py            # writes the pages
-    python tools/models_page.py --check    # fails if a page differs from what this tool writes
+    python tools/models_page.py            # writes the page
+    python tools/models_page.py --check    # the page is what this writes
 
-The texts are in ``tools/models_page.md`` and ``tools/models_details.md``. The lists come from the families of
-``kvpool.models`` and the examples of the tests (``tests/model_configs.py``): the tests compare each number.
+This file owns the text of the page. Its tables come from the families of ``kvpool.models`` and the
+examples of the tests (``tests/model_configs.py``). So the tests compare each number on the page.
 """
 
 from __future__ import annotations
@@ -118,7 +118,7 @@ def _models() -> Iterator[str]:
 
 
 def _sum(products: Sum) -> str:
-    """A sum of products, and what it comes to."""
+    """Formats a sum of products and its value."""
     if not products:
         return ""
     words = " + ".join(" x ".join(f"{factor:,}" for factor in one) for one in products)
