@@ -27,11 +27,11 @@ PAGES = sorted(DOCS.glob("*.md"))
 # : The README's are run by ``test_readme.py``; the other documents of the root have a reason in
 # ``tools/docs_site.py``.
 WITH_EXAMPLES = [*PAGES, DOCS.parent / "SECURITY.md"]
+#: Blocks that are neither run nor commands.
+OTHERS = {"", "text", "rust", "json", "yaml", "toml", "promql"}
 #: Pages of ``design/`` with examples that run; the others of that folder have none.
 DESIGN = DOCS.parent / "design"
 DESIGN_EXAMPLES = [DESIGN / f"{name}.md" for name in ("principles", "properties", "sglang-settings")]
-#: Blocks that are neither run nor commands.
-OTHERS = {"", "text", "rust", "json", "yaml", "toml", "promql"}
 
 
 @pytest.fixture

@@ -1,6 +1,4 @@
-"""Hints of engines: the list in docs/hints.md entry by entry, whatever comes from outside, effects,
-sessions.
-"""
+"""Hints of engines: the table of docs/hints.md line by line, arbitrary input, effects, sessions."""
 
 from __future__ import annotations
 
@@ -42,8 +40,7 @@ def manager(**more: Any) -> kvpool.CacheManager:
     return made
 
 
-# ------------------------------------------------------------------------------------------------------------
-# the list
+# --- The table ---
 
 
 @pytest.mark.parametrize("entry", ENTRIES)

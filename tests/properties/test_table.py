@@ -1,4 +1,6 @@
-"""design/properties.md lists every property, with tests that exist."""
+"""docs/properties.md names every property with tests that exist. Without this check the table would
+soon be out of date.
+"""
 
 from __future__ import annotations
 
