@@ -29,6 +29,9 @@ PAGES = sorted(DOCS.glob("*.md"))
 WITH_EXAMPLES = [*PAGES, DOCS.parent / "SECURITY.md"]
 #: Blocks that are neither run nor commands.
 OTHERS = {"", "text", "rust", "json", "yaml", "toml", "promql"}
+#: Pages of ``design/`` with examples that run; the others of that folder have none.
+DESIGN = DOCS.parent / "design"
+DESIGN_EXAMPLES = [DESIGN / f"{name}.md" for name in ("principles", "properties", "sglang-settings")]
 
 
 @pytest.fixture
@@ -40,7 +43,7 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
-@pytest.mark.parametrize("page", WITH_EXAMPLES, ids=lambda page: page.stem)
+@pytest.mark.parametrize("page", [*WITH_EXAMPLES, *DESIGN_EXAMPLES], ids=lambda page: page.stem)
 def test_a_page_has_an_example_and_all_of_them_run(page: Path, folder: Path) -> None:
     names: dict[str, Any] = {}
     ran = 0
@@ -152,7 +155,11 @@ def anchors(page: Path) -> set[str]:
     return {re.sub(r"[-\s]+", "-", re.sub(r"[^\w\s-]", "", heading).strip().lower()) for heading in headings}
 
 
-@pytest.mark.parametrize("page", [*PAGES, *sorted(DOCS.parent.glob("*.md"))], ids=lambda page: page.stem)
+@pytest.mark.parametrize(
+    "page",
+    [*PAGES, *sorted(DOCS.parent.glob("*.md")), *sorted(DESIGN.glob("*.md"))],
+    ids=lambda page: f"{page.parent.name}/{page.stem}",
+)
 def test_links_within_the_repository_lead_somewhere(page: Path) -> None:
     text = re.sub(r"^```.*?^```$", "", page.read_text(encoding="utf-8"), flags=re.MULTILINE | re.DOTALL)
     for target, anchor in re.findall(r"\]\(([^()\s#:]*)(?:#([^()\s]*))?\)", text):

@@ -255,4 +255,4 @@ def test_the_docs_name_every_reason() -> None:
     names = re.search(r"MissReason: TypeAlias = Literal\[(.*?)\]", stub, flags=re.DOTALL)
     assert names is not None
     for reason in re.findall(r'"([a-z-]+)"', names.group(1)):
-        assert re.search(rf"^\|.*`{reason}`", DOCS, flags=re.MULTILINE), reason
+        assert re.search(rf"^- .*`{reason}`.*:", DOCS, flags=re.MULTILINE), reason

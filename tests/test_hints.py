@@ -1,6 +1,4 @@
-"""Hints of engines: the table of docs/hints.md line by line, whatever comes from outside, effects,
-sessions.
-"""
+"""Hints of engines: the table of docs/hints.md line by line, arbitrary input, effects, sessions."""
 
 from __future__ import annotations
 
@@ -19,7 +17,8 @@ from kvpool.errors import ArgumentTypeError, InvalidArgumentError
 from kvpool.hints import HintRules, Sessions, of_vllm_request, read
 
 PAGE = (Path(__file__).resolve().parent.parent / "docs/hints.md").read_text(encoding="utf-8")
-TABLE = PAGE.partition("<!-- table -->\n")[2].partition("<!-- /table -->")[0].splitlines()[2:]
+LISTED = PAGE.partition("<!-- table -->\n")[2].partition("<!-- /table -->")[0]
+ENTRIES = [" ".join(entry.split()) for entry in re.split(r"^- ", LISTED, flags=re.MULTILINE)[1:]]
 ALL = HintRules.all(pins=True, tenants={"s": 7})
 
 
@@ -41,14 +40,16 @@ def manager(**more: Any) -> kvpool.CacheManager:
     return made
 
 
-# ------------------------------------------------------------------------------------------------------------
-# the table
+# --- The table ---
 
 
-@pytest.mark.parametrize("row", TABLE)
-def test_the_table_of_the_page(row: str) -> None:
-    said, becomes, answered = (cell.strip() for cell in row.strip("|").split(" | "))
-    hints = read(ALL, tokens=100, **eval(f"dict({said.strip('`')})", NAMES))
+@pytest.mark.parametrize("entry", ENTRIES)
+def test_the_page_lists_what_a_hint_becomes(entry: str) -> None:
+    """An entry is a hint in backticks, the answer, and the retention or another effect."""
+    found = re.fullmatch(r"`(.+?)`: (accepted|clipped|ignored); (.+)", entry)
+    assert found is not None
+    hint, answered, becomes = found.groups()
+    hints = read(ALL, tokens=100, **eval(f"dict({hint})", NAMES))
     assert {answer.outcome for answer in hints.answers} == {answered}
     assert all(answer.why for answer in hints.answers if answer.outcome != "accepted")
     ranges = re.match(r"`(\[.*?\])`", becomes)
@@ -58,8 +59,8 @@ def test_the_table_of_the_page(row: str) -> None:
     assert hints.no_cache == becomes.endswith("the rest `no_cache`")
 
 
-def test_the_table_has_every_hint_and_every_answer() -> None:
-    text = "\n".join(TABLE)
+def test_the_page_lists_every_hint_and_every_answer() -> None:
+    text = "\n".join(ENTRIES)
     for name in (
         "priority",
         "session_id",
@@ -69,7 +70,7 @@ def test_the_table_has_every_hint_and_every_answer() -> None:
         "breakpoints",
     ):
         assert f"`{name}=" in text
-    assert {row.rsplit(" | ", 1)[1].strip(" |") for row in TABLE} == {"accepted", "clipped", "ignored"}
+    assert set(re.findall(r"`: (\w+); ", text)) == {"accepted", "clipped", "ignored"}
 
 
 # ----------------------------------------------------------------------------------------------------

@@ -351,11 +351,11 @@ def test_every_metric_is_on_a_full_page_and_documented(store: Store) -> None:
             definition.help,
         )
         assert set(family.samples[0].labels) - {"le"} == set(definition.labels)
-    table = PAGE.partition("<!-- metrics -->\n")[2].partition("<!-- /metrics -->")[0].splitlines()[2:]
-    assert table == [
-        f"| `{one.sample}` | {one.kind} | {one.unit or '-'} | {', '.join(one.labels)} | {one.help} |"
-        for one in CATALOGUE
-    ]
+    listed = PAGE.partition("<!-- metrics -->\n")[2].partition("<!-- /metrics -->")[0]
+    entries = [" ".join(entry.split()) for entry in re.split(r"^- ", listed, flags=re.MULTILINE)[1:]]
+    for one, entry in zip(CATALOGUE, entries, strict=True):
+        kind = f"{one.kind}, {one.unit}" if one.unit else one.kind
+        assert entry == f"`{one.sample}` ({kind}; {', '.join(one.labels)}): {one.help}"
 
 
 # --------------------------------------------------------------------------------------------------

@@ -823,6 +823,6 @@ def test_nothing_hostile_raises_anything_else() -> None:
 
 
 def test_the_page_of_models_is_made_of_these_examples() -> None:
-    assert models_page.PAGE.read_text(encoding="utf-8") == models_page.page(), (
-        "run python tools/models_page.py"
-    )
+    pages = {models_page.PAGE: models_page.page(), models_page.DETAILS: models_page.details()}
+    for path, text in pages.items():
+        assert path.read_text(encoding="utf-8") == text, "run python tools/models_page.py"

@@ -149,5 +149,5 @@ def test_examples_of_the_docs_run(number: int) -> None:
 
 
 def test_the_docs_have_examples() -> None:
-    assert len(EXAMPLES) >= 5
+    assert len(EXAMPLES) >= 4
     assert isinstance(CacheManager(8, retention=True).end_of_life_of([1]), HintReport)

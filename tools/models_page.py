@@ -3,8 +3,8 @@
     python tools/models_page.py            # writes the page
     python tools/models_page.py --check    # the page is what this writes
 
-Owns the text of the page. Its tables are made from the families of ``kvpool.models`` and from the examples of
-the tests (``tests/model_configs.py``), so each number on the page is one that the tests compare.
+This file owns the text of the page. Its tables come from the families of ``kvpool.models`` and the
+examples of the tests (``tests/model_configs.py``). So the tests compare each number on the page.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from __future__ import annotations
 import argparse
 import math
 import sys
+import textwrap
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -30,21 +31,51 @@ if TYPE_CHECKING:
     from kvpool.models.families import Family
     from tests.model_configs import Example, Sum
 
-PAGE: Final = Path(__file__).resolve().parents[1] / "docs" / "models.md"
+ROOT: Final = Path(__file__).resolve().parents[1]
+PAGE: Final = ROOT / "docs" / "models.md"
+DETAILS: Final = ROOT / "design" / "model-configurations.md"
+#: Longer lines of the pages are wrapped at this column.
+WIDTH: Final = 110
 
 
 def page() -> str:
-    """Write the text of the page."""
+    """Return the text of the page for users."""
     parts = {
         "DTYPES": ", ".join(f"`{name}`" for name in DTYPE_BYTES),
-        "FAMILIES": "\n".join(_families()),
-        "WRAPPERS": ", ".join(f"`{name}`" for name in sorted(WRAPPERS)),
-        "MODELS": "\n".join(_models()),
+        "FAMILIES": _items(_families()),
     }
-    text = Path(__file__).with_suffix(".md").read_text(encoding="utf-8")
+    return _filled("models_page.md", parts)
+
+
+def details() -> str:
+    """Return the text of the page with the fields of each family and the size of each model."""
+    parts = {
+        "FAMILIES": _items(_fields()),
+        "WRAPPERS": ", ".join(f"`{name}`" for name in sorted(WRAPPERS)),
+        "MODELS": _items(_models()),
+    }
+    return _filled("models_details.md", parts)
+
+
+def _filled(template: str, parts: dict[str, str]) -> str:
+    """Replace the names of parts in a template, and wrap long paragraphs."""
+    text = Path(__file__).with_name(template).read_text(encoding="utf-8")
     for name, value in parts.items():
         text = text.replace(name, value, 1)
-    return text
+    return "\n".join(
+        line if len(line) <= WIDTH or line.startswith("|") else _wrapped(line) for line in text.split("\n")
+    )
+
+
+def _wrapped(line: str) -> str:
+    indent = "  " if line.startswith("- ") else ""
+    return textwrap.fill(
+        line, WIDTH, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False
+    )
+
+
+def _items(lines: Iterator[str]) -> str:
+    return "\n".join(f"- {line}" for line in lines)
 
 
 def _text_of(example: Example) -> tuple[Fields, Family]:
@@ -53,16 +84,19 @@ def _text_of(example: Example) -> tuple[Fields, Family]:
 
 
 def _families() -> Iterator[str]:
-    yield "| family | `model_type` | fields | defined in |"
-    yield "|---|---|---|---|"
+    for family in FAMILIES:
+        types = ", ".join(f"`{kind}`" for kind in family.types) or "none"
+        yield f"**{family.name}**: {types}"
+
+
+def _fields() -> Iterator[str]:
     for family in FAMILIES:
         used: dict[str, None] = {}
         for example in EXAMPLES:
             config, found = _text_of(example)
             if found is family:
                 used |= dict.fromkeys(name for name in config.names() if name in family.layers.names)
-        types = ", ".join(f"`{kind}`" for kind in family.types) or "none"
-        yield f"| {family.name} | {types} | {', '.join(f'`{name}`' for name in used)} | {_source(family)} |"
+        yield f"**{family.name}**: {', '.join(f'`{name}`' for name in used)}; defined in {_source(family)}"
 
 
 def _source(family: Family) -> str:
@@ -71,16 +105,20 @@ def _source(family: Family) -> str:
 
 
 def _models() -> Iterator[str]:
-    yield "| model | family | full attention | windows and chunks | states |"
-    yield "|---|---|---|---|---|"
     for example in EXAMPLES:
         windows = "; ".join(f"{span:,}: {_sum(products)}" for span, products in example.windows.items())
+        kinds = {
+            "full attention": _sum(example.full),
+            "windows and chunks": windows,
+            "states": _sum(example.state),
+        }
+        sizes = "; ".join(f"{kind} {size}" for kind, size in kinds.items() if size)
         _, family = _text_of(example)
-        yield f"| {example.model} | {family.name} | {_sum(example.full)} | {windows} | {_sum(example.state)} |"
+        yield f"**{example.model}** ({family.name}): {sizes}"
 
 
 def _sum(products: Sum) -> str:
-    """A sum of products, and what it comes to."""
+    """Formats a sum of products and its value."""
     if not products:
         return ""
     words = " + ".join(" x ".join(f"{factor:,}" for factor in one) for one in products)
@@ -95,13 +133,15 @@ def main() -> int:
     """Write the page, or compare it."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--check", action="store_true", help="compare the page and write nothing")
+    pages = {PAGE: page(), DETAILS: details()}
     if not parser.parse_args().check:
-        PAGE.write_text(page(), encoding="utf-8")
+        for path, text in pages.items():
+            path.write_text(text, encoding="utf-8")
         return 0
-    if PAGE.read_text(encoding="utf-8") == page():
-        return 0
-    print(f"{PAGE}: not what tools/models_page.py writes; run it", file=sys.stderr)
-    return 1
+    stale = [path for path, text in pages.items() if path.read_text(encoding="utf-8") != text]
+    for path in stale:
+        print(f"{path}: not what tools/models_page.py writes; run it", file=sys.stderr)
+    return 1 if stale else 0
 
 
 if __name__ == "__main__":

@@ -75,7 +75,7 @@ def test_every_setting_is_in_the_name_or_listed_with_a_reason(serve: Callable[..
 
 
 def test_the_page_of_settings_is_what_the_tables_say() -> None:
-    assert (ROOT / "docs" / "sglang-settings.md").read_text(encoding="utf-8") == tool.page()
+    assert (ROOT / "design" / "sglang-settings.md").read_text(encoding="utf-8") == tool.page()
 
 
 @pytest.mark.parametrize(

@@ -140,8 +140,8 @@ def every_setting(root: Path) -> None:
     expect(sorted(unrelated.SETTINGS.keys() & RELATED.keys()), [], "settings in both tables")
     known = vars(ModelConfig(str(place.model)))
     expect([name for name in unrelated.MODEL_CONFIG if name not in known], [], "attributes of ModelConfig")
-    written = (ROOT / "docs" / "sglang-settings.md").read_text(encoding="utf-8")
-    expect(written == page(), True, "docs/sglang-settings.md is what tools.sglang.settings writes")
+    written = (ROOT / "design" / "sglang-settings.md").read_text(encoding="utf-8")
+    expect(written == page(), True, "design/sglang-settings.md is what tools.sglang.settings writes")
     settings, resolved = Settings(capacity_bytes=1, root_dir="x", weights="1"), server.resolved_dict()
 
     def facts(**changed: Any) -> Any:
