@@ -77,7 +77,6 @@ impl EvictionPolicy {
     ///
     /// # Errors
     /// [`PoolError::InvalidConfig`] if there is no memory for this number of blocks, or if the
-    /// [`PoolError::InvalidConfig`] if there is no memory for this number of blocks, or if the
     /// retention is not possible: limits that do not fit into the pool, or any retention with
     /// `last-accessed`.
     pub fn build(
