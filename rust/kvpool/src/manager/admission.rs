@@ -16,6 +16,7 @@ use crate::sequence::{Grouped, Part, Room, Sequence, Staged, StagedTable, Table}
 use crate::tiers::Fit;
 use crate::{BlockId, PoolError, Signal, Until};
 
+/// # Admission
 impl CacheManager {
     /// Admits a request: finds the cached prefix of its prompt, acquires these blocks, and allocates
     /// the rest. Atomic. O(blocks). The engine always has to compute the last token of the prompt.
@@ -280,7 +281,10 @@ impl CacheManager {
     pub(super) fn count_refusal(&mut self, error: &ManagerError) {
         self.stats.refusals += u64::from(matches!(error, ManagerError::OutOfBlocks(_)));
     }
+}
 
+/// # Release
+impl CacheManager {
     /// Ends a request, finished or aborted: each of its blocks loses one reference, tail first. Blocks
     /// with committed tokens stay cached; the others are never matched (TensorRT-LLM #15018). The
     /// blocks are fenced `until` a step completes or a ticket ends. O(blocks).
@@ -369,7 +373,10 @@ impl CacheManager {
         self.requests.leave(slot);
         Ok(report)
     }
+}
 
+/// # Preemption by recompute
+impl CacheManager {
     /// Preempts a request that is running or swapped out, by recompute. The request gives up its blocks
     /// as in [`Self::release`], keeps its tokens, and waits for [`Self::resume`], which may hit the
     /// blocks that it committed.

@@ -14,6 +14,7 @@ use crate::error::ensure;
 /// The name of M1 in violations.
 const REFERENCES: &str = "M1 (references are block tables, fences and swaps)";
 
+/// # Invariants
 impl CacheManager {
     /// Returns why the manager refuses work, if it does.
     #[must_use]

@@ -45,6 +45,7 @@ impl Loaded<'_> {
     }
 }
 
+/// # External tokens
 impl CacheManager {
     /// Ends the load of a request's external tokens. `loaded` says which tokens arrived: their KV is
     /// written, full blocks are registered, and the request runs. The engine computes the rest, failed

@@ -167,6 +167,7 @@ pub(super) struct Step {
     busy: Vec<Row>,
 }
 
+/// # Steps: appended tokens
 impl CacheManager {
     /// Appends one token to each of `requests`, all or nothing: the decode step of a whole batch. A
     /// request whose token begins a new block gets a block. Like [`Self::append_ragged`] with one token
@@ -562,7 +563,10 @@ impl CacheManager {
         }
         Ok(())
     }
+}
 
+/// # Steps: computed tokens
+impl CacheManager {
     /// Records that the engine has written the KV of the request's first `computed_tokens` tokens.
     /// Blocks that are full now are registered, and other requests can hit them. Blocks of requests
     /// that were admitted before an epoch bump, and blocks after a hash collision, are not registered.

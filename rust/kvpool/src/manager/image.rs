@@ -8,6 +8,7 @@ use crate::groups::Groups;
 use crate::hash::{BlockHasher, ExtraKeys, HashCursor};
 use crate::{PoolError, PoolImage, Restored, SavedBlock};
 
+/// # Images: cached content over a restart
 impl CacheManager {
     /// Returns an image of the cached content of the device, registered blocks of running requests
     /// included: see [`crate::BlockPool::image`].

@@ -218,6 +218,7 @@ pub struct CacheManager {
     observer: Option<Box<dyn ManagerObserver>>,
 }
 
+/// # Construction
 impl CacheManager {
     /// Makes a manager of an empty pool.
     ///
@@ -287,7 +288,10 @@ impl CacheManager {
             observer: None,
         })
     }
+}
 
+/// # Parts
+impl CacheManager {
     /// Returns the device's pool, to read from. The manager releases the blocks of its requests.
     #[must_use]
     pub fn pool(&self) -> &BlockPool {
@@ -305,7 +309,10 @@ impl CacheManager {
     pub const fn hasher(&self) -> &Arc<BlockHasher> {
         &self.hasher
     }
+}
 
+/// # Prompts
+impl CacheManager {
     /// Hashes a prompt for this manager, in the current epoch (`extra.epoch` is set to it). Uses only
     /// the hasher and the epoch of the manager. O(tokens).
     ///
@@ -339,7 +346,10 @@ impl CacheManager {
         let reusable = cursor.num_tokens().saturating_sub(1) / cursor.hasher().block_size();
         Ok(self.tiers.device().probe(cursor.chain(), reusable)?)
     }
+}
 
+/// # Requests and counters
+impl CacheManager {
     /// Returns the number of tokens and computed tokens of a request, and its state. O(1).
     ///
     /// # Errors
@@ -432,7 +442,10 @@ impl CacheManager {
         let pool = self.tiers.device();
         ManagerStats { pool: pool.stats(), retention: pool.retention_stats(), ..self.stats }
     }
+}
 
+/// # Fences: blocks that a running step still uses
+impl CacheManager {
     /// Ends the fences of `step` and of all earlier steps: see [`BlockPool::complete_step`].
     ///
     /// # Errors
@@ -463,7 +476,10 @@ impl CacheManager {
         self.version += 1;
         Ok(ended)
     }
+}
 
+/// # Cached content and size
+impl CacheManager {
     /// Starts a new epoch: see [`BlockPool::bump_epoch`]. Running requests continue, but their blocks
     /// are never registered again. Preempted requests are hashed again when they resume.
     ///
@@ -525,7 +541,9 @@ impl CacheManager {
         self.version += 1;
         Ok(())
     }
+}
 
+impl CacheManager {
     /// Checks that a prompt was hashed with the manager's settings, in the current epoch.
     fn check_cursor(&self, cursor: &HashCursor) -> Result<()> {
         if !Arc::ptr_eq(cursor.hasher(), &self.hasher) && cursor.hasher().config() != self.hasher.config() {

@@ -107,6 +107,7 @@ pub trait ManagerObserver: Any + fmt::Debug + Send + Sync {
     }
 }
 
+/// # Observers
 impl CacheManager {
     /// Notifies `observer` of everything from now on. Returns the previous observer.
     pub fn observe(&mut self, observer: Box<dyn ManagerObserver>) -> Option<Box<dyn ManagerObserver>> {
@@ -138,7 +139,10 @@ impl CacheManager {
     pub fn tier_observer_mut<T: PoolObserver>(&mut self, tier: usize) -> Option<(&mut T, Blocks<'_>)> {
         self.tiers.pool_mut(tier).ok()?.observer_mut()
     }
+}
 
+/// # Requests by slot
+impl CacheManager {
     /// Returns the request in a slot, if there is one. A request keeps its slot; after its release
     /// another request may get it. O(1).
     #[must_use]
@@ -180,7 +184,10 @@ impl CacheManager {
     pub fn num_swaps(&self) -> usize {
         self.tiers.num_swaps()
     }
+}
 
+/// # Poisoning
+impl CacheManager {
     /// Poisons the manager because of a broken invariant: it refuses all work from now on. Returns the
     /// error of those refusals.
     #[cold]

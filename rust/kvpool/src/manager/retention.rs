@@ -30,6 +30,7 @@ use crate::retention::{HintReport, RetentionStats, TenantId};
 use crate::sequence::Sequence;
 use crate::{PoolError, Until};
 
+/// # Admission with options
 impl CacheManager {
     /// Like [`Self::admit`], with options: only a part of the prompt, or hints about the request.
     ///
@@ -79,7 +80,10 @@ impl CacheManager {
             }
         }
     }
+}
 
+/// # Hints about future use
+impl CacheManager {
     /// Checks the hints of an admission, and makes their stored form. `None` if there are none.
     pub(super) fn check_hints(&self, options: &AdmitOptions) -> Result<Option<Box<Hints>>, ManagerError> {
         if !options.has_hints() {

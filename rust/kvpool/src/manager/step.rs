@@ -187,6 +187,7 @@ impl StepPlan {
     }
 }
 
+/// # Step plans
 impl CacheManager {
     /// Begins to plan a step. Changes nothing.
     #[must_use]

@@ -15,6 +15,7 @@ use crate::{BlockId, PoolError, Until};
 const DEVICE: usize = 0;
 const HOST: usize = 1;
 
+/// # Forks, truncation and windows
 impl CacheManager {
     /// Makes `child` a second sequence over the blocks of a running request, for parallel sampling or
     /// beam search. The child shares every block. The first of them that writes to a shared block gets
@@ -175,7 +176,10 @@ impl CacheManager {
         self.version += 1;
         Ok(trimmed)
     }
+}
 
+/// # Planned copies
+impl CacheManager {
     /// Returns all planned copies, of copy-on-write and of swaps, as one plan: see
     /// [`crate::Tiers::take_plan`].
     ///
@@ -188,7 +192,10 @@ impl CacheManager {
         self.contents_changed();
         Ok(plan)
     }
+}
 
+/// # Preemption by swap
+impl CacheManager {
     /// Returns the slots of the requests of a swap, and the blocks that they hold.
     fn group(
         &self,

@@ -16,6 +16,7 @@ use crate::block::{BlockId, NULL_BLOCK};
 use crate::error::{InvariantViolation, PoolError, ensure};
 use crate::record::ByBlock;
 
+/// # Checks and poisoning
 impl BlockPool {
     /// Checks one block in O(1) (O(log blocks) with access times):
     ///

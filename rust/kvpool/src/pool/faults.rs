@@ -83,6 +83,7 @@ impl Fault {
     }
 }
 
+/// # Fault injection
 impl BlockPool {
     /// Overwrites one value. Returns false, and changes nothing, if there is no such value or it is
     /// already equal.

@@ -48,6 +48,7 @@ impl Cached for OfChain<'_> {
     }
 }
 
+/// # KV-cache groups
 impl BlockPool {
     /// Finds the longest hit of a chain, at most `limit` tokens, that every group can serve. The chain
     /// is hashed in units of [`Groups::unit`], which is the block size of the pool. The caller does not

@@ -94,6 +94,7 @@ impl<'a> Positions<'a> {
     }
 }
 
+/// # Images: cached content over a restart
 impl BlockPool {
     /// Returns the cached content, with its order and retention. Leaves out hidden contents, and
     /// contents that are not computed. O(blocks).

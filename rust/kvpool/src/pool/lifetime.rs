@@ -23,6 +23,7 @@ const FEW_VICTIMS: &str = "B2: the evictor has fewer blocks than it says";
 const BROKEN_ORDER: &str =
     "B2, L1: the order has a block that is in use, or links that do not mirror each other";
 
+/// # Allocation
 impl BlockPool {
     /// Allocates `n` blocks, each with one reference: free blocks first, then the evictor's victims.
     /// O(n).
@@ -164,7 +165,10 @@ impl BlockPool {
         }
         Ok(pinned)
     }
+}
 
+/// # References
+impl BlockPool {
     /// Adds one reference per id to blocks that already have one: a second holder of a block table.
     /// O(n). A fence counts as a holder. The KV of a fenced block is valid until its step completes,
     /// and the new holder keeps it after that.
@@ -390,7 +394,10 @@ impl BlockPool {
             at += 1;
         }
     }
+}
 
+/// # Fences: blocks that a running step still uses
+impl BlockPool {
     /// Releases blocks that a running step may still touch, until [`Self::complete_step`] is called for
     /// that step or for a later one: see [`Self::release_until`]. O(n).
     ///
@@ -505,7 +512,10 @@ impl BlockPool {
         self.fences.recycle(ended, pins);
         Ok(count)
     }
+}
 
+/// # Accesses, removal of content, and growth
+impl BlockPool {
     /// Records that held or cached-free blocks were accessed at `time`, on a clock of the caller. Only
     /// policies that order by access time use it (`last-accessed` of the crate `kvpool-policies`). An
     /// earlier time than before has no effect. O(n log blocks).

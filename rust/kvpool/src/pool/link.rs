@@ -10,6 +10,7 @@ use crate::hash::{ChainLink, LinkRef};
 use crate::prefix_index::{Index, Inserted};
 use crate::record::{ByBlock, Name};
 
+/// # Single full blocks
 impl BlockPool {
     fn check_link(&self, link: &ChainLink) -> Result<(), PoolError> {
         self.check_poison()?;

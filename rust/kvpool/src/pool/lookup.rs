@@ -50,6 +50,7 @@ pub(crate) struct PrefixMatch {
     pub tenant: Option<TenantId>,
 }
 
+/// # Lookups
 impl BlockPool {
     /// Checks that `chain` belongs to this pool's epoch, block size and verification.
     pub(crate) fn check_chain(&self, chain: &HashChain) -> Result<(), PoolError> {
@@ -214,7 +215,10 @@ impl BlockPool {
     pub fn is_indexed(&self, chain: &HashChain, position: usize) -> bool {
         self.index.is_registered(&self.records, chain, position)
     }
+}
 
+/// # Registration
+impl BlockPool {
     /// Registers held blocks as the blocks of `chain` from position `start` on. From now on they are
     /// immutable. Lookups find them after [`Self::mark_computed`]. Stops at a hash collision, which is
     /// counted; the remaining blocks stay usable, but are not cached. O(blocks), without memory

@@ -209,6 +209,7 @@ pub struct BlockPool {
     candidates: Vec<Candidate>,
 }
 
+/// # Construction
 impl BlockPool {
     /// Makes a pool with every block free. One allocation per array, O(blocks).
     ///
@@ -276,7 +277,10 @@ impl BlockPool {
             candidates: Vec::new(),
         })
     }
+}
 
+/// # Counts
+impl BlockPool {
     /// Number of blocks, null block included.
     #[must_use]
     pub const fn num_blocks(&self) -> usize {
@@ -293,6 +297,12 @@ impl BlockPool {
     #[must_use]
     pub fn num_available(&self) -> usize {
         self.allocator.num_free().saturating_add(self.num_cached_free())
+    }
+
+    /// Number of blocks with a reference, fenced ones included.
+    #[must_use]
+    pub const fn num_held(&self) -> usize {
+        self.allocator.num_held()
     }
 
     /// Number of blocks that no request holds, but a running step may still touch.
@@ -313,10 +323,57 @@ impl BlockPool {
         self.fences.num_references()
     }
 
-    /// Number of references of `block` that fences and pins hold: part of [`Self::ref_count`].
+    /// Number of distinct names of registered blocks, hidden ones included. Copies count once.
     #[must_use]
-    pub fn fence_references(&self, block: BlockId) -> u32 {
-        self.records.at(block.get()).fences
+    pub fn num_hashes(&self) -> usize {
+        self.index.num_hashes()
+    }
+
+    /// Gauges and counters. O(1).
+    #[must_use]
+    pub fn stats(&self) -> PoolStats {
+        let Counters { allocated, evicted, hits, misses, collisions, duplicates_dropped } = self.counters;
+        PoolStats {
+            usable: self.num_usable(),
+            free: self.allocator.num_free(),
+            cached_free: self.num_cached_free(),
+            active: self.allocator.num_held().saturating_sub(self.num_fenced()),
+            fenced: self.num_fenced(),
+            registered: self.index.num_registered(),
+            // B3: a registered block is held or cached-free.
+            registered_active: self.index.num_registered().saturating_sub(self.num_cached_free()),
+            block_size: self.block_size(),
+            epoch: self.epoch,
+            allocated,
+            evicted,
+            hits,
+            misses,
+            collisions,
+            duplicates_dropped,
+        }
+    }
+}
+
+/// # State of a block
+impl BlockPool {
+    /// The state of `block`. `None` for ids outside the pool.
+    #[must_use]
+    pub fn state(&self, block: BlockId) -> Option<BlockState> {
+        let record = self.records.of(block)?;
+        Some(match record.references {
+            _ if block.is_null() => BlockState::Null,
+            0 if self.order.contains(&self.records, block) => BlockState::CachedFree,
+            0 => BlockState::Free,
+            _ if record.is_fenced() => BlockState::Fenced,
+            _ => BlockState::Active,
+        })
+    }
+
+    /// Number of references of `block`, those of fences and pins included. `None` for ids outside the
+    /// pool.
+    #[must_use]
+    pub fn ref_count(&self, block: BlockId) -> Option<u32> {
+        self.records.of(block).map(|record| record.references)
     }
 
     /// Number of references of `block` outside of fences and pins: those of block tables and other
@@ -324,6 +381,12 @@ impl BlockPool {
     #[must_use]
     pub fn num_holders(&self, block: BlockId) -> u32 {
         self.records.at(block.get()).holders()
+    }
+
+    /// Number of references of `block` that fences and pins hold: part of [`Self::ref_count`].
+    #[must_use]
+    pub fn fence_references(&self, block: BlockId) -> u32 {
+        self.records.at(block.get()).fences
     }
 
     /// Number of references of `block` that forbid others to write to it: those of holders, and of
@@ -341,43 +404,59 @@ impl BlockPool {
         self.records.at(block.get()).is_registered()
     }
 
+    /// Whether `block` is registered and its KV is written.
+    #[must_use]
+    pub fn is_computed(&self, block: BlockId) -> bool {
+        self.records.at(block.get()).is_computed()
+    }
+
+    /// The hash under which `block` is registered.
+    #[must_use]
+    pub fn hash_of(&self, block: BlockId) -> Option<BlockHash> {
+        Index::hash_of(&self.records, block)
+    }
+
     /// The blocks registered under `hash`, computed ones first. The caller does not hold them: see
     /// [`Self::match_and_acquire`].
     #[must_use]
     pub fn copies(&self, hash: &BlockHash) -> Vec<BlockId> {
         self.index.copies(&self.records, hash.into())
     }
+}
 
-    /// Number of blocks with a reference, fenced ones included.
-    #[must_use]
-    pub const fn num_held(&self) -> usize {
-        self.allocator.num_held()
-    }
-
+/// # Orders of allocation and eviction
+impl BlockPool {
     /// The free block that is allocated next, if any is free.
     #[must_use]
     pub const fn next_free(&self) -> Option<BlockId> {
         self.allocator.free_list().front()
     }
 
-    /// Number of distinct names of registered blocks, hidden ones included. Copies count once.
+    /// The free blocks in the order of allocation. O(free blocks).
     #[must_use]
-    pub fn num_hashes(&self) -> usize {
-        self.index.num_hashes()
+    pub fn free_order(&self) -> Vec<BlockId> {
+        self.allocator.free_list().iter(&self.records[..]).collect()
     }
 
-    /// The last step that was passed to `complete_step`, if any.
+    /// The cached-free blocks in the order of eviction. O(cached-free blocks).
     #[must_use]
-    pub const fn completed_step(&self) -> Option<u64> {
-        self.fences.completed()
+    pub fn eviction_order(&self) -> Vec<BlockId> {
+        let mut order = self.order.order(&self.records);
+        if self.pinned_in_order > 0 {
+            order.retain(|&block| self.records.at(block.get()).references == 0);
+        }
+        order
     }
 
-    /// Whether `complete_step` has been called for `step` or a later one.
+    /// The name of the eviction policy.
     #[must_use]
-    pub fn is_completed(&self, step: u64) -> bool {
-        self.fences.is_completed(step)
+    pub fn policy_name(&self) -> &'static str {
+        self.order.name()
     }
+}
 
+/// # Settings, epoch and steps
+impl BlockPool {
     /// Tokens per block.
     #[must_use]
     pub const fn block_size(&self) -> usize {
@@ -403,82 +482,25 @@ impl BlockPool {
         self.epoch
     }
 
+    /// The last step that was passed to `complete_step`, if any.
+    #[must_use]
+    pub const fn completed_step(&self) -> Option<u64> {
+        self.fences.completed()
+    }
+
+    /// Whether `complete_step` has been called for `step` or a later one.
+    #[must_use]
+    pub fn is_completed(&self, step: u64) -> bool {
+        self.fences.is_completed(step)
+    }
+}
+
+/// # Invariants
+impl BlockPool {
     /// The reason why the pool refuses work, if it is poisoned.
     #[must_use]
     pub fn poison_reason(&self) -> Option<&str> {
         self.poison.get().map(AsRef::as_ref)
-    }
-
-    /// Number of references of `block`, those of fences and pins included. `None` for ids outside the
-    /// pool.
-    #[must_use]
-    pub fn ref_count(&self, block: BlockId) -> Option<u32> {
-        self.records.of(block).map(|record| record.references)
-    }
-
-    /// The state of `block`. `None` for ids outside the pool.
-    #[must_use]
-    pub fn state(&self, block: BlockId) -> Option<BlockState> {
-        let record = self.records.of(block)?;
-        Some(match record.references {
-            _ if block.is_null() => BlockState::Null,
-            0 if self.order.contains(&self.records, block) => BlockState::CachedFree,
-            0 => BlockState::Free,
-            _ if record.is_fenced() => BlockState::Fenced,
-            _ => BlockState::Active,
-        })
-    }
-
-    /// The hash under which `block` is registered.
-    #[must_use]
-    pub fn hash_of(&self, block: BlockId) -> Option<BlockHash> {
-        Index::hash_of(&self.records, block)
-    }
-
-    /// Whether `block` is registered and its KV is written.
-    #[must_use]
-    pub fn is_computed(&self, block: BlockId) -> bool {
-        self.records.at(block.get()).is_computed()
-    }
-
-    /// The free blocks in the order of allocation. O(free blocks).
-    #[must_use]
-    pub fn free_order(&self) -> Vec<BlockId> {
-        self.allocator.free_list().iter(&self.records[..]).collect()
-    }
-
-    /// The cached-free blocks in the order of eviction. O(cached-free blocks).
-    #[must_use]
-    pub fn eviction_order(&self) -> Vec<BlockId> {
-        let mut order = self.order.order(&self.records);
-        if self.pinned_in_order > 0 {
-            order.retain(|&block| self.records.at(block.get()).references == 0);
-        }
-        order
-    }
-
-    /// Gauges and counters. O(1).
-    #[must_use]
-    pub fn stats(&self) -> PoolStats {
-        let Counters { allocated, evicted, hits, misses, collisions, duplicates_dropped } = self.counters;
-        PoolStats {
-            usable: self.num_usable(),
-            free: self.allocator.num_free(),
-            cached_free: self.num_cached_free(),
-            active: self.allocator.num_held().saturating_sub(self.num_fenced()),
-            fenced: self.num_fenced(),
-            registered: self.index.num_registered(),
-            // B3: a registered block is held or cached-free.
-            registered_active: self.index.num_registered().saturating_sub(self.num_cached_free()),
-            block_size: self.block_size(),
-            epoch: self.epoch,
-            allocated,
-            evicted,
-            hits,
-            misses,
-            collisions,
-            duplicates_dropped,
-        }
     }
 
     /// Recounts every invariant of the pool and of its parts from scratch. O(blocks), for tests and
@@ -512,13 +534,9 @@ impl BlockPool {
             format!("counted {counted:?}, found {:?}", (free, cached_free, active, fenced))
         })
     }
+}
 
-    /// The name of the eviction policy.
-    #[must_use]
-    pub fn policy_name(&self) -> &'static str {
-        self.order.name()
-    }
-
+impl BlockPool {
     /// Notifies the evictor of the content of `block`, which was just registered. `before` is the
     /// previous block in its holder's table.
     fn note_registered(&mut self, block: BlockId, link: &LinkRef<'_>, before: Option<BlockId>) {

@@ -43,6 +43,7 @@ use crate::hash::{BlockHash, HashAlgorithm, Verify};
 use crate::prefix_index::{Index, Visibility};
 use crate::record::{ByBlock, HIDDEN, MAX_POSITIONS, Name};
 
+/// # Blocks and contents that the caller names
 impl BlockPool {
     /// Returns the oldest block that is registered under `name`. The caller does not hold it. O(1).
     #[must_use]

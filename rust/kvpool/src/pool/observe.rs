@@ -231,6 +231,7 @@ pub trait PoolObserver: Any + fmt::Debug + Send + Sync {
     }
 }
 
+/// # Observers
 impl BlockPool {
     /// Notifies `observer` of everything from now on. Returns the previous observer. O(1); O(blocks) if
     /// it is the first that needs parents.

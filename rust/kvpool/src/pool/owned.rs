@@ -20,6 +20,7 @@ use crate::free_list::check_id;
 use crate::hash::HashChain;
 use crate::record::ByBlock;
 
+/// # Ids that the engine's allocator owns
 impl BlockPool {
     /// Evicts up to `n` cached-free blocks and returns them in the order of eviction. Returns fewer if
     /// there are fewer. The blocks are free then, and are allocated next, in that order. Counters and

@@ -8,6 +8,7 @@ use crate::free_list::check_id;
 use crate::record::ByBlock;
 use crate::retention::{Hint, HintReport, Keep, Retain, Retention, RetentionStats, TenantId};
 
+/// # Retention
 impl BlockPool {
     /// Hints how long blocks, held or cached-free, are worth keeping. Blocks without a content are
     /// ignored. An end of life ([`Keep::Demoted`]) is also ignored for a block with several holders,

@@ -20,6 +20,7 @@ pub(super) struct Staged<'a> {
     changes: Vec<(usize, BlockId)>,
 }
 
+/// # Whole block tables
 impl BlockPool {
     /// Checks that the chain has `blocks` blocks from position `start` on.
     pub(super) fn check_part(&self, blocks: usize, chain: &HashChain, start: usize) -> Result<(), PoolError> {

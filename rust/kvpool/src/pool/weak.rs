@@ -180,6 +180,7 @@ impl Hash for Match {
     }
 }
 
+/// # Weak lookups
 impl BlockPool {
     /// Finds the cached blocks of `chain` from position `start` on, at most `max_blocks`, up to the
     /// first that is not cached and computed. Blocks before `start` are not looked up. Changes no state
