@@ -108,12 +108,14 @@ pub enum PoolError {
     AlgorithmMismatch { chain: HashAlgorithm, pool: HashAlgorithm },
     /// A non-cryptographic digest in a pool that does not verify hits.
     #[error(
-        "{algorithm} is not cryptographic: a pool that indexes it must verify hits (verify = \"fingerprint\" or \"tokens\")"
+        "{algorithm} is not cryptographic: a pool that indexes it must verify hits \
+         (verify = \"fingerprint\" or \"tokens\")"
     )]
     UnverifiedAlgorithm { algorithm: HashAlgorithm },
     /// The pool verifies hits, and the chain does not contain the data that it compares.
     #[error(
-        "the pool verifies hits by {verify}, the hash chain does not carry them: use a hasher with the same setting"
+        "the pool verifies hits by {verify}, the hash chain does not carry them: \
+         use a hasher with the same setting"
     )]
     MissingVerification { verify: &'static str },
     /// The chain was hashed before the last epoch bump.
@@ -121,7 +123,8 @@ pub enum PoolError {
     StaleEpoch { chain: u64, pool: u64 },
     /// A reset while blocks are in use.
     #[error(
-        "{active} blocks are active and {fenced} fenced: release them first, or bump the epoch, which always succeeds"
+        "{active} blocks are active and {fenced} fenced: release them first, \
+         or bump the epoch, which always succeeds"
     )]
     InUse { active: usize, fenced: usize },
     /// A pool cannot shrink.
@@ -135,7 +138,8 @@ pub enum PoolError {
     TimeBackwards { now: Box<str>, before: Box<str> },
     /// A match whose block has another content than at the lookup.
     #[error(
-        "block {block} no longer holds what it did when it matched (block {position} of the match): look it up again"
+        "block {block} no longer holds what it did when it matched (block {position} of the match): \
+         look it up again"
     )]
     StaleMatch { block: BlockId, position: usize },
     /// The hasher returned an error: see [`HashError`].

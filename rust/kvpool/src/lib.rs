@@ -14,7 +14,7 @@
 //!         PrefixIndex       block hash -> blocks, computed bits, duplicates, verification
 //!         Evictor           the order of cached-free blocks
 //!         fences            references that running steps still hold
-//!     groups            the blocks that a hit needs in each KV-cache group of a hybrid model: arithmetic only
+//!     groups            the blocks that a hit needs in each KV-cache group of a hybrid model
 //!   BlockHasher         tokens -> HashChain, incrementally by HashCursor; from the crate kvpool-hash
 //! ```
 //!
@@ -22,7 +22,7 @@
 //! |---|---|
 //! | admit requests, with prefix caching | [`CacheManager::admit`], [`CacheManager::fit`] |
 //! | run a step for a batch | [`CacheManager::append_ragged`], or a [`StepPlan`] |
-//! | finish, preempt and resume requests | [`CacheManager::release`], [`CacheManager::preempt`], [`CacheManager::resume`] |
+//! | finish, preempt and resume requests | [`CacheManager::release`], [`CacheManager::preempt`] |
 //! | share blocks: parallel sampling, beam search | [`CacheManager::fork`] |
 //! | swap requests to host memory | [`CacheManager::begin_swap_out`], [`Tiers`] |
 //! | explain what happened | [`CacheManager::stats`], [`mod@observe`], the crate `kvpool-observe` |

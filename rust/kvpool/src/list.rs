@@ -184,7 +184,7 @@ impl List {
         }
         self.set_next(links, prev, id);
         self.set_prev(links, next, id);
-        self.len = self.len.wrapping_add(1); // a count that is wrong is found by the sums, not here
+        self.len = self.len.wrapping_add(1); // the check of the sums finds a wrong count
         true
     }
 
@@ -252,7 +252,7 @@ impl List {
             }
         }
         let done = blocks.len() - rest.len();
-        self.len = self.len.wrapping_sub(done); // a count that is wrong is found by the sums, not here
+        self.len = self.len.wrapping_sub(done); // the check of the sums finds a wrong count
         done
     }
 
@@ -347,7 +347,7 @@ impl List {
         };
         self.torn = outer != END || std::mem::replace(beside, END) != block.get();
         *(if front { &mut self.front } else { &mut self.back }) = inner;
-        self.len = self.len.wrapping_sub(1); // a count that is wrong is found by the sums, not here
+        self.len = self.len.wrapping_sub(1); // the check of the sums finds a wrong count
         (!self.torn).then_some(block)
     }
 
@@ -369,7 +369,7 @@ impl List {
         if let Some(link) = links.link_mut(id) {
             *link = Link::LOOSE;
         }
-        self.len = self.len.wrapping_sub(1); // a count that is wrong is found by the sums, not here
+        self.len = self.len.wrapping_sub(1); // the check of the sums finds a wrong count
         true
     }
 

@@ -9,7 +9,7 @@
 //!
 //! ```text
 //!   admit ── release ──┬── pop ──┬── evicted        the content is gone; a ghost may remember its key
-//!              ▲       │         └── unpop ...      it may not be evicted now; it is the next victim once it may
+//!              ▲       │         └── unpop ...      not evictable now; the next victim later
 //!              └─ hit ─┘
 //!   forget, at any moment: the content is gone and nothing is remembered
 //! ```

@@ -63,7 +63,8 @@ impl Groups {
     /// one, it is the greatest common divisor of the block sizes.
     ///
     /// # Errors
-    /// [`PoolError::InvalidConfig`]: no group, or more groups than numbers; sizes that are 0; block sizes that are not multiples of the unit, or have no common multiple in range.
+    /// [`PoolError::InvalidConfig`] for no group, or more groups than group numbers; for sizes that are 0;
+    /// for block sizes that are not multiples of the unit, or have no common multiple in range.
     pub fn new(specs: Vec<GroupSpec>, unit: Option<usize>) -> Result<Self, PoolError> {
         let most = usize::from(Name::MAX_GROUP) + 1;
         if specs.is_empty() || specs.len() > most {

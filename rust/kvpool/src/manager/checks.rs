@@ -131,7 +131,8 @@ impl CacheManager {
             let (fences, counted) = (pool.num_fence_references(), pool.num_references());
             ensure(tables + fences + swaps == counted, REFERENCES, || {
                 format!(
-                    "tier {tier}: {counted} references, {tables} of tables, {fences} of fences, {swaps} of swaps"
+                    "tier {tier}: {counted} references, {tables} of tables, {fences} of fences, \
+                     {swaps} of swaps"
                 )
             })?;
         }

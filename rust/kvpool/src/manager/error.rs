@@ -48,7 +48,8 @@ pub enum ManagerError {
     LengthMismatch { requests: usize, values: usize, what: &'static str },
     /// A commit of more computed tokens than the request has, or of fewer than before.
     #[error(
-        "request {id} has {tokens} tokens, blocks for {covered}, {computed} computed: cannot set computed to {asked}"
+        "request {id} has {tokens} tokens, blocks for {covered}, {computed} computed: \
+         cannot set computed to {asked}"
     )]
     BadComputedCount { id: RequestId, asked: usize, tokens: usize, computed: usize, covered: usize },
     /// Offsets of a batch that do not ascend from 0 to the number of tokens.

@@ -59,7 +59,8 @@ impl CacheManager {
     ///
     /// ```
     /// use kvpool::{AdmitOptions, CacheManager, ExtraKeys, Loaded, ManagerConfig, Part};
-    /// let mut manager = CacheManager::new(ManagerConfig { num_blocks: 64, block_size: 4, ..Default::default() })?;
+    /// let config = ManagerConfig { num_blocks: 64, block_size: 4, ..Default::default() };
+    /// let mut manager = CacheManager::new(config)?;
     /// let prompt: Vec<u32> = (0..19).collect();
     /// let part = Part { external_tokens: 16, ..Part::WHOLE };
     /// let options = AdmitOptions { part, ..AdmitOptions::default() };

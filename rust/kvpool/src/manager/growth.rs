@@ -199,7 +199,8 @@ impl CacheManager {
     ///
     /// ```
     /// use kvpool::{CacheManager, Computed, Covered, ExtraKeys, ManagerConfig, Rows};
-    /// let mut manager = CacheManager::new(ManagerConfig { num_blocks: 64, block_size: 4, ..Default::default() })?;
+    /// let config = ManagerConfig { num_blocks: 64, block_size: 4, ..Default::default() };
+    /// let mut manager = CacheManager::new(config)?;
     /// for (id, prompt) in [("a", 0..4), ("b", 10..17)] {
     ///     let prompt = manager.prepare(&prompt.collect::<Vec<u32>>(), ExtraKeys::default())?;
     ///     manager.admit(id, prompt)?;
@@ -246,11 +247,14 @@ impl CacheManager {
     ///
     /// ```
     /// use kvpool::{CacheManager, Computed, ExtraKeys, ManagerConfig, Rows};
-    /// let mut manager = CacheManager::new(ManagerConfig { num_blocks: 64, block_size: 4, ..Default::default() })?;
+    /// let config = ManagerConfig { num_blocks: 64, block_size: 4, ..Default::default() };
+    /// let mut manager = CacheManager::new(config)?;
     /// manager.admit("a", manager.prepare(&[1, 2, 3, 4], ExtraKeys::default())?)?;
     /// let (requests, mut changes) = (["a".into()], Vec::with_capacity(8));
     /// for sampled in 0..4 {
-    ///     let rows = Rows { requests: &requests, tokens: &[sampled], computed: Computed::AllButLast, ..Rows::default() };
+    ///     let tokens = [sampled];
+    ///     let mut rows = Rows { requests: &requests, tokens: &tokens, ..Rows::default() };
+    ///     rows.computed = Computed::AllButLast;
     ///     manager.append_into(&rows, &mut changes)?;
     ///     assert_eq!(changes.len(), usize::from(sampled == 0)); // the first token needs a block
     /// }

@@ -75,22 +75,28 @@ pub use step::{PlannedOperation, StepOutcome, StepPlan};
 /// One call per step serves the whole batch: it commits the tokens that the last step computed, appends
 /// those that it sampled, and allocates blocks for the next step.
 ///
-/// | to | call |
-/// |---|---|
-/// | run a step for a batch | [`append`](Self::append), [`append_ragged`](Self::append_ragged), [`append_into`](Self::append_into) |
-/// | append to one request | [`extend`](Self::extend), [`append_tokens`](Self::append_tokens), [`append_turn`](Self::append_turn), [`extend_encoder`](Self::extend_encoder) |
-/// | commit without appending | [`commit`](Self::commit), [`commit_batch`](Self::commit_batch) |
-/// | get the copies to execute before the step | [`take_plan`](Self::take_plan) |
-/// | keep released blocks until a step ends | [`fence`](Self::fence), [`end_fence`](Self::end_fence), [`complete_step`](Self::complete_step) |
-/// | plan a step, then commit or drop it | [`plan_step`](Self::plan_step), [`plan_admit`](Self::plan_admit), [`plan_admit_with`](Self::plan_admit_with), [`plan_resume`](Self::plan_resume), [`plan_resume_with`](Self::plan_resume_with), [`plan_append`](Self::plan_append), [`plan_append_ragged`](Self::plan_append_ragged), [`plan_preempt`](Self::plan_preempt), [`plan_release`](Self::plan_release), [`commit_step`](Self::commit_step) |
+/// - Run a step for a batch: [`append`](Self::append), [`append_ragged`](Self::append_ragged),
+///   [`append_into`](Self::append_into).
+/// - Append to one request: [`extend`](Self::extend), [`append_tokens`](Self::append_tokens),
+///   [`append_turn`](Self::append_turn), [`extend_encoder`](Self::extend_encoder).
+/// - Commit without appending: [`commit`](Self::commit), [`commit_batch`](Self::commit_batch).
+/// - Get the copies to execute before the step: [`take_plan`](Self::take_plan).
+/// - Keep released blocks until a step ends: [`fence`](Self::fence), [`end_fence`](Self::end_fence),
+///   [`complete_step`](Self::complete_step).
+/// - Plan a step, then commit or drop it: [`plan_step`](Self::plan_step),
+///   [`plan_admit`](Self::plan_admit), [`plan_admit_with`](Self::plan_admit_with),
+///   [`plan_resume`](Self::plan_resume), [`plan_resume_with`](Self::plan_resume_with),
+///   [`plan_append`](Self::plan_append), [`plan_append_ragged`](Self::plan_append_ragged),
+///   [`plan_preempt`](Self::plan_preempt), [`plan_release`](Self::plan_release),
+///   [`commit_step`](Self::commit_step).
 ///
 /// # Finish
 ///
-/// | to | call |
-/// |---|---|
-/// | release finished or aborted requests | [`release`](Self::release), [`release_batch`](Self::release_batch), [`release_batch_with`](Self::release_batch_with) |
-/// | release the last request of a session | [`end_session`](Self::end_session) |
-/// | preempt by recompute, and continue later | [`preempt`](Self::preempt), [`resume`](Self::resume), [`resume_with`](Self::resume_with) |
+/// - Release finished or aborted requests: [`release`](Self::release),
+///   [`release_batch`](Self::release_batch), [`release_batch_with`](Self::release_batch_with).
+/// - Release the last request of a session: [`end_session`](Self::end_session).
+/// - Preempt by recompute, and continue later: [`preempt`](Self::preempt), [`resume`](Self::resume),
+///   [`resume_with`](Self::resume_with).
 ///
 /// # Share
 ///
@@ -101,7 +107,8 @@ pub use step::{PlannedOperation, StepOutcome, StepPlan};
 ///
 /// ```
 /// use kvpool::{CacheManager, Computed, ExtraKeys, ManagerConfig};
-/// let mut manager = CacheManager::new(ManagerConfig { num_blocks: 16, block_size: 4, ..Default::default() })?;
+/// let config = ManagerConfig { num_blocks: 16, block_size: 4, ..Default::default() };
+/// let mut manager = CacheManager::new(config)?;
 /// manager.admit("a", manager.prepare(&[1, 2, 3, 4, 5], ExtraKeys::default())?)?; // two blocks
 /// manager.commit("a", 5)?;
 /// manager.fork("a", "b")?; // no block is copied
@@ -132,22 +139,25 @@ pub use step::{PlannedOperation, StepOutcome, StepPlan};
 ///
 /// # Explain
 ///
-/// | to | call |
-/// |---|---|
-/// | read a request | [`request`](Self::request), [`block_table`](Self::block_table), [`group_table`](Self::group_table), [`cursor`](Self::cursor), [`contains`](Self::contains), [`slot_of`](Self::slot_of), [`next_checkpoint`](Self::next_checkpoint) |
-/// | read counters and parts | [`stats`](Self::stats), [`pool`](Self::pool), [`tiers`](Self::tiers), [`groups`](Self::groups), [`num_groups`](Self::num_groups) |
-/// | get notifications | [`observe`](Self::observe), [`observe_tier`](Self::observe_tier); observers for events and explanations of misses are in `kvpool-observe` |
-/// | check | [`check_invariants`](Self::check_invariants), [`poison_reason`](Self::poison_reason) |
+/// - Read a request: [`request`](Self::request), [`block_table`](Self::block_table),
+///   [`group_table`](Self::group_table), [`cursor`](Self::cursor), [`contains`](Self::contains),
+///   [`slot_of`](Self::slot_of), [`next_checkpoint`](Self::next_checkpoint).
+/// - Read counters and parts: [`stats`](Self::stats), [`pool`](Self::pool), [`tiers`](Self::tiers),
+///   [`groups`](Self::groups), [`num_groups`](Self::num_groups).
+/// - Get notifications: [`observe`](Self::observe), [`observe_tier`](Self::observe_tier); observers for
+///   events and explanations of misses are in `kvpool-observe`.
+/// - Check: [`check_invariants`](Self::check_invariants), [`poison_reason`](Self::poison_reason).
 ///
 /// # Other tasks
 ///
-/// | to | call |
-/// |---|---|
-/// | give hints about future use | [`retain`](Self::retain), [`retain_prefix`](Self::retain_prefix), [`end_of_life`](Self::end_of_life), [`end_of_life_of`](Self::end_of_life_of), [`advance_time`](Self::advance_time), [`retention_stats`](Self::retention_stats) |
-/// | limit tenants | [`set_tenant`](Self::set_tenant), [`tenant_blocks`](Self::tenant_blocks) |
-/// | forget cached content | [`evict`](Self::evict), [`drop_cached`](Self::drop_cached), [`bump_epoch`](Self::bump_epoch), [`reset`](Self::reset) |
-/// | grow the pool | [`resize`](Self::resize) |
-/// | keep content over a restart | [`image`](Self::image), [`restore`](Self::restore) |
+/// - Give hints about future use: [`retain`](Self::retain), [`retain_prefix`](Self::retain_prefix),
+///   [`end_of_life`](Self::end_of_life), [`end_of_life_of`](Self::end_of_life_of),
+///   [`advance_time`](Self::advance_time), [`retention_stats`](Self::retention_stats).
+/// - Limit tenants: [`set_tenant`](Self::set_tenant), [`tenant_blocks`](Self::tenant_blocks).
+/// - Forget cached content: [`evict`](Self::evict), [`drop_cached`](Self::drop_cached),
+///   [`bump_epoch`](Self::bump_epoch), [`reset`](Self::reset).
+/// - Grow the pool: [`resize`](Self::resize).
+/// - Keep content over a restart: [`image`](Self::image), [`restore`](Self::restore).
 ///
 /// # Example
 ///
@@ -156,9 +166,11 @@ pub use step::{PlannedOperation, StepOutcome, StepPlan};
 ///
 /// ```
 /// use std::collections::VecDeque;
-/// use kvpool::{CacheManager, Computed, ExtraKeys, ManagerConfig, ManagerError, Refused, RequestRef, Rows, Until};
+/// use kvpool::{CacheManager, Computed, ExtraKeys, ManagerConfig, ManagerError};
+/// use kvpool::{Refused, RequestRef, Rows, Until};
 ///
-/// let mut manager = CacheManager::new(ManagerConfig { num_blocks: 8, block_size: 4, ..Default::default() })?;
+/// let config = ManagerConfig { num_blocks: 8, block_size: 4, ..Default::default() };
+/// let mut manager = CacheManager::new(config)?;
 /// let mut waiting: VecDeque<u32> = (0..3).collect(); // prompts of ten tokens, of which eight are the same
 /// let mut running: Vec<(u32, usize)> = Vec::new(); // ids, and tokens that were sampled
 /// let (mut changes, mut finished) = (Vec::new(), 0);
@@ -166,7 +178,8 @@ pub use step::{PlannedOperation, StepOutcome, StepPlan};
 ///     // Everything that runs has one more token; all tokens before it are computed.
 ///     let requests: Vec<RequestRef<'_>> = running.iter().map(|&(id, _)| id.into()).collect();
 ///     let tokens = vec![7; requests.len()];
-///     let rows = Rows { requests: &requests, tokens: &tokens, computed: Computed::AllButLast, ..Rows::default() };
+///     let mut rows = Rows { requests: &requests, tokens: &tokens, ..Rows::default() };
+///     rows.computed = Computed::AllButLast;
 ///     match manager.append_into(&rows, &mut changes) {
 ///         Ok(()) => running.iter_mut().for_each(|(_, sampled)| *sampled += 1),
 ///         Err(ManagerError::OutOfBlocks { .. }) => {
@@ -186,7 +199,10 @@ pub use step::{PlannedOperation, StepOutcome, StepPlan};
 ///     while let Some(&id) = waiting.front() {
 ///         let prompt: Vec<u32> = (0..8).chain([100 + id, 101 + id]).collect();
 ///         match manager.admit(id, manager.prepare(&prompt, ExtraKeys::default())?) {
-///             Ok(admission) => manager.commit(id, 10).map(|_| assert!(id == 0 || admission.cached_tokens == 8))?,
+///             Ok(admission) => {
+///                 assert!(id == 0 || admission.cached_tokens == 8);
+///                 manager.commit(id, 10)?;
+///             }
 ///             Err(Refused { error: ManagerError::OutOfBlocks(_), .. }) => break,
 ///             Err(refused) => return Err(refused.into()),
 ///         }

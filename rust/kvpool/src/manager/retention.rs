@@ -39,7 +39,8 @@ impl CacheManager {
     /// use kvpool::{AdmitOptions, CacheManager, ExtraKeys, ManagerConfig, RetentionRange};
     /// let retention = Some(RetentionConfig::default());
     /// let config = ManagerConfig { num_blocks: 64, block_size: 4, ..ManagerConfig::default() };
-    /// let mut manager = CacheManager::new(ManagerConfig { eviction: kvpool_policies::LRU, retention, ..config })?;
+    /// let config = ManagerConfig { eviction: kvpool_policies::LRU, retention, ..config };
+    /// let mut manager = CacheManager::new(config)?;
     /// let prompt = |first: u32| (first..first + 12).collect::<Vec<_>>();
     ///
     /// // The system prompt, 8 tokens, is worth more than the rest.

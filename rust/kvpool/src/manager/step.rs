@@ -33,7 +33,8 @@ pub enum PlannedOperation {
     Admit { id: RequestId, cursor: Box<HashCursor>, options: AdmitOptions, now: Option<f64>, staged: Staged },
     /// [`CacheManager::plan_resume_with`], with the new cursor if the tokens were hashed again.
     Resume { id: RequestId, part: Part, rehashed: Option<Box<HashCursor>>, staged: Staged },
-    /// [`CacheManager::plan_append`]: the slots to cover, the number of blocks that this takes, the references that it gives up, and the registered blocks that it writes in place.
+    /// [`CacheManager::plan_append`], with the slots to cover, the number of blocks that this takes, the
+    /// references that it gives up, and the registered blocks that it writes in place.
     Append {
         id: RequestId,
         tokens: Vec<u32>,
@@ -67,7 +68,8 @@ pub enum StepOutcome {
 ///
 /// ```
 /// use kvpool::{CacheManager, ExtraKeys, ManagerConfig, ManagerError};
-/// let mut manager = CacheManager::new(ManagerConfig { num_blocks: 5, block_size: 4, ..Default::default() })?;
+/// let config = ManagerConfig { num_blocks: 5, block_size: 4, ..Default::default() };
+/// let mut manager = CacheManager::new(config)?;
 /// let prompt = |tokens: std::ops::Range<u32>| tokens.collect::<Vec<_>>();
 /// manager.admit("old", manager.prepare(&prompt(0..12), ExtraKeys::default())?)?; // 3 of 4 blocks
 ///

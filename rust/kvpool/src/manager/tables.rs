@@ -106,7 +106,7 @@ impl CacheManager {
         self.stats.forks += 1;
         self.tell(|observer, manager| observer.forked(slot, child, manager));
         if self.groups.is_some() {
-            self.tell_changed(Some(child)); // for the copies of states
+            self.tell_changed(Some(child)); // because of the copies of states
         }
         Ok(())
     }
@@ -292,7 +292,8 @@ impl CacheManager {
             sequence.moved(&mapping, swap.to);
             sequence.name_interior(&mut self.tiers)?;
             if self.arrive(slot, swap.to)? {
-                self.apply_hints(slot, None, 0..usize::MAX, Scope::All)?; // on the device its content is new, or was hit
+                // The blocks on the device are newly registered, or were hit.
+                self.apply_hints(slot, None, 0..usize::MAX, Scope::All)?;
             }
         }
         let counter = if swap.to == HOST { &mut self.stats.swapped_out } else { &mut self.stats.swapped_in };

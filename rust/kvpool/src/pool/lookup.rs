@@ -281,7 +281,7 @@ impl BlockPool {
     fn note_all_registered(&mut self, blocks: &[BlockId], chain: &HashChain, start: usize) {
         let behind = chain.hashes().split_at_checked(start);
         let (Some((before, hashes)), Some(&first)) = (behind, blocks.first()) else { return };
-        let group = self.records.at(first.get()).group; // that of the whole chain
+        let group = self.records.at(first.get()).group; // all blocks of a chain have the same group
         let mut parent = self.head_of(before.last(), group);
         let mut run = [(NULL_BLOCK, Content::default()); RUN];
         let mut depth = start as u32; // below 2^28

@@ -6,7 +6,7 @@
 //!
 //! | call | effect on an id |
 //! |---|---|
-//! | [`BlockPool::adopt`] | engine's -> held and cached; stays the engine's if another id has the same content |
+//! | [`BlockPool::adopt`] | engine's -> held and cached, unless another id has the same content |
 //! | [`BlockPool::release_table`] | held -> cached-free |
 //! | [`BlockPool::lookup`], [`BlockPool::acquire_match`] | cached-free -> held |
 //! | [`BlockPool::evict`] | cached-free -> engine's |

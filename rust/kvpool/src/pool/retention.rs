@@ -19,7 +19,8 @@ impl BlockPool {
     /// use kvpool::{BlockPool, PoolConfig};
     /// let retention = Some(RetentionConfig { pin_budget: 1, ..RetentionConfig::default() });
     /// let eviction = kvpool_policies::LRU;
-    /// let mut pool = BlockPool::new(PoolConfig { num_blocks: 8, eviction, retention, ..PoolConfig::default() })?;
+    /// let config = PoolConfig { num_blocks: 8, eviction, retention, ..PoolConfig::default() };
+    /// let mut pool = BlockPool::new(config)?;
     /// let blocks = pool.allocate(2)?;
     /// // Nothing is cached yet, so nothing can be retained.
     /// assert_eq!(pool.retain(&blocks, Retention::PINNED)?.ignored, 2);

@@ -126,7 +126,7 @@ impl Index {
     }
 
     pub(crate) fn num_hashes(&self) -> usize {
-        self.table.len().saturating_sub(self.mixed) // found by the sums, if it is wrong
+        self.table.len().saturating_sub(self.mixed) // the check of the sums finds a wrong count
     }
 
     /// Sets the algorithm of hashes that a caller has named.

@@ -106,7 +106,7 @@ impl Index {
         if let Some(first) = uncomputed {
             ring = Link { prev: records.at(first).ring.prev, next: first };
             if !self.mirrors(records, ring.prev, first) {
-                return Inserted::Collision; // not over what cannot be trusted
+                return Inserted::Collision; // nothing is linked to a broken ring
             }
             set_next(records, ring.prev, id);
             set_prev(records, first, id);
@@ -180,7 +180,7 @@ impl Index {
         }
         if moves {
             self.torn |= !self.table.insert(self.table.home(name), id);
-            self.mixed += 1; // the ring that it left has others
+            self.mixed += 1; // the ring that it left still has blocks
             if let Some(record) = records.of_mut(block) {
                 record.ring = Link { prev: id, next: id };
                 record.flags |= HEAD;
@@ -264,7 +264,7 @@ impl Index {
         if alone && self.mixed == 0 {
             self.torn |= !self.table.remove(home, id);
             forget(records.of_mut(block));
-            self.registered = self.registered.wrapping_sub(1); // found by the sums, if it is wrong
+            self.registered = self.registered.wrapping_sub(1); // the check of the sums finds a wrong count
             return if flags & COMPUTED != 0 { Visibility::Vanished } else { Visibility::Unchanged };
         }
         self.remove_copy(records, block)

@@ -300,7 +300,7 @@ impl Table {
     pub(crate) fn remove(&mut self, home: Home, id: u32) -> bool {
         let Some((found, slot)) = self.locate(home, |entry| entry == id) else { return false };
         self.buckets[found].take(slot);
-        self.len = self.len.wrapping_sub(1); // found by the check, if it is wrong
+        self.len = self.len.wrapping_sub(1); // the check finds a wrong count
         let mut at = home.bucket as usize;
         while at != found {
             let bucket = &mut self.buckets[at];

@@ -69,8 +69,8 @@ pub enum TierError {
     CopiesNotTaken { swap: u64 },
     /// A reset while blocks of a tier below the device are in use, by swapped requests or by a swap.
     #[error(
-        "{active} blocks of tier {tier} are active and {fenced} fenced: release or preempt what is swapped out first, or bump \
-         the epoch, which always succeeds"
+        "{active} blocks of tier {tier} are active and {fenced} fenced: release or preempt what is swapped out \
+         first, or bump the epoch, which always succeeds"
     )]
     InUse { tier: usize, active: usize, fenced: usize },
     /// The transfer plan is not valid.
@@ -318,7 +318,7 @@ impl Tiers {
         }
         let plan =
             TransferPlan::new(self.pending_copies().filter(|copy| self.is_wanted(copy.dst)).collect())?;
-        self.pending = HashMap::new(); // not cleared: a large plan leaves no large table behind
+        self.pending = HashMap::new(); // frees the memory of a large plan, unlike `clear`
         self.pools.iter_mut().try_for_each(BlockPool::unpin)?;
         Ok(plan)
     }

@@ -351,7 +351,7 @@ impl Tiers {
         let comparable = share_content(source, target);
         for one in swap.moved.iter().filter(|one| one.copied && one.registered && comparable) {
             if target.is_registered(one.dst) {
-                continue; // somebody who holds it has registered it meanwhile
+                continue; // another holder has registered it meanwhile
             }
             if let Some(content) = source.content_of(one.src) {
                 target.adopt_content(one.dst, &content)?;
