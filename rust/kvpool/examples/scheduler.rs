@@ -3,7 +3,7 @@
 //!
 //! Each request has one row per step: the tokens that the last step produced, the number of computed
 //! tokens, and the number of tokens that need blocks. Run it with
-//! `cargo run -p kvpool --example scheduler`. The same in Python: `examples/ports/native.py`.
+//! `cargo run -p kvpool --example scheduler`. A Python version: `examples/ports/native.py`.
 
 #![expect(clippy::print_stdout, reason = "an example prints its result")]
 

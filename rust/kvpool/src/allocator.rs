@@ -14,17 +14,6 @@
 //!   (TensorRT-LLM #14937, vLLM #42571), and never saturates the counter.
 //!
 //! Costs: one record per block; O(1) per block. No call allocates memory except for its result.
-//!
-//! ```
-//! use kvpool::{BlockAllocator, PoolError};
-//! let mut allocator = BlockAllocator::new(4)?;
-//! let blocks = allocator.allocate(2)?;
-//! allocator.acquire(&blocks)?;                      // a second holder
-//! allocator.release(&[blocks[0], blocks[0]])?;      // both references of one block
-//! assert_eq!(allocator.num_free(), 2);
-//! assert!(matches!(allocator.release(&[blocks[0]]), Err(PoolError::NotHeld { held: 0, .. })));
-//! # Ok::<(), PoolError>(())
-//! ```
 
 use crate::block::BlockId;
 use crate::error::{InvariantViolation, PoolError, Refusal, ensure};
@@ -34,6 +23,17 @@ use crate::record::{ByBlock, Record, Records, blank};
 
 /// Counts references, allocates free blocks, and frees released blocks. A [`crate::BlockPool`] contains
 /// the same allocator, over records that it shares with its other parts.
+///
+/// ```
+/// use kvpool::{BlockAllocator, PoolError};
+/// let mut allocator = BlockAllocator::new(4)?;
+/// let blocks = allocator.allocate(2)?;
+/// allocator.acquire(&blocks)?;                      // a second holder
+/// allocator.release(&[blocks[0], blocks[0]])?;      // both references of one block
+/// assert_eq!(allocator.num_free(), 2);
+/// assert!(matches!(allocator.release(&[blocks[0]]), Err(PoolError::NotHeld { held: 0, .. })));
+/// # Ok::<(), PoolError>(())
+/// ```
 #[derive(Clone, Debug)]
 pub struct BlockAllocator {
     records: Vec<Record>,

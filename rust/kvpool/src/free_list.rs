@@ -10,22 +10,22 @@
 //! once).
 //!
 //! Costs: O(1) per block, removal from the middle included.
-//!
-//! ```
-//! use kvpool::{BlockId, FreeBlockList};
-//! let mut free = FreeBlockList::new(5)?; // blocks 1 to 4
-//! assert_eq!(free.pop_front_n(2)?, [BlockId::new(1), BlockId::new(2)]);
-//! free.push_front(BlockId::new(2))?;
-//! free.remove(BlockId::new(3))?;
-//! assert_eq!(free.iter().map(BlockId::get).collect::<Vec<_>>(), [2, 4]);
-//! # Ok::<(), kvpool::PoolError>(())
-//! ```
 
 use crate::block::{BlockId, MAX_BLOCKS};
 use crate::error::{InvariantViolation, PoolError, Refusal, ensure};
 use crate::list::{Link, Links, List, try_reserve};
 
 /// The free blocks of a pool, in the order of allocation.
+///
+/// ```
+/// use kvpool::{BlockId, FreeBlockList};
+/// let mut free = FreeBlockList::new(5)?; // blocks 1 to 4
+/// assert_eq!(free.pop_front_n(2)?, [BlockId::new(1), BlockId::new(2)]);
+/// free.push_front(BlockId::new(2))?;
+/// free.remove(BlockId::new(3))?;
+/// assert_eq!(free.iter().map(BlockId::get).collect::<Vec<_>>(), [2, 4]);
+/// # Ok::<(), kvpool::PoolError>(())
+/// ```
 #[derive(Clone, Debug)]
 pub struct FreeBlockList {
     links: Vec<Link>,

@@ -61,7 +61,7 @@ pub(crate) struct Record {
     pub(crate) fences: u32,
     /// Number of `fences` that are pins: 1 if a planned copy reads or writes the block, else 0.
     pub(crate) pins: u16,
-    /// The KV-cache group of the content. The same digest names a different content in each group.
+    /// The KV-cache group of the content. A digest names a different content in each group.
     pub(crate) group: u16,
     /// Depth in the low bits, flags in the high bits.
     pub(crate) flags: u32,
@@ -160,6 +160,12 @@ impl Record {
 }
 
 /// The name of a content: a digest, and a KV-cache group. Two names are equal only if both are equal.
+///
+/// ```
+/// use kvpool::{BlockHash, Name};
+/// let hash = BlockHash::from_bytes([7; 32]);
+/// assert_ne!(Name { hash: &hash, group: 0 }, Name { hash: &hash, group: 1 });
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Name<'a> {
     /// The digest of the block's tokens and of everything before them.

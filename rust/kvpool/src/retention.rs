@@ -12,18 +12,6 @@
 //! (`KvCacheRetentionConfig`). Pins have a budget, because pins without one caused problems elsewhere
 //! (sglang #21045, mooncake #2909). There are two named kinds of time to live, because in antfly #337
 //! one kind was documented and the other implemented.
-//!
-//! ```
-//! use kvpool::retention::{Keep, Priority, Retention, Then, Ttl};
-//! // Kept with priority 80 for ten minutes, then evicted first.
-//! let retention = Retention {
-//!     ttl: Some(Ttl::Absolute(600.0)),
-//!     then: Then::Demote,
-//!     ..Retention::of(Keep::Priority(Priority::new(80)?))
-//! };
-//! retention.check()?;
-//! # Ok::<(), kvpool::PoolError>(())
-//! ```
 
 use crate::block::BlockId;
 use crate::error::PoolError;
@@ -89,6 +77,18 @@ pub enum Then {
 }
 
 /// A hint of a caller about a block.
+///
+/// ```
+/// use kvpool::retention::{Keep, Priority, Retention, Then, Ttl};
+/// // Kept with priority 80 for ten minutes, then evicted first.
+/// let retention = Retention {
+///     ttl: Some(Ttl::Absolute(600.0)),
+///     then: Then::Demote,
+///     ..Retention::of(Keep::Priority(Priority::new(80)?))
+/// };
+/// retention.check()?;
+/// # Ok::<(), kvpool::PoolError>(())
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Retention {
     /// The place in the order of eviction.

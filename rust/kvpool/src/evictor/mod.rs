@@ -48,7 +48,7 @@ pub trait Evictor: fmt::Debug + Send + Sync {
 
     /// Inserts the blocks that one release made cached-free. They count as used at the same moment.
     ///
-    /// MUST hold every candidate afterwards. Of the candidates of one call, MUST evict the deeper
+    /// MUST hold every candidate afterwards. From the candidates of one call, MUST evict the deeper
     /// before the shallower, and of equal depth the earlier first: the cache stays prefix-closed when
     /// holders hold whole prefixes. MAY reorder `candidates`. MUST ignore a block that it already
     /// holds.

@@ -23,7 +23,7 @@ use crate::error::{InvariantViolation, PoolError};
 /// The content of a block, as a policy sees it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Content {
-    /// The first 8 bytes of the block hash. The same content has the same key in every block.
+    /// The first 8 bytes of the block hash. A content has the same key in every block.
     pub key: u64,
     /// The position in its hash chain: 0 for the first block of a prompt.
     pub depth: u32,
@@ -80,6 +80,12 @@ impl Finish {
 }
 
 /// A hint about a request when its blocks are released. A wrong hint costs hits and nothing else.
+///
+/// ```
+/// use kvpool::{Finish, Signal};
+/// let signal = Signal { finish: Finish::of_reason("tool_calls"), output_tokens: Some(120) };
+/// assert_eq!(signal.finish, Finish::ToolCalls);
+/// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Signal {
     /// How the request ended.
@@ -109,6 +115,12 @@ impl fmt::Display for Kept {
 }
 
 /// The expectations of a policy about a block that it evicted, for explanations.
+///
+/// ```
+/// use kvpool::{Kept, Outlook};
+/// let outlook = Outlook::new(2, Some(Kept::Seconds(90.0)), |class, f| write!(f, "turns of class {class}"));
+/// assert_eq!(outlook.class_words(), "turns of class 2");
+/// ```
 #[derive(Clone, Copy)]
 #[non_exhaustive]
 pub struct Outlook {

@@ -17,6 +17,17 @@ use super::{Blocks, GroupSpec, Groups, Keep, Tokens};
 
 /// The positions at which later hits of a request's tokens are expected to end, besides those of
 /// [`Keep::Every`].
+///
+/// ```
+/// use kvpool::groups::{Blocks, Boundaries, GroupKind, GroupSpec, Groups, Keep, Tokens};
+/// let window = GroupSpec { keep: Keep::Junctions, ..GroupSpec::new(GroupKind::Sliding { window: 16 }, 16) };
+/// let groups = Groups::new(vec![GroupSpec::new(GroupKind::Full, 16), window], None)?;
+/// let boundaries = Boundaries { prompt: Tokens(160), junction: None };
+/// // The window only keeps the blocks for hits that end with the prompt, or one block before.
+/// let kept = (0..10).filter(|&at| groups.kept(1, Blocks(at), boundaries));
+/// assert_eq!(kept.collect::<Vec<_>>(), [8, 9]);
+/// # Ok::<(), kvpool::PoolError>(())
+/// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Boundaries {
     /// Number of tokens in the prompt. A later request with the same prompt computes the last token
@@ -79,7 +90,7 @@ impl Kept<'_> {
             let (first, end) = spec.needed(boundary);
             (first..end).contains(&at)
         };
-        // Of all multiples after the block, the first one needs the earliest blocks, so only this one
+        // Among the multiples after the block, the first one needs the earliest blocks, so only this one
         // is checked.
         let behind = spec.tokens(at.plus(Blocks(1)).minus(Blocks(spec.margin))).max(Tokens(1));
         self.ends(behind).any(is_needed)

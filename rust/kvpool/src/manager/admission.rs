@@ -17,6 +17,8 @@ use crate::tiers::Fit;
 use crate::{BlockId, PoolError, Signal, Until};
 
 /// # Admission
+///
+/// A hashed prompt becomes a running request in one atomic call.
 impl CacheManager {
     /// Admits a request: finds the cached prefix of its prompt, acquires these blocks, and allocates
     /// the rest. Atomic. O(blocks). The engine always has to compute the last token of the prompt.
@@ -89,8 +91,8 @@ impl CacheManager {
         Ok(Staged::find(self.tiers.device(), self.groups(), cursor, part, self.room_for(None))?)
     }
 
-    /// Returns, for each group, how much of a prompt is cached: it shows which groups limit a hit.
-    /// Changes nothing. O(blocks), for each group.
+    /// Returns how much of a prompt is cached in each group, which shows the groups that limit a hit.
+    /// Changes nothing. O(blocks) per group.
     ///
     /// # Errors
     /// As [`Self::fit`].
@@ -284,6 +286,8 @@ impl CacheManager {
 }
 
 /// # Release
+///
+/// Releases finished and aborted requests.
 impl CacheManager {
     /// Ends a request, finished or aborted: each of its blocks loses one reference, tail first. Blocks
     /// with committed tokens stay cached; the others are never matched (TensorRT-LLM #15018). The
@@ -376,6 +380,8 @@ impl CacheManager {
 }
 
 /// # Preemption by recompute
+///
+/// A preempted request keeps its tokens and gives up its blocks.
 impl CacheManager {
     /// Preempts a request that is running or swapped out, by recompute. The request gives up its blocks
     /// as in [`Self::release`], keeps its tokens, and waits for [`Self::resume`], which may hit the

@@ -15,6 +15,8 @@ use crate::error::ensure;
 const REFERENCES: &str = "M1 (references are block tables, fences and swaps)";
 
 /// # Invariants
+///
+/// A broken invariant poisons the manager: it refuses all work from then on.
 impl CacheManager {
     /// Returns why the manager refuses work, if it does.
     #[must_use]

@@ -8,6 +8,21 @@ use crate::retention::{HintReport, RetentionConfig, RetentionStats};
 use crate::{DuplicatePolicy, EvictionPolicy, PoolConfig, PoolStats};
 
 /// Settings of a [`CacheManager`](super::CacheManager).
+///
+/// ```
+/// use kvpool::{CacheManager, ManagerConfig};
+/// // Admissions leave 1 % of the blocks to running requests; swaps use 500 blocks of host memory.
+/// let config = ManagerConfig {
+///     num_blocks: 1000,
+///     block_size: 16,
+///     watermark: 0.01,
+///     host_blocks: 500,
+///     ..ManagerConfig::default()
+/// };
+/// let manager = CacheManager::new(config)?;
+/// assert_eq!(manager.tiers().len(), 2);
+/// # Ok::<(), kvpool::ManagerError>(())
+/// ```
 #[derive(Clone, PartialEq)]
 pub struct ManagerConfig {
     /// Number of blocks in the pool, null block included. At least 2.

@@ -46,6 +46,8 @@ impl Loaded<'_> {
 }
 
 /// # External tokens
+///
+/// Tokens whose KV a connector loads: P/D disaggregation, or a store.
 impl CacheManager {
     /// Ends the load of a request's external tokens. `loaded` says which tokens arrived: their KV is
     /// written, full blocks are registered, and the request runs. The engine computes the rest, failed
@@ -67,7 +69,7 @@ impl CacheManager {
     /// let admission = manager.admit_with("a", manager.prepare(&prompt, ExtraKeys::default())?, &options)?;
     /// assert_eq!((admission.external_tokens, admission.block_ids.len()), (16, 5));
     /// manager.external_done("a", Loaded::AllBut(&[8..12]))?;       // the third block failed
-    /// assert_eq!(manager.request("a")?.computed_tokens, 8);        // the engine goes on from there
+    /// assert_eq!(manager.request("a")?.computed_tokens, 8);        // the engine continues there
     /// # Ok::<(), kvpool::ManagerError>(())
     /// ```
     ///

@@ -53,8 +53,23 @@ pub enum Covered<'a> {
     Each(&'a [usize]),
 }
 
-/// The results of a step and the needs of the next one, for each request: the argument of
+/// The results of a step and the needs of the next step, by request: the argument of
 /// [`CacheManager::append_ragged`].
+///
+/// ```
+/// use kvpool::{Computed, Covered, Rows};
+/// // "a" gets two accepted drafts and a sampled token, "b" one token. Each gets slots for three drafts.
+/// let requests = ["a".into(), "b".into()];
+/// let rows = Rows {
+///     requests: &requests,
+///     tokens: &[7, 8, 9, 5],
+///     offsets: &[0, 3, 4],
+///     computed: Computed::AllButLast,
+///     covered: Covered::Lookahead(3),
+///     ..Rows::default()
+/// };
+/// assert_eq!(rows.offsets.len(), rows.requests.len() + 1);
+/// ```
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Rows<'a> {
     /// The requests. Each may appear once.
@@ -216,7 +231,7 @@ impl CacheManager {
     ///     ..Rows::default()
     /// })?;
     /// assert_eq!(changes.iter().map(|new| (new.row, new.index)).collect::<Vec<_>>(), [(0, 1), (1, 2)]);
-    /// // Of three drafts two were accepted for "a", none for "b"; three more are to be tried.
+    /// // Two of the three drafts were accepted for "a", none for "b". The next step has three drafts, too.
     /// let rows = Rows {
     ///     requests: &requests,
     ///     tokens: &[70, 71, 72, 80],

@@ -26,6 +26,16 @@ use crate::sequence::{Part, Sequence};
 use crate::{BlockId, BlockPool, PoolError};
 
 /// A hint about a range of a request's tokens.
+///
+/// ```
+/// use kvpool::RetentionRange;
+/// use kvpool::retention::{Keep, Priority, Retention};
+/// // The system prompt of 512 tokens is kept longer. Tokens from 4,096 on will not be used again.
+/// let retention = Retention::of(Keep::Priority(Priority::new(80)?));
+/// let ranges = [RetentionRange { start: 0, end: Some(512), retention }, RetentionRange::end_of_life(4096)];
+/// assert_eq!(ranges[1].end, None);
+/// # Ok::<(), kvpool::PoolError>(())
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct RetentionRange {
     /// The first token of the range.
@@ -45,6 +55,14 @@ impl RetentionRange {
 }
 
 /// Options of an admission: the part of the prompt that gets blocks, and hints about the request.
+///
+/// ```
+/// use kvpool::{AdmitOptions, Part};
+/// // A batch job reads a document once, in chunks of 512 tokens.
+/// let part = Part { allocate_tokens: Some(512), ..Part::WHOLE };
+/// let scan = AdmitOptions { part, no_cache: true, ..AdmitOptions::default() };
+/// assert!(scan.has_hints());
+/// ```
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct AdmitOptions {
     /// The part of the prompt that gets blocks now, and the tokens that a connector loads.

@@ -9,6 +9,8 @@ use crate::hash::{BlockHasher, ExtraKeys, HashCursor};
 use crate::{PoolError, PoolImage, Restored, SavedBlock};
 
 /// # Images: cached content over a restart
+///
+/// An image contains the cached content of the device's pool.
 impl CacheManager {
     /// Returns an image of the cached content of the device, registered blocks of running requests
     /// included: see [`crate::BlockPool::image`].

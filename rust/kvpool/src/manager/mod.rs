@@ -153,7 +153,7 @@ pub use step::{PlannedOperation, StepOutcome, StepPlan};
 /// - Give hints about future use: [`retain`](Self::retain), [`retain_prefix`](Self::retain_prefix),
 ///   [`end_of_life`](Self::end_of_life), [`end_of_life_of`](Self::end_of_life_of),
 ///   [`advance_time`](Self::advance_time), [`retention_stats`](Self::retention_stats).
-/// - Limit tenants: [`set_tenant`](Self::set_tenant), [`tenant_blocks`](Self::tenant_blocks).
+/// - Assign requests to tenants with limits: [`set_tenant`](Self::set_tenant), [`tenant_blocks`](Self::tenant_blocks).
 /// - Forget cached content: [`evict`](Self::evict), [`drop_cached`](Self::drop_cached),
 ///   [`bump_epoch`](Self::bump_epoch), [`reset`](Self::reset).
 /// - Grow the pool: [`resize`](Self::resize).
@@ -171,11 +171,11 @@ pub use step::{PlannedOperation, StepOutcome, StepPlan};
 ///
 /// let config = ManagerConfig { num_blocks: 8, block_size: 4, ..Default::default() };
 /// let mut manager = CacheManager::new(config)?;
-/// let mut waiting: VecDeque<u32> = (0..3).collect(); // prompts of ten tokens, of which eight are the same
-/// let mut running: Vec<(u32, usize)> = Vec::new(); // ids, and tokens that were sampled
+/// let mut waiting: VecDeque<u32> = (0..3).collect(); // prompts of 10 tokens with a common prefix of 8
+/// let mut running: Vec<(u32, usize)> = Vec::new(); // id, and number of sampled tokens
 /// let (mut changes, mut finished) = (Vec::new(), 0);
 /// while finished < 3 {
-///     // Everything that runs has one more token; all tokens before it are computed.
+///     // Each running request gets one more token; all tokens before it are computed.
 ///     let requests: Vec<RequestRef<'_>> = running.iter().map(|&(id, _)| id.into()).collect();
 ///     let tokens = vec![7; requests.len()];
 ///     let mut rows = Rows { requests: &requests, tokens: &tokens, ..Rows::default() };
@@ -191,7 +191,7 @@ pub use step::{PlannedOperation, StepOutcome, StepPlan};
 ///         }
 ///         Err(other) => return Err(other.into()),
 ///     }
-///     // `changes` are the blocks that the engine writes to its block tables. Then the engine runs the step.
+///     // The engine writes the blocks in `changes` to its block tables, and runs the step.
 ///     for (id, _) in running.extract_if(.., |(_, sampled)| *sampled == 6) {
 ///         manager.release(id, Until::Now)?;
 ///         finished += 1;
@@ -307,6 +307,8 @@ impl CacheManager {
 }
 
 /// # Parts
+///
+/// Read access to the pools, the tiers and the hasher.
 impl CacheManager {
     /// Returns the device's pool, to read from. The manager releases the blocks of its requests.
     #[must_use]
@@ -328,6 +330,8 @@ impl CacheManager {
 }
 
 /// # Prompts
+///
+/// A prompt is hashed once, before its admission, and can be looked up without being admitted.
 impl CacheManager {
     /// Hashes a prompt for this manager, in the current epoch (`extra.epoch` is set to it). Uses only
     /// the hasher and the epoch of the manager. O(tokens).

@@ -142,6 +142,8 @@ impl CacheManager {
 }
 
 /// # Requests by slot
+///
+/// Observers identify requests by their slots.
 impl CacheManager {
     /// Returns the request in a slot, if there is one. A request keeps its slot; after its release
     /// another request may get it. O(1).

@@ -43,7 +43,7 @@ impl CacheManager {
     /// let mut manager = CacheManager::new(config)?;
     /// let prompt = |first: u32| (first..first + 12).collect::<Vec<_>>();
     ///
-    /// // The system prompt, 8 tokens, is worth more than the rest.
+    /// // The system prompt has 8 tokens, and is kept longer than the rest.
     /// let system = Retention::of(Keep::Priority(Priority::new(80)?));
     /// let options = AdmitOptions {
     ///     ranges: vec![RetentionRange { start: 0, end: Some(8), retention: system }],
@@ -84,6 +84,8 @@ impl CacheManager {
 }
 
 /// # Hints about future use
+///
+/// Hints move blocks within the order of eviction: see [`crate::retention`].
 impl CacheManager {
     /// Checks the hints of an admission, and makes their stored form. `None` if there are none.
     pub(super) fn check_hints(&self, options: &AdmitOptions) -> Result<Option<Box<Hints>>, ManagerError> {

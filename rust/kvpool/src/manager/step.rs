@@ -190,6 +190,8 @@ impl StepPlan {
 }
 
 /// # Step plans
+///
+/// A [`StepPlan`] collects operations, and commits all of them or none.
 impl CacheManager {
     /// Begins to plan a step. Changes nothing.
     #[must_use]

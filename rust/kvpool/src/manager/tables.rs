@@ -179,6 +179,8 @@ impl CacheManager {
 }
 
 /// # Planned copies
+///
+/// Copy-on-write and swaps plan copies, which the engine executes before the step.
 impl CacheManager {
     /// Returns all planned copies, of copy-on-write and of swaps, as one plan: see
     /// [`crate::Tiers::take_plan`].
@@ -195,6 +197,8 @@ impl CacheManager {
 }
 
 /// # Preemption by swap
+///
+/// A swap moves the blocks of requests between the device and the host tier, in two phases.
 impl CacheManager {
     /// Returns the slots of the requests of a swap, and the blocks that they hold.
     fn group(

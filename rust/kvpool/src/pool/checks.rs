@@ -17,6 +17,8 @@ use crate::error::{InvariantViolation, PoolError, ensure};
 use crate::record::ByBlock;
 
 /// # Checks and poisoning
+///
+/// A broken invariant poisons the pool: it refuses all work from then on.
 impl BlockPool {
     /// Checks one block in O(1) (O(log blocks) with access times):
     ///

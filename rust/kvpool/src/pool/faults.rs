@@ -84,6 +84,8 @@ impl Fault {
 }
 
 /// # Fault injection
+///
+/// For tests of the scrubber.
 impl BlockPool {
     /// Overwrites one value. Returns false, and changes nothing, if there is no such value or it is
     /// already equal.

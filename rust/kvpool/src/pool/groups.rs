@@ -11,7 +11,7 @@ use crate::groups::{Blocks, Cached, GroupHit, Groups, HashUnits, Tokens};
 use crate::hash::{BlockHash, HashChain};
 use crate::record::Name;
 
-/// The cached blocks of one chain, for a lookup in several groups.
+/// Looks up the cached blocks of one chain in several groups.
 struct OfChain<'a> {
     pool: &'a BlockPool,
     groups: &'a Groups,
@@ -49,6 +49,9 @@ impl Cached for OfChain<'_> {
 }
 
 /// # KV-cache groups
+///
+/// A hybrid model has several groups of layers, and a hit has to serve all of them: see
+/// [`crate::groups`].
 impl BlockPool {
     /// Finds the longest hit of a chain, at most `limit` tokens, that every group can serve. The chain
     /// is hashed in units of [`Groups::unit`], which is the block size of the pool. The caller does not
@@ -72,7 +75,7 @@ impl BlockPool {
     /// let hit = pool.find_groups(&groups, prompt.chain(), Tokens(6))?;
     /// assert_eq!((hit.tokens, &hit.tables[0]), (Tokens(6), &full));
     /// assert_eq!(hit.tables[1], [NULL_BLOCK, NULL_BLOCK, last[0]]);
-    /// // At position 4 it reads a block that is not there, and so do all before.
+    /// // A token at position 4 reads a block that is not cached, and so does every earlier one.
     /// assert_eq!(pool.find_groups(&groups, prompt.chain(), Tokens(5))?.tokens, Tokens(0));
     /// # Ok::<(), kvpool::PoolError>(())
     /// ```

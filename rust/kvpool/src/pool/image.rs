@@ -95,6 +95,8 @@ impl<'a> Positions<'a> {
 }
 
 /// # Images: cached content over a restart
+///
+/// A [`PoolImage`] is the cached content of a pool as plain data, which a new pool can restore.
 impl BlockPool {
     /// Returns the cached content, with its order and retention. Leaves out hidden contents, and
     /// contents that are not computed. O(blocks).

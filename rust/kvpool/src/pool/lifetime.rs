@@ -168,6 +168,8 @@ impl BlockPool {
 }
 
 /// # References
+///
+/// A block with a reference cannot be allocated.
 impl BlockPool {
     /// Adds one reference per id to blocks that already have one: a second holder of a block table.
     /// O(n). A fence counts as a holder. The KV of a fenced block is valid until its step completes,

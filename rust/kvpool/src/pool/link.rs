@@ -11,6 +11,8 @@ use crate::prefix_index::{Index, Inserted};
 use crate::record::{ByBlock, Name};
 
 /// # Single full blocks
+///
+/// For engines that register one block at a time.
 impl BlockPool {
     fn check_link(&self, link: &ChainLink) -> Result<(), PoolError> {
         self.check_poison()?;

@@ -51,6 +51,8 @@ pub(crate) struct PrefixMatch {
 }
 
 /// # Lookups
+///
+/// A lookup finds the cached prefix of a [`HashChain`].
 impl BlockPool {
     /// Checks that `chain` belongs to this pool's epoch, block size and verification.
     pub(crate) fn check_chain(&self, chain: &HashChain) -> Result<(), PoolError> {
@@ -218,6 +220,8 @@ impl BlockPool {
 }
 
 /// # Registration
+///
+/// A registered block is immutable. Lookups find it once it is marked as computed.
 impl BlockPool {
     /// Registers held blocks as the blocks of `chain` from position `start` on. From now on they are
     /// immutable. Lookups find them after [`Self::mark_computed`]. Stops at a hash collision, which is

@@ -18,24 +18,6 @@
 //! Costs: every operation is O(1) per block, and does not depend on the size of the pool. A block takes
 //! less than 80 bytes without verification. [`BlockPool::reset`] and [`BlockPool::bump_epoch`] are
 //! O(usable blocks) and rare.
-//!
-//! ```
-//! use std::sync::Arc;
-//! use kvpool::{BlockHasher, BlockPool, ExtraKeys, HashCursor, HasherConfig, PoolConfig};
-//! let hasher = Arc::new(BlockHasher::new(HasherConfig { block_size: 4, ..Default::default() })?);
-//! let mut pool = BlockPool::new(PoolConfig { num_blocks: 100, block_size: 4, ..Default::default() })?;
-//! let mut prompt = HashCursor::new(hasher, ExtraKeys::default())?;
-//! prompt.append(&[1, 2, 3, 4, 5, 6, 7, 8]);
-//!
-//! let blocks = pool.allocate(2)?;
-//! pool.register(&blocks, prompt.chain(), 0)?;
-//! pool.mark_computed(&blocks)?;                    // the engine has written their KV
-//! pool.release_table(&blocks)?;                    // cached-free now
-//!
-//! let again = pool.match_and_acquire(prompt.chain(), usize::MAX)?;
-//! assert_eq!(again, blocks);
-//! # Ok::<(), kvpool::PoolError>(())
-//! ```
 
 mod checks;
 #[cfg(feature = "fault-injection")]
@@ -116,6 +98,15 @@ impl FromStr for DuplicatePolicy {
 }
 
 /// Settings of a [`BlockPool`].
+///
+/// ```
+/// use kvpool::{BlockPool, DuplicatePolicy, PoolConfig};
+/// let duplicates = DuplicatePolicy::DropOnRelease;
+/// let config = PoolConfig { num_blocks: 1000, block_size: 16, duplicates, ..PoolConfig::default() };
+/// let pool = BlockPool::new(config)?;
+/// assert_eq!(pool.num_usable(), 999); // all but the null block
+/// # Ok::<(), kvpool::PoolError>(())
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PoolConfig {
     /// Number of blocks in the pool, null block included: ids run from 0 to `num_blocks - 1`. At least

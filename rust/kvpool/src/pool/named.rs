@@ -17,22 +17,6 @@
 //! callers that need a journal have their own.
 //!
 //! Costs: like the operations that they replace, O(1) per block.
-//!
-//! ```
-//! use kvpool::hash::BlockHash;
-//! use kvpool::{BlockId, BlockPool, Name, PoolConfig};
-//! let mut pool = BlockPool::new(PoolConfig { num_blocks: 6, ..PoolConfig::default() })?;
-//! let blocks = pool.allocate(3)?;
-//! let hash = BlockHash::from_bytes([7; 32]);
-//! pool.register_named(&blocks[..1], &[hash], 2, |_, is_new| assert!(is_new))?;
-//! pool.release_in_order(&[blocks[2], blocks[1], blocks[0]])?;
-//! // What has no content is handed out first, the first of it first.
-//! assert_eq!(pool.free_order()[..2], [blocks[2], blocks[1]]);
-//! assert_eq!(pool.find_named(Name { hash: &hash, group: 2 }), Some(blocks[0]));
-//! assert_eq!(pool.find_named(Name { hash: &hash, group: 0 }), None);
-//! pool.acquire_by_id(&[blocks[0], BlockId::new(4)])?; // a cached one and a free one
-//! # Ok::<(), kvpool::PoolError>(())
-//! ```
 
 use super::BlockPool;
 use super::observe::{ClearCause, ContentView, RemovalCause};
@@ -44,6 +28,26 @@ use crate::prefix_index::{Index, Visibility};
 use crate::record::{ByBlock, HIDDEN, MAX_POSITIONS, Name};
 
 /// # Blocks and contents that the caller names
+///
+/// For engines that hash on their own, such as vLLM. A content has a [`Name`], which is a digest of the
+/// caller and a group, and is computed as soon as it is registered. Pools that verify hits have no
+/// names.
+///
+/// ```
+/// use kvpool::hash::BlockHash;
+/// use kvpool::{BlockId, BlockPool, Name, PoolConfig};
+/// let mut pool = BlockPool::new(PoolConfig { num_blocks: 6, ..PoolConfig::default() })?;
+/// let blocks = pool.allocate(3)?;
+/// let hash = BlockHash::from_bytes([7; 32]);
+/// pool.register_named(&blocks[..1], &[hash], 2, |_, is_new| assert!(is_new))?;
+/// pool.release_in_order(&[blocks[2], blocks[1], blocks[0]])?;
+/// // Blocks without content are allocated first, in the order of the release.
+/// assert_eq!(pool.free_order()[..2], [blocks[2], blocks[1]]);
+/// assert_eq!(pool.find_named(Name { hash: &hash, group: 2 }), Some(blocks[0]));
+/// assert_eq!(pool.find_named(Name { hash: &hash, group: 0 }), None);
+/// pool.acquire_by_id(&[blocks[0], BlockId::new(4)])?; // a cached one and a free one
+/// # Ok::<(), kvpool::PoolError>(())
+/// ```
 impl BlockPool {
     /// Returns the oldest block that is registered under `name`. The caller does not hold it. O(1).
     #[must_use]

@@ -44,7 +44,7 @@ pub struct BlockView {
 pub struct ContentView {
     /// The hash of the content.
     pub hash: BlockHash,
-    /// The KV-cache group. The same hash in two groups is two contents. Hidden contents, which no
+    /// The KV-cache group. One hash in two groups is two contents. Hidden contents, which no
     /// lookup can find, have [`u16::MAX`].
     pub group: u16,
     /// The position in its chain.
@@ -232,6 +232,8 @@ pub trait PoolObserver: Any + fmt::Debug + Send + Sync {
 }
 
 /// # Observers
+///
+/// An observer is notified of every change: see [`PoolObserver`].
 impl BlockPool {
     /// Notifies `observer` of everything from now on. Returns the previous observer. O(1); O(blocks) if
     /// it is the first that needs parents.

@@ -21,6 +21,9 @@ use crate::hash::HashChain;
 use crate::record::ByBlock;
 
 /// # Ids that the engine's allocator owns
+///
+/// For engines whose own allocator owns the ids. The pool treats an id that the engine's allocator has
+/// as free. It is only the index and the order of eviction.
 impl BlockPool {
     /// Evicts up to `n` cached-free blocks and returns them in the order of eviction. Returns fewer if
     /// there are fewer. The blocks are free then, and are allocated next, in that order. Counters and
@@ -74,7 +77,7 @@ impl BlockPool {
     /// prompt.append(&[1, 2, 3, 4]);
     /// let mut pool = BlockPool::new(PoolConfig { num_blocks: 9, block_size: 2, ..Default::default() })?;
     ///
-    /// // The engine computed a prompt in blocks of its own, and then the same in others.
+    /// // The engine computed a prompt in two blocks, and later computed it again in two others.
     /// let (mine, twice) = ([5, 3].map(BlockId::new), [7, 8].map(BlockId::new));
     /// assert_eq!(pool.adopt(&mine, prompt.chain(), 0)?, []);
     /// assert_eq!(pool.adopt(&twice, prompt.chain(), 0)?, [(0, mine[0]), (1, mine[1])]);

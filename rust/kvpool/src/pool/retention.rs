@@ -9,6 +9,8 @@ use crate::record::ByBlock;
 use crate::retention::{Hint, HintReport, Keep, Retain, Retention, RetentionStats, TenantId};
 
 /// # Retention
+///
+/// Hints move blocks within the order of eviction: see [`crate::retention`].
 impl BlockPool {
     /// Hints how long blocks, held or cached-free, are worth keeping. Blocks without a content are
     /// ignored. An end of life ([`Keep::Demoted`]) is also ignored for a block with several holders,

@@ -32,10 +32,10 @@ use crate::pool::DuplicatePolicy;
 /// pool.register_table(&table, prompt.chain(), 0)?;
 /// pool.release_table(&table)?;
 ///
-/// // A scheduler that has noted the blocks itself can build the match from them.
-/// let noted = Match::new(prompt.chain(), 0, &table)?;
-/// assert_eq!(noted, pool.lookup(prompt.chain(), 0, usize::MAX)?);
-/// pool.acquire_match(&noted)?;
+/// // A scheduler that has stored the blocks itself can make the match from them.
+/// let stored = Match::new(prompt.chain(), 0, &table)?;
+/// assert_eq!(stored, pool.lookup(prompt.chain(), 0, usize::MAX)?);
+/// pool.acquire_match(&stored)?;
 /// assert_eq!(pool.ref_count(table[0]), Some(1));
 /// # Ok::<(), kvpool::PoolError>(())
 /// ```
@@ -68,7 +68,7 @@ impl Match {
         Ok(Self::of(chain, start, blocks.to_vec(), Verify::Tokens))
     }
 
-    /// Makes a match in a chain that is long enough, for a pool that verifies hits with `verify`.
+    /// Makes a match in a chain that is long enough. The pool verifies hits with `verify`.
     fn of(chain: &HashChain, start: usize, blocks: Vec<BlockId>, verify: Verify) -> Self {
         let end = start.saturating_add(blocks.len());
         let size = chain.block_size();
@@ -181,6 +181,9 @@ impl Hash for Match {
 }
 
 /// # Weak lookups
+///
+/// A [`Match`] contains the cached blocks of a chain without holding them, for schedulers that look up
+/// many waiting requests.
 impl BlockPool {
     /// Finds the cached blocks of `chain` from position `start` on, at most `max_blocks`, up to the
     /// first that is not cached and computed. Blocks before `start` are not looked up. Changes no state

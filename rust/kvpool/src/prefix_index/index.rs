@@ -98,12 +98,12 @@ impl Index {
         Ok(())
     }
 
-    /// Whether blocks remember their parents' hashes.
+    /// Whether the index stores the parent hash of each block.
     pub(crate) const fn keeps_parents(&self) -> bool {
         !self.parents.is_empty()
     }
 
-    /// From now on blocks remember their parents' hashes. Of what is registered already none is known.
+    /// Stores the parent hash of each block from now on. The parents of registered blocks stay unknown.
     ///
     /// # Errors
     /// [`PoolError::InvalidConfig`] if there is no memory; then nothing has changed.

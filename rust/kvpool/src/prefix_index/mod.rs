@@ -23,20 +23,6 @@
 //! Costs: O(1) per block; its record and 8 bytes of table. With verification 16 bytes (fingerprint) or
 //! `4 x block_size` bytes (tokens) more. A lookup reads one cache line of the table and one record. No
 //! call allocates memory.
-//!
-//! ```
-//! use std::sync::Arc;
-//! use kvpool::{BlockHasher, BlockId, ExtraKeys, HashCursor, HasherConfig, PrefixIndex, Verify};
-//! let hasher = Arc::new(BlockHasher::new(HasherConfig { block_size: 2, ..Default::default() })?);
-//! let mut cursor = HashCursor::new(hasher, ExtraKeys::default())?;
-//! cursor.append(&[1, 2, 3, 4, 5]);
-//! let mut index = PrefixIndex::new(8, 2, Verify::None)?;
-//! index.insert(BlockId::new(3), cursor.chain(), 0)?;
-//! assert_eq!(index.find(cursor.chain(), 0), None); // registered, not computed
-//! index.mark_computed(BlockId::new(3))?;
-//! assert_eq!(index.find(cursor.chain(), 0), Some(BlockId::new(3)));
-//! # Ok::<(), kvpool::PoolError>(())
-//! ```
 
 mod index;
 mod interior;
@@ -62,6 +48,20 @@ pub enum Inserted {
 
 /// A map from block hashes to blocks, for the blocks of one pool. A [`crate::BlockPool`] contains the
 /// same index, over records that it shares with its other parts.
+///
+/// ```
+/// use std::sync::Arc;
+/// use kvpool::{BlockHasher, BlockId, ExtraKeys, HashCursor, HasherConfig, PrefixIndex, Verify};
+/// let hasher = Arc::new(BlockHasher::new(HasherConfig { block_size: 2, ..Default::default() })?);
+/// let mut cursor = HashCursor::new(hasher, ExtraKeys::default())?;
+/// cursor.append(&[1, 2, 3, 4, 5]);
+/// let mut index = PrefixIndex::new(8, 2, Verify::None)?;
+/// index.insert(BlockId::new(3), cursor.chain(), 0)?;
+/// assert_eq!(index.find(cursor.chain(), 0), None); // registered, not computed
+/// index.mark_computed(BlockId::new(3))?;
+/// assert_eq!(index.find(cursor.chain(), 0), Some(BlockId::new(3)));
+/// # Ok::<(), kvpool::PoolError>(())
+/// ```
 #[derive(Clone, Debug)]
 pub struct PrefixIndex {
     records: Vec<Record>,

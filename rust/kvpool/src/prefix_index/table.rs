@@ -13,7 +13,7 @@
 //! call allocates memory later.
 //!
 //! Our own digests are uniform, but chains from elsewhere may contain any bytes. So the bucket of a
-//! digest depends on a random key of the table, and nobody can choose digests that collide. No result
+//! digest depends on a random key of the table, and no attacker can choose digests that collide. No result
 //! depends on the resulting order.
 //!
 //! Invariant: an entry is in its own bucket or in a later one, and every bucket that it passed counts

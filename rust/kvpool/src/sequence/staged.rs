@@ -13,6 +13,20 @@ use crate::tiers::{TierError, Tiers};
 use crate::{BlockId, BlockPool, NULL_BLOCK, PoolError, Refusal};
 
 /// The part of a prompt that an admission covers.
+///
+/// ```
+/// use kvpool::{AdmitOptions, CacheManager, ExtraKeys, ManagerConfig, Part};
+/// let config = ManagerConfig { num_blocks: 64, block_size: 4, ..Default::default() };
+/// let mut manager = CacheManager::new(config)?;
+/// let prompt = manager.prepare(&(0..100).collect::<Vec<u32>>(), ExtraKeys::default())?;
+/// // Only the first chunk of 16 tokens gets blocks now.
+/// let part = Part { allocate_tokens: Some(16), ..Part::WHOLE };
+/// let admission = manager.admit_with("a", prompt, &AdmitOptions { part, ..AdmitOptions::default() })?;
+/// assert_eq!(admission.block_ids.len(), 4);
+/// manager.commit("a", 16)?;
+/// assert_eq!(manager.extend("a", 32)?.len(), 4); // the next chunk
+/// # Ok::<(), kvpool::ManagerError>(())
+/// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Part {
     /// Number of tokens, after those that are cached or external, that get blocks now: the first chunk

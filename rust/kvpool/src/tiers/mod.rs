@@ -13,20 +13,6 @@
 //!
 //! Costs: O(1) per block copied, O(log n) per swap and per copy of a plan. No cost depends on the size
 //! of a tier.
-//!
-//! ```
-//! use kvpool::{PoolConfig, Tiers};
-//! let config = PoolConfig { num_blocks: 8, block_size: 4, ..Default::default() };
-//! let mut tiers = Tiers::new(vec![config])?;
-//! let table = tiers.pool_mut(0)?.allocate(1)?;
-//! tiers.pool_mut(0)?.acquire(&table)?;                      // a fork: two holders
-//! let own = tiers.copy_on_write(0, table[0])?;              // one of them writes
-//! assert_ne!(own, table[0]);
-//! assert_eq!(tiers.copy_on_write(0, table[0])?, table[0]);  // the other is alone now
-//! let plan = tiers.take_plan()?;
-//! assert_eq!((plan.len(), plan.transfers()[0].dst.block), (1, own));
-//! # Ok::<(), kvpool::TierError>(())
-//! ```
 
 mod plan;
 mod swap;
@@ -89,6 +75,20 @@ struct Pending {
 }
 
 /// One pool per tier, and the planned copies between their blocks.
+///
+/// ```
+/// use kvpool::{PoolConfig, Tiers};
+/// let config = PoolConfig { num_blocks: 8, block_size: 4, ..Default::default() };
+/// let mut tiers = Tiers::new(vec![config])?;
+/// let table = tiers.pool_mut(0)?.allocate(1)?;
+/// tiers.pool_mut(0)?.acquire(&table)?;                      // a fork: two holders
+/// let own = tiers.copy_on_write(0, table[0])?;              // one of them writes
+/// assert_ne!(own, table[0]);
+/// assert_eq!(tiers.copy_on_write(0, table[0])?, table[0]);  // the other is alone now
+/// let plan = tiers.take_plan()?;
+/// assert_eq!((plan.len(), plan.transfers()[0].dst.block), (1, own));
+/// # Ok::<(), kvpool::TierError>(())
+/// ```
 #[derive(Debug)]
 pub struct Tiers {
     pools: Vec<BlockPool>,

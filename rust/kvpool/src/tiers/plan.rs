@@ -7,22 +7,6 @@
 //! of a round into one copy each (vLLM #35990: 193 copies became 3).
 //!
 //! The core only makes plans and does not execute them. Costs: O(n log n) for n transfers.
-//!
-//! ```
-//! use kvpool::{BlockId, Place, Transfer, TransferPlan, runs};
-//! let at = |tier, block| Place { tier, block: BlockId::new(block) };
-//! let copy = |src, dst| Transfer { src: at(0, src), dst: at(0, dst) };
-//! let plan = TransferPlan::new(vec![copy(1, 2), copy(2, 3), copy(7, 9), copy(8, 10)])?;
-//! let rounds = plan.rounds(&[])?;
-//! assert_eq!(rounds[0], [copy(2, 3), copy(7, 9), copy(8, 10)]); // block 2 is read ...
-//! assert_eq!(rounds[1], [copy(1, 2)]);                          // ... before it is written
-//! assert_eq!(runs(&rounds[0])[1].len, 2);
-//!
-//! let swap = TransferPlan::new(vec![copy(1, 2), copy(2, 1)])?;
-//! assert!(swap.rounds(&[]).is_err());
-//! assert_eq!(swap.rounds(&[at(0, 5)])?.len(), 3);
-//! # Ok::<(), kvpool::PlanError>(())
-//! ```
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -79,6 +63,22 @@ pub enum PlanError {
 }
 
 /// The transfers of one step. They are checked: no destination twice, no null block.
+///
+/// ```
+/// use kvpool::{BlockId, Place, Transfer, TransferPlan, runs};
+/// let at = |tier, block| Place { tier, block: BlockId::new(block) };
+/// let copy = |src, dst| Transfer { src: at(0, src), dst: at(0, dst) };
+/// let plan = TransferPlan::new(vec![copy(1, 2), copy(2, 3), copy(7, 9), copy(8, 10)])?;
+/// let rounds = plan.rounds(&[])?;
+/// assert_eq!(rounds[0], [copy(2, 3), copy(7, 9), copy(8, 10)]); // block 2 is read ...
+/// assert_eq!(rounds[1], [copy(1, 2)]);                          // ... before it is written
+/// assert_eq!(runs(&rounds[0])[1].len, 2);
+///
+/// let swap = TransferPlan::new(vec![copy(1, 2), copy(2, 1)])?;
+/// assert!(swap.rounds(&[]).is_err());
+/// assert_eq!(swap.rounds(&[at(0, 5)])?.len(), 3);
+/// # Ok::<(), kvpool::PlanError>(())
+/// ```
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct TransferPlan {
     transfers: Vec<Transfer>,

@@ -5,18 +5,6 @@
 //! destinations instead, and the sources stay as they were. A block that several tables share moves
 //! once and stays shared. Content that the destination tier already caches is not copied. Registrations
 //! move along, and the source stays cached until it is evicted.
-//!
-//! ```
-//! use kvpool::{PoolConfig, Tiers};
-//! let config = PoolConfig { num_blocks: 8, block_size: 4, ..Default::default() };
-//! let mut tiers = Tiers::new(vec![config.clone(), config])?;
-//! let table = tiers.pool_mut(0)?.allocate(2)?;
-//! let swap = tiers.begin_swap(&table, 0, 1)?;
-//! assert_eq!(tiers.take_plan()?.len(), 2); // the engine executes the copies
-//! let moved = tiers.complete_swap(swap)?; // pairs of old and new blocks
-//! assert_eq!((moved.len(), tiers.pool(0)?.num_available()), (2, 7));
-//! # Ok::<(), kvpool::TierError>(())
-//! ```
 
 use hashbrown::{HashMap, HashSet};
 
@@ -222,6 +210,18 @@ impl Tiers {
     ///
     /// The source references stay with their holders, but only the swap may drop them: do not release
     /// them before the swap has ended.
+    ///
+    /// ```
+    /// use kvpool::{PoolConfig, Tiers};
+    /// let config = PoolConfig { num_blocks: 8, block_size: 4, ..Default::default() };
+    /// let mut tiers = Tiers::new(vec![config.clone(), config])?;
+    /// let table = tiers.pool_mut(0)?.allocate(2)?;
+    /// let swap = tiers.begin_swap(&table, 0, 1)?;
+    /// assert_eq!(tiers.take_plan()?.len(), 2); // the engine executes the copies
+    /// let moved = tiers.complete_swap(swap)?; // pairs of old and new blocks
+    /// assert_eq!((moved.len(), tiers.pool(0)?.num_available()), (2, 7));
+    /// # Ok::<(), kvpool::TierError>(())
+    /// ```
     ///
     /// # Errors
     /// [`PoolError::OutOfBlocks`], [`PoolError::NotHeld`] for more entries than references,
