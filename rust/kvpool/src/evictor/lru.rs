@@ -3,8 +3,8 @@
 //! Blocks are ordered by: time of the release that made the block cached-free; then depth, deeper
 //! first; then position in that release. This is vLLM's order (`free_blocks` of a request's reversed
 //! table), in whichever order callers pass their table. A hit removes the block, and its next release
-//! puts it at the back. If the release of a copy of it is dropped, the block moves to the back, too.
-//! Otherwise the blocks that depend on its content would outlive it.
+//! puts it at the back. If a copy of its content is released and dropped as a duplicate, the block
+//! moves to the back, too. Otherwise the blocks that depend on its content would outlive it.
 //!
 //! LRU stores no parents. A holder of a block also holds all blocks before it, so a parent is evicted
 //! after its children. A pin of a planned copy does not hold the whole prefix. So a block takes its

@@ -1,6 +1,6 @@
 //! `EvictionPolicy`: an eviction policy, selected by name.
 //!
-//! Owns: the construction of evictors. The settings of a pool contain a policy of any crate. The core
+//! Owns: the construction of evictors. The settings of a pool contain one policy, from any crate. The core
 //! has `lru`, which evicts the blocks that were released least recently, and of one release the deepest
 //! of a chain. `kvpool-policies` has the other policies, `lru` with retention, and the list of all.
 
@@ -20,7 +20,7 @@ type MakeEvictor = fn(usize, Option<&RetentionConfig>) -> Result<Box<dyn Evictor
 /// ```
 /// use kvpool::{EvictionPolicy, PoolConfig};
 /// assert_eq!(PoolConfig::default().eviction, EvictionPolicy::LRU);
-/// The same name, without support for retention.
+/// // The same name, without support for retention.
 /// assert_eq!(EvictionPolicy::LRU, kvpool_policies::LRU);
 /// assert_ne!(EvictionPolicy::LRU, kvpool_policies::ARC);
 /// ```

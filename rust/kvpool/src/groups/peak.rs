@@ -20,7 +20,8 @@ impl GroupSpec {
         (first, dead.max(absent))
     }
 
-    /// Number of blocks in such a table if its first `covered` tokens have blocks.
+    /// Number of blocks that a table holds if its first `covered` tokens have blocks. `ready` and
+    /// `settled` are those of [`Self::given_up`].
     fn held(&self, ready: Tokens, settled: Tokens, covered: Tokens) -> usize {
         match self.kind {
             GroupKind::State => 1,

@@ -47,7 +47,7 @@ pub struct RetentionRange {
 }
 
 impl RetentionRange {
-    /// Hints that the tokens from `start` on will not be used again.
+    /// Makes the hint that the tokens from `start` on will not be used again.
     #[must_use]
     pub const fn end_of_life(start: usize) -> Self {
         Self { start, end: None, retention: Retention::END_OF_LIFE }

@@ -153,7 +153,8 @@ pub use step::{PlannedOperation, StepOutcome, StepPlan};
 /// - Give hints about future use: [`retain`](Self::retain), [`retain_prefix`](Self::retain_prefix),
 ///   [`end_of_life`](Self::end_of_life), [`end_of_life_of`](Self::end_of_life_of),
 ///   [`advance_time`](Self::advance_time), [`retention_stats`](Self::retention_stats).
-/// - Assign requests to tenants with limits: [`set_tenant`](Self::set_tenant), [`tenant_blocks`](Self::tenant_blocks).
+/// - Assign requests to tenants with limits: [`set_tenant`](Self::set_tenant),
+///   [`tenant_blocks`](Self::tenant_blocks).
 /// - Forget cached content: [`evict`](Self::evict), [`drop_cached`](Self::drop_cached),
 ///   [`bump_epoch`](Self::bump_epoch), [`reset`](Self::reset).
 /// - Grow the pool: [`resize`](Self::resize).

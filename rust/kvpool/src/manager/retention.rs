@@ -184,10 +184,10 @@ impl CacheManager {
         self.say(slot, &Hints::new(&said, None)).map(drop)
     }
 
-    /// Hints that a request's tokens from `start_token` on will not be used again: a dropped branch, or
-    /// reasoning that the next turn leaves out. Blocks that no other request holds, now or when the
-    /// request is released, are evicted first once they are released. The request continues as before.
-    /// O(blocks from there).
+    /// Gives the hint that a request's tokens from `start_token` on will not be used again: a dropped
+    /// branch, or reasoning that the next turn leaves out. Blocks that no other request holds, now or
+    /// when the request is released, are evicted first once they are released. The request continues as
+    /// before. O(blocks from there).
     ///
     /// # Errors
     /// [`ManagerError::UnknownRequest`], [`PoolError::NoRetention`].

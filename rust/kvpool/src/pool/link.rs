@@ -143,7 +143,7 @@ impl BlockPool {
     }
 }
 
-/// A content that moves from one tier's pool to another's, or is looked up there.
+/// A content that moves from one tier's pool to another's. Lookups in the other pool use it, too.
 pub(crate) struct Carried<'a> {
     link: LinkRef<'a>,
     group: u16,

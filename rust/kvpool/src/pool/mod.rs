@@ -156,8 +156,8 @@ struct Counters {
 /// The blocks of one tier: allocation, prefix cache and eviction in all-or-nothing operations.
 ///
 /// [`CacheManager`](crate::CacheManager) uses a pool for its requests. Use a pool directly for blocks
-/// that belong to no request, or for an own request manager. Each block is free, cached-free, active or
-/// fenced: see [`BlockState`].
+/// that belong to no request, or for a request manager of your own. Each block is free, cached-free,
+/// active or fenced: see [`BlockState`].
 ///
 /// ```
 /// use std::sync::Arc;

@@ -12,9 +12,9 @@ use crate::retention::{Hint, HintReport, Keep, Retain, Retention, RetentionStats
 ///
 /// Hints move blocks within the order of eviction: see [`crate::retention`].
 impl BlockPool {
-    /// Hints how long blocks, held or cached-free, are worth keeping. Blocks without a content are
-    /// ignored. An end of life ([`Keep::Demoted`]) is also ignored for a block with several holders,
-    /// because the others still use it. O(1) per block, O(log blocks) with a time to live.
+    /// Gives a hint about how long blocks, held or cached-free, are worth keeping. Blocks without a
+    /// content are ignored. An end of life ([`Keep::Demoted`]) is also ignored for a block with several
+    /// holders, because the others still use it. O(1) per block, O(log blocks) with a time to live.
     ///
     /// ```
     /// use kvpool::retention::{Keep, Priority, Retention, RetentionConfig};

@@ -314,8 +314,8 @@ impl Sequence {
         self.main.publish(pool, &self.cursor, &mut self.publishes, full)
     }
 
-    /// The smallest number of tokens that a truncation can leave, because later tokens still need their
-    /// blocks; and the number of tokens.
+    /// The smallest number of tokens that a truncation can leave, and the number of tokens. With fewer
+    /// tokens, the next one would read blocks that are given up.
     pub(crate) fn lengths(&self) -> (usize, usize) {
         let least = match &self.grouped {
             None => self.main.trimmed * self.main.block_tokens,

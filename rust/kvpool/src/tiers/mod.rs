@@ -55,8 +55,8 @@ pub enum TierError {
     CopiesNotTaken { swap: u64 },
     /// A reset while blocks of a tier below the device are in use, by swapped requests or by a swap.
     #[error(
-        "{active} blocks of tier {tier} are active and {fenced} fenced: release or preempt what is swapped out \
-         first, or bump the epoch, which always succeeds"
+        "{active} blocks of tier {tier} are active and {fenced} fenced: release or preempt what is swapped \
+         out first, or bump the epoch, which always succeeds"
     )]
     InUse { tier: usize, active: usize, fenced: usize },
     /// The transfer plan is not valid.
