@@ -7,6 +7,7 @@
 //! Invariants:
 //! - A1: a block is on the free list only if its count is 0.
 //! - A2: free + held + parked == usable blocks, recounted from scratch.
+//! - A3: the null block has no references.
 //! - A4: the references of all blocks are counted, so that a caller that knows all holders can detect a
 //!   leak.
 //! - Every call is all-or-nothing, and counts *references*: a block that appears twice in one call

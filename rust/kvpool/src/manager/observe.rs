@@ -1,8 +1,8 @@
 //! `ManagerObserver`: the notifications of a manager, and read access to its requests.
 //!
 //! In addition, each pool of a manager may have an observer ([`crate::observe::PoolObserver`]). A
-//! manager returns the same results with and without an observer. Without one, each call costs one
-//! branch more.
+//! manager returns the same results with and without an observer. Without an observer, the cost is one
+//! branch per call.
 
 use std::any::Any;
 use std::fmt;

@@ -18,8 +18,7 @@ use crate::pool::DuplicatePolicy;
 /// The cached blocks of a chain from a position on, as a lookup found them. It holds no references to
 /// them.
 ///
-/// Two matches are equal if they begin at the same position and end with the same hash, in whichever
-/// blocks. About 36 bytes per block, 16 more with fingerprints, and the tokens if the pool compares
+/// Two matches are equal if they begin at the same position and end with the same hash, in any blocks. About 36 bytes per block, 16 more with fingerprints, and the tokens if the pool compares
 /// them.
 ///
 /// ```
