@@ -18,8 +18,9 @@ use crate::pool::DuplicatePolicy;
 /// The cached blocks of a chain from a position on, as a lookup found them. It holds no references to
 /// them.
 ///
-/// Two matches are equal if they begin at the same position and end with the same hash, in any blocks. About 36 bytes per block, 16 more with fingerprints, and the tokens if the pool compares
-/// them.
+/// Two matches are equal if they begin at the same position and end with the same hash, even if their
+/// blocks differ. A match takes about 36 bytes per block, 16 more with fingerprints, and the tokens if
+/// the pool compares them.
 ///
 /// ```
 /// use kvpool::{BlockHasher, BlockPool, ExtraKeys, HashCursor, HasherConfig, Match, PoolConfig};
