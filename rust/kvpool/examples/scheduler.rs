@@ -1,10 +1,11 @@
-//! A scheduler's loop on `CacheManager`: continuous batching, chunked prefill and drafts, one call per step.
+//! A scheduler's loop on `CacheManager`: continuous batching, chunked prefill and drafts, one call per
+//! step.
 //!
-//! Each request has one row per step: the tokens that the last step brought, how many are computed, and
-//! how far its blocks have to reach. `cargo run -p kvpool --example scheduler`. In Python:
-//! `examples/ports/native.py`.
+//! Each request has one row per step: the tokens that the last step produced, the number of computed
+//! tokens, and the number of tokens that need blocks. Run it with
+//! `cargo run -p kvpool --example scheduler`. A Python version: `examples/ports/native.py`.
 
-#![expect(clippy::print_stdout, reason = "an example says what it did")]
+#![expect(clippy::print_stdout, reason = "an example prints its result")]
 
 use std::collections::VecDeque;
 
@@ -13,27 +14,28 @@ use kvpool::{
     ManagerError, Part, Rows, Until,
 };
 
-/// Tokens that a step computes, and slots for drafts behind the last token of each request that samples.
+/// Number of tokens that a step computes.
 const BUDGET: usize = 32;
+/// Number of slots for drafts after the last token of each request that samples.
 const DRAFTS: usize = 3;
 
-/// A request as the scheduler has it: `computed <= known <= tokens.len()`.
+/// The scheduler's record of a request: `computed <= known <= tokens.len()`.
 struct Request {
     id: u32,
     tokens: Vec<u32>,
     length: usize,
-    /// The prompt, hashed once, until it is admitted.
+    /// The hashed prompt, until the request is admitted.
     prompt: Option<HashCursor>,
-    /// Tokens that the manager knows.
+    /// Number of tokens that were passed to the manager.
     known: usize,
     computed: usize,
-    /// The token behind the last that the next step computes.
+    /// The token after the last one that the next step computes.
     end: usize,
 }
 
 struct Scheduler {
     manager: CacheManager,
-    /// Oldest first.
+    /// The running requests, oldest first.
     running: Vec<Request>,
     waiting: VecDeque<Request>,
 }
@@ -46,7 +48,7 @@ impl Scheduler {
         Ok(())
     }
 
-    /// Shares the budget out, the oldest first. Returns what is left.
+    /// Distributes the token budget, to the oldest request first. Returns the rest of the budget.
     fn share(&mut self) -> usize {
         let mut left = BUDGET;
         for request in &mut self.running {
@@ -56,8 +58,8 @@ impl Scheduler {
         left
     }
 
-    /// The one call of a step. If blocks run out, the youngest gives way and keeps its row: its tokens
-    /// wait with it.
+    /// Makes the one call of a step. If blocks run out, the youngest request is preempted. Its row
+    /// stays in the call, because it still gets its tokens.
     fn grow(&mut self) -> Result<(), ManagerError> {
         let (mut requests, mut tokens, mut offsets) = (Vec::new(), Vec::new(), vec![0]);
         let (mut computed, mut covered) = (Vec::new(), Vec::new());
@@ -71,7 +73,7 @@ impl Scheduler {
         }
         let mut rows = Rows { requests: &requests, tokens: &tokens, offsets: &offsets, ..Rows::default() };
         (rows.computed, rows.covered) = (Computed::Counts(&computed), Covered::Each(&covered));
-        // An engine applies the changes that this returns to the block tables that its device has.
+        // An engine applies the returned changes to the block tables on its device.
         while let Err(error) = self.manager.append_ragged(&rows) {
             let short = matches!(error, ManagerError::OutOfBlocks(_));
             let Some(mut victim) = self.running.pop().filter(|_| short) else { return Err(error) };
@@ -82,7 +84,7 @@ impl Scheduler {
         Ok(())
     }
 
-    /// Lets waiting requests in, with blocks for their first chunk.
+    /// Admits waiting requests, with blocks for their first chunk.
     fn admit(&mut self, mut left: usize) -> Result<(), ManagerError> {
         while let Some(mut request) = (left > 0).then(|| self.waiting.pop_front()).flatten() {
             match self.enter(&mut request, Part { allocate_tokens: Some(left), ..Part::WHOLE }) {
@@ -99,7 +101,7 @@ impl Scheduler {
         Ok(())
     }
 
-    /// A new request is admitted, a preempted one resumes. A refusal hands the prompt back.
+    /// Admits a new request, or resumes a preempted one. A refusal returns the prompt.
     fn enter(&mut self, request: &mut Request, part: Part) -> Result<Admission, ManagerError> {
         let (id, options) = (request.id, AdmitOptions { part, ..AdmitOptions::default() });
         match request.prompt.take() {
@@ -111,8 +113,8 @@ impl Scheduler {
         }
     }
 
-    /// What the step sampled: of each request whose tokens are all computed, some accepted drafts and a
-    /// token more.
+    /// Simulates the sampling of a step: each request whose tokens are all computed gets some accepted
+    /// drafts and one more token.
     fn sample(&mut self) -> Result<(), ManagerError> {
         for mut request in std::mem::take(&mut self.running) {
             request.computed = request.end;

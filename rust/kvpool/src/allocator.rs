@@ -1,29 +1,20 @@
 //! `BlockAllocator`: reference counts over the free list.
 //!
 //! Owns: the reference count of every block, and which blocks are free. A block is *free* (count 0, on
-//! the free list), *held* (count above 0) or *parked* (count 0, kept off the free list by its owner:
-//! the pool parks cached-free blocks, which the evictor orders).
+//! the free list), *held* (count above 0) or *parked* (count 0, kept off the free list by its owner).
+//! The pool parks cached-free blocks, which the evictor orders.
 //!
 //! Invariants:
 //! - A1: a block is on the free list only if its count is 0.
 //! - A2: free + held + parked == usable blocks, recounted from scratch.
-//! - A4: the references of all blocks are counted, so that whoever knows all holders can tell a leak.
-//! - Every call is all-or-nothing, and works per *reference*: a block named twice in one call gains or
-//!   loses two. Releasing more references than a block has is an error that changes nothing
-//!   (TensorRT-LLM #14937, vLLM #42571), never a saturated counter.
+//! - A3: the null block has no references.
+//! - A4: the references of all blocks are counted, so that a caller that knows all holders can detect a
+//!   leak.
+//! - Every call is all-or-nothing, and counts *references*: a block that appears twice in one call
+//!   gains or loses two. Releasing more references than a block has is an error that changes nothing
+//!   (TensorRT-LLM #14937, vLLM #42571), and never saturates the counter.
 //!
-//! Costs: one record per block; O(1) per block, and no allocation but that of the answer.
-//!
-//! ```
-//! use kvpool::{BlockAllocator, PoolError};
-//! let mut allocator = BlockAllocator::new(4)?;
-//! let blocks = allocator.allocate(2)?;
-//! allocator.acquire(&blocks)?;                      // a second holder
-//! allocator.release(&[blocks[0], blocks[0]])?;      // both references of one block
-//! assert_eq!(allocator.num_free(), 2);
-//! assert!(matches!(allocator.release(&[blocks[0]]), Err(PoolError::NotHeld { held: 0, .. })));
-//! # Ok::<(), PoolError>(())
-//! ```
+//! Costs: one record per block; O(1) per block. No call allocates memory except for its result.
 
 use crate::block::BlockId;
 use crate::error::{InvariantViolation, PoolError, Refusal, ensure};
@@ -31,8 +22,19 @@ use crate::free_list::{check_id, check_num_blocks, torn};
 use crate::list::{Link, List};
 use crate::record::{ByBlock, Record, Records, blank};
 
-/// Counts references, hands out free blocks, takes back released ones. A pool has the same over the
-/// records that its other parts use, too.
+/// Counts references, allocates free blocks, and frees released blocks. A [`crate::BlockPool`] contains
+/// the same allocator, over records that it shares with its other parts.
+///
+/// ```
+/// use kvpool::{BlockAllocator, PoolError};
+/// let mut allocator = BlockAllocator::new(4)?;
+/// let blocks = allocator.allocate(2)?;
+/// allocator.acquire(&blocks)?;                      // a second holder
+/// allocator.release(&[blocks[0], blocks[0]])?;      // both references of one block
+/// assert_eq!(allocator.num_free(), 2);
+/// assert!(matches!(allocator.release(&[blocks[0]]), Err(PoolError::NotHeld { held: 0, .. })));
+/// # Ok::<(), PoolError>(())
+/// ```
 #[derive(Clone, Debug)]
 pub struct BlockAllocator {
     records: Vec<Record>,
@@ -40,7 +42,7 @@ pub struct BlockAllocator {
 }
 
 impl BlockAllocator {
-    /// An allocator of blocks `1..num_blocks`, all free. 64 bytes per block.
+    /// Makes an allocator of blocks `1..num_blocks`, all free. 64 bytes per block.
     ///
     /// # Errors
     /// [`PoolError::InvalidConfig`] if `num_blocks` is below 2 or above [`crate::MAX_BLOCKS`].
@@ -51,48 +53,48 @@ impl BlockAllocator {
         Ok(Self { records, allocator })
     }
 
-    /// Blocks of the pool, null block included.
+    /// Number of blocks, null block included.
     #[must_use]
     pub const fn num_blocks(&self) -> usize {
         self.records.len()
     }
 
-    /// Blocks that can be used: all but the null block.
+    /// Number of blocks that can be allocated: all but the null block.
     #[must_use]
     pub const fn num_usable(&self) -> usize {
         self.records.len() - 1
     }
 
-    /// Blocks on the free list.
+    /// Number of blocks on the free list.
     #[must_use]
     pub const fn num_free(&self) -> usize {
         self.allocator.free.len()
     }
 
-    /// Blocks with at least one reference.
+    /// Number of blocks with at least one reference.
     #[must_use]
     pub const fn num_held(&self) -> usize {
         self.allocator.held
     }
 
-    /// References of all blocks.
+    /// Number of references of all blocks.
     #[must_use]
     pub const fn num_references(&self) -> u64 {
         self.allocator.references
     }
 
-    /// References of `block`; `None` for ids outside the pool.
+    /// Number of references of `block`. `None` for ids outside the pool.
     #[must_use]
     pub fn ref_count(&self, block: BlockId) -> Option<u32> {
         self.records.of(block).map(|record| record.references)
     }
 
-    /// The free blocks in the order in which they will be handed out.
+    /// The free blocks in the order of allocation.
     pub fn free_order(&self) -> impl Iterator<Item = BlockId> + '_ {
         self.allocator.free.iter(&self.records[..])
     }
 
-    /// Takes `n` free blocks, each with one reference. O(n).
+    /// Allocates `n` free blocks, each with one reference. O(n).
     ///
     /// # Errors
     /// [`PoolError::OutOfBlocks`] if fewer are free.
@@ -102,7 +104,7 @@ impl BlockAllocator {
         Ok(out)
     }
 
-    /// [`Self::allocate`] into a list that the caller reuses.
+    /// Like [`Self::allocate`], but appends to a list that the caller reuses.
     ///
     /// # Errors
     /// [`PoolError::OutOfBlocks`] if fewer are free; `out` is then unchanged.
@@ -114,7 +116,7 @@ impl BlockAllocator {
         self.allocator.allocate_into(&mut self.records, n, out)
     }
 
-    /// Adds one reference per id to blocks that somebody holds. O(n).
+    /// Adds one reference per id to blocks that already have one. O(n).
     ///
     /// # Errors
     /// [`PoolError::NotHeld`] for a block without references (take it by `allocate` or by a lookup
@@ -123,11 +125,11 @@ impl BlockAllocator {
         self.allocator.acquire(&mut self.records, blocks)
     }
 
-    /// Drops one reference per id; blocks without further references become free, the last of them to
-    /// be handed out first. O(n).
+    /// Drops one reference per id. Blocks without further references become free; the last of them is
+    /// allocated first. O(n).
     ///
     /// # Errors
-    /// [`PoolError::NotHeld`] if the call names a block more often than it has references; unknown ids.
+    /// [`PoolError::NotHeld`] if a block appears more often than it has references; unknown ids.
     pub fn release(&mut self, blocks: &[BlockId]) -> Result<(), PoolError> {
         let mut idle = Vec::new();
         self.allocator.release(&mut self.records, &blocks.iter(), |block, _| idle.push(block))?;
@@ -143,18 +145,18 @@ impl BlockAllocator {
     }
 }
 
-/// The free list, and what all references add up to; over records of somebody else's.
+/// The free list, and the sums of all references, over the records of an owner.
 #[derive(Clone, Debug)]
 pub(crate) struct Allocator {
     free: List,
-    /// Blocks with a count above 0.
+    /// Number of blocks with a count above 0.
     held: usize,
-    /// All references.
+    /// Number of references of all blocks.
     references: u64,
 }
 
 impl Allocator {
-    /// All blocks of `records` free, in ascending order.
+    /// Makes an allocator in which all blocks of `records` are free, in ascending order.
     pub(crate) fn new(records: &mut Records) -> Self {
         let mut free = List::default();
         free.push_back_range(records, 1, records.len() as u32);
@@ -177,7 +179,7 @@ impl Allocator {
         self.references
     }
 
-    /// Takes `n` free blocks, of which there are as many, each with one reference.
+    /// Allocates `n` free blocks, which must exist, each with one reference.
     #[inline]
     pub(crate) fn allocate_into(
         &mut self,
@@ -197,7 +199,7 @@ impl Allocator {
         Ok(())
     }
 
-    /// Adds one reference per id to blocks that somebody holds, all or none.
+    /// Adds one reference per id to blocks that already have one, all or none.
     #[inline]
     pub(crate) fn acquire(&mut self, records: &mut Records, blocks: &[BlockId]) -> Result<(), PoolError> {
         for (position, &block) in blocks.iter().enumerate() {
@@ -213,8 +215,8 @@ impl Allocator {
         Ok(())
     }
 
-    /// Takes back what an [`Self::acquire`] did before it met the block at `position`, and says what is
-    /// wrong with that.
+    /// Undoes the part of an [`Self::acquire`] before the block at `position`, and returns the error of
+    /// that block.
     #[cold]
     fn refuse_acquire(&mut self, records: &mut Records, blocks: &[BlockId], position: usize) -> PoolError {
         for &undo in &blocks[..position] {
@@ -232,10 +234,10 @@ impl Allocator {
         }
     }
 
-    /// Drops one reference per id, all or none, of those that are no fences'. Calls `idle` with the
-    /// blocks that only pins hold now, or nobody, in the order in which they were given up; what it
-    /// made of them is void if the call is refused. Returns how many blocks fences alone hold now that
-    /// somebody else held, too.
+    /// Drops one reference per id, all or none; references of fences do not count. Calls `idle` for
+    /// each block that has no references except pins now, in the order of the call. If the call returns
+    /// an error, the results of `idle` must be discarded. Returns the number of blocks that had other
+    /// holders and now have only fences.
     #[inline]
     pub(crate) fn release<'a>(
         &mut self,
@@ -259,13 +261,13 @@ impl Allocator {
                 }
             }
         }
-        // Totals that are wrong are found by the sums, not here.
+        // Wrong totals are not found here, but by the check of the sums.
         self.held = self.held.wrapping_sub(free);
         self.references = self.references.wrapping_sub(count as u64);
         Ok(fenced)
     }
 
-    /// Takes back a [`Self::release`] that went through, before anything else happened.
+    /// Undoes a successful [`Self::release`], before any other change.
     pub(crate) fn recount(&mut self, records: &mut Records, blocks: &[BlockId]) {
         for &block in blocks {
             if let Some(record) = records.of_mut(block) {
@@ -276,7 +278,7 @@ impl Allocator {
         self.references = self.references.wrapping_add(blocks.len() as u64);
     }
 
-    /// Takes back an [`Self::acquire`] that went through, before anything else happened.
+    /// Undoes a successful [`Self::acquire`], before any other change.
     pub(crate) fn uncount(&mut self, records: &mut Records, blocks: &[BlockId]) {
         for &block in blocks {
             if let Some(record) = records.of_mut(block) {
@@ -286,7 +288,7 @@ impl Allocator {
         self.references = self.references.wrapping_sub(blocks.len() as u64);
     }
 
-    /// Adds a reference to a block that has some, and not the most that there can be.
+    /// Adds a reference to a block that has one. The count must not be full.
     #[inline]
     pub(crate) fn count(&mut self, records: &mut Records, block: BlockId) {
         if let Some(record) = records.of_mut(block) {
@@ -295,8 +297,8 @@ impl Allocator {
         self.references = self.references.wrapping_add(1);
     }
 
-    /// Drops a reference that a fence has just given back, or a pin. Returns whether this was the last
-    /// one; of a fence's, the last one beside pins.
+    /// Drops a reference of a fence or a pin that has ended. Returns whether it was the last one. If it
+    /// was a fence's, pins do not count.
     pub(crate) fn end_fence(&mut self, records: &mut Records, block: BlockId, pin: bool) -> bool {
         let Some(record) = records.of_mut(block) else { return false };
         record.references = record.references.wrapping_sub(1);
@@ -306,13 +308,13 @@ impl Allocator {
         released
     }
 
-    /// Puts a parked block on the free list, to be handed out next.
+    /// Puts a parked block at the front of the free list.
     #[inline]
     pub(crate) fn free(&mut self, records: &mut Records, block: BlockId) -> Result<(), PoolError> {
         if self.free.push_front(records, block) { Ok(()) } else { Err(torn()) }
     }
 
-    /// Puts a parked block on the free list, to be handed out last.
+    /// Puts a parked block at the end of the free list.
     pub(crate) fn free_behind(&mut self, records: &mut Records, block: BlockId) -> Result<(), PoolError> {
         if self.free.push_back(records, block) { Ok(()) } else { Err(torn()) }
     }
@@ -332,27 +334,28 @@ impl Allocator {
         self.note_held(1);
     }
 
-    /// The first reference of a block, for whoever takes a run of blocks off their list:
-    /// [`Self::note_held`] counts them.
+    /// Sets the first reference of a block, for callers that take a run of blocks off their list and
+    /// call [`Self::note_held`] afterwards.
     #[inline(always)]
     pub(crate) const fn hold(record: &mut Record) {
         record.references = 1;
     }
 
-    /// So many blocks have their first reference.
+    /// Counts `n` blocks that got their first reference.
     #[inline]
     pub(crate) const fn note_held(&mut self, n: usize) {
         self.held = self.held.wrapping_add(n);
         self.references = self.references.wrapping_add(n as u64);
     }
 
-    /// Whether so many references more can be counted of any block: none has more than all have together.
+    /// Whether `n` more references of any block can be counted. No block has more than all blocks
+    /// together.
     #[inline]
     pub(crate) const fn has_room_for(&self, n: usize) -> bool {
         self.references.saturating_add(n as u64) <= u32::MAX as u64
     }
 
-    /// Adds the free blocks that `records` has had since it had `before`, to be handed out last.
+    /// Frees the blocks that were added after the first `before` records. They are allocated last.
     pub(crate) fn grow(&mut self, records: &mut Records, before: usize) {
         self.free.push_back_range(records, before as u32, records.len() as u32);
     }
@@ -381,7 +384,7 @@ impl Allocator {
     }
 }
 
-/// Takes back what a release did before it met the block at `position`, and says what is wrong with that.
+/// Undoes the part of a release before the block at `position`, and returns the error of that block.
 #[cold]
 fn refuse_release<'a>(
     records: &mut Records,
@@ -407,8 +410,8 @@ fn refuse_release<'a>(
 
 #[cfg(feature = "fault-injection")]
 impl Allocator {
-    /// Changes a reference count, the number of held blocks or that of references behind the
-    /// allocator's back: 0 to 2.
+    /// Overwrites a value without any bookkeeping: 0 a reference count, 1 the number of held blocks, 2
+    /// the number of references.
     pub(crate) fn corrupt(&mut self, records: &mut Records, block: BlockId, what: usize, to: u32) -> bool {
         match (what, records.of_mut(block)) {
             (0, Some(record)) => std::mem::replace(&mut record.references, to) != to,
@@ -418,7 +421,7 @@ impl Allocator {
         }
     }
 
-    /// The free list, to change it behind the allocator's back.
+    /// Returns the free list, so that a test can damage it.
     pub(crate) fn free_list_mut(&mut self) -> &mut List {
         &mut self.free
     }

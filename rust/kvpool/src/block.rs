@@ -1,8 +1,8 @@
 //! Block ids and block states.
 //!
-//! A block is `block_size` consecutive token slots of KV memory, named by a dense [`BlockId`]. Block 0 is the
-//! *null block*: it pads block tables, is never allocated and never counted. Every other block is, at any
-//! moment, in exactly one [`BlockState`]:
+//! A block is `block_size` consecutive token slots of KV memory, named by a dense [`BlockId`]. Block 0
+//! is the *null block*: it pads block tables, is never allocated and never counted. Every other block
+//! is, at any moment, in exactly one [`BlockState`]:
 //!
 //! ```text
 //!              allocate                    release (not registered, or not computed)
@@ -17,9 +17,9 @@
 
 use std::fmt;
 
-/// The name of a block: an index into the engine's KV memory. As a `u32` in memory.
+/// The id of a block: an index into the engine's KV memory. It has the memory layout of a `u32`.
 ///
-/// With the feature `bytemuck`, a block table is read as numbers without a copy:
+/// With the feature `bytemuck`, a block table can be read as numbers without a copy:
 ///
 #[cfg_attr(feature = "bytemuck", doc = "```")]
 #[cfg_attr(not(feature = "bytemuck"), doc = "```ignore")]
@@ -34,33 +34,33 @@ use std::fmt;
 #[repr(transparent)]
 pub struct BlockId(u32);
 
-/// Block 0: pads block tables; never allocated, never counted.
+/// Block 0. It pads block tables, and is never allocated and never counted.
 pub const NULL_BLOCK: BlockId = BlockId(0);
 
-/// The largest number of blocks of one pool, null block included: ids are `u32` and one value is the
+/// The largest number of blocks in one pool, null block included. Ids are `u32`, and one value is the
 /// list sentinel.
 pub const MAX_BLOCKS: usize = (u32::MAX - 1) as usize;
 
 impl BlockId {
-    /// Names the block with this id.
+    /// Makes the id of a block from its number.
     #[must_use]
     pub const fn new(id: u32) -> Self {
         Self(id)
     }
 
-    /// The id as a number.
+    /// Returns the id as a number.
     #[must_use]
     pub const fn get(self) -> u32 {
         self.0
     }
 
-    /// The id as an array index.
+    /// Returns the id as an array index.
     #[must_use]
     pub const fn index(self) -> usize {
         self.0 as usize
     }
 
-    /// Whether this is the null block.
+    /// Returns whether this is the null block.
     #[must_use]
     pub const fn is_null(self) -> bool {
         self.0 == 0
@@ -85,24 +85,25 @@ impl From<BlockId> for u32 {
     }
 }
 
-/// Where a block is in its life.
+/// The state of a block: who may use it, and what happens to it next.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum BlockState {
     /// Block 0.
     Null,
-    /// Reference count 0, no cached content: on the free list.
+    /// Reference count 0 and no cached content. The block is on the free list.
     Free,
-    /// Reference count 0, registered and computed: a hit can take it, the evictor may reuse it.
+    /// Reference count 0, registered and computed. A hit can take the block, and the evictor may reuse
+    /// it.
     CachedFree,
-    /// Held by at least one block table.
+    /// At least one block table holds the block.
     Active,
-    /// Held only by fences: released, but a running step or transfer may still touch it.
+    /// Only fences hold the block: it was released, but a running step or transfer may still touch it.
     Fenced,
 }
 
 impl BlockState {
-    /// Lower-case name, as Python and logs show it.
+    /// Returns the name in lower case, as Python and logs show it.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {

@@ -1,37 +1,39 @@
 //! Typed errors of the pool and its parts.
 //!
-//! Every message names the offending value and the limit. Whatever call returns one has changed
-//! nothing: free order, eviction order, counters of blocks and the index are as they were.
+//! Every message contains the offending value and the limit. A call that returns an error has changed
+//! nothing: free order, eviction order, counters of blocks and the index are as before.
 
 use std::fmt;
 
 use crate::block::BlockId;
 use crate::hash::{HashAlgorithm, HashError};
 
-/// Why blocks were not handed out.
+/// The reason why blocks were not allocated.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Refusal {
-    /// Blocks that the call needed, beyond cached ones.
+    /// Number of blocks that the call needed, besides cached ones.
     pub needed: usize,
-    /// Blocks that it could have taken: free and cached-free, less what a watermark reserves.
+    /// Number of blocks that the call could take: free and cached-free, minus the reserve of a
+    /// watermark.
     pub available: usize,
-    /// `needed - available`: blocks that must be released first.
+    /// `needed - available`: the number of blocks that must be released first.
     pub missing: usize,
-    /// Blocks that become available when running steps complete.
+    /// Number of blocks that become available when running steps complete.
     pub fenced: usize,
-    /// Whether the call would fit an otherwise empty pool; of an admission, whether the whole prompt
-    /// can be computed there, chunk by chunk (`allocate_tokens` of `kvpool::Part`). If not, waiting is
-    /// of no use.
+    /// Whether the call would fit an otherwise empty pool. For an admission, whether the whole prompt
+    /// can be computed there, chunk by chunk (`allocate_tokens` of `kvpool::Part`). If false, waiting
+    /// does not help.
     pub can_ever_fit: bool,
-    /// Of an admission: whether smaller chunks can ever fit; else as `can_ever_fit`.
+    /// For an admission, whether smaller chunks can ever fit. Otherwise the same as `can_ever_fit`.
     pub fits_in_chunks: bool,
-    /// Of an admission: tokens that could be admitted now (`allocate_tokens` of `kvpool::Part`); else 0.
+    /// For an admission, the number of tokens that could be admitted now (`allocate_tokens` of
+    /// `kvpool::Part`). Otherwise 0.
     pub fitting_tokens: usize,
 }
 
 impl Refusal {
-    /// A refusal of `needed` blocks where `available` can be taken.
+    /// Makes a refusal of `needed` blocks where `available` can be taken.
     #[must_use]
     pub const fn new(needed: usize, available: usize, fenced: usize, can_ever_fit: bool) -> Self {
         let missing = needed.saturating_sub(available);
@@ -55,7 +57,7 @@ impl fmt::Display for Refusal {
     }
 }
 
-/// What a block pool, or one of its parts, refused to do.
+/// The error of a call of a block pool, or of one of its parts.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 #[expect(missing_docs, reason = "its message says what a field is")]
@@ -63,7 +65,7 @@ pub enum PoolError {
     /// A configuration value outside its range.
     #[error("{field} is {}: must be {}", .detail.value, .detail.expected)]
     InvalidConfig { field: &'static str, detail: Box<ConfigDetail> },
-    /// Not enough blocks.
+    /// Not enough blocks are available.
     #[error("{0}")]
     OutOfBlocks(Refusal),
     /// A block id outside the pool.
@@ -72,8 +74,8 @@ pub enum PoolError {
     /// The null block where a real block is needed.
     #[error("block 0 is the null block: it cannot be {operation}")]
     NullBlock { operation: &'static str },
-    /// Release of more references than the block has (a double free), or acquire of a block that nobody
-    /// holds.
+    /// Release of more references than the block has (a double free), or acquire of a block without
+    /// references.
     #[error("block {block} has {held} references: cannot {operation} (reference {position} of this call)")]
     NotHeld { block: BlockId, held: u32, operation: &'static str, position: usize },
     /// A reference count would overflow.
@@ -82,8 +84,8 @@ pub enum PoolError {
     /// A ticket that is not open.
     #[error("ticket {ticket} is not open: it has ended already, or is of another pool ({open} are open)")]
     UnknownTicket { ticket: u64, open: usize },
-    /// A block is already on a list that it was to be put on, or is not on the list that it was to be
-    /// removed from.
+    /// A block cannot be put on a list because it is already there, or cannot be removed because it is
+    /// not.
     #[error("block {block} is {state}: cannot {operation}")]
     WrongState { block: BlockId, state: &'static str, operation: &'static str },
     /// A registered block is immutable until it is evicted.
@@ -95,48 +97,52 @@ pub enum PoolError {
     /// More blocks than the chain has hashes.
     #[error("{blocks} blocks from position {start} do not fit a hash chain of {chain} full blocks")]
     ChainTooShort { start: usize, blocks: usize, chain: usize },
-    /// A position of a chain that the index cannot note.
+    /// A position of a chain that the index cannot store.
     #[error("block {position} of a hash chain is too deep: an index notes positions up to {most}")]
     TooDeep { position: usize, most: usize },
-    /// A chain hashed for another block size.
+    /// The chain was hashed for another block size.
     #[error("the hash chain was made for blocks of {chain} tokens, the pool has blocks of {pool}")]
     BlockSizeMismatch { chain: usize, pool: usize },
-    /// A chain hashed by another algorithm than what is registered.
+    /// The chain was hashed with another algorithm than the registered blocks.
     #[error("the hash chain was made with {chain}, this pool has registered blocks hashed with {pool}")]
     AlgorithmMismatch { chain: HashAlgorithm, pool: HashAlgorithm },
     /// A non-cryptographic digest in a pool that does not verify hits.
     #[error(
-        "{algorithm} is not cryptographic: a pool that indexes it must verify hits (verify = \"fingerprint\" or \"tokens\")"
+        "{algorithm} is not cryptographic: a pool that indexes it must verify hits \
+         (verify = \"fingerprint\" or \"tokens\")"
     )]
     UnverifiedAlgorithm { algorithm: HashAlgorithm },
-    /// The pool verifies hits, and the chain does not carry what it compares.
+    /// The pool verifies hits, and the chain does not contain the data that it compares.
     #[error(
-        "the pool verifies hits by {verify}, the hash chain does not carry them: use a hasher with the same setting"
+        "the pool verifies hits by {verify}, the hash chain does not carry them: \
+         use a hasher with the same setting"
     )]
     MissingVerification { verify: &'static str },
-    /// A chain hashed before the last epoch bump.
+    /// The chain was hashed before the last epoch bump.
     #[error("the hash chain belongs to epoch {chain}, the pool is in epoch {pool}: hash the tokens again")]
     StaleEpoch { chain: u64, pool: u64 },
-    /// Reset while blocks are used.
+    /// A reset while blocks are in use.
     #[error(
-        "{active} blocks are active and {fenced} fenced: release them first, or bump the epoch, which always succeeds"
+        "{active} blocks are active and {fenced} fenced: release them first, \
+         or bump the epoch, which always succeeds"
     )]
     InUse { active: usize, fenced: usize },
-    /// A pool only grows.
+    /// A pool cannot shrink.
     #[error("cannot resize from {from} to {to} blocks: a pool only grows, up to {max} blocks")]
     Shrink { from: usize, to: usize, max: usize },
-    /// Retention in a pool that was made without.
+    /// A retention call in a pool that was made without retention.
     #[error("this pool has no retention: make it with a retention configuration to {operation}")]
     NoRetention { operation: &'static str },
     /// A clock that goes backwards.
     #[error("the time {now} is before {before}, which was passed earlier: time does not go backwards")]
     TimeBackwards { now: Box<str>, before: Box<str> },
-    /// A match whose block no longer holds what it did when it was looked up.
+    /// A match whose block has another content than at the lookup.
     #[error(
-        "block {block} no longer holds what it did when it matched (block {position} of the match): look it up again"
+        "block {block} no longer holds what it did when it matched (block {position} of the match): \
+         look it up again"
     )]
     StaleMatch { block: BlockId, position: usize },
-    /// A token that the prefix index could not take: see [`HashError`].
+    /// The hasher returned an error: see [`HashError`].
     #[error(transparent)]
     Hash(Box<HashError>),
     /// An internal invariant broke. The pool refuses all work from then on.
@@ -144,11 +150,11 @@ pub enum PoolError {
     Poisoned { reason: String },
 }
 
-// It is part of every answer of a hot path: what only few errors say is boxed.
+// The error is part of the result of hot calls, so data that only few errors need is boxed.
 const _: () = assert!(size_of::<PoolError>() <= 48);
 
 impl PoolError {
-    /// [`Self::InvalidConfig`]: `field` has a value that is not the one expected.
+    /// Makes a [`Self::InvalidConfig`]: `field` has another value than expected.
     #[must_use]
     pub fn config(field: &'static str, value: impl fmt::Display, expected: impl Into<String>) -> Self {
         let detail = ConfigDetail { value: value.to_string(), expected: expected.into() };
@@ -162,13 +168,13 @@ impl From<HashError> for PoolError {
     }
 }
 
-/// The rest of a [`PoolError::InvalidConfig`].
+/// The details of a [`PoolError::InvalidConfig`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct ConfigDetail {
     /// The value.
     pub value: String,
-    /// What is allowed.
+    /// The allowed values.
     pub expected: String,
 }
 
@@ -176,9 +182,9 @@ pub struct ConfigDetail {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("invariant {invariant} is broken: {detail}")]
 pub struct InvariantViolation {
-    /// Number and name, as in ARCHITECTURE.md.
+    /// The number and name of the invariant, as in ARCHITECTURE.md.
     pub invariant: &'static str,
-    /// What was expected and what was found.
+    /// The expected and the actual state.
     pub detail: String,
 }
 
@@ -190,10 +196,10 @@ impl InvariantViolation {
     }
 }
 
-/// `Ok` if `holds`, else the violation with the detail that `detail` builds.
+/// Returns `Ok` if `holds`, else the violation with the detail that `detail` builds.
 ///
 /// # Errors
-/// The violation, if it does not.
+/// The violation, if `holds` is false.
 pub fn ensure(
     holds: bool,
     invariant: &'static str,

@@ -1,24 +1,26 @@
 //! `Fences`: references that a running step or transfer still holds.
 //!
 //! Under asynchronous scheduling a request can end while a step that reads or writes its blocks is
-//! still running on the device. A release with a *ticket* hands its references to a fence, which the
-//! end of the ticket gives up (vLLM #45357, tpu-inference #3449: blocks freed early were overwritten by
-//! a running step). Tickets end in any order. Steps are tickets with numbers of the caller's: the end
-//! of a step ends those of all earlier steps, too.
+//! still running on the device. A release with a *ticket* hands its references to a fence, and the
+//! fence drops them when the ticket ends (vLLM #45357, tpu-inference #3449: blocks freed early were
+//! overwritten by a running step). Tickets end in any order. A step is a ticket with a number of the
+//! caller. The end of a step also ends all earlier steps.
 //!
-//! A *pin* is a fence that no ticket ends: the source or destination of a copy that is planned and not
-//! yet handed out. All pins end together, when the plan is taken, so a block needs one, however many
-//! copies read it.
+//! A *pin* is a fence without a ticket. The source and the destination of a copy are pinned from its
+//! planning until the plan is handed out. All pins end together, when the plan is taken. So a block
+//! needs one pin, no matter how many copies read it.
 //!
-//! Owns: how many of a block's references belong to fences and to pins, and the number of *fenced*
-//! blocks: those with no other reference. The references themselves are counted by the allocator.
+//! Owns: the number of references of each block that belong to fences and to pins, and the number of
+//! *fenced* blocks, which have no other references. The allocator counts the references themselves.
 //!
-//! Invariants: F1: a block's fence references are those of open tickets and pins, and never exceed its
-//! references; F2: a block is fenced exactly if both are equal and above 0; F3: the fence references of
-//! all blocks are counted.
+//! Invariants:
+//! - F1: a block's fence references are those of open tickets and pins, and never exceed its
+//!   references.
+//! - F2: a block is fenced exactly if both are equal and above 0.
+//! - F3: the fence references of all blocks are counted.
 //!
-//! Costs: O(1) per block, in its record; O(log t) per call for t open tickets. What a ticket has is 4
-//! bytes per reference, in memory that the next ticket uses again.
+//! Costs: O(1) per block, in its record; O(log t) per call for t open tickets. A ticket takes 4 bytes
+//! per reference, in memory that the next ticket reuses.
 
 use std::fmt;
 
@@ -26,18 +28,18 @@ use crate::block::BlockId;
 use crate::error::{InvariantViolation, ensure};
 use crate::record::{ByBlock, Records};
 
-/// What ends a fence. Tickets of one pool never come again.
+/// Identifies a fence, and ends it. A pool never issues the same ticket twice.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Ticket(u64);
 
 impl Ticket {
-    /// The ticket with this number.
+    /// Makes the ticket with this number.
     #[must_use]
     pub const fn new(number: u64) -> Self {
         Self(number)
     }
 
-    /// Its number: tickets of a pool count from 0.
+    /// Returns the number. Tickets of a pool count from 0.
     #[must_use]
     pub const fn get(self) -> u64 {
         self.0
@@ -50,7 +52,19 @@ impl fmt::Display for Ticket {
     }
 }
 
-/// When blocks that are released may be handed out again.
+/// The time from which released blocks may be allocated again.
+///
+/// ```
+/// use kvpool::{BlockPool, PoolConfig, Until};
+/// let mut pool = BlockPool::new(PoolConfig { num_blocks: 4, ..PoolConfig::default() })?;
+/// let blocks = pool.allocate(3)?;
+/// pool.release_until(&blocks[..1], Until::Now)?;
+/// pool.release_until(&blocks[1..], Until::Step(7))?; // step 7 still reads them
+/// assert_eq!(pool.num_available(), 1);
+/// pool.complete_step(7)?;
+/// assert_eq!(pool.num_available(), 3);
+/// # Ok::<(), kvpool::PoolError>(())
+/// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Until {
     /// At once.
@@ -68,7 +82,7 @@ impl From<Ticket> for Until {
     }
 }
 
-/// A step, if there is one.
+/// Converts `None` to [`Until::Now`], and a number to [`Until::Step`].
 impl From<Option<u64>> for Until {
     fn from(step: Option<u64>) -> Self {
         step.map_or(Self::Now, Self::Step)
@@ -82,27 +96,27 @@ struct Fence {
     blocks: Vec<BlockId>,
 }
 
-/// Open fences.
+/// The open fences of a pool.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Fences {
-    /// By step, ascending; those with references alone.
+    /// Fences of steps, ascending. Only steps with references are here.
     steps: Vec<Fence>,
-    /// By ticket, ascending: every one that is open.
+    /// Fences of tickets, ascending. Every open ticket is here.
     tickets: Vec<Fence>,
     next_ticket: u64,
-    /// Blocks of copies that are planned and not yet handed out, each once.
+    /// Blocks of copies that are planned and not yet handed out. Each block appears once.
     pinned: Vec<BlockId>,
-    /// Lists of fences that have ended, for the next.
+    /// Lists of ended fences, for reuse.
     spare: Vec<Vec<BlockId>>,
-    /// Blocks whose every reference belongs to a fence.
+    /// Number of blocks whose references all belong to fences.
     fenced: usize,
     /// The last completed step.
     completed: Option<u64>,
-    /// References of all fences and pins.
+    /// Number of references of all fences and pins.
     total: u64,
 }
 
-/// Lists that are kept for the next fences.
+/// The largest number of lists that are kept for reuse.
 const MOST_SPARE: usize = 8;
 
 impl Fences {
@@ -110,7 +124,7 @@ impl Fences {
         self.fenced
     }
 
-    /// Fence references of all blocks.
+    /// Number of fence references of all blocks.
     pub(crate) const fn num_references(&self) -> u64 {
         self.total
     }
@@ -139,13 +153,13 @@ impl Fences {
         self.tickets.binary_search_by_key(&ticket.0, |fence| fence.number).is_ok()
     }
 
-    /// Open tickets.
+    /// Number of open tickets.
     pub(crate) const fn num_open(&self) -> usize {
         self.tickets.len()
     }
 
-    /// Hands one reference of each block, already counted, to the fence of an open ticket, or of a step
-    /// that has not completed.
+    /// Hands one reference of each block, already counted, to a fence. The fence belongs to an open
+    /// ticket, or to a step that has not completed.
     pub(crate) fn add(&mut self, records: &mut Records, until: Until, blocks: &[BlockId]) {
         let (fences, number) = match until {
             Until::Step(step) => (&mut self.steps, step),
@@ -163,8 +177,8 @@ impl Fences {
         self.count(records, blocks, false);
     }
 
-    /// Pins a block by one reference of it, already counted. Pinned before, it needs no second one: all
-    /// pins end together.
+    /// Pins a block with one of its references, already counted. The block must not be pinned yet. One
+    /// pin is enough, because all pins end together.
     pub(crate) fn pin(&mut self, records: &mut Records, block: BlockId) {
         self.count(records, &[block], true);
         self.pinned.push(block);
@@ -181,27 +195,27 @@ impl Fences {
         self.total = self.total.wrapping_add(blocks.len() as u64);
     }
 
-    /// A holder took a block that was fenced.
+    /// Counts a fenced block that got a holder.
     #[inline]
     pub(crate) fn unfence(&mut self) {
         self.fenced = self.fenced.wrapping_sub(1);
     }
 
-    /// Holders gave up `n` blocks that fences hold, too.
+    /// Counts `n` blocks that lost their last holder and still have fences.
     #[inline]
     pub(crate) fn fence(&mut self, n: usize) {
         self.fenced = self.fenced.wrapping_add(n);
     }
 
-    /// Closes a ticket. Returns its blocks in the order in which they were fenced: the caller ends one
-    /// reference of each by [`Self::end_one`], drops it, and gives the list back by [`Self::recycle`].
+    /// Closes a ticket. Returns its blocks in the order in which they were fenced. The caller ends one
+    /// reference of each by [`Self::end_one`], drops it, and returns the list by [`Self::recycle`].
     /// `None` if the ticket is not open.
     pub(crate) fn close(&mut self, ticket: Ticket) -> Option<Vec<BlockId>> {
         let at = self.tickets.binary_search_by_key(&ticket.0, |fence| fence.number).ok()?;
         Some(self.tickets.remove(at).blocks)
     }
 
-    /// The same of `step` and all before, which are completed.
+    /// Completes `step` and all earlier steps. Returns their blocks like [`Self::close`].
     pub(crate) fn complete(&mut self, step: u64) -> Vec<BlockId> {
         self.completed = self.completed.max(Some(step));
         let ended = self.steps.partition_point(|fence| fence.number <= step);
@@ -216,12 +230,12 @@ impl Fences {
         blocks
     }
 
-    /// The same of all pins.
+    /// Ends all pins. Returns their blocks like [`Self::close`].
     pub(crate) fn end_pins(&mut self) -> Vec<BlockId> {
         std::mem::take(&mut self.pinned)
     }
 
-    /// Takes a list back whose references have ended.
+    /// Takes back a list whose references have ended, for reuse.
     pub(crate) fn recycle(&mut self, mut blocks: Vec<BlockId>, pins: bool) {
         blocks.clear();
         if pins && self.pinned.is_empty() {
@@ -231,7 +245,8 @@ impl Fences {
         }
     }
 
-    /// Takes back one ended reference of a block. False, and nothing changed, if it has none: F1 is broken.
+    /// Takes back one ended reference of a block. False, and nothing changed, if it has none: then F1
+    /// is broken.
     #[must_use]
     pub(crate) fn end_one(&mut self, records: &mut Records, block: BlockId, pin: bool) -> bool {
         let Some(record) = records.of_mut(block) else { return false };
@@ -239,26 +254,26 @@ impl Fences {
         if record.fences == 0 || record.fences > record.references || record.pins < pins {
             return false;
         }
-        // The reference itself is dropped by the caller: whether the block is fenced is only a matter
-        // of what is left.
+        // The caller drops the reference itself. Whether the block is still fenced depends on the
+        // references that are left.
         let was_fenced = record.is_fenced();
         let left = record.references - 1;
         record.fences -= 1;
         record.pins -= pins;
         let is_fenced = left > 0 && left == record.fences;
-        // Totals that are wrong are found by the sums, not here.
+        // Wrong totals are not found here, but by the check of the sums.
         self.fenced = self.fenced.wrapping_sub(usize::from(was_fenced)).wrapping_add(usize::from(is_fenced));
         self.total = self.total.wrapping_sub(1);
         true
     }
 
-    /// Whether the sums can be right at all. O(1).
+    /// Whether the total agrees with the open fences: without any, it must be 0. O(1).
     pub(crate) const fn is_plausible(&self) -> bool {
         let none = self.steps.is_empty() && self.tickets.is_empty() && self.pinned.is_empty();
         !none || self.total == 0
     }
 
-    /// Recounts the fences from what is open.
+    /// Recounts the fences from the open tickets, steps and pins.
     pub(crate) fn check_invariants(&self, records: &Records) -> Result<(), InvariantViolation> {
         let mut recount = vec![(0_u32, 0_u16); records.len()];
         let open = self.steps.iter().chain(&self.tickets).flat_map(|fence| &fence.blocks);
@@ -291,8 +306,8 @@ impl Fences {
 
 #[cfg(feature = "fault-injection")]
 impl Fences {
-    /// Changes a block's fence references, the number of fenced blocks or that of fence references
-    /// behind the set's back: 0 to 2.
+    /// Overwrites a value without any bookkeeping: 0 a block's fence references, 1 the number of fenced
+    /// blocks, 2 the number of fence references.
     pub(crate) fn corrupt(&mut self, records: &mut Records, block: BlockId, what: usize, to: u32) -> bool {
         match (what, records.of_mut(block)) {
             (0, Some(record)) => std::mem::replace(&mut record.fences, to) != to,

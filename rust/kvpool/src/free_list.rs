@@ -1,31 +1,31 @@
 //! `FreeBlockList`: the blocks without cached content.
 //!
-//! Owns: which blocks are free, and in which order they are handed out. LIFO: the block released last
-//! is allocated first, because its memory is the likeliest to be warm. A pool starts with ids in
-//! ascending order, and a block table released tail first comes out again in the order of its ids, so
-//! runs stay runs.
+//! Owns: which blocks are free, and in which order they are allocated. LIFO: the block released last is
+//! allocated first, because its memory is most likely still in a cache. A pool starts with ids in
+//! ascending order. A block table that is released tail first is allocated again in the order of its
+//! ids, so consecutive ids stay together.
 //!
-//! Invariants: those of `list`: a block is on the list at most once, and the length is the length of a
-//! walk in either direction (vLLM #42571: a block freed twice in one call was counted twice and linked
+//! Invariants: those of `list`: a block is on the list at most once, and the length is that of a walk
+//! in either direction (vLLM #42571: a block freed twice in one call was counted twice and linked
 //! once).
 //!
 //! Costs: O(1) per block, removal from the middle included.
-//!
-//! ```
-//! use kvpool::{BlockId, FreeBlockList};
-//! let mut free = FreeBlockList::new(5)?; // blocks 1 to 4
-//! assert_eq!(free.pop_front_n(2)?, [BlockId::new(1), BlockId::new(2)]);
-//! free.push_front(BlockId::new(2))?;
-//! free.remove(BlockId::new(3))?;
-//! assert_eq!(free.iter().map(BlockId::get).collect::<Vec<_>>(), [2, 4]);
-//! # Ok::<(), kvpool::PoolError>(())
-//! ```
 
 use crate::block::{BlockId, MAX_BLOCKS};
 use crate::error::{InvariantViolation, PoolError, Refusal, ensure};
 use crate::list::{Link, Links, List, try_reserve};
 
-/// The free blocks of a pool, in the order in which they will be handed out.
+/// The free blocks of a pool, in the order of allocation.
+///
+/// ```
+/// use kvpool::{BlockId, FreeBlockList};
+/// let mut free = FreeBlockList::new(5)?; // blocks 1 to 4
+/// assert_eq!(free.pop_front_n(2)?, [BlockId::new(1), BlockId::new(2)]);
+/// free.push_front(BlockId::new(2))?;
+/// free.remove(BlockId::new(3))?;
+/// assert_eq!(free.iter().map(BlockId::get).collect::<Vec<_>>(), [2, 4]);
+/// # Ok::<(), kvpool::PoolError>(())
+/// ```
 #[derive(Clone, Debug)]
 pub struct FreeBlockList {
     links: Vec<Link>,
@@ -45,7 +45,7 @@ pub(crate) fn check_num_blocks(num_blocks: usize) -> Result<(), PoolError> {
 }
 
 impl FreeBlockList {
-    /// All blocks `1..num_blocks`, in ascending order. 8 bytes per block.
+    /// Makes a list of all blocks `1..num_blocks`, in ascending order. 8 bytes per block.
     ///
     /// # Errors
     /// [`PoolError::InvalidConfig`] if `num_blocks` is below 2 or above [`MAX_BLOCKS`].
@@ -71,7 +71,7 @@ impl FreeBlockList {
         self.list.len() == 0
     }
 
-    /// Number of blocks of the pool, null block included.
+    /// Number of blocks in the pool, null block included.
     #[must_use]
     pub const fn num_blocks(&self) -> usize {
         self.links.len()
@@ -83,7 +83,7 @@ impl FreeBlockList {
         !block.is_null() && self.links.link(block.get()).is_some_and(|link| link.is_linked())
     }
 
-    /// The block that is handed out next.
+    /// The block that is allocated next.
     #[must_use]
     pub fn front(&self) -> Option<BlockId> {
         self.list.front()
@@ -105,17 +105,17 @@ impl FreeBlockList {
         Err(PoolError::OutOfBlocks(Refusal::new(n, self.len(), 0, can_ever_fit)))
     }
 
-    /// Frees `block`; it will be handed out next.
+    /// Frees `block`, so that it is allocated next.
     ///
     /// # Errors
-    /// [`PoolError::WrongState`] if it is free already, [`PoolError::UnknownBlock`] or
-    /// [`PoolError::NullBlock`] if it is no block of this pool.
+    /// [`PoolError::WrongState`] if it is already free; [`PoolError::UnknownBlock`] or
+    /// [`PoolError::NullBlock`] if it is not a block of this pool.
     pub fn push_front(&mut self, block: BlockId) -> Result<(), PoolError> {
         let done = self.list.push_front(&mut self.links[..], block);
         self.refuse_unless(done, block, "free it again")
     }
 
-    /// Frees `block`; it will be handed out last.
+    /// Frees `block`, so that it is allocated last.
     ///
     /// # Errors
     /// As [`Self::push_front`].
@@ -127,7 +127,8 @@ impl FreeBlockList {
     /// Frees a run of blocks, all or none, as if by [`Self::push_front`] one after the other.
     ///
     /// # Errors
-    /// As [`Self::push_front`], for the first block that is refused; a block named twice is refused.
+    /// As [`Self::push_front`], for the first block that is refused. A block that appears twice is
+    /// refused.
     pub fn push_front_n(&mut self, blocks: &[BlockId]) -> Result<(), PoolError> {
         for (done, &block) in blocks.iter().enumerate() {
             if let Err(error) = self.push_front(block) {
@@ -140,23 +141,23 @@ impl FreeBlockList {
         Ok(())
     }
 
-    /// Takes `block` from wherever it is on the list. O(1).
+    /// Removes `block` from any place on the list. O(1).
     ///
     /// # Errors
-    /// [`PoolError::WrongState`] if it is not free, [`PoolError::UnknownBlock`] or
-    /// [`PoolError::NullBlock`] if it is no block of this pool.
+    /// [`PoolError::WrongState`] if it is not free; [`PoolError::UnknownBlock`] or
+    /// [`PoolError::NullBlock`] if it is not a block of this pool.
     pub fn remove(&mut self, block: BlockId) -> Result<(), PoolError> {
         let done = self.list.remove(&mut self.links[..], block);
         self.refuse_unless(done, block, "remove it from the free list")
     }
 
-    /// The free blocks in the order in which they will be handed out.
+    /// The free blocks in the order of allocation.
     pub fn iter(&self) -> impl Iterator<Item = BlockId> + '_ {
         self.list.iter(&self.links[..])
     }
 
-    /// Whether the links of one block, free or not, agree with those of its neighbours. Of block 0: the
-    /// ends. O(1).
+    /// Checks that the links of one block, free or not, match those of its neighbours. For block 0,
+    /// checks the ends of the list. O(1).
     ///
     /// # Errors
     /// The broken invariant.
@@ -189,12 +190,12 @@ impl FreeBlockList {
     }
 }
 
-/// The link of a block, loose from now on.
+/// Takes the link of a block, which is on no list from now on.
 fn take_link(links: &mut [Link], block: BlockId) -> Option<Link> {
     links.get_mut(block.index()).map(|link| std::mem::replace(link, Link::LOOSE))
 }
 
-/// The free list met what cannot be on it.
+/// The error for a free list with broken links, or with a block that is held.
 #[cold]
 pub(crate) fn torn() -> PoolError {
     let reason = "L1, A1: the free list has links that do not mirror each other, or a block that is held";

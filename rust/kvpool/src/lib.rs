@@ -1,8 +1,9 @@
 //! kvpool, the KV-cache block manager for LLM inference engines: requests, block tables and tiers over
 //! a pool of blocks.
 //!
-//! An engine's scheduler asks it which physical blocks hold a sequence's keys and values, which of them
-//! are already computed, and what to evict. The engine owns the memory; this crate owns who holds what.
+//! An engine's scheduler calls it to find the physical blocks that hold a sequence's keys and values,
+//! to find out which of them are already computed, and to choose blocks to evict. The engine owns the
+//! memory, and this crate owns the bookkeeping of its blocks.
 //!
 //! ```text
 //!   CacheManager        requests by id: admit, append, commit, preempt, release; step plans
@@ -13,25 +14,36 @@
 //!         PrefixIndex       block hash -> blocks, computed bits, duplicates, verification
 //!         Evictor           the order of cached-free blocks
 //!         fences            references that running steps still hold
-//!     groups            what a hit needs of each KV-cache group of a hybrid model: arithmetic alone
-//!   BlockHasher         tokens -> HashChain, incrementally by HashCursor: of the crate kvpool-hash, needs none of the above
+//!     groups            the blocks that a hit needs in each KV-cache group of a hybrid model
+//!   BlockHasher         tokens -> HashChain, incrementally by HashCursor; from the crate kvpool-hash
 //! ```
+//!
+//! | task | start with |
+//! |---|---|
+//! | admit requests, with prefix caching | [`CacheManager::admit`], [`CacheManager::fit`] |
+//! | run a step for a batch | [`CacheManager::append_ragged`], or a [`StepPlan`] |
+//! | finish, preempt and resume requests | [`CacheManager::release`], [`CacheManager::preempt`] |
+//! | share blocks: parallel sampling, beam search | [`CacheManager::fork`] |
+//! | swap requests to host memory | [`CacheManager::begin_swap_out`], [`Tiers`] |
+//! | explain what happened | [`CacheManager::stats`], [`mod@observe`], the crate `kvpool-observe` |
+//! | serve a hybrid model | [`mod@groups`], [`ManagerConfig::groups`] |
+//! | influence eviction | [`mod@evictor`], [`mod@retention`] |
+//! | manage blocks without requests | [`BlockPool`] |
 //!
 //! | operation | cost |
 //! |---|---|
-//! | allocate, acquire, release, register, match, evict | O(1) per block, whatever the size of the pool |
+//! | allocate, acquire, release, register, match, evict | O(1) per block, for any size of the pool |
 //! | construct a pool | one allocation per array; 73 bytes per block, 16 more with fingerprints |
 //! | admit, resume | one lookup and one allocation, O(blocks of the prompt) |
 //! | append a token | O(1); a hash and a block every `block_size` tokens |
 //!
-//! Everything is deterministic: the same calls give the same results on any host. Nothing panics on
-//! data: errors are typed, and a failed call has changed nothing. The crate is single-threaded by
-//! design (`&mut self`): callers lock.
+//! Everything is deterministic: the same calls give the same results on any host. No call panics
+//! because of its data: errors are typed, and a failed call has changed nothing. The crate is
+//! single-threaded by design (`&mut self`), so callers lock.
 //!
-//! Who watches, records or speaks for a pool is outside: [`observe`] says what an observer is told,
-//! `kvpool-observe` has events, digests, the scrubber, the advisor and explanations, `kvpool-journal`
-//! records and replays.
-//!
+//! Observers and recorders are in other crates. [`mod@observe`] defines the notifications.
+//! `kvpool-observe` contains events, digests, the scrubber, the advisor and explanations, and
+//! `kvpool-journal` records and replays calls.
 #![doc = include_str!("../README.md")]
 #![forbid(unsafe_code)]
 #![cfg_attr(docsrs, feature(doc_cfg))]
@@ -85,7 +97,7 @@ pub use shorten::shorten;
 pub use stats::PoolStats;
 pub use tiers::{Fit, Place, PlanError, Run, SwapId, TierError, Tiers, Transfer, TransferPlan, runs};
 
-/// What the sister crates are made of, and engines need not: it may change in any release.
+/// Building blocks of the sister crates, which engines do not need. They may change in any release.
 #[doc(hidden)]
 pub mod parts {
     pub use crate::error::ensure;

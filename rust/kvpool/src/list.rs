@@ -1,26 +1,27 @@
 //! `List`: an intrusive doubly linked list whose links are block ids.
 //!
-//! Owns: the links. A list has only its ends and its length; the links are in an array of somebody
-//! else's ([`Links`]): in the blocks' records, or in an array of links alone. Several lists may share
-//! one array: a block is on one of them at most, and whoever shares them knows on which. Nothing here
-//! knows why a block is on a list.
+//! Owns: the links. The list itself only contains its ends and its length. The links are in an array of
+//! the caller ([`Links`]): in the blocks' records, or in an array of links alone. Several lists may
+//! share one array if a block is on at most one of them. The caller then knows which list a block is
+//! on. The list does not depend on why a block is on it.
 //!
-//! Invariants: block 0 is the null block and never a member, so 0 marks both ends; a block on no list
-//! has loose links, so membership is one load and a stale link cannot lie.
+//! Invariants: block 0 is the null block and never a member, so 0 marks both ends. A block on no list
+//! has loose links. So a membership test reads one link, and a stale link cannot make a block look like
+//! a member.
 //!
-//! A change looks at both neighbours, which it has to write anyway. Links that do not mirror each other
-//! *tear* the list: from then on it accepts and gives nothing, so a broken link is never followed into
-//! somebody else's block.
+//! Every change reads both neighbours, which it has to write anyway. If their links do not match each
+//! other, the list is *torn*: from then on every change is refused. So a broken link is never followed
+//! into another block.
 //!
 //! Costs: every operation O(1), or O(n) for n blocks; 8 bytes per block in the array.
 
 use crate::block::BlockId;
 use crate::error::{InvariantViolation, PoolError, ensure};
 
-/// Behind the last block, and before the first.
+/// Marks both ends of a list: the neighbour of the first block and of the last block.
 pub const END: u32 = 0;
 const UNLINKED: u32 = u32::MAX;
-/// How many blocks ahead of a walk lines are asked for.
+/// Number of blocks by which a walk loads cache lines ahead.
 const AHEAD: u32 = 16;
 
 /// The neighbours of a block on a list.
@@ -28,15 +29,15 @@ const AHEAD: u32 = 16;
 pub struct Link {
     /// The block before it, or [`END`].
     pub prev: u32,
-    /// The block behind it, or [`END`].
+    /// The block after it, or [`END`].
     pub next: u32,
 }
 
 impl Link {
-    /// Of a block on no list.
+    /// The link of a block that is on no list.
     pub const LOOSE: Self = Self { prev: UNLINKED, next: UNLINKED };
 
-    /// Whether its block is on a list.
+    /// Whether the block is on a list.
     #[must_use]
     #[inline]
     pub const fn is_linked(self) -> bool {
@@ -46,11 +47,11 @@ impl Link {
 
 /// An array of links, by block id.
 pub trait Links {
-    /// That of a block.
+    /// Returns the link of a block.
     fn link(&self, id: u32) -> Option<&Link>;
-    /// That of a block, to be changed.
+    /// Returns the link of a block, mutably.
     fn link_mut(&mut self, id: u32) -> Option<&mut Link>;
-    /// Blocks that have one, with the null block.
+    /// Returns the number of blocks that have a link, null block included.
     fn num_links(&self) -> usize;
 }
 
@@ -70,10 +71,10 @@ impl Links for [Link] {
     }
 }
 
-/// Reserves room for `n` items, or says that a pool of `n` blocks does not fit in memory.
+/// Reserves room for `n` items. If there is no memory, returns an error about a pool of `n` blocks.
 ///
 /// # Errors
-/// [`PoolError::InvalidConfig`]; then nothing has changed.
+/// [`PoolError::InvalidConfig`]. Nothing has changed then.
 pub fn try_reserve<T>(items: &mut Vec<T>, n: usize) -> Result<(), PoolError> {
     items.try_reserve_exact(n.saturating_sub(items.len())).map_err(|_| no_memory(n))
 }
@@ -83,60 +84,61 @@ pub(crate) fn no_memory(num_blocks: usize) -> PoolError {
     PoolError::config("num_blocks", num_blocks, "few enough for the pool's arrays to fit in memory")
 }
 
-/// The ends of a list. Every call is given the array that has its links: the same one, always.
+/// The ends of a list. Every call takes the array with its links, which must always be the same one.
 #[derive(Clone, Debug, Default)]
 pub struct List {
     front: u32,
     back: u32,
     len: usize,
-    /// Links were found that do not mirror each other.
+    /// Whether a change has found links that do not match each other.
     torn: bool,
 }
 
 impl List {
-    /// Blocks on it.
+    /// Number of blocks on the list.
     #[must_use]
     pub const fn len(&self) -> usize {
         self.len
     }
 
-    /// Whether no block is on it.
+    /// Whether the list is empty.
     #[must_use]
     pub const fn is_empty(&self) -> bool {
         self.len == 0
     }
 
-    /// Whether the list met a broken link, and does nothing any more.
+    /// Whether the list has found a broken link, and refuses all changes.
     #[must_use]
     pub const fn is_torn(&self) -> bool {
         self.torn
     }
 
-    /// The first.
+    /// The first block.
     #[must_use]
     pub const fn front(&self) -> Option<BlockId> {
         if self.len > 0 { Some(BlockId::new(self.front)) } else { None }
     }
 
-    /// The last.
+    /// The last block.
     #[must_use]
     pub const fn back(&self) -> Option<BlockId> {
         if self.len > 0 { Some(BlockId::new(self.back)) } else { None }
     }
 
-    /// What is behind a block, or behind what is before the front.
+    /// Returns the block after `id`. For [`END`], returns the front.
     #[inline]
     fn behind(&self, links: &(impl Links + ?Sized), id: u32) -> Option<u32> {
         if id == END { Some(self.front) } else { links.link(id).map(|link| link.next) }
     }
 
-    /// What is before a block, or before what is behind the back.
+    /// Returns the block before `id`. For [`END`], returns the back.
     #[inline]
     fn before(&self, links: &(impl Links + ?Sized), id: u32) -> Option<u32> {
         if id == END { Some(self.back) } else { links.link(id).map(|link| link.prev) }
     }
 
-    /// Whether `prev` and `next` are neighbours that say so of each other. Tears the list if they do not.
+    /// Whether `prev` and `next` are neighbours that link to each other. Marks the list as torn if they
+    /// do not.
     #[inline]
     fn mirrors(&mut self, links: &(impl Links + ?Sized), prev: u32, next: u32) -> bool {
         self.torn |= self.behind(links, prev) != Some(next) || self.before(links, next) != Some(prev);
@@ -159,13 +161,13 @@ impl List {
         }
     }
 
-    /// Puts `block` before the front; false, and nothing changed, if it is on a list already.
+    /// Puts `block` before the front. False, and nothing changed, if it is already on a list.
     #[inline]
     pub fn push_front(&mut self, links: &mut (impl Links + ?Sized), block: BlockId) -> bool {
         self.insert_between(links, block.get(), END, self.front)
     }
 
-    /// Puts `block` after the back; false, and nothing changed, if it is on a list already.
+    /// Puts `block` after the back. False, and nothing changed, if it is already on a list.
     #[inline]
     pub fn push_back(&mut self, links: &mut (impl Links + ?Sized), block: BlockId) -> bool {
         self.insert_between(links, block.get(), self.back, END)
@@ -182,12 +184,13 @@ impl List {
         }
         self.set_next(links, prev, id);
         self.set_prev(links, next, id);
-        self.len = self.len.wrapping_add(1); // a count that is wrong is found by the sums, not here
+        self.len = self.len.wrapping_add(1); // the check of the sums finds a wrong count
         true
     }
 
-    /// Puts a run of blocks after the back, `ids(0)` first, up to the first that is on a list already:
-    /// `put` notes the link of one, and says whether it was on none. Returns how many.
+    /// Puts a run of blocks after the back, `ids(0)` first, up to the first that is already on a list.
+    /// `put` stores the link of one block, and returns whether the block was on no list. Returns the
+    /// number of blocks that were added.
     #[inline]
     pub fn push_back_run<L: Links + ?Sized>(
         &mut self,
@@ -219,9 +222,9 @@ impl List {
         done
     }
 
-    /// Takes blocks out, up to the first that `take` has no link of: it makes the link loose that it
-    /// gives. Returns how many. Blocks that are neighbours on the list, each before the one that was
-    /// taken last, as a chain's are, cost one record each.
+    /// Removes blocks, up to the first for which `take` returns `None`. `take` returns the link of a
+    /// block and makes it loose. Returns the number of blocks that were removed. If each block is the
+    /// neighbour before the one removed last, as in a chain, a block costs one record.
     #[inline]
     pub fn remove_run<L: Links + ?Sized>(
         &mut self,
@@ -249,12 +252,12 @@ impl List {
             }
         }
         let done = blocks.len() - rest.len();
-        self.len = self.len.wrapping_sub(done); // a count that is wrong is found by the sums, not here
+        self.len = self.len.wrapping_sub(done); // the check of the sums finds a wrong count
         done
     }
 
-    /// Makes neighbours of a block and of one behind it, between which a run was that began and ended
-    /// with these.
+    /// Links `prev` to `next`, after a run of blocks between them was removed that began with `begin`
+    /// and ended with `end`.
     #[inline]
     fn join(
         &mut self,
@@ -274,13 +277,13 @@ impl List {
         self.torn |= std::mem::replace(before, prev) != end;
     }
 
-    /// Takes the first `n` blocks, front first, appending them to `out`; false, and nothing appended,
-    /// if there are fewer, or if `take` has no link of one: it makes the link loose that it gives. The
-    /// rest is joined to the end once, however many are taken.
+    /// Removes the first `n` blocks, front first, and appends them to `out`. `take` returns the link of
+    /// a block and makes it loose. False, and nothing appended, if there are fewer blocks, or if `take`
+    /// returns `None`. The rest is linked to the end once, no matter how many blocks are removed.
     ///
-    /// Each link leads to the next, so a walk would wait for one line after the other. Where blocks are
-    /// as far from each other as those before were, as a chain's are, the line of one further on is
-    /// asked for.
+    /// Each link leads to the next, so a plain walk would wait for one cache line after the other. If
+    /// the distance between block ids repeats, as in a chain, the walk loads the line of a later block
+    /// ahead.
     #[inline]
     pub(crate) fn pop_front_n<L: Links + ?Sized>(
         &mut self,
@@ -328,14 +331,14 @@ impl List {
         false
     }
 
-    /// Takes the block at the front, or at the back.
+    /// Removes and returns the block at the front, or at the back.
     #[inline]
     pub fn pop(&mut self, links: &mut (impl Links + ?Sized), front: bool) -> Option<BlockId> {
         let block = if front { self.front() } else { self.back() }?;
         let link = links.link_mut(block.get()).filter(|_| !self.torn)?;
         let Link { prev, next } = std::mem::replace(link, Link::LOOSE);
         let (outer, inner) = if front { (prev, next) } else { (next, prev) };
-        // What is beside it is at the end from now on.
+        // The neighbour of the removed block becomes the new end.
         let beside = match (links.link_mut(inner).filter(|_| inner != END), front) {
             (Some(link), true) => &mut link.prev,
             (Some(link), false) => &mut link.next,
@@ -344,12 +347,12 @@ impl List {
         };
         self.torn = outer != END || std::mem::replace(beside, END) != block.get();
         *(if front { &mut self.front } else { &mut self.back }) = inner;
-        self.len = self.len.wrapping_sub(1); // a count that is wrong is found by the sums, not here
+        self.len = self.len.wrapping_sub(1); // the check of the sums finds a wrong count
         (!self.torn).then_some(block)
     }
 
-    /// Takes `block`, which is on this list or on none, out of it, wherever it is; false, and nothing
-    /// changed, if it is on none.
+    /// Removes `block` from any place on this list. The block must be on this list or on none. False,
+    /// and nothing changed, if it is on none.
     #[inline]
     pub fn remove(&mut self, links: &mut (impl Links + ?Sized), block: BlockId) -> bool {
         let id = block.get();
@@ -366,11 +369,11 @@ impl List {
         if let Some(link) = links.link_mut(id) {
             *link = Link::LOOSE;
         }
-        self.len = self.len.wrapping_sub(1); // a count that is wrong is found by the sums, not here
+        self.len = self.len.wrapping_sub(1); // the check of the sums finds a wrong count
         true
     }
 
-    /// Links blocks `first..=last`, which are on no list, behind the back, in ascending order. O(blocks).
+    /// Appends blocks `first..end`, which are on no list, in ascending order. O(blocks).
     pub(crate) fn push_back_range(&mut self, links: &mut (impl Links + ?Sized), first: u32, end: u32) {
         for id in first..end {
             self.push_back(links, BlockId::new(id));
@@ -382,8 +385,8 @@ impl List {
         walk(links, self.front, |link| link.next)
     }
 
-    /// Whether the links of one block, which is on this list or on none, and those of its neighbours
-    /// agree. Of block 0: the ends. O(1).
+    /// Checks that the links of one block match those of its neighbours. The block must be on this list
+    /// or on none. For block 0, checks the ends of the list. O(1).
     ///
     /// # Errors
     /// The broken invariant.
@@ -411,7 +414,7 @@ impl List {
         ensure(mirrored, NAME, || format!("{block:?}: {prev} before, {next} after"))
     }
 
-    /// Recounts the list from its links: forward and backward walks mirror each other and have its
+    /// Recounts the list from its links: the forward and the backward walk must match, and have its
     /// length. Returns the length.
     ///
     /// # Errors
@@ -436,9 +439,9 @@ impl List {
         Ok(self.len)
     }
 
-    /// Changes what is noted of `block` behind the list's back: 0 its link backward, 1 its link forward
-    /// (of block 0 the list's back and front), 2 the length. False if there is no such thing, or if it
-    /// is so already.
+    /// Overwrites a value of `block`, without any bookkeeping: 0 its backward link, 1 its forward link
+    /// (for block 0 the list's back and front), 2 the length. False if there is no such value, or it is
+    /// already equal.
     #[cfg(feature = "fault-injection")]
     pub fn corrupt(
         &mut self,
@@ -459,7 +462,8 @@ impl List {
     }
 }
 
-/// Walks the links, over real blocks and never longer than there are: a broken ring ends, it does not hang.
+/// Walks the links over real blocks. The walk is never longer than the array, so it also ends in a
+/// broken ring.
 fn walk<'a>(
     links: &'a (impl Links + ?Sized),
     first: u32,

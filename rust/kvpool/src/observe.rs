@@ -1,7 +1,7 @@
-//! Observers: who is told what pools and managers do, and what can be looked at in them.
+//! Observers: notifications of what pools and managers do, and read access to their state.
 //!
-//! The crate `kvpool-observe` has those that kvpool ships: events, state digests, the scrubber, the
-//! advisor, and what explains misses.
+//! The crate `kvpool-observe` contains the observers that kvpool ships: events, state digests, the
+//! scrubber, the advisor, and explanations of cache misses.
 
 pub use crate::manager::observe::{Admitted, ManagerObserver, RequestView};
 pub use crate::pool::observe::{

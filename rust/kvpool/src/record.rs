@@ -1,20 +1,20 @@
-//! `Record`: what the core knows of one block, in one cache line.
+//! `Record`: everything that the core knows of one block, in one cache line.
 //!
-//! Owns: the layout, and the array of records. Who writes which field:
+//! Owns: the layout, and the array of records. The parts of the core write these fields:
 //!
 //! | field | written by |
 //! |---|---|
-//! | `link` | [`crate::list`]: the free list, or the order of LRU; a block is on one list at most |
-//! | the flag `IN_ORDER` | the order of LRU: on which of the two |
-//! | `hash`, `group`, `ring`, depth, the other flags | the prefix index |
+//! | `link` | [`crate::list`]: a block is on one list at most, the free list or the LRU order |
+//! | flag `IN_ORDER` | the LRU order: set if the block is on that list |
+//! | `hash`, `group`, `ring`, depth, other flags | the prefix index |
 //! | `references` | the allocator |
 //! | `fences`, `pins` | the fences |
 //!
 //! The record of block 0, the null block, stays blank. An id outside the array reads as a blank record,
-//! too: ids come from callers who were checked, or from links that are compared before they are
-//! followed, so a broken link is found and never followed far.
+//! too. Ids come from callers and are checked, or from links and are compared before they are followed.
+//! So a broken link is found and never followed far.
 //!
-//! Costs: 64 bytes per block, one allocation, all of it written at construction.
+//! Costs: 64 bytes per block, in one allocation that is written completely at construction.
 
 use crate::block::BlockId;
 use crate::error::PoolError;
@@ -23,46 +23,47 @@ use crate::list::{Link, Links, try_reserve};
 
 /// The block is full, hashed and indexed.
 pub(crate) const REGISTERED: u32 = 1 << 31;
-/// Its KV is written.
+/// The KV of the block is written.
 pub(crate) const COMPUTED: u32 = 1 << 30;
-/// The table leads to it, as to the head of the ring of its hash.
+/// The index table leads to the block: it is the head of the ring of its hash.
 pub(crate) const HEAD: u32 = 1 << 29;
-/// Its link is one of the eviction order, not of the free list.
+/// The block's link is part of the eviction order, not of the free list.
 pub(crate) const IN_ORDER: u32 = 1 << 28;
-/// The position of its content in its chain.
+/// The bits that hold the position of the content in its chain.
 pub(crate) const DEPTH: u32 = IN_ORDER - 1;
 
-/// What a block without a content has none of.
+/// All bits that are 0 in a block without content.
 pub(crate) const CONTENT: u32 = REGISTERED | COMPUTED | HEAD | DEPTH;
 
-/// The group of contents that no lookup leads to: they have a place among the cached ones, and no name.
-/// Never a caller's.
+/// The group of contents that no lookup can find. They have a place among the cached blocks, but no
+/// name. No caller uses this group.
 pub(crate) const HIDDEN: u16 = u16::MAX;
-/// The group of a record that never had a content, as the null block's: a digest of zeros does not name it.
+/// The group of a record that never had a content, such as the null block's. A digest of zeros does not
+/// name it.
 const UNNAMED: u16 = u16::MAX - 1;
 
-/// Positions of a chain that a record can note.
+/// Number of positions of a chain that a record can store.
 pub(crate) const MAX_POSITIONS: usize = IN_ORDER as usize;
 
-/// One block.
+/// The record of one block.
 #[derive(Clone, Copy, Debug)]
 #[repr(C, align(64))]
 pub(crate) struct Record {
-    /// That of its content, if it is registered.
+    /// The hash of the content, if the block is registered.
     pub(crate) hash: BlockHash,
-    /// Neighbours on the list that it is on.
+    /// Neighbours on the list that contains the block.
     pub(crate) link: Link,
-    /// Neighbours in the ring of the blocks with its hash.
+    /// Neighbours in the ring of the blocks with the same hash.
     pub(crate) ring: Link,
-    /// References, those of fences and pins included.
+    /// Number of references, those of fences and pins included.
     pub(crate) references: u32,
-    /// Of these, references that fences and pins hold.
+    /// Number of `references` that belong to fences and pins.
     pub(crate) fences: u32,
-    /// Of these, pins: 1 if a planned copy reads or writes it, else 0.
+    /// Number of `fences` that are pins: 1 if a planned copy reads or writes the block, else 0.
     pub(crate) pins: u16,
-    /// The group in which its hash names its content: one digest is another content in every group.
+    /// The KV-cache group of the content. A digest names a different content in each group.
     pub(crate) group: u16,
-    /// Depth in the low bits, flags above.
+    /// Depth in the low bits, flags in the high bits.
     pub(crate) flags: u32,
 }
 
@@ -102,83 +103,90 @@ impl Record {
         self.flags & DEPTH
     }
 
-    /// Whether it has a content that no lookup leads to.
+    /// Whether the block has a content that no lookup can find.
     #[inline]
     pub(crate) const fn is_hidden(&self) -> bool {
         self.is_registered() && self.group == HIDDEN
     }
 
-    /// What its content is called, if it has one.
+    /// The name of the content, if the block has one.
     #[inline]
     pub(crate) const fn name(&self) -> Name<'_> {
         Name { hash: &self.hash, group: self.group }
     }
 
-    /// Whether its content, if it has one, is called so.
+    /// Whether the content, if the block has one, has this name.
     #[inline(always)]
     pub(crate) fn is_named(&self, name: Name<'_>) -> bool {
         self.group == name.group && self.hash == *name.hash
     }
 
-    /// Whether a lookup of `name` finds it: the oldest computed copy of that content.
+    /// Whether a lookup of `name` finds this block: the oldest computed copy of that content.
     #[inline(always)]
     pub(crate) fn leads_to(&self, name: Name<'_>) -> bool {
         self.flags & (COMPUTED | HEAD) == COMPUTED | HEAD && self.is_named(name)
     }
 
-    /// References that are neither fences nor pins: block tables and other holders. 0 if there are more
-    /// fences than references, which the scrubber finds.
+    /// Number of references that are neither fences nor pins: block tables and other holders. 0 if
+    /// there are more fences than references; the scrubber finds this fault.
     #[inline]
     pub(crate) const fn holders(&self) -> u32 {
         self.references.saturating_sub(self.fences)
     }
 
-    /// Whether nobody but pins holds it: nobody at all, of most blocks.
+    /// Whether the block has no references except pins. Most such blocks have no pin either.
     #[inline]
     pub(crate) const fn is_released(&self) -> bool {
         self.references == self.pins as u32
     }
 
-    /// Whether fences and pins hold all of its references, and there are some.
+    /// Whether the block has references, and all of them belong to fences and pins.
     #[inline]
     pub(crate) const fn is_fenced(&self) -> bool {
         self.references > 0 && self.references == self.fences
     }
 
-    /// Whether it is on the free list.
+    /// Whether the block is on the free list.
     #[inline]
     pub(crate) const fn is_free(&self) -> bool {
         self.link.is_linked() && !self.is(IN_ORDER)
     }
 
-    /// Whether it is in the order of LRU.
+    /// Whether the block is in the LRU order.
     #[inline]
     pub(crate) const fn is_in_order(&self) -> bool {
         self.link.is_linked() && self.is(IN_ORDER)
     }
 }
 
-/// What a content is called: a digest, and the KV-cache group that it is of. Both count, always.
+/// The name of a content: a digest, and a KV-cache group. Two names are equal only if both are equal.
+///
+/// ```
+/// use kvpool::{BlockHash, Name};
+/// let hash = BlockHash::from_bytes([7; 32]);
+/// assert_ne!(Name { hash: &hash, group: 0 }, Name { hash: &hash, group: 1 });
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Name<'a> {
-    /// The digest of the block and everything before it.
+    /// The digest of the block's tokens and of everything before them.
     pub hash: &'a BlockHash,
-    /// The group, at most [`Self::MAX_GROUP`]; 0 in pools without groups.
+    /// The group, at most [`Self::MAX_GROUP`]. 0 in pools without groups.
     pub group: u16,
 }
 
 impl Name<'_> {
-    /// The highest number of a group.
+    /// The highest number that a group can have.
     pub const MAX_GROUP: u16 = UNNAMED - 1;
 
-    /// A number for the content, the same on any host, for whoever remembers contents without their blocks.
+    /// A number for the content, equal on any host. Eviction policies use it to remember contents after
+    /// their blocks are gone.
     pub(crate) fn key(self) -> u64 {
         let group = if self.group == HIDDEN { 0 } else { self.group };
         self.hash.key() ^ u64::from(group)
     }
 }
 
-/// In group 0, that of pools without groups.
+/// Names a content in group 0, the group of pools without groups.
 impl<'a> From<&'a BlockHash> for Name<'a> {
     #[inline]
     fn from(hash: &'a BlockHash) -> Self {
@@ -186,11 +194,11 @@ impl<'a> From<&'a BlockHash> for Name<'a> {
     }
 }
 
-/// The records of all blocks of a pool, by id. Parts are given the slice, so that its bounds stay in
+/// The records of all blocks of a pool, by id. Functions take the slice, so that its bounds stay in
 /// registers.
 pub(crate) type Records = [Record];
 
-/// Blank records of blocks `0..num_blocks`.
+/// Makes blank records for blocks `0..num_blocks`.
 ///
 /// # Errors
 /// [`PoolError::InvalidConfig`] if there is no memory.
@@ -200,19 +208,19 @@ pub(crate) fn blank(num_blocks: usize) -> Result<Vec<Record>, PoolError> {
     Ok(records)
 }
 
-/// Blank records up to `num_blocks - 1`. Nothing has changed if there is no memory.
+/// Appends blank records up to `num_blocks - 1`. Changes nothing if there is no memory.
 pub(crate) fn grow(records: &mut Vec<Record>, num_blocks: usize) -> Result<(), PoolError> {
     try_reserve(records, num_blocks)?;
     records.resize(num_blocks.max(records.len()), BLANK);
     Ok(())
 }
 
-/// Records by block id.
+/// Access to records by block id.
 pub(crate) trait ByBlock {
-    /// The record of a block; `None` outside the pool.
+    /// Returns the record of a block, or `None` outside the pool.
     fn of(&self, block: BlockId) -> Option<&Record>;
     fn of_mut(&mut self, block: BlockId) -> Option<&mut Record>;
-    /// The record of a block; a blank one outside the pool.
+    /// Returns the record of a block, or a blank record outside the pool.
     fn at(&self, id: u32) -> &Record;
 }
 

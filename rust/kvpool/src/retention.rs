@@ -1,32 +1,32 @@
-//! Retention: what callers know of the future of blocks, and what it is worth.
+//! Retention: hints of callers about the future use of blocks.
 //!
-//! Owns: the words for priorities, times to live, pins, ends of life and tenants' limits, per cached
-//! block. All of it is *advisory*: it moves a block within the order of eviction. While anything is
-//! evictable an allocation succeeds, whatever was asked for; no hint changes what a lookup returns.
+//! Owns: priorities, times to live, pins, ends of life and tenants' limits, per cached block. All of
+//! them are *advisory*: a hint moves a block within the order of eviction. As long as any block is
+//! evictable, an allocation succeeds, whatever the hints. No hint changes the result of a lookup.
 //!
 //! Retention belongs to a content: it ends when the content is evicted or dropped. The last hint wins.
-//! A hit ends a demotion: the hint was wrong. In which order blocks go is for the evictor to say that
-//! [retains](Retain): `Closed` of the crate `kvpool-policies`.
+//! A hit ends a demotion, because the hint was wrong. The evictor that [retains](Retain) decides the
+//! order: `Closed` of the crate `kvpool-policies`.
 //!
-//! Sources: priorities 0 to 100 with 35 as the default and a duration are TensorRT-LLM's
-//! (`KvCacheRetentionConfig`); budgets instead of hard pins follow what pins without one did elsewhere
-//! (sglang #21045, mooncake #2909); two named kinds of time to live follow antfly #337, where one was
-//! documented and the other implemented.
+//! Sources: priorities from 0 to 100 with the default 35 and a duration are those of TensorRT-LLM
+//! (`KvCacheRetentionConfig`). Pins have a budget, because pins without one caused problems elsewhere
+//! (sglang #21045, mooncake #2909). There are two named kinds of time to live, because in antfly #337
+//! one kind was documented and the other implemented.
 
 use crate::block::BlockId;
 use crate::error::PoolError;
 
-/// How much a block is worth keeping: 0 to 100.
+/// The priority of a block in the order of eviction, from 0 to 100. Higher priorities are kept longer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Priority(u8);
 
 impl Priority {
-    /// What blocks have that nobody said anything of.
+    /// The priority of blocks without a hint.
     pub const NORMAL: Self = Self(35);
-    /// Evicted last, pinned blocks and floors apart.
+    /// The highest priority. Only pinned blocks, and blocks below a tenant's floor, are evicted later.
     pub const MAX: Self = Self(100);
 
-    /// A priority of 0 to 100.
+    /// Makes a priority from 0 to 100.
     ///
     /// # Errors
     /// [`PoolError::InvalidConfig`] above 100.
@@ -37,74 +37,87 @@ impl Priority {
         Ok(Self(priority))
     }
 
-    /// The number.
+    /// Returns the number.
     #[must_use]
     pub const fn get(self) -> u8 {
         self.0
     }
 }
 
-/// Where in the order of eviction a block stands.
+/// The place of a block in the order of eviction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Keep {
-    /// First to go: it will not be used again.
+    /// Evicted first: the block will not be used again.
     Demoted,
-    /// By priority; [`Priority::NORMAL`] leaves it to the policy.
+    /// By priority. With [`Priority::NORMAL`] the policy decides.
     Priority(Priority),
-    /// Last to go, within the budget.
+    /// Evicted last, within the budget.
     Pinned,
 }
 
-/// When retention ends by itself. A time that ends beyond the largest number ends with it.
+/// The time after which retention ends. Times beyond the largest number end with it.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Ttl {
-    /// So many seconds of being cached without being in use. A hit ends it; the release that leaves the
-    /// block without holders, fences included, starts it anew. Said of a block in use it starts with
-    /// its release.
+    /// Number of seconds that the block is cached without being in use. A hit stops the clock. The
+    /// release after which the block has no holders, fences included, starts it again. For a block in
+    /// use, it starts with the release.
     Idle(f64),
-    /// So many seconds after the hint, however often it is used.
+    /// Number of seconds after the hint, no matter how often the block is used.
     Absolute(f64),
 }
 
-/// What a block is when its time to live has run out.
+/// The retention of a block after its time to live.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Then {
-    /// As one of which nothing was said.
+    /// Like a block without a hint.
     #[default]
     Normal,
-    /// Demoted: a cache with a stated time to live forgets.
+    /// Demoted: evicted first.
     Demote,
 }
 
-/// What a caller says of a block.
+/// A hint of a caller about a block.
+///
+/// ```
+/// use kvpool::retention::{Keep, Priority, Retention, Then, Ttl};
+/// // Kept with priority 80 for ten minutes, then evicted first.
+/// let retention = Retention {
+///     ttl: Some(Ttl::Absolute(600.0)),
+///     then: Then::Demote,
+///     ..Retention::of(Keep::Priority(Priority::new(80)?))
+/// };
+/// retention.check()?;
+/// # Ok::<(), kvpool::PoolError>(())
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Retention {
-    /// Where it stands.
+    /// The place in the order of eviction.
     pub keep: Keep,
-    /// Until when; `None` is as long as the content is cached.
+    /// The time to live of the hint. `None` is as long as the content is cached.
     pub ttl: Option<Ttl>,
-    /// What comes after.
+    /// The retention after the time to live.
     pub then: Then,
 }
 
 impl Retention {
-    /// Nothing is said of the block: what it was told before is taken back.
+    /// No hint: earlier hints are taken back.
     pub const NORMAL: Self = Self::of(Keep::Priority(Priority::NORMAL));
-    /// The block will not come back: the end of a session, a scan, `no_cache`.
+    /// The block will not be used again: the end of a session, a scan, `no_cache`.
     pub const END_OF_LIFE: Self = Self::of(Keep::Demoted);
-    /// Kept as long as the budget allows.
+    /// Kept as long as the pin budget allows.
     pub const PINNED: Self = Self::of(Keep::Pinned);
 
-    /// Without an end.
+    /// Makes a hint without a time to live.
     #[must_use]
     pub const fn of(keep: Keep) -> Self {
         Self { keep, ttl: None, then: Then::Normal }
     }
 
-    /// Checks the numbers of it.
+    /// Checks that the time to live is valid.
     ///
     /// # Errors
-    /// [`PoolError::InvalidConfig`] for a time to live that is not a number of seconds.
+    /// [`PoolError::InvalidConfig`] for a time to live that is not a finite number of seconds, 0 or
+    /// more.
     pub fn check(&self) -> Result<(), PoolError> {
         match self.ttl {
             Some(Ttl::Idle(seconds) | Ttl::Absolute(seconds)) if !(seconds.is_finite() && seconds >= 0.0) => {
@@ -115,60 +128,70 @@ impl Retention {
     }
 }
 
-/// What a time to live is refused with before any time has passed.
+/// The error for a time to live before the first call of `advance_time`.
 #[must_use]
 pub fn no_clock() -> PoolError {
     PoolError::config("ttl", "a time to live", "a clock: call advance_time(now) first")
 }
 
-/// A tenant: whoever's blocks are counted together. The number is the caller's.
+/// A tenant, whose blocks are counted together. The caller chooses the number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct TenantId(pub u32);
 
-/// What a tenant may count on, and what it may take while others need blocks.
+/// The number of blocks that are reserved for a tenant, and the number above which its blocks are
+/// evicted first.
+///
+/// ```
+/// use kvpool::retention::{RetentionConfig, TenantId, TenantLimits};
+/// let tenants = vec![TenantLimits { tenant: TenantId(7), floor: 1000, ceiling: Some(4000) }];
+/// let config = RetentionConfig { pin_budget: 500, tenants };
+/// assert_eq!(config.tenants[0].ceiling, Some(4000));
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TenantLimits {
-    /// Whose.
+    /// The tenant.
     pub tenant: TenantId,
-    /// Blocks that others do not evict while anything else is evictable.
+    /// Number of blocks that other tenants do not evict as long as any other block is evictable.
     pub floor: usize,
-    /// Blocks above which its own are evicted first; `None` is no ceiling.
+    /// Number of blocks above which the tenant's own blocks are evicted first. `None` is no ceiling.
     pub ceiling: Option<usize>,
 }
 
-/// Settings of retention.
+/// The settings of retention.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct RetentionConfig {
-    /// The most blocks that are pinned at once; pins beyond it are clipped to [`Priority::MAX`].
+    /// The largest number of blocks that can be pinned at once. Further pins are clipped to
+    /// [`Priority::MAX`].
     pub pin_budget: usize,
-    /// Limits by tenant. Tenants that are not named have none.
+    /// The limits of each tenant. Tenants that are not listed have none.
     pub tenants: Vec<TenantLimits>,
 }
 
 impl RetentionConfig {
-    /// The most tenants with limits.
+    /// The largest number of tenants with limits.
     pub const MAX_TENANTS: usize = 200;
 }
 
-/// What became of a hint, by blocks.
+/// The results of a hint, as numbers of blocks.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct HintReport {
-    /// Took effect as asked.
+    /// The hint took effect on these blocks.
     pub accepted: usize,
-    /// Took effect in part: pins beyond the budget are kept at [`Priority::MAX`].
+    /// The hint took effect in part: pins beyond the budget have [`Priority::MAX`].
     pub clipped: usize,
-    /// Had no effect: the block is not cached, or an end of life was said of it while others hold it.
+    /// The hint had no effect: the block is not cached, or other requests hold a block whose end of
+    /// life was hinted.
     pub ignored: usize,
 }
 
-/// What became of a hint about one block.
+/// The result of a hint for one block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Hint {
-    /// As asked.
+    /// The hint took effect.
     Accepted,
-    /// In part.
+    /// The hint took effect in part.
     Clipped,
-    /// Not at all.
+    /// The hint had no effect.
     Ignored,
 }
 
@@ -188,85 +211,87 @@ impl HintReport {
     }
 }
 
-/// Why a block was evicted, as far as retention has a say.
+/// The reason for an eviction, as far as retention influenced it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum EvictionCause {
     /// The policy chose it.
     #[default]
     Policy,
-    /// A priority of its own, or a pin, put it where its turn came.
+    /// A priority other than the normal one, or a pin, decided when the block was evicted.
     Priority,
-    /// It was demoted: the end of a session, `no_cache`.
+    /// The block was demoted: the end of a session, `no_cache`.
     EndOfLife,
-    /// Its time to live had run out, and it was not used since.
+    /// The time to live had run out, and the block was not used since.
     Expired,
-    /// Its tenant was above its ceiling.
+    /// The tenant of the block was above its ceiling.
     TenantCeiling,
 }
 
-/// How many blocks are retained how, now; and how many retentions have run out so far.
+/// Number of blocks per kind of retention, and of retentions that have run out so far.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct RetentionStats {
-    /// Blocks demoted, held ones included.
+    /// Number of demoted blocks, held ones included.
     pub demoted: usize,
-    /// Blocks below [`Priority::NORMAL`].
+    /// Number of blocks below [`Priority::NORMAL`].
     pub below_normal: usize,
-    /// Blocks above.
+    /// Number of blocks above [`Priority::NORMAL`].
     pub above_normal: usize,
-    /// Blocks pinned.
+    /// Number of pinned blocks.
     pub pinned: usize,
-    /// Times to live that are running: idle ones of blocks in use are not.
+    /// Number of times to live that are running. Idle ones of blocks in use do not run.
     pub with_ttl: usize,
-    /// Times to live that have run out.
+    /// Number of times to live that have run out.
     pub expired: u64,
 }
 
-/// What was said of a block, for an image.
+/// The retention of a block in an image.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Said {
-    /// How long it is worth keeping. An absolute time to live is what is left of it.
+    /// The hint about the block. An absolute time to live is reduced to the rest of it.
     pub retention: Retention,
-    /// Seconds that are left of the time to live, if it is running.
+    /// Number of seconds until the time to live ends, if it is running.
     pub remaining: Option<f64>,
-    /// Whose it is, if that is a tenant with limits.
+    /// The tenant of the block, if it has limits.
     pub tenant: Option<TenantId>,
 }
 
-/// The retention of an evictor, as the pool drives it: what [`crate::BlockPool`] says of its methods,
-/// of one block.
+/// The retention of an evictor. [`crate::BlockPool`] calls these methods for one block at a time, and
+/// documents their effects.
 pub trait Retain {
-    /// Says something of `block`, held here or in use; ignored if it has no content.
+    /// Applies a hint to `block`, held by the evictor or in use. Ignored if the block has no content.
     ///
     /// # Errors
-    /// [`PoolError::InvalidConfig`] for a time to live that is not a number of seconds, or before any
-    /// [`Self::advance_time`].
+    /// [`PoolError::InvalidConfig`] for a time to live that is not a number of seconds, or is given
+    /// before the first [`Self::advance_time`].
     fn retain(&mut self, block: BlockId, retention: Retention) -> Result<Hint, PoolError>;
 
-    /// Says whose `block` is; the first to say it counts.
+    /// Assigns `block` to a tenant. A block that already has a tenant keeps it.
     fn assign(&mut self, block: BlockId, tenant: TenantId);
 
-    /// Lets time pass; how many retentions ran out.
+    /// Sets the time. Returns the number of retentions that ran out.
     ///
     /// # Errors
-    /// [`PoolError::TimeBackwards`], [`PoolError::InvalidConfig`] for what is not a time; then nothing
-    /// has changed.
+    /// [`PoolError::TimeBackwards`], [`PoolError::InvalidConfig`] if `now` is not a time. Nothing has
+    /// changed then.
     fn advance_time(&mut self, now: f64) -> Result<usize, PoolError>;
 
-    /// Blocks of `tenant`.
+    /// Returns the number of blocks of `tenant`.
     fn tenant_blocks(&self, tenant: TenantId) -> usize;
 
-    /// The latest time that was passed; `None` before any was.
+    /// Returns the latest time that was set. `None` before the first.
     fn now(&self) -> Option<f64>;
 
-    /// Gauges. O(1).
+    /// Returns the gauges. O(1).
     fn stats(&self) -> RetentionStats;
 
-    /// What was said of `block`; `None` if nothing was, or if it is not told.
+    /// Returns the retention of `block`, for an image. `None` if there is no hint, or if the evictor
+    /// does not provide it.
     fn said(&self, _block: BlockId) -> Option<Said> {
         None
     }
 
-    /// The time to live of `block` that is running ends in so many seconds; ignored if none is. For an image.
+    /// Sets the number of seconds until the running time to live of `block` ends, for an image. Ignored
+    /// if none is running.
     fn set_remaining(&mut self, _block: BlockId, _seconds: f64) {}
 }

@@ -1,12 +1,12 @@
-//! Text of somebody else's in a message.
+//! Shortening of foreign text in messages.
 
 use std::borrow::Cow;
 
-/// Characters that are shown.
+/// The largest number of characters that are shown.
 const SHOWN: usize = 64;
 
-/// The text, or its first 64 characters and how many it has: an error that quotes ten megabytes helps
-/// nobody, and fills a log.
+/// Returns the text, or its first 64 characters and its length. An error that quotes ten megabytes is
+/// not readable, and fills a log.
 ///
 /// ```
 /// assert_eq!(kvpool::shorten("chat-17"), "chat-17");

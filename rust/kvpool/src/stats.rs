@@ -1,58 +1,61 @@
 //! Counters and gauges of a pool.
 
-/// What a pool holds now, and what it did since it was made. All in blocks unless the name says otherwise.
+/// Gauges of a pool, and counters since it was made. All values are in blocks unless the name contains
+/// another unit.
 ///
-/// `free + cached_free + active + fenced == usable`, always.
+/// `free + cached_free + active + fenced == usable` always holds.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct PoolStats {
     /// All blocks but the null block.
     pub usable: usize,
-    /// No cached content, nobody holds them.
+    /// Blocks without cached content and without references.
     pub free: usize,
-    /// Nobody holds them; a hit can take them, an allocation may evict them: what engines call evictable.
+    /// Blocks with cached content and without references. A hit can take them, and an allocation may
+    /// evict them. Engines call them evictable.
     pub cached_free: usize,
-    /// Held by at least one block table.
+    /// Blocks that at least one block table holds.
     pub active: usize,
-    /// Released, but a running step may still touch them.
+    /// Blocks that are released, but may still be used by a running step.
     pub fenced: usize,
-    /// Registered blocks, held or not.
+    /// Blocks that are registered, held or not.
     pub registered: usize,
-    /// Of those, blocks with a reference, that of a fence or a pin included: what engines call
-    /// protected. `registered` less `cached_free`.
+    /// Registered blocks with a reference, those of fences and pins included:
+    /// `registered - cached_free`. Engines call them protected.
     pub registered_active: usize,
     /// Tokens per block.
     pub block_size: usize,
     /// The current epoch.
     pub epoch: u64,
-    /// Blocks handed out.
+    /// Number of blocks allocated so far.
     pub allocated: u64,
-    /// Blocks whose cached content made way: for those, or by [`crate::BlockPool::evict`].
+    /// Number of blocks whose cached content was evicted, by allocations or by
+    /// [`crate::BlockPool::evict`].
     pub evicted: u64,
-    /// Blocks that matched and were acquired.
+    /// Number of blocks that matched and were acquired.
     pub hits: u64,
-    /// Blocks that were looked up to be acquired and did not match.
+    /// Number of blocks that were looked up to be acquired, and did not match.
     pub misses: u64,
-    /// Hits refused, and registrations refused, because the content behind an equal hash was another.
+    /// Number of hits and registrations that were refused because another content has the same hash.
     pub collisions: u64,
-    /// Released duplicates that were freed at once because another copy was cached.
+    /// Number of released duplicates that were freed at once because another copy was cached.
     pub duplicates_dropped: u64,
 }
 
 impl PoolStats {
-    /// Blocks that an allocation can take: free and cached-free.
+    /// Number of blocks that an allocation can take: free and cached-free.
     #[must_use]
     pub const fn available(&self) -> usize {
         self.free + self.cached_free
     }
 
-    /// Tokens that fit in `blocks` blocks.
+    /// Number of tokens that fit in `blocks` blocks.
     #[must_use]
     pub const fn tokens(&self, blocks: usize) -> usize {
         blocks * self.block_size
     }
 
-    /// Share of the usable blocks that is held, 0.0 to 1.0.
+    /// Share of the usable blocks that are held, from 0.0 to 1.0.
     #[must_use]
     pub fn usage(&self) -> f64 {
         (self.active + self.fenced) as f64 / self.usable.max(1) as f64

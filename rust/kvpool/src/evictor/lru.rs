@@ -1,19 +1,21 @@
-//! LRU: evicts the least recently used block; of one chain the deepest block first.
+//! LRU: evicts the least recently used block, and within one chain the deepest block first.
 //!
-//! Total order: (time of the release that made the block cached-free, deeper first, position in that
-//! release). That is vLLM's order (`free_blocks` of a request's reversed table), whatever order callers
-//! pass their table in. A hit removes the block; its next release puts it at the back. So does the
-//! release of a copy of it that is dropped: else what hangs on that content would outlive it.
+//! Blocks are ordered by: time of the release that made the block cached-free; then depth, deeper
+//! first; then position in that release. This is vLLM's order (`free_blocks` of a request's reversed
+//! table), in whichever order callers pass their table. A hit removes the block, and its next release
+//! puts it at the back. If a copy of its content is released and dropped as a duplicate, the block
+//! moves to the back, too. Otherwise the blocks that depend on its content would outlive it.
 //!
-//! It knows no parents: whoever holds a block holds all before it, and this keeps a parent behind its
-//! children. Pins of planned copies hold no such prefix, so a block takes its place when its last
-//! holder goes, pinned or not. A parent that is dropped *by id* under a held child, computed anew by
-//! somebody else and released first is evicted first, and no lookup reaches the child until the parent
-//! is computed once more. The other policies keep such a chain closed, too.
+//! LRU stores no parents. A holder of a block also holds all blocks before it, so a parent is evicted
+//! after its children. A pin of a planned copy does not hold the whole prefix. So a block takes its
+//! place when its last holder releases it, pinned or not. There is one exception: a parent is dropped
+//! *by id* while a child is held, and another request computes it again and releases it first. Then the
+//! parent is evicted first, and no lookup reaches the child until the parent is computed again. The
+//! other policies handle this case, too.
 //!
-//! Cost: O(1) per block, O(n log n) for a release that is not already deepest-first. In a pool it has
-//! no memory of its own: its links are those of the blocks' records. When to use it: see `Recency` of
-//! the crate `kvpool-policies`.
+//! Costs: O(1) per block, O(n log n) for a release that is not already deepest-first. In a pool it has
+//! no memory of its own: its links are in the blocks' records. For when to use it, see `Recency` of the
+//! crate `kvpool-policies`.
 
 use std::cmp::Reverse;
 
@@ -23,7 +25,8 @@ use crate::error::{InvariantViolation, PoolError, ensure};
 use crate::list::{Link, List, try_reserve};
 use crate::record::{ByBlock, COMPUTED, IN_ORDER, Record, Records};
 
-/// Deepest first, as the blocks of one release are evicted; of equal depth in the order given.
+/// Sorts the blocks of one release into the order of eviction: the deepest first, and of equal depth in
+/// the given order.
 #[inline]
 pub fn sort_deepest_first(candidates: &mut [Candidate]) {
     if !candidates.is_sorted_by_key(|candidate| Reverse(candidate.depth)) {
@@ -31,7 +34,7 @@ pub fn sort_deepest_first(candidates: &mut [Candidate]) {
     }
 }
 
-/// The order of LRU over the records of a pool: front is the next victim.
+/// The LRU order over the records of a pool. The front is the next victim.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Lru {
     list: List,
@@ -46,7 +49,7 @@ impl Lru {
         self.list.is_torn()
     }
 
-    /// Takes blocks that are on no list.
+    /// Inserts blocks that are on no list.
     #[inline]
     pub(crate) fn insert(&mut self, records: &mut Records, candidates: &mut [Candidate]) {
         sort_deepest_first(candidates);
@@ -61,7 +64,7 @@ impl Lru {
         self.list.push_back_run(records, candidates.len(), |at| candidates[at].block.get(), put);
     }
 
-    /// Gives up a block; false if it does not have it.
+    /// Removes a block. False if it is not in the order.
     #[inline]
     pub(crate) fn remove(&mut self, records: &mut Records, block: BlockId) -> bool {
         if !records.at(block.get()).is_in_order() || !self.list.remove(records, block) {
@@ -73,8 +76,8 @@ impl Lru {
         true
     }
 
-    /// Gives up blocks that nobody holds, up to the first that somebody does or that is not in the
-    /// order; `hold` has each of them then. Returns how many.
+    /// Removes blocks without references, up to the first that has one or is not in the order. Calls
+    /// `hold` for each of them. Returns their number.
     #[inline]
     pub(crate) fn hit_run(
         &mut self,
@@ -93,9 +96,9 @@ impl Lru {
         })
     }
 
-    /// Gives up the next `n` victims, of which it has as many and none has references, appending them
-    /// to `out`; `hold` has each of them then. False if one of them cannot be in the order, or if its
-    /// links are broken.
+    /// Removes the next `n` victims and appends them to `out`. The order must have this number of
+    /// blocks, and none may have references. Calls `hold` for each of them. False if one of them should
+    /// not be in the order, or if links are broken.
     #[inline]
     pub(crate) fn evict_run(
         &mut self,
@@ -114,7 +117,7 @@ impl Lru {
         })
     }
 
-    /// Gives up the next victim.
+    /// Removes and returns the next victim.
     #[inline]
     pub(crate) fn evict(&mut self, records: &mut Records) -> Option<BlockId> {
         let victim = self.list.front()?;
@@ -143,7 +146,8 @@ impl Lru {
     }
 }
 
-/// The least-recently-used policy, by itself: 8 bytes per block. A pool has the same over its records.
+/// The least-recently-used policy as a type of its own: 8 bytes per block. A pool with LRU uses the
+/// same order over its records.
 ///
 /// ```
 /// use kvpool::{BlockId, Candidate, Evictor, LruEvictor};
@@ -158,16 +162,16 @@ impl Lru {
 /// ```
 #[derive(Clone, Debug)]
 pub struct LruEvictor {
-    /// Front: the next victim.
+    /// The order. The front is the next victim.
     list: List,
     links: Vec<Link>,
 }
 
 impl LruEvictor {
-    /// An empty evictor for blocks `1..num_blocks`, with its memory taken at once.
+    /// Makes an empty evictor for blocks `1..num_blocks`, with all its memory.
     ///
     /// # Errors
-    /// [`PoolError::InvalidConfig`] if there is no memory for so many blocks.
+    /// [`PoolError::InvalidConfig`] if there is no memory for this number of blocks.
     pub fn new(num_blocks: usize) -> Result<Self, PoolError> {
         let mut lru = Self { list: List::default(), links: Vec::new() };
         lru.grow(num_blocks)?;
@@ -224,7 +228,7 @@ impl Evictor for LruEvictor {
 
     #[cfg(feature = "fault-injection")]
     fn corrupt(&mut self, block: BlockId, what: usize, to: u32) -> bool {
-        // Links of a block on no list are not followed.
+        // The links of a block on no list are not followed, so damage to them has no effect.
         (what == 2 || self.contains(block)) && self.list.corrupt(&mut self.links[..], block, what, to)
     }
 

@@ -1,12 +1,13 @@
-//! Evictors: which cached-free block to reuse when no free block is left.
+//! Evictors: the order in which cached-free blocks are reused when no free block is left.
 //!
-//! An [`Evictor`] owns the *order* of the cached-free blocks and nothing else; [`crate::BlockPool`] is
-//! its only caller.
+//! An [`Evictor`] owns the *order* of the cached-free blocks and nothing else. Only
+//! [`crate::BlockPool`] calls it.
 //!
-//! Most policies are a [`Policy`], an order with its history; `Closed` of the crate `kvpool-policies`
-//! makes a prefix-closed evictor of any of them, with [`crate::retention`] if it is asked for. [`lru`]
-//! is an evictor of its own, closed by itself and the cheapest. An [`EvictionPolicy`] is one of them by
-//! name. The core has LRU, the crate `kvpool-policies` the others, and any crate can.
+//! Most eviction policies implement [`Policy`], which is an order with its history. `Closed` of the
+//! crate `kvpool-policies` makes an evictor of any of them. That evictor is prefix-closed, and has
+//! [`crate::retention`] if requested. [`lru`] is an evictor of its own; it is prefix-closed by itself
+//! and the cheapest. An [`EvictionPolicy`] selects a policy by name. The core contains LRU, and the
+//! crate `kvpool-policies` the other policies. Any crate can add more.
 
 pub mod lru;
 mod names;
@@ -21,7 +22,7 @@ pub use lru::LruEvictor;
 pub use names::EvictionPolicy;
 pub use policy::{Content, Finish, Kept, Outlook, Policy, Release, Signal};
 
-/// A block that its last holder has released: cached-free, unless a planned copy pins it.
+/// A block that its last holder has released. It is cached-free, unless a planned copy pins it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Candidate {
     /// The block.
@@ -34,77 +35,79 @@ pub struct Candidate {
 ///
 /// The pool guarantees: blocks are real blocks of the pool; a block is inserted only when its last
 /// holder has released it, and removed or evicted before it is inserted again; no call is re-entered.
-/// If [`Evictor::evict`] gives up a block that a planned copy pins, it is no victim, and the next one
-/// is asked for.
+/// If [`Evictor::evict`] returns a block that a planned copy pins, the block is not a victim, and the
+/// pool asks for the next one.
 ///
-/// A policy guarantees what each method says, deterministically: the same calls give the same order on
-/// any host (no clocks, no hash-map order, no process seeds). No method may panic, whatever the
+/// A policy guarantees what each method requires, deterministically: the same calls give the same order
+/// on any host (no clocks, no hash-map order, no process seeds). No method may panic, whatever the
 /// arguments. All but `clear`, `grow`, `order` and `check_invariants` MUST be O(1) or O(log n) per
 /// block.
 pub trait Evictor: fmt::Debug + Send + Sync {
     /// The policy's name, as users write it.
     fn name(&self) -> &'static str;
 
-    /// Takes the blocks that one release made cached-free. They count as touched at the same moment.
+    /// Inserts the blocks that one release made cached-free. They count as used at the same moment.
     ///
-    /// MUST hold every candidate afterwards. MUST evict, of the candidates of one call, the deeper
+    /// MUST hold every candidate afterwards. From the candidates of one call, MUST evict the deeper
     /// before the shallower, and of equal depth the earlier first: the cache stays prefix-closed when
     /// holders hold whole prefixes. MAY reorder `candidates`. MUST ignore a block that it already
     /// holds.
     fn insert(&mut self, candidates: &mut [Candidate]);
 
-    /// Whether [`Self::signal`] does anything. Must always say the same.
+    /// Whether [`Self::signal`] has an effect. The result must never change.
     fn wants_signals(&self) -> bool {
         false
     }
 
-    /// Learns of blocks in use that the request which is about to release them ended so. It counts for
-    /// their next release. MAY be ignored.
+    /// Notes how the request ended that is about to release these blocks, which are in use. It applies
+    /// to their next release. MAY be ignored.
     fn signal(&mut self, _blocks: &[BlockId], _signal: Signal) {}
 
-    /// Whether it measures ages on the caller's clock. Must always say the same.
+    /// Whether the evictor measures ages on the caller's clock. The result must never change.
     fn keeps_time(&self) -> bool {
         false
     }
 
-    /// Learns the time, in seconds on a clock of the caller's. Asked of those that [keep
-    /// time](Self::keeps_time); with retention it is [`Retain::advance_time`] that says it.
+    /// Sets the time, in seconds on a clock of the caller. Called for evictors that [keep
+    /// time](Self::keeps_time). With retention, [`Retain::advance_time`] is called instead.
     ///
     /// # Errors
-    /// [`PoolError::TimeBackwards`]; [`PoolError::InvalidConfig`] for what is no number.
+    /// [`PoolError::TimeBackwards`]; [`PoolError::InvalidConfig`] if the time is not a number.
     fn set_time(&mut self, _now: f64) -> Result<(), PoolError> {
         Ok(())
     }
 
-    /// Gives up `block`, held here or in use, because its content is gone. Returns whether it was held.
+    /// Removes `block`, held by the evictor or in use, because its content is gone. Returns whether the
+    /// evictor held it.
     ///
-    /// MUST NOT change the order of the other blocks, those apart that waited for it.
+    /// MUST NOT change the order of the other blocks, except blocks that waited for this one.
     fn remove(&mut self, block: BlockId) -> bool;
 
-    /// Gives up `block`, because a lookup took it: its content stays. Returns whether it was held. A
-    /// policy that [wants history](Self::wants_history) is told of hits on blocks in use too.
+    /// Removes `block` because a lookup took it. Its content stays. Returns whether the evictor held
+    /// it. If the evictor [wants history](Self::wants_history), this is also called for hits on blocks
+    /// in use.
     fn hit(&mut self, block: BlockId) -> bool {
         self.remove(block)
     }
 
-    /// [`Self::hit`] of blocks that one lookup took, from the first on, up to the first that is not
-    /// held. Returns how many were.
+    /// Calls [`Self::hit`] for blocks that one lookup took, up to the first that the evictor does not
+    /// hold. Returns the number of blocks that it held.
     fn hit_run(&mut self, blocks: &[BlockId]) -> usize {
         blocks.iter().take_while(|&&block| self.contains(block) && self.hit(block)).count()
     }
 
-    /// Whether [`Self::registered`], and [`Self::hit`] for blocks in use, are to be called. Must always
-    /// say the same.
+    /// Whether the pool must call [`Self::registered`], and [`Self::hit`] for blocks in use. The result
+    /// must never change.
     fn wants_history(&self) -> bool {
         false
     }
 
-    /// Learns that `block`, which is in use, has a new content, behind that of `parent` if there is one
-    /// in its chain.
+    /// Notes that `block`, which is in use, has a new content. `parent` is the block with the previous
+    /// content of the chain, if there is one.
     fn registered(&mut self, _block: BlockId, _content: Content, _parent: Option<BlockId>) {}
 
-    /// [`Self::registered`] of blocks of one chain: the first behind `parent`, each of the others
-    /// behind the one before it.
+    /// Calls [`Self::registered`] for consecutive blocks of a chain. The parent of the first is
+    /// `parent`, and the parent of each other block is the one before it.
     fn registered_run(&mut self, run: &[(BlockId, Content)], mut parent: Option<BlockId>) {
         for &(block, content) in run {
             self.registered(block, content, parent);
@@ -112,105 +115,108 @@ pub trait Evictor: fmt::Debug + Send + Sync {
         }
     }
 
-    /// The block that `block` hangs on: the one with the content before its own. `None` if there was
-    /// none, or if that content is gone: at the release of `block` the pool then looks for another
-    /// block with it, as it does if the parent was never computed, and says so with [`Self::relink`].
+    /// Returns the parent of `block`: the block with the previous content of its chain. `None` if there
+    /// was none, or if that content is gone. When `block` is released, the pool then looks for another
+    /// block with that content, and passes it to [`Self::relink`]. It does the same if the parent was
+    /// never computed.
     fn parent(&self, _block: BlockId) -> Option<BlockId> {
         None
     }
 
-    /// Where in `candidates` the first block is whose [`Self::parent`] is gone, or is none of those
-    /// that are `computed`, as candidates are.
+    /// Returns the index of the first candidate whose [`Self::parent`] is gone or not computed.
+    /// Candidates themselves are computed. `computed` returns whether a block is.
     fn find_orphan(&self, candidates: &[Candidate], computed: &dyn Fn(BlockId) -> bool) -> Option<usize> {
         candidates.iter().enumerate().position(|(at, one)| {
-            // Of a chain that is released each hangs on the next.
+            // When a chain is released, the parent of each candidate is the next candidate.
             let next = candidates.get(at + 1).map(|next| next.block);
             !self.parent(one.block).is_some_and(|parent| next == Some(parent) || computed(parent))
         })
     }
 
-    /// Learns that `parent` has the content before that of `block`, which is in use: from now on it
-    /// hangs on that.
+    /// Notes that `parent` is now the parent of `block`, which is in use.
     fn relink(&mut self, _block: BlockId, _parent: BlockId) {}
 
-    /// Whether cached blocks held here hang on `block`. A copy of a content is not dropped then, though
-    /// another exists.
+    /// Whether `block` is the parent of a block that the evictor holds. If so, the pool does not drop
+    /// it as a duplicate.
     fn has_dependents(&self, _block: BlockId) -> bool {
         false
     }
 
-    /// Learns that a release drops another copy of the content of `block`. Returns whether `block` was
-    /// held and has been given up: the pool then inserts it again, with the blocks of that release. For
-    /// orders that are closed by their times alone: what the copy's holder held behind it is newer than
-    /// `block` is.
+    /// Notes that a release drops another copy of the content of `block`. Returns whether the evictor
+    /// held `block` and has removed it; the pool then inserts it again, with the blocks of that
+    /// release. Only orders that are prefix-closed by their times alone need it: the blocks after the
+    /// dropped copy are newer than `block`.
     fn renew(&mut self, _block: BlockId) -> bool {
         false
     }
 
-    /// Forgets all contents, history included. O(blocks).
+    /// Removes all blocks and their history. O(blocks).
     fn clear(&mut self) {
         while self.evict().is_some() {}
     }
 
-    /// Priorities, times to live, pins and tenants, if this evictor has them.
+    /// Returns the retention of this evictor, if it has any: priorities, times to live, pins and
+    /// tenants.
     fn retention(&self) -> Option<&dyn Retain> {
         None
     }
 
-    /// The same, to be told something. Must have it exactly if [`Self::retention`] does.
+    /// Returns the retention mutably. Must return `Some` exactly if [`Self::retention`] does.
     fn retention_mut(&mut self) -> Option<&mut dyn Retain> {
         None
     }
 
-    /// Gives up the next victim. MUST return a block whenever it holds one. MUST NOT allocate.
+    /// Removes and returns the next victim. MUST return a block whenever it holds one. MUST NOT
+    /// allocate memory.
     fn evict(&mut self) -> Option<BlockId>;
 
-    /// [`Self::evict`], `n` times or until nothing is held, appending to `out`. MUST NOT allocate
-    /// beyond what `out` takes.
+    /// Calls [`Self::evict`] `n` times, or until no block is left, and appends the victims to `out`.
+    /// MUST NOT allocate memory except for `out`.
     fn evict_run(&mut self, n: usize, out: &mut Vec<BlockId>) {
         out.extend((0..n).map_while(|_| self.evict()));
     }
 
-    /// Why the last [`Self::evict`] gave up the block that it did; for explanations.
+    /// Returns the cause of the last [`Self::evict`], for explanations.
     fn cause(&self) -> EvictionCause {
         EvictionCause::Policy
     }
 
-    /// What the policy thought of `block`, if that is what the last [`Self::evict`] gave up; for
-    /// explanations.
+    /// Returns the policy's expectations about `block`, if the last [`Self::evict`] returned that
+    /// block. For explanations.
     fn outlook(&self, _block: BlockId) -> Option<Outlook> {
         None
     }
 
-    /// Learns that the content of `block`, held here or in use, was accessed at `time`, on a clock of
-    /// the caller's. MUST NOT move an access back in time. MAY ignore it, as policies without times do.
+    /// Notes that the content of `block`, held by the evictor or in use, was accessed at `time`, on a
+    /// clock of the caller. MUST NOT move an access back in time. MAY ignore it, as policies without
+    /// times do.
     fn mark_accessed(&mut self, _block: BlockId, _time: f64) {}
 
-    /// Number of blocks held.
+    /// Returns the number of blocks that the evictor holds.
     fn len(&self) -> usize;
 
-    /// Whether no block is held.
+    /// Whether the evictor holds no block.
     fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// Whether `block` is held.
+    /// Whether the evictor holds `block`.
     fn contains(&self, block: BlockId) -> bool;
 
-    /// The blocks in the order in which they would be evicted if nothing else happened. For tests and
-    /// tools: O(n).
+    /// Returns the blocks in the order in which they would be evicted without further calls. For tests
+    /// and tools: O(n).
     fn order(&self) -> Vec<BlockId>;
 
-    /// Makes room for blocks up to `num_blocks - 1`, so that no later call allocates. MAY be asked
-    /// twice for the same.
+    /// Makes room for blocks up to `num_blocks - 1`, so that no later call allocates memory. MAY be
+    /// called twice with the same number.
     ///
     /// # Errors
-    /// [`PoolError::InvalidConfig`] if there is no memory; then nothing has changed.
+    /// [`PoolError::InvalidConfig`] if there is no memory. Nothing has changed then.
     fn grow(&mut self, num_blocks: usize) -> Result<(), PoolError>;
 
-    /// Checks what is known of one block against its neighbours; for the null block, the ends of its
-    /// orders and what is counted. The scrubber asks it of every block in turn
-    /// ([`crate::BlockPool::check_block`]). MUST NOT allocate unless something is broken.
+    /// Checks the data of one block against its neighbours. For the null block, checks the ends of the
+    /// orders, and the counts. The scrubber calls it for every block in turn
+    /// ([`crate::BlockPool::check_block`]). MUST NOT allocate memory unless something is broken.
     ///
     /// # Errors
     /// The broken invariant.
@@ -218,14 +224,14 @@ pub trait Evictor: fmt::Debug + Send + Sync {
         Ok(())
     }
 
-    /// Changes the `what`th thing that is noted of `block` to `to`, behind the evictor's back. False if
-    /// there is no such thing, or if it is so already. For tests of the scrubber.
+    /// Overwrites the value number `what` of `block` with `to`, without any bookkeeping. False if there
+    /// is no such value, or it is already equal. For tests of the scrubber.
     #[cfg(feature = "fault-injection")]
     fn corrupt(&mut self, _block: BlockId, _what: usize, _to: u32) -> bool {
         false
     }
 
-    /// Recounts its own structures from scratch.
+    /// Recounts the evictor's data from scratch.
     ///
     /// # Errors
     /// The first broken invariant.

@@ -1,8 +1,8 @@
-//! `EvictionPolicy`: a policy that can be had by name.
+//! `EvictionPolicy`: an eviction policy, selected by name.
 //!
-//! Owns: how its evictor is made. A pool's settings name one, of any crate. The core has `lru`, which
-//! evicts what was released least recently and of one release the deepest of a chain; `kvpool-policies`
-//! has the others, `lru` with retention, and the list of all.
+//! Owns: the construction of evictors. The settings of a pool contain one policy, from any crate. The core
+//! has `lru`, which evicts the blocks that were released least recently, and of one release the deepest
+//! of a chain. `kvpool-policies` has the other policies, `lru` with retention, and the list of all.
 
 use std::fmt;
 use std::hash::{Hash, Hasher};
@@ -14,13 +14,13 @@ use crate::retention::RetentionConfig;
 type MakeOrder = fn(usize) -> Result<Box<dyn Policy>, PoolError>;
 type MakeEvictor = fn(usize, Option<&RetentionConfig>) -> Result<Box<dyn Evictor>, PoolError>;
 
-/// A policy by name. Two of the same name are the same policy: they compare, hash and print as their
-/// names do.
+/// An eviction policy by name. Two policies with the same name are equal: comparison, hash and debug
+/// output use the name.
 ///
 /// ```
 /// use kvpool::{EvictionPolicy, PoolConfig};
 /// assert_eq!(PoolConfig::default().eviction, EvictionPolicy::LRU);
-/// // The same without retention.
+/// // The same name, without support for retention.
 /// assert_eq!(EvictionPolicy::LRU, kvpool_policies::LRU);
 /// assert_ne!(EvictionPolicy::LRU, kvpool_policies::ARC);
 /// ```
@@ -32,7 +32,7 @@ pub struct EvictionPolicy {
 }
 
 impl EvictionPolicy {
-    /// Least recently used: see [`super::lru`]. It takes no retention, and is no order of its own:
+    /// Least recently used: see [`super::lru`]. It has no retention, and no [`Policy`] of its own.
     /// `kvpool_policies::LRU` is the same policy with both.
     pub const LRU: Self = Self::new("lru", None, |num_blocks, retention| match retention {
         None => Ok(Box::new(LruEvictor::new(num_blocks)?)),
@@ -43,9 +43,9 @@ impl EvictionPolicy {
         )),
     });
 
-    /// A policy of a name, with what makes its order alone, if it is one, and its evictor. Both take
-    /// all their memory when they are made, and fail if there is none.
-    /// `kvpool_policies::eviction_policy!` is shorter.
+    /// Makes a policy with a name. `order` makes its [`Policy`], if it has one, and `build` its
+    /// evictor. Both allocate all their memory when they are called, and return an error if there is
+    /// none. `kvpool_policies::eviction_policy!` is shorter.
     #[must_use]
     pub const fn new(name: &'static str, order: Option<MakeOrder>, build: MakeEvictor) -> Self {
         Self { name, order, build }
@@ -57,27 +57,28 @@ impl EvictionPolicy {
         self.name
     }
 
-    /// Whether it is an order of its own: all are but [`Self::LRU`] and those that the caller states.
+    /// Whether the policy has a [`Policy`] of its own. All have one except [`Self::LRU`] and
+    /// `last-accessed`, whose order follows from the access times of the caller.
     #[must_use]
     pub const fn has_order(self) -> bool {
         self.order.is_some()
     }
 
-    /// The order of this policy alone, for blocks `1..num_blocks`: to simulate it. `None` if it is
-    /// [none](Self::has_order).
+    /// Makes the [`Policy`] alone, for blocks `1..num_blocks`, for simulations. `None` if the policy
+    /// [has none](Self::has_order).
     ///
     /// # Errors
-    /// [`PoolError::InvalidConfig`] if there is no memory for so many blocks.
+    /// [`PoolError::InvalidConfig`] if there is no memory for this number of blocks.
     pub fn order(self, num_blocks: usize) -> Result<Option<Box<dyn Policy>>, PoolError> {
         self.order.map(|order| order(num_blocks)).transpose()
     }
 
-    /// An empty evictor of this policy for blocks `1..num_blocks`, with all its memory taken.
+    /// Makes an empty evictor of this policy for blocks `1..num_blocks`, with all its memory.
     ///
     /// # Errors
-    /// [`PoolError::InvalidConfig`] if there is no memory for so many blocks, or for a retention that
-    /// is not possible: limits that do not fit into the pool, or any with an order that the caller
-    /// states.
+    /// [`PoolError::InvalidConfig`] if there is no memory for this number of blocks, or if the
+    /// retention is not possible: limits that do not fit into the pool, or any retention with
+    /// `last-accessed`.
     pub fn build(
         self,
         num_blocks: usize,

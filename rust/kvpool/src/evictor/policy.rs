@@ -1,17 +1,17 @@
-//! `Policy`: an eviction policy of the literature, as little of it as has to be written.
+//! `Policy`: an eviction policy of the literature, reduced to its order.
 //!
-//! A policy owns an *order* of blocks and the history that it is made from. It knows nothing of
-//! references, chains, priorities or tenants: these are added by `Closed` of the crate
-//! `kvpool-policies`. The same code is run by the pool, by `kvpool size` at many capacities, and by the
-//! online advisor on a sample of keys.
+//! A policy owns an *order* of blocks, and the history that the order is made from. It does not use
+//! references, chains, priorities or tenants; `Closed` of the crate `kvpool-policies` adds these. The
+//! pool runs the same code as `kvpool size`, which simulates many capacities, and as the online
+//! advisor, which simulates a sample of keys.
 //!
-//! The life of a block, as a policy sees it:
+//! The life of a block in a policy:
 //!
 //! ```text
-//!   admit ── release ──┬── pop ──┬── evicted            the content is gone; a ghost may remember its key
-//!              ▲       │         └── unpop ...          it may not go now; it is next again as soon as it may
+//!   admit ── release ──┬── pop ──┬── evicted        the content is gone; a ghost may remember its key
+//!              ▲       │         └── unpop ...      not evictable now; the next victim later
 //!              └─ hit ─┘
-//!   forget, at any moment: the content is gone and nothing is to be remembered
+//!   forget, at any moment: the content is gone and nothing is remembered
 //! ```
 
 use std::fmt;
@@ -20,34 +20,34 @@ use super::Candidate;
 use crate::block::BlockId;
 use crate::error::{InvariantViolation, PoolError};
 
-/// What a policy may know of a content.
+/// The content of a block, as a policy sees it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Content {
-    /// The first 8 bytes of the block hash: the same content has the same key, whatever block it is in.
+    /// The first 8 bytes of the block hash. A content has the same key in every block.
     pub key: u64,
-    /// Its position in its hash chain: 0 for the first block of a prompt.
+    /// The position in its hash chain: 0 for the first block of a prompt.
     pub depth: u32,
 }
 
-/// How a request ended, as engines say it.
+/// The reason why a request ended.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Finish {
-    /// Nobody said.
+    /// The reason is unknown.
     #[default]
     Unknown,
-    /// The model ended its turn: a human reads it, or a batch goes on.
+    /// The model ended its turn. A human reads the answer, or a batch continues.
     Stop,
-    /// The model called tools: a program answers.
+    /// The model called tools. A program answers.
     ToolCalls,
-    /// It ran into a limit of its length.
+    /// The answer reached its length limit.
     Length,
-    /// It was aborted, or failed.
+    /// The request was aborted, or failed.
     Aborted,
 }
 
 impl Finish {
-    /// What engines call it: the finish reasons of `OpenAI`'s and Anthropic's APIs and of vLLM.
-    /// [`Self::Unknown`] for any other.
+    /// Converts a finish reason of the `OpenAI` API, of the Anthropic API or of vLLM. Any other text is
+    /// [`Self::Unknown`].
     ///
     /// ```
     /// use kvpool::Finish;
@@ -66,7 +66,7 @@ impl Finish {
         }
     }
 
-    /// What `OpenAI`'s API calls it; `None` if it is unknown.
+    /// Returns the finish reason of the `OpenAI` API, or `None` if it is unknown.
     #[must_use]
     pub const fn reason(self) -> Option<&'static str> {
         match self {
@@ -79,22 +79,29 @@ impl Finish {
     }
 }
 
-/// What is known of a request when its blocks are released: a hint. A wrong one costs hits and nothing else.
+/// A hint about a request when its blocks are released. A wrong hint costs hits and nothing else.
+///
+/// ```
+/// use kvpool::{Finish, Signal};
+/// let signal = Signal { finish: Finish::of_reason("tool_calls"), output_tokens: Some(120) };
+/// assert_eq!(signal.finish, Finish::ToolCalls);
+/// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Signal {
-    /// How it ended.
+    /// How the request ended.
     pub finish: Finish,
-    /// Tokens that the model answered with; `None` if nobody said.
+    /// Number of tokens in the model's answer. `None` if unknown.
     pub output_tokens: Option<u32>,
 }
 
-/// How long a block would have to be kept for a hit, on average.
+/// How long a block would have to stay cached for one hit, on average.
 #[derive(Clone, Copy, Debug, PartialEq)]
 #[non_exhaustive]
 pub enum Kept {
-    /// On the caller's clock.
+    /// A time on the caller's clock.
     Seconds(f32),
-    /// Where there is none: while so many capacities of new blocks are admitted.
+    /// Without a clock: the number of new blocks that are admitted meanwhile, divided by the capacity
+    /// of the pool.
     Capacities(f32),
 }
 
@@ -107,19 +114,26 @@ impl fmt::Display for Kept {
     }
 }
 
-/// What a policy thought of a block when it evicted it: for explanations.
+/// The expectations of a policy about a block that it evicted, for explanations.
+///
+/// ```
+/// use kvpool::{Kept, Outlook};
+/// let outlook = Outlook::new(2, Some(Kept::Seconds(90.0)), |class, f| write!(f, "turns of class {class}"));
+/// assert_eq!(outlook.class_words(), "turns of class 2");
+/// ```
 #[derive(Clone, Copy)]
 #[non_exhaustive]
 pub struct Outlook {
-    /// The class that the block was in, as the policy numbers them.
+    /// The class of the block, in the numbering of the policy.
     pub class: u16,
-    /// How long a block of this class and age would have to be kept for a hit; `None` if none is expected.
+    /// How long a block of this class and age would have to stay cached for one hit. `None` if no hit
+    /// is expected.
     pub kept_per_hit: Option<Kept>,
     words: fn(u16, &mut fmt::Formatter<'_>) -> fmt::Result,
 }
 
 impl Outlook {
-    /// Of a class that `words` can name.
+    /// Makes the expectations about a block of a class. `words` prints a description of a class.
     #[must_use]
     pub const fn new(
         class: u16,
@@ -129,7 +143,7 @@ impl Outlook {
         Self { class, kept_per_hit, words }
     }
 
-    /// What is alike about the blocks of the class, in words.
+    /// Returns a description of the class, in words.
     #[must_use]
     pub fn class_words(&self) -> String {
         struct Words(Outlook);
@@ -151,119 +165,124 @@ impl fmt::Debug for Outlook {
     }
 }
 
-/// Of the same policy: the words are its own.
+/// Compares class and expectation. Both values must come from the same policy.
 impl PartialEq for Outlook {
     fn eq(&self, other: &Self) -> bool {
         self.class == other.class && self.kept_per_hit == other.kept_per_hit
     }
 }
 
-/// What a policy may know of the blocks that are about to be released at one moment.
+/// The blocks that are about to be released at one moment, as far as a policy may use them.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Release<'a> {
-    /// These blocks, deepest first; empty where each is released as soon as it is touched, as in stream form.
+    /// The blocks, deepest first. Empty in simulations that release each block as soon as it is used.
     pub blocks: &'a [Candidate],
-    /// How many there will be, if `blocks` does not say it,
+    /// Number of blocks, if `blocks` is empty.
     pub length: u32,
-    /// and how many of them, from the first on, were there already.
+    /// Number of leading blocks that were already cached.
     pub known: u32,
 }
 
-/// An order of blocks. Implement this to add a policy in Rust; `kvpool_policies::Closed` makes an
+/// An order of blocks. Implement this trait to add a policy in Rust; `kvpool_policies::Closed` makes an
 /// evictor of it.
 ///
-/// The caller guarantees: blocks are real blocks of the pool, announced by [`Policy::grow`]; `admit`
-/// comes before anything else of a content; `pop` is followed by `evicted`, `unpop` or `forget` of that
-/// block before it is admitted again.
+/// The caller guarantees: blocks are real blocks of the pool, announced by [`Policy::grow`]; `admit` is
+/// the first call for a content; `pop` is followed by `evicted`, `unpop` or `forget` of that block
+/// before it is admitted again.
 ///
-/// A policy guarantees what each method says, deterministically: the same calls give the same order on
-/// any host (no clocks, no hash-map order, no floating-point functions). A call for several blocks is a
-/// call for each of them, in turn, and for no block it is none. No method may panic, whatever the
-/// arguments; all but `grow` and `clear` MUST NOT allocate and MUST be O(1) or O(log n), amortized.
+/// A policy guarantees what each method requires, deterministically: the same calls give the same order
+/// on any host (no clocks, no hash-map order, no floating-point functions). A call with several blocks
+/// has the effect of one call per block, in turn; with no block it has no effect. No method may panic,
+/// whatever the arguments. All but `grow` and `clear` MUST NOT allocate memory and MUST be O(1) or
+/// O(log n), amortized.
 pub trait Policy: fmt::Debug + Send + Sync {
     /// The policy's name, as users write it.
     fn name(&self) -> &'static str;
 
-    /// `block`, which is in use, has a new content. Ghosts are asked here. It does not have to be in
-    /// the order yet.
+    /// Notes that `block`, which is in use, has a new content. Ghosts are looked up here. The block
+    /// need not be in the order yet.
     fn admit(&mut self, block: BlockId, content: Content);
 
-    /// [`Self::admit`] of blocks of one chain, first to last, each of them once.
+    /// Calls [`Self::admit`] for consecutive blocks of one chain, each of them once.
     fn admit_all(&mut self, run: &[(BlockId, Content)]) {
         run.iter().for_each(|&(block, content)| self.admit(block, content));
     }
 
-    /// A lookup took `block`, whether it was idle or in use. The block may stay in the order or leave
-    /// it; it comes back with [`Self::release`] at the latest.
+    /// Notes that a lookup took `block`, whether it was idle or in use. The block may stay in the order
+    /// or leave it. It returns with [`Self::release`] at the latest.
     fn hit(&mut self, block: BlockId);
 
-    /// [`Self::hit`] of blocks that one lookup took, each of them once.
+    /// Calls [`Self::hit`] for blocks that one lookup took, each of them once.
     fn hit_all(&mut self, blocks: &[BlockId]) {
         blocks.iter().for_each(|&block| self.hit(block));
     }
 
-    /// The releases that follow, up to the next call of this, are of one moment, and of one request.
+    /// Begins a release: all calls of [`Self::release`] up to the next one of this method belong to one
+    /// moment and one request.
     fn begin_release(&mut self, _release: &Release<'_>) {}
 
-    /// Whether [`Self::signal`] does anything. Must always say the same.
+    /// Whether [`Self::signal`] has an effect. The result must never change.
     fn wants_signals(&self) -> bool {
         false
     }
 
-    /// `block` is in use; the request that releases it next ended so. Forgotten with that release.
+    /// Notes how the request ended that releases `block` next. The block is in use. The signal is
+    /// forgotten with that release.
     fn signal(&mut self, _block: BlockId, _signal: Signal) {}
 
-    /// Whether it measures ages on a clock. Must always say the same.
+    /// Whether the policy measures ages on a clock. The result must never change.
     fn keeps_time(&self) -> bool {
         false
     }
 
-    /// The time, in seconds on the caller's clock; never earlier than before. Asked of those that [keep
-    /// time](Self::keeps_time).
+    /// Sets the time, in seconds on the caller's clock, never earlier than before. Called for policies
+    /// that [keep time](Self::keeps_time).
     fn set_time(&mut self, _now: f64) {}
 
-    /// `block` lost its last holder: MUST be in the order afterwards. The calls of one moment come
-    /// deepest first.
+    /// Notes that `block` lost its last holder: it MUST be in the order afterwards. The calls of one
+    /// moment come deepest first.
     fn release(&mut self, block: BlockId);
 
-    /// [`Self::release`] of blocks of one moment, each of them once.
+    /// Calls [`Self::release`] for blocks of one moment, each of them once.
     fn release_all(&mut self, blocks: &[Candidate]) {
         blocks.iter().for_each(|candidate| self.release(candidate.block));
     }
 
-    /// Takes the next victim out of the order. MUST return a block while any is in the order.
+    /// Removes the next victim from the order and returns it. MUST return a block while any is in the
+    /// order.
     fn pop(&mut self) -> Option<BlockId>;
 
-    /// Takes `block`, if it is in the order, out of it as [`Self::pop`] would, though another may be next.
+    /// Removes `block` from the order, if it is there, like [`Self::pop`], even if it is not the next
+    /// victim.
     fn take(&mut self, block: BlockId);
 
-    /// `block`, given up by [`Self::pop`] or [`Self::take`], is in the order again, the next victim of
-    /// its kind. Its counts are what they were. Nothing if it is in the order.
+    /// Puts `block`, which [`Self::pop`] or [`Self::take`] removed, back into the order, as the next
+    /// victim of its kind. Its counts are unchanged. No effect if it is in the order.
     fn unpop(&mut self, block: BlockId);
 
-    /// The content of `block`, given up by [`Self::pop`] or [`Self::take`], is gone. A ghost may
-    /// remember `content.key`.
+    /// Notes that the content of `block`, which [`Self::pop`] or [`Self::take`] removed, is gone. A
+    /// ghost may remember `content.key`.
     fn evicted(&mut self, _block: BlockId, _content: Content) {}
 
-    /// What it thought of `block`, if that is the last one it evicted and no content came in since: for
-    /// explanations, and asked only where somebody watches. `None` from policies that expect nothing in
-    /// particular.
+    /// Returns the policy's expectations about `block`, if it is the last one that was evicted, and no
+    /// content was admitted since. Only called for explanations, while an observer is present. `None`
+    /// if the policy has no expectations.
     fn outlook(&self, _block: BlockId) -> Option<Outlook> {
         None
     }
 
-    /// The content of `block`, in the order or not, is gone without having been evicted: nothing of it
-    /// is remembered.
+    /// Notes that the content of `block`, in the order or not, is gone without an eviction. Nothing of
+    /// it is remembered.
     fn forget(&mut self, block: BlockId);
 
-    /// All contents are gone, ghosts included. O(blocks).
+    /// Notes that all contents are gone. Ghosts are forgotten, too. O(blocks).
     fn clear(&mut self);
 
     /// Makes room for blocks up to `num_blocks - 1`, and for a capacity of `num_blocks - 1`. MAY be
-    /// asked twice for the same.
+    /// called twice with the same number.
     ///
     /// # Errors
-    /// [`PoolError::InvalidConfig`] if there is no memory; then nothing has changed.
+    /// [`PoolError::InvalidConfig`] if there is no memory. Nothing has changed then.
     fn grow(&mut self, num_blocks: usize) -> Result<(), PoolError>;
 
     /// As [`super::Evictor::check_block`].
@@ -280,7 +299,7 @@ pub trait Policy: fmt::Debug + Send + Sync {
         false
     }
 
-    /// Recounts its own structures from scratch.
+    /// Recounts the policy's data from scratch.
     ///
     /// # Errors
     /// The first broken invariant.

@@ -1,60 +1,64 @@
-//! The longest hit that is legal in every group.
+//! Search for the longest hit that every group can serve.
 //!
-//! Groups of full attention bound it: they need every block from the first on. Every other group needs
-//! a stretch of blocks whose first one only moves right as the hit gets longer. So if one of them is
-//! missing in that stretch, no hit is legal that ends behind it and not before: the walk goes on from
-//! there, and never comes back. A stretch is asked from its left end, where a miss rules out the most.
+//! The groups of full attention limit the hit first, because they need every block from the first on.
+//! Every other group needs a stretch of blocks. As the hit gets longer, the first block of the stretch
+//! never moves to the left. So if a block in the stretch is missing, no hit is possible that ends after
+//! this block and before the current length. The walk continues with the hit that ends before the
+//! block, and never returns. The stretch is looked up from its left end, because a missing block there
+//! rules out the most lengths.
 //!
-//! Costs: each block of a sparse group is asked for at most once: O(its stretch) if the first length is
-//! legal, O(blocks) at worst; one block per stretch where a group has nothing. vLLM repeats its lookups
-//! until no group shortens the hit; the result is the same.
+//! Costs: each block of a sparse group is looked up at most once. This is O(its stretch) if the first
+//! length is possible, and O(blocks) at worst. If a group has nothing cached, one block per stretch is
+//! looked up. vLLM repeats its lookups until no group shortens the hit; the result is the same.
 
 use super::{Blocks, GroupSpec, Groups, HashUnits, Tokens};
 use crate::block::{BlockId, NULL_BLOCK};
 
-/// What is cached, by group and position.
+/// The cached blocks, by group and position: implemented by callers of [`Groups::longest_hit`].
 pub trait Cached {
     /// Appends the cached blocks of a group in `first..end`, up to the first that is not cached.
     fn find_run(&mut self, group: usize, first: Blocks, end: Blocks, out: &mut Vec<BlockId>);
 
-    /// The cached block that holds the most of what belongs at a position of a group, at most `most`
-    /// hash units, which are fewer than a block has; and how many. Asked of groups with
-    /// [`GroupSpec::partial_hits`].
+    /// Returns the cached block that contains the most leading hash units of the block at a position,
+    /// and their number. The number is at most `most`, which is less than the number of units in a
+    /// block. Called for groups with [`GroupSpec::partial_hits`].
     fn find_leading(&mut self, group: usize, at: Blocks, most: HashUnits) -> Option<(HashUnits, BlockId)> {
         let _ = (group, at, most);
         None
     }
 }
 
-/// A hit, group by group.
+/// A hit, with one table per group.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct GroupHit {
-    /// Its length: a multiple of [`Groups::alignment`].
+    /// The length: a multiple of [`Groups::alignment`].
     pub tokens: Tokens,
-    /// By group its table up to there: the null block where nothing is needed. If the hit ends inside a
-    /// block of a group, that block is the last one, and only its first tokens are of use: to be
-    /// copied, not to be written to.
+    /// The table of each group up to this length, with the null block where no block is needed. If the
+    /// hit ends inside a block of a group, that block is the last one of the table. Only its first
+    /// tokens belong to the hit, so the block must be copied and not written.
     pub tables: Vec<Vec<BlockId>>,
-    /// How far the groups of full attention alone would have gone; the limit, if there are none.
+    /// Number of tokens that the groups of full attention alone could hit. Without such groups, the
+    /// limit.
     pub full_tokens: Tokens,
 }
 
-/// A sparse group while lengths are tried.
+/// The search state of a sparse group.
 struct Sparse<'a> {
     group: usize,
     spec: &'a GroupSpec,
     table: Vec<BlockId>,
-    /// Reused by every question.
+    /// A buffer that every lookup reuses.
     run: Vec<BlockId>,
-    /// Of what a hit may need, the blocks from here on are asked for and cached: none at first.
+    /// All blocks from this position on that a hit may need were looked up, and are cached. None at
+    /// first.
     from: usize,
-    /// And so many leading blocks: those of sinks.
+    /// Number of leading blocks that are cached: those of sinks.
     sinks: usize,
 }
 
 impl Sparse<'_> {
-    /// The first block that a hit of this length lacks.
+    /// Returns the first missing block of a hit of this length.
     fn missing(&mut self, length: Tokens, cached: &mut impl Cached) -> Option<Blocks> {
         let (Blocks(first), Blocks(end)) = self.spec.needed(length);
         let first = first.max(self.sinks);
@@ -74,7 +78,7 @@ impl Sparse<'_> {
         if is_whole { None } else { Some(Blocks(first + run)) }
     }
 
-    /// The most tokens of a hit of at most `limit` whose sinks are cached.
+    /// The length of the longest hit of at most `limit` tokens whose sinks are cached.
     fn within_sinks(&mut self, limit: Tokens, cached: &mut impl Cached) -> Tokens {
         let sinks = self.spec.sink_blocks().min(self.spec.full_blocks(limit));
         cached.find_run(self.group, Blocks::ZERO, sinks, &mut self.table);
@@ -83,7 +87,7 @@ impl Sparse<'_> {
         if self.sinks < sinks.0 { self.spec.ending_before(Blocks(self.sinks)) } else { limit }
     }
 
-    /// The table of a hit of this length.
+    /// Makes the table of a hit of this length.
     fn into_table(mut self, length: Tokens) -> Vec<BlockId> {
         let (Blocks(first), _) = self.spec.needed(length);
         self.table.resize(self.spec.full_blocks(length).0, NULL_BLOCK);
@@ -94,8 +98,8 @@ impl Sparse<'_> {
 }
 
 impl Groups {
-    /// The longest hit of at most `limit` tokens if everything were cached: what speculation reads
-    /// behind it must lie within the limit, too.
+    /// The length of the longest hit of at most `limit` tokens, if everything is cached. The blocks
+    /// after the hit that speculation reads must lie within the limit, too.
     #[must_use]
     pub fn longest_possible(&self, limit: Tokens) -> Tokens {
         let caching = self.specs.iter().filter(|spec| spec.is_cached());
@@ -103,8 +107,8 @@ impl Groups {
         self.align(each.min().unwrap_or(Tokens::ZERO))
     }
 
-    /// How many tokens behind the blocks of a table, within `limit`, are cached inside one more, which
-    /// is put behind them.
+    /// Looks for one more block of which only the first tokens are cached, and appends it to the table.
+    /// Returns the number of these tokens, within `limit`.
     fn find_leading(
         &self,
         group: usize,
@@ -121,9 +125,9 @@ impl Groups {
         Tokens(units.0.min(most.0) * self.unit)
     }
 
-    /// The longest hit of at most `limit` tokens that every group can serve: its length is a multiple
-    /// of all block sizes, and of each group that caches the blocks of [`GroupSpec::needed`] are
-    /// cached.
+    /// Returns the longest hit of at most `limit` tokens that every group can serve. Its length is a
+    /// multiple of all block sizes. For each group that caches blocks, the blocks of
+    /// [`GroupSpec::needed`] are cached.
     pub fn longest_hit(&self, limit: Tokens, cached: &mut impl Cached) -> GroupHit {
         let mut tables = vec![Vec::new(); self.specs.len()];
         let mut full_tokens = limit;
@@ -149,7 +153,7 @@ impl Groups {
         for group in sparse.iter_mut().filter(|group| group.spec.sink_tokens > 0) {
             length = length.min(self.align(group.within_sinks(length, cached)));
         }
-        // So many groups in turn have agreed to this length.
+        // Number of groups in turn that have accepted this length.
         let (mut agreed, mut at) = (0, 0);
         while agreed < sparse.len() && length > Tokens::ZERO {
             let group = &mut sparse[at];
@@ -168,8 +172,9 @@ impl Groups {
         GroupHit { tokens: length, tables, full_tokens }
     }
 
-    /// The longest hit of at most `limit` tokens that a group alone can serve: a multiple of
-    /// [`Groups::alignment`]. All of them, if it caches nothing, for then no hit needs it.
+    /// Returns the length of the longest hit of at most `limit` tokens that one group alone can serve:
+    /// a multiple of [`Groups::alignment`]. If the group caches nothing, no hit needs it, and the
+    /// result is the limit, rounded down.
     pub fn longest_alone(&self, group: usize, limit: Tokens, cached: &mut impl Cached) -> Tokens {
         let spec = self.specs[group];
         if !spec.is_cached() {
@@ -180,7 +185,7 @@ impl Groups {
     }
 }
 
-/// One group of those of a model, as if it were the only one.
+/// Presents one group of a model as if it were the only one.
 struct Alone<'a, C> {
     group: usize,
     cached: &'a mut C,

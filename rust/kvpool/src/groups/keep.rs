@@ -1,23 +1,40 @@
-//! Which blocks of a group are worth a place in the index.
+//! Selection of the blocks of a group that are worth a place in the index.
 //!
-//! A hit can end only where every group has kept what a token there reads. Full attention keeps
-//! everything; a window, a chunk or a state that kept everything would fill the pool with blocks that
-//! no hit needs. So a sparse group keeps what hits need that end at some *boundaries*: every so many
-//! tokens, where the prompt ends (it will be asked again, alone or with more behind it), and at
-//! *junctions*, where a hit of the full groups went further than this group's (the next request with
-//! this prefix turns off there, too; Marconi, 2025; vLLM's `prefix_cache_retention_interval`).
+//! A hit can end only where every group has kept the blocks that a token there reads. Full attention
+//! keeps everything. If a window, a chunk or a state kept everything, the pool would fill with blocks
+//! that no hit needs. So a sparse group only keeps the blocks for hits that end at *boundaries*:
+//!
+//! - at multiples of a number of tokens;
+//! - at the end of the prompt, because the prompt will be sent again, alone or with more tokens after
+//!   it;
+//! - at *junctions*, where a hit of the full groups was longer than that of this group. The next
+//!   request with this prefix will probably diverge there, too (Marconi, 2025; vLLM's
+//!   `prefix_cache_retention_interval`).
 //!
 //! Costs: O(1) per block and boundary.
 
 use super::{Blocks, GroupSpec, Groups, Keep, Tokens};
 
-/// Where hits of a request's tokens are expected to end, beside those of [`Keep::Every`].
+/// The positions at which later hits of a request's tokens are expected to end, besides those of
+/// [`Keep::Every`].
+///
+/// ```
+/// use kvpool::groups::{Blocks, Boundaries, GroupKind, GroupSpec, Groups, Keep, Tokens};
+/// let window = GroupSpec { keep: Keep::Junctions, ..GroupSpec::new(GroupKind::Sliding { window: 16 }, 16) };
+/// let groups = Groups::new(vec![GroupSpec::new(GroupKind::Full, 16), window], None)?;
+/// let boundaries = Boundaries { prompt: Tokens(160), junction: None };
+/// // The window only keeps the blocks for hits that end with the prompt, or one block before.
+/// let kept = (0..10).filter(|&at| groups.kept(1, Blocks(at), boundaries));
+/// assert_eq!(kept.collect::<Vec<_>>(), [8, 9]);
+/// # Ok::<(), kvpool::PoolError>(())
+/// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Boundaries {
-    /// Tokens of the prompt: a later request that has them all computes the last one itself.
+    /// Number of tokens in the prompt. A later request with the same prompt computes the last token
+    /// itself.
     pub prompt: Tokens,
-    /// Where the hit of the full groups ended when the request was admitted, if that of another group
-    /// ended before.
+    /// The position at which the hit of the full groups ended at admission, if the hit of another group
+    /// was shorter.
     pub junction: Option<Tokens>,
 }
 
@@ -28,15 +45,15 @@ impl Groups {
         self.kept_of(group, boundaries).is_some_and(|kept| kept.keeps(at))
     }
 
-    /// The first boundary behind `after` tokens at which a hit needs something that a group keeps:
-    /// where the state of a request is worth a copy next. O(1).
+    /// The first boundary above `after` tokens at which a hit needs blocks that a group keeps. The
+    /// state of a request is worth a copy there. O(1).
     #[must_use]
     pub fn next_kept(&self, group: usize, after: Tokens, boundaries: Boundaries) -> Option<Tokens> {
         let kept = self.kept_of(group, boundaries)?;
         kept.ends(after.plus(Tokens(1))).filter(|&boundary| boundary > after).min()
     }
 
-    /// What a group keeps of a request; `None` if it caches nothing. O(groups).
+    /// The blocks that a group keeps of a request. `None` if it caches nothing. O(groups).
     #[must_use]
     pub(crate) fn kept_of(&self, group: usize, boundaries: Boundaries) -> Option<Kept<'_>> {
         let spec = self.specs.get(group).filter(|spec| spec.is_cached())?;
@@ -52,12 +69,12 @@ impl Groups {
     }
 }
 
-/// Where hits of a request are expected to end, as far as a group is concerned.
+/// The positions at which later hits of a request are expected to end, for one group.
 pub(crate) struct Kept<'a> {
     spec: &'a GroupSpec,
-    /// At the end of the prompt, and at a junction; a hit of no tokens needs nothing.
+    /// The end of the prompt, and a junction. 0 for none, because a hit of no tokens needs nothing.
     fixed: [Tokens; 3],
-    /// And at every multiple of this.
+    /// Every multiple of this number of tokens is a boundary, too.
     interval: Option<usize>,
 }
 
@@ -73,12 +90,13 @@ impl Kept<'_> {
             let (first, end) = spec.needed(boundary);
             (first..end).contains(&at)
         };
-        // Of all multiples the first that needs something behind the block reaches back the furthest.
+        // Among the multiples after the block, the first one needs the earliest blocks, so only this one
+        // is checked.
         let behind = spec.tokens(at.plus(Blocks(1)).minus(Blocks(spec.margin))).max(Tokens(1));
         self.ends(behind).any(is_needed)
     }
 
-    /// The fixed ones, and the first multiple from `behind` on.
+    /// The fixed boundaries, and the first multiple from `behind` on.
     fn ends(&self, behind: Tokens) -> impl Iterator<Item = Tokens> {
         let next = self.interval.and_then(|interval| behind.0.checked_next_multiple_of(interval));
         self.fixed.into_iter().chain(next.map(Tokens))

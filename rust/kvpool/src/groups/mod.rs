@@ -1,25 +1,26 @@
-//! KV-cache groups: what a hybrid model keeps of a request.
+//! KV-cache groups: the blocks of a request that a hybrid model needs.
 //!
-//! Most models of today mix layers that read everything with layers that read a window, a chunk, or a
-//! recurrent state. Layers that keep the same are a *group*. A request has one block table per group,
-//! all of them with blocks of one pool, and a hit of length L is of use only if every group still has
-//! what a token at position L reads.
+//! Most current models mix layers that read everything with layers that read a window, a chunk, or a
+//! recurrent state. Layers that keep the same part of a request form a *group*. A request has one block
+//! table per group, and all tables take blocks from one pool. A hit of length L is only usable if every
+//! group still has the blocks that a token at position L reads.
 //!
-//! Owns: the arithmetic of that, and nothing else: no blocks, no tables. Everything follows from one
-//! function,
-//! [`GroupKind::reach`]: the first token that the token at a position reads. What lies before it is dead, and a hit needs what lies
-//! behind it.
+//! Owns: the arithmetic of groups, without blocks and tables. Everything follows from one function,
+//! [`GroupKind::reach`]: the first token that the token at a position reads. The tokens before it are
+//! no longer needed, and a hit needs the tokens from it on.
 //!
-//! - [`GroupSpec`]: kind, block size, what stays cached, margin; [`Groups`]: the groups of a model, checked.
-//! - [`Groups::longest_hit`]: the longest L that is legal in every group, in one walk (`hit`).
-//! - [`Groups::kept`]: which blocks of a group are worth a place in the index (`keep`).
-//! - [`Groups::peak_blocks`]: how many blocks a lone request takes, chunk by chunk (`peak`).
-//! - [`Tokens`], [`HashUnits`], [`Blocks`]: three units that cannot be mixed (`units`).
+//! - [`GroupSpec`]: kind, block size, kept blocks, margin. [`Groups`]: the groups of a model, checked.
+//! - [`Groups::longest_hit`]: the longest hit that every group can serve, found in one walk (`hit`).
+//! - [`Groups::kept`]: the blocks of a group that are worth a place in the index (`keep`).
+//! - [`Groups::peak_blocks`]: the number of blocks that a single request takes, chunk by chunk
+//!   (`peak`).
+//! - [`Tokens`], [`HashUnits`], [`Blocks`]: three units as types, so that they cannot be mixed
+//!   (`units`).
 //!
-//! Costs: see each; no allocation but for what a hit returns.
+//! Costs: see each function. Nothing is allocated except the results of hits.
 //!
 //! The kinds and their rules are those of vLLM 0.33 (`v1/kv_cache_interface.py`,
-//! `v1/core/single_type_kv_cache_manager.py`); the walk is our own: one pass instead of a fixed point.
+//! `v1/core/single_type_kv_cache_manager.py`). The walk is our own: one pass instead of a fixed point.
 
 mod hit;
 pub(crate) mod keep;
@@ -35,7 +36,7 @@ pub use units::{Blocks, HashUnits, Tokens};
 use crate::error::PoolError;
 use crate::record::Name;
 
-/// The groups of a model, which are numbered from 0 on.
+/// The KV-cache groups of a model, numbered from 0 on.
 ///
 /// ```
 /// use kvpool::groups::{GroupKind, GroupSpec, Groups};
@@ -58,12 +59,12 @@ pub struct Groups {
 }
 
 impl Groups {
-    /// Groups with these specs. `unit` is how many tokens are hashed at a time; without one, as many as
-    /// every block size is a multiple of.
+    /// Makes groups with these specs. `unit` is the number of tokens that are hashed at a time. Without
+    /// one, it is the greatest common divisor of the block sizes.
     ///
     /// # Errors
-    /// [`PoolError::InvalidConfig`]: no group, or more than a name can tell apart; sizes that are 0; block sizes that are no
-    /// multiples of the unit, or have no common multiple in range.
+    /// [`PoolError::InvalidConfig`] for no group, or more groups than group numbers; for sizes that are 0;
+    /// for block sizes that are not multiples of the unit, or have no common multiple in range.
     pub fn new(specs: Vec<GroupSpec>, unit: Option<usize>) -> Result<Self, PoolError> {
         let most = usize::from(Name::MAX_GROUP) + 1;
         if specs.is_empty() || specs.len() > most {
@@ -84,32 +85,33 @@ impl Groups {
         Ok(Self { specs, unit, alignment })
     }
 
-    /// The groups.
+    /// The specs of the groups.
     #[must_use]
     pub fn specs(&self) -> &[GroupSpec] {
         &self.specs
     }
 
-    /// Tokens of a hash unit.
+    /// Number of tokens in a hash unit.
     #[must_use]
     pub const fn unit(&self) -> usize {
         self.unit
     }
 
-    /// What the length of a hit is a multiple of: the least common multiple of all block sizes, of the
-    /// unit in the place of those of groups with [`GroupSpec::partial_hits`].
+    /// The alignment of hits: the length of every hit is a multiple of it. It is the least common
+    /// multiple of all block sizes. A group with [`GroupSpec::partial_hits`] counts with the unit
+    /// instead of its block size.
     #[must_use]
     pub const fn alignment(&self) -> Tokens {
         Tokens(self.alignment)
     }
 
-    /// The longest hit of at most so many tokens, as far as block sizes go.
+    /// Rounds `tokens` down to a possible length of a hit.
     #[must_use]
     pub const fn align(&self, tokens: Tokens) -> Tokens {
         Tokens(tokens.0 - tokens.0 % self.alignment)
     }
 
-    /// These groups without hits that end inside blocks.
+    /// Returns these groups without hits that end inside blocks.
     ///
     /// # Errors
     /// [`PoolError::InvalidConfig`] if the block sizes have no common multiple in range.
@@ -118,17 +120,17 @@ impl Groups {
         Self::new(specs.collect(), Some(self.unit))
     }
 
-    /// Hash units behind which a hit can end inside a block ([`GroupSpec::partial_hits`]), at most: 0
-    /// without such blocks.
+    /// The largest number of hash units inside a block after which a hit can end
+    /// ([`GroupSpec::partial_hits`]). 0 without such groups.
     #[must_use]
     pub fn interior_units(&self) -> usize {
         let partial = self.specs.iter().filter(|spec| spec.partial_hits);
         partial.map(|spec| spec.block_tokens / self.unit - 1).max().unwrap_or(0)
     }
 
-    /// Hash units that one block of a pool holds. A group of full attention holds every token, so its block
-    /// counts: the smallest one of several. Without such a group the largest block of the cached groups
-    /// counts. At least 1.
+    /// Number of hash units in one block of a pool. A group of full attention holds every token, so its
+    /// block counts: the smallest one of several. Without such a group, the largest block of the cached
+    /// groups counts. At least 1.
     #[must_use]
     pub fn units_per_block(&self) -> usize {
         let cached = || self.specs.iter().filter(|spec| spec.is_cached());
@@ -137,8 +139,9 @@ impl Groups {
         tokens.map_or(1, |tokens| tokens / self.unit)
     }
 
-    /// The hash unit whose digest names the block of a group at a position: the last one in it, for a
-    /// digest stands for everything before it. `None` of a group that caches nothing.
+    /// Returns the hash unit whose digest names the block of a group at a position. It is the last unit
+    /// in the block, because its digest covers everything before it. `None` for a group that caches
+    /// nothing.
     #[must_use]
     pub fn naming_unit(&self, group: usize, at: Blocks) -> Option<HashUnits> {
         let spec = self.specs.get(group).filter(|spec| spec.is_cached())?;

@@ -1,26 +1,27 @@
-//! How many blocks a lone request takes while its prompt is computed.
+//! The number of blocks that a single request takes while its prompt is computed.
 //!
-//! Follows from the groups, the length of the prompt and the chunk size alone. What is cached does not
-//! matter: a hit that needs more blocks than there are is not used.
+//! It depends only on the groups, the length of the prompt and the chunk size. Cached content does not
+//! matter, because a hit that needs more blocks than there are is not used.
 
 use super::{Blocks, GroupKind, GroupSpec, Groups, Tokens};
 
 impl GroupSpec {
-    /// The positions `first..end` of a table that hold the null block, of a request whose first `ready`
-    /// tokens were hit or loaded, and whose first `settled` tokens are computed.
+    /// The positions `first..end` of a table that contain the null block. The first `ready` tokens of
+    /// the request were hit or loaded, and its first `settled` tokens are computed.
     #[must_use]
     pub fn given_up(&self, ready: Tokens, settled: Tokens) -> (Blocks, Blocks) {
         let dead = self.dead(settled);
         if self.is_cached() {
             return (self.sink_blocks().min(dead), dead);
         }
-        // Nobody brought the sinks of what was hit.
+        // A group without caching has no sinks for the tokens that were hit.
         let absent = self.full_blocks(ready);
         let first = if absent > Blocks::ZERO { Blocks::ZERO } else { self.sink_blocks().min(dead) };
         (first, dead.max(absent))
     }
 
-    /// Blocks of such a table whose first `covered` tokens have blocks.
+    /// Number of blocks that a table holds if its first `covered` tokens have blocks. `ready` and
+    /// `settled` are those of [`Self::given_up`].
     fn held(&self, ready: Tokens, settled: Tokens, covered: Tokens) -> usize {
         match self.kind {
             GroupKind::State => 1,
@@ -32,7 +33,8 @@ impl GroupSpec {
         }
     }
 
-    /// At least [`Self::held`] of any chunk of `chunk` tokens, of a group that gives blocks up.
+    /// An upper bound of [`Self::held`] for any chunk of `chunk` tokens, in a group that gives up
+    /// blocks.
     fn most_held(&self, chunk: usize) -> usize {
         let span = self.kind.span().unwrap_or(0).saturating_add(self.sink_tokens);
         span.saturating_add(chunk).div_ceil(self.block_tokens).saturating_add(2)
@@ -40,9 +42,9 @@ impl GroupSpec {
 }
 
 impl Groups {
-    /// The most blocks that a lone request holds while tokens `start..tokens` of its prompt are
-    /// computed in chunks of `chunk`, which counts as at least 1: each chunk gets blocks once the one
-    /// before is committed. O(1) with full attention; O(chunks) without, at worst.
+    /// The largest number of blocks that a single request holds while tokens `start..tokens` of its
+    /// prompt are computed in chunks of `chunk` tokens. A chunk has at least 1 token, and gets blocks
+    /// when the one before is committed. O(1) with full attention; without it O(chunks) at worst.
     ///
     /// ```
     /// use kvpool::groups::{GroupKind, GroupSpec, Groups, Tokens};
@@ -56,7 +58,8 @@ impl Groups {
     pub fn peak_blocks(&self, tokens: Tokens, start: Tokens, chunk: usize) -> usize {
         let chunk = chunk.max(1);
         let (start, rest) = (start.min(tokens), tokens.minus(start).0);
-        // Full attention gives nothing up, so its blocks bound what an earlier chunk can take.
+        // Full attention gives up no blocks, so its blocks limit the number that an earlier chunk can
+        // take.
         let grows = |spec: &&GroupSpec| spec.kind.is_full();
         let given_up = self.specs.iter().filter(|spec| !grows(spec));
         let bound = given_up.fold(0_usize, |sum, spec| sum.saturating_add(spec.most_held(chunk)));

@@ -1,35 +1,35 @@
-//! `GroupSpec`: what layers of one kind keep of a request, and for how long.
+//! `GroupSpec`: the blocks that layers of one kind keep of a request, and for how long.
 
 use super::units::{Blocks, Tokens};
 use crate::error::PoolError;
 use crate::hash::MAX_BLOCK_SIZE;
 
-/// How the layers of a group read what they have kept.
+/// The tokens that the layers of a group read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum GroupKind {
-    /// Each token reads all before it. Multi-head latent attention, too.
+    /// Each token reads all tokens before it. Multi-head latent attention is of this kind, too.
     Full,
     /// Each token reads itself and the `window - 1` tokens before it.
     Sliding {
-        /// Tokens that a token reads, itself included.
+        /// Number of tokens that a token reads, itself included.
         window: usize,
     },
-    /// Each token reads those before it in its own chunk: Llama 4's local attention.
+    /// Each token reads the tokens before it in its own chunk: Llama 4's local attention.
     Chunked {
-        /// Tokens of a chunk.
+        /// Number of tokens in a chunk.
         chunk: usize,
     },
-    /// A recurrent state, as of Mamba: a block is the state behind its last token, and each token reads
-    /// the one before it.
+    /// A recurrent state, such as Mamba's. A block is the state after its last token, and each token
+    /// reads the state before it.
     State,
-    /// What the layers read is no part of the prompt: an encoder's output. Nothing of it is cached.
+    /// The layers read the output of an encoder, which is not part of the prompt. None of it is cached.
     Cross,
 }
 
 impl GroupKind {
-    /// The kind of this name, with a window or chunk of `span` tokens; others have none and do not look
-    /// at it. `None` if no kind is called so.
+    /// Returns the kind with this name. A window or chunk has `span` tokens; other kinds ignore `span`.
+    /// `None` if no kind has this name.
     #[must_use]
     pub fn named(name: &str, span: usize) -> Option<Self> {
         Some(match name {
@@ -42,7 +42,7 @@ impl GroupKind {
         })
     }
 
-    /// Its name: full, sliding, chunked, state or cross.
+    /// Returns the name: full, sliding, chunked, state or cross.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -54,7 +54,7 @@ impl GroupKind {
         }
     }
 
-    /// Tokens of its window or chunk.
+    /// Number of tokens in the window or chunk. `None` for other kinds.
     #[must_use]
     pub const fn span(self) -> Option<usize> {
         match self {
@@ -63,8 +63,8 @@ impl GroupKind {
         }
     }
 
-    /// The first token of which the token at position `at` needs what the group keeps: `at` itself if
-    /// it needs nothing. It never goes back as `at` goes on, so what lies before it can be given up.
+    /// The first token that the token at position `at` reads. `at` itself if it reads none. It never
+    /// decreases as `at` grows, so the tokens before it can be given up.
     #[must_use]
     pub const fn reach(self, at: Tokens) -> Tokens {
         match self {
@@ -76,8 +76,9 @@ impl GroupKind {
         }
     }
 
-    /// The first position from which on no token reads anything before `from`: how far a request can go
-    /// back that has given up what is before. Full attention gives nothing up.
+    /// The first position from which on no token reads anything before `from`. A request that has given
+    /// up the tokens before `from` cannot be truncated to fewer tokens. Full attention gives nothing
+    /// up.
     #[must_use]
     pub const fn rewind(self, from: Tokens) -> Tokens {
         match self {
@@ -92,110 +93,121 @@ impl GroupKind {
         }
     }
 
-    /// Whether a hit of any length needs all before it.
+    /// Whether a hit of any length needs all blocks before it.
     #[must_use]
     pub const fn is_full(self) -> bool {
         matches!(self, Self::Full)
     }
 
-    /// Whether its blocks hold content of the prompt, which others can hit.
+    /// Whether the blocks have content of the prompt, which other requests can hit.
     #[must_use]
     pub const fn is_cached(self) -> bool {
         !matches!(self, Self::Cross)
     }
 }
 
-/// Which blocks of a group stay cached when the request has gone on. A hit can only end where every
-/// group has kept what it needs.
+/// The blocks of a group that stay cached after the request no longer needs them. A hit can only end
+/// where every group has kept the blocks that it needs.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Keep {
-    /// All.
+    /// All blocks.
     #[default]
     All,
-    /// What hits need that end at multiples of so many tokens, rounded up to
+    /// Blocks for hits that end at multiples of this number of tokens, rounded up to
     /// [`super::Groups::alignment`], at the end of the prompt, or at a junction.
     Every(usize),
-    /// What hits need that end at the end of the prompt or at a junction: where an earlier request
-    /// turned off from this one.
+    /// Blocks for hits that end at the end of the prompt or at a junction. A junction is a position at
+    /// which an earlier request diverged from this one.
     Junctions,
-    /// None: hits neither need nor bring anything of this group, so it never limits them. For layers
-    /// whose KV is of no use to other requests, such as the heads of a draft model.
+    /// No blocks. Hits do not include this group, so it never limits them. Use it for layers whose KV
+    /// other requests cannot use, such as the heads of a draft model.
     Nothing,
 }
 
-/// A KV-cache group: layers that keep the same of a request, in blocks of the same size.
+/// A KV-cache group: layers that keep the same part of a request, in blocks of the same size.
+///
+/// ```
+/// use kvpool::groups::{Blocks, GroupKind, GroupSpec, Tokens};
+/// // A window of 64 tokens after 4 attention sinks, in blocks of 16 tokens.
+/// let spec = GroupSpec { sink_tokens: 4, ..GroupSpec::new(GroupKind::Sliding { window: 64 }, 16) };
+/// assert_eq!(spec.sink_blocks(), Blocks(1));
+/// // A hit of 160 tokens needs the sinks, and the blocks of tokens 97 to 159.
+/// assert_eq!(spec.needed(Tokens(160)), (Blocks(6), Blocks(10)));
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct GroupSpec {
-    /// What its layers read.
+    /// The tokens that the layers read.
     pub kind: GroupKind,
     /// Tokens per block.
     pub block_tokens: usize,
-    /// Which blocks stay cached. Full attention keeps all, or [`Keep::Nothing`].
+    /// The blocks that stay cached. Full attention keeps all, or [`Keep::Nothing`].
     pub keep: Keep,
-    /// Blocks behind a hit that speculation computes again: 1 for a group that EAGLE or MTP heads read,
-    /// else 0.
+    /// Number of blocks after a hit that speculation computes again. 1 for a group that EAGLE or MTP
+    /// heads read, else 0.
     pub margin: usize,
-    /// Whether a hit may end inside a block, behind any hash unit: the request gets a copy of that
-    /// block. Full attention alone, for which any part of a prefix is one; without a margin.
+    /// Whether a hit may end inside a block, after any hash unit. The request then gets a copy of that
+    /// block. Only for full attention, where any part of a prefix is a prefix, and without a margin.
     pub partial_hits: bool,
-    /// The first tokens of the sequence that every token reads besides its window: attention sinks. Of
-    /// [`GroupKind::Sliding`] alone; 0 for none.
+    /// Number of leading tokens of the sequence that every token reads besides its window: attention
+    /// sinks. Only for [`GroupKind::Sliding`]; 0 for none.
     pub sink_tokens: usize,
 }
 
 impl GroupSpec {
-    /// A group that keeps all blocks, has no margin, and is hit in whole blocks.
+    /// Makes a group that keeps all blocks, has no margin, and is hit in whole blocks.
     #[must_use]
     pub const fn new(kind: GroupKind, block_tokens: usize) -> Self {
         Self { kind, block_tokens, keep: Keep::All, margin: 0, partial_hits: false, sink_tokens: 0 }
     }
 
-    /// Whether other requests can hit its blocks.
+    /// Whether other requests can hit the blocks.
     #[must_use]
     pub const fn is_cached(&self) -> bool {
         self.kind.is_cached() && !matches!(self.keep, Keep::Nothing)
     }
 
-    /// What the length of a hit is a multiple of, if prompts are hashed in units of so many tokens.
+    /// The length of every hit is a multiple of this number, if prompts are hashed in units of `unit`
+    /// tokens.
     pub(super) const fn granularity(&self, unit: usize) -> usize {
         if self.partial_hits { unit } else { self.block_tokens }
     }
 
-    /// Blocks that so many tokens fill.
+    /// Number of blocks that `tokens` tokens fill completely.
     #[must_use]
     pub const fn full_blocks(&self, tokens: Tokens) -> Blocks {
         Blocks(tokens.0 / self.block_tokens)
     }
 
-    /// Blocks that so many tokens take.
+    /// Number of blocks that `tokens` tokens need.
     #[must_use]
     pub const fn covering(&self, tokens: Tokens) -> Blocks {
         Blocks(tokens.0.div_ceil(self.block_tokens))
     }
 
-    /// Tokens that so many blocks hold.
+    /// Number of tokens in `blocks` blocks.
     #[must_use]
     pub const fn tokens(&self, blocks: Blocks) -> Tokens {
         Tokens(blocks.0.saturating_mul(self.block_tokens))
     }
 
-    /// Leading blocks of a table that every token reads, whatever is given up behind them: those of
-    /// [`Self::sink_tokens`].
+    /// Number of leading blocks of a table that every token reads, even if the blocks after them are
+    /// given up: those of [`Self::sink_tokens`].
     #[must_use]
     pub const fn sink_blocks(&self) -> Blocks {
         self.covering(Tokens(self.sink_tokens))
     }
 
-    /// Leading blocks of a table that no token from `settled` on reads, but for [`Self::sink_blocks`].
-    /// Settled are tokens that are computed and will not be taken back.
+    /// Number of leading blocks of a table that no token from `settled` on reads, except
+    /// [`Self::sink_blocks`]. The first `settled` tokens must be computed, and must not be taken back
+    /// later.
     #[must_use]
     pub const fn dead(&self, settled: Tokens) -> Blocks {
         self.full_blocks(self.kind.reach(settled))
     }
 
-    /// The blocks `first..end` that a hit of `length` tokens needs, its margin included, besides
-    /// [`Self::sink_blocks`]. `length` is a multiple of the block size.
+    /// The blocks `first..end` that a hit of `length` tokens needs besides [`Self::sink_blocks`], its
+    /// margin included. `length` is a multiple of the block size.
     #[must_use]
     pub const fn needed(&self, length: Tokens) -> (Blocks, Blocks) {
         if length.0 == 0 || !self.is_cached() {
@@ -204,14 +216,14 @@ impl GroupSpec {
         (self.dead(length), self.full_blocks(length).plus(Blocks(self.margin)))
     }
 
-    /// The most tokens of a hit for which the blocks before `end` are enough on the right. A multiple
-    /// of the block size.
+    /// The length, in tokens, of the longest hit that needs no block from `end` on. A multiple of the
+    /// block size.
     #[must_use]
     pub const fn ending_before(&self, end: Blocks) -> Tokens {
         self.tokens(end.minus(Blocks(self.margin)))
     }
 
-    /// The most tokens of a hit of at most `limit` tokens, whatever is cached.
+    /// The length, in tokens, of the longest hit of at most `limit` tokens, if everything is cached.
     #[must_use]
     pub const fn ending_within(&self, limit: Tokens) -> Tokens {
         if self.partial_hits { limit } else { self.ending_before(self.full_blocks(limit)) }
@@ -245,5 +257,5 @@ impl GroupSpec {
     }
 }
 
-/// No speculation looks further ahead; it keeps sums of blocks within their type.
+/// The largest margin. No speculation looks further ahead, and sums of blocks stay in range.
 const MAX_MARGIN: usize = 1 << 16;

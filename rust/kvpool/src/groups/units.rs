@@ -1,8 +1,8 @@
 //! Units of length: [`Tokens`], [`HashUnits`], [`Blocks`].
 //!
-//! Groups have blocks of different sizes, and a prompt is hashed in units of a third one. A number of
-//! one unit where another was meant is a wrong hit that no test of one group finds (vllm#55600), so the
-//! units are types: only [`super::GroupSpec`] and [`super::Groups`] turn one into another.
+//! Groups have blocks of different sizes, and a prompt is hashed in units of a third size. If code uses
+//! a number of the wrong unit, a hit is wrong, and no test with one group finds it (vllm#55600). So
+//! each unit is a type. Only [`super::GroupSpec`] and [`super::Groups`] convert one into another.
 
 use std::fmt;
 
@@ -13,16 +13,16 @@ macro_rules! unit {
         pub struct $name(pub usize);
 
         impl $name {
-            /// None.
+            /// The value 0.
             pub const ZERO: Self = Self(0);
 
-            /// So many more, as far as there are numbers.
+            /// Adds `more`. The sum saturates at the largest number.
             #[must_use]
             pub const fn plus(self, more: Self) -> Self {
                 Self(self.0.saturating_add(more.0))
             }
 
-            /// So many fewer, at least none.
+            /// Subtracts `fewer`. The result is at least 0.
             #[must_use]
             pub const fn minus(self, fewer: Self) -> Self {
                 Self(self.0.saturating_sub(fewer.0))
@@ -38,14 +38,14 @@ macro_rules! unit {
 }
 
 unit! {
-    /// Tokens of a prompt, or a position among them.
+    /// A number of tokens of a prompt, or a position among them.
     Tokens, "token"
 }
 unit! {
-    /// Stretches of tokens that have a hash each: blocks of a [`crate::HashChain`].
+    /// A number of hash units, which are blocks of a [`crate::HashChain`]: each has a hash of its own.
     HashUnits, "hash unit"
 }
 unit! {
-    /// Blocks of one group, or a position in its block table.
+    /// A number of blocks of one group, or a position in its block table.
     Blocks, "block"
 }

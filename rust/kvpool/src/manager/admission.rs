@@ -1,4 +1,5 @@
-//! Admission: from a hashed prompt to a block table, in one atomic call; and the ways out again.
+//! Admission: from a hashed prompt to a block table in one atomic call. Also release, preemption and
+//! resumption.
 
 use super::CacheManager;
 use super::answers::{Admission, AdmissionFit, GroupFit};
@@ -15,27 +16,30 @@ use crate::sequence::{Grouped, Part, Room, Sequence, Staged, StagedTable, Table}
 use crate::tiers::Fit;
 use crate::{BlockId, PoolError, Signal, Until};
 
+/// # Admission
+///
+/// A hashed prompt becomes a running request in one atomic call.
 impl CacheManager {
-    /// Admits a request: finds the cached prefix of its prompt, acquires it, allocates the rest.
-    /// Atomic. O(blocks). The last token is always left to compute. Every block of the prompt is
-    /// allocated at once, so that a chunked prefill cannot run out midway; [`Self::admit_with`] can
-    /// allocate chunk by chunk ([`Part::allocate_tokens`]).
+    /// Admits a request: finds the cached prefix of its prompt, acquires these blocks, and allocates
+    /// the rest. Atomic. O(blocks). The engine always has to compute the last token of the prompt.
+    /// Every block of the prompt is allocated at once, so that a chunked prefill cannot run out of
+    /// blocks midway. [`Self::admit_with`] can allocate chunk by chunk ([`Part::allocate_tokens`]).
     ///
     /// # Errors
-    /// [`Refused`] hands the prompt back, with: [`ManagerError::OutOfBlocks`] (how many blocks are
-    /// missing, whether the request can ever fit, and how many of its tokens would fit now),
-    /// [`ManagerError::DuplicateRequest`], [`ManagerError::EmptyPrompt`],
+    /// [`Refused`] returns the prompt, with one of these errors: [`ManagerError::OutOfBlocks`] (the
+    /// number of missing blocks, whether the request can ever fit, and how many of its tokens would fit
+    /// now), [`ManagerError::DuplicateRequest`], [`ManagerError::EmptyPrompt`],
     /// [`ManagerError::ForeignCursor`], [`crate::PoolError::StaleEpoch`]. Nothing has changed then.
     pub fn admit(&mut self, id: impl Into<RequestId>, cursor: HashCursor) -> Result<Admission, Refused> {
         self.admit_with(id, cursor, &AdmitOptions::default())
     }
 
-    /// What an admission would find now, and how much of the prompt would fit. Changes nothing.
-    /// O(blocks matched).
+    /// Returns how much of a prompt is cached and how much would fit, without admitting it. Changes
+    /// nothing. O(blocks matched).
     ///
     /// # Errors
-    /// As [`Self::admit`], but for blocks that are lacking; [`PoolError::InvalidConfig`] for a prompt
-    /// without tokens, or not more of them than are external.
+    /// As [`Self::admit`], except missing blocks; [`PoolError::InvalidConfig`] for a prompt that has no
+    /// tokens, or only external ones.
     pub fn fit(&self, cursor: &HashCursor, part: Part) -> Result<AdmissionFit> {
         let staged = self.find(cursor, part)?;
         let pool = self.tiers.device();
@@ -50,8 +54,8 @@ impl CacheManager {
         Ok(AdmissionFit { fit, cached_tokens, new_blocks, fitting_tokens, can_ever_fit })
     }
 
-    /// The number of entries that the first block table would have after an admission: what a buffer
-    /// for [`Admission::block_ids`] has to hold. Changes nothing. O(1) for a whole prompt; with
+    /// Returns the number of entries that the first block table would have after an admission: the size
+    /// of a buffer for [`Admission::block_ids`]. Changes nothing. O(1) for a whole prompt; with
     /// [`Part::allocate_tokens`] O(blocks matched).
     ///
     /// # Errors
@@ -72,7 +76,7 @@ impl CacheManager {
         })
     }
 
-    /// What an admission would find, of a prompt that can be admitted.
+    /// Looks up a prompt for [`Self::fit`] and similar calls, after a check of its arguments.
     fn find(&self, cursor: &HashCursor, part: Part) -> Result<Staged> {
         self.check_poison()?;
         self.check_cursor(cursor)?;
@@ -87,8 +91,8 @@ impl CacheManager {
         Ok(Staged::find(self.tiers.device(), self.groups(), cursor, part, self.room_for(None))?)
     }
 
-    /// What an admission would find now, group by group: which of them a hit is short for. Changes
-    /// nothing. O(blocks), for each group.
+    /// Returns how much of a prompt is cached in each group, which shows the groups that limit a hit.
+    /// Changes nothing. O(blocks) per group.
     ///
     /// # Errors
     /// As [`Self::fit`].
@@ -105,13 +109,13 @@ impl CacheManager {
         Ok(reach.zip(&tables).map(fit).collect())
     }
 
-    /// How far each group alone would serve a prompt.
+    /// Number of tokens of a prompt that each group alone could hit.
     fn reach_of(&self, groups: &Groups, cursor: &HashCursor) -> Result<Vec<Tokens>> {
         let limit = Tokens(cursor.num_tokens().saturating_sub(1));
         Ok(self.tiers.device().reach_of_groups(groups, cursor.chain(), limit)?)
     }
 
-    /// Takes the blocks of an admission. What can fail does so before.
+    /// Takes the blocks of an admission, after all checks that can fail.
     pub(super) fn take_admission(
         &mut self,
         id: &RequestId,
@@ -126,7 +130,8 @@ impl CacheManager {
         Ok((staged, hints))
     }
 
-    /// Checks that a request can be new, that its prompt belongs here, and has the external tokens.
+    /// Checks that the id is new, that the prompt was hashed for this manager, and that it contains the
+    /// external tokens.
     pub(super) fn check_new(&self, id: &RequestId, cursor: &HashCursor, part: Part) -> Result<()> {
         self.check_poison()?;
         if self.contains(id) {
@@ -139,7 +144,8 @@ impl CacheManager {
         self.check_cursor(cursor)
     }
 
-    /// Refuses external tokens that a prompt does not have: its last token is always left to compute.
+    /// Refuses more external tokens than the prompt has without its last token, which is always
+    /// computed.
     fn check_part(id: &RequestId, cursor: &HashCursor, part: Part) -> Result<()> {
         let (asked, most) = (part.external_tokens, cursor.num_tokens().saturating_sub(1));
         if asked <= most {
@@ -148,7 +154,8 @@ impl CacheManager {
         Err(ManagerError::BadExternalCount { id: id.clone(), asked, least: 0, most })
     }
 
-    /// Matches a prompt, and checks that the rest fits what `plan` leaves, or what there is. Changes nothing.
+    /// Matches a prompt, and checks that the rest fits the available blocks, or those that `plan`
+    /// leaves. Changes nothing.
     pub(super) fn stage(
         &self,
         plan: Option<&StepPlan>,
@@ -170,8 +177,8 @@ impl CacheManager {
         Ok(staged)
     }
 
-    /// How many blocks an admission may allocate behind a match: of those that `plan` leaves, or that
-    /// there are.
+    /// Returns a function from a match to the number of blocks that an admission may allocate after it:
+    /// out of the available blocks, or out of those that `plan` leaves.
     fn room_for(&self, plan: Option<&StepPlan>) -> impl Fn(&[BlockId]) -> Room {
         let pool = self.tiers.device();
         let reserve = self.reserve(plan.map_or_else(|| self.num_active(), |plan| plan.running));
@@ -181,18 +188,18 @@ impl CacheManager {
         }
     }
 
-    /// Requests that run, or will when their external tokens are there.
+    /// Number of requests that run, or will run when their external tokens are loaded.
     pub(super) const fn num_active(&self) -> usize {
         self.stats.running + self.stats.loading
     }
 
-    /// Blocks that an admission or a swap leaves available while others run.
+    /// Number of blocks that an admission or a swap leaves available while `running` requests run.
     pub(super) fn reserve(&self, running: usize) -> usize {
         let usable = self.tiers.device().num_usable();
         if running > 0 { (self.watermark * usable as f64) as usize } else { 0 }
     }
 
-    /// Enters a request with the blocks that it took.
+    /// Adds a request with the blocks that it took.
     pub(super) fn install(
         &mut self,
         id: RequestId,
@@ -220,8 +227,8 @@ impl CacheManager {
         self.admitted(slot, staged, false)
     }
 
-    /// Makes a preempted request run again, with the blocks that it took and its tokens hashed again,
-    /// if they were.
+    /// Makes a preempted request run again with the blocks that it took. `rebased` has its tokens, if
+    /// they were hashed again.
     pub(super) fn reinstall(
         &mut self,
         slot: usize,
@@ -246,7 +253,8 @@ impl CacheManager {
         Ok(self.admitted(slot, staged, true))
     }
 
-    /// Says what a request got, and lets its hints take effect on what it hit.
+    /// Applies the hints of a request to the blocks that it hit, notifies the observer, and makes the
+    /// result of the call.
     fn admitted(&mut self, slot: usize, staged: Staged, resumed: bool) -> Admission {
         let unit = self.tiers.device().block_size();
         let asked = staged.limit() / unit;
@@ -256,7 +264,7 @@ impl CacheManager {
         let (hits, collided) = (cached_tokens / unit, found.collided);
         let admitted = Admitted { slot, asked, hits, collided, resumed, full_tokens, reach: &reach };
         self.tell(|observer, manager| observer.admitted(&admitted, manager));
-        // Fails only if the pool is poisoned, which the next call says, too.
+        // This fails only if the pool is poisoned. The next call reports that, too.
         let _poisoned = self.apply_hints(slot, None, 0..blocks, Scope::All);
         let external_tokens = ready_tokens - cached_tokens;
         let mut tables = tables.into_iter().map(|table| table.blocks);
@@ -275,18 +283,23 @@ impl CacheManager {
     pub(super) fn count_refusal(&mut self, error: &ManagerError) {
         self.stats.refusals += u64::from(matches!(error, ManagerError::OutOfBlocks(_)));
     }
+}
 
-    /// Ends a request, finished or aborted: its blocks lose one reference each, tail first. What it
-    /// committed stays cached; what it did not is never matched (TensorRT-LLM #15018). Its blocks are
-    /// fenced `until` a step completes or a ticket ends. O(blocks).
+/// # Release
+///
+/// Releases finished and aborted requests.
+impl CacheManager {
+    /// Ends a request, finished or aborted: each of its blocks loses one reference, tail first. Blocks
+    /// with committed tokens stay cached; the others are never matched (TensorRT-LLM #15018). The
+    /// blocks are fenced `until` a step completes or a ticket ends. O(blocks).
     ///
-    /// While a swap moves it, or a connector loads into its blocks, they are not free to go: the
-    /// request is releasing, and gives them up when [`Self::complete_swap`], [`Self::abort_swap`] or
-    /// [`Self::external_done`] says that this has ended.
+    /// While a swap moves the request, or a connector loads into its blocks, the blocks cannot be
+    /// released yet. The request is then releasing. It gives up its blocks when
+    /// [`Self::complete_swap`], [`Self::abort_swap`] or [`Self::external_done`] is called.
     ///
     /// # Errors
-    /// [`ManagerError::UnknownRequest`]; [`ManagerError::WrongState`] if it is releasing already;
-    /// [`crate::PoolError::UnknownTicket`].
+    /// [`ManagerError::UnknownRequest`]; [`ManagerError::WrongState`] if the request is already
+    /// releasing; [`crate::PoolError::UnknownTicket`].
     pub fn release<'a>(&mut self, id: impl Into<RequestRef<'a>>, until: impl Into<Until>) -> Result<()> {
         let leaving = Leaving { until: until.into(), ..Leaving::default() };
         let slot = self.slot_in(id.into(), RELEASABLE, RELEASE)?;
@@ -294,7 +307,8 @@ impl CacheManager {
         self.release_slot(slot, leaving).map(drop)
     }
 
-    /// [`Self::release`] for a batch, in its order, all or nothing: what ended in a step, in one call.
+    /// Like [`Self::release`] for a batch, in its order, all or nothing: all requests that ended in a
+    /// step, in one call.
     ///
     /// # Errors
     /// As [`Self::release`]; [`ManagerError::NamedTwice`].
@@ -305,9 +319,9 @@ impl CacheManager {
         slots.into_iter().try_for_each(|slot| self.release_slot(slot, leaving).map(drop))
     }
 
-    /// [`Self::release_batch`] of requests of which it is known how they ended: a hint for eviction
-    /// policies that can use it, `hazard` of the crate `kvpool-policies`. It is about the blocks that
-    /// the request gives up last, on the device.
+    /// Like [`Self::release_batch`], with a signal about how each request ended. The signal is a hint
+    /// for eviction policies that use it, such as `hazard` of the crate `kvpool-policies`. It applies
+    /// to the blocks that the request gives up last, on the device.
     ///
     /// # Errors
     /// As [`Self::release_batch`].
@@ -325,18 +339,18 @@ impl CacheManager {
         })
     }
 
-    /// The slots of a batch that can be released.
+    /// Returns the slots of a batch whose requests can be released.
     fn releasable_batch(&mut self, ids: &[RequestRef<'_>], until: Until) -> Result<Vec<usize>> {
         self.tiers.device().check_until(until)?;
-        // The rows of the decode step before are those of the one behind, too.
+        // Keeps the rows of the last decode step, because the next decode step has mostly the same.
         let step = std::mem::take(&mut self.rows);
         let known = self.resolve_batch(ids, RELEASABLE, RELEASE, |_, _, _, _| Ok(()));
         let slots = std::mem::replace(&mut self.rows, step);
         known.map(|()| slots)
     }
 
-    /// The request in a slot, which was checked, gives up its blocks, and is forgotten; or it is noted
-    /// how, while something is on its way into them.
+    /// Releases the blocks of a checked request and removes it. While a swap or a load uses the blocks,
+    /// only stores `leaving` for later.
     pub(super) fn release_slot(&mut self, slot: usize, leaving: Leaving) -> Result<HintReport> {
         let request = self.requests.at_mut(slot)?;
         if matches!(request.state, RequestState::Moving | RequestState::Loading) {
@@ -345,7 +359,7 @@ impl CacheManager {
             return Ok(HintReport::default());
         }
         let report = if leaving.end_of_life { self.end_life(slot)? } else { HintReport::default() };
-        // Others may have let go of blocks whose ends of life were said before.
+        // Other requests may have released blocks since their end of life was hinted.
         self.apply_hints(slot, None, 0..usize::MAX, Scope::Ends)?;
         let request = self.requests.at_mut(slot)?;
         if leaving.signal != Signal::default() && request.sequence.tier == 0 {
@@ -363,14 +377,19 @@ impl CacheManager {
         self.requests.leave(slot);
         Ok(report)
     }
+}
 
-    /// Preempts a running request, or one that is swapped out, by recompute: it gives up its blocks as
-    /// in [`Self::release`], keeps its tokens, and waits for [`Self::resume`], which may find again
-    /// what it committed.
+/// # Preemption by recompute
+///
+/// A preempted request keeps its tokens and gives up its blocks.
+impl CacheManager {
+    /// Preempts a request that is running or swapped out, by recompute. The request gives up its blocks
+    /// as in [`Self::release`], keeps its tokens, and waits for [`Self::resume`], which may hit the
+    /// blocks that it committed.
     ///
     /// # Errors
-    /// [`ManagerError::UnknownRequest`], [`ManagerError::WrongState`] if it is preempted already, or
-    /// moves or loads; [`crate::PoolError::UnknownTicket`].
+    /// [`ManagerError::UnknownRequest`]; [`ManagerError::WrongState`] if the request is already
+    /// preempted, moving or loading; [`crate::PoolError::UnknownTicket`].
     pub fn preempt<'a>(&mut self, id: impl Into<RequestRef<'a>>, until: impl Into<Until>) -> Result<()> {
         let until = until.into();
         let slot = self.slot_in(id.into(), PREEMPTIBLE, PREEMPT)?;
@@ -378,7 +397,7 @@ impl CacheManager {
         self.preempt_slot(slot, until)
     }
 
-    /// Preempts the request in a slot, which was checked.
+    /// Preempts the request in a slot, after a check.
     pub(super) fn preempt_slot(&mut self, slot: usize, until: Until) -> Result<()> {
         let request = self.requests.at_mut(slot)?;
         let computed = request.sequence.computed_tokens as u64;
@@ -389,17 +408,17 @@ impl CacheManager {
         self.set_state(slot, RequestState::Preempted)
     }
 
-    /// Resumes a preempted request: an admission of all its tokens, appended ones included. O(blocks);
-    /// after an epoch bump its tokens are hashed again, O(tokens).
+    /// Resumes a preempted request: admits all of its tokens again, appended ones included. O(blocks).
+    /// After an epoch bump the tokens are hashed again, O(tokens).
     ///
     /// # Errors
-    /// [`ManagerError::OutOfBlocks`], [`ManagerError::UnknownRequest`], [`ManagerError::WrongState`] if
-    /// it runs.
+    /// [`ManagerError::OutOfBlocks`]; [`ManagerError::UnknownRequest`]; [`ManagerError::WrongState`] if
+    /// the request is not preempted.
     pub fn resume<'a>(&mut self, id: impl Into<RequestRef<'a>>) -> Result<Admission> {
         self.resume_with(id, Part::WHOLE)
     }
 
-    /// [`Self::resume`] in chunks, or with external tokens.
+    /// Like [`Self::resume`], in chunks or with external tokens.
     ///
     /// # Errors
     /// As [`Self::resume`]; [`ManagerError::BadExternalCount`].
@@ -412,8 +431,8 @@ impl CacheManager {
         self.reinstall(slot, rebased, staged)
     }
 
-    /// [`Self::stage`] of a preempted request: its slot, and its tokens hashed again, if they were
-    /// hashed before the last epoch bump.
+    /// Does the work of [`Self::stage`] for a preempted request. Returns its slot, and its tokens
+    /// hashed again if they were hashed before the last epoch bump.
     pub(super) fn stage_resumed(
         &self,
         plan: Option<&StepPlan>,
@@ -429,7 +448,8 @@ impl CacheManager {
         Ok((slot, rebased, staged))
     }
 
-    /// The request's tokens hashed again, if they were hashed before the last epoch bump. Changes nothing.
+    /// Returns the request's tokens hashed again, if they were hashed before the last epoch bump.
+    /// Changes nothing.
     fn rebased(&self, slot: usize) -> Result<Option<Box<HashCursor>>> {
         let (cursor, epoch) = (&self.requests.at(slot)?.sequence.cursor, self.tiers.device().epoch());
         if cursor.epoch() == epoch {
@@ -440,7 +460,7 @@ impl CacheManager {
         Ok(Some(rebased))
     }
 
-    /// What a request's prompt hashes to now, if that is not what it hashed to: after an epoch bump.
+    /// Returns the request's tokens hashed again, if they were hashed before the last epoch bump.
     /// O(tokens) then.
     #[doc(hidden)]
     #[must_use]
@@ -449,7 +469,7 @@ impl CacheManager {
     }
 }
 
-/// What a connector is to load for an admission.
+/// The tokens that a connector is to load for an admission.
 fn external_of(staged: &Staged, cached_tokens: usize, resumed: bool) -> Option<External> {
     let (end, covered) = (staged.ready_tokens, staged.covered_tokens);
     (end > cached_tokens).then_some(External { end, covered, resumed })

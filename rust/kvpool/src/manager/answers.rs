@@ -1,53 +1,55 @@
-//! What admissions return, and what they would return.
+//! Results of admissions, and of questions about possible admissions.
 
 use crate::BlockId;
 use crate::tiers::Fit;
 
-/// What a request got.
+/// The result of an admission.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Admission {
-    /// Leading tokens whose KV is cached: the engine computes from here on. A multiple of the block
-    /// size, and less than the prompt.
+    /// Number of leading tokens whose KV is cached. The engine computes the tokens after them. A
+    /// multiple of the block size, and less than the length of the prompt.
     pub cached_tokens: usize,
-    /// Leading blocks of the table that are cached, shared, and not to be written.
+    /// Number of leading blocks of the table that are cached. They are shared and must not be written.
     pub cached_blocks: usize,
-    /// Tokens behind the cached ones that a connector loads now: [`crate::CacheManager::external_done`].
+    /// Number of tokens after the cached ones that a connector loads now: see
+    /// [`crate::CacheManager::external_done`].
     pub external_tokens: usize,
-    /// The whole block table; that of the first group.
+    /// The whole block table. With KV-cache groups, the table of the first group.
     pub block_ids: Vec<BlockId>,
     /// The block tables of the other groups: see [`crate::CacheManager::group_table`].
     pub other_tables: Vec<Vec<BlockId>>,
-    /// How far the groups of full attention alone would have gone: more than [`Self::cached_tokens`] if
-    /// another group had given up, or never kept, what a longer hit needs.
+    /// Number of tokens that the groups of full attention alone could hit. It is above
+    /// [`Self::cached_tokens`] if another group has given up, or never kept, the blocks for a longer
+    /// hit.
     pub full_tokens: usize,
 }
 
-/// What an admission would find: see [`crate::CacheManager::fit`].
+/// The result of a lookup without admission: see [`crate::CacheManager::fit`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct AdmissionFit {
-    /// Whether it would be admitted.
+    /// Whether the prompt would be admitted now.
     pub fit: Fit,
-    /// Leading tokens that are cached.
+    /// Number of leading tokens that are cached.
     pub cached_tokens: usize,
-    /// Blocks that it would take besides.
+    /// Number of blocks that the admission would allocate.
     pub new_blocks: usize,
-    /// Tokens behind the cached and external ones that could get blocks now: the most for
-    /// [`crate::Part::allocate_tokens`].
+    /// Number of tokens after the cached and external ones that could get blocks now: the largest
+    /// possible [`crate::Part::allocate_tokens`].
     pub fitting_tokens: usize,
     /// Whether the prompt can ever be computed in this pool, in chunks of
-    /// [`crate::Part::allocate_tokens`] or as a whole. Depends on the groups, the number of blocks, the
-    /// length of the prompt and the [`crate::Part`] alone.
+    /// [`crate::Part::allocate_tokens`] or as a whole. It depends only on the groups, the number of
+    /// blocks, the length of the prompt and the [`crate::Part`].
     pub can_ever_fit: bool,
 }
 
-/// What an admission would find in a group: see [`crate::CacheManager::fit_groups`].
+/// The result of a lookup for one group: see [`crate::CacheManager::fit_groups`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct GroupFit {
-    /// How far the group alone would serve a hit.
+    /// Number of tokens that the group alone could hit.
     pub reach_tokens: usize,
-    /// Blocks that the admission would take in it, besides those that are cached.
+    /// Number of blocks that the admission would allocate in this group.
     pub new_blocks: usize,
 }

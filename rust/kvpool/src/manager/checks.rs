@@ -1,8 +1,8 @@
 //! Invariants of a manager: all at once, and in small pieces: one request, one entry of a block table,
-//! the references of all.
+//! or the sum of all references.
 //!
-//! [`CacheManager::check_invariants`] is for tests; a scrubber checks a few entries per call. A broken
-//! invariant poisons the device's pool, and a manager with a poisoned pool in any tier refuses every
+//! [`CacheManager::check_invariants`] is for tests. A scrubber checks a few entries per call. A broken
+//! invariant poisons the device's pool. A manager with a poisoned pool in any tier refuses every
 //! operation.
 
 use super::id::RequestState;
@@ -11,17 +11,20 @@ use super::{CacheManager, ManagerError, ManagerStats};
 use crate::InvariantViolation;
 use crate::error::ensure;
 
-/// M1.
+/// The name of M1 in violations.
 const REFERENCES: &str = "M1 (references are block tables, fences and swaps)";
 
+/// # Invariants
+///
+/// A broken invariant poisons the manager: it refuses all work from then on.
 impl CacheManager {
-    /// Why the manager refuses work, if it does.
+    /// Returns why the manager refuses work, if it does.
     #[must_use]
     pub fn poison_reason(&self) -> Option<&str> {
         self.tiers.poison_reason()
     }
 
-    /// Refuses work if the pool of any tier does.
+    /// Returns an error if the pool of any tier is poisoned.
     ///
     /// # Errors
     /// [`crate::PoolError::Poisoned`].
@@ -30,7 +33,7 @@ impl CacheManager {
         Ok(self.tiers.check_poison()?)
     }
 
-    /// Recounts the pool and every request from scratch. O(blocks + tokens), for tests and scrubbing.
+    /// Recounts the pools and every request from scratch. O(blocks + tokens), for tests and scrubbing.
     ///
     /// # Errors
     /// The first broken invariant.
@@ -59,9 +62,8 @@ impl CacheManager {
         self.observer.as_ref().map_or(Ok(()), |observer| observer.check(self))
     }
 
-    /// What can be said of the request in a slot in O(1): that it is found by its id (M5), and that its
-    /// table is as long as its tokens need, in the tier that its state says (S1, S3, M2). Of an empty
-    /// slot there is nothing to say.
+    /// Checks the request in a slot in O(1): it can be found by its id (M5), and its tables are long
+    /// enough for its tokens and in the tier of its state (S1, S3, M2). An empty slot passes.
     ///
     /// # Errors
     /// The first broken invariant.
@@ -99,9 +101,9 @@ impl CacheManager {
         sequence.check_counts(&format_args!("request {id}"))
     }
 
-    /// One entry of the tables of the request in a slot, those of the groups one after the other: null
-    /// where it is trimmed and nowhere else (S2), else held (M1), and with the hash of its tokens if it
-    /// is published (M3). O(1).
+    /// Checks one entry of the tables of the request in a slot. Entries count over the tables of all
+    /// groups, one after the other. The entry is null where it is trimmed and nowhere else (S2).
+    /// Otherwise it is held (M1), and has the hash of its tokens if it is published (M3). O(1).
     ///
     /// # Errors
     /// The first broken invariant.
@@ -114,11 +116,12 @@ impl CacheManager {
         ensure(held, REFERENCES, || format!("entry {at} of request {id} is held by nobody"))
     }
 
-    /// M1, summed over all blocks of each tier: tables, fences, pins and swaps account for every
-    /// reference. A leak shows here, without a walk over the blocks. O(requests + blocks of swaps).
+    /// Checks the sum of M1 over all blocks of each tier: tables, fences, pins and swaps account for
+    /// every reference. This finds a leak without a walk over the blocks. O(requests + blocks of
+    /// swaps).
     ///
     /// # Errors
-    /// The first tier where they do not.
+    /// The first tier whose sums differ.
     pub fn check_references(&self) -> Result<(), InvariantViolation> {
         let of_swaps = self.tiers.swap_references();
         for (tier, pool) in self.tiers.pools().iter().enumerate() {
@@ -130,7 +133,8 @@ impl CacheManager {
             let (fences, counted) = (pool.num_fence_references(), pool.num_references());
             ensure(tables + fences + swaps == counted, REFERENCES, || {
                 format!(
-                    "tier {tier}: {counted} references, {tables} of tables, {fences} of fences, {swaps} of swaps"
+                    "tier {tier}: {counted} references, {tables} of tables, {fences} of fences, \
+                     {swaps} of swaps"
                 )
             })?;
         }
@@ -138,11 +142,12 @@ impl CacheManager {
     }
 }
 
-/// For tests: what only a bug, or memory that went bad, can do to a block table.
+/// Faults for tests: changes that only a bug or bad memory can make to a block table.
 #[cfg(feature = "fault-injection")]
 impl CacheManager {
-    /// Puts another block into an entry of a request's tables, those of the groups one after the other,
-    /// behind the manager's back. False if there is no such entry, or if it is there already.
+    /// Overwrites an entry of a request's tables with another block, without any bookkeeping. Entries
+    /// count over the tables of all groups, one after the other. False if there is no such entry, or if
+    /// it already has this block.
     pub fn corrupt_table<'a>(
         &mut self,
         id: impl Into<super::RequestRef<'a>>,
@@ -154,7 +159,7 @@ impl CacheManager {
         entry.is_some_and(|entry| std::mem::replace(entry, block) != block)
     }
 
-    /// The pools of all tiers, to change them behind the manager's back.
+    /// Returns the pools of all tiers, so that a test can damage them.
     pub fn pools_to_corrupt(&mut self) -> &mut [crate::BlockPool] {
         self.tiers.pools_mut()
     }

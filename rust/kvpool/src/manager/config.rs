@@ -1,4 +1,4 @@
-//! What a manager is made of, and what it counts.
+//! The settings of a manager, and its counters.
 
 use std::fmt;
 
@@ -8,39 +8,56 @@ use crate::retention::{HintReport, RetentionConfig, RetentionStats};
 use crate::{DuplicatePolicy, EvictionPolicy, PoolConfig, PoolStats};
 
 /// Settings of a [`CacheManager`](super::CacheManager).
+///
+/// ```
+/// use kvpool::{CacheManager, ManagerConfig};
+/// // Admissions leave 1 % of the blocks to running requests; swaps use 500 blocks of host memory.
+/// let config = ManagerConfig {
+///     num_blocks: 1000,
+///     block_size: 16,
+///     watermark: 0.01,
+///     host_blocks: 500,
+///     ..ManagerConfig::default()
+/// };
+/// let manager = CacheManager::new(config)?;
+/// assert_eq!(manager.tiers().len(), 2);
+/// # Ok::<(), kvpool::ManagerError>(())
+/// ```
 #[derive(Clone, PartialEq)]
 pub struct ManagerConfig {
-    /// Blocks of the pool, null block included. At least 2.
+    /// Number of blocks in the pool, null block included. At least 2.
     pub num_blocks: usize,
     /// Tokens per block. At least 1.
     pub block_size: usize,
-    /// How blocks are hashed.
+    /// The hash algorithm of block hashes.
     pub algorithm: HashAlgorithm,
-    /// How hits are verified. A non-cryptographic algorithm needs at least [`Verify::Fingerprint`].
+    /// The check that a hit really has the same content. A non-cryptographic algorithm needs at least
+    /// [`Verify::Fingerprint`].
     pub verify: Verify,
-    /// Key of BLAKE3 and of fingerprints.
+    /// The key for BLAKE3 and for fingerprints.
     pub key: Option<[u8; 32]>,
-    /// Seed of XXH3, of fingerprints, and of vLLM's encodings.
+    /// The seed for XXH3, for fingerprints, and for vLLM's encodings.
     pub seed: Option<String>,
-    /// What happens to released duplicates.
+    /// Whether released duplicates of a cached block stay cached.
     pub duplicates: DuplicatePolicy,
-    /// Which cached-free block is reused first.
+    /// The eviction policy of the device's pool.
     pub eviction: EvictionPolicy,
-    /// Priorities, times to live, pins and tenants' limits of the device's blocks, for a policy of the
-    /// crate `kvpool-policies`. `None` has none of it, and costs nothing.
+    /// Priorities, times to live, pins and tenants' limits for the device's blocks. Needs a policy of
+    /// the crate `kvpool-policies`. `None` switches retention off and costs nothing.
     pub retention: Option<RetentionConfig>,
-    /// Share of the usable blocks, 0.0 to below 1.0, that an admission leaves available while other
-    /// requests run, so that these can go on appending.
+    /// Share of the usable blocks, from 0.0 to below 1.0, that an admission leaves available while
+    /// other requests run. These requests need the blocks for the tokens that they append.
     pub watermark: f64,
-    /// Blocks of the host tier, null block included: where requests are swapped out to. 0 for none.
+    /// Number of blocks in the host tier, null block included. Requests are swapped out to it. 0 for no
+    /// host tier.
     pub host_blocks: usize,
-    /// The KV-cache groups of a hybrid model, whose hash unit is `block_size`: a request has a block
-    /// table in each of them, all with blocks of one pool. `None` is one group of full attention. Hits
+    /// The KV-cache groups of a hybrid model, whose hash unit is `block_size`. A request has one block
+    /// table per group, all with blocks of the same pool. `None` is one group of full attention. Hits
     /// of several groups are not verified: they need [`Verify::None`] and a cryptographic hash.
     pub groups: Option<Groups>,
-    /// Bytes of KV that one block holds over all layers; 0 if unknown. Only for [`ManagerStats`].
+    /// Bytes of KV in one block, over all layers. 0 if unknown. Only used for [`ManagerStats`].
     pub block_bytes: u64,
-    /// Fields may come: end a literal with `..Default::default()`.
+    /// More fields may be added. End struct literals with `..Default::default()`.
     #[doc(hidden)]
     pub more: (),
 }
@@ -69,7 +86,7 @@ impl Default for ManagerConfig {
 }
 
 impl ManagerConfig {
-    /// The settings of the device's pool.
+    /// Returns the settings of the device's pool.
     #[must_use]
     pub fn pool(&self) -> PoolConfig {
         PoolConfig {
@@ -94,7 +111,7 @@ impl ManagerConfig {
     }
 }
 
-/// Key and seed are hidden, as in [`HasherConfig`].
+/// Hides the key and the seed, like [`HasherConfig`] does.
 impl fmt::Debug for ManagerConfig {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("ManagerConfig")
@@ -110,69 +127,70 @@ impl fmt::Debug for ManagerConfig {
 
 /// Counters and gauges of a manager.
 ///
-/// `hit_tokens + external_tokens + computed_tokens == prompt_tokens`, always: each request counts once,
-/// at its first admission.
+/// `hit_tokens + external_tokens + computed_tokens == prompt_tokens` always holds. Each request counts
+/// once, at its first admission.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct ManagerStats {
-    /// Requests that hold blocks now.
+    /// Number of requests that are running: they hold blocks of the device.
     pub running: usize,
-    /// Requests that wait to be resumed.
+    /// Number of requests that wait to be resumed.
     pub preempted: usize,
-    /// Requests whose blocks are in the host tier.
+    /// Number of requests whose blocks are in the host tier.
     pub swapped: usize,
-    /// Requests that a swap moves now.
+    /// Number of requests that a swap is moving.
     pub moving: usize,
-    /// Requests whose external tokens are on their way.
+    /// Number of requests whose external tokens are being loaded.
     pub loading: usize,
-    /// Requests that were released while they were moving or loading.
+    /// Number of requests that were released while they were moving or loading.
     pub releasing: usize,
-    /// Requests admitted so far.
+    /// Number of requests admitted so far.
     pub admissions: u64,
-    /// Prompt tokens of those requests.
+    /// Number of prompt tokens of those requests.
     pub prompt_tokens: u64,
-    /// Of those, tokens whose KV was cached.
+    /// Number of prompt tokens whose KV was cached.
     pub hit_tokens: u64,
-    /// Of those, tokens whose KV a connector brought.
+    /// Number of prompt tokens whose KV a connector loaded.
     pub external_tokens: u64,
-    /// Of those, tokens that the engine had to compute; external ones until they are there.
+    /// Number of prompt tokens that the engine had to compute. External tokens are counted here until
+    /// they are loaded.
     pub computed_tokens: u64,
-    /// Admissions refused for want of blocks, resumptions included.
+    /// Number of admissions and resumptions that were refused because blocks were missing.
     pub refusals: u64,
-    /// Tokens of prompts, and of resumed requests, that every group of full attention had cached, and
-    /// another group could not serve.
+    /// Number of tokens, of prompts and of resumed requests, that every group of full attention had
+    /// cached, but another group could not serve.
     pub unserved_tokens: u64,
-    /// States of recurrent groups that were copied to be kept.
+    /// Number of states of recurrent groups that were copied to be kept.
     pub checkpoints: u64,
-    /// Tokens appended after admission.
+    /// Number of tokens appended after admission.
     pub appended_tokens: u64,
-    /// Requests preempted.
+    /// Number of preemptions.
     pub preemptions: u64,
-    /// Computed tokens that preemptions gave up, cached again or not.
+    /// Number of computed tokens of preempted requests, whether or not they stayed cached.
     pub preempted_tokens: u64,
-    /// Requests resumed.
+    /// Number of resumptions.
     pub resumptions: u64,
-    /// Tokens of resumed requests.
+    /// Number of tokens of resumed requests.
     pub resumed_tokens: u64,
-    /// Of those, tokens whose KV was still cached.
+    /// Number of `resumed_tokens` whose KV was still cached.
     pub resumed_hit_tokens: u64,
-    /// Of those, tokens whose KV a connector brought.
+    /// Number of `resumed_tokens` whose KV a connector loaded.
     pub resumed_external_tokens: u64,
-    /// Requests forked from others.
+    /// Number of requests made by forks.
     pub forks: u64,
-    /// Requests swapped out, swaps that were aborted not counted.
+    /// Number of requests swapped out. Aborted swaps do not count.
     pub swapped_out: u64,
-    /// Requests swapped in.
+    /// Number of requests swapped in.
     pub swapped_in: u64,
-    /// Blocks handed out to be copied: by copy-on-write and by swaps.
+    /// Number of block copies handed out, for copy-on-write and for swaps.
     pub copied_blocks: u64,
-    /// Bytes of KV per block; 0 if unknown.
+    /// Bytes of KV per block. 0 if unknown.
     pub block_bytes: u64,
-    /// What became of the hints so far, by blocks: those of requests once for each time that they took
-    /// effect.
+    /// The results of all hints so far, by blocks. The hints of a request count each time that they
+    /// take effect.
     pub hints: HintReport,
-    /// How many blocks are retained how; `None` without retention.
+    /// Number of blocks per kind of retention. `None` without retention.
     pub retention: Option<RetentionStats>,
-    /// The pool's own figures.
+    /// The statistics of the device's pool.
     pub pool: PoolStats,
 }

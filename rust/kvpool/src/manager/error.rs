@@ -1,4 +1,4 @@
-//! What the manager refuses to do, and why.
+//! The errors of a manager.
 
 use super::id::{RequestId, RequestState};
 use crate::hash::{HashCursor, HashError};
@@ -7,33 +7,34 @@ use crate::{PoolError, Refusal};
 
 pub(super) type Result<T, E = ManagerError> = std::result::Result<T, E>;
 
-/// A typed refusal. Nothing has changed.
+/// A typed refusal of a manager. The refused call has changed nothing.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 #[expect(missing_docs, reason = "its message says what a field is")]
 pub enum ManagerError {
-    /// A tier refused.
+    /// A tier refused the operation.
     #[error(transparent)]
     Tier(TierError),
-    /// More tokens are to be kept than there are, or fewer than the window has left, or none.
+    /// A truncation would keep more tokens than there are, fewer than the trimmed window allows, or
+    /// none.
     #[error("cannot keep {asked} tokens of request {id}: from {least} to {tokens} can be kept")]
     BadLength { id: RequestId, asked: usize, least: usize, tokens: usize },
-    /// A swap of no request.
+    /// A swap without requests.
     #[error("a swap needs at least one request")]
     EmptyGroup,
     /// The manager was made without a host tier.
     #[error("there is no host tier: give the manager host_blocks")]
     NoHostTier,
-    /// Not enough blocks.
+    /// Not enough blocks are available.
     #[error("{0}")]
     OutOfBlocks(Refusal),
     /// No request has this id.
     #[error("no request has the id {id}: admit it first")]
     UnknownRequest { id: RequestId },
-    /// A request with this id is known already.
+    /// A request with this id already exists.
     #[error("request {id} is known already: release it before admitting it again")]
     DuplicateRequest { id: RequestId },
-    /// One call, or one step, names a request twice.
+    /// One call, or one step, contains a request twice.
     #[error("request {id} is named twice in one {scope}")]
     NamedTwice { id: RequestId, scope: &'static str },
     /// The request is not in the state that the call needs.
@@ -45,9 +46,10 @@ pub enum ManagerError {
     /// A batch whose lists differ in length.
     #[error("{requests} requests but {values} {what}: one each is needed")]
     LengthMismatch { requests: usize, values: usize, what: &'static str },
-    /// More computed tokens than tokens, or fewer than before.
+    /// A commit of more computed tokens than the request has, or of fewer than before.
     #[error(
-        "request {id} has {tokens} tokens, blocks for {covered}, {computed} computed: cannot set computed to {asked}"
+        "request {id} has {tokens} tokens, blocks for {covered}, {computed} computed: \
+         cannot set computed to {asked}"
     )]
     BadComputedCount { id: RequestId, asked: usize, tokens: usize, computed: usize, covered: usize },
     /// Offsets of a batch that do not ascend from 0 to the number of tokens.
@@ -56,30 +58,30 @@ pub enum ManagerError {
     /// More changes of block tables than the caller has room for.
     #[error("{needed} blocks change in the block tables, and there is room for {most}")]
     TooManyChanges { needed: usize, most: usize },
-    /// External tokens that the prompt does not have, or that are not on their way.
+    /// External tokens that the prompt does not have, or that are not being loaded.
     #[error("request {id}: {asked} external tokens, must be from {least} to {most}")]
     BadExternalCount { id: RequestId, asked: usize, least: usize, most: usize },
     /// The manager has changed since the step was planned.
     #[error("the manager has changed since this step was begun: begin a new one")]
     StaleStep,
-    /// A cursor made by another hasher than the manager's.
+    /// The prompt was hashed by a hasher with other settings than the manager's.
     #[error(
         "this prompt was hashed with other settings than the manager's: make it with the manager's own hasher"
     )]
     ForeignCursor,
-    /// The pool refused.
+    /// The pool refused the operation.
     #[error(transparent)]
     Pool(PoolError),
-    /// The hasher refused.
+    /// The hasher refused the tokens or the extra keys.
     #[error(transparent)]
     Hash(#[from] HashError),
 }
 
-/// A refused admission, with the prompt handed back so that it need not be hashed again.
+/// A refused admission. It returns the prompt, so that the prompt need not be hashed again.
 #[derive(Clone, Debug, thiserror::Error)]
 #[error("{error}")]
 pub struct Refused {
-    /// Why.
+    /// The reason for the refusal.
     pub error: ManagerError,
     /// The prompt.
     pub cursor: Box<HashCursor>,

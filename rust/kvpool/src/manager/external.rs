@@ -1,17 +1,16 @@
-//! What comes from elsewhere, and what has to wait for it: external tokens, and releases of requests
-//! that move or load.
+//! External tokens, and releases of requests that move or load.
 //!
 //! A connector (P/D disaggregation, a store) has the KV of a prompt's first tokens.
-//! [`CacheManager::admit_with`] allocates blocks for what of it is not cached here, and the request is
-//! [`RequestState::Loading`]: nothing of these blocks can be matched, and nothing is computed in them,
-//! until [`CacheManager::external_done`] says what has arrived. What failed is computed again, and what
-//! is behind it: computed tokens have no holes. A window or a recurrent state has no place for what
-//! lies further back than the token behind the load reads; if that did not arrive, the request gives
-//! its blocks up and is preempted.
+//! [`CacheManager::admit_with`] allocates blocks for the external tokens that are not cached here, and
+//! the request is [`RequestState::Loading`]. Until [`CacheManager::external_done`] is called, these
+//! blocks cannot be matched, and nothing is computed in them. The engine computes the tokens whose load
+//! failed and all tokens after them, because computed tokens have no holes. A window or a recurrent
+//! state only has blocks for the tokens that the token after the load reads. If those were not loaded,
+//! the request gives up its blocks and is preempted.
 //!
-//! Blocks that a swap or a connector still writes to are never released: a release waits for the end
-//! (dynamo #15079: blocks that were handed on while a transfer still wrote to them held another
-//! request's KV).
+//! Blocks that a swap or a connector still writes to are never released: a release waits until the swap
+//! or load ends. Otherwise a block could get a new owner while a transfer still writes another
+//! request's KV to it (dynamo #15079).
 
 use std::ops::Range;
 
@@ -21,19 +20,19 @@ use super::id::{RequestRef, RequestState};
 use super::request::External;
 use crate::Until;
 
-/// Which external tokens have arrived.
+/// The external tokens that were loaded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Loaded<'a> {
-    /// All.
+    /// All of them.
     All,
-    /// The KV of the prompt's first so many tokens is there.
+    /// The KV of this number of leading prompt tokens is available.
     First(usize),
-    /// All but these ranges of tokens; what of them was not external does not count.
+    /// All except these ranges of tokens. Tokens of the ranges that were not external are ignored.
     AllBut(&'a [Range<usize>]),
 }
 
 impl Loaded<'_> {
-    /// The token behind the last that can be used, of those from `computed` to `end`.
+    /// The token after the last usable one. `computed..end` are the external tokens.
     fn until(&self, computed: usize, end: usize) -> usize {
         match self {
             Loaded::All => end,
@@ -46,32 +45,38 @@ impl Loaded<'_> {
     }
 }
 
+/// # External tokens
+///
+/// Tokens whose KV a connector loads: P/D disaggregation, or a store.
 impl CacheManager {
-    /// Says what a connector has loaded of a request's external tokens: their KV is written, full
-    /// blocks are registered, and the request runs. The engine computes the rest, what failed included.
-    /// Returns how many blocks were registered. Of a request that was released meanwhile it ends the
-    /// release. O(blocks).
+    /// Ends the load of a request's external tokens. `loaded` says which tokens arrived: their KV is
+    /// written, full blocks are registered, and the request runs. The engine computes the rest, failed
+    /// tokens included. Returns the number of registered blocks. If the request was released meanwhile,
+    /// the call completes the release. O(blocks).
     ///
-    /// If not enough has arrived to go on from, the request is preempted ([`RequestState::Preempted`]):
-    /// groups with a window, a chunk or a state have blocks for what the tokens behind the external
-    /// ones read, and for nothing before. [`Self::resume`] computes it.
+    /// If the loaded tokens are not enough to continue from, the request is preempted
+    /// ([`RequestState::Preempted`]). This happens with groups that have a window, a chunk or a state:
+    /// they only have blocks for the tokens that the token after the load reads. [`Self::resume`] then
+    /// makes the engine compute the missing tokens.
     ///
     /// ```
     /// use kvpool::{AdmitOptions, CacheManager, ExtraKeys, Loaded, ManagerConfig, Part};
-    /// let mut manager = CacheManager::new(ManagerConfig { num_blocks: 64, block_size: 4, ..Default::default() })?;
+    /// let config = ManagerConfig { num_blocks: 64, block_size: 4, ..Default::default() };
+    /// let mut manager = CacheManager::new(config)?;
     /// let prompt: Vec<u32> = (0..19).collect();
     /// let part = Part { external_tokens: 16, ..Part::WHOLE };
     /// let options = AdmitOptions { part, ..AdmitOptions::default() };
     /// let admission = manager.admit_with("a", manager.prepare(&prompt, ExtraKeys::default())?, &options)?;
     /// assert_eq!((admission.external_tokens, admission.block_ids.len()), (16, 5));
     /// manager.external_done("a", Loaded::AllBut(&[8..12]))?;       // the third block failed
-    /// assert_eq!(manager.request("a")?.computed_tokens, 8);        // the engine goes on from there
+    /// assert_eq!(manager.request("a")?.computed_tokens, 8);        // the engine continues there
     /// # Ok::<(), kvpool::ManagerError>(())
     /// ```
     ///
     /// # Errors
-    /// [`ManagerError::UnknownRequest`], [`ManagerError::WrongState`] for one that loads nothing,
-    /// [`ManagerError::BadExternalCount`] for more tokens than were to be loaded, or fewer than were cached.
+    /// [`ManagerError::UnknownRequest`]; [`ManagerError::WrongState`] if the request is not loading;
+    /// [`ManagerError::BadExternalCount`] for more tokens than were to be loaded, or fewer than were
+    /// cached.
     pub fn external_done<'a>(&mut self, id: impl Into<RequestRef<'a>>, loaded: Loaded<'_>) -> Result<usize> {
         const OPERATION: &str = "end its load";
         let slot = self.slot_in(id.into(), &[RequestState::Loading, RequestState::Releasing], OPERATION)?;

@@ -1,4 +1,5 @@
-//! Growth: tokens appended by decode steps, blocks for chunks of a prompt, and tokens committed as computed.
+//! Growth of requests: tokens appended by decode steps, blocks for chunks of a prompt, and commits of
+//! computed tokens.
 
 use super::CacheManager;
 use super::error::{ManagerError, Result};
@@ -10,67 +11,85 @@ use crate::sequence::{GivenUp, TableChange};
 use crate::tiers::out_of_blocks;
 use crate::{BlockId, BlockPool};
 
-/// A position of a request's block table that an append changed: a new block at the end, or a copy in
-/// the place of a shared or registered one.
+/// A change of one block table entry by an append: a new block at the end, or a copy in the place of a
+/// shared or registered block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct NewBlock {
-    /// Position of the request in the call.
+    /// The position of the request in the call.
     pub row: usize,
-    /// Position in its block table.
+    /// The position in the block table of the request.
     pub index: usize,
-    /// The block that is there now.
+    /// The block that is now at this position.
     pub block: BlockId,
-    /// The KV-cache group whose table that is: 0 where there is one.
+    /// The KV-cache group that the table belongs to. 0 if the model has only one group.
     pub group: u16,
 }
 
-/// Which tokens the step before has computed.
+/// The tokens that the previous step has computed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Computed<'a> {
-    /// Nothing: [`CacheManager::commit`] commits.
+    /// The call commits no tokens. Call [`CacheManager::commit`] to commit them.
     #[default]
     Nothing,
-    /// Of each request that gets tokens, all but the last one: the step that sampled it has written the
-    /// KV of all before, accepted drafts included. For tokens that no step sampled it is wrong.
+    /// For each request that gets tokens, all tokens but the last are computed. The step that sampled
+    /// the last token has written the KV of all tokens before it, accepted drafts included. Do not use
+    /// this for tokens that no step sampled.
     AllButLast,
-    /// Of each request its first so many tokens, those of this call included: accepted drafts, which
-    /// had slots before ([`Covered::Lookahead`]).
+    /// The first `counts[i]` tokens of request `i` are computed, tokens of this call included. Accepted
+    /// drafts can be counted, because they got slots earlier ([`Covered::Lookahead`]).
     Counts(&'a [usize]),
 }
 
-/// Which tokens the next step has blocks for.
+/// The tokens for which the next step needs blocks.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Covered<'a> {
-    /// Of each request all.
+    /// All tokens of each request.
     #[default]
     All,
-    /// All, and so many more: slots for drafts.
+    /// All tokens of each request, and this number of slots after them, for drafts.
     Lookahead(usize),
-    /// Of each request at least its first so many: chunks of a prompt, or drafts of different lengths.
+    /// At least the first `counts[i]` tokens or slots of request `i`: for chunks of a prompt, or drafts
+    /// of different lengths.
     Each(&'a [usize]),
 }
 
-/// What a step did and what the next one needs, request by request: see [`CacheManager::append_ragged`].
+/// The results of a step and the needs of the next step, by request: the argument of
+/// [`CacheManager::append_ragged`].
+///
+/// ```
+/// use kvpool::{Computed, Covered, Rows};
+/// // "a" gets two accepted drafts and a sampled token, "b" one token. Each gets slots for three drafts.
+/// let requests = ["a".into(), "b".into()];
+/// let rows = Rows {
+///     requests: &requests,
+///     tokens: &[7, 8, 9, 5],
+///     offsets: &[0, 3, 4],
+///     computed: Computed::AllButLast,
+///     covered: Covered::Lookahead(3),
+///     ..Rows::default()
+/// };
+/// assert_eq!(rows.offsets.len(), rows.requests.len() + 1);
+/// ```
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Rows<'a> {
-    /// The requests, each named once.
+    /// The requests. Each may appear once.
     pub requests: &'a [RequestRef<'a>],
-    /// The tokens of all of them, one after the other.
+    /// The tokens of all requests, one request after the other.
     pub tokens: &'a [u32],
-    /// `tokens[offsets[i]..offsets[i + 1]]` are request i's: one more than requests. Empty: each has
-    /// one token.
+    /// Where the tokens of each request begin: request `i` gets `tokens[offsets[i]..offsets[i + 1]]`.
+    /// The list has one entry more than `requests`. If it is empty, each request gets one token.
     pub offsets: &'a [usize],
-    /// What is computed.
+    /// The tokens that are computed.
     pub computed: Computed<'a>,
-    /// What is to have blocks.
+    /// The tokens that need blocks.
     pub covered: Covered<'a>,
-    /// Refuse more changes of block tables than so many, for whom they are written to a buffer of that
-    /// length.
+    /// The largest number of block table changes that the caller has room for. A call with more changes
+    /// is refused ([`ManagerError::TooManyChanges`]).
     pub most_changes: Option<usize>,
 }
 
 impl<'a> Rows<'a> {
-    /// Refuses lists that do not fit each other.
+    /// Refuses lists whose lengths do not match.
     pub(super) fn check(&self) -> Result<()> {
         let requests = self.requests.len();
         let same = |values, what| check_length(self.requests, values, what);
@@ -96,7 +115,7 @@ impl<'a> Rows<'a> {
         Ok(())
     }
 
-    /// A row of a request in a slot, after a check.
+    /// Makes the row of a request in a slot, after a check.
     #[inline]
     pub(super) fn row(&self, at: usize, slot: usize, request: &Request) -> Row {
         let (from, to) = match (self.offsets.get(at), self.offsets.get(at + 1)) {
@@ -126,29 +145,29 @@ impl<'a> Rows<'a> {
     }
 }
 
-/// What a row asks of its request.
+/// One row of a call: the changes to one request.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Row {
-    /// Its place in the call.
+    /// The position of the request in the call.
     at: usize,
-    /// The slot of its request.
+    /// The slot of the request.
     slot: usize,
-    /// Where its tokens are.
+    /// The range of the request's tokens in the call.
     from: usize,
     to: usize,
-    /// Tokens that the request has with these.
+    /// Number of tokens of the request, these included.
     pub(super) all: usize,
-    /// Tokens that its table is to cover.
+    /// Number of slots that the tables are to cover.
     pub(super) slots: usize,
-    /// How many of its tokens are computed, if something is said.
+    /// Number of computed tokens, if the call sets it.
     computed: Option<usize>,
-    /// Whether it runs. A preempted request gets its tokens, and nothing else.
+    /// Whether the request is running. A preempted request only gets the tokens.
     pub(super) runs: bool,
 }
 
 impl Row {
-    /// Tokens that are written before those that its growth makes room for: accepted drafts are not
-    /// written again.
+    /// Number of slots that are already written. The growth makes room for the slots after them.
+    /// Accepted drafts are not written again.
     fn written(&self) -> usize {
         (self.all - (self.to - self.from)).max(self.computed.unwrap_or(0))
     }
@@ -157,15 +176,17 @@ impl Row {
 /// The rows of a step.
 #[derive(Debug, Default)]
 pub(super) struct Step {
-    /// Those of which only tokens and counts change: most of them.
+    /// Rows that change only tokens and counts. Most rows are of this kind.
     quiet: Vec<Row>,
-    /// The others.
+    /// The other rows, which need the pool.
     busy: Vec<Row>,
 }
 
+/// # Steps: appended tokens
 impl CacheManager {
-    /// Appends one token to each of `requests`, with blocks where a boundary is crossed: the decode
-    /// step of a whole batch, all or nothing. [`Self::append_ragged`] with one token each.
+    /// Appends one token to each of `requests`, all or nothing: the decode step of a whole batch. A
+    /// request whose token begins a new block gets a block. Like [`Self::append_ragged`] with one token
+    /// per request.
     ///
     /// # Errors
     /// As [`Self::append_ragged`].
@@ -178,20 +199,23 @@ impl CacheManager {
         self.append_ragged(&Rows { requests, tokens, computed, ..Rows::default() })
     }
 
-    /// A whole step of a batch, all or nothing: commits what the step before has computed, appends what
-    /// it sampled, any number of tokens to each request, and makes room for what the next one computes.
-    /// Plain decode, decode with drafts (tokens are the accepted ones and the one sampled,
-    /// [`Covered::Lookahead`] has room for the next drafts) and chunks of prompts go into one call. A
-    /// preempted request gets its tokens too, and no blocks: [`Self::resume`] has blocks for all of
-    /// them.
+    /// Runs one scheduler step for a batch, all or nothing. The call commits the tokens that the
+    /// previous step computed, appends the tokens that it sampled, and allocates blocks for the next
+    /// step. Each request gets any number of tokens.
     ///
-    /// Returns what changed in block tables, in call order; whoever writes to a shared block first gets
-    /// a copy, which is planned. O(requests + tokens); a token that completes no block touches neither
-    /// hasher nor pool.
+    /// One call can mix plain decode, decode with drafts, and chunks of prompts. With drafts, the
+    /// tokens are the accepted drafts and the sampled token, and [`Covered::Lookahead`] makes room for
+    /// the next drafts. A preempted request gets its tokens but no blocks; [`Self::resume`] allocates
+    /// blocks for all of its tokens.
+    ///
+    /// Returns the changes of block tables, in call order. The first request that writes to a shared
+    /// block gets a copy, and the copy is planned. O(requests + tokens). A token that completes no
+    /// block touches neither the hasher nor the pool.
     ///
     /// ```
     /// use kvpool::{CacheManager, Computed, Covered, ExtraKeys, ManagerConfig, Rows};
-    /// let mut manager = CacheManager::new(ManagerConfig { num_blocks: 64, block_size: 4, ..Default::default() })?;
+    /// let config = ManagerConfig { num_blocks: 64, block_size: 4, ..Default::default() };
+    /// let mut manager = CacheManager::new(config)?;
     /// for (id, prompt) in [("a", 0..4), ("b", 10..17)] {
     ///     let prompt = manager.prepare(&prompt.collect::<Vec<u32>>(), ExtraKeys::default())?;
     ///     manager.admit(id, prompt)?;
@@ -207,7 +231,7 @@ impl CacheManager {
     ///     ..Rows::default()
     /// })?;
     /// assert_eq!(changes.iter().map(|new| (new.row, new.index)).collect::<Vec<_>>(), [(0, 1), (1, 2)]);
-    /// // Of three drafts two were accepted for "a", none for "b"; three more are to be tried.
+    /// // Two of the three drafts were accepted for "a", none for "b". The next step has three drafts, too.
     /// let rows = Rows {
     ///     requests: &requests,
     ///     tokens: &[70, 71, 72, 80],
@@ -232,17 +256,20 @@ impl CacheManager {
         self.append_into(rows, &mut added).map(|()| added)
     }
 
-    /// [`Self::append_ragged`] into a buffer of the caller's, whose content it replaces. Once the buffer and
-    /// those of the manager have grown, a step allocates only where a request's own lists of tokens, hashes
-    /// and blocks grow.
+    /// Like [`Self::append_ragged`], but replaces the contents of a buffer of the caller. When the
+    /// buffer and the manager's own buffers have grown to their size, a step allocates memory only
+    /// where a request's lists of tokens, hashes and blocks grow.
     ///
     /// ```
     /// use kvpool::{CacheManager, Computed, ExtraKeys, ManagerConfig, Rows};
-    /// let mut manager = CacheManager::new(ManagerConfig { num_blocks: 64, block_size: 4, ..Default::default() })?;
+    /// let config = ManagerConfig { num_blocks: 64, block_size: 4, ..Default::default() };
+    /// let mut manager = CacheManager::new(config)?;
     /// manager.admit("a", manager.prepare(&[1, 2, 3, 4], ExtraKeys::default())?)?;
     /// let (requests, mut changes) = (["a".into()], Vec::with_capacity(8));
     /// for sampled in 0..4 {
-    ///     let rows = Rows { requests: &requests, tokens: &[sampled], computed: Computed::AllButLast, ..Rows::default() };
+    ///     let tokens = [sampled];
+    ///     let mut rows = Rows { requests: &requests, tokens: &tokens, ..Rows::default() };
+    ///     rows.computed = Computed::AllButLast;
     ///     manager.append_into(&rows, &mut changes)?;
     ///     assert_eq!(changes.len(), usize::from(sampled == 0)); // the first token needs a block
     /// }
@@ -259,7 +286,7 @@ impl CacheManager {
         done
     }
 
-    /// The same with memory for the rows.
+    /// Does the work of [`Self::append_into`], with reused memory for the rows.
     fn append_step(&mut self, rows: &Rows<'_>, step: &mut Step, added: &mut Vec<NewBlock>) -> Result<()> {
         let (needed, exchanged, in_place) = self.check_step(rows, step)?;
         if let Some(most) = rows.most_changes.filter(|&most| needed + exchanged > most) {
@@ -270,8 +297,8 @@ impl CacheManager {
             let sequence = &mut self.requests.at_mut(row.slot)?.sequence;
             sequence.grow_in_place(rows.tokens_of(row), row.slots, row.computed);
         }
-        // All that is committed first, and what that gives up: it is in the index when blocks are
-        // evicted for others.
+        // Commits come first, with the blocks that they give up. So committed blocks are in the index
+        // before other requests evict blocks.
         for row in &step.busy {
             self.requests.at_mut(row.slot)?.sequence.append(rows.tokens_of(row));
             match row.computed.filter(|_| row.runs) {
@@ -284,7 +311,7 @@ impl CacheManager {
                 None => {}
             }
         }
-        // With one offset and no request, there may be tokens of no request.
+        // With one offset and no request, `tokens` may contain tokens that belong to no request.
         let appended = if rows.requests.is_empty() { 0 } else { rows.tokens.len() };
         self.stats.appended_tokens += appended as u64;
         self.version += rows.requests.len() as u64;
@@ -295,16 +322,17 @@ impl CacheManager {
         if exchanged > 0 {
             added.sort_by_key(|new| new.row);
         }
-        // With what is left: no step has written to a state since.
+        // States are kept last, in blocks that are left over. No step has written to a state since the
+        // commit.
         if self.groups.is_some() {
             (0..rows.requests.len()).try_for_each(|row| self.keep_states(self.rows[row]))?;
         }
         Ok(())
     }
 
-    /// Looks up the rows of a step, and checks that all of it can be done. Returns the blocks that it
-    /// takes, the entries of tables that its commits exchange, and whether registered blocks are
-    /// written to in place.
+    /// Looks up the rows of a step, and checks that the whole step is possible. Returns the number of
+    /// blocks that it takes, the number of table entries that its commits exchange, and whether
+    /// registered blocks are written in place.
     fn check_step(&mut self, rows: &Rows<'_>, step: &mut Step) -> Result<(usize, usize, bool)> {
         rows.check()?;
         step.quiet.clear();
@@ -336,9 +364,9 @@ impl CacheManager {
         Ok((needed, exchanged, in_place))
     }
 
-    /// Checks that the blocks are there which these rows take, once all of the step is committed.
-    /// `given_up` are the references that this gives up. Returns how many blocks, and whether
-    /// registered blocks are written to in place: there are none for copies.
+    /// Checks that the blocks for these rows are available after all commits of the step. `given_up`
+    /// are the references that the commits give up. Returns the number of blocks. Also returns whether
+    /// registered blocks are written in place, because there are no blocks for copies.
     fn check_rows(&self, rows: &[Row], mut given_up: GivenUp) -> Result<(usize, bool)> {
         let pool = self.tiers.device();
         let is_freed =
@@ -368,9 +396,9 @@ impl CacheManager {
         Err(out_of_blocks(pool, least, available, running().all(fits)).into())
     }
 
-    /// Looks up every request of a batch, whose slots go to `self.rows`, and lets `check` look at each.
-    /// From one step to the next most rows stay the same request: comparing its id is cheaper than
-    /// looking it up.
+    /// Looks up every request of a batch, stores their slots in `self.rows`, and calls `check` for
+    /// each. From one step to the next most rows stay the same request, and comparing an id is cheaper
+    /// than looking it up.
     #[inline]
     pub(super) fn resolve_batch(
         &mut self,
@@ -401,16 +429,16 @@ impl CacheManager {
     }
 
     /// The slots of the latest batch ([`Self::append_ragged`], [`Self::commit_batch`],
-    /// [`Self::truncate_batch`]), in its order: all of them if the call succeeded, or was refused for
-    /// want of blocks.
+    /// [`Self::truncate_batch`]), in its order. The list is complete if the call succeeded, or was
+    /// refused because blocks were missing.
     #[doc(hidden)]
     #[must_use]
     pub fn batch_slots(&self) -> &[usize] {
         &self.rows
     }
 
-    /// Appends several tokens to one request: a chunk of streamed input, or accepted drafts, and makes
-    /// room for `lookahead` more. Returns the positions of its block table that changed. Atomic.
+    /// Appends several tokens to one request, for instance a chunk of streamed input or accepted
+    /// drafts, and makes room for `lookahead` more. Returns the changes of its block tables. Atomic.
     /// O(tokens).
     ///
     /// # Errors
@@ -424,7 +452,7 @@ impl CacheManager {
         self.append_turn(id, tokens, &[], lookahead)
     }
 
-    /// [`Self::append_tokens`] of a turn that brings multimodal items: see
+    /// Like [`Self::append_tokens`], for a turn that contains multimodal items: see
     /// [`crate::HashCursor::append_with`].
     ///
     /// # Errors
@@ -443,9 +471,10 @@ impl CacheManager {
         self.append_slot(slot, tokens, multimodal, all.saturating_add(lookahead))
     }
 
-    /// Makes the table of a running request cover its first `num_tokens` tokens, or slots behind its
-    /// last one: the next chunk of a chunked prefill ([`crate::Part::allocate_tokens`]). Covers no less
-    /// than before. Returns the positions that changed. Atomic. O(new blocks).
+    /// Makes the tables of a running request cover its first `num_tokens` tokens: the next chunk of a
+    /// chunked prefill ([`crate::Part::allocate_tokens`]). If `num_tokens` is above the number of
+    /// tokens, the rest are slots for drafts. The tables never cover less than before. Returns the
+    /// changes of the block tables. Atomic. O(new blocks).
     ///
     /// # Errors
     /// As [`Self::append_ragged`].
@@ -459,9 +488,9 @@ impl CacheManager {
     }
 
     /// Makes the tables of an encoder's output cover its first `num_tokens` tokens, in groups of kind
-    /// [`GroupKind::Cross`](crate::groups::GroupKind): they are written once, nothing of them is
-    /// cached, and the request holds them until it is preempted or released. Returns the positions that
-    /// changed. Atomic. O(new blocks).
+    /// [`GroupKind::Cross`](crate::groups::GroupKind). These blocks are written once and never cached.
+    /// The request holds them until it is preempted or released. Returns the changes of the block
+    /// tables. Atomic. O(new blocks).
     ///
     /// # Errors
     /// As [`Self::append_ragged`].
@@ -486,7 +515,7 @@ impl CacheManager {
         Ok(changes)
     }
 
-    /// Appends tokens to one request, and covers `slots` if it runs.
+    /// Appends tokens to one request. If it is running, its tables cover `slots` slots afterwards.
     pub(super) fn append_slot(
         &mut self,
         slot: usize,
@@ -502,13 +531,14 @@ impl CacheManager {
             let needs = sequence.check_growth(pool, all, slots, available, &GivenUp::default())?;
             in_place = !needs.overwritten.is_empty();
         }
-        // The last that can fail: items may lie ahead of their tokens.
+        // This is the last check that can fail: items must not begin before the end of the tokens so
+        // far.
         self.requests.at_mut(slot)?.sequence.cursor.append_with(&[], multimodal)?;
         self.append_checked(slot, tokens, slots, in_place)
     }
 
-    /// The same, after a check that the blocks are available. With `in_place`, it writes to registered
-    /// blocks that nobody else holds.
+    /// Does the work of [`Self::append_slot`], after a check that the blocks are available. With
+    /// `in_place`, the request writes to registered blocks that have no other user.
     pub(super) fn append_checked(
         &mut self,
         slot: usize,
@@ -533,9 +563,9 @@ impl CacheManager {
         self.version += 1;
     }
 
-    /// Covers `slots` of a running request, whose slots behind the first `before` are to be written,
-    /// after a check that its blocks are available. With `in_place`, it writes to registered blocks
-    /// that nobody else holds. The positions that changed are in `self.changes` then.
+    /// Makes the tables of a running request cover `slots` slots, after a check that the blocks are
+    /// available. The slots after the first `before` are to be written. With `in_place`, the request
+    /// writes to registered blocks that have no other user. Leaves the changes in `self.changes`.
     fn grow(&mut self, slot: usize, before: usize, slots: usize, in_place: bool) -> Result<()> {
         let Self { tiers, requests, changes, .. } = self;
         let request = requests.at_mut(slot)?;
@@ -552,16 +582,20 @@ impl CacheManager {
         }
         Ok(())
     }
+}
 
-    /// Says that the engine has written the KV of the request's first `computed_tokens` tokens. Blocks
-    /// that this fills are registered and can be hit from now on, but for requests admitted before an
-    /// epoch bump, and behind a hash collision. Returns how many; what forks share is counted once, by
-    /// whoever commits it first. O(new full blocks), allocates nothing.
+/// # Steps: computed tokens
+impl CacheManager {
+    /// Records that the engine has written the KV of the request's first `computed_tokens` tokens.
+    /// Blocks that are full now are registered, and other requests can hit them. Blocks of requests
+    /// that were admitted before an epoch bump, and blocks after a hash collision, are not registered.
+    /// Returns the number of registered blocks. A block that forks share is counted once, for the
+    /// request that commits it first. O(new full blocks), without memory allocations.
     ///
     /// # Errors
-    /// [`ManagerError::UnknownRequest`], [`ManagerError::WrongState`] for one that does not run,
-    /// [`ManagerError::BadComputedCount`] for more than the request's tokens, or than its table covers,
-    /// or fewer than were computed before.
+    /// [`ManagerError::UnknownRequest`]; [`ManagerError::WrongState`] if the request is not running;
+    /// [`ManagerError::BadComputedCount`] if `computed_tokens` is above the number of tokens or of
+    /// covered tokens, or below the number of tokens that were computed before.
     pub fn commit<'a>(&mut self, id: impl Into<RequestRef<'a>>, computed_tokens: usize) -> Result<usize> {
         let slot = self.slot_in(id.into(), &[RequestState::Running], COMMIT)?;
         let request = self.requests.at(slot)?;
@@ -571,7 +605,8 @@ impl CacheManager {
         Ok(registered)
     }
 
-    /// Keeps the states that the latest commit of a request ended at, as far as there are blocks.
+    /// Keeps copies of the states at which the latest commit of a request ended, while blocks are
+    /// available.
     pub(super) fn keep_states(&mut self, slot: usize) -> Result<()> {
         let kept = self.requests.at_mut(slot)?.sequence.keep_states(&mut self.tiers)?;
         if kept > 0 {
@@ -581,7 +616,7 @@ impl CacheManager {
         Ok(())
     }
 
-    /// [`Self::commit`] for a batch, all or nothing.
+    /// Like [`Self::commit`] for a batch, all or nothing.
     ///
     /// # Errors
     /// As [`Self::commit`], and [`ManagerError::LengthMismatch`].
@@ -600,8 +635,8 @@ impl CacheManager {
         Ok(registered)
     }
 
-    /// Commits tokens of the request in a slot, after a check. With several groups, `changes` gets the
-    /// entries of tables of states that moved.
+    /// Commits tokens of the request in a slot, after a check. With several groups, the moved entries
+    /// of tables of states are appended to `changes`.
     #[inline]
     pub(super) fn commit_slot(
         &mut self,
@@ -631,14 +666,14 @@ impl CacheManager {
 
 const COMMIT: &str = "commit tokens of it";
 
-/// Adds the positions of a row's tables that changed to those of a batch.
+/// Appends the changes of one row's tables to the changes of the batch.
 fn note_changes(row: usize, changes: &[TableChange], added: &mut Vec<NewBlock>) {
     let changes = changes.iter();
     added.extend(changes.map(|&TableChange { index, block, group }| NewBlock { row, index, block, group }));
 }
 
-/// A preempted request waits for blocks, but not for tokens: the step that was under way may have
-/// sampled one.
+/// The states in which a request can get tokens. A preempted request has no blocks, but the step that
+/// was running may have sampled a token for it.
 pub(super) const APPENDABLE: &[RequestState] = &[RequestState::Running, RequestState::Preempted];
 
 /// Refuses a batch whose lists differ in length.
@@ -649,8 +684,8 @@ pub(super) fn check_length(requests: &[RequestRef<'_>], values: usize, what: &'s
     Err(ManagerError::LengthMismatch { requests: requests.len(), values, what })
 }
 
-/// Refuses more computed tokens than there are then, or than had blocks until now: no step can have
-/// computed those. And fewer than before.
+/// Refuses more computed tokens than the request has after the call, or than had blocks before it,
+/// because no step can have computed those. Also refuses fewer computed tokens than before.
 #[inline]
 fn check_computed(request: &Request, pool: &BlockPool, asked: usize, tokens: usize) -> Result<()> {
     let (sequence, computed) = (&request.sequence, request.sequence.computed_tokens);

@@ -1,19 +1,21 @@
-//! What is said of a request: ranges of its tokens, whose it is, and whether it is a scan; and which
-//! blocks that concerns.
+//! Hints about a request: how long ranges of its tokens are worth keeping, its tenant, and whether it
+//! is a scan.
 //!
-//! Owns: what was said, in token ranges that do not overlap, and what it comes to at a time. It is kept
-//! with the request; [`super::retention`] says when it takes effect.
+//! Owns: the hints of a request, in token ranges that do not overlap, and the blocks that they apply to
+//! at a given time. Hints are stored with the request. [`super::retention`] decides when they take
+//! effect.
 //!
 //! The rules:
-//! - A block belongs to a range if its *last* token does: a block is matched whole, so whoever reuses
-//!   it reuses its last token. A range that ends inside a block leaves that block out; an end of life
-//!   that begins inside a block takes it in.
-//! - The last hint wins: a later range replaces earlier ones where they overlap, and a range goes
-//!   before `no_cache`.
-//! - An absolute time to live counts from the hint, whenever the block is registered. An idle one runs
-//!   while nobody holds the block: for blocks in use it starts at their release.
+//! - A block belongs to a range if its *last* token does, because a block is only matched whole. A
+//!   range that ends inside a block does not include that block. An end of life that begins inside a
+//!   block includes it.
+//! - The last hint wins: a later range replaces earlier ones where they overlap. A range also wins over
+//!   `no_cache`.
+//! - An absolute time to live starts with the hint, no matter when the block is registered. An idle
+//!   time to live runs only while the block has no holder: for blocks in use it starts at their
+//!   release.
 //!
-//! Costs: O(ranges) memory per request with hints; O(stretches) to go through them.
+//! Costs: O(ranges) memory per request with hints; O(stretches) time to apply them.
 
 use std::ops::Range;
 
@@ -23,47 +25,65 @@ use crate::retention::{HintReport, Keep, Retention, TenantId, Then, Ttl};
 use crate::sequence::{Part, Sequence};
 use crate::{BlockId, BlockPool, PoolError};
 
-/// What is said of a range of a request's tokens.
+/// A hint about a range of a request's tokens.
+///
+/// ```
+/// use kvpool::RetentionRange;
+/// use kvpool::retention::{Keep, Priority, Retention};
+/// // The system prompt of 512 tokens is kept longer. Tokens from 4,096 on will not be used again.
+/// let retention = Retention::of(Keep::Priority(Priority::new(80)?));
+/// let ranges = [RetentionRange { start: 0, end: Some(512), retention }, RetentionRange::end_of_life(4096)];
+/// assert_eq!(ranges[1].end, None);
+/// # Ok::<(), kvpool::PoolError>(())
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct RetentionRange {
-    /// The first token.
+    /// The first token of the range.
     pub start: usize,
-    /// The token after the last; `None` is all that there are and will be.
+    /// The token after the last one. `None` includes all tokens that the request has and will get.
     pub end: Option<usize>,
-    /// What is said.
+    /// The hint.
     pub retention: Retention,
 }
 
 impl RetentionRange {
-    /// Tokens from one on will not be used again.
+    /// Makes the hint that the tokens from `start` on will not be used again.
     #[must_use]
     pub const fn end_of_life(start: usize) -> Self {
         Self { start, end: None, retention: Retention::END_OF_LIFE }
     }
 }
 
-/// How a request is admitted, and what is known of it.
+/// Options of an admission: the part of the prompt that gets blocks, and hints about the request.
+///
+/// ```
+/// use kvpool::{AdmitOptions, Part};
+/// // A batch job reads a document once, in chunks of 512 tokens.
+/// let part = Part { allocate_tokens: Some(512), ..Part::WHOLE };
+/// let scan = AdmitOptions { part, no_cache: true, ..AdmitOptions::default() };
+/// assert!(scan.has_hints());
+/// ```
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct AdmitOptions {
-    /// How much of its prompt gets blocks now, and what a connector brings.
+    /// The part of the prompt that gets blocks now, and the tokens that a connector loads.
     pub part: Part,
-    /// Whose the blocks are that it registers.
+    /// The tenant of the blocks that the request registers.
     pub tenant: Option<TenantId>,
-    /// It is a scan: the blocks that it registers will not be used again.
+    /// Whether the request is a scan: the blocks that it registers will not be used again.
     pub no_cache: bool,
-    /// Ranges of its tokens; where they overlap, the later one counts.
+    /// Hints about ranges of the request's tokens. Where ranges overlap, the later one wins.
     pub ranges: Vec<RetentionRange>,
 }
 
 impl AdmitOptions {
-    /// Whether something is said that needs retention.
+    /// Whether the options contain a hint, which needs retention.
     #[must_use]
     pub const fn has_hints(&self) -> bool {
         self.tenant.is_some() || self.no_cache || !self.ranges.is_empty()
     }
 }
 
-/// A range as it is kept: its absolute time to live is a deadline.
+/// A stored range. Its absolute time to live is stored as a deadline.
 #[derive(Clone, Copy, Debug)]
 struct Span {
     start: usize,
@@ -73,12 +93,13 @@ struct Span {
 }
 
 impl Span {
-    /// What it says at a time: nothing, if its time to live has run out and nothing was to come then.
+    /// The retention of the range at a time. `None` if its time to live has run out and it does not
+    /// demote the blocks then.
     fn at(&self, now: Option<f64>) -> Option<Retention> {
         let (Some(until), Some(now)) = (self.until, now) else { return Some(self.retention) };
         match self.retention.then {
-            // No time that is left is infinite: the pool would refuse it, in the middle of what applies
-            // hints.
+            // The remaining time must be finite: the pool would refuse an infinite one while hints are
+            // applied.
             _ if now < until => {
                 let left = (until - now).min(f64::MAX);
                 Some(Retention { ttl: Some(Ttl::Absolute(left)), ..self.retention })
@@ -88,35 +109,35 @@ impl Span {
     }
 }
 
-/// What the manager keeps of a request's hints.
+/// The stored hints of a request.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Hints {
     tenant: Option<TenantId>,
     no_cache: bool,
-    /// Ascending, not overlapping.
+    /// Ranges in ascending order that do not overlap.
     spans: Vec<Span>,
 }
 
-/// Which of the hints are to take effect.
+/// The hints that are to take effect.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Scope {
     All,
-    /// Ends of life that were said of ranges.
+    /// Only ends of life of ranges.
     Ends,
 }
 
 impl Hints {
-    /// What is kept of hints that are sound, said at `now`.
+    /// Makes the stored form of checked options that were given at time `now`.
     pub(super) fn new(said: &AdmitOptions, now: Option<f64>) -> Self {
         Self { tenant: said.tenant, no_cache: said.no_cache, ..Self::of(&said.ranges, now) }
     }
 
-    /// Whose the request is.
+    /// The tenant of the request.
     pub(super) const fn tenant(&self) -> Option<TenantId> {
         self.tenant
     }
 
-    /// Ranges, checked before, said at `now`.
+    /// Makes the stored form of checked ranges that were given at time `now`.
     pub(super) fn of(ranges: &[RetentionRange], now: Option<f64>) -> Self {
         let mut hints = Self::default();
         for range in ranges {
@@ -130,14 +151,14 @@ impl Hints {
         hints
     }
 
-    /// What is said later of the same request.
+    /// Adds later hints about the same request.
     pub(super) fn extend(&mut self, later: &Self) {
         self.tenant = later.tenant.or(self.tenant);
         self.no_cache |= later.no_cache;
         later.spans.iter().for_each(|&span| self.overlay(span));
     }
 
-    /// Puts a span over those there are.
+    /// Adds a range, which replaces the earlier ranges where they overlap.
     fn overlay(&mut self, new: Span) {
         let mut spans = Vec::with_capacity(self.spans.len() + 2);
         for &old in &self.spans {
@@ -153,7 +174,7 @@ impl Hints {
         self.spans = spans;
     }
 
-    /// Calls `each` with stretches of `positions` and what is said of them.
+    /// Calls `each` with every stretch of `positions` that has a hint, and with its retention.
     fn stretches(
         &self,
         positions: Range<usize>,
@@ -165,7 +186,7 @@ impl Hints {
     ) -> Result<(), PoolError> {
         let Range { start: mut at, end } = positions;
         for span in self.spans.iter().map(Some).chain([None]) {
-            // Behind the last span there is one more stretch of which none says anything.
+            // The stretch after the last range has no range of its own.
             let tokens = span.map_or([usize::MAX; 2], |span| [span.start, span.end]);
             let [from, to] = tokens.map(|token| (token / block_size).clamp(at, end.max(at)));
             let unsaid = at.max(own_from)..from;
@@ -181,8 +202,7 @@ impl Hints {
         Ok(())
     }
 
-    /// Hints of a request take effect on the blocks at some positions of its table, as far as these are
-    /// registered.
+    /// Applies the hints to the registered blocks at some positions of the request's tables.
     pub(super) fn apply(
         &self,
         sequence: &Sequence,
@@ -197,7 +217,7 @@ impl Hints {
         }
         let size = sequence.main.block_tokens;
         for table in sequence.tables() {
-            // The same tokens in every group.
+            // Converts to the positions of the same tokens in this group.
             let at = |position: usize| position.saturating_mul(size) / table.block_tokens;
             let end = positions.end.min(usize::MAX / size);
             let end = at(end).min(table.published).min(table.blocks.len());
@@ -218,7 +238,7 @@ impl Hints {
         Ok(report)
     }
 
-    /// Hints take effect on the cached blocks of a chain of the pool's epoch.
+    /// Applies the hints to the cached blocks of a chain that was hashed in the pool's epoch.
     pub(super) fn apply_to_chain(
         &self,
         pool: &mut BlockPool,
@@ -239,7 +259,7 @@ impl Hints {
                 report.add(pool.retain(&found[cached], retention)?);
                 return Ok(());
             }
-            // Tail first.
+            // Blocks are demoted from the tail of the chain on.
             for hash in hashes[cached].iter().rev() {
                 report.add(end_life_of(pool, pool.copies(hash), retention)?);
             }
@@ -248,9 +268,9 @@ impl Hints {
         Ok(report)
     }
 
-    /// The same where there are KV-cache groups. Each of them has given up what its hits do not need,
-    /// so of a chain there may be blocks of any position: all that are there are reached, and what is
-    /// not there counts as ignored in groups of full attention alone.
+    /// Does the work of [`Self::apply_to_chain`] with KV-cache groups. Each group has given up the
+    /// blocks that its hits do not need, so any position of the chain may be cached or missing. Hints
+    /// reach every cached block. Missing blocks count as ignored only in groups of full attention.
     fn apply_to_chain_in_groups(
         &self,
         pool: &mut BlockPool,
@@ -279,7 +299,7 @@ impl Hints {
     }
 }
 
-/// All copies of a content are of no use any more. What somebody holds is his to end; a fence is nobody.
+/// Demotes all copies of a content. Copies that a request holds are ignored; a fence is no holder.
 fn end_life_of(
     pool: &mut BlockPool,
     mut copies: Vec<BlockId>,

@@ -6,14 +6,14 @@ use hashbrown::Equivalent;
 
 use crate::shorten::shorten;
 
-/// A number or a string, whichever the engine uses. Every `i64` and every `u64` is an id of its own;
-/// equal numbers of different types are one id, because the conversions choose the variant.
+/// A number or a string, as the engine prefers. Every `i64` and every `u64` is an id of its own. Equal
+/// numbers of different types are the same id, because the conversions choose the variant.
 ///
-/// An engine with ids of another type gives each request a number, such as its place in the engine's own slab
-/// or arena: 8 bytes that are compared in one instruction. A UUID, or any other type that has a text, is a
-/// string: the manager copies it once, at the admission, and later calls borrow it. The manager is not
-/// generic over ids: journals, explanations and events contain ids of both kinds, and a type parameter would
-/// be in each of them.
+/// An engine with ids of another type gives each request a number, such as its place in the engine's
+/// own slab or arena: 8 bytes that are compared in one instruction. A UUID, or any other type that has
+/// a text, is a string: the manager copies it once, at the admission, and later calls borrow it. The
+/// manager is not generic over ids: journals, explanations and events contain ids of both kinds, and a
+/// type parameter would be in each of them.
 ///
 /// ```
 /// use kvpool::RequestId;
@@ -26,14 +26,15 @@ pub enum Id<S> {
     Int(i64),
     /// A string.
     Str(S),
-    /// A number above [`i64::MAX`]. A smaller one in here would be another id than the same one in `Int`.
+    /// A number above [`i64::MAX`]. A smaller number in this variant would not equal the same number in
+    /// `Int`.
     Uint(u64),
 }
 
-/// The engine's name of a request.
+/// The engine's id of a request.
 pub type RequestId = Id<Box<str>>;
 
-/// A borrowed [`RequestId`]: what look-ups take, so that a string is not copied.
+/// A borrowed [`RequestId`]. Lookups take this type, so that a string is not copied.
 pub type RequestRef<'a> = Id<&'a str>;
 
 impl RequestId {
@@ -120,7 +121,7 @@ impl<'a> From<&'a RequestId> for RequestRef<'a> {
     }
 }
 
-/// For messages: a long string is shortened. `Debug` shows it whole.
+/// Formats the id for messages: a long string is shortened. `Debug` shows the whole string.
 impl<S: AsRef<str>> fmt::Display for Id<S> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
@@ -141,22 +142,22 @@ impl<S: fmt::Debug> fmt::Debug for Id<S> {
     }
 }
 
-/// Whether a request holds blocks.
+/// The state of a request: whether and where it holds blocks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum RequestState {
-    /// It holds blocks of the device for its tokens, or for those that come next.
+    /// The request holds blocks of the device for its tokens, or for its next tokens.
     Running,
-    /// It was preempted: it holds nothing, and its tokens wait to be computed again.
+    /// The request was preempted: it holds no blocks, and its tokens have to be computed again.
     Preempted,
-    /// It was preempted by swap: its blocks are in the host tier.
+    /// The request was preempted by swap: its blocks are in the host tier.
     Swapped,
-    /// A swap moves its blocks between the tiers.
+    /// A swap is moving the request's blocks between the tiers.
     Moving,
-    /// A connector loads external tokens into its blocks: it runs once
-    /// [`crate::CacheManager::external_done`] is called.
+    /// A connector is loading external tokens into the request's blocks. The request runs after
+    /// [`crate::CacheManager::external_done`].
     Loading,
-    /// It was released while it was moving or loading: it gives up its blocks when that ends.
+    /// The request was released while it was moving or loading. It gives up its blocks when that ends.
     Releasing,
 }
 

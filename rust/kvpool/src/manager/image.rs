@@ -1,16 +1,19 @@
-//! What a manager has cached, saved and restored: its device's pool.
+//! Saves and restores the cached content of a manager's device pool.
 //!
-//! Requests are none of it: after a restart they come again, and hit. Neither is the host tier, where
-//! only swapped requests are.
+//! Requests are not part of an image: after a restart they are admitted again, and hit. The host tier
+//! is not part of it either, because it only contains swapped requests.
 
 use super::{CacheManager, ManagerError};
 use crate::groups::Groups;
 use crate::hash::{BlockHasher, ExtraKeys, HashCursor};
 use crate::{PoolError, PoolImage, Restored, SavedBlock};
 
+/// # Images: cached content over a restart
+///
+/// An image contains the cached content of the device's pool.
 impl CacheManager {
-    /// What the device has cached, blocks of running requests included as far as they are registered:
-    /// see [`crate::BlockPool::image`].
+    /// Returns an image of the cached content of the device, registered blocks of running requests
+    /// included: see [`crate::BlockPool::image`].
     ///
     /// # Errors
     /// As [`crate::BlockPool::image`].
@@ -42,8 +45,8 @@ impl CacheManager {
     /// manager first compares the settings of the image with its own, and takes none of them from the image.
     ///
     /// # Errors
-    /// [`crate::PoolError::InvalidConfig`] if the image is of other hashes or KV-cache groups, and as
-    /// [`crate::BlockPool::restore`]; then nothing has changed.
+    /// [`crate::PoolError::InvalidConfig`] if the image has other hashes or KV-cache groups, and the
+    /// errors of [`crate::BlockPool::restore`]. Nothing has changed then.
     pub fn restore(
         &mut self,
         image: &PoolImage,
@@ -56,7 +59,8 @@ impl CacheManager {
         if let Some(saved) = image.algorithm.filter(|&saved| saved != algorithm) {
             return Err(refused("algorithm", saved.name(), algorithm.name()).into());
         }
-        // The hash of zeros is of a block: another block size has an error of its own.
+        // The settings contain the hash of one block of zeros, so they differ with the block size.
+        // Another block size has an error of its own.
         let is_comparable = image.block_size == self.pool().block_size() && !image.settings.is_empty();
         if is_comparable && image.settings != own {
             return Err(refused("settings", &image.settings, &own).into());

@@ -1,51 +1,19 @@
-//! `CacheManager`: what a scheduler calls.
+//! `CacheManager`: requests, block tables and steps for a scheduler.
 //!
-//! Owns: which request holds which blocks, and how far each is computed. What a scheduler means becomes
-//! one atomic operation of a [`BlockPool`], to which blocks, contents and eviction belong.
-//!
-//! The life of a request:
-//! 1. [`CacheManager::admit`], with a prompt that [`CacheManager::prepare`] hashed, on any thread.
-//! 2. [`CacheManager::commit`] says how many tokens the engine has computed: full blocks can be hit
-//!    from then on.
-//! 3. [`CacheManager::append`] adds the sampled tokens of a whole batch;
-//!    [`CacheManager::append_ragged`] any number of them.
-//! 4. [`CacheManager::release`], or [`CacheManager::preempt`] and later [`CacheManager::resume`].
-//!
-//! Between: chunks of a prompt ([`CacheManager::extend`]), KV from elsewhere
-//! ([`CacheManager::external_done`]), [`CacheManager::fork`], [`CacheManager::truncate`],
-//! [`CacheManager::trim_window`], and preemption by swap ([`CacheManager::begin_swap_out`]); the copies
-//! of a step come out as one plan ([`CacheManager::take_plan`]). What callers know of the future goes
-//! in as hints ([`CacheManager::admit_with`]). A step may be planned as a whole
-//! ([`CacheManager::plan_step`]).
+//! Owns: the blocks that each request holds, and the number of its computed tokens. Each call of the
+//! scheduler becomes one atomic operation of a [`BlockPool`], which owns blocks, contents and eviction.
 //!
 //! Invariants, recounted by [`CacheManager::check_invariants`]:
-//! - M1: the references of a block are the block tables that hold it, fences, pins and swaps.
-//! - M2: a request's blocks are where its state says: on the device, nowhere, in the host tier, or on
-//!   their way.
-//! - M3: a published block carries the hash of the tokens committed to it (vLLM #49377).
-//! - M4: hit + external + computed tokens == prompt tokens over all admissions, re-admissions counted
-//!   apart (vLLM #25780).
-//! - M5: requests are found by their ids, and counted.
+//! - M1: the references of a block are those of block tables, fences, pins and swaps.
+//! - M2: a request's blocks are where its state requires: on the device, nowhere, in the host tier, or
+//!   in a swap.
+//! - M3: a registered block of a request has the hash of the tokens committed to it (vLLM #49377).
+//! - M4: hit + external + computed tokens == prompt tokens, over all admissions. Resumptions are
+//!   counted separately (vLLM #25780).
+//! - M5: requests can be found by their ids, and are counted.
 //!
-//! Costs: O(1) per block touched and per request named, whatever the size of the pool and the number of
-//! requests.
-//!
-//! ```
-//! use kvpool::{CacheManager, Computed, ExtraKeys, ManagerConfig, Until};
-//! let mut manager = CacheManager::new(ManagerConfig { num_blocks: 64, block_size: 4, ..Default::default() })?;
-//! let prompt: Vec<u32> = (0..10).collect();
-//!
-//! let admission = manager.admit("a", manager.prepare(&prompt, ExtraKeys::default())?)?;
-//! assert_eq!((admission.cached_tokens, admission.block_ids.len()), (0, 3));
-//! manager.commit("a", 10)?;                         // the engine has run the prompt
-//! manager.append(&["a".into()], &[77], Computed::Nothing)?; // and sampled a token
-//!
-//! let second = manager.admit("b", manager.prepare(&prompt, ExtraKeys::default())?)?;
-//! assert_eq!(second.cached_tokens, 8);              // two full blocks, shared
-//! manager.release("a", Until::Now)?;
-//! manager.release("b", Until::Now)?;
-//! # Ok::<(), kvpool::ManagerError>(())
-//! ```
+//! Costs: O(1) per block and per request that a call touches. No cost depends on the size of the pool
+//! or on the number of requests.
 
 mod admission;
 mod answers;
@@ -86,47 +54,133 @@ pub use request::RequestInfo;
 use requests::Requests;
 pub use step::{PlannedOperation, StepOutcome, StepPlan};
 
-/// Requests by id over one [`BlockPool`]: what a scheduler calls.
+/// Requests by id over one [`BlockPool`]: the type that a scheduler calls.
 ///
 /// A request is admitted with its prompt, gets tokens step by step, and is released. The manager finds
-/// what is cached of the prompt, gives the request blocks, registers what the engine has computed, and
-/// evicts blocks without references. Every call is all or nothing.
+/// the cached part of the prompt, gives the request blocks, registers the blocks that the engine has
+/// computed, and evicts blocks without references. Every call is all or nothing: a refused call has
+/// changed nothing.
 ///
-/// | to | call |
-/// |---|---|
-/// | hash a prompt, on any thread | [`prepare`](Self::prepare) |
-/// | ask what is cached, or what fits | [`probe`](Self::probe), [`fit`](Self::fit), [`fit_groups`](Self::fit_groups), [`admitted_entries`](Self::admitted_entries) |
-/// | begin | [`admit`](Self::admit), [`admit_with`](Self::admit_with), [`resume`](Self::resume), [`resume_with`](Self::resume_with) |
-/// | append, a whole step in one call | [`append`](Self::append), [`append_ragged`](Self::append_ragged), [`append_into`](Self::append_into) |
-/// | append, one request | [`extend`](Self::extend), [`append_tokens`](Self::append_tokens), [`append_turn`](Self::append_turn), [`extend_encoder`](Self::extend_encoder) |
-/// | commit computed tokens | the step, or [`commit`](Self::commit), [`commit_batch`](Self::commit_batch); [`external_done`](Self::external_done) for KV from elsewhere |
-/// | give up | [`preempt`](Self::preempt), [`release`](Self::release), [`release_batch`](Self::release_batch), [`release_batch_with`](Self::release_batch_with), [`end_session`](Self::end_session) |
-/// | share and shorten | [`fork`](Self::fork), [`fork_batch`](Self::fork_batch), [`truncate`](Self::truncate), [`truncate_batch`](Self::truncate_batch), [`trim_window`](Self::trim_window) |
-/// | move bytes | [`take_plan`](Self::take_plan), [`begin_swap_out`](Self::begin_swap_out), [`begin_swap_in`](Self::begin_swap_in), [`fit_swap_out`](Self::fit_swap_out), [`fit_swap_in`](Self::fit_swap_in), [`complete_swap`](Self::complete_swap), [`abort_swap`](Self::abort_swap) |
-/// | wait for steps in flight | [`fence`](Self::fence), [`end_fence`](Self::end_fence), [`complete_step`](Self::complete_step) |
-/// | plan a step before it happens | [`plan_step`](Self::plan_step), [`plan_admit`](Self::plan_admit), [`plan_admit_with`](Self::plan_admit_with), [`plan_resume`](Self::plan_resume), [`plan_resume_with`](Self::plan_resume_with), [`plan_append`](Self::plan_append), [`plan_append_ragged`](Self::plan_append_ragged), [`plan_preempt`](Self::plan_preempt), [`plan_release`](Self::plan_release), [`commit_step`](Self::commit_step) |
-/// | read | [`block_table`](Self::block_table), [`group_table`](Self::group_table), [`cursor`](Self::cursor), [`request`](Self::request), [`contains`](Self::contains), [`next_checkpoint`](Self::next_checkpoint), [`stats`](Self::stats), [`pool`](Self::pool), [`tiers`](Self::tiers), [`groups`](Self::groups), [`num_groups`](Self::num_groups), [`hasher`](Self::hasher) |
-/// | hint at the future | [`retain`](Self::retain), [`retain_prefix`](Self::retain_prefix), [`end_of_life`](Self::end_of_life), [`end_of_life_of`](Self::end_of_life_of), [`set_tenant`](Self::set_tenant), [`tenant_blocks`](Self::tenant_blocks), [`advance_time`](Self::advance_time), [`retention_stats`](Self::retention_stats) |
-/// | forget and resize | [`evict`](Self::evict), [`drop_cached`](Self::drop_cached), [`bump_epoch`](Self::bump_epoch), [`reset`](Self::reset), [`resize`](Self::resize) |
-/// | keep content over a restart | [`image`](Self::image), [`restore`](Self::restore) |
-/// | watch and check | [`observe`](Self::observe), [`slot_of`](Self::slot_of), [`check_invariants`](Self::check_invariants), [`poison_reason`](Self::poison_reason) |
+/// # Admit
 ///
-/// A scheduler's loop: one call per step for all that run. If blocks run out, the youngest request is
-/// preempted. Then requests that fit are admitted.
+/// [`prepare`](Self::prepare) hashes a prompt; with [`hasher`](Self::hasher) any thread can do it.
+/// [`admit`](Self::admit) finds the cached prefix, acquires its blocks, and allocates the others.
+/// [`admit_with`](Self::admit_with) admits in chunks, with KV from elsewhere, or with hints;
+/// [`external_done`](Self::external_done) ends a load of KV from elsewhere. [`probe`](Self::probe),
+/// [`fit`](Self::fit), [`fit_groups`](Self::fit_groups) and
+/// [`admitted_entries`](Self::admitted_entries) look a prompt up without admitting it.
+///
+/// # Step
+///
+/// One call per step serves the whole batch: it commits the tokens that the last step computed, appends
+/// those that it sampled, and allocates blocks for the next step.
+///
+/// - Run a step for a batch: [`append`](Self::append), [`append_ragged`](Self::append_ragged),
+///   [`append_into`](Self::append_into).
+/// - Append to one request: [`extend`](Self::extend), [`append_tokens`](Self::append_tokens),
+///   [`append_turn`](Self::append_turn), [`extend_encoder`](Self::extend_encoder).
+/// - Commit without appending: [`commit`](Self::commit), [`commit_batch`](Self::commit_batch).
+/// - Get the copies to execute before the step: [`take_plan`](Self::take_plan).
+/// - Keep released blocks until a step ends: [`fence`](Self::fence), [`end_fence`](Self::end_fence),
+///   [`complete_step`](Self::complete_step).
+/// - Plan a step, then commit or drop it: [`plan_step`](Self::plan_step),
+///   [`plan_admit`](Self::plan_admit), [`plan_admit_with`](Self::plan_admit_with),
+///   [`plan_resume`](Self::plan_resume), [`plan_resume_with`](Self::plan_resume_with),
+///   [`plan_append`](Self::plan_append), [`plan_append_ragged`](Self::plan_append_ragged),
+///   [`plan_preempt`](Self::plan_preempt), [`plan_release`](Self::plan_release),
+///   [`commit_step`](Self::commit_step).
+///
+/// # Finish
+///
+/// - Release finished or aborted requests: [`release`](Self::release),
+///   [`release_batch`](Self::release_batch), [`release_batch_with`](Self::release_batch_with).
+/// - Release the last request of a session: [`end_session`](Self::end_session).
+/// - Preempt by recompute, and continue later: [`preempt`](Self::preempt), [`resume`](Self::resume),
+///   [`resume_with`](Self::resume_with).
+///
+/// # Share
+///
+/// [`fork`](Self::fork) and [`fork_batch`](Self::fork_batch) make requests that share all blocks of
+/// another. The first request that writes to a shared block gets a copy. [`truncate`](Self::truncate)
+/// and [`truncate_batch`](Self::truncate_batch) take tokens back, and
+/// [`trim_window`](Self::trim_window) gives up the blocks before a window.
+///
+/// ```
+/// use kvpool::{CacheManager, Computed, ExtraKeys, ManagerConfig};
+/// let config = ManagerConfig { num_blocks: 16, block_size: 4, ..Default::default() };
+/// let mut manager = CacheManager::new(config)?;
+/// manager.admit("a", manager.prepare(&[1, 2, 3, 4, 5], ExtraKeys::default())?)?; // two blocks
+/// manager.commit("a", 5)?;
+/// manager.fork("a", "b")?; // no block is copied
+/// let changes = manager.append(&["a".into(), "b".into()], &[6, 7], Computed::Nothing)?;
+/// assert_eq!((changes.len(), manager.take_plan()?.len()), (1, 1)); // "a" writes to a copy
+/// # Ok::<(), kvpool::ManagerError>(())
+/// ```
+///
+/// # Swap
+///
+/// With [`ManagerConfig::host_blocks`], requests can be preempted by swap.
+/// [`begin_swap_out`](Self::begin_swap_out) and [`begin_swap_in`](Self::begin_swap_in) plan the copies,
+/// [`take_plan`](Self::take_plan) returns them, and [`complete_swap`](Self::complete_swap) or
+/// [`abort_swap`](Self::abort_swap) ends the swap. [`fit_swap_out`](Self::fit_swap_out) and
+/// [`fit_swap_in`](Self::fit_swap_in) return whether there are enough blocks.
+///
+/// ```
+/// use kvpool::{CacheManager, ExtraKeys, ManagerConfig, RequestState};
+/// let config = ManagerConfig { num_blocks: 16, block_size: 4, host_blocks: 16, ..Default::default() };
+/// let mut manager = CacheManager::new(config)?;
+/// manager.admit("a", manager.prepare(&[1, 2, 3, 4, 5], ExtraKeys::default())?)?;
+/// let swap = manager.begin_swap_out(&["a".into()])?;
+/// assert_eq!(manager.take_plan()?.len(), 2); // the engine executes these copies
+/// manager.complete_swap(swap)?;
+/// assert_eq!(manager.request("a")?.state, RequestState::Swapped);
+/// # Ok::<(), kvpool::ManagerError>(())
+/// ```
+///
+/// # Explain
+///
+/// - Read a request: [`request`](Self::request), [`block_table`](Self::block_table),
+///   [`group_table`](Self::group_table), [`cursor`](Self::cursor), [`contains`](Self::contains),
+///   [`slot_of`](Self::slot_of), [`next_checkpoint`](Self::next_checkpoint).
+/// - Read counters and parts: [`stats`](Self::stats), [`pool`](Self::pool), [`tiers`](Self::tiers),
+///   [`groups`](Self::groups), [`num_groups`](Self::num_groups).
+/// - Get notifications: [`observe`](Self::observe), [`observe_tier`](Self::observe_tier); observers for
+///   events and explanations of misses are in `kvpool-observe`.
+/// - Check: [`check_invariants`](Self::check_invariants), [`poison_reason`](Self::poison_reason).
+///
+/// # Other tasks
+///
+/// - Give hints about future use: [`retain`](Self::retain), [`retain_prefix`](Self::retain_prefix),
+///   [`end_of_life`](Self::end_of_life), [`end_of_life_of`](Self::end_of_life_of),
+///   [`advance_time`](Self::advance_time), [`retention_stats`](Self::retention_stats).
+/// - Assign requests to tenants with limits: [`set_tenant`](Self::set_tenant),
+///   [`tenant_blocks`](Self::tenant_blocks).
+/// - Forget cached content: [`evict`](Self::evict), [`drop_cached`](Self::drop_cached),
+///   [`bump_epoch`](Self::bump_epoch), [`reset`](Self::reset).
+/// - Grow the pool: [`resize`](Self::resize).
+/// - Keep content over a restart: [`image`](Self::image), [`restore`](Self::restore).
+///
+/// # Example
+///
+/// A scheduler's loop, with one call per step for all running requests. If blocks run out, the youngest
+/// request is preempted. Then waiting requests that fit are admitted.
 ///
 /// ```
 /// use std::collections::VecDeque;
-/// use kvpool::{CacheManager, Computed, ExtraKeys, ManagerConfig, ManagerError, Refused, RequestRef, Rows, Until};
+/// use kvpool::{CacheManager, Computed, ExtraKeys, ManagerConfig, ManagerError};
+/// use kvpool::{Refused, RequestRef, Rows, Until};
 ///
-/// let mut manager = CacheManager::new(ManagerConfig { num_blocks: 8, block_size: 4, ..Default::default() })?;
-/// let mut waiting: VecDeque<u32> = (0..3).collect(); // prompts of ten tokens, of which eight are the same
-/// let mut running: Vec<(u32, usize)> = Vec::new(); // ids, and tokens that were sampled
+/// let config = ManagerConfig { num_blocks: 8, block_size: 4, ..Default::default() };
+/// let mut manager = CacheManager::new(config)?;
+/// let mut waiting: VecDeque<u32> = (0..3).collect(); // prompts of 10 tokens with a common prefix of 8
+/// let mut running: Vec<(u32, usize)> = Vec::new(); // id, and number of sampled tokens
 /// let (mut changes, mut finished) = (Vec::new(), 0);
 /// while finished < 3 {
-///     // Everything that runs has one more token; all tokens before it are computed.
+///     // Each running request gets one more token; all tokens before it are computed.
 ///     let requests: Vec<RequestRef<'_>> = running.iter().map(|&(id, _)| id.into()).collect();
 ///     let tokens = vec![7; requests.len()];
-///     let rows = Rows { requests: &requests, tokens: &tokens, computed: Computed::AllButLast, ..Rows::default() };
+///     let mut rows = Rows { requests: &requests, tokens: &tokens, ..Rows::default() };
+///     rows.computed = Computed::AllButLast;
 ///     match manager.append_into(&rows, &mut changes) {
 ///         Ok(()) => running.iter_mut().for_each(|(_, sampled)| *sampled += 1),
 ///         Err(ManagerError::OutOfBlocks { .. }) => {
@@ -138,7 +192,7 @@ pub use step::{PlannedOperation, StepOutcome, StepPlan};
 ///         }
 ///         Err(other) => return Err(other.into()),
 ///     }
-///     // `changes` are the blocks that the engine writes to its block tables. Then the engine runs the step.
+///     // The engine writes the blocks in `changes` to its block tables, and runs the step.
 ///     for (id, _) in running.extract_if(.., |(_, sampled)| *sampled == 6) {
 ///         manager.release(id, Until::Now)?;
 ///         finished += 1;
@@ -146,7 +200,10 @@ pub use step::{PlannedOperation, StepOutcome, StepPlan};
 ///     while let Some(&id) = waiting.front() {
 ///         let prompt: Vec<u32> = (0..8).chain([100 + id, 101 + id]).collect();
 ///         match manager.admit(id, manager.prepare(&prompt, ExtraKeys::default())?) {
-///             Ok(admission) => manager.commit(id, 10).map(|_| assert!(id == 0 || admission.cached_tokens == 8))?,
+///             Ok(admission) => {
+///                 assert!(id == 0 || admission.cached_tokens == 8);
+///                 manager.commit(id, 10)?;
+///             }
 ///             Err(Refused { error: ManagerError::OutOfBlocks(_), .. }) => break,
 ///             Err(refused) => return Err(refused.into()),
 ///         }
@@ -159,7 +216,7 @@ pub use step::{PlannedOperation, StepOutcome, StepPlan};
 /// ```
 #[derive(Debug)]
 pub struct CacheManager {
-    /// The device's pool, and the host's if there is one.
+    /// The pool of the device, and the pool of the host if there is one.
     tiers: Tiers,
     hasher: Arc<BlockHasher>,
     /// The groups of a hybrid model.
@@ -168,28 +225,30 @@ pub struct CacheManager {
     watermark: f64,
     requests: Requests,
     stats: ManagerStats,
-    /// Counts changes: a planned step is committed only to the state that it was planned for.
+    /// Number of changes so far. A planned step is only committed to the state that it was planned for.
     version: u64,
     batch: u64,
-    /// Reused by every append.
+    /// The slots of the latest batch. Every batch reuses the memory.
     rows: Vec<usize>,
     step: growth::Step,
     changes: Vec<TableChange>,
     observer: Option<Box<dyn ManagerObserver>>,
 }
 
+/// # Construction
 impl CacheManager {
-    /// A manager of an empty pool.
+    /// Makes a manager of an empty pool.
     ///
     /// # Errors
-    /// Names the setting that is out of range and what is allowed.
+    /// The setting that is out of range, and the allowed values.
     #[expect(clippy::needless_pass_by_value, reason = "a configuration is handed over, as to the pool")]
     pub fn new(config: ManagerConfig) -> Result<Self> {
         Self::assemble(&config, Tiers::new)
     }
 
-    /// A manager of an empty pool whose cached-free blocks are in `evictor`'s order; `config.eviction`
-    /// is that of the host tier, and `config.retention` is ignored, as by [`BlockPool::with_evictor`].
+    /// Makes a manager of an empty pool with `evictor` as the eviction order of the device.
+    /// `config.eviction` applies to the host tier, and `config.retention` is ignored, as in
+    /// [`BlockPool::with_evictor`].
     ///
     /// # Errors
     /// As [`Self::new`]; also if `evictor` already holds blocks.
@@ -198,8 +257,8 @@ impl CacheManager {
         Self::assemble(&config, |pools| Tiers::with_evictor(pools, evictor))
     }
 
-    /// A new manager that hashes with `hasher` instead of one made from its settings: for replays,
-    /// which look digests up.
+    /// Makes a manager with a given hasher, and ignores the hash settings of `config`: for replays,
+    /// which look digests up instead of computing them.
     ///
     /// # Errors
     /// As [`Self::new`].
@@ -218,7 +277,7 @@ impl CacheManager {
             let allowed = "a share of the pool, from 0.0 to below 1.0";
             return Err(PoolError::config("watermark", config.watermark, allowed).into());
         }
-        // What is said of blocks is said of the device's: the host tier keeps what was swapped out.
+        // Retention applies to the device only: the host tier only keeps swapped requests.
         let host_pool = || PoolConfig { num_blocks: config.host_blocks, retention: None, ..config.pool() };
         let host = (config.host_blocks > 0).then(host_pool);
         let mut tiers = tiers(std::iter::once(config.pool()).chain(host).collect())?;
@@ -246,30 +305,40 @@ impl CacheManager {
             observer: None,
         })
     }
+}
 
-    /// The pool. Its requests' blocks are the manager's: to look at, not to release.
+/// # Parts
+///
+/// Read access to the pools, the tiers and the hasher.
+impl CacheManager {
+    /// Returns the device's pool, to read from. The manager releases the blocks of its requests.
     #[must_use]
     pub fn pool(&self) -> &BlockPool {
         self.tiers.device()
     }
 
-    /// The pools of all tiers, and the copies that are planned: to look at.
+    /// Returns the pools of all tiers and the planned copies, to read from.
     #[must_use]
     pub const fn tiers(&self) -> &Tiers {
         &self.tiers
     }
 
-    /// The hasher that prompts are hashed with: `Send + Sync`, so a prompt can be hashed on any thread.
+    /// Returns the hasher of prompts. It is `Send + Sync`, so a prompt can be hashed on any thread.
     #[must_use]
     pub const fn hasher(&self) -> &Arc<BlockHasher> {
         &self.hasher
     }
+}
 
-    /// Hashes a prompt for this manager, in the current epoch (`extra.epoch` is set to it). O(tokens);
-    /// needs the manager only for its hasher and epoch.
+/// # Prompts
+///
+/// A prompt is hashed once, before its admission, and can be looked up without being admitted.
+impl CacheManager {
+    /// Hashes a prompt for this manager, in the current epoch (`extra.epoch` is set to it). Uses only
+    /// the hasher and the epoch of the manager. O(tokens).
     ///
     /// # Errors
-    /// [`ManagerError::Hash`]: extra keys that the algorithm cannot represent.
+    /// [`ManagerError::Hash`] for extra keys that the algorithm cannot represent.
     pub fn prepare(&self, tokens: &[u32], extra: ExtraKeys) -> Result<HashCursor> {
         self.check_poison()?;
         let extra = ExtraKeys { epoch: self.tiers.device().epoch(), ..extra };
@@ -278,7 +347,8 @@ impl CacheManager {
         Ok(cursor)
     }
 
-    /// What an admission of `cursor` would find cached now. Changes nothing. O(blocks matched).
+    /// Returns how many blocks of a prompt are cached now, without admitting it. Changes nothing.
+    /// O(blocks matched).
     ///
     /// # Errors
     /// [`PoolError::StaleEpoch`] if the prompt was hashed before the last epoch bump.
@@ -293,12 +363,15 @@ impl CacheManager {
                 pending_blocks: 0,
             });
         }
-        // The last token is left to compute.
+        // The last token is always computed.
         let reusable = cursor.num_tokens().saturating_sub(1) / cursor.hasher().block_size();
         Ok(self.tiers.device().probe(cursor.chain(), reusable)?)
     }
+}
 
-    /// The request's tokens, computed tokens, state. O(1).
+/// # Requests and counters
+impl CacheManager {
+    /// Returns the number of tokens and computed tokens of a request, and its state. O(1).
     ///
     /// # Errors
     /// [`ManagerError::UnknownRequest`].
@@ -316,7 +389,7 @@ impl CacheManager {
         })
     }
 
-    /// The request's block table. O(1).
+    /// Returns the block table of a request. With KV-cache groups, that of the first group. O(1).
     ///
     /// # Errors
     /// [`ManagerError::UnknownRequest`].
@@ -324,12 +397,13 @@ impl CacheManager {
         Ok(&self.requests.at(self.slot(id.into())?)?.sequence.main.blocks)
     }
 
-    /// The request's block table in a group: see [`ManagerConfig::groups`]. Of a group that keeps a
-    /// state it has one entry, which does not change while the request runs. The null block is where a
-    /// group has given up what no token to come reads. O(groups).
+    /// Returns the block table of a request in one group: see [`ManagerConfig::groups`]. In a group
+    /// that keeps a state, the table has one entry, which does not change while the request runs. The
+    /// null block takes the place of blocks that the group has given up because no later token reads
+    /// them. O(groups).
     ///
     /// # Errors
-    /// [`ManagerError::UnknownRequest`]; [`PoolError::InvalidConfig`] for a group that there is not.
+    /// [`ManagerError::UnknownRequest`]; [`PoolError::InvalidConfig`] if there is no such group.
     pub fn group_table<'a>(&self, id: impl Into<RequestRef<'a>>, group: usize) -> Result<&[BlockId]> {
         let mut tables = self.requests.at(self.slot(id.into())?)?.sequence.tables();
         let Some(table) = tables.nth(group) else {
@@ -339,22 +413,22 @@ impl CacheManager {
         Ok(&table.blocks)
     }
 
-    /// The groups of a hybrid model.
+    /// Returns the groups of a hybrid model.
     #[must_use]
     pub fn groups(&self) -> Option<&Groups> {
         self.groups.as_deref()
     }
 
-    /// KV-cache groups: 1 without any.
+    /// Returns the number of KV-cache groups. 1 without [`ManagerConfig::groups`].
     #[must_use]
     pub fn num_groups(&self) -> usize {
         self.groups().map_or(1, |groups| groups.specs().len())
     }
 
-    /// Where the next chunk of a running request should end, if a state of it is to be kept: so many
-    /// tokens. A checkpoint is made when a commit ends there and its table covers no more
-    /// ([`crate::Part::allocate_tokens`], [`Self::extend`]). `None` without groups that keep states, or
-    /// if nothing is known. O(groups).
+    /// Returns the number of tokens at which the next chunk of a running request should end, so that a
+    /// state can be kept. A checkpoint is made if a commit ends there, and the table covers no more
+    /// tokens ([`crate::Part::allocate_tokens`], [`Self::extend`]). `None` without groups that keep
+    /// states, or if no such position is known. O(groups).
     ///
     /// # Errors
     /// [`ManagerError::UnknownRequest`].
@@ -362,7 +436,7 @@ impl CacheManager {
         Ok(self.requests.at(self.slot(id.into())?)?.sequence.next_checkpoint())
     }
 
-    /// The request's tokens and their hash chain. O(1).
+    /// Returns the tokens of a request and their hash chain. O(1).
     ///
     /// # Errors
     /// [`ManagerError::UnknownRequest`].
@@ -370,26 +444,29 @@ impl CacheManager {
         Ok(&self.requests.at(self.slot(id.into())?)?.sequence.cursor)
     }
 
-    /// Whether a request has this id.
+    /// Returns whether a request has this id.
     #[must_use]
     pub fn contains<'a>(&self, id: impl Into<RequestRef<'a>>) -> bool {
         self.requests.slot_of(id.into()).is_some()
     }
 
-    /// The slot of a request: a small number that it is given at its admission, and another one after
-    /// its release. A manager that makes the same calls gives the same ones.
+    /// Returns the slot of a request: a small number that it gets at its admission. After its release
+    /// another request may get the slot. Managers that get the same calls assign the same slots.
     #[must_use]
     pub fn slot_of<'a>(&self, id: impl Into<RequestRef<'a>>) -> Option<usize> {
         self.requests.slot_of(id.into())
     }
 
-    /// Counters and gauges. O(1).
+    /// Returns counters and gauges. O(1).
     #[must_use]
     pub fn stats(&self) -> ManagerStats {
         let pool = self.tiers.device();
         ManagerStats { pool: pool.stats(), retention: pool.retention_stats(), ..self.stats }
     }
+}
 
+/// # Fences: blocks that a running step still uses
+impl CacheManager {
     /// Ends the fences of `step` and of all earlier steps: see [`BlockPool::complete_step`].
     ///
     /// # Errors
@@ -402,8 +479,8 @@ impl CacheManager {
         Ok(ended)
     }
 
-    /// Opens a fence: what is released, preempted or truncated until its ticket stays out of reach
-    /// until [`Self::end_fence`]. Tickets end in any order. O(1).
+    /// Opens a fence. Blocks that are released, preempted or truncated until its ticket cannot be
+    /// allocated before [`Self::end_fence`]. Tickets may end in any order. O(1).
     ///
     /// # Errors
     /// Only if a pool is poisoned.
@@ -420,9 +497,12 @@ impl CacheManager {
         self.version += 1;
         Ok(ended)
     }
+}
 
-    /// Starts a new epoch: see [`BlockPool::bump_epoch`]. Running requests go on and are never
-    /// published again; preempted ones are hashed anew when they resume.
+/// # Cached content and size
+impl CacheManager {
+    /// Starts a new epoch: see [`BlockPool::bump_epoch`]. Running requests continue, but their blocks
+    /// are never registered again. Preempted requests are hashed again when they resume.
     ///
     /// # Errors
     /// Only if the pool is poisoned.
@@ -432,13 +512,13 @@ impl CacheManager {
         Ok(epoch)
     }
 
-    /// Forgets all cached content, of the host tier, too: see [`Tiers::reset`]. Preempted requests
-    /// resume without any. Returns how many blocks were registered, in both tiers.
+    /// Forgets all cached content, that of the host tier included: see [`Tiers::reset`]. Preempted
+    /// requests resume without hits. Returns the number of blocks that were registered, in both tiers.
     ///
     /// # Errors
-    /// [`PoolError::InUse`] while requests or fences hold blocks of the device, [`TierError::InUse`]
-    /// while they hold blocks of the host: a request that is swapped out would bring back what it has
-    /// there. Nothing has changed then.
+    /// [`PoolError::InUse`] while requests or fences hold blocks of the device. [`TierError::InUse`]
+    /// while requests hold blocks of the host, because a swapped request would bring its content back.
+    /// Nothing has changed then.
     pub fn reset(&mut self) -> Result<usize> {
         let forgotten = self.tiers.reset()?;
         self.contents_changed();
@@ -456,7 +536,7 @@ impl CacheManager {
         Ok(dropped)
     }
 
-    /// Evicts up to `n` cached-free blocks of the device, which are free then: see [`BlockPool::evict`].
+    /// Evicts up to `n` cached-free blocks of the device, which become free: see [`BlockPool::evict`].
     ///
     /// # Errors
     /// Only if the manager is poisoned.
@@ -482,8 +562,10 @@ impl CacheManager {
         self.version += 1;
         Ok(())
     }
+}
 
-    /// Checks that a prompt was hashed by a hasher like the manager's, in the current epoch.
+impl CacheManager {
+    /// Checks that a prompt was hashed with the manager's settings, in the current epoch.
     fn check_cursor(&self, cursor: &HashCursor) -> Result<()> {
         if !Arc::ptr_eq(cursor.hasher(), &self.hasher) && cursor.hasher().config() != self.hasher.config() {
             return Err(ManagerError::ForeignCursor);
@@ -497,7 +579,7 @@ impl CacheManager {
         self.requests.find(id)
     }
 
-    /// The slot of a request in one of these states.
+    /// Returns the slot of a request, if it is in one of these states.
     fn slot_in(&self, id: RequestRef<'_>, states: &[RequestState], operation: &'static str) -> Result<usize> {
         let slot = self.slot(id)?;
         self.requests.at(slot)?.check_state(states, operation)?;
@@ -512,7 +594,7 @@ impl CacheManager {
         Ok(())
     }
 
-    /// How many requests are in a state.
+    /// Returns the number of requests in a state, to be changed.
     const fn gauge(&mut self, state: RequestState) -> &mut usize {
         match state {
             RequestState::Running => &mut self.stats.running,
@@ -525,7 +607,7 @@ impl CacheManager {
     }
 }
 
-/// Refuses groups that the other settings do not go with.
+/// Refuses groups that do not match the other settings.
 fn check_groups(groups: &Groups, config: &ManagerConfig) -> Result<()> {
     if groups.unit() != config.block_size {
         let allowed = format!("the hash unit of the groups, {}", groups.unit());

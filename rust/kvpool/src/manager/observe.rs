@@ -1,7 +1,8 @@
-//! `ManagerObserver`: what a manager tells whoever watches it, and its requests, to look at.
+//! `ManagerObserver`: the notifications of a manager, and read access to its requests.
 //!
-//! Beside it each pool of a manager may have an observer ([`crate::observe::PoolObserver`]). The
-//! manager gives the same answers with one and without, which costs one branch per call.
+//! In addition, each pool of a manager may have an observer ([`crate::observe::PoolObserver`]). A
+//! manager returns the same results with and without an observer. Without an observer, the cost is one
+//! branch per call.
 
 use std::any::Any;
 use std::fmt;
@@ -18,96 +19,102 @@ use crate::pool::observe::{Blocks, PoolObserver};
 use crate::retention::TenantId;
 use crate::tiers::TierError;
 
-/// A request, to look at.
+/// A read-only view of a request.
 #[derive(Clone, Copy, Debug)]
 #[non_exhaustive]
 pub struct RequestView<'a> {
-    /// Its id.
+    /// The id of the request.
     pub id: &'a RequestId,
-    /// Its tokens and their hash chain.
+    /// The tokens and their hash chain.
     pub cursor: &'a HashCursor,
-    /// Whether it holds blocks of the device, and computes.
+    /// Whether the request is running: it holds blocks of the device.
     pub is_running: bool,
-    /// Entries of its tables.
+    /// Number of entries in all block tables.
     pub num_blocks: usize,
-    /// Blocks of its table, from the first on, that it has registered or hit; with KV-cache groups,
-    /// hash units that it has computed or hit.
+    /// Number of leading blocks in the block table that the request has registered or hit. With
+    /// KV-cache groups, the number of hash units that it has computed or hit.
     pub num_published: usize,
-    /// Whether it registers what it computes: not behind a hash collision.
+    /// Whether commits of the request register blocks. False after a hash collision.
     pub publishes: bool,
-    /// Whose it is, for retention.
+    /// The tenant of the request, for retention.
     pub tenant: Option<TenantId>,
 }
 
-/// A request that was admitted, or resumed, on what a lookup found.
+/// The result of the lookup when a request was admitted or resumed.
 #[derive(Clone, Copy, Debug)]
 #[non_exhaustive]
 pub struct Admitted<'a> {
-    /// Its slot.
+    /// The slot of the request.
     pub slot: usize,
-    /// Hash units that the lookup asked for: blocks, where there are no KV-cache groups.
+    /// Number of hash units that were looked up. Without KV-cache groups, a hash unit is a block.
     pub asked: usize,
-    /// Hash units that it found.
+    /// Number of hash units that were found.
     pub hits: usize,
-    /// Whether a hash collision ended it.
+    /// Whether a hash collision ended the lookup.
     pub collided: bool,
     /// Whether the request was resumed.
     pub resumed: bool,
-    /// How far the groups of full attention alone would have gone, in tokens; the limit, if there are none.
+    /// Number of tokens that the groups of full attention alone could hit. Without such groups, the
+    /// largest possible number.
     pub full_tokens: usize,
-    /// By group, how far it alone would have gone: of a manager with groups, for
-    /// [`ManagerObserver::wants_reach`].
+    /// Number of tokens that each group alone could hit. Empty without groups, and unless
+    /// [`ManagerObserver::wants_reach`] is true.
     pub reach: &'a [Tokens],
 }
 
-/// Who watches a manager: see [`CacheManager::observe`]. Requests are named by their slots. All methods
-/// do nothing unless they are written.
+/// Receives the notifications of a manager: see [`CacheManager::observe`]. Requests are identified by
+/// their slots. The default of every method does nothing.
 #[expect(unused_variables, reason = "what a method may use, by name")]
 pub trait ManagerObserver: Any + fmt::Debug + Send + Sync {
-    /// Whether it wants to know how far each KV-cache group alone would have served an admission
-    /// ([`Admitted::reach`]): a lookup more for each group.
+    /// Whether the observer needs the number of tokens that each KV-cache group alone could hit
+    /// ([`Admitted::reach`]). It costs one more lookup per group.
     fn wants_reach(&self) -> bool {
         false
     }
 
-    /// A request was admitted, and its blocks are allocated: what these evicted was there when it looked.
+    /// A request was admitted, and its blocks are allocated. Contents that this evicted were still
+    /// there during the lookup.
     fn admitted(&mut self, admitted: &Admitted<'_>, manager: &CacheManager) {}
 
-    /// A request has registered the blocks at some positions of its table; with KV-cache groups it has
-    /// computed hash units, of which each group has registered what it keeps.
+    /// A request has registered the blocks at some positions of its table. With KV-cache groups, the
+    /// request has computed these hash units, and each group has registered the blocks that it keeps.
     fn published(&mut self, slot: usize, positions: Range<usize>, manager: &CacheManager) {}
 
-    /// Contents may have come or gone, in an operation for a request, if for any.
+    /// Contents may have been added or removed by an operation. `slot` is the request that caused it,
+    /// if any.
     fn changed(&mut self, slot: Option<usize>, manager: &CacheManager) {}
 
-    /// A request is a fork of `parent`.
+    /// The request in `slot` was made by a fork of `parent`.
     fn forked(&mut self, parent: usize, slot: usize, manager: &CacheManager) {}
 
-    /// A request is about to be forgotten.
+    /// A request is about to be removed.
     fn released(&mut self, slot: usize, manager: &CacheManager) {}
 
-    /// A step is completed. What is found wrong here fails the call ([`CacheManager::poison`]).
+    /// A step is completed. If the observer finds a fault here and calls [`CacheManager::poison`], the
+    /// call fails.
     fn step_completed(&mut self, manager: &mut CacheManager) {}
 
-    /// The manager was told the time, and its device's pool with it: seconds, on the clock of its caller.
+    /// The caller has set the time of the manager and of its device's pool, in seconds on the caller's
+    /// clock.
     fn time_passed(&mut self, now: f64, manager: &mut CacheManager) {}
 
-    /// Compares what it noted with the manager: part of [`CacheManager::check_invariants`].
+    /// Compares the observer's records with the manager: part of [`CacheManager::check_invariants`].
     ///
     /// # Errors
-    /// The first thing that is wrong.
+    /// The first difference.
     fn check(&self, manager: &CacheManager) -> Result<(), InvariantViolation> {
         Ok(())
     }
 }
 
+/// # Observers
 impl CacheManager {
-    /// Tells `observer` of everything from now on; returns who was told before.
+    /// Notifies `observer` of everything from now on. Returns the previous observer.
     pub fn observe(&mut self, observer: Box<dyn ManagerObserver>) -> Option<Box<dyn ManagerObserver>> {
         self.observer.replace(observer)
     }
 
-    /// Tells `observer` of what the pool of a tier does: see [`crate::Tiers::observe`].
+    /// Notifies `observer` of the operations of one tier's pool: see [`crate::Tiers::observe`].
     ///
     /// # Errors
     /// [`TierError::UnknownTier`]; as [`crate::BlockPool::observe`].
@@ -115,25 +122,31 @@ impl CacheManager {
         self.tiers.observe(tier, observer)
     }
 
-    /// The observer, if it is of this type.
+    /// Returns the observer, if it is of type `T`.
     #[must_use]
     pub fn observer<T: ManagerObserver>(&self) -> Option<&T> {
         let observer: &dyn Any = self.observer.as_deref()?;
         observer.downcast_ref()
     }
 
-    /// The same, to be changed.
+    /// Returns the observer mutably, if it is of type `T`.
     pub fn observer_mut<T: ManagerObserver>(&mut self) -> Option<&mut T> {
         let observer: &mut dyn Any = self.observer.as_deref_mut()?;
         observer.downcast_mut()
     }
 
-    /// The observer of a tier's pool, if it is of this type, and the tier's blocks.
+    /// Returns the observer of a tier's pool, if it is of type `T`, and the tier's blocks.
     pub fn tier_observer_mut<T: PoolObserver>(&mut self, tier: usize) -> Option<(&mut T, Blocks<'_>)> {
         self.tiers.pool_mut(tier).ok()?.observer_mut()
     }
+}
 
-    /// The request in a slot, if there is one. Slots are reused; a request keeps its own. O(1).
+/// # Requests by slot
+///
+/// Observers identify requests by their slots.
+impl CacheManager {
+    /// Returns the request in a slot, if there is one. A request keeps its slot; after its release
+    /// another request may get it. O(1).
     #[must_use]
     pub fn request_at(&self, slot: usize) -> Option<RequestView<'_>> {
         let Request { id, state, sequence, hints, .. } = self.requests.at(slot).ok()?;
@@ -148,33 +161,37 @@ impl CacheManager {
         })
     }
 
-    /// The tokens of the request in a slot, if there is one. O(1).
+    /// Returns the tokens of the request in a slot, if there is one. O(1).
     #[inline]
     #[must_use]
     pub fn cursor_at(&self, slot: usize) -> Option<&HashCursor> {
         Some(&self.requests.at(slot).ok()?.sequence.cursor)
     }
 
-    /// Slots so far, of requests that there are and that there were.
+    /// Number of slots, those of released requests included.
     #[must_use]
     pub const fn num_slots(&self) -> usize {
         self.requests.slots().len()
     }
 
-    /// Requests that there are: running, preempted and swapped out.
+    /// Number of requests in all states: running, preempted, swapped out, and those that a swap or a
+    /// load still holds.
     #[must_use]
     pub fn num_requests(&self) -> usize {
         self.requests.num_found()
     }
 
-    /// Swaps that are begun and not over.
+    /// Number of swaps that have begun and not ended.
     #[must_use]
     pub fn num_swaps(&self) -> usize {
         self.tiers.num_swaps()
     }
+}
 
-    /// Poisons the manager for an invariant that somebody found broken: it refuses all work from now
-    /// on. Returns the refusal.
+/// # Poisoning
+impl CacheManager {
+    /// Poisons the manager because of a broken invariant: it refuses all work from now on. Returns the
+    /// error of those refusals.
     #[cold]
     #[must_use]
     pub fn poison(&self, violation: &InvariantViolation) -> ManagerError {
@@ -189,7 +206,7 @@ impl CacheManager {
         }
     }
 
-    /// Says that contents may have come or gone.
+    /// Notifies the observer that contents may have been added or removed.
     #[inline]
     pub(super) fn tell_changed(&mut self, slot: Option<usize>) {
         self.tell(|observer, manager| observer.changed(slot, manager));

@@ -1,4 +1,4 @@
-//! Requests: what the manager keeps of each.
+//! Requests: the manager's record of each request.
 
 use super::error::{ManagerError, Result};
 use super::hints::Hints;
@@ -6,30 +6,31 @@ use super::id::{RequestId, RequestState};
 use crate::sequence::Sequence;
 use crate::{Signal, Until};
 
-/// What the manager keeps of a request.
+/// The manager's record of one request.
 #[derive(Clone, Debug)]
 pub(crate) struct Request {
     pub(crate) id: RequestId,
     pub(crate) state: RequestState,
-    /// Its tokens and block table.
+    /// The tokens and block tables.
     pub(crate) sequence: Sequence,
-    /// Tokens that were cached when it was last admitted.
+    /// Number of tokens that were cached at the last admission or resumption.
     pub(crate) cached_tokens: usize,
-    /// The number of the batch that named it last: finds an id named twice in one call in O(1).
+    /// Number of the latest batch that contained the request. It detects in O(1) that a batch contains
+    /// an id twice.
     pub(crate) batch: u64,
-    /// What was said of it.
+    /// Hints about the request.
     pub(crate) hints: Option<Box<Hints>>,
-    /// What a connector loads into its blocks.
+    /// The tokens that a connector is loading into the request's blocks.
     pub(crate) external: Option<External>,
-    /// How it is released, once that was asked: at once, or when what moves or loads has ended.
+    /// The options of a release that waits until a swap or a load ends.
     pub(crate) leaving: Option<Leaving>,
-    /// The first position of its table whose block it registered itself: what is before was hit, or is
-    /// a parent's.
+    /// The first table position whose block the request registered itself. The blocks before it were
+    /// hit, or come from a parent.
     pub(crate) own_from: usize,
 }
 
 impl Request {
-    /// Refuses an operation in any other than these states.
+    /// Refuses an operation unless the request is in one of these states.
     #[inline]
     pub(crate) fn check_state(&self, states: &[RequestState], operation: &'static str) -> Result<()> {
         if states.contains(&self.state) {
@@ -41,7 +42,7 @@ impl Request {
 
 pub(crate) const RELEASE: &str = "release it once more";
 
-/// What a request can be released in.
+/// The states in which a request can be released.
 pub(crate) const RELEASABLE: &[RequestState] = &[
     RequestState::Running,
     RequestState::Preempted,
@@ -52,45 +53,46 @@ pub(crate) const RELEASABLE: &[RequestState] = &[
 
 pub(crate) const PREEMPT: &str = "preempt it";
 
-/// What a request can be preempted in: it holds blocks.
+/// The states in which a request can be preempted, because it holds blocks.
 pub(crate) const PREEMPTIBLE: &[RequestState] = &[RequestState::Running, RequestState::Swapped];
 
-/// Tokens that are on their way into a request's blocks.
+/// A load of external tokens into a request's blocks that has not ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct External {
-    /// The token behind the last of them; the first is behind the computed ones.
+    /// The token after the last one of the load. The load begins after the computed tokens.
     pub(crate) end: usize,
-    /// Tokens that the tables cover.
+    /// Number of tokens that the tables cover.
     pub(crate) covered: usize,
-    /// Whether it was resumed with them.
+    /// Whether the load belongs to a resumption.
     pub(crate) resumed: bool,
 }
 
-/// How a request is released.
+/// The options of a release.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Leaving {
     pub(crate) until: Until,
     pub(crate) end_of_life: bool,
-    /// What is known of how it ended.
+    /// How the request ended, if that is known.
     pub(crate) signal: Signal,
 }
 
-/// What a scheduler may want to know of a request.
+/// The state of a request, for schedulers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct RequestInfo {
-    /// Whether it holds blocks.
+    /// The state: whether and where the request holds blocks.
     pub state: RequestState,
-    /// Its tokens: prompt and appended ones.
+    /// Number of tokens: prompt and appended ones.
     pub tokens: usize,
-    /// Tokens whose KV is written, cached ones included.
+    /// Number of tokens whose KV is written, cached ones included.
     pub computed_tokens: usize,
-    /// Tokens that were cached when it was last admitted.
+    /// Number of tokens that were cached at the last admission or resumption.
     pub cached_tokens: usize,
-    /// The token behind the last one that a connector loads; [`Self::computed_tokens`] if it loads none.
+    /// The token after the last one that a connector loads. Equal to [`Self::computed_tokens`] if it
+    /// loads none.
     pub external_end: usize,
-    /// Blocks in its block table.
+    /// Number of entries in the block table.
     pub blocks: usize,
-    /// The tier whose blocks these are: 0, or 1 if it is swapped out.
+    /// The tier of the blocks: 0, or 1 if the request is swapped out.
     pub tier: usize,
 }

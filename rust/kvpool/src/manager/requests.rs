@@ -1,7 +1,7 @@
 //! `Requests`: the requests of a manager, by slot and by id.
 //!
-//! A request has its id; what leads from an id to its request is slots alone. A request's slot never
-//! moves, and free slots are reused.
+//! Only the slots contain the ids. The hash table maps an id to a slot, and compares the id with that
+//! of the request there. A request never moves to another slot, and free slots are reused.
 
 use std::hash::BuildHasher;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -13,25 +13,26 @@ use super::id::RequestRef;
 use super::request::Request;
 use crate::PoolError;
 
-/// Requests in their slots.
+/// The requests, in their slots.
 #[derive(Debug, Default)]
 pub(super) struct Requests {
     slots: Vec<Option<Request>>,
     free: Vec<usize>,
     by_id: HashTable<usize>,
     hasher: DefaultHashBuilder,
-    /// What was found last. A call that is measured or recorded names its request again.
+    /// The slot that was found last. Recorders and metrics look up the same request again after the
+    /// call.
     latest: AtomicUsize,
 }
 
 impl Requests {
-    /// The slot of the request with an id.
+    /// Returns the slot of the request with an id, or an error.
     #[inline]
     pub(super) fn find(&self, id: RequestRef<'_>) -> Result<usize> {
         self.slot_of(id).ok_or_else(|| ManagerError::UnknownRequest { id: id.to_owned() })
     }
 
-    /// The same, if there is one.
+    /// Returns the slot of the request with an id, if there is one.
     #[inline]
     pub(super) fn slot_of(&self, id: RequestRef<'_>) -> Option<usize> {
         let latest = self.latest.load(Ordering::Relaxed);
@@ -43,7 +44,7 @@ impl Requests {
         Some(slot)
     }
 
-    /// The same, whatever was found last.
+    /// Does the work of [`Self::slot_of`], without the shortcut to the slot that was found last.
     pub(super) fn look_up(&self, id: RequestRef<'_>) -> Option<usize> {
         if self.by_id.is_empty() {
             return None;
@@ -57,19 +58,19 @@ impl Requests {
         matches!(self.slots.get(slot), Some(Some(request)) if request.id.as_ref() == id)
     }
 
-    /// The request in a slot.
+    /// Returns the request in a slot.
     #[inline]
     pub(super) fn at(&self, slot: usize) -> Result<&Request> {
         self.slots.get(slot).and_then(Option::as_ref).ok_or_else(lost_slot)
     }
 
-    /// The same, to be changed.
+    /// Returns the request in a slot, mutably.
     #[inline]
     pub(super) fn at_mut(&mut self, slot: usize) -> Result<&mut Request> {
         self.slots.get_mut(slot).and_then(Option::as_mut).ok_or_else(lost_slot)
     }
 
-    /// Gives a request whose id is new a slot.
+    /// Puts a request with a new id into a free slot. Returns the slot.
     pub(super) fn enter(&mut self, request: Request) -> usize {
         let slot = self.free.pop().unwrap_or(self.slots.len());
         let Self { slots, by_id, hasher, .. } = self;
@@ -86,7 +87,7 @@ impl Requests {
         slot
     }
 
-    /// Forgets the request in a slot.
+    /// Removes the request in a slot.
     pub(super) fn leave(&mut self, slot: usize) {
         let Some(request) = self.slots.get_mut(slot).and_then(Option::take) else { return };
         let hash = self.hasher.hash_one(request.id.as_ref());
@@ -96,18 +97,18 @@ impl Requests {
         self.free.push(slot);
     }
 
-    /// All slots in order, empty ones included.
+    /// Returns all slots in order, empty ones included.
     pub(super) const fn slots(&self) -> &[Option<Request>] {
         self.slots.as_slice()
     }
 
-    /// How many requests are found by their ids.
+    /// Number of requests that can be found by id.
     pub(super) fn num_found(&self) -> usize {
         self.by_id.len()
     }
 }
 
-/// A slot that is named has no request: cannot happen, and must not panic if it does.
+/// The error for a known slot without a request. This cannot happen, and must not panic if it does.
 #[cold]
 fn lost_slot() -> ManagerError {
     ManagerError::Pool(PoolError::Poisoned { reason: "M5: a request's slot is empty".into() })

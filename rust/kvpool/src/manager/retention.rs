@@ -1,18 +1,19 @@
-//! Hints by request, token range and hash chain: the retention half of [`CacheManager`].
-//! [`crate::retention`] says what a hint is worth, [`super::hints`] which blocks a range is of.
+//! Hints by request, token range and hash chain: the retention calls of [`CacheManager`].
+//! [`crate::retention`] defines the hints, and [`super::hints`] the blocks that a range contains.
 //!
-//! Owns: when what was said of a request reaches its blocks. It takes effect on the blocks that are
-//! registered now, and on every later one when [`CacheManager::commit`] registers it. It is kept with
-//! the request: it survives preemption, swaps and truncation (ranges stay where they are, by token),
-//! and a fork starts with its parent's.
+//! Owns: the time at which a hint about a request reaches its blocks. A hint takes effect on the blocks
+//! that are registered now, and on later blocks when [`CacheManager::commit`] registers them. Hints are
+//! stored with the request: they survive preemption, swaps and truncation (ranges are stored by token).
+//! A fork starts with the hints of its parent.
 //!
 //! The rules:
-//! - Ranges reach all blocks of a request, hits included. Tenant and `no_cache` reach only what the
-//!   request registered itself (or a fork of it): what it hit is somebody else's.
-//! - An end of life reaches blocks that nobody else holds: when it is said, when they are registered,
-//!   and when the request is released.
+//! - Ranges reach all blocks of a request, hits included. Tenant and `no_cache` reach only blocks that
+//!   the request or a fork of it registered. Blocks that it hit belong to other requests.
+//! - An end of life reaches only blocks that no other request holds. It takes effect when the hint is
+//!   given, when blocks are registered, and when the request is released.
 //!
-//! Hints never fail a request: behind the checks of the call that gives them, only a poisoned pool refuses.
+//! Hints never fail a request. The call that gives a hint checks it; later, only a poisoned pool
+//! refuses.
 //!
 //! Costs: one branch for requests without hints. O(blocks concerned + ranges) otherwise.
 
@@ -29,18 +30,20 @@ use crate::retention::{HintReport, RetentionStats, TenantId};
 use crate::sequence::Sequence;
 use crate::{PoolError, Until};
 
+/// # Admission with options
 impl CacheManager {
-    /// [`Self::admit`] of a part, or with what is known of the request.
+    /// Like [`Self::admit`], with options: only a part of the prompt, or hints about the request.
     ///
     /// ```
     /// use kvpool::retention::{Keep, Priority, Retention, RetentionConfig};
     /// use kvpool::{AdmitOptions, CacheManager, ExtraKeys, ManagerConfig, RetentionRange};
     /// let retention = Some(RetentionConfig::default());
     /// let config = ManagerConfig { num_blocks: 64, block_size: 4, ..ManagerConfig::default() };
-    /// let mut manager = CacheManager::new(ManagerConfig { eviction: kvpool_policies::LRU, retention, ..config })?;
+    /// let config = ManagerConfig { eviction: kvpool_policies::LRU, retention, ..config };
+    /// let mut manager = CacheManager::new(config)?;
     /// let prompt = |first: u32| (first..first + 12).collect::<Vec<_>>();
     ///
-    /// // The system prompt, 8 tokens, is worth more than the rest.
+    /// // The system prompt has 8 tokens, and is kept longer than the rest.
     /// let system = Retention::of(Keep::Priority(Priority::new(80)?));
     /// let options = AdmitOptions {
     ///     ranges: vec![RetentionRange { start: 0, end: Some(8), retention: system }],
@@ -60,8 +63,9 @@ impl CacheManager {
     ///
     /// # Errors
     /// As [`Self::admit`]; [`ManagerError::BadExternalCount`]; [`PoolError::NoRetention`] if there are
-    /// hints and no retention; [`PoolError::InvalidConfig`] for a range that ends before it begins, and
-    /// for a time to live that is no number, or before any [`Self::advance_time`].
+    /// hints and the manager has no retention; [`PoolError::InvalidConfig`] for a range that ends
+    /// before it begins, and for a time to live that is not a number, or is given before the first
+    /// [`Self::advance_time`].
     pub fn admit_with(
         &mut self,
         id: impl Into<RequestId>,
@@ -77,8 +81,13 @@ impl CacheManager {
             }
         }
     }
+}
 
-    /// What is kept of hints that are sound.
+/// # Hints about future use
+///
+/// Hints move blocks within the order of eviction: see [`crate::retention`].
+impl CacheManager {
+    /// Checks the hints of an admission, and makes their stored form. `None` if there are none.
     pub(super) fn check_hints(&self, options: &AdmitOptions) -> Result<Option<Box<Hints>>, ManagerError> {
         if !options.has_hints() {
             return Ok(None);
@@ -88,7 +97,7 @@ impl CacheManager {
         Ok(Some(Box::new(Hints::new(options, self.now()))))
     }
 
-    /// What absolute times to live count from.
+    /// The time from which absolute times to live count.
     fn now(&self) -> Option<f64> {
         self.tiers.device().retention_time()
     }
@@ -115,7 +124,7 @@ impl CacheManager {
         Ok(())
     }
 
-    /// Hints, `said` or those of the request in `slot`, take effect on positions of its table.
+    /// Applies `said`, or else the hints of the request in `slot`, to positions of its table.
     pub(super) fn apply_hints(
         &mut self,
         slot: usize,
@@ -131,7 +140,8 @@ impl CacheManager {
         Ok(report)
     }
 
-    /// More is said of the request in `slot`: it takes effect now, and on what is registered later.
+    /// Adds hints to the request in `slot`. They take effect now, and on blocks that are registered
+    /// later.
     fn say(&mut self, slot: usize, said: &Hints) -> Result<HintReport, ManagerError> {
         let report = self.apply_hints(slot, Some(said), 0..usize::MAX, Scope::All)?;
         let request = self.requests.at_mut(slot)?;
@@ -139,13 +149,13 @@ impl CacheManager {
         Ok(report)
     }
 
-    /// Says how long ranges of a request's tokens are worth keeping: of its registered blocks now, and
-    /// of the others when they are registered. Later ranges of a call, and later calls, win where they
-    /// overlap. The report counts the registered blocks that the request holds on the device now.
-    /// O(blocks of the ranges).
+    /// Gives hints about how long ranges of a request's tokens are worth keeping. They take effect on
+    /// its registered blocks now, and on the others when they are registered. Where ranges overlap,
+    /// later ranges and later calls win. The report counts the registered blocks that the request holds
+    /// on the device now. O(blocks of the ranges).
     ///
     /// # Errors
-    /// [`ManagerError::UnknownRequest`], and what [`Self::admit_with`] says of hints.
+    /// [`ManagerError::UnknownRequest`], and the errors of [`Self::admit_with`] about hints.
     pub fn retain<'a>(
         &mut self,
         id: impl Into<RequestRef<'a>>,
@@ -157,8 +167,9 @@ impl CacheManager {
         self.say(slot, &Hints::of(ranges, self.now()))
     }
 
-    /// Says whose a request is: the blocks that it registered and registers itself count towards the
-    /// tenant's limits, unless they are somebody's already. O(blocks).
+    /// Assigns a request to a tenant. The blocks that the request registers itself, before and after
+    /// the call, count towards the tenant's limits. A block that already has a tenant keeps it.
+    /// O(blocks).
     ///
     /// # Errors
     /// [`ManagerError::UnknownRequest`], [`PoolError::NoRetention`].
@@ -173,9 +184,9 @@ impl CacheManager {
         self.say(slot, &Hints::new(&said, None)).map(drop)
     }
 
-    /// Says that a request's tokens from `start_token` on will not be used again: a branch that was
-    /// dropped, reasoning that the next turn leaves out. Blocks that nobody else holds then, or when
-    /// the request is released, are first in line as soon as they are released. The request goes on as
+    /// Gives the hint that a request's tokens from `start_token` on will not be used again: a dropped
+    /// branch, or reasoning that the next turn leaves out. Blocks that no other request holds, now or
+    /// when the request is released, are evicted first once they are released. The request continues as
     /// before. O(blocks from there).
     ///
     /// # Errors
@@ -188,11 +199,13 @@ impl CacheManager {
         self.retain(id, &[RetentionRange::end_of_life(start_token)])
     }
 
-    /// [`Self::release`] of a request whose session has ended: its registered blocks that nobody else
-    /// holds are demoted at once, but for one that a truncation cut into; of a request that is
-    /// preempted or swapped out, its cached content. What other cached blocks hang on waits for them,
-    /// so a shared system prompt goes last, and a hit brings it back. Of one that is moving or loading
-    /// that happens when it gives its blocks up, and the report is empty. O(blocks).
+    /// Releases a request whose session has ended, and demotes its registered blocks that no other
+    /// request holds. A block that a truncation cut into is not demoted. For a request that is
+    /// preempted or swapped out, its cached content is demoted.
+    ///
+    /// A demoted block is evicted after the cached blocks that depend on it, so a shared system prompt
+    /// is evicted last, and a hit ends the demotion. If the request is moving or loading, all of this
+    /// happens when it gives up its blocks, and the report is empty. O(blocks).
     ///
     /// # Errors
     /// As [`Self::release`]; [`PoolError::NoRetention`].
@@ -210,8 +223,8 @@ impl CacheManager {
         self.release_slot(slot, leaving)
     }
 
-    /// All that a request holds, or has cached if it holds nothing on the device, is of no use to it
-    /// any more.
+    /// Demotes all blocks that a request holds, or the content that it has cached if it holds nothing
+    /// on the device.
     pub(super) fn end_life(&mut self, slot: usize) -> Result<HintReport, ManagerError> {
         let end = Hints::of(&[RetentionRange::end_of_life(0)], self.now());
         let Self { requests, tiers, stats, groups, .. } = self;
@@ -228,15 +241,15 @@ impl CacheManager {
         Ok(report)
     }
 
-    /// [`Self::retain`] by hash chain: for content whose request is gone, or was never here. Only what
-    /// is cached now is reached; positions of the chain that are not count as ignored, and so does an
-    /// end of life of blocks in use. With KV-cache groups the blocks of all of them are reached; only
-    /// those of full attention that are not there count as ignored, for the others keep what hits need.
-    /// O(blocks of the chain, of every group).
+    /// Like [`Self::retain`], by hash chain: for content whose request is gone, or was never here.
+    /// Reaches only blocks that are cached now. Positions of the chain that are not cached count as
+    /// ignored, and so does an end of life of blocks in use. With KV-cache groups, the hints reach the
+    /// blocks of every group. Missing blocks then count as ignored only in groups of full attention,
+    /// because the others keep only the blocks that hits need. O(blocks of the chain, in every group).
     ///
     /// # Errors
-    /// [`ManagerError::ForeignCursor`], [`PoolError::StaleEpoch`], and what [`Self::admit_with`] says
-    /// of hints.
+    /// [`ManagerError::ForeignCursor`], [`PoolError::StaleEpoch`], and the errors of
+    /// [`Self::admit_with`] about hints.
     pub fn retain_prefix(
         &mut self,
         cursor: &HashCursor,
@@ -251,8 +264,8 @@ impl CacheManager {
         Ok(report)
     }
 
-    /// [`Self::end_of_life`] by hash chain: cached blocks of these tokens, from `start_token` on, that
-    /// nobody holds are demoted, every copy of them. O(blocks of the chain).
+    /// Like [`Self::end_of_life`], by hash chain: demotes every cached copy of the blocks of these
+    /// tokens, from `start_token` on, that no request holds. O(blocks of the chain).
     ///
     /// # Errors
     /// As [`Self::retain_prefix`].
@@ -264,11 +277,11 @@ impl CacheManager {
         self.retain_prefix(cursor, &[RetentionRange::end_of_life(start_token)])
     }
 
-    /// Lets time pass: see [`crate::BlockPool::advance_time`].
+    /// Sets the time: see [`crate::BlockPool::advance_time`].
     ///
     /// # Errors
-    /// [`PoolError::NoRetention`]; [`PoolError::TimeBackwards`]; [`PoolError::InvalidConfig`] for what
-    /// is no number.
+    /// [`PoolError::NoRetention`]; [`PoolError::TimeBackwards`]; [`PoolError::InvalidConfig`] if `now`
+    /// is not a number.
     pub fn advance_time(&mut self, now: f64) -> Result<usize, ManagerError> {
         self.check_poison()?;
         let ran_out = self.tiers.device_mut().advance_time(now)?;
@@ -276,7 +289,7 @@ impl CacheManager {
         Ok(ran_out)
     }
 
-    /// Blocks of `tenant` that are cached or in use; 0 for tenants without limits.
+    /// Number of blocks of `tenant` that are cached or in use. 0 for tenants without limits.
     ///
     /// # Errors
     /// [`PoolError::NoRetention`].
@@ -285,7 +298,7 @@ impl CacheManager {
         Ok(self.tiers.device().tenant_blocks(tenant)?)
     }
 
-    /// How many blocks are retained how; `None` without retention. O(1).
+    /// Number of blocks per kind of retention. `None` without retention. O(1).
     #[must_use]
     pub fn retention_stats(&self) -> Option<RetentionStats> {
         self.tiers.device().retention_stats()

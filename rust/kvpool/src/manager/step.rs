@@ -1,13 +1,13 @@
-//! Step transactions: plan several admissions, appends, preemptions and releases; learn exactly what
-//! fits; commit all of it, or drop the plan and nothing has happened.
+//! Step transactions: plan several admissions, appends, preemptions and releases, and see exactly which
+//! of them fit. Then commit all of them, or drop the plan, which changes nothing.
 //!
-//! A plan touches nothing. It keeps what the plan's operations would do to reference counts and to the
-//! number of available blocks, and checks each new operation against that. Committing acquires every
-//! match first, then releases, then allocates, so nothing that a plan counted on can be evicted on the
-//! way; and it is refused, with everything unchanged, if the manager changed since
-//! [`CacheManager::plan_step`]. Rolling back is dropping the plan.
+//! A plan does not change the manager. It records the effect of its operations on reference counts and
+//! on the number of available blocks, and checks each new operation against that. A commit acquires
+//! every match first, then releases, then allocates. So no match of the plan can be evicted during the
+//! commit. If the manager has changed since [`CacheManager::plan_step`], the commit is refused and
+//! changes nothing. To roll back, drop the plan.
 //!
-//! Costs: O(blocks) of the requests that the plan names.
+//! Costs: O(blocks) of the requests in the plan.
 
 use std::sync::Arc;
 
@@ -24,16 +24,17 @@ use crate::hash::{BlockHasher, HashCursor};
 use crate::sequence::{GivenUp, Needs, Part, Staged, TableChange};
 use crate::{BlockId, BlockPool, PoolError, Until};
 
-/// One operation of a [`StepPlan`]: the arguments of the call that planned it, and what it found.
+/// One operation of a [`StepPlan`]: the arguments of the call that planned it, and the result of its
+/// lookup.
 #[doc(hidden)]
 #[derive(Debug)]
 pub enum PlannedOperation {
-    /// [`CacheManager::plan_admit_with`], at a time.
+    /// [`CacheManager::plan_admit_with`], with the time of the call.
     Admit { id: RequestId, cursor: Box<HashCursor>, options: AdmitOptions, now: Option<f64>, staged: Staged },
-    /// [`CacheManager::plan_resume_with`]: of a prompt that was hashed again, what it hashes to now.
+    /// [`CacheManager::plan_resume_with`], with the new cursor if the tokens were hashed again.
     Resume { id: RequestId, part: Part, rehashed: Option<Box<HashCursor>>, staged: Staged },
-    /// [`CacheManager::plan_append`]: the slots that are to be covered, what that takes and gives up, and the registered blocks that it
-    /// writes to in place.
+    /// [`CacheManager::plan_append`], with the slots to cover, the number of blocks that this takes, the
+    /// references that it gives up, and the registered blocks that it writes in place.
     Append {
         id: RequestId,
         tokens: Vec<u32>,
@@ -49,13 +50,13 @@ pub enum PlannedOperation {
 }
 use PlannedOperation as Planned;
 
-/// What a committed operation did, in the order of planning.
+/// The result of one operation of a committed plan.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum StepOutcome {
     /// A request was admitted or resumed.
     Admitted(Admission),
-    /// Tokens were appended; these positions of the request's block table changed.
+    /// Tokens were appended, and these entries of the request's block tables changed.
     Appended(Vec<TableChange>),
     /// A request was preempted.
     Preempted,
@@ -63,11 +64,12 @@ pub enum StepOutcome {
     Released,
 }
 
-/// A step being planned. Dropping it rolls it back.
+/// A step that is being planned. Drop the plan to roll it back.
 ///
 /// ```
 /// use kvpool::{CacheManager, ExtraKeys, ManagerConfig, ManagerError};
-/// let mut manager = CacheManager::new(ManagerConfig { num_blocks: 5, block_size: 4, ..Default::default() })?;
+/// let config = ManagerConfig { num_blocks: 5, block_size: 4, ..Default::default() };
+/// let mut manager = CacheManager::new(config)?;
 /// let prompt = |tokens: std::ops::Range<u32>| tokens.collect::<Vec<_>>();
 /// manager.admit("old", manager.prepare(&prompt(0..12), ExtraKeys::default())?)?; // 3 of 4 blocks
 ///
@@ -82,63 +84,65 @@ pub enum StepOutcome {
 /// ```
 #[derive(Debug)]
 pub struct StepPlan {
-    /// Each manager has a hasher of its own: tells whose plan this is.
+    /// The hasher of the manager that began the plan. Each manager has its own hasher.
     hasher: Arc<BlockHasher>,
     version: u64,
     operations: Vec<PlannedOperation>,
     named: HashSet<RequestId>,
-    /// What the plan adds to the reference counts of blocks.
+    /// Changes of the reference counts of blocks by the plan.
     added: HashMap<BlockId, i64>,
-    /// References that planned appends give up by copy-on-write, less those that planned admissions take.
+    /// Number of references that planned appends release by copy-on-write, minus those that planned
+    /// admissions take.
     given_up: GivenUp,
-    /// Blocks that planned appends write to in place. An append copies one that an admission hits.
+    /// Registered blocks that planned appends write in place. If an admission hits one of them, the
+    /// append copies it.
     overwritten: HashSet<BlockId>,
-    /// Blocks that would be available after the operations so far.
+    /// Number of blocks that are available after the operations so far.
     available: usize,
-    /// Requests that would be running.
+    /// Number of requests that run after the operations so far.
     pub(super) running: usize,
 }
 
 impl StepPlan {
-    /// Operations planned so far.
+    /// Number of operations planned so far.
     #[must_use]
     pub fn len(&self) -> usize {
         self.operations.len()
     }
 
-    /// Whether nothing is planned.
+    /// Whether no operation is planned.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.operations.is_empty()
     }
 
-    /// Blocks that would still be available after the operations so far.
+    /// Number of blocks that would still be available after the operations so far.
     #[must_use]
     pub const fn available_blocks(&self) -> usize {
         self.available
     }
 
-    /// References that a block would have.
+    /// Number of references that a block has after the operations so far.
     fn references(&self, pool: &BlockPool, block: BlockId) -> i64 {
         let now = pool.ref_count(block).unwrap_or(0);
         i64::from(now) + self.added.get(&block).copied().unwrap_or(0)
     }
 
-    /// The same with one more or less, which is noted.
+    /// Adds `change` to the references of a block. Returns their number afterwards.
     fn add_reference(&mut self, pool: &BlockPool, block: BlockId, change: i64) -> i64 {
         *self.added.entry(block).or_default() += change;
         self.references(pool, block)
     }
 
-    /// Blocks that a match takes from the available ones: those that nobody would hold, and a copy of
-    /// each that would be overwritten.
+    /// Number of available blocks that a match takes: blocks without references, and one copy for each
+    /// block that an append would overwrite.
     pub(super) fn idle(&self, pool: &BlockPool, found: &[BlockId]) -> usize {
         let taken =
             |block: &&BlockId| self.references(pool, **block) == 0 || self.overwritten.contains(*block);
         found.iter().filter(taken).count()
     }
 
-    /// Enters a staged admission. Returns the tokens that would be cached.
+    /// Adds a staged admission. Returns the number of tokens that would be cached.
     fn admit(&mut self, pool: &BlockPool, staged: &Staged) -> usize {
         for block in staged.matched() {
             let is_copied = self.overwritten.remove(&block);
@@ -151,7 +155,7 @@ impl StepPlan {
         staged.cached_tokens
     }
 
-    /// Takes back the appends behind the first `len` operations.
+    /// Removes the appends after the first `len` operations.
     fn take_back_appends(&mut self, len: usize) {
         for operation in self.operations.drain(len..) {
             let Planned::Append { id, needed, given_up, overwritten, .. } = operation else { continue };
@@ -166,13 +170,14 @@ impl StepPlan {
         }
     }
 
-    /// Enters that a request gives up its blocks. Returns how many become available on the device.
+    /// Records that a request gives up its blocks. Returns the number of blocks that become available
+    /// on the device.
     fn give_up(&mut self, pool: &BlockPool, request: &Request, until: Until) -> usize {
         self.named.insert(request.id.clone());
         let runs = matches!(request.state, RequestState::Running | RequestState::Loading);
         self.running -= usize::from(runs);
-        // A fence takes the references over, and what moves or loads keeps them: nothing becomes
-        // available in this step.
+        // A fence takes over the references, and a request that moves or loads keeps them. Neither
+        // makes a block available in this step.
         let on_its_way = matches!(request.state, RequestState::Moving | RequestState::Loading);
         if pool.holds_back(until) || on_its_way || request.sequence.tier != 0 {
             return 0;
@@ -184,6 +189,9 @@ impl StepPlan {
     }
 }
 
+/// # Step plans
+///
+/// A [`StepPlan`] collects operations, and commits all of them or none.
 impl CacheManager {
     /// Begins to plan a step. Changes nothing.
     #[must_use]
@@ -201,25 +209,25 @@ impl CacheManager {
         }
     }
 
-    /// Checks that `plan` is this manager's, and that nothing has changed since it was begun.
+    /// Checks that `plan` belongs to this manager, and that the manager has not changed since.
     fn check_current(&self, plan: &StepPlan) -> Result<()> {
         self.check_poison()?;
         let current = plan.version == self.version && Arc::ptr_eq(&plan.hasher, &self.hasher);
         if current { Ok(()) } else { Err(ManagerError::StaleStep) }
     }
 
-    /// Checks that a plan is current and does not name a request yet.
+    /// Checks that a plan is current, and has no operation for this request yet.
     fn check_plan(&self, plan: &StepPlan, id: RequestRef<'_>) -> Result<RequestId> {
         self.check_current(plan)?;
         let id = id.to_owned();
         if plan.named.contains(&id) { Err(ManagerError::NamedTwice { id, scope: "step" }) } else { Ok(id) }
     }
 
-    /// Plans an admission: returns the tokens that would be cached.
+    /// Plans an admission. Returns the number of tokens that would be cached.
     ///
     /// # Errors
-    /// As [`CacheManager::admit`], against what the plan leaves available; [`ManagerError::NamedTwice`],
-    /// [`ManagerError::StaleStep`]. The plan is then as it was.
+    /// As [`CacheManager::admit`], with the blocks that the plan leaves available;
+    /// [`ManagerError::NamedTwice`], [`ManagerError::StaleStep`]. The plan is unchanged then.
     pub fn plan_admit(
         &self,
         plan: &mut StepPlan,
@@ -229,10 +237,11 @@ impl CacheManager {
         self.plan_admit_with(plan, id, cursor, &AdmitOptions::default())
     }
 
-    /// [`Self::plan_admit`], with what is known of the request. An absolute time to live counts from here.
+    /// Like [`Self::plan_admit`], with the options of the request. An absolute time to live starts with
+    /// this call.
     ///
     /// # Errors
-    /// As [`Self::plan_admit`], and what [`CacheManager::admit_with`] says of hints.
+    /// As [`Self::plan_admit`], and the errors of [`CacheManager::admit_with`] about hints.
     pub fn plan_admit_with(
         &self,
         plan: &mut StepPlan,
@@ -259,7 +268,7 @@ impl CacheManager {
         Ok(cached)
     }
 
-    /// Plans to resume a preempted request: returns the tokens that would be cached.
+    /// Plans to resume a preempted request. Returns the number of tokens that would be cached.
     ///
     /// # Errors
     /// As [`CacheManager::resume`] and [`Self::plan_admit`].
@@ -267,7 +276,7 @@ impl CacheManager {
         self.plan_resume_with(plan, id, Part::WHOLE)
     }
 
-    /// [`Self::plan_resume`] in chunks, or with external tokens.
+    /// Like [`Self::plan_resume`], in chunks or with external tokens.
     ///
     /// # Errors
     /// As [`CacheManager::resume_with`] and [`Self::plan_admit`].
@@ -285,8 +294,8 @@ impl CacheManager {
         Ok(cached)
     }
 
-    /// Plans to append tokens to a request, with room for `lookahead` more: returns how many blocks
-    /// that adds. Releases that are planned, too, may save a copy.
+    /// Plans to append tokens to a request, with room for `lookahead` more. Returns the number of
+    /// blocks that this takes. A release in the same plan may save a copy.
     ///
     /// # Errors
     /// As [`CacheManager::append_tokens`] and [`Self::plan_admit`].
@@ -302,18 +311,19 @@ impl CacheManager {
         self.plan_append_ragged(plan, &rows)
     }
 
-    /// [`Self::plan_append`] for a batch, all or nothing. Returns how many blocks that adds.
+    /// Like [`Self::plan_append`] for a batch, all or nothing. Returns the number of blocks that this
+    /// takes.
     ///
     /// # Errors
-    /// As [`CacheManager::append_ragged`] and [`Self::plan_admit`]; [`ManagerError::Pool`] of rows that
-    /// say what is computed: that is committed before a step is planned.
+    /// As [`CacheManager::append_ragged`] and [`Self::plan_admit`]; [`ManagerError::Pool`] if the rows
+    /// contain computed tokens, because those are committed before a step is planned.
     pub fn plan_append_ragged(&self, plan: &mut StepPlan, rows: &Rows<'_>) -> Result<usize> {
         self.check_current(plan)?;
         rows.check()?;
         if rows.computed != Computed::Nothing {
             return Err(PoolError::config("computed", format!("{:?}", rows.computed), "Nothing").into());
         }
-        // Whoever names a request that is not there is told that, whatever fits.
+        // An unknown request is an error even if blocks are missing, too.
         let mut named = HashSet::new();
         for &id in rows.requests {
             let id = self.check_plan(plan, id)?;
@@ -356,7 +366,7 @@ impl CacheManager {
         Ok(needed)
     }
 
-    /// Plans to preempt a running request: returns how many blocks that makes available.
+    /// Plans to preempt a running request. Returns the number of blocks that become available.
     ///
     /// # Errors
     /// As [`CacheManager::preempt`] and [`Self::plan_admit`].
@@ -372,7 +382,7 @@ impl CacheManager {
         Ok(freed)
     }
 
-    /// Plans to release a request: returns how many blocks that makes available.
+    /// Plans to release a request. Returns the number of blocks that become available.
     ///
     /// # Errors
     /// As [`CacheManager::release`] and [`Self::plan_admit`].
@@ -388,8 +398,8 @@ impl CacheManager {
         Ok(freed)
     }
 
-    /// Enters that a request in one of these states gives up its blocks. Returns its id, and how many
-    /// become available.
+    /// Records that a request in one of these states gives up its blocks. Returns its id, and the
+    /// number of blocks that become available.
     fn plan_end(
         &self,
         plan: &mut StepPlan,
@@ -406,22 +416,23 @@ impl CacheManager {
         Ok((id, freed))
     }
 
-    /// What a plan consists of, in the order of planning; nothing if it is stale.
+    /// Returns the operations of a plan in the order of planning. Empty if the plan is stale.
     #[doc(hidden)]
     #[must_use]
     pub fn planned<'a>(&self, plan: &'a StepPlan) -> &'a [PlannedOperation] {
         if self.check_current(plan).is_ok() { &plan.operations } else { &[] }
     }
 
-    /// Commits a planned step: all matches are acquired, then releases and preemptions happen, then
-    /// everything is allocated, each in the order of planning. The plan is empty and stale afterwards.
+    /// Commits a planned step: acquires all matches, then releases and preempts, then allocates, each
+    /// in the order of planning. Afterwards the plan is empty and stale.
     ///
     /// # Errors
-    /// [`ManagerError::StaleStep`] if the manager changed since the step was begun; nothing has changed then.
+    /// [`ManagerError::StaleStep`] if the manager has changed since the step was begun. The call then
+    /// changes nothing.
     pub fn commit_step(&mut self, plan: &mut StepPlan) -> Result<Vec<StepOutcome>> {
         self.check_current(plan)?;
         let operations = std::mem::take(&mut plan.operations);
-        // From here on nothing can fail, short of a broken invariant.
+        // From here on only a broken invariant can make the call fail.
         self.version += 1;
         for operation in &operations {
             match operation {

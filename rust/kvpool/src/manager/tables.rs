@@ -1,5 +1,4 @@
-//! Forks, roll-back, windows and preemption by swap: what a scheduler does with block tables beside
-//! growing them.
+//! Operations on block tables other than growth: forks, roll-back, windows and preemption by swap.
 
 use hashbrown::{HashMap, HashSet};
 
@@ -12,18 +11,20 @@ use super::request::Request;
 use crate::tiers::{Fit, SwapId, TransferPlan, out_of_blocks};
 use crate::{BlockId, PoolError, Until};
 
-/// The device's tier, and the host's.
+/// The tier of the device, and the tier of the host.
 const DEVICE: usize = 0;
 const HOST: usize = 1;
 
+/// # Forks, truncation and windows
 impl CacheManager {
-    /// Makes `child` a second sequence over the blocks of a running request: parallel sampling, beam
-    /// search. It shares every block; whoever writes to a shared one first gets a copy. O(blocks +
-    /// tokens).
+    /// Makes `child` a second sequence over the blocks of a running request, for parallel sampling or
+    /// beam search. The child shares every block. The first of them that writes to a shared block gets
+    /// a copy. O(blocks + tokens).
     ///
     /// # Errors
-    /// [`ManagerError::UnknownRequest`], [`ManagerError::DuplicateRequest`], [`ManagerError::WrongState`];
-    /// [`ManagerError::OutOfBlocks`] if there is no block for the child's copy of a state.
+    /// [`ManagerError::UnknownRequest`], [`ManagerError::DuplicateRequest`],
+    /// [`ManagerError::WrongState`]; [`ManagerError::OutOfBlocks`] if no block is available for the
+    /// child's copy of a state.
     pub fn fork<'a>(&mut self, parent: impl Into<RequestRef<'a>>, child: impl Into<RequestId>) -> Result<()> {
         let child = child.into();
         let slot = self.slot_in(parent.into(), &[RequestState::Running], FORK)?;
@@ -32,8 +33,9 @@ impl CacheManager {
         self.fork_slot(slot, child)
     }
 
-    /// [`Self::fork`] for a batch, all or nothing: child by child, one parent as often as it is named.
-    /// A step of beam search is this and [`Self::release_batch`] of the beams that end.
+    /// Like [`Self::fork`] for a batch, all or nothing. A parent may appear several times, once per
+    /// child. A step of beam search consists of this call and [`Self::release_batch`] of the beams that
+    /// end.
     ///
     /// # Errors
     /// As [`Self::fork`]; [`ManagerError::NamedTwice`] for a child, [`ManagerError::LengthMismatch`].
@@ -59,7 +61,7 @@ impl CacheManager {
         Ok(())
     }
 
-    /// Checks that the blocks are there which forks of these requests take, one after the other.
+    /// Checks that the blocks are available that forks of these requests, one after the other, take.
     fn check_fork(&self, slots: &[usize]) -> Result<()> {
         if self.groups.is_none() {
             return Ok(());
@@ -78,7 +80,7 @@ impl CacheManager {
         Err(out_of_blocks(pool, needed, available, held + needed <= pool.num_usable()).into())
     }
 
-    /// Takes back the first forks of a batch that failed.
+    /// Undoes the first forks of a batch that failed.
     fn unfork(&mut self, children: &[RequestRef<'_>]) -> Result<()> {
         self.stats.forks -= children.len() as u64;
         children.iter().try_for_each(|&child| self.release(child, Until::Now))
@@ -104,14 +106,15 @@ impl CacheManager {
         self.stats.forks += 1;
         self.tell(|observer, manager| observer.forked(slot, child, manager));
         if self.groups.is_some() {
-            self.tell_changed(Some(child)); // for the copies of states
+            self.tell_changed(Some(child)); // because of the copies of states
         }
         Ok(())
     }
 
     /// Keeps the first `num_tokens` tokens of a running request, at least one, for instance after
-    /// drafts were rejected; blocks behind are released, lookahead included, and fenced `until` a step
-    /// completes or a ticket ends. A registered tail is copied by the next append. O(blocks released).
+    /// drafts were rejected. The blocks after them are released, lookahead included, and fenced `until`
+    /// a step completes or a ticket ends. If the last block that remains is registered, the next append
+    /// copies it. O(blocks released).
     ///
     /// # Errors
     /// [`ManagerError::BadLength`], [`ManagerError::UnknownRequest`], [`ManagerError::WrongState`],
@@ -128,7 +131,7 @@ impl CacheManager {
         self.truncate_slot(slot, num_tokens, until)
     }
 
-    /// [`Self::truncate`] for a batch, all or nothing.
+    /// Like [`Self::truncate`] for a batch, all or nothing.
     ///
     /// # Errors
     /// As [`Self::truncate`]; [`ManagerError::NamedTwice`], [`ManagerError::LengthMismatch`].
@@ -150,18 +153,20 @@ impl CacheManager {
     fn truncate_slot(&mut self, slot: usize, num_tokens: usize, until: Until) -> Result<()> {
         let request = self.requests.at_mut(slot)?;
         request.sequence.truncate(&mut self.tiers, num_tokens, until)?;
-        // What it registers from here on is its own, whatever was hit there before.
+        // The request owns the blocks that it registers from here on, even where it had hit blocks
+        // before.
         request.own_from = request.own_from.min(request.sequence.main.published);
         self.version += 1;
         Ok(())
     }
 
-    /// Releases the blocks of a running request that lie wholly more than `window` tokens before its
-    /// computed end; the null block takes their places. Returns how many. O(blocks released).
+    /// Releases the blocks of a running request that lie completely more than `window` tokens before
+    /// the end of its computed tokens. The null block takes their places. Returns their number.
+    /// O(blocks released).
     ///
     /// # Errors
     /// [`ManagerError::UnknownRequest`], [`ManagerError::WrongState`]; [`PoolError::InvalidConfig`]
-    /// with groups, which say themselves what they give up.
+    /// with groups, because each group gives up its blocks by itself.
     pub fn trim_window<'a>(&mut self, id: impl Into<RequestRef<'a>>, window: usize) -> Result<usize> {
         let slot = self.slot_in(id.into(), &[RequestState::Running], "trim it")?;
         if self.groups.is_some() {
@@ -171,8 +176,13 @@ impl CacheManager {
         self.version += 1;
         Ok(trimmed)
     }
+}
 
-    /// Hands out all planned copies, of copy-on-write and of swaps, as one plan: see
+/// # Planned copies
+///
+/// Copy-on-write and swaps plan copies, which the engine executes before the step.
+impl CacheManager {
+    /// Returns all planned copies, of copy-on-write and of swaps, as one plan: see
     /// [`crate::Tiers::take_plan`].
     ///
     /// # Errors
@@ -180,12 +190,17 @@ impl CacheManager {
     pub fn take_plan(&mut self) -> Result<TransferPlan> {
         let plan = self.tiers.take_plan()?;
         self.stats.copied_blocks += plan.len() as u64;
-        // Contents that were to be evicted while a copy pinned their blocks go now.
+        // Contents whose eviction waited for a pinned copy are evicted now.
         self.contents_changed();
         Ok(plan)
     }
+}
 
-    /// The slots of a group, and its references.
+/// # Preemption by swap
+///
+/// A swap moves the blocks of requests between the device and the host tier, in two phases.
+impl CacheManager {
+    /// Returns the slots of the requests of a swap, and the blocks that they hold.
     fn group(
         &self,
         ids: &[RequestRef<'_>],
@@ -212,37 +227,38 @@ impl CacheManager {
         Ok((slots, references))
     }
 
-    /// Whether [`Self::begin_swap_out`] would find its blocks in the host tier. O(blocks).
+    /// Whether the host tier has the blocks for [`Self::begin_swap_out`]. O(blocks).
     ///
     /// # Errors
-    /// As [`Self::begin_swap_out`], but for blocks that are lacking.
+    /// As [`Self::begin_swap_out`], except missing blocks.
     pub fn fit_swap_out(&self, ids: &[RequestRef<'_>]) -> Result<Fit> {
         let (_, references) = self.group(ids, RequestState::Running, "swap it out")?;
         Ok(self.tiers.fit_swap(&references, DEVICE, HOST, 0)?)
     }
 
-    /// Whether [`Self::begin_swap_in`] would find its blocks on the device. O(blocks).
+    /// Whether the device has the blocks for [`Self::begin_swap_in`]. O(blocks).
     ///
     /// # Errors
-    /// As [`Self::begin_swap_in`], but for blocks that are lacking.
+    /// As [`Self::begin_swap_in`], except missing blocks.
     pub fn fit_swap_in(&self, ids: &[RequestRef<'_>]) -> Result<Fit> {
         let (_, references) = self.group(ids, RequestState::Swapped, "swap it in")?;
         let staged = self.tiers.stage_swap(&references, HOST, DEVICE)?;
         Ok(match staged.fit(self.reserve(self.num_active())) {
-            // What takes no block needs none left.
+            // A swap that takes no new block always fits.
             _ if staged.fresh == 0 => Fit::Ok,
-            // The watermark is no obstacle for ever: it holds while others run.
+            // The watermark is only a temporary obstacle: it applies while other requests run.
             Fit::Never if staged.fit(0) != Fit::Never => Fit::Later,
             fit => fit,
         })
     }
 
-    /// Begins to preempt running requests by swap: their blocks move to the host tier, as
-    /// [`crate::Tiers::begin_swap`] says. Atomic. O(blocks).
+    /// Begins to preempt running requests by swap: their blocks move to the host tier, as in
+    /// [`crate::Tiers::begin_swap`]. Atomic. O(blocks).
     ///
     /// # Errors
-    /// [`ManagerError::OutOfBlocks`] of the host, [`ManagerError::NoHostTier`], [`ManagerError::EmptyGroup`],
-    /// [`ManagerError::NamedTwice`], [`ManagerError::UnknownRequest`], [`ManagerError::WrongState`].
+    /// [`ManagerError::OutOfBlocks`] of the host tier, [`ManagerError::NoHostTier`],
+    /// [`ManagerError::EmptyGroup`], [`ManagerError::NamedTwice`], [`ManagerError::UnknownRequest`],
+    /// [`ManagerError::WrongState`].
     pub fn begin_swap_out(&mut self, ids: &[RequestRef<'_>]) -> Result<SwapId> {
         let (slots, references) = self.group(ids, RequestState::Running, "swap it out")?;
         let swap = self.tiers.begin_swap_of(slots.clone(), &references, DEVICE, HOST, 0)?;
@@ -250,12 +266,12 @@ impl CacheManager {
         Ok(swap)
     }
 
-    /// Begins to bring swapped requests back. Content that the device still caches is not copied.
-    /// Atomic. O(blocks).
+    /// Begins to bring swapped requests back to the device. Content that the device still caches is not
+    /// copied. Atomic. O(blocks).
     ///
     /// # Errors
-    /// As [`Self::begin_swap_out`]; [`ManagerError::OutOfBlocks`] of the device, the watermark
-    /// respected while others run.
+    /// As [`Self::begin_swap_out`]; [`ManagerError::OutOfBlocks`] of the device, which includes the
+    /// watermark while other requests run.
     pub fn begin_swap_in(&mut self, ids: &[RequestRef<'_>]) -> Result<SwapId> {
         let (slots, references) = self.group(ids, RequestState::Swapped, "swap it in")?;
         let reserve = self.reserve(self.num_active());
@@ -265,8 +281,8 @@ impl CacheManager {
         Ok(swap)
     }
 
-    /// Ends a swap whose copies are done: requests swapped out wait in the host tier, requests swapped
-    /// in run again. Returns old and new blocks. O(blocks).
+    /// Ends a swap whose copies are done. Requests that were swapped out wait in the host tier;
+    /// requests that were swapped in run again. Returns pairs of old and new blocks. O(blocks).
     ///
     /// # Errors
     /// [`crate::TierError::CopiesNotTaken`], [`crate::TierError::UnknownSwap`].
@@ -280,7 +296,8 @@ impl CacheManager {
             sequence.moved(&mapping, swap.to);
             sequence.name_interior(&mut self.tiers)?;
             if self.arrive(slot, swap.to)? {
-                self.apply_hints(slot, None, 0..usize::MAX, Scope::All)?; // on the device its content is new, or was hit
+                // The blocks on the device are newly registered, or were hit.
+                self.apply_hints(slot, None, 0..usize::MAX, Scope::All)?;
             }
         }
         let counter = if swap.to == HOST { &mut self.stats.swapped_out } else { &mut self.stats.swapped_in };
@@ -288,7 +305,7 @@ impl CacheManager {
         Ok(pairs)
     }
 
-    /// Takes a swap back: everything is as before it was begun.
+    /// Aborts a swap: the requests have the state and the blocks that they had before it.
     ///
     /// # Errors
     /// [`crate::TierError::UnknownSwap`].
@@ -301,8 +318,8 @@ impl CacheManager {
         })
     }
 
-    /// A request that a swap moved is in a tier now; or it goes, if it was released meanwhile. Returns
-    /// whether it stays.
+    /// Sets the state of a request after a swap, or completes its release if it was released meanwhile.
+    /// Returns whether the request stays.
     fn arrive(&mut self, slot: usize, tier: usize) -> Result<bool> {
         if let Some(leaving) = self.requests.at(slot)?.leaving {
             self.release_slot(slot, leaving)?;
@@ -312,7 +329,7 @@ impl CacheManager {
         Ok(true)
     }
 
-    /// Notes that a swap moves requests.
+    /// Records that a swap is moving these requests.
     fn move_with(&mut self, slots: &[usize], swap: SwapId) -> Result<()> {
         slots.iter().try_for_each(|&slot| {
             self.requests.at_mut(slot)?.sequence.swap = Some(swap);
@@ -325,7 +342,7 @@ const FORK: &str = "fork it";
 
 const TRUNCATE: &str = "truncate it";
 
-/// Refuses to keep more tokens than there are, or fewer than the window has left, or none.
+/// Refuses to keep more tokens than there are, fewer than the trimmed window allows, or none.
 fn check_length_of(request: &Request, asked: usize) -> Result<()> {
     let (least, tokens) = request.sequence.lengths();
     let least = least.max(1);

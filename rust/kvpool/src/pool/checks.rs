@@ -1,27 +1,34 @@
-//! What can be checked of a pool in O(1): one block, and the sums; and what becomes of a pool once an
+//! Checks of a pool in O(1), one block or the sums at a time; and the poisoning of a pool whose
 //! invariant is broken.
 //!
-//! [`BlockPool::check_invariants`] recounts everything at once, O(blocks), and is for tests; a scrubber
+//! [`BlockPool::check_invariants`] recounts everything at once, O(blocks), and is for tests. A scrubber
 //! checks a few blocks and the sums per call ([`BlockPool::check_block`], [`BlockPool::check_sums`]),
-//! so that an engine can afford it in every step. Whatever breaks *poisons* the pool: from then on
-//! every operation is refused with the reason ([`PoolError::Poisoned`]) instead of serving wrong KV.
-//! Readings that name no block to be used, and those that help to find out what happened, still answer:
-//! counts, states, orders, statistics.
+//! so that an engine can afford it in every step. A broken invariant *poisons* the pool: from then on
+//! every operation is refused with the reason ([`PoolError::Poisoned`]), instead of serving wrong KV.
+//! Methods that only read still work, because they help to find the cause: counts, states, orders,
+//! statistics.
 //!
-//! Between two checks operations look out for links alone: they are followed only if they are mirrored.
+//! Between two checks, operations only check links: a link is followed only if its neighbour links
+//! back.
 
 use super::BlockPool;
 use crate::block::{BlockId, NULL_BLOCK};
 use crate::error::{InvariantViolation, PoolError, ensure};
 use crate::record::ByBlock;
 
+/// # Checks and poisoning
+///
+/// A broken invariant poisons the pool: it refuses all work from then on.
 impl BlockPool {
-    /// Everything that can be said of one block in O(1) (O(log blocks) with access times): that it is
-    /// in exactly one place (B1), in the order of eviction only if computed (B2), free only without a
-    /// content (B3); that its links in the free list, in the ring of its hash and in the evictor's
-    /// orders are mirrored by its neighbours; that the table leads from its hash to its ring; that it
-    /// hangs on the block with the content before its own; that fences have no more references than
-    /// there are (F1).
+    /// Checks one block in O(1) (O(log blocks) with access times):
+    ///
+    /// - The block is in exactly one place (B1), in the order of eviction only if computed (B2), and
+    ///   free only without a content (B3).
+    /// - Its links in the free list, in the ring of its hash and in the evictor's orders match those of
+    ///   its neighbours.
+    /// - The index table leads from its hash to its ring.
+    /// - Its parent in the evictor has the previous content of its chain.
+    /// - Fences have at most as many references as the block has (F1).
     ///
     /// # Errors
     /// The first broken invariant.
@@ -35,7 +42,7 @@ impl BlockPool {
         let references = record.references;
         let on_free_list = record.is_free();
         let evictable = self.order.contains(&self.records, block);
-        // Pins leave a block its place in the order.
+        // A pinned block keeps its place in the order.
         let held = references > 0 && !(evictable && record.is_released());
         let places = usize::from(on_free_list) + usize::from(evictable) + usize::from(held);
         ensure(places == usize::from(block != NULL_BLOCK), "B1 (a block is in exactly one place)", || {
@@ -54,7 +61,7 @@ impl BlockPool {
         self.check_parent(block)
     }
 
-    /// A block hangs on one with the content before its own.
+    /// Checks that the parent of a block has the previous content of its chain.
     fn check_parent(&self, block: BlockId) -> Result<(), InvariantViolation> {
         if !self.history || !self.is_registered(block) {
             return Ok(());
@@ -66,8 +73,8 @@ impl BlockPool {
         })
     }
 
-    /// What has to add up: free, cached-free and held blocks to all (B1), fenced ones to no more than
-    /// the held (F2). O(1).
+    /// Checks the sums: free, cached-free and held blocks add up to all usable blocks (B1), and at most
+    /// the held blocks are fenced (F2). O(1).
     ///
     /// # Errors
     /// The first broken invariant.
@@ -84,14 +91,14 @@ impl BlockPool {
         })
     }
 
-    /// Poisons the pool for an invariant that somebody found broken: it refuses all work from now on.
-    /// Returns the refusal.
+    /// Poisons the pool because of a broken invariant: it refuses all work from now on. Returns the
+    /// error of those refusals.
     #[cold]
     pub fn poison(&self, violation: &InvariantViolation) -> PoolError {
         self.condemn(|| violation.to_string())
     }
 
-    /// Refuses work if an invariant broke before, or if a part met broken links.
+    /// Returns an error if an invariant is broken, or if a part has found broken links.
     ///
     /// # Errors
     /// [`PoolError::Poisoned`].
@@ -117,7 +124,7 @@ impl BlockPool {
         PoolError::Poisoned { reason: reason.to_string() }
     }
 
-    /// The answer of a part, where a broken invariant that it met poisons the pool.
+    /// Returns the result of a part. If the part found a broken invariant, poisons the pool.
     #[inline]
     pub(super) fn sound<T>(&self, answer: Result<T, PoolError>) -> Result<T, PoolError> {
         answer.map_err(|error| match error {
@@ -126,7 +133,7 @@ impl BlockPool {
         })
     }
 
-    /// Poisons the pool: an internal invariant broke during an operation.
+    /// Poisons the pool because an internal invariant broke during an operation.
     #[cold]
     pub(super) fn broken(&self, reason: String) -> PoolError {
         self.condemn(|| reason)

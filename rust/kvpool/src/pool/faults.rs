@@ -1,39 +1,40 @@
-//! Faults: what memory that went bad, or a bug elsewhere, can do to a pool. For tests of the scrubber.
+//! Faults for tests of the scrubber: changes that bad memory or a bug elsewhere can make to a pool.
 
 use super::BlockPool;
 use crate::block::BlockId;
 
-/// One value, changed behind the pool's back.
+/// One value to overwrite, without any bookkeeping of the pool.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Fault {
-    /// The references of a block.
+    /// The number of references of a block.
     References(BlockId, u32),
-    /// Its references that fences hold.
+    /// The number of references of a block that fences hold.
     FenceReferences(BlockId, u32),
-    /// Its link backward in the free list; that of block 0 is the list's end.
+    /// The backward link of a block in the free list. For block 0, the end of the list.
     FreePrev(BlockId, u32),
-    /// Its link forward; that of block 0 is the list's front.
+    /// The forward link of a block in the free list. For block 0, the front of the list.
     FreeNext(BlockId, u32),
-    /// The link backward in the ring of its hash.
+    /// The backward link of a block in the ring of its hash.
     RingPrev(BlockId, u32),
-    /// The link forward.
+    /// The forward link of a block in the ring of its hash.
     RingNext(BlockId, u32),
-    /// A bit of the hash that it is registered under, 0 to 255.
+    /// One bit, 0 to 255, of the hash that a block is registered under.
     Hash(BlockId, u32),
-    /// A bit of the group that it is registered in, 0 to 15.
+    /// One bit, 0 to 15, of the group that a block is registered in.
     Group(BlockId, u32),
-    /// Its computed bit.
+    /// The computed bit of a block.
     Computed(BlockId),
-    /// Its position in its chain.
+    /// The position of a block's content in its chain.
     Depth(BlockId, u32),
-    /// That it is registered, though it is not.
+    /// The registered bit of a block that is not registered.
     Registered(BlockId),
-    /// Where the table leads that led to it.
+    /// The block in the index table's entry for a block.
     TableEntry(BlockId, u32),
-    /// That the table leads to it.
+    /// The index table's entry for a block, which is removed.
     TableEntryGone(BlockId),
-    /// The numbered thing that the evictor notes of it: a link, a list, a place in a heap, a parent.
+    /// The numbered value that the evictor stores for a block: a link, a list, a place in a heap, or a
+    /// parent.
     Evictor(BlockId, usize, u32),
     /// The number of free blocks.
     NumFree(u32),
@@ -50,10 +51,10 @@ pub enum Fault {
 }
 
 impl Fault {
-    /// Things that an evictor may note of a block: see [`Self::Evictor`].
+    /// Number of values that an evictor may store for a block: see [`Self::Evictor`].
     pub const EVICTOR: usize = 30;
 
-    /// Every fault of a block, and every one of the pool, with `to` as the new value.
+    /// Returns every fault of a block and every fault of the pool, with `to` as the new value.
     #[must_use]
     pub fn all(block: BlockId, to: u32) -> Vec<Self> {
         let mut faults = vec![
@@ -82,9 +83,12 @@ impl Fault {
     }
 }
 
+/// # Fault injection
+///
+/// For tests of the scrubber.
 impl BlockPool {
-    /// Changes one value behind the pool's back. False, and nothing changed, if there is no such value,
-    /// or if it is so already.
+    /// Overwrites one value. Returns false, and changes nothing, if there is no such value or it is
+    /// already equal.
     pub fn inject(&mut self, fault: Fault) -> bool {
         let none = BlockId::new(0);
         let records = &mut self.records[..];

@@ -1,6 +1,6 @@
-//! Hits of several KV-cache groups, whose blocks are all of one pool: see [`crate::groups`].
+//! Hits of several KV-cache groups, whose blocks are all in one pool: see [`crate::groups`].
 //!
-//! A block of a group is registered under the digest of its last hash unit and the group's number
+//! A block of a group is registered under the digest of its last hash unit and the number of the group
 //! ([`BlockPool::register_named`]).
 
 use super::observe::Lookup;
@@ -11,12 +11,12 @@ use crate::groups::{Blocks, Cached, GroupHit, Groups, HashUnits, Tokens};
 use crate::hash::{BlockHash, HashChain};
 use crate::record::Name;
 
-/// What a pool has cached of a chain.
+/// Looks up the cached blocks of one chain in several groups.
 struct OfChain<'a> {
     pool: &'a BlockPool,
     groups: &'a Groups,
     hashes: &'a [BlockHash],
-    /// Reused by every run of blocks of several units.
+    /// Reused buffer for the hashes of a run of blocks.
     named: Vec<BlockHash>,
 }
 
@@ -41,16 +41,21 @@ impl Cached for OfChain<'_> {
         let first = at.0.checked_mul(per_block)?;
         let units = hashes.get(first..hashes.len().min(first + most.0.min(per_block - 1)))?;
         let find = |hash: &BlockHash| pool.index.find_interior(Name { hash, group: group as u16 });
-        // What is found behind some units is found behind each fewer.
+        // A block that contains some number of units also contains every smaller number, so a binary
+        // search works.
         let found = units.partition_point(|hash| find(hash).is_some());
         Some((HashUnits(found), find(units.get(found.checked_sub(1)?)?)?))
     }
 }
 
+/// # KV-cache groups
+///
+/// A hybrid model has several groups of layers, and a hit has to serve all of them: see
+/// [`crate::groups`].
 impl BlockPool {
-    /// The longest hit of a chain, at most `limit` tokens, that every group can serve. The chain is
-    /// hashed in units of [`Groups::unit`], which is the block size of the pool. A look, not a hold.
-    /// Costs: as [`Groups::longest_hit`].
+    /// Finds the longest hit of a chain, at most `limit` tokens, that every group can serve. The chain
+    /// is hashed in units of [`Groups::unit`], which is the block size of the pool. The caller does not
+    /// hold the blocks. Costs: as [`Groups::longest_hit`].
     ///
     /// ```
     /// use std::sync::Arc;
@@ -70,14 +75,14 @@ impl BlockPool {
     /// let hit = pool.find_groups(&groups, prompt.chain(), Tokens(6))?;
     /// assert_eq!((hit.tokens, &hit.tables[0]), (Tokens(6), &full));
     /// assert_eq!(hit.tables[1], [NULL_BLOCK, NULL_BLOCK, last[0]]);
-    /// // At position 4 it reads a block that is not there, and so do all before.
+    /// // A token at position 4 reads a block that is not cached, and so does every earlier one.
     /// assert_eq!(pool.find_groups(&groups, prompt.chain(), Tokens(5))?.tokens, Tokens(0));
     /// # Ok::<(), kvpool::PoolError>(())
     /// ```
     ///
     /// # Errors
-    /// What [`Self::match_and_acquire`] says of chains; [`PoolError::BlockSizeMismatch`] for groups of
-    /// another unit; [`PoolError::MissingVerification`] in a pool that verifies hits, as of
+    /// The errors of [`Self::match_and_acquire`] about chains; [`PoolError::BlockSizeMismatch`] for
+    /// groups with another unit; [`PoolError::MissingVerification`] in a pool that verifies hits, like
     /// [`Self::register_named`].
     pub fn find_groups(
         &self,
@@ -98,8 +103,8 @@ impl BlockPool {
         Ok(OfChain { pool: self, groups, hashes: chain.hashes(), named: Vec::new() })
     }
 
-    /// The blocks registered for a position of a chain in a group, as [`Self::copies`]; none of a group
-    /// that caches nothing.
+    /// Returns the blocks registered for a position of a chain in a group, like [`Self::copies`]. Empty
+    /// if the group caches nothing.
     pub(crate) fn copies_in_group(
         &self,
         groups: &Groups,
@@ -112,23 +117,23 @@ impl BlockPool {
         Ok(hash.map_or_else(Vec::new, |hash| self.copies_named(Name { hash, group: group as u16 })))
     }
 
-    /// From now on the hash units inside blocks can be named, for hits of
-    /// [`GroupSpec::partial_hits`](crate::groups::GroupSpec): at most `per_block` of each block. 72
-    /// bytes each.
+    /// Makes it possible to name the hash units inside blocks, for hits of
+    /// [`GroupSpec::partial_hits`](crate::groups::GroupSpec). At most `per_block` units of each block
+    /// can have names. 72 bytes per name.
     ///
     /// # Errors
-    /// [`PoolError::InvalidConfig`] if they are too many, or there is no memory.
+    /// [`PoolError::InvalidConfig`] if `per_block` is too large, or there is no memory.
     pub fn keep_interior(&mut self, per_block: usize) -> Result<(), PoolError> {
         self.check_poison()?;
         self.index.keep_interior(self.num_blocks(), per_block)
     }
 
-    /// Names the first hash units inside a registered block of a group, each by its digest. Units of a
-    /// block that has such names, and those behind the last that there is room for, are not named.
-    /// O(units).
+    /// Names the first hash units inside a registered block of a group, each by its digest. Does
+    /// nothing if the block already has such names. Units beyond the limit of [`Self::keep_interior`]
+    /// get no names. O(units).
     ///
     /// # Errors
-    /// [`PoolError::NotRegistered`]; as [`Self::register_named`] of the group.
+    /// [`PoolError::NotRegistered`], and the errors of [`Self::register_named`] about groups.
     pub fn name_interior(
         &mut self,
         block: BlockId,
@@ -144,8 +149,9 @@ impl BlockPool {
         Ok(())
     }
 
-    /// Acquires what [`Self::find_groups`] found since the pool last changed: so many tokens of a chain
-    /// of these hashes, of which `hits` blocks of the first group. An observer is told of hash units.
+    /// Acquires the blocks that [`Self::find_groups`] found since the pool last changed. The hit has
+    /// `tokens` tokens, and `hits` blocks of the first group; `hashes` are those of the chain. The
+    /// observer gets the counts in hash units.
     pub(crate) fn acquire_in_groups(
         &mut self,
         blocks: &[BlockId],
@@ -163,8 +169,8 @@ impl BlockPool {
         Ok(())
     }
 
-    /// How far each group alone would go, at most `limit` tokens: what a hit of all is the shorter for.
-    /// Changes nothing.
+    /// Returns the length of the hit that each group alone could serve, at most `limit` tokens. It
+    /// shows which group limits the common hit. Changes nothing.
     ///
     /// # Errors
     /// As [`Self::find_groups`].

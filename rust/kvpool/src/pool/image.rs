@@ -1,18 +1,19 @@
-//! `PoolImage`: what a pool has cached, as plain data, and a pool made warm again by it.
+//! `PoolImage`: the cached content of a pool as plain data, and its restoration into a new pool.
 //!
-//! Owns: which parts of a pool's state outlive it. They are contents with their blocks, the order of
-//! eviction, the order of free blocks, retention with what is left of times to live, tenants, and the
-//! epoch. Not: references and fences, since who held them is gone; what a policy has counted; names
-//! inside of blocks; counters.
+//! Owns: the parts of a pool's state that survive a restart. They are the contents with their blocks,
+//! the order of eviction, the order of free blocks, retention with the rest of each time to live,
+//! tenants, and the epoch. The following is lost: references and fences, because their holders are
+//! gone; the statistics of a policy; names inside of blocks; counters.
 //!
-//! An image is believed block by block: a block is restored only if its caller says that the KV in it
-//! is that of its hash. What is refused is free, and its content a miss.
+//! An image is not trusted: a block is only restored if the caller confirms that its KV matches its
+//! hash. A refused block is free, and its content is a miss.
 //!
-//! Of a pool with LRU and without retention in which nobody holds a block the restored pool goes on
-//! exactly as the one that was saved. With other policies, and with retention, the order of eviction is
-//! the one of that moment, and from there on what they have not counted yet may make another.
+//! If a pool uses LRU without retention and no block is held, the restored pool continues exactly like
+//! the saved one. With other policies, or with retention, the order of eviction is the one at the time
+//! of the image. Later it may differ, because the statistics of the policy are lost.
 //!
-//! Costs: an image O(blocks), 120 bytes per cached block; a restore O(blocks log blocks).
+//! Costs: an image takes O(blocks) time and 120 bytes per cached block. A restore takes O(blocks log
+//! blocks).
 
 use super::BlockPool;
 use crate::block::BlockId;
@@ -21,57 +22,58 @@ use crate::hash::{BlockHash, HashAlgorithm, Verify};
 use crate::record::{ByBlock, HEAD, Name};
 use crate::retention::{Retention, Said, Then, Ttl, no_clock};
 
-/// One cached block.
+/// One cached block in an image.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct SavedBlock {
-    /// Which it is: its KV stayed there.
+    /// The block. Its KV stayed in memory under this id.
     pub block: BlockId,
     /// The hash of its content.
     pub hash: BlockHash,
-    /// Its KV-cache group.
+    /// The KV-cache group of the content.
     pub group: u16,
-    /// Its position in its chain.
+    /// The position of the content in its chain.
     pub depth: u32,
-    /// How many copies of its content are older.
+    /// Number of older copies of the same content.
     pub copy: u32,
-    /// The hash of what is before it, if that is known.
+    /// The hash of the previous content in the chain, if known.
     pub parent: Option<BlockHash>,
-    /// The block that it hangs on in the order of eviction, if the policy knows.
+    /// The parent block in the order of eviction, if the policy knows it.
     pub behind: Option<BlockId>,
-    /// What was said of it; nothing without retention.
+    /// The retention of the block. `None` if the pool has no retention or there is no hint.
     pub said: Option<Said>,
 }
 
-/// What a pool has cached: see [`BlockPool::image`].
+/// The cached content of a pool: see [`BlockPool::image`].
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct PoolImage {
     /// Tokens per block.
     pub block_size: usize,
-    /// Blocks of the pool, null block included.
+    /// Number of blocks in the pool, null block included.
     pub num_blocks: usize,
-    /// What its hashes are made with, if it had any.
+    /// The hash algorithm, if any block was registered.
     pub algorithm: Option<HashAlgorithm>,
-    /// Other settings that its contents depend on, as text. The owner of the pool compares them. Empty if
-    /// unknown.
+    /// Other settings that the contents depend on, as text. The owner of the pool compares them. Empty
+    /// if unknown.
     pub settings: String,
-    /// Its epoch: hashes are of it.
+    /// The epoch of the pool and of the hashes.
     pub epoch: u64,
-    /// The next to be evicted first; those that somebody held behind all others.
+    /// The cached blocks in the order of eviction, the next victim first. Blocks that were held come
+    /// last.
     pub blocks: Vec<SavedBlock>,
-    /// Free blocks, the next to be handed out first.
+    /// The free blocks in the order of allocation.
     pub free: Vec<BlockId>,
 }
 
-/// What became of an image.
+/// The result of a restore.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Restored {
-    /// Blocks that are cached again.
+    /// Number of blocks that are cached again.
     pub blocks: usize,
-    /// Blocks that the caller refused.
+    /// Number of blocks that the caller refused.
     pub refused: usize,
 }
 
-/// The positions of an image's contents in their chains.
+/// The position of each content of an image in its chain.
 struct Positions<'a>(Vec<(&'a BlockHash, u16, u32)>);
 
 impl<'a> Positions<'a> {
@@ -82,8 +84,8 @@ impl<'a> Positions<'a> {
         Self(positions)
     }
 
-    /// Whether every copy of `parent`'s content is before `child`. A parent that the image does not contain
-    /// may be.
+    /// Whether every copy of `parent`'s content is earlier in the chain than `child`. True if the image
+    /// does not contain the parent.
     fn is_before(&self, parent: &BlockHash, child: &SavedBlock) -> bool {
         let first = self.0.partition_point(|&(hash, group, _)| (hash, group) < (parent, child.group));
         let copies =
@@ -92,9 +94,12 @@ impl<'a> Positions<'a> {
     }
 }
 
+/// # Images: cached content over a restart
+///
+/// A [`PoolImage`] is the cached content of a pool as plain data, which a new pool can restore.
 impl BlockPool {
-    /// What is cached, with its order and retention. Contents that no lookup leads to, or that are not
-    /// computed, are left out. O(blocks).
+    /// Returns the cached content, with its order and retention. Leaves out hidden contents, and
+    /// contents that are not computed. O(blocks).
     ///
     /// # Errors
     /// Only if the pool is poisoned.
@@ -108,7 +113,8 @@ impl BlockPool {
             })
             .map(BlockId::new)
             .collect();
-        // As if they were released now, all at once: of a chain the deepest goes first.
+        // Held blocks are saved as if they were all released now: within a chain the deepest is evicted
+        // first.
         held.sort_by_key(|&block| std::cmp::Reverse(self.records.at(block.get()).depth()));
         order.extend(held);
         let saved = |block: BlockId| {
@@ -136,11 +142,13 @@ impl BlockPool {
         })
     }
 
-    /// Makes this pool, which has done nothing yet, what an image says: its blocks are cached-free, in
-    /// the order in which they would have been evicted. `agrees` is asked of every block whether its KV
-    /// is still that of its hash; one of which it is not is free. `elapsed` seconds have gone by on the
-    /// clock of times to live: one that ran out meanwhile has ended as it was to end. Tell the time
-    /// first ([`Self::advance_time`]) if there may be any.
+    /// Restores an image into this pool, which must be new. The blocks of the image become cached-free,
+    /// in the order in which they would have been evicted. `agrees` is called for every block and
+    /// returns whether its KV still matches its hash; if it does not, the block is free.
+    ///
+    /// `elapsed` is the number of seconds since the image, on the clock of times to live. A time to
+    /// live that ran out meanwhile ends as it would have ended. If the image may contain any, call
+    /// [`Self::advance_time`] first.
     ///
     /// ```
     /// use kvpool::{BlockHasher, BlockPool, ExtraKeys, HashCursor, HasherConfig, PoolConfig};
@@ -162,10 +170,10 @@ impl BlockPool {
     /// ```
     ///
     /// # Errors
-    /// [`PoolError::InvalidConfig`] if the pool is not as new, if it has another block size, another
-    /// algorithm or fewer blocks, if it verifies hits, of which an image has not what it compares, if a block
-    /// is named twice or is the null block, or if the epoch leaves no room for others; then nothing has
-    /// changed.
+    /// [`PoolError::InvalidConfig`] in these cases, and nothing has changed then: the pool is not new;
+    /// it has another block size, another algorithm or fewer blocks; it verifies hits, because an image
+    /// does not contain what they compare; the image contains a block twice, or the null block; its
+    /// epoch is so high that no epochs are left.
     pub fn restore(
         &mut self,
         image: &PoolImage,
@@ -179,7 +187,7 @@ impl BlockPool {
         self.epoch = image.epoch;
         let mut by_depth = blocks.clone();
         if self.keeps_parents() || self.history {
-            // Parents before what hangs on them.
+            // Register parents before their children.
             by_depth.sort_by_key(|saved| (saved.depth, saved.copy));
         } else if by_depth.iter().any(|saved| saved.copy > 0) {
             by_depth.sort_by_key(|saved| saved.copy);
@@ -188,10 +196,10 @@ impl BlockPool {
         self.acquire_blocks(&by_depth.iter().map(|saved| saved.block).collect::<Vec<_>>())?;
         for saved in &by_depth {
             let name = Name { hash: &saved.hash, group: saved.group };
-            // A parent is before its child. Any other parent would make a ring of blocks that wait for each
-            // other.
+            // A parent must be earlier in the chain than its child. Otherwise blocks could wait for
+            // each other in a ring.
             let before = saved.parent.filter(|parent| positions.is_before(parent, saved));
-            // The parent that the policy knows, if it is what the index knows.
+            // The parent in the order of eviction, if it agrees with the parent in the index.
             let behind = saved.behind.filter(|&block| self.is_registered(block)).and_then(|block| {
                 if self.records.of(block).is_none_or(|record| record.depth() >= saved.depth) {
                     return None;
@@ -219,7 +227,7 @@ impl BlockPool {
         Ok(Restored { blocks: blocks.len(), refused: refused.len() })
     }
 
-    /// Copies of the content of a block that a lookup prefers to it.
+    /// Number of copies of a block's content that a lookup prefers to it.
     fn copies_before(&self, block: BlockId, name: Name<'_>) -> u32 {
         if self.records.at(block.get()).is(HEAD) {
             return 0;
@@ -280,7 +288,7 @@ impl BlockPool {
         Ok(())
     }
 
-    /// What was said of a block, as far as it lasts.
+    /// Applies the retention of a saved block, after `elapsed` seconds.
     fn retain_saved(&mut self, saved: &SavedBlock, elapsed: f64) -> Result<(), PoolError> {
         let (Some(said), Some(retention)) = (saved.said, self.order.retention_mut()) else { return Ok(()) };
         if let Some(tenant) = said.tenant {
@@ -303,7 +311,7 @@ impl BlockPool {
         Ok(())
     }
 
-    /// Puts those of some blocks that are free in front of the others, in this order.
+    /// Moves those blocks of `order` that are free to the front of the free list, in this order.
     fn order_free(&mut self, order: &[BlockId]) -> Result<(), PoolError> {
         let mut seen = vec![false; self.num_blocks()];
         let free: Vec<_> = order

@@ -1,4 +1,5 @@
-//! Allocation, references, fences, eviction, reset, epochs and growth: the lifetime half of [`BlockPool`].
+//! The lifetime operations of [`BlockPool`]: allocation, references, fences, eviction, reset, epochs
+//! and growth.
 
 use super::observe::{ClearCause, RemovalCause};
 use super::order::Order;
@@ -14,16 +15,18 @@ use crate::prefix_index::Visibility;
 use crate::record::{ByBlock, Name, grow};
 use crate::retention::EvictionCause;
 
-/// Victims of one turn. What is done with each is done while its line is near: a request's blocks may
-/// not fit the nearest cache.
+/// Number of victims that are evicted at a time. All work on a victim is done while its cache line is
+/// near: the blocks of a whole request may not fit the nearest cache.
 const VICTIMS: usize = 64;
 
 const FEW_VICTIMS: &str = "B2: the evictor has fewer blocks than it says";
 const BROKEN_ORDER: &str =
     "B2, L1: the order has a block that is in use, or links that do not mirror each other";
 
+/// # Allocation
 impl BlockPool {
-    /// Takes `n` blocks, each with one reference: free ones first, then the evictor's victims. O(n).
+    /// Allocates `n` blocks, each with one reference: free blocks first, then the evictor's victims.
+    /// O(n).
     ///
     /// # Errors
     /// [`PoolError::OutOfBlocks`] if fewer are free or evictable.
@@ -33,7 +36,7 @@ impl BlockPool {
         Ok(out)
     }
 
-    /// [`Self::allocate`] into a list that the caller reuses.
+    /// Like [`Self::allocate`], but appends to a list that the caller reuses.
     ///
     /// # Errors
     /// [`PoolError::OutOfBlocks`]; `out` is then unchanged.
@@ -41,7 +44,8 @@ impl BlockPool {
         self.allocate_with(n, out, |pool, more, out| pool.evict_into(more, out, |_, _, _| {}))
     }
 
-    /// The same; `evict` appends so many victims, of which there are as many, each with one reference.
+    /// Allocates `n` blocks. `evict` appends the given number of victims, which are available, each
+    /// with one reference.
     #[inline]
     pub(super) fn allocate_with(
         &mut self,
@@ -53,7 +57,8 @@ impl BlockPool {
         self.check_available(n)?;
         let first = out.len();
         let free = n.min(self.allocator.num_free());
-        // Enough are free and cached: whatever fails from here on is an invariant that broke.
+        // There are enough free and cached-free blocks. From here on only a broken invariant can cause
+        // a failure.
         let taken = self.allocator.allocate_into(&mut self.records, free, out);
         self.sound(taken)?;
         if n > free {
@@ -64,7 +69,8 @@ impl BlockPool {
         Ok(())
     }
 
-    /// Refuses to hand out more blocks than are free or evictable, or any where those do not add up.
+    /// Refuses to allocate more blocks than are free or evictable. Poisons the pool if the sums are
+    /// wrong.
     #[inline]
     pub(super) fn check_available(&self, n: usize) -> Result<(), PoolError> {
         let available = self.num_available();
@@ -78,8 +84,8 @@ impl BlockPool {
         self.check_sums().map_err(|broken| self.broken(broken.to_string()))
     }
 
-    /// The next `n` victims, of which there are as many, without their contents, each with one
-    /// reference. Pinned blocks whose turn comes before only leave the order.
+    /// Evicts the next `n` victims, which must exist. They lose their contents and have one reference
+    /// each. Pinned blocks whose turn comes before only leave the order.
     #[inline]
     pub(super) fn evict_into(
         &mut self,
@@ -100,7 +106,7 @@ impl BlockPool {
                     }
                     self.allocator.note_held(out.len() - first);
                 }
-                // Nobody asks of each why it goes.
+                // No observer needs the cause of each eviction.
                 Order::Other(evictor) if self.pinned_in_order == 0 && !watched => {
                     evictor.tell(|evictor| evictor.evict_run(most, out));
                     self.hold_victims(&out[first..], most)?;
@@ -119,7 +125,7 @@ impl BlockPool {
         Ok(())
     }
 
-    /// The first reference of victims that no pin holds, of which there have to be `n`.
+    /// Gives the first reference to victims that no pin holds. There must be `n` of them.
     fn hold_victims(&mut self, victims: &[BlockId], n: usize) -> Result<(), PoolError> {
         for &victim in victims {
             match self.records.of_mut(victim).filter(|record| record.references == 0 && record.is_computed())
@@ -135,7 +141,7 @@ impl BlockPool {
         if victims.len() == n { Ok(()) } else { Err(self.broken(FEW_VICTIMS.into())) }
     }
 
-    /// The next victim that no pin holds, of which there is one. It is registered still.
+    /// Evicts the next victim that no pin holds, which must exist. It is still registered.
     pub(super) fn evict_one(&mut self) -> Result<BlockId, PoolError> {
         while let Some(victim) = self.order.evict(&mut self.records) {
             if !self.check_victim(victim)? {
@@ -145,7 +151,8 @@ impl BlockPool {
         Err(self.broken(FEW_VICTIMS.into()))
     }
 
-    /// Poisons the pool if the evictor gave up what it cannot have held. Returns whether pins hold it.
+    /// Poisons the pool if the evictor returned a block that is in use. Returns whether pins hold the
+    /// block.
     #[inline]
     pub(super) fn check_victim(&mut self, victim: BlockId) -> Result<bool, PoolError> {
         let record = self.records.at(victim.get());
@@ -158,10 +165,15 @@ impl BlockPool {
         }
         Ok(pinned)
     }
+}
 
-    /// Adds one reference per id to blocks that somebody holds: a second holder of a block table. O(n).
-    /// A fence counts as a holder: the KV of a fenced block is whole until its step completes, and then
-    /// it is the new holder's.
+/// # References
+///
+/// A block with a reference cannot be allocated.
+impl BlockPool {
+    /// Adds one reference per id to blocks that already have one: a second holder of a block table.
+    /// O(n). A fence counts as a holder. The KV of a fenced block is valid until its step completes,
+    /// and the new holder keeps it after that.
     ///
     /// # Errors
     /// [`PoolError::NotHeld`] for a block without references (only a lookup takes cached-free blocks);
@@ -170,7 +182,7 @@ impl BlockPool {
         self.add_references(blocks, true)
     }
 
-    /// One reference more to each of some held blocks, for holders or for pins.
+    /// Adds one reference to each of some held blocks, for holders or for pins.
     pub(super) fn add_references(&mut self, blocks: &[BlockId], for_holders: bool) -> Result<(), PoolError> {
         self.check_poison()?;
         self.allocator.acquire(&mut self.records, blocks)?;
@@ -178,8 +190,8 @@ impl BlockPool {
         if self.fences.num_references() == 0 {
             return Ok(());
         }
-        // Once more, one by one: a block that is named twice is fenced, or pinned alone, only before
-        // the first of them.
+        // Count again, one block at a time. If the call contains a block twice, the block is fenced or
+        // only pinned before its first new reference, and not before its second.
         self.allocator.uncount(&mut self.records, blocks);
         for &block in blocks {
             let record = self.records.at(block.get());
@@ -196,12 +208,13 @@ impl BlockPool {
     }
 
     /// Drops one reference per id. Blocks without further references become cached-free if they are
-    /// registered and computed, else free; for eviction they count as used last at this moment, of one
-    /// chain the deepest as the longest unused. A block named twice loses two references. O(n).
+    /// registered and computed, else free. For eviction, this moment counts as their last use. Within
+    /// one chain the deepest block is evicted first. A block that appears twice loses two references.
+    /// O(n).
     ///
     /// # Errors
-    /// [`PoolError::NotHeld`] if the call names a block more often than it has references outside of
-    /// fences; unknown ids.
+    /// [`PoolError::NotHeld`] if a block appears more often than it has references outside of fences;
+    /// unknown ids.
     pub fn release(&mut self, blocks: &[BlockId]) -> Result<(), PoolError> {
         self.drop_references(&blocks.iter(), self.has_plain_releases())?;
         self.settle_idle(false, self.history)?;
@@ -209,7 +222,8 @@ impl BlockPool {
         Ok(())
     }
 
-    /// Releases a block table, tail first: blocks that become free are handed out again in the table's order.
+    /// Releases a block table, tail first. Blocks that become free are allocated again in the order of
+    /// the table.
     ///
     /// # Errors
     /// As [`Self::release`].
@@ -217,11 +231,11 @@ impl BlockPool {
         self.release_table_until(table, Until::Now)
     }
 
-    /// [`Self::release_table`] of blocks that a running step or transfer may still touch: see
+    /// Like [`Self::release_table`], for blocks that a running step or transfer may still touch: see
     /// [`Self::release_until`].
     ///
     /// # Errors
-    /// As this.
+    /// As [`Self::release_until`].
     pub fn release_table_until(&mut self, table: &[BlockId], until: Until) -> Result<(), PoolError> {
         self.check_until(until)?;
         if self.holds_back(until) {
@@ -233,16 +247,16 @@ impl BlockPool {
         Ok(())
     }
 
-    /// Whether what a released block becomes depends on nothing but the block. With pins, what gets a
-    /// place in the order depends on what got one before.
+    /// Whether the next state of a released block depends only on the block itself. With pins, it also
+    /// depends on the blocks that are already in the order.
     #[inline]
     pub(super) fn has_plain_releases(&self) -> bool {
         self.duplicates == DuplicatePolicy::Keep && self.fences.num_references() == 0
     }
 
-    /// Drops references. Of the blocks that nobody holds any more those that are computed are in
-    /// `self.candidates` then, if the release is `plain`, and the others, or all, in `self.idle`: for
-    /// [`Self::settle_idle`].
+    /// Drops references and collects the blocks that have no holder any more, for
+    /// [`Self::settle_idle`]. A `plain` release puts the computed ones into `self.candidates` and the
+    /// others into `self.idle`. Otherwise all go into `self.idle`.
     #[inline]
     pub(super) fn drop_references<'a>(
         &mut self,
@@ -265,19 +279,20 @@ impl BlockPool {
         Ok(())
     }
 
-    /// Checks that holders, as opposed to fences, have the references that `blocks` names.
+    /// Checks that the references in `blocks` belong to holders, and not to fences.
     pub(super) fn check_releasable(&mut self, blocks: &[BlockId]) -> Result<(), PoolError> {
-        // A release that is taken back at once counts them, and finds the first that is not there.
+        // Releases the references and takes them back at once. The release finds the first missing
+        // reference.
         let released = self.allocator.release(&mut self.records, &blocks.iter(), |_, _| {});
         self.sound(released)?;
         self.allocator.recount(&mut self.records, blocks);
         Ok(())
     }
 
-    /// Sends the blocks of `self.idle`, which only pins hold, or nobody, where they belong: to the
-    /// evictor, with those that are in `self.candidates` already, or to the free list. Whose last pin
-    /// has just ended has been there. With `relink`, what hangs on a content that is gone is given
-    /// another copy of it.
+    /// Moves the blocks of `self.idle`, which have no references except pins, to the evictor or to the
+    /// free list. The blocks in `self.candidates` go to the evictor, too. With `unpinned`, the blocks
+    /// already had a place in the order while they were pinned. With `relink`, blocks whose parent's
+    /// content is gone get another copy of it as parent.
     #[inline]
     pub(super) fn settle_idle(&mut self, unpinned: bool, relink: bool) -> Result<(), PoolError> {
         let idle = std::mem::take(&mut self.idle);
@@ -295,13 +310,13 @@ impl BlockPool {
                 continue;
             }
             if registered {
-                // Whose pins end loses what it was kept for to the policy: its turn had come.
+                // A pinned block whose turn came during the pin counts as evicted by the policy.
                 let evicted = RemovalCause::Evicted(EvictionCause::Policy);
                 self.unregister(block, if unpinned { evicted } else { RemovalCause::Dropped });
             }
             self.order.forget(block);
             if references == 0 {
-                // It is on no list: a list that has it is broken.
+                // The block is on no list. If a list contains it, that list is broken.
                 let freed = self.allocator.free(&mut self.records, block);
                 self.sound(freed)?;
             }
@@ -321,8 +336,8 @@ impl BlockPool {
         Ok(())
     }
 
-    /// What becomes of a released block where pins or duplicates matter. Returns whether its content
-    /// stays; what was put in `self.candidates` gets a place in the order.
+    /// Handles a released block where pins or duplicates matter. Returns whether its content stays.
+    /// Blocks that it adds to `self.candidates` get a place in the order.
     #[inline(never)]
     fn settle_rare(&mut self, block: BlockId, unpinned: bool) -> bool {
         let record = *self.records.at(block.get());
@@ -332,10 +347,10 @@ impl BlockPool {
                 self.pinned_in_order = self.pinned_in_order.saturating_sub(1);
                 return true;
             }
-            return false; // its turn has come, or it has nothing to be kept for
+            return false; // its turn has come, or it has no content to keep
         }
         if pinned && self.candidates.iter().any(|candidate| candidate.block == block) {
-            return true; // placed with a copy that was dropped
+            return true; // it got its place when another copy was dropped
         }
         if !record.is_registered() {
             return false;
@@ -350,7 +365,7 @@ impl BlockPool {
             return record.is_computed();
         };
         self.counters.duplicates_dropped += 1;
-        // What was never computed had nothing computed behind it.
+        // A block that was never computed has no computed block after it.
         if record.is_computed() {
             if self.order.renew(&mut self.records, copy) {
                 self.candidates.push(Candidate { block: copy, depth: record.depth() });
@@ -361,9 +376,9 @@ impl BlockPool {
         false
     }
 
-    /// Names another copy of a parent's content to blocks whose own parent is gone, or was never
-    /// computed: its holder may give it up uncomputed, and until then it protects nothing that a lookup
-    /// needs.
+    /// Gives a new parent to candidates whose own parent is gone or was never computed: another copy of
+    /// the same content. The holder of an uncomputed parent may release it uncomputed, and until then
+    /// no lookup needs that parent.
     fn relink_candidates(&mut self) {
         let mut at = 0;
         while let Some(orphan) = self.order.find_orphan(&self.records, &self.candidates[at..]) {
@@ -372,7 +387,7 @@ impl BlockPool {
             if let Some(hash) = self.index.parent_of(&self.records, block)
                 && let group = self.records.at(block.get()).group
                 && let Some(parent) = self.index.head_of_name(&self.records, Name { hash: &hash, group })
-                // No block waits for one that is not before it, whatever hashes an image has brought.
+                // A parent must be earlier in the chain, even if an image contains wrong hashes.
                 && self.records.at(parent.get()).depth() < self.records.at(block.get()).depth()
             {
                 self.place_again(parent);
@@ -381,9 +396,12 @@ impl BlockPool {
             at += 1;
         }
     }
+}
 
-    /// Releases blocks that a running step may still touch: [`Self::release_until`]
-    /// [`Self::complete_step`] is called for that step, or for a later one. O(n).
+/// # Fences: blocks that a running step still uses
+impl BlockPool {
+    /// Releases blocks that a running step may still touch, until [`Self::complete_step`] is called for
+    /// that step or for a later one: see [`Self::release_until`]. O(n).
     ///
     /// # Errors
     /// As [`Self::release`].
@@ -391,7 +409,8 @@ impl BlockPool {
         self.release_until(blocks, Until::Step(step))
     }
 
-    /// Opens a fence: what is released until its ticket stays out of reach until [`Self::end_fence`]. O(1).
+    /// Opens a fence. Blocks that are released until its ticket cannot be allocated before
+    /// [`Self::end_fence`]. O(1).
     ///
     /// # Errors
     /// Only if the pool is poisoned.
@@ -400,9 +419,9 @@ impl BlockPool {
         Ok(self.fences.open())
     }
 
-    /// Releases blocks that may still be read or written until a ticket ends, or a step completes: then
-    /// they become free or cached-free, and not before; until then a hit on them still succeeds.
-    /// Tickets end in any order; of a step that has completed they are released at once. O(n).
+    /// Releases blocks that may still be read or written until a ticket ends or a step completes. Only
+    /// then they become free or cached-free. Until then a hit on them still succeeds. Tickets may end
+    /// in any order. If the step has already completed, the blocks are released at once. O(n).
     ///
     /// ```
     /// use kvpool::{BlockPool, PoolConfig};
@@ -433,10 +452,10 @@ impl BlockPool {
         Ok(())
     }
 
-    /// Ends a fence. Returns how many references it held. O(those references).
+    /// Ends a fence. Returns the number of references that it held. O(those references).
     ///
     /// # Errors
-    /// [`PoolError::UnknownTicket`] for a ticket that is not open: it has ended already, or is of
+    /// [`PoolError::UnknownTicket`] for a ticket that is not open: it has already ended, or belongs to
     /// another pool.
     pub fn end_fence(&mut self, ticket: Ticket) -> Result<usize, PoolError> {
         self.check_until(ticket.into())?;
@@ -444,7 +463,7 @@ impl BlockPool {
         self.end_fences(ended, false)
     }
 
-    /// Whether what is released until then is held back.
+    /// Whether a release until then waits for a fence.
     pub(crate) fn holds_back(&self, until: Until) -> bool {
         match until {
             Until::Now => false,
@@ -464,18 +483,18 @@ impl BlockPool {
         }
     }
 
-    /// Ends the fences of `step` and of all earlier steps. Returns how many references they held.
-    /// O(those references).
+    /// Ends the fences of `step` and of all earlier steps. Returns the number of references that they
+    /// held. O(those references).
     ///
     /// # Errors
-    /// Only if the pool is poisoned. Completing a step twice, or one that fenced nothing, is fine.
+    /// Only if the pool is poisoned. A step may be completed twice, and may have fenced nothing.
     pub fn complete_step(&mut self, step: u64) -> Result<usize, PoolError> {
         self.check_poison()?;
         let ended = self.fences.complete(step);
         self.end_fences(ended, false)
     }
 
-    /// Drops the references of a fence that has ended, or of all pins. Returns how many there were.
+    /// Drops the references of a fence that has ended, or of all pins. Returns their number.
     pub(super) fn end_fences(&mut self, ended: Vec<BlockId>, pins: bool) -> Result<usize, PoolError> {
         self.idle.clear();
         self.candidates.clear();
@@ -495,10 +514,13 @@ impl BlockPool {
         self.fences.recycle(ended, pins);
         Ok(count)
     }
+}
 
-    /// Says that held or cached-free blocks were accessed at `time`, on a clock of the caller's; only
-    /// policies that order by such times listen (`last-accessed`, of the crate `kvpool-policies`). An
-    /// access is never moved back in time. O(n log blocks).
+/// # Accesses, removal of content, and growth
+impl BlockPool {
+    /// Records that held or cached-free blocks were accessed at `time`, on a clock of the caller. Only
+    /// policies that order by access time use it (`last-accessed` of the crate `kvpool-policies`). An
+    /// earlier time than before has no effect. O(n log blocks).
     ///
     /// # Errors
     /// [`PoolError::NotHeld`] for a free block, unknown ids; [`PoolError::InvalidConfig`] for a time
@@ -522,9 +544,9 @@ impl BlockPool {
         Ok(())
     }
 
-    /// Drops blocks from the index by id: no lookup finds them any more. Cached-free ones become free;
-    /// held ones stay with their holders and become free when released. Returns how many were
-    /// registered. O(n).
+    /// Drops blocks from the index by id: no lookup finds them any more. Cached-free blocks become
+    /// free. Held blocks stay with their holders, and become free when they are released. Returns the
+    /// number of blocks that were registered. O(n).
     ///
     /// # Errors
     /// Unknown ids.
@@ -553,12 +575,12 @@ impl BlockPool {
         Ok(dropped)
     }
 
-    /// Forgets all cached content of this pool. Returns how many blocks were registered. O(usable
-    /// blocks). A pool of several tiers is reset with the others (`reset` of `kvpool::Tiers`): what one
-    /// of them keeps may be swapped in again.
+    /// Forgets all cached content of this pool. Returns the number of blocks that were registered.
+    /// O(usable blocks). If there are several tiers, reset them together (`reset` of `kvpool::Tiers`),
+    /// because content of another tier may be swapped in again.
     ///
     /// # Errors
-    /// [`PoolError::InUse`] while blocks are held; then nothing has changed. [`Self::bump_epoch`]
+    /// [`PoolError::InUse`] while blocks are held. Nothing has changed then. [`Self::bump_epoch`]
     /// always succeeds.
     pub fn reset(&mut self) -> Result<usize, PoolError> {
         self.check_poison()?;
@@ -566,7 +588,7 @@ impl BlockPool {
         self.forget(ClearCause::Reset, false)
     }
 
-    /// Refuses while blocks are held.
+    /// Returns an error while blocks are held.
     pub(crate) fn check_idle(&self) -> Result<(), PoolError> {
         let fenced = self.num_fenced();
         match self.allocator.num_held() {
@@ -575,9 +597,10 @@ impl BlockPool {
         }
     }
 
-    /// Starts a new epoch, for instance after a change of weights: nothing registered before is ever
-    /// matched again, and chains of earlier epochs can no longer be registered, so running requests
-    /// keep their blocks but never publish them. Returns the new epoch. O(usable blocks).
+    /// Starts a new epoch, for instance after a change of weights. Contents that were registered before
+    /// are never matched again. Chains of earlier epochs can no longer be registered, so running
+    /// requests keep their blocks but do not add them to the cache. Returns the new epoch. O(usable
+    /// blocks).
     ///
     /// # Errors
     /// Only if the pool is poisoned.
@@ -589,8 +612,8 @@ impl BlockPool {
         Ok(self.epoch)
     }
 
-    /// Forgets all contents. What is free by it is handed out next, or, with `behind`, after all that
-    /// was free before, in the order of eviction.
+    /// Forgets all contents. Blocks that become free are allocated next. With `behind`, they are
+    /// allocated after all blocks that were free before, in the order of eviction.
     pub(super) fn forget(&mut self, cause: ClearCause, behind: bool) -> Result<usize, PoolError> {
         let registered = self.index.num_registered();
         while let Some(block) = self.order.evict(&mut self.records) {
@@ -611,24 +634,24 @@ impl BlockPool {
         Ok(registered)
     }
 
-    /// Puts a block that no part has any more on the free list, to be handed out next.
+    /// Puts a block that is on no list at the front of the free list.
     pub(super) fn free(&mut self, block: BlockId) -> Result<(), PoolError> {
         let freed = self.allocator.free(&mut self.records, block);
         self.sound(freed)
     }
 
-    /// Grows the pool to `num_blocks` blocks, null block included; the new ones are handed out last.
+    /// Grows the pool to `num_blocks` blocks, null block included. The new blocks are allocated last.
     /// O(new blocks), and O(blocks) for the index.
     ///
     /// # Errors
-    /// [`PoolError::Shrink`] for fewer blocks than there are, or more than a pool can have.
+    /// [`PoolError::Shrink`] for fewer blocks than the pool has, or for more than a pool can have.
     pub fn resize(&mut self, num_blocks: usize) -> Result<(), PoolError> {
         self.check_poison()?;
         let from = self.num_blocks();
         if num_blocks < from || num_blocks > MAX_BLOCKS {
             return Err(PoolError::Shrink { from, to: num_blocks, max: MAX_BLOCKS });
         }
-        // Memory for everything first: the blocks, which are handed out then, come last.
+        // Reserve all memory first. The records, which make the new blocks available, grow last.
         try_reserve(&mut self.records, num_blocks)?;
         self.order.grow(num_blocks)?;
         self.index.grow(&self.records, num_blocks)?;

@@ -1,5 +1,5 @@
-//! Single full blocks: registration, or sharing of a content that is registered already, and content
-//! carried from one tier's pool to another's.
+//! Operations on single full blocks: registering a content or sharing it if it is already registered,
+//! and moving content between the pools of tiers.
 
 use super::BlockPool;
 use super::observe::Lookup;
@@ -10,6 +10,9 @@ use crate::hash::{ChainLink, LinkRef};
 use crate::prefix_index::{Index, Inserted};
 use crate::record::{ByBlock, Name};
 
+/// # Single full blocks
+///
+/// For engines that register one block at a time.
 impl BlockPool {
     fn check_link(&self, link: &ChainLink) -> Result<(), PoolError> {
         self.check_poison()?;
@@ -24,17 +27,16 @@ impl BlockPool {
         Ok(())
     }
 
-    /// Registers a held block that has become full; or, if its content is registered already, by a
-    /// block that is computed or that a holder is computing, acquires that block and releases this one.
-    /// Returns the block that the caller holds now. A collision is counted and leaves the block as it
-    /// is. O(1).
+    /// Registers a held block that has become full. If another block already has the content, acquires
+    /// that block and releases this one. Returns the block that the caller holds now. A collision is
+    /// counted and leaves the block unchanged. O(1).
     ///
-    /// Sharing a block that is not computed yet is for holders that all compute what they share, as
-    /// vLLM v0's do; lookups by [`Self::match_and_acquire`] never return one.
+    /// The other block may not be computed yet. Sharing such a block is only correct if all of its
+    /// holders compute it, as in vLLM v0. Lookups by [`Self::match_and_acquire`] never return one.
     ///
     /// # Errors
     /// [`PoolError::NotHeld`], [`PoolError::AlreadyRegistered`], [`PoolError::RefCountOverflow`],
-    /// unknown ids, and what [`Self::match_and_acquire`] says of chains.
+    /// unknown ids, and the errors of [`Self::match_and_acquire`] about chains.
     pub fn register_link(&mut self, block: BlockId, link: &ChainLink) -> Result<BlockId, PoolError> {
         self.check_link(link)?;
         check_id(block, self.num_blocks(), "registered")?;
@@ -59,12 +61,12 @@ impl BlockPool {
         Ok(block)
     }
 
-    /// Acquires the block registered under `link`, computed or not; `None` if there is none, or if
-    /// blocks with its hash hold other content, which is counted as a collision. See
-    /// [`Self::register_link`] for what an uncomputed block is good for. O(1).
+    /// Acquires the block registered under `link`, computed or not. Returns `None` if there is none.
+    /// Also returns `None` if blocks with the same hash have another content, which is counted as a
+    /// collision. See [`Self::register_link`] for the use of a block that is not computed. O(1).
     ///
     /// # Errors
-    /// [`PoolError::RefCountOverflow`], and what [`Self::match_and_acquire`] says of chains.
+    /// [`PoolError::RefCountOverflow`], and the errors of [`Self::match_and_acquire`] about chains.
     pub fn acquire_registered(&mut self, link: &ChainLink) -> Result<Option<BlockId>, PoolError> {
         self.check_link(link)?;
         let shared = self.acquire_link(&link.as_ref())?;
@@ -91,7 +93,7 @@ impl BlockPool {
         self.tell_looked_up(&Lookup { hashes: &[hash], depth, parent, hits, blocks, tenant: None });
     }
 
-    /// What is known of a registered and computed block's content.
+    /// Returns the content of a block that is registered and computed.
     pub(crate) fn content_of(&self, block: BlockId) -> Option<Carried<'_>> {
         let name = self.name_of(block).filter(|_| self.is_computed(block))?;
         let named = || {
@@ -101,19 +103,19 @@ impl BlockPool {
         Some(Carried { link, group: name.group })
     }
 
-    /// The computed block with a content of another tier's pool.
+    /// Returns the computed block that has a content of another tier's pool.
     pub(crate) fn find_content(&self, content: &Carried<'_>) -> Option<BlockId> {
         let found = match *content {
             Carried { ref link, group: 0 } => self.index.find_link(&self.records, link).ok().flatten()?,
             Carried { link: LinkRef { ref hash, .. }, group } => self.find_named(Name { hash, group })?,
         };
         let record = self.records.at(found.get());
-        // A block that nobody can hold once more is as good as none.
+        // A block whose reference count is near overflow is not shared.
         (record.references < u32::MAX / 2 && record.is_computed()).then_some(found)
     }
 
     /// Registers a held block, computed, with a content of another tier's pool. A collision is counted,
-    /// and leaves it unregistered.
+    /// and the block stays unregistered.
     pub(crate) fn adopt_content(&mut self, block: BlockId, content: &Carried<'_>) -> Result<(), PoolError> {
         let Carried { ref link, group } = *content;
         if self.is_registered(block) {
@@ -141,13 +143,13 @@ impl BlockPool {
     }
 }
 
-/// A content that goes from one tier's pool to another's, or is looked up there.
+/// A content that moves from one tier's pool to another's. Lookups in the other pool use it, too.
 pub(crate) struct Carried<'a> {
     link: LinkRef<'a>,
     group: u16,
 }
 
-/// In group 0, that of pools without groups.
+/// Puts the content into group 0, the group of pools without groups.
 impl<'a> From<LinkRef<'a>> for Carried<'a> {
     fn from(link: LinkRef<'a>) -> Self {
         Self { link, group: 0 }

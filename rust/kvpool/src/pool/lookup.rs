@@ -1,4 +1,4 @@
-//! Lookups, registration and the computed bit: the prefix-cache half of [`BlockPool`].
+//! The prefix-cache operations of [`BlockPool`]: lookups, registration and the computed bit.
 
 use super::BlockPool;
 use super::observe::Lookup;
@@ -12,42 +12,47 @@ use crate::prefix_index::Inserted;
 use crate::record::{ByBlock, Name};
 use crate::retention::TenantId;
 
-/// Blocks that an evictor is told of at once.
+/// Number of blocks in one notification of an evictor.
 const RUN: usize = 64;
 
-/// The answer to "what would a lookup find?". Counts, not ids: another request may take the blocks meanwhile.
+/// The result of a lookup that acquires nothing. It contains counts and no ids, because another request
+/// may take the blocks meanwhile.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Probe {
-    /// Blocks from the start of the chain that a lookup would return.
+    /// Number of leading blocks of the chain that a lookup would return.
     pub cached_blocks: usize,
-    /// Of those, blocks that nobody holds: acquiring them leaves that many fewer to allocate.
+    /// Number of `cached_blocks` that have no references. Acquiring them reduces the number of
+    /// available blocks.
     pub idle_blocks: usize,
-    /// Blocks behind the cached ones that are registered and being computed now.
+    /// Number of blocks after the cached ones that are registered, but not computed yet.
     pub pending_blocks: usize,
 }
 
-/// What [`BlockPool::register`] did.
+/// The result of [`BlockPool::register`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Registered {
-    /// Blocks registered, from the first of the call on.
+    /// Number of registered blocks, counted from the first block of the call.
     pub blocks: usize,
-    /// Whether a hash collision stopped it: the blocks behind were not registered.
+    /// Whether a hash collision stopped the call. The blocks after it were not registered.
     pub collided: bool,
 }
 
-/// A match that nothing has acquired yet. Only valid until the pool changes.
+/// A match that is not acquired yet. It is only valid until the pool changes.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct PrefixMatch {
-    /// The computed copies that were found, in order.
+    /// The matched computed blocks, in order.
     pub blocks: Vec<BlockId>,
-    /// Blocks asked for.
+    /// Number of blocks that were looked up.
     pub asked: usize,
-    /// Whether a hash collision stopped it.
+    /// Whether a hash collision ended the match.
     pub collided: bool,
-    /// Whose lookup it is, for the observer; the caller fills it in.
+    /// The tenant of the lookup, for the observer. The caller fills it in.
     pub tenant: Option<TenantId>,
 }
 
+/// # Lookups
+///
+/// A lookup finds the cached prefix of a [`HashChain`].
 impl BlockPool {
     /// Checks that `chain` belongs to this pool's epoch, block size and verification.
     pub(crate) fn check_chain(&self, chain: &HashChain) -> Result<(), PoolError> {
@@ -57,8 +62,8 @@ impl BlockPool {
         self.index.check_chain(chain)
     }
 
-    /// The longest computed prefix of what is behind the first `start` blocks of `chain`, at most
-    /// `max_blocks` long. Changes nothing.
+    /// Finds the longest computed run of blocks in `chain` that begins at position `start` and has at
+    /// most `max_blocks` blocks. Changes nothing.
     pub(crate) fn find_prefix(
         &self,
         chain: &HashChain,
@@ -85,20 +90,20 @@ impl BlockPool {
         if !self.allocator.has_room_for(1)
             && let Some(full) = blocks.iter().position(|block| records.at(block.get()).references == u32::MAX)
         {
-            // No further reference can be counted: as good as a miss.
+            // The reference count of this block is full, so the block counts as a miss.
             blocks.truncate(full);
             *collided = false;
         }
         Ok(found)
     }
 
-    /// Of blocks those without references: acquiring them leaves as many fewer to allocate.
+    /// Number of `blocks` without references. Acquiring them reduces the number of available blocks.
     pub(crate) fn num_idle(&self, blocks: &[BlockId]) -> usize {
         blocks.iter().filter(|block| self.records.at(block.get()).references == 0).count()
     }
 
-    /// Acquires a match made since the pool last changed, in a chain of these hashes. Cannot fail,
-    /// short of a broken invariant.
+    /// Acquires a match that was made since the pool last changed. `hashes` are those of its chain.
+    /// Only a broken invariant can make it fail.
     pub(crate) fn acquire_found(
         &mut self,
         found: &PrefixMatch,
@@ -115,13 +120,14 @@ impl BlockPool {
         Ok(())
     }
 
-    /// Adds one reference to each of some blocks, of which as many can be counted, wherever they are.
+    /// Adds one reference to each of some blocks, in any state. The caller has checked that no count
+    /// overflows.
     #[inline]
     pub(super) fn acquire_blocks(&mut self, blocks: &[BlockId]) -> Result<(), PoolError> {
         let mut at = 0;
         while at < blocks.len() {
             let Self { records, order, allocator, .. } = self;
-            // What nobody holds, which is most of it; each of the rest by itself.
+            // Most blocks have no references and are taken in runs. The others are handled one by one.
             let idle = order.hit_run(records, &blocks[at..], Allocator::hold);
             allocator.note_held(idle);
             at += idle;
@@ -151,13 +157,13 @@ impl BlockPool {
         Ok(())
     }
 
-    /// Finds the longest cached prefix of `chain`, at most `max_blocks` blocks, and acquires it: one
-    /// reference per block for the caller. Only computed blocks match; the walk stops at the first that
-    /// does not. O(blocks matched).
+    /// Finds the longest cached prefix of `chain`, at most `max_blocks` blocks, and acquires it: the
+    /// caller gets one reference per block. Only computed blocks match. The walk stops at the first
+    /// block that does not match. O(blocks matched).
     ///
     /// # Errors
     /// [`PoolError::StaleEpoch`], [`PoolError::BlockSizeMismatch`], [`PoolError::UnverifiedAlgorithm`],
-    /// [`PoolError::MissingVerification`]: the chain is not one of this pool's.
+    /// [`PoolError::MissingVerification`]: the chain was not made for this pool.
     pub fn match_and_acquire(
         &mut self,
         chain: &HashChain,
@@ -166,8 +172,8 @@ impl BlockPool {
         self.look_up(chain, max_blocks, None)
     }
 
-    /// [`Self::match_and_acquire`] on behalf of a tenant, whom an observer may count it for. Without
-    /// one it is the same.
+    /// Like [`Self::match_and_acquire`], on behalf of a tenant. An observer may count lookups by
+    /// tenant; nothing else differs.
     ///
     /// # Errors
     /// As [`Self::match_and_acquire`].
@@ -191,7 +197,8 @@ impl BlockPool {
         Ok(found.blocks)
     }
 
-    /// What [`Self::match_and_acquire`] would find now. Changes nothing, counts nothing. O(blocks matched).
+    /// Returns what [`Self::match_and_acquire`] would find now, as counts. Changes no state and no
+    /// counter. O(blocks matched).
     ///
     /// # Errors
     /// As [`Self::match_and_acquire`].
@@ -204,20 +211,27 @@ impl BlockPool {
         Ok(Probe { cached_blocks, idle_blocks, pending_blocks: pending.count() })
     }
 
-    /// Whether a block is registered under the hash of a chain's block at `position`, computed or not. O(1).
+    /// Returns whether a block is registered under the hash of a chain's block at `position`, computed
+    /// or not. O(1).
     #[must_use]
     pub fn is_indexed(&self, chain: &HashChain, position: usize) -> bool {
         self.index.is_registered(&self.records, chain, position)
     }
+}
 
-    /// Registers held blocks as the chain's blocks `start..`: they are immutable from now on. Nothing
-    /// matches them before [`Self::mark_computed`]. Stops at a hash collision, which is counted; the
-    /// caller's blocks stay usable, they are just not cached. O(blocks), allocates nothing.
+/// # Registration
+///
+/// A registered block is immutable. Lookups find it once it is marked as computed.
+impl BlockPool {
+    /// Registers held blocks as the blocks of `chain` from position `start` on. From now on they are
+    /// immutable. Lookups find them after [`Self::mark_computed`]. Stops at a hash collision, which is
+    /// counted; the remaining blocks stay usable, but are not cached. O(blocks), without memory
+    /// allocations.
     ///
     /// # Errors
     /// [`PoolError::AlreadyRegistered`], [`PoolError::NotHeld`], [`PoolError::ChainTooShort`],
-    /// [`PoolError::TooDeep`] behind the first 2^28 blocks of a chain, unknown ids, and what
-    /// [`Self::match_and_acquire`] says of chains.
+    /// [`PoolError::TooDeep`] after the first 2^28 blocks of a chain, unknown ids, and the errors of
+    /// [`Self::match_and_acquire`] about chains.
     pub fn register(
         &mut self,
         blocks: &[BlockId],
@@ -248,7 +262,8 @@ impl BlockPool {
             }
             registered += 1;
         };
-        // Already registered before, or named twice in this call: take back what this call did.
+        // The block was registered before, or appears twice in this call: undo the registrations of
+        // this call.
         if let Some(block) = refused {
             for undo in blocks[..registered].iter().rev() {
                 self.index.remove(&mut self.records, *undo);
@@ -264,13 +279,13 @@ impl BlockPool {
         Ok(Registered { blocks: registered, collided: registered < blocks.len() })
     }
 
-    /// Tells the evictor, which asks for it, what blocks just registered hold. Plain LRU does not:
-    /// apart from what it pays for.
+    /// Notifies the evictor of the contents of newly registered blocks. Plain LRU does not need it, so
+    /// this is a function of its own that LRU does not pay for.
     #[inline(never)]
     fn note_all_registered(&mut self, blocks: &[BlockId], chain: &HashChain, start: usize) {
         let behind = chain.hashes().split_at_checked(start);
         let (Some((before, hashes)), Some(&first)) = (behind, blocks.first()) else { return };
-        let group = self.records.at(first.get()).group; // that of the whole chain
+        let group = self.records.at(first.get()).group; // all blocks of a chain have the same group
         let mut parent = self.head_of(before.last(), group);
         let mut run = [(NULL_BLOCK, Content::default()); RUN];
         let mut depth = start as u32; // below 2^28
@@ -284,8 +299,9 @@ impl BlockPool {
         }
     }
 
-    /// Sets the computed bit of registered blocks: the engine has written their KV, lookups may return
-    /// them. O(blocks), allocates nothing; a block that is computed already stays so.
+    /// Sets the computed bit of registered blocks: the engine has written their KV, and lookups may
+    /// return them. A block that is already computed stays computed. O(blocks), without memory
+    /// allocations.
     ///
     /// # Errors
     /// [`PoolError::NotRegistered`], unknown ids.

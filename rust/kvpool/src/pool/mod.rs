@@ -1,40 +1,23 @@
 //! `BlockPool`: the only place where allocator, prefix index, evictor and fences meet.
 //!
-//! Owns: which part holds a block. Every operation that changes two parts at once is a method here, and is
-//! all-or-nothing: it checks everything first, and after that nothing can fail.
+//! Owns: the part that each block belongs to. Every operation that changes two parts at once is a
+//! method here, and is all-or-nothing: it checks everything first, and after that nothing can fail.
 //!
 //! Invariants, recounted by [`BlockPool::check_invariants`]:
-//! - B1: free + cached-free + active + fenced == usable blocks; every block is in exactly one of the four.
-//! - B2: the evictor holds exactly the blocks with no reference that are registered and computed; and
-//!   of those that only pins hold, the ones whose turn has not come (`pins`).
+//! - B1: free + cached-free + active + fenced == usable blocks; every block is in exactly one of the
+//!   four.
+//! - B2: the evictor holds exactly the blocks that are registered, computed, and without references. It
+//!   also holds blocks that only pins hold, until their turn comes (`pins`).
 //! - B3: a free block is not registered; a registered block is held or cached-free.
 //! - B4: an allocation takes a cached block only when no free one is left (vLLM #42948, #42656).
-//! - B5: what an earlier epoch registered is never matched again.
+//! - B5: a content that was registered in an earlier epoch is never matched again.
 //!
-//! A block that breaks one of them mid-operation *poisons* the pool: it refuses all work and says why,
-//! instead of serving wrong KV.
+//! If an operation finds that one of them is broken, it *poisons* the pool: from then on the pool
+//! refuses all work and returns the reason, instead of serving wrong KV.
 //!
-//! Costs: every operation O(1) per block, whatever the size of the pool; under 80 bytes per block
-//! without verification. [`BlockPool::reset`] and [`BlockPool::bump_epoch`] are O(usable blocks) and
-//! rare.
-//!
-//! ```
-//! use std::sync::Arc;
-//! use kvpool::{BlockHasher, BlockPool, ExtraKeys, HashCursor, HasherConfig, PoolConfig};
-//! let hasher = Arc::new(BlockHasher::new(HasherConfig { block_size: 4, ..Default::default() })?);
-//! let mut pool = BlockPool::new(PoolConfig { num_blocks: 100, block_size: 4, ..Default::default() })?;
-//! let mut prompt = HashCursor::new(hasher, ExtraKeys::default())?;
-//! prompt.append(&[1, 2, 3, 4, 5, 6, 7, 8]);
-//!
-//! let blocks = pool.allocate(2)?;
-//! pool.register(&blocks, prompt.chain(), 0)?;
-//! pool.mark_computed(&blocks)?;                    // the engine has written their KV
-//! pool.release_table(&blocks)?;                    // cached-free now
-//!
-//! let again = pool.match_and_acquire(prompt.chain(), usize::MAX)?;
-//! assert_eq!(again, blocks);
-//! # Ok::<(), kvpool::PoolError>(())
-//! ```
+//! Costs: every operation is O(1) per block, and does not depend on the size of the pool. A block takes
+//! less than 80 bytes without verification. [`BlockPool::reset`] and [`BlockPool::bump_epoch`] are
+//! O(usable blocks) and rare.
 
 mod checks;
 #[cfg(feature = "fault-injection")]
@@ -77,14 +60,15 @@ pub use lookup::{Probe, Registered};
 use observe::{PoolObserver, RemovalCause};
 pub use weak::Match;
 
-/// What happens to a released block whose content another cached block holds too.
+/// The treatment of a released block if another cached block has the same content.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum DuplicatePolicy {
-    /// Kept as a copy until evicted.
+    /// The block stays cached, as a copy, until it is evicted.
     #[default]
     Keep,
-    /// Freed at once, unless cached blocks hang on this very copy: one copy of a content is enough.
+    /// The block is freed at once, because one copy is enough. It stays if it is the parent of cached
+    /// blocks.
     DropOnRelease,
 }
 
@@ -92,7 +76,7 @@ impl DuplicatePolicy {
     /// Every policy.
     pub const ALL: &'static [Self] = &[Self::Keep, Self::DropOnRelease];
 
-    /// The policy's name, as users write it.
+    /// Returns the name of the policy, as users write it.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -114,22 +98,32 @@ impl FromStr for DuplicatePolicy {
 }
 
 /// Settings of a [`BlockPool`].
+///
+/// ```
+/// use kvpool::{BlockPool, DuplicatePolicy, PoolConfig};
+/// let duplicates = DuplicatePolicy::DropOnRelease;
+/// let config = PoolConfig { num_blocks: 1000, block_size: 16, duplicates, ..PoolConfig::default() };
+/// let pool = BlockPool::new(config)?;
+/// assert_eq!(pool.num_usable(), 999); // all but the null block
+/// # Ok::<(), kvpool::PoolError>(())
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PoolConfig {
-    /// Blocks of the pool, null block included: ids run from 0 to `num_blocks - 1`. At least 2.
+    /// Number of blocks in the pool, null block included: ids run from 0 to `num_blocks - 1`. At least
+    /// 2.
     pub num_blocks: usize,
-    /// Tokens per block. At least 1.
+    /// Number of tokens per block. At least 1.
     pub block_size: usize,
-    /// How hits are verified.
+    /// The check that a hit really has the same content.
     pub verify: Verify,
-    /// What happens to duplicates.
+    /// Whether released duplicates of a cached block stay cached.
     pub duplicates: DuplicatePolicy,
-    /// Which cached-free block is reused first.
+    /// The eviction policy: it decides which cached-free block is reused first.
     pub eviction: EvictionPolicy,
-    /// Priorities, times to live, pins and tenants' limits: see [`crate::retention`]; for a policy of
-    /// the crate `kvpool-policies`. `None` has none of it, and costs nothing.
+    /// Priorities, times to live, pins and tenants' limits: see [`crate::retention`]. Needs a policy of
+    /// the crate `kvpool-policies`. `None` switches retention off and costs nothing.
     pub retention: Option<RetentionConfig>,
-    /// Fields may come: end a literal with `..Default::default()`.
+    /// More fields may be added. End struct literals with `..Default::default()`.
     #[doc(hidden)]
     pub more: (),
 }
@@ -148,7 +142,7 @@ impl Default for PoolConfig {
     }
 }
 
-/// Monotone counters.
+/// Counters, which never decrease.
 #[derive(Clone, Copy, Debug, Default)]
 struct Counters {
     allocated: u64,
@@ -159,36 +153,59 @@ struct Counters {
     duplicates_dropped: u64,
 }
 
-/// Blocks of one tier: allocation, prefix cache, eviction.
+/// The blocks of one tier: allocation, prefix cache and eviction in all-or-nothing operations.
+///
+/// [`CacheManager`](crate::CacheManager) uses a pool for its requests. Use a pool directly for blocks
+/// that belong to no request, or for a request manager of your own. Each block is free, cached-free,
+/// active or fenced: see [`BlockState`].
+///
+/// ```
+/// use std::sync::Arc;
+/// use kvpool::{BlockHasher, BlockPool, ExtraKeys, HashCursor, HasherConfig, PoolConfig};
+/// let hasher = Arc::new(BlockHasher::new(HasherConfig { block_size: 4, ..Default::default() })?);
+/// let mut pool = BlockPool::new(PoolConfig { num_blocks: 100, block_size: 4, ..Default::default() })?;
+/// let mut prompt = HashCursor::new(hasher, ExtraKeys::default())?;
+/// prompt.append(&[1, 2, 3, 4, 5, 6, 7, 8]);
+///
+/// let blocks = pool.allocate(2)?;
+/// pool.register(&blocks, prompt.chain(), 0)?;
+/// pool.mark_computed(&blocks)?;                    // the engine has written their KV
+/// pool.release_table(&blocks)?;                    // cached-free now
+///
+/// let again = pool.match_and_acquire(prompt.chain(), usize::MAX)?;
+/// assert_eq!(again, blocks);
+/// # Ok::<(), kvpool::PoolError>(())
+/// ```
 #[derive(Debug)]
 pub struct BlockPool {
-    /// What is known of each block: all parts below write to it.
+    /// One record per block. All parts below write to the records.
     records: Vec<Record>,
     allocator: Allocator,
     index: Index,
     order: order::Order,
-    /// Whether the order wants to be told of registrations and of hits on blocks in use.
+    /// Whether the order needs notifications of registrations, and of hits on blocks in use.
     history: bool,
     fences: Fences,
-    /// Blocks that the evictor holds and pins hold, too.
+    /// Number of blocks in the order that only pins hold.
     pinned_in_order: usize,
     observer: Option<Box<dyn PoolObserver>>,
     duplicates: DuplicatePolicy,
     epoch: u64,
     counters: Counters,
-    /// Why it refuses work, once it does. Set through a shared reference, too: a lookup that finds a
-    /// block changed says so.
+    /// The reason why the pool refuses all work. It can be set through a shared reference, because a
+    /// lookup may find a broken block.
     poison: OnceLock<Box<str>>,
-    /// Reused by every release, so that a steady state allocates nothing.
+    /// Buffers that every release reuses, so that a steady state allocates no memory.
     idle: Vec<BlockId>,
     candidates: Vec<Candidate>,
 }
 
+/// # Construction
 impl BlockPool {
-    /// A pool with every block free. One allocation per array, O(blocks).
+    /// Makes a pool with every block free. One allocation per array, O(blocks).
     ///
     /// # Errors
-    /// [`PoolError::InvalidConfig`] names the setting and what is allowed.
+    /// [`PoolError::InvalidConfig`] with the setting and the allowed values.
     #[expect(
         clippy::needless_pass_by_value,
         reason = "a configuration is handed over: later fields may be consumed"
@@ -204,8 +221,9 @@ impl BlockPool {
         Self::assemble(&config, order)
     }
 
-    /// A pool with a policy of the caller's own; `config.eviction` and `config.retention` are ignored:
-    /// `Closed` of the crate `kvpool-policies` makes an evictor of a [`crate::Policy`], with retention.
+    /// Makes a pool with an evictor of the caller. `config.eviction` and `config.retention` are
+    /// ignored. `Closed` of the crate `kvpool-policies` makes an evictor of a [`crate::Policy`], with
+    /// retention.
     ///
     /// # Errors
     /// [`PoolError::InvalidConfig`], also if `evictor` already holds blocks.
@@ -250,183 +268,56 @@ impl BlockPool {
             candidates: Vec::new(),
         })
     }
+}
 
-    /// Blocks, null block included.
+/// # Counts
+impl BlockPool {
+    /// Number of blocks, null block included.
     #[must_use]
     pub const fn num_blocks(&self) -> usize {
         self.records.len()
     }
 
-    /// Blocks that can be used: all but the null block.
+    /// Number of blocks that can be allocated: all but the null block.
     #[must_use]
     pub const fn num_usable(&self) -> usize {
         self.records.len() - 1
     }
 
-    /// Blocks that an allocation can take now: free and cached-free.
+    /// Number of blocks that an allocation can take now: free and cached-free.
     #[must_use]
     pub fn num_available(&self) -> usize {
         self.allocator.num_free().saturating_add(self.num_cached_free())
     }
 
-    /// Blocks that no request holds but a running step may still touch.
-    #[must_use]
-    pub const fn num_fenced(&self) -> usize {
-        self.fences.num_fenced()
-    }
-
-    /// References of all blocks, those of fences and pins included.
-    #[must_use]
-    pub const fn num_references(&self) -> u64 {
-        self.allocator.num_references()
-    }
-
-    /// Of those, references that fences and pins hold.
-    #[must_use]
-    pub const fn num_fence_references(&self) -> u64 {
-        self.fences.num_references()
-    }
-
-    /// References of `block` that fences hold: part of [`Self::ref_count`].
-    #[must_use]
-    pub fn fence_references(&self, block: BlockId) -> u32 {
-        self.records.at(block.get()).fences
-    }
-
-    /// References of `block` outside of fences and pins: block tables and other holders.
-    #[must_use]
-    pub fn num_holders(&self, block: BlockId) -> u32 {
-        self.records.at(block.get()).holders()
-    }
-
-    /// References of `block` that forbid somebody else to write to it: those of holders, and of steps
-    /// that may still touch it. Pins do not: a planned copy is made before anything of the step is
-    /// written.
-    #[must_use]
-    pub(crate) fn num_users(&self, block: BlockId) -> u32 {
-        let record = self.records.at(block.get());
-        record.references.saturating_sub(record.pins.into())
-    }
-
-    /// Whether `block` is registered: full, hashed, indexed, and immutable.
-    #[must_use]
-    pub fn is_registered(&self, block: BlockId) -> bool {
-        self.records.at(block.get()).is_registered()
-    }
-
-    /// The blocks registered under `hash`, computed ones first. A look, not a hold: see
-    /// [`Self::match_and_acquire`].
-    #[must_use]
-    pub fn copies(&self, hash: &BlockHash) -> Vec<BlockId> {
-        self.index.copies(&self.records, hash.into())
-    }
-
-    /// Blocks with a reference, fenced ones included.
+    /// Number of blocks with a reference, fenced ones included.
     #[must_use]
     pub const fn num_held(&self) -> usize {
         self.allocator.num_held()
     }
 
-    /// The free block that is handed out next, if one is free.
+    /// Number of blocks that no request holds, but a running step may still touch.
     #[must_use]
-    pub const fn next_free(&self) -> Option<BlockId> {
-        self.allocator.free_list().front()
+    pub const fn num_fenced(&self) -> usize {
+        self.fences.num_fenced()
     }
 
-    /// Names that blocks are registered under, hidden ones included: copies count once.
+    /// Number of references of all blocks, those of fences and pins included.
+    #[must_use]
+    pub const fn num_references(&self) -> u64 {
+        self.allocator.num_references()
+    }
+
+    /// Number of references that fences and pins hold: part of [`Self::num_references`].
+    #[must_use]
+    pub const fn num_fence_references(&self) -> u64 {
+        self.fences.num_references()
+    }
+
+    /// Number of distinct names of registered blocks, hidden ones included. Copies count once.
     #[must_use]
     pub fn num_hashes(&self) -> usize {
         self.index.num_hashes()
-    }
-
-    /// The last step for which `complete_step` has been called, if it has.
-    #[must_use]
-    pub const fn completed_step(&self) -> Option<u64> {
-        self.fences.completed()
-    }
-
-    /// Whether `complete_step` has been called for `step` or a later one.
-    #[must_use]
-    pub fn is_completed(&self, step: u64) -> bool {
-        self.fences.is_completed(step)
-    }
-
-    /// Tokens per block.
-    #[must_use]
-    pub const fn block_size(&self) -> usize {
-        self.index.block_size()
-    }
-
-    /// The hash algorithm of what is registered; `None` while nothing is: see
-    /// [`crate::PrefixIndex::algorithm`].
-    #[must_use]
-    pub const fn algorithm(&self) -> Option<crate::hash::HashAlgorithm> {
-        self.index.algorithm()
-    }
-
-    /// How hits are verified.
-    #[must_use]
-    pub const fn verify(&self) -> Verify {
-        self.index.verify()
-    }
-
-    /// The current epoch: 0, plus one per [`Self::bump_epoch`].
-    #[must_use]
-    pub const fn epoch(&self) -> u64 {
-        self.epoch
-    }
-
-    /// Why the pool refuses work, if it does.
-    #[must_use]
-    pub fn poison_reason(&self) -> Option<&str> {
-        self.poison.get().map(AsRef::as_ref)
-    }
-
-    /// References of `block`, those of fences included; `None` for ids outside the pool.
-    #[must_use]
-    pub fn ref_count(&self, block: BlockId) -> Option<u32> {
-        self.records.of(block).map(|record| record.references)
-    }
-
-    /// Where `block` is; `None` for ids outside the pool.
-    #[must_use]
-    pub fn state(&self, block: BlockId) -> Option<BlockState> {
-        let record = self.records.of(block)?;
-        Some(match record.references {
-            _ if block.is_null() => BlockState::Null,
-            0 if self.order.contains(&self.records, block) => BlockState::CachedFree,
-            0 => BlockState::Free,
-            _ if record.is_fenced() => BlockState::Fenced,
-            _ => BlockState::Active,
-        })
-    }
-
-    /// The hash under which `block` is registered.
-    #[must_use]
-    pub fn hash_of(&self, block: BlockId) -> Option<BlockHash> {
-        Index::hash_of(&self.records, block)
-    }
-
-    /// Whether `block` is registered and its KV written.
-    #[must_use]
-    pub fn is_computed(&self, block: BlockId) -> bool {
-        self.records.at(block.get()).is_computed()
-    }
-
-    /// The free blocks in the order in which they will be handed out. O(free blocks).
-    #[must_use]
-    pub fn free_order(&self) -> Vec<BlockId> {
-        self.allocator.free_list().iter(&self.records[..]).collect()
-    }
-
-    /// The cached-free blocks in the order in which they would be evicted. O(cached-free blocks).
-    #[must_use]
-    pub fn eviction_order(&self) -> Vec<BlockId> {
-        let mut order = self.order.order(&self.records);
-        if self.pinned_in_order > 0 {
-            order.retain(|&block| self.records.at(block.get()).references == 0);
-        }
-        order
     }
 
     /// Gauges and counters. O(1).
@@ -451,6 +342,156 @@ impl BlockPool {
             collisions,
             duplicates_dropped,
         }
+    }
+}
+
+/// # State of a block
+impl BlockPool {
+    /// The state of `block`. `None` for ids outside the pool.
+    #[must_use]
+    pub fn state(&self, block: BlockId) -> Option<BlockState> {
+        let record = self.records.of(block)?;
+        Some(match record.references {
+            _ if block.is_null() => BlockState::Null,
+            0 if self.order.contains(&self.records, block) => BlockState::CachedFree,
+            0 => BlockState::Free,
+            _ if record.is_fenced() => BlockState::Fenced,
+            _ => BlockState::Active,
+        })
+    }
+
+    /// Number of references of `block`, those of fences and pins included. `None` for ids outside the
+    /// pool.
+    #[must_use]
+    pub fn ref_count(&self, block: BlockId) -> Option<u32> {
+        self.records.of(block).map(|record| record.references)
+    }
+
+    /// Number of references of `block` outside of fences and pins: those of block tables and other
+    /// holders.
+    #[must_use]
+    pub fn num_holders(&self, block: BlockId) -> u32 {
+        self.records.at(block.get()).holders()
+    }
+
+    /// Number of references of `block` that fences and pins hold: part of [`Self::ref_count`].
+    #[must_use]
+    pub fn fence_references(&self, block: BlockId) -> u32 {
+        self.records.at(block.get()).fences
+    }
+
+    /// Number of references of `block` that forbid others to write to it: those of holders, and of
+    /// steps that may still touch it. Pins do not, because a planned copy is made before the step
+    /// writes anything.
+    #[must_use]
+    pub(crate) fn num_users(&self, block: BlockId) -> u32 {
+        let record = self.records.at(block.get());
+        record.references.saturating_sub(record.pins.into())
+    }
+
+    /// Whether `block` is registered: full, hashed, indexed, and immutable.
+    #[must_use]
+    pub fn is_registered(&self, block: BlockId) -> bool {
+        self.records.at(block.get()).is_registered()
+    }
+
+    /// Whether `block` is registered and its KV is written.
+    #[must_use]
+    pub fn is_computed(&self, block: BlockId) -> bool {
+        self.records.at(block.get()).is_computed()
+    }
+
+    /// The hash under which `block` is registered.
+    #[must_use]
+    pub fn hash_of(&self, block: BlockId) -> Option<BlockHash> {
+        Index::hash_of(&self.records, block)
+    }
+
+    /// The blocks registered under `hash`, computed ones first. The caller does not hold them: see
+    /// [`Self::match_and_acquire`].
+    #[must_use]
+    pub fn copies(&self, hash: &BlockHash) -> Vec<BlockId> {
+        self.index.copies(&self.records, hash.into())
+    }
+}
+
+/// # Orders of allocation and eviction
+impl BlockPool {
+    /// The free block that is allocated next, if any is free.
+    #[must_use]
+    pub const fn next_free(&self) -> Option<BlockId> {
+        self.allocator.free_list().front()
+    }
+
+    /// The free blocks in the order of allocation. O(free blocks).
+    #[must_use]
+    pub fn free_order(&self) -> Vec<BlockId> {
+        self.allocator.free_list().iter(&self.records[..]).collect()
+    }
+
+    /// The cached-free blocks in the order of eviction. O(cached-free blocks).
+    #[must_use]
+    pub fn eviction_order(&self) -> Vec<BlockId> {
+        let mut order = self.order.order(&self.records);
+        if self.pinned_in_order > 0 {
+            order.retain(|&block| self.records.at(block.get()).references == 0);
+        }
+        order
+    }
+
+    /// The name of the eviction policy.
+    #[must_use]
+    pub fn policy_name(&self) -> &'static str {
+        self.order.name()
+    }
+}
+
+/// # Settings, epoch and steps
+impl BlockPool {
+    /// Tokens per block.
+    #[must_use]
+    pub const fn block_size(&self) -> usize {
+        self.index.block_size()
+    }
+
+    /// The hash algorithm of the registered blocks. `None` while no block is registered: see
+    /// [`crate::PrefixIndex::algorithm`].
+    #[must_use]
+    pub const fn algorithm(&self) -> Option<crate::hash::HashAlgorithm> {
+        self.index.algorithm()
+    }
+
+    /// How the pool verifies hits.
+    #[must_use]
+    pub const fn verify(&self) -> Verify {
+        self.index.verify()
+    }
+
+    /// The current epoch. It starts at 0, and each [`Self::bump_epoch`] adds 1.
+    #[must_use]
+    pub const fn epoch(&self) -> u64 {
+        self.epoch
+    }
+
+    /// The last step that was passed to `complete_step`, if any.
+    #[must_use]
+    pub const fn completed_step(&self) -> Option<u64> {
+        self.fences.completed()
+    }
+
+    /// Whether `complete_step` has been called for `step` or a later one.
+    #[must_use]
+    pub fn is_completed(&self, step: u64) -> bool {
+        self.fences.is_completed(step)
+    }
+}
+
+/// # Invariants
+impl BlockPool {
+    /// The reason why the pool refuses work, if it is poisoned.
+    #[must_use]
+    pub fn poison_reason(&self) -> Option<&str> {
+        self.poison.get().map(AsRef::as_ref)
     }
 
     /// Recounts every invariant of the pool and of its parts from scratch. O(blocks), for tests and
@@ -484,15 +525,11 @@ impl BlockPool {
             format!("counted {counted:?}, found {:?}", (free, cached_free, active, fenced))
         })
     }
+}
 
-    /// The name of the policy that chooses victims.
-    #[must_use]
-    pub fn policy_name(&self) -> &'static str {
-        self.order.name()
-    }
-
-    /// Tells the evictor what `block`, just registered, holds. `before` is the block before it in its
-    /// holder's table.
+impl BlockPool {
+    /// Notifies the evictor of the content of `block`, which was just registered. `before` is the
+    /// previous block in its holder's table.
     fn note_registered(&mut self, block: BlockId, link: &LinkRef<'_>, before: Option<BlockId>) {
         if !self.history {
             return;
@@ -503,20 +540,20 @@ impl BlockPool {
         self.order.registered(block, content, parent);
     }
 
-    /// The first block with a content of that hash, if there is one.
+    /// Returns the first block with a content of this hash, if there is one.
     #[inline]
     fn head_of(&self, hash: Option<&BlockHash>, group: u16) -> Option<BlockId> {
         self.index.head_of_name(&self.records, Name { hash: hash?, group })
     }
 
-    /// Tells the evictor that a lookup took a block which was in use.
+    /// Notifies the evictor that a lookup took a block that was in use.
     fn note_shared_hit(&mut self, block: BlockId) {
         if self.history {
             self.order.hit(&mut self.records, block);
         }
     }
 
-    /// Takes a registered block out of the index.
+    /// Removes a registered block from the index.
     #[inline]
     fn unregister(&mut self, block: BlockId, cause: RemovalCause) -> Visibility {
         if self.is_watched() {
@@ -525,7 +562,7 @@ impl BlockPool {
         self.index.remove(&mut self.records, block)
     }
 
-    /// Takes blocks that plain LRU evicts out of the index, and says so.
+    /// Removes blocks that the policy evicts from the index. Calls `gone` for each.
     #[inline]
     fn unregister_run(&mut self, blocks: &[BlockId], mut gone: impl FnMut(BlockId, Name<'_>, Visibility)) {
         if !self.is_watched() {

@@ -1,37 +1,22 @@
-//! Operations for engines that name blocks and contents by themselves, as vLLM's does: they hash on
-//! their own, in several groups, take any block by its id, and say in which order blocks are reused.
+//! Operations for engines that name blocks and contents themselves, such as vLLM. They hash on their
+//! own, in several groups, take any block by its id, and decide in which order blocks are reused.
 //!
-//! Owns nothing: the same records, lists, table and orders as every other operation. What differs:
+//! Owns nothing: these operations use the same records, lists, table and orders as all others. The
+//! differences:
 //!
-//! - A content has a [`Name`]: a digest of the caller's and a group. Two names are equal only if both
-//!   are: one digest in two groups is two contents. It is computed as soon as it is registered; of
-//!   several blocks with one name the oldest is found.
-//! - A block can be *hidden*: registered under no name that a lookup can ask for. It keeps its place
-//!   among the cached ones, and is handed out when its turn comes, as vLLM's queue has it with a block
-//!   whose hash was dropped.
-//! - A release keeps the order in which it is given, not that of depths.
+//! - A content has a [`Name`]: a digest from the caller, and a group. Two names are equal only if both
+//!   parts are, so one digest in two groups names two contents. A block is computed as soon as it is
+//!   registered. Of several blocks with the same name, a lookup finds the oldest.
+//! - A block can be *hidden*: registered without a name that a lookup can find. It keeps its place
+//!   among the cached blocks, and is allocated when its turn comes. vLLM's queue does the same with a
+//!   block whose hash was dropped.
+//! - A release keeps the order of the call, not the order of depths.
 //!
-//! Every operation is all-or-nothing, and every invariant of the pool holds behind it. Pools that
-//! verify hits have no names: there would be nothing to compare. No journal writes these operations:
-//! whoever calls them has one of its own.
+//! Every operation is all-or-nothing, and all invariants of the pool hold after it. Pools that verify
+//! hits have no names, because they have nothing to compare. Journals do not record these operations;
+//! callers that need a journal have their own.
 //!
-//! Costs: as the operations that they stand beside, O(1) per block.
-//!
-//! ```
-//! use kvpool::hash::BlockHash;
-//! use kvpool::{BlockId, BlockPool, Name, PoolConfig};
-//! let mut pool = BlockPool::new(PoolConfig { num_blocks: 6, ..PoolConfig::default() })?;
-//! let blocks = pool.allocate(3)?;
-//! let hash = BlockHash::from_bytes([7; 32]);
-//! pool.register_named(&blocks[..1], &[hash], 2, |_, is_new| assert!(is_new))?;
-//! pool.release_in_order(&[blocks[2], blocks[1], blocks[0]])?;
-//! // What has no content is handed out first, the first of it first.
-//! assert_eq!(pool.free_order()[..2], [blocks[2], blocks[1]]);
-//! assert_eq!(pool.find_named(Name { hash: &hash, group: 2 }), Some(blocks[0]));
-//! assert_eq!(pool.find_named(Name { hash: &hash, group: 0 }), None);
-//! pool.acquire_by_id(&[blocks[0], BlockId::new(4)])?; // a cached one and a free one
-//! # Ok::<(), kvpool::PoolError>(())
-//! ```
+//! Costs: like the operations that they replace, O(1) per block.
 
 use super::BlockPool;
 use super::observe::{ClearCause, ContentView, RemovalCause};
@@ -42,8 +27,29 @@ use crate::hash::{BlockHash, HashAlgorithm, Verify};
 use crate::prefix_index::{Index, Visibility};
 use crate::record::{ByBlock, HIDDEN, MAX_POSITIONS, Name};
 
+/// # Blocks and contents that the caller names
+///
+/// For engines that hash on their own, such as vLLM. A content has a [`Name`], which is a digest of the
+/// caller and a group, and is computed as soon as it is registered. Pools that verify hits have no
+/// names.
+///
+/// ```
+/// use kvpool::hash::BlockHash;
+/// use kvpool::{BlockId, BlockPool, Name, PoolConfig};
+/// let mut pool = BlockPool::new(PoolConfig { num_blocks: 6, ..PoolConfig::default() })?;
+/// let blocks = pool.allocate(3)?;
+/// let hash = BlockHash::from_bytes([7; 32]);
+/// pool.register_named(&blocks[..1], &[hash], 2, |_, is_new| assert!(is_new))?;
+/// pool.release_in_order(&[blocks[2], blocks[1], blocks[0]])?;
+/// // Blocks without content are allocated first, in the order of the release.
+/// assert_eq!(pool.free_order()[..2], [blocks[2], blocks[1]]);
+/// assert_eq!(pool.find_named(Name { hash: &hash, group: 2 }), Some(blocks[0]));
+/// assert_eq!(pool.find_named(Name { hash: &hash, group: 0 }), None);
+/// pool.acquire_by_id(&[blocks[0], BlockId::new(4)])?; // a cached one and a free one
+/// # Ok::<(), kvpool::PoolError>(())
+/// ```
 impl BlockPool {
-    /// The block that was registered first under `name`, of those that are left. A look, not a hold. O(1).
+    /// Returns the oldest block that is registered under `name`. The caller does not hold it. O(1).
     #[must_use]
     #[inline]
     pub fn find_named(&self, name: Name<'_>) -> Option<BlockId> {
@@ -51,8 +57,8 @@ impl BlockPool {
         (name.group != HIDDEN && self.records.at(found.get()).is_computed()).then_some(found)
     }
 
-    /// Appends the blocks of a run of contents of one group, up to the first that there is none of. A
-    /// look, not a hold. O(run).
+    /// Appends to `out` the blocks of consecutive contents of one group, up to the first content that
+    /// is not cached. The caller does not hold them. O(run).
     #[inline]
     pub fn find_named_run(&self, hashes: &[BlockHash], group: u16, out: &mut Vec<BlockId>) {
         if group != HIDDEN {
@@ -60,13 +66,13 @@ impl BlockPool {
         }
     }
 
-    /// The blocks registered under `name`, the oldest first. O(copies).
+    /// Returns the blocks registered under `name`, the oldest first. O(copies).
     #[must_use]
     pub fn copies_named(&self, name: Name<'_>) -> Vec<BlockId> {
         if name.group == HIDDEN { Vec::new() } else { self.index.copies(&self.records, name) }
     }
 
-    /// The name of what `block` holds, if a lookup can ask for it.
+    /// Returns the name of the content of `block`, if a lookup can find it.
     #[must_use]
     #[inline]
     pub fn name_of(&self, block: BlockId) -> Option<Name<'_>> {
@@ -74,33 +80,34 @@ impl BlockPool {
         (record.is_registered() && record.group != HIDDEN).then(|| record.name())
     }
 
-    /// Whether `block` is registered under no name that a lookup can ask for.
+    /// Returns whether `block` is registered without a name that a lookup can find.
     #[must_use]
     #[inline]
     pub fn is_hidden(&self, block: BlockId) -> bool {
         self.records.at(block.get()).is_hidden()
     }
 
-    /// The position in its chain of what `block` holds.
+    /// Returns the position in its chain of the content of `block`.
     #[must_use]
     pub fn depth_of(&self, block: BlockId) -> Option<u32> {
         Index::depth_of(&self.records, block)
     }
 
-    /// Whether the order of eviction depends on what blocks hold and who uses them. With LRU it does not.
+    /// Returns whether the order of eviction depends on the contents of blocks and on their use. With
+    /// LRU it does not.
     #[must_use]
     #[inline]
     pub const fn keeps_history(&self) -> bool {
         self.history
     }
 
-    /// Registers held blocks as computed ones, all at depth 0, behind nothing. `told` learns of each,
-    /// by its position here, whether its name is new. O(blocks).
+    /// Registers held blocks, computed, all at depth 0 and without a parent. Calls `told` for each
+    /// block with its position in the call, and with whether its name is new. O(blocks).
     ///
     /// # Errors
     /// [`PoolError::AlreadyRegistered`], [`PoolError::NotHeld`], unknown ids;
     /// [`PoolError::MissingVerification`] in a pool that verifies hits; [`PoolError::InvalidConfig`]
-    /// for a group above [`Name::MAX_GROUP`], or not as many hashes as blocks.
+    /// for a group above [`Name::MAX_GROUP`], or if there are not as many hashes as blocks.
     pub fn register_named(
         &mut self,
         blocks: &[BlockId],
@@ -111,8 +118,8 @@ impl BlockPool {
         self.register_at(blocks, hashes, group, |_| 0, told)
     }
 
-    /// [`Self::register_named`] of blocks that follow each other in a chain, the first at `depth`: what
-    /// is released together goes the deepest first. O(blocks).
+    /// Like [`Self::register_named`], for consecutive blocks of a chain, the first at `depth`. Of
+    /// blocks that are released together, the deepest is evicted first. O(blocks).
     ///
     /// # Errors
     /// As [`Self::register_named`].
@@ -158,7 +165,7 @@ impl BlockPool {
             copies.push(done);
             done += 1;
         };
-        // Named twice in this call: what it did is taken back.
+        // A block appears twice in this call: undo the registrations.
         if let Some(block) = refused {
             for undo in blocks[..done].iter().rev() {
                 self.index.remove(&mut self.records, *undo);
@@ -180,9 +187,9 @@ impl BlockPool {
         Ok(())
     }
 
-    /// Registers one held block as a computed one at `depth` of its chain, behind the block that holds
-    /// what is before it. A parent that is not registered is none, and what is at depth 0 has none.
-    /// Returns whether its name is new. O(1).
+    /// Registers one held block, computed, at `depth` of its chain. `parent` is the block with the
+    /// previous content of the chain. It is ignored if it is not registered, or if `depth` is 0.
+    /// Returns whether the name is new. O(1).
     ///
     /// # Errors
     /// As [`Self::register_named`].
@@ -197,7 +204,8 @@ impl BlockPool {
         self.register_one(block, name, depth, parent)
     }
 
-    /// The same of a content that no lookup leads to. Its hash need not be one of its own.
+    /// Like [`Self::register_behind`], for a content that no lookup can find. Other blocks may be
+    /// registered with the same hash.
     ///
     /// # Errors
     /// As [`Self::register_named`].
@@ -223,8 +231,9 @@ impl BlockPool {
         self.register_behind_hash(block, name, depth, parent.and_then(|parent| self.hash_of(parent)), parent)
     }
 
-    /// The same of a block whose parent is known by its hash, whether or not a block holds that. In the
-    /// order of eviction it hangs on `parent`, which has it, or on any other that has.
+    /// Registers one held block whose parent is known by its hash `before`, whether or not a block has
+    /// that content. In the order of eviction, the block depends on `parent`, which has this content,
+    /// or on any other block that has it.
     pub(crate) fn register_behind_hash(
         &mut self,
         block: BlockId,
@@ -244,8 +253,9 @@ impl BlockPool {
         Ok(is_new)
     }
 
-    /// From now on no lookup leads to what `block`, held or cached-free, has registered: it keeps its
-    /// place, and its history. Returns whether it was the last one with its name. O(1).
+    /// Hides the content of `block`, held or cached-free: no lookup finds it from now on. The block
+    /// keeps its place in the order and its history. Returns whether it was the last block with its
+    /// name. O(1).
     ///
     /// # Errors
     /// [`PoolError::NotRegistered`]; unknown ids.
@@ -266,8 +276,8 @@ impl BlockPool {
         Ok(last)
     }
 
-    /// A computed block has another content than `before`, and no other computed copy of that is left,
-    /// if it was the `last`.
+    /// Notifies the observer that a computed block has another content than `before`. `last` is true if
+    /// no other computed copy of `before` is left.
     fn tell_exchanged(
         &mut self,
         block: BlockId,
@@ -280,8 +290,8 @@ impl BlockPool {
         self.tell_computed(block, false);
     }
 
-    /// Adds one reference per id, wherever the block is: held, cached-free, which counts as a use of
-    /// its content, or free. O(n).
+    /// Adds one reference per id. A block may be held, cached-free (this counts as a use of its
+    /// content), or free. O(n).
     ///
     /// # Errors
     /// [`PoolError::RefCountOverflow`], unknown ids.
@@ -293,10 +303,10 @@ impl BlockPool {
         Ok(())
     }
 
-    /// Refuses blocks that are none of the pool's, or that so many references more are too many for.
+    /// Refuses blocks that are not in the pool, and blocks whose reference count would overflow.
     #[inline]
     pub(super) fn check_countable(&self, blocks: &[BlockId]) -> Result<(), PoolError> {
-        // Ids alone, no record: that is looked at when it is changed.
+        // Only the ids are checked here. The records are read later, when they are changed.
         let usable = self.num_usable() as u32;
         let are_ours = blocks.iter().fold(true, |ours, block| ours & (block.get().wrapping_sub(1) < usable));
         if are_ours && self.allocator.has_room_for(blocks.len()) { Ok(()) } else { self.check_each(blocks) }
@@ -318,8 +328,8 @@ impl BlockPool {
         Ok(())
     }
 
-    /// Counts a use of what a held block holds, as a reference more would. False, and nothing has
-    /// changed, for one that is not held or holds nothing. O(1).
+    /// Counts one use of the content of a held block, like one more reference would. Returns false, and
+    /// changes nothing, if the block is not held or has no content. O(1).
     ///
     /// # Errors
     /// Only if the pool is poisoned.
@@ -333,23 +343,23 @@ impl BlockPool {
         Ok(holds)
     }
 
-    /// Takes a block that is free.
+    /// Takes a free block.
     #[cold]
     pub(super) fn acquire_free(&mut self, block: BlockId) -> Result<(), PoolError> {
         let held = self.allocator.hold_free(&mut self.records, block);
         self.sound(held)
     }
 
-    /// Drops one reference per id. Blocks without further ones become cached-free, and are evicted in
-    /// the order given if they are equally deep; or free, and are handed out in the order given, before
-    /// all others. O(n).
+    /// Drops one reference per id. Registered blocks without further references become cached-free;
+    /// equally deep ones are evicted in the order of the call. The others become free, and are
+    /// allocated in the order of the call, before all other blocks. O(n).
     ///
     /// # Errors
     /// As [`Self::release`].
     pub fn release_in_order(&mut self, blocks: &[BlockId]) -> Result<(), PoolError> {
         let plain = self.has_plain_releases();
         self.drop_references(&blocks.iter(), plain)?;
-        // What is freed last is handed out first.
+        // The block that is freed last is allocated first.
         if plain {
             self.idle.reverse();
         } else {
@@ -364,8 +374,8 @@ impl BlockPool {
         Ok(())
     }
 
-    /// The same, but for blocks without a content: those are cached-free, too, as hidden ones. Returns
-    /// how many.
+    /// Like [`Self::release_in_order`], but blocks without a content become cached-free, too, as hidden
+    /// blocks. Returns the number of hidden blocks.
     ///
     /// # Errors
     /// As [`Self::release`]; as [`Self::register_named`] in a pool that verifies hits.
@@ -384,7 +394,7 @@ impl BlockPool {
             }
             let link = Index::link(Self::hash_of_nothing(block), 0, None);
             self.index.insert_named(&mut self.records, block, &link, HIDDEN);
-            // A policy takes what nobody told it of for a content of its own.
+            // A policy treats a registration without a content as a new content.
             self.tell_registered(&[block], None);
             self.tell_computed(block, false);
             hidden += 1;
@@ -394,15 +404,15 @@ impl BlockPool {
         Ok(hidden)
     }
 
-    /// What a block is hidden under that has no content.
+    /// Makes the hash for hiding a block that has no content.
     fn hash_of_nothing(block: BlockId) -> BlockHash {
         let mut bytes = [0; 32];
         bytes[..4].copy_from_slice(&block.get().to_le_bytes());
         BlockHash::from_bytes(bytes)
     }
 
-    /// [`Self::allocate_into`], where `gone` is told of every content that makes way: its name, if a
-    /// lookup could ask for it, and whether it was the last one with that.
+    /// Like [`Self::allocate_into`], but calls `gone` for every content that is evicted: with its name,
+    /// if a lookup could find it, and with whether this was the last block with that name.
     ///
     /// # Errors
     /// As [`Self::allocate_into`].
@@ -420,8 +430,8 @@ impl BlockPool {
         self.allocate_with(n, out, |pool, more, out| pool.evict_into(more, out, &mut told))
     }
 
-    /// The next `n` blocks that an allocation would take, or as many as there are. With LRU O(n), else
-    /// O(cached blocks) where the free ones are too few.
+    /// Returns the next `n` blocks that an allocation would take, or fewer if there are fewer. O(n)
+    /// with LRU. With other policies O(cached blocks) if there are fewer than `n` free blocks.
     #[must_use]
     pub fn peek(&self, n: usize) -> Vec<BlockId> {
         let mut next: Vec<_> = self.allocator.free_list().iter(&self.records[..]).take(n).collect();
@@ -434,8 +444,8 @@ impl BlockPool {
         next
     }
 
-    /// [`Self::allocate_into`] of blocks that keep their contents: the policy has given them up, and
-    /// knows them no more until they are registered or released again, at depth 0. O(n).
+    /// Like [`Self::allocate_into`], but the blocks keep their contents. The policy has given up these
+    /// blocks, and does not know them until they are registered or released again, at depth 0. O(n).
     ///
     /// # Errors
     /// As [`Self::allocate_into`].
@@ -453,8 +463,8 @@ impl BlockPool {
         })
     }
 
-    /// Forgets all cached content. What was cached-free is handed out after all that is free, in the
-    /// order in which it would have been evicted. O(usable blocks).
+    /// Forgets all cached content. Cached-free blocks become free, and are allocated after all blocks
+    /// that were free before, in the order in which they would have been evicted. O(usable blocks).
     ///
     /// # Errors
     /// As [`Self::reset`].
@@ -464,13 +474,13 @@ impl BlockPool {
         self.forget(ClearCause::Reset, true)
     }
 
-    /// Puts a parked block on the free list, to be handed out last.
+    /// Puts a block that is on no list at the end of the free list.
     pub(super) fn free_behind(&mut self, block: BlockId) -> Result<(), PoolError> {
         let freed = self.allocator.free_behind(&mut self.records, block);
         self.sound(freed)
     }
 
-    /// Refuses a group that has no names, and names in a pool that verifies hits.
+    /// Refuses group numbers that are too high, and pools that verify hits, which have no names.
     pub(super) fn check_group(&self, group: u16) -> Result<(), PoolError> {
         self.check_poison()?;
         if group > Name::MAX_GROUP {

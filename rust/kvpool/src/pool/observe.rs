@@ -1,14 +1,14 @@
-//! `PoolObserver`: what a pool tells whoever watches it.
+//! `PoolObserver`: the notifications of a pool.
 //!
-//! Owns: the contract. A pool has one observer at most; several in one are for that observer to be. The
-//! pool knows nothing of what an observer makes of what it is told, and gives the same answers with one
-//! and without.
+//! Owns: the contract between a pool and its observer. A pool has at most one observer, which may pass
+//! its notifications on to several others. A pool does not depend on its observer, and returns the same
+//! results with and without one.
 //!
-//! Everything is told after it was done, in the order in which it was done, and only what was done: a
-//! refused call tells nothing.
+//! An observer is notified after each change, in the order of the changes. A refused call changes
+//! nothing and sends no notification.
 //!
-//! Costs: without an observer one branch per call. With one, contents are told one by one as they
-//! become computed or leave, all else in runs.
+//! Costs: one branch per call without an observer. An observer is notified of contents one by one when
+//! they become computed or leave the index, and of all other changes in runs.
 
 use std::any::Any;
 use std::fmt;
@@ -22,51 +22,51 @@ use crate::prefix_index::Visibility;
 use crate::record::{ByBlock, Records};
 use crate::retention::{EvictionCause, TenantId};
 
-/// The blocks of a pool, to look at.
+/// Read access to the blocks of a pool.
 #[derive(Clone, Copy)]
 pub struct Blocks<'a> {
     records: &'a Records,
 }
 
-/// What a pool knows of one block.
+/// The state of one block.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct BlockView {
-    /// References, those of fences and pins included.
+    /// Number of references, those of fences and pins included.
     pub references: u32,
-    /// Of these, references that fences and pins hold.
+    /// Number of `references` that fences and pins hold.
     pub fences: u32,
-    /// What it is registered with, if it is.
+    /// The content of the block, if it is registered.
     pub content: Option<ContentView>,
 }
 
 /// The content of a registered block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ContentView {
-    /// Its hash.
+    /// The hash of the content.
     pub hash: BlockHash,
-    /// Its group: the same hash in two groups is two contents. [`u16::MAX`] is that of what no lookup
-    /// can ask for.
+    /// The KV-cache group. One hash in two groups is two contents. Hidden contents, which no
+    /// lookup can find, have [`u16::MAX`].
     pub group: u16,
-    /// Its position in its chain.
+    /// The position in its chain.
     pub depth: u32,
-    /// Whether its KV is written.
+    /// Whether the KV is written.
     pub computed: bool,
 }
 
 impl Blocks<'_> {
-    /// Blocks of the pool, null block included.
+    /// Number of blocks in the pool, null block included.
     #[must_use]
     pub const fn len(&self) -> usize {
         self.records.len()
     }
 
-    /// Whether there is no block: never.
+    /// Whether the pool has no blocks. Always false.
     #[must_use]
     pub const fn is_empty(&self) -> bool {
         self.records.is_empty()
     }
 
-    /// What is known of `block`; of one outside the pool as of a free one. O(1).
+    /// Returns the state of `block`. A block outside the pool reads like a free one. O(1).
     #[must_use]
     #[inline]
     pub fn get(&self, block: BlockId) -> BlockView {
@@ -87,33 +87,34 @@ impl fmt::Debug for Blocks<'_> {
     }
 }
 
-/// A lookup that acquired what it found.
+/// A lookup whose blocks were acquired.
 #[derive(Clone, Copy, Debug)]
 #[non_exhaustive]
 pub struct Lookup<'a> {
-    /// The hashes that were asked for, neighbours in one chain.
+    /// The hashes that were looked up: consecutive hashes of one chain.
     pub hashes: &'a [BlockHash],
-    /// The position of the first of them in its chain.
+    /// The position in its chain of the first hash.
     pub depth: u32,
-    /// The hash before the first, if it may be known.
+    /// The hash before the first one, if it is known.
     pub parent: Option<BlockHash>,
-    /// How many of them were found, from the first on.
+    /// Number of leading hashes that were found.
     pub hits: usize,
-    /// The blocks that were found, each held once more now: one for each hit, and with KV-cache groups
-    /// those of every group.
+    /// The blocks that were found. Each has one more reference now. One block per hit; with KV-cache
+    /// groups, the blocks of every group.
     pub blocks: &'a [BlockId],
-    /// Who asked.
+    /// The tenant of the lookup.
     pub tenant: Option<TenantId>,
 }
 
-/// A run of blocks that was registered. That they are computed is told apart, even of those that are at once.
+/// A run of blocks that were registered. [`PoolObserver::computed`] is called separately, even for
+/// blocks that are computed at once.
 #[derive(Clone, Copy, Debug)]
 #[non_exhaustive]
 pub struct NewContents<'a> {
     /// The blocks.
     pub blocks: &'a [BlockId],
-    /// The chain that they are in, and the position of the first of them there. `None` for a single
-    /// block whose chain is not known.
+    /// The chain of the blocks, and the position of the first block in it. `None` for a single block
+    /// whose chain is unknown.
     pub chain: Option<(&'a HashChain, usize)>,
 }
 
@@ -123,23 +124,25 @@ pub struct NewContents<'a> {
 pub struct Computed {
     /// The block.
     pub block: BlockId,
-    /// Its content.
+    /// The content of the block.
     pub content: ContentView,
-    /// The hash of what is before it in its chain, if that is known.
+    /// The hash of the previous content in its chain, if known.
     pub parent: Option<BlockHash>,
-    /// The algorithm of its hash.
+    /// The algorithm of the hash.
     pub algorithm: Option<HashAlgorithm>,
-    /// Whether it is the first computed copy of its content: the content can be found from now on.
+    /// Whether this is the first computed copy of its content. Then lookups find the content from now
+    /// on.
     pub first: bool,
 }
 
-/// Why a block left the index.
+/// The reason why a block left the index.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum RemovalCause {
-    /// An allocation needed it, or its retention ended.
+    /// An allocation needed the block, or its retention ended.
     Evicted(EvictionCause),
-    /// It was named, or its last holder gave it up uncomputed, or as a duplicate.
+    /// A call dropped the block by id, or its last holder released it while it was uncomputed or a
+    /// duplicate.
     Dropped,
 }
 
@@ -149,41 +152,41 @@ pub enum RemovalCause {
 pub struct Removed {
     /// The block.
     pub block: BlockId,
-    /// What it was registered with.
+    /// The content that it had.
     pub content: ContentView,
-    /// The algorithm of its hash.
+    /// The algorithm of the hash.
     pub algorithm: Option<HashAlgorithm>,
-    /// Whether it was the last computed copy of its content: the content cannot be found any more.
+    /// Whether it was the last computed copy of its content. Then lookups no longer find the content.
     pub last: bool,
-    /// Why.
+    /// The reason.
     pub cause: RemovalCause,
-    /// What the policy thought of it, if it was evicted by one that says so.
+    /// The policy's expectations about the content, if it was evicted and the policy provides them.
     pub outlook: Option<Outlook>,
 }
 
-/// Why all contents were forgotten.
+/// The reason why all contents were forgotten.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum ClearCause {
-    /// A reset.
+    /// The pool was reset.
     Reset,
-    /// The end of this epoch.
+    /// This epoch ended.
     Epoch(u64),
 }
 
-/// Who watches a pool: see [`BlockPool::observe`]. All methods but the last do nothing unless they are
-/// written.
+/// Receives the notifications of a pool: see [`BlockPool::observe`]. The default of every notification
+/// does nothing.
 #[expect(unused_variables, reason = "what a method may use, by name")]
 pub trait PoolObserver: Any + fmt::Debug + Send + Sync {
-    /// Whether it wants to know what contents hang on ([`Computed::parent`]): 32 bytes per block.
-    /// Always says the same.
+    /// Whether the observer needs the parents of contents ([`Computed::parent`]). They cost 32 bytes
+    /// per block. The result must never change.
     fn wants_parents(&self) -> bool {
         false
     }
 
-    /// Whether it wants to know of every content that becomes computed or leaves ([`Self::computed`],
-    /// [`Self::removed`]): they are told block by block. What only counts what has
-    /// [changed](Self::changed) need not pay for that. Always says the same.
+    /// Whether the observer needs to know of every content that becomes computed or leaves the index
+    /// ([`Self::computed`], [`Self::removed`]). These are called once per block. An observer that only
+    /// counts [changes](Self::changed) can avoid that cost. The result must never change.
     fn wants_contents(&self) -> bool {
         true
     }
@@ -203,33 +206,37 @@ pub trait PoolObserver: Any + fmt::Debug + Send + Sync {
     /// A block has left the index.
     fn removed(&mut self, removed: &Removed) {}
 
-    /// All contents are forgotten; `epoch` is the pool's now. Every block may have changed.
+    /// All contents are forgotten, and `epoch` is the new epoch of the pool. Every block may have
+    /// changed.
     fn cleared(&mut self, cause: ClearCause, epoch: u64) {}
 
-    /// The pool was told the time: seconds, on the clock of its caller.
+    /// The caller has set the time of the pool, in seconds on the caller's clock.
     fn time_passed(&mut self, now: f64) {}
 
-    /// The pool is about to grow to so many blocks, null block included.
+    /// The pool is about to grow to `num_blocks` blocks, null block included.
     ///
     /// # Errors
-    /// [`PoolError::InvalidConfig`] if there is no memory: then the pool does not grow, and nothing may
-    /// have changed.
+    /// [`PoolError::InvalidConfig`] if there is no memory. The pool does not grow then, and the
+    /// observer must not have changed.
     fn grow(&mut self, num_blocks: usize) -> Result<(), PoolError> {
         Ok(())
     }
 
-    /// Compares what it noted with the pool: part of [`BlockPool::check_invariants`].
+    /// Compares the observer's records with the pool: part of [`BlockPool::check_invariants`].
     ///
     /// # Errors
-    /// The first thing that is wrong.
+    /// The first difference.
     fn check(&self, pool: &BlockPool) -> Result<(), InvariantViolation> {
         Ok(())
     }
 }
 
+/// # Observers
+///
+/// An observer is notified of every change: see [`PoolObserver`].
 impl BlockPool {
-    /// Tells `observer` of everything from now on; returns who was told before. O(1), O(blocks) if it
-    /// is the first that wants parents.
+    /// Notifies `observer` of everything from now on. Returns the previous observer. O(1); O(blocks) if
+    /// it is the first that needs parents.
     ///
     /// ```
     /// use kvpool::observe::PoolObserver;
@@ -250,8 +257,8 @@ impl BlockPool {
     /// ```
     ///
     /// # Errors
-    /// [`PoolError::InvalidConfig`] if there is no memory for the parents that it wants; nothing has
-    /// changed then.
+    /// [`PoolError::InvalidConfig`] if there is no memory for the parents that the observer needs.
+    /// Nothing has changed then.
     pub fn observe(
         &mut self,
         observer: Box<dyn PoolObserver>,
@@ -262,33 +269,33 @@ impl BlockPool {
         Ok(self.observer.replace(observer))
     }
 
-    /// The observer, if it is of this type.
+    /// Returns the observer, if it is of type `T`.
     #[must_use]
     pub fn observer<T: PoolObserver>(&self) -> Option<&T> {
         let observer: &dyn Any = self.observer.as_deref()?;
         observer.downcast_ref()
     }
 
-    /// The observer, if it is of this type, and the blocks.
+    /// Returns the observer, if it is of type `T`, and the blocks.
     pub fn observer_mut<T: PoolObserver>(&mut self) -> Option<(&mut T, Blocks<'_>)> {
         let observer: &mut dyn Any = self.observer.as_deref_mut()?;
         Some((observer.downcast_mut()?, Blocks { records: &self.records }))
     }
 
-    /// Every block, to look at.
+    /// Returns read access to every block.
     #[must_use]
     pub fn blocks(&self) -> Blocks<'_> {
         Blocks { records: &self.records }
     }
 
-    /// The hash of what is before the content of `block` in its chain, if that is known: see
+    /// Returns the hash of the previous content in the chain of `block`, if known: see
     /// [`Computed::parent`]. O(1).
     #[must_use]
     pub fn parent_of(&self, block: BlockId) -> Option<BlockHash> {
         self.index.parent_of(&self.records, block)
     }
 
-    /// Whether somebody wants to know of contents that come and go.
+    /// Whether the observer needs notifications of each content that is added or removed.
     #[inline]
     pub(super) fn is_watched(&self) -> bool {
         self.observer.as_ref().is_some_and(|observer| observer.wants_contents())
@@ -327,7 +334,7 @@ impl BlockPool {
         }
     }
 
-    /// [`BlockPool::mark_computed`] of one block, with a word to the observer.
+    /// Marks one block computed, and notifies the observer.
     #[inline(never)]
     pub(super) fn mark_computed_watched(&mut self, block: BlockId) {
         if self.is_computed(block) {
@@ -337,7 +344,8 @@ impl BlockPool {
         self.tell_computed(block, first);
     }
 
-    /// A registered block is computed now: the `first` with its content, if it is.
+    /// Notifies the observer that a registered block is computed. `first` is true if it is the first
+    /// computed copy of its content.
     pub(super) fn tell_computed(&mut self, block: BlockId, first: bool) {
         if !self.is_watched() {
             return;
@@ -349,22 +357,23 @@ impl BlockPool {
         }
     }
 
-    /// Takes a registered block out of the index, with a word to the observer.
+    /// Removes a registered block from the index, and notifies the observer.
     #[inline(never)]
     pub(super) fn unregister_watched(&mut self, block: BlockId, cause: RemovalCause) -> Visibility {
-        // The algorithm first: it may be the last one.
+        // Read the algorithm first: the index forgets it with the last block.
         let (content, algorithm) = (self.blocks().get(block).content, self.index.algorithm());
         if content.is_none() {
             return Visibility::Unchanged;
         }
-        // What no lookup leads to, nobody was told of as the last one.
+        // No lookup could find a hidden content, so its removal never counts as that of the last copy.
         let hidden = self.records.at(block.get()).is_hidden();
         let visibility = self.index.remove(&mut self.records, block);
         self.tell_removed(block, content, algorithm, visibility == Visibility::Vanished && !hidden, cause);
         visibility
     }
 
-    /// A block has left the index, with the last computed copy of its content, if it is.
+    /// Notifies the observer that a block has left the index. `last` is true if it was the last
+    /// computed copy of its content.
     pub(super) fn tell_removed(
         &mut self,
         block: BlockId,
@@ -382,12 +391,13 @@ impl BlockPool {
         }
     }
 
-    /// Whether blocks remember the hash of what is before them, for the evictor or for an observer.
+    /// Whether the index stores the parent hash of each block, because the evictor or an observer needs
+    /// it.
     pub(crate) const fn keeps_parents(&self) -> bool {
         self.index.keeps_parents()
     }
 
-    /// From now on they do: contents may come from, or go to, a pool that needs it.
+    /// Stores parent hashes from now on, because contents may move from or to a pool that needs them.
     ///
     /// # Errors
     /// [`PoolError::InvalidConfig`] if there is no memory.

@@ -1,9 +1,9 @@
 //! `Order`: the eviction order of a pool.
 //!
-//! LRU, the default, is over the pool's own records: no call through a table of functions, no memory of
-//! its own. Every other policy is an [`Evictor`] with what it needs. An evictor may be a caller's own:
-//! one that panics leaves an operation half done, so the pool remembers that it was in it, and refuses
-//! all work from then on.
+//! LRU, the default, works on the pool's own records: it has no dynamic calls, and no memory of its
+//! own. Every other policy is an [`Evictor`] with its own data. An evictor may be code of the caller.
+//! If it panics, an operation is left half done. So the pool records that a call was in progress, and
+//! refuses all work from then on.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -20,7 +20,7 @@ pub(super) enum Order {
     Other(Guarded),
 }
 
-/// An evictor, and whether a call of it is under way: outside of one, whether one has panicked.
+/// An evictor, and a flag for calls in progress. If the flag is set between calls, a call has panicked.
 #[derive(Debug)]
 pub(super) struct Guarded {
     evictor: Box<dyn Evictor>,
@@ -37,7 +37,7 @@ impl Guarded {
         let before = self.entered.load(Ordering::Relaxed);
         self.entered.store(true, Ordering::Relaxed);
         let answer = call(&*self.evictor);
-        self.entered.store(before, Ordering::Relaxed); // a look does not make good what a panic left
+        self.entered.store(before, Ordering::Relaxed); // a read does not clear the flag of an earlier panic
         answer
     }
 
@@ -51,7 +51,7 @@ impl Guarded {
 }
 
 impl Order {
-    /// What an evictor says; of LRU what an evictor says that has no more to say than LRU.
+    /// Returns the result of a call of the evictor. For LRU, returns the default value.
     #[inline]
     fn ask<R: Default>(&self, call: impl FnOnce(&dyn Evictor) -> R) -> R {
         match self {
@@ -60,7 +60,7 @@ impl Order {
         }
     }
 
-    /// Tells an evictor what LRU does not ask for.
+    /// Calls the evictor. Does nothing for LRU, which does not need these calls.
     #[inline]
     fn tell(&mut self, call: impl FnOnce(&mut dyn Evictor)) {
         if let Self::Other(evictor) = self {
@@ -75,7 +75,8 @@ impl Order {
         }
     }
 
-    /// Whether registrations and hits on blocks in use are to be reported. Always says the same.
+    /// Whether the evictor needs notifications of registrations, and of hits on blocks in use. The
+    /// result never changes.
     pub(super) fn wants_history(&self) -> bool {
         self.ask(|evictor| evictor.wants_history())
     }
@@ -114,8 +115,8 @@ impl Order {
         }
     }
 
-    /// Takes blocks that a lookup found, up to the first that somebody holds or that is not in the
-    /// order; `hold` has each of them then. Returns how many.
+    /// Removes blocks that a lookup found from the order, up to the first that has a reference or is
+    /// not in the order. Calls `hold` for each of them. Returns their number.
     #[inline]
     pub(super) fn hit_run(
         &mut self,
@@ -128,7 +129,7 @@ impl Order {
             Self::Other(evictor) => {
                 let unheld = |&&block: &&BlockId| records.at(block.get()).references == 0;
                 let unheld = &blocks[..blocks.iter().take_while(unheld).count()];
-                // A caller's own evictor may count wrong.
+                // An evictor of the caller may return a wrong number.
                 let hit = evictor.tell(|evictor| evictor.hit_run(unheld)).min(unheld.len());
                 for &block in &unheld[..hit] {
                     records.of_mut(block).map(&hold);
@@ -146,8 +147,8 @@ impl Order {
         }
     }
 
-    /// What is known of a block that is not in the order belongs to a content that is gone: accesses
-    /// that it was told of while the block was held, too.
+    /// Makes the evictor forget a block that is not in the order. Its records, such as accesses while
+    /// the block was held, belong to a content that is gone.
     #[inline]
     pub(super) fn forget(&mut self, block: BlockId) {
         self.tell(|evictor| {
@@ -245,12 +246,12 @@ impl Order {
         }
     }
 
-    /// In the order of eviction. O(blocks held).
+    /// The blocks in the order of eviction. O(blocks in the order).
     pub(super) fn order(&self, records: &Records) -> Vec<BlockId> {
         self.first(records, usize::MAX)
     }
 
-    /// The first `n` of them. O(n) with LRU, O(blocks held) otherwise.
+    /// The first `n` blocks in the order of eviction. O(n) with LRU, O(blocks in the order) otherwise.
     pub(super) fn first(&self, records: &Records, n: usize) -> Vec<BlockId> {
         match self {
             Self::Lru(lru) => lru.iter(records).take(n).collect(),

@@ -1,15 +1,16 @@
-//! For engines whose own allocator owns the ids, and for which a pool is the index and the order of eviction.
+//! For engines whose own allocator owns the ids. The pool is then only the index and the order of
+//! eviction.
 //!
-//! To the pool an id that the engine's allocator has is free. The engine never calls
-//! [`BlockPool::allocate`]; its pool keeps duplicates, and has an id for each of the engine's blocks.
+//! The pool treats an id that the engine's allocator has as free. The engine never calls
+//! [`BlockPool::allocate`]. Its pool keeps duplicates, and has an id for each of the engine's blocks.
 //!
-//! | call | what becomes of an id |
+//! | call | effect on an id |
 //! |---|---|
-//! | [`BlockPool::adopt`] | the engine's -> held and cached; or the engine's still, for another id has its content |
+//! | [`BlockPool::adopt`] | engine's -> held and cached, unless another id has the same content |
 //! | [`BlockPool::release_table`] | held -> cached-free |
-//! | [`BlockPool::lookup`], [`BlockPool::acquire_match`] | found; held again |
-//! | [`BlockPool::evict`] | cached-free -> the engine's |
-//! | [`BlockPool::disown`] | held by one -> the engine's |
+//! | [`BlockPool::lookup`], [`BlockPool::acquire_match`] | cached-free -> held |
+//! | [`BlockPool::evict`] | cached-free -> engine's |
+//! | [`BlockPool::disown`] | held by one holder -> engine's |
 
 use super::BlockPool;
 use super::table::named_twice;
@@ -19,10 +20,14 @@ use crate::free_list::check_id;
 use crate::hash::HashChain;
 use crate::record::ByBlock;
 
+/// # Ids that the engine's allocator owns
+///
+/// For engines whose own allocator owns the ids. The pool treats an id that the engine's allocator has
+/// as free. It is only the index and the order of eviction.
 impl BlockPool {
-    /// Evicts up to `n` cached-free blocks and returns them, in the order of eviction; fewer are all
-    /// that there were. They are free then, and handed out next, in that order. Counted and told as
-    /// what an allocation evicts. O(blocks evicted).
+    /// Evicts up to `n` cached-free blocks and returns them in the order of eviction. Returns fewer if
+    /// there are fewer. The blocks are free then, and are allocated next, in that order. Counters and
+    /// observers see them as evicted blocks. O(blocks evicted).
     ///
     /// ```
     /// use kvpool::{BlockPool, BlockState, ExtraKeys, HashCursor, HasherConfig, PoolConfig};
@@ -51,7 +56,7 @@ impl BlockPool {
         self.evict_into(n, &mut victims, |_, _, _| {})?;
         let released = self.allocator.release(&mut self.records, &victims.iter(), |_, _| {});
         self.sound(released)?;
-        // What is freed last is handed out first.
+        // The block that is freed last is allocated first.
         for &victim in victims.iter().rev() {
             self.free(victim)?;
         }
@@ -59,11 +64,11 @@ impl BlockPool {
         Ok(victims)
     }
 
-    /// Takes free ids as those of `chain` from `start` on: each is held by one reference, registered
-    /// and computed. Where another computed block has the content already, the caller gets a reference
-    /// to that one, and the id stays free. Returns the positions in `blocks` of those, ascending, with
-    /// the blocks that have the contents. Stops at a hash collision, which is counted: the ids from
-    /// there on stay free. O(blocks log blocks).
+    /// Takes over free ids as the blocks of `chain` from `start` on: each is registered and computed,
+    /// and the caller holds one reference to it. If another computed block already has the content, the
+    /// caller gets a reference to that block, and the id stays free. Returns the positions in `blocks`
+    /// of those ids, ascending, with the blocks that have their contents. Stops at a hash collision,
+    /// which is counted; the ids from there on stay free. O(blocks log blocks).
     ///
     /// ```
     /// use kvpool::{BlockId, BlockPool, BlockState, ExtraKeys, HashCursor, HasherConfig, PoolConfig};
@@ -72,7 +77,7 @@ impl BlockPool {
     /// prompt.append(&[1, 2, 3, 4]);
     /// let mut pool = BlockPool::new(PoolConfig { num_blocks: 9, block_size: 2, ..Default::default() })?;
     ///
-    /// // The engine computed a prompt in blocks of its own, and then the same in others.
+    /// // The engine computed a prompt in two blocks, and later computed it again in two others.
     /// let (mine, twice) = ([5, 3].map(BlockId::new), [7, 8].map(BlockId::new));
     /// assert_eq!(pool.adopt(&mine, prompt.chain(), 0)?, []);
     /// assert_eq!(pool.adopt(&twice, prompt.chain(), 0)?, [(0, mine[0]), (1, mine[1])]);
@@ -88,7 +93,7 @@ impl BlockPool {
     /// ```
     ///
     /// # Errors
-    /// [`PoolError::WrongState`] for an id that is not free, or that is named twice;
+    /// [`PoolError::WrongState`] for an id that is not free, or appears twice;
     /// [`PoolError::RefCountOverflow`]; as [`Self::register`].
     pub fn adopt(
         &mut self,
@@ -115,12 +120,12 @@ impl BlockPool {
         self.enter_table(staged, true)
     }
 
-    /// Gives ids back that only the caller holds: the reference and the content of each go, and it is
-    /// free. O(blocks).
+    /// Returns ids to the engine's allocator. The caller must be the only holder of each. The reference
+    /// and the content are dropped, and the id is free. O(blocks).
     ///
     /// # Errors
-    /// [`PoolError::NotHeld`] for one that nobody holds, or that is named twice;
-    /// [`PoolError::WrongState`] for one that somebody else or a fence holds, too; unknown ids.
+    /// [`PoolError::NotHeld`] for a block that has no references, or appears twice;
+    /// [`PoolError::WrongState`] for a block that has another holder, or is fenced; unknown ids.
     pub fn disown(&mut self, blocks: &[BlockId]) -> Result<(), PoolError> {
         self.check_poison()?;
         for (position, &block) in blocks.iter().enumerate() {

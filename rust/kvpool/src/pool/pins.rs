@@ -1,10 +1,11 @@
 //! Pins: references that planned copies hold until the plan is handed out.
 //!
-//! A pin keeps a block from being handed out, and its content where lookups find it. It is no holder of
-//! a prefix, so it has no say about the order of eviction: a block that its last holder released takes
-//! its place then, pinned or not. A place that it took when the pin ends would be behind what its
-//! content depends on, and that would be evicted first. A pinned block whose turn comes only leaves the
-//! order; it can be hit as long as it is pinned, and is free when the pin ends.
+//! A pin keeps a block from being allocated, and lookups can still find its content. A pin does not use
+//! the content, so it does not change the order of eviction. A block that its last holder releases gets
+//! its place in the order then, pinned or not. If it got the place only when the pin ends, it would
+//! come after the blocks that its content depends on, and these would be evicted first. A pinned block
+//! whose turn comes only leaves the order. It can be hit as long as it is pinned, and becomes free when
+//! the pin ends.
 //!
 //! Costs: O(1) per block; nothing while no copy is planned.
 
@@ -16,9 +17,8 @@ use crate::hash::LinkRef;
 use crate::record::ByBlock;
 
 impl BlockPool {
-    /// Adds one reference to a held block, which a fence holds until [`Self::unpin`]: a planned copy
-    /// will read or write it. A block that is pinned already stays so. O(1).
-    ///
+    /// Adds one reference to a held block, which a fence holds until [`Self::unpin`], because a planned
+    /// copy will read or write the block. Does nothing if the block is already pinned. O(1).
     /// # Errors
     /// As [`Self::acquire`].
     pub(crate) fn pin(&mut self, block: BlockId) -> Result<(), PoolError> {
@@ -35,9 +35,9 @@ impl BlockPool {
         self.end_fences(ended, true).map(|_| ())
     }
 
-    /// Blocks of the evictor's that an allocation can take: all but pinned ones.
+    /// Number of blocks in the order that an allocation can take: all except pinned ones.
     pub(super) fn num_cached_free(&self) -> usize {
-        self.order.len().saturating_sub(self.pinned_in_order) // found by the sums, if it is wrong
+        self.order.len().saturating_sub(self.pinned_in_order) // the check of the sums finds a wrong count
     }
 
     /// Whether a planned copy reads or writes `block`.
@@ -45,12 +45,13 @@ impl BlockPool {
         self.records.at(block.get()).pins > 0
     }
 
-    /// Whether `block` has a place in the order of eviction though pins hold it.
+    /// Whether `block` is in the order of eviction although it is pinned.
     pub(super) fn is_pinned_in_order(&self, block: BlockId) -> bool {
         self.pinned_in_order > 0 && self.is_pinned(block) && self.order.contains(&self.records, block)
     }
 
-    /// Whether pins alone hold `block`, and its turn has come: what it depends on may be gone.
+    /// Whether `block` has no references except pins, and its turn to be evicted has come. Contents
+    /// that it depends on may be gone.
     pub(crate) fn is_overtaken(&self, block: BlockId) -> bool {
         let record = self.records.at(block.get());
         record.pins > 0
@@ -59,24 +60,24 @@ impl BlockPool {
             && !self.order.contains(&self.records, block)
     }
 
-    /// The order of eviction with the pinned blocks that have a place in it. O(cached blocks).
+    /// The order of eviction, pinned blocks included. O(cached blocks).
     #[cfg(feature = "fault-injection")]
     #[must_use]
     pub fn order_with_pinned(&self) -> Vec<BlockId> {
         self.order.order(&self.records)
     }
 
-    /// Somebody takes `block`, which pins alone held: it is in the order no more.
+    /// Removes `block`, which only pins held, from the order, because it gets a holder.
     pub(super) fn take_back(&mut self, block: BlockId) {
         if self.order.hit(&mut self.records, block) {
             self.pinned_in_order = self.pinned_in_order.saturating_sub(1);
         } else {
-            self.note_again(block); // its turn had come
+            self.note_again(block); // its turn to be evicted had come
         }
     }
 
-    /// What is released now depends on the content of `block`: if that is pinned, and its turn has
-    /// come, it gets a place with what is released.
+    /// Puts `block` back into the order if it is pinned and its turn has come, because blocks that are
+    /// released now depend on its content.
     pub(super) fn place_again(&mut self, block: BlockId) {
         if self.is_overtaken(block) && self.candidates.iter().all(|candidate| candidate.block != block) {
             let record = *self.records.at(block.get());
@@ -86,7 +87,7 @@ impl BlockPool {
         }
     }
 
-    /// Tells the evictor what `block` holds, which has forgotten it.
+    /// Notifies the evictor again of the content of `block`, which it has forgotten.
     fn note_again(&mut self, block: BlockId) {
         if !self.history {
             return;

@@ -1,4 +1,4 @@
-//! Hints: the retention half of [`BlockPool`]. What they mean is stated in [`crate::retention`].
+//! The retention operations of [`BlockPool`]. [`crate::retention`] defines the hints.
 
 use super::BlockPool;
 use crate::block::BlockId;
@@ -8,17 +8,21 @@ use crate::free_list::check_id;
 use crate::record::ByBlock;
 use crate::retention::{Hint, HintReport, Keep, Retain, Retention, RetentionStats, TenantId};
 
+/// # Retention
+///
+/// Hints move blocks within the order of eviction: see [`crate::retention`].
 impl BlockPool {
-    /// Says how long blocks, held or cached-free, are worth keeping. Blocks without a content are
-    /// ignored, and so is an end of life ([`Keep::Demoted`]) of a block that several hold: what others
-    /// use is not yours to end. O(1) per block, O(log blocks) with a time to live.
+    /// Gives a hint about how long blocks, held or cached-free, are worth keeping. Blocks without a
+    /// content are ignored. An end of life ([`Keep::Demoted`]) is also ignored for a block with several
+    /// holders, because the others still use it. O(1) per block, O(log blocks) with a time to live.
     ///
     /// ```
     /// use kvpool::retention::{Keep, Priority, Retention, RetentionConfig};
     /// use kvpool::{BlockPool, PoolConfig};
     /// let retention = Some(RetentionConfig { pin_budget: 1, ..RetentionConfig::default() });
     /// let eviction = kvpool_policies::LRU;
-    /// let mut pool = BlockPool::new(PoolConfig { num_blocks: 8, eviction, retention, ..PoolConfig::default() })?;
+    /// let config = PoolConfig { num_blocks: 8, eviction, retention, ..PoolConfig::default() };
+    /// let mut pool = BlockPool::new(config)?;
     /// let blocks = pool.allocate(2)?;
     /// // Nothing is cached yet, so nothing can be retained.
     /// assert_eq!(pool.retain(&blocks, Retention::PINNED)?.ignored, 2);
@@ -34,7 +38,7 @@ impl BlockPool {
             self.order.retention_mut().ok_or(PoolError::NoRetention { operation: "retain blocks" })?;
         let mut report = HintReport::default();
         for &block in blocks {
-            // A fence is no holder: whoever released the block has no say any more.
+            // A fence is not a holder: the request that released the block has finished with it.
             let shared = self.records.at(block.get()).holders() > 1;
             report.count(if retention.keep == Keep::Demoted && shared {
                 Hint::Ignored
@@ -45,9 +49,9 @@ impl BlockPool {
         Ok(report)
     }
 
-    /// Says whose blocks are: they count towards the limits of `tenant` as long as their content is
-    /// cached. The first to say it counts; blocks without a content, and tenants without limits, are
-    /// ignored. O(1) per block.
+    /// Assigns blocks to `tenant`: they count towards its limits as long as their content is cached. A
+    /// block that already has a tenant keeps it. Blocks without a content, and tenants without limits,
+    /// are ignored. O(1) per block.
     ///
     /// # Errors
     /// [`PoolError::NoRetention`]; unknown ids.
@@ -60,13 +64,13 @@ impl BlockPool {
         Ok(())
     }
 
-    /// Lets time pass, on a clock of the caller's in seconds: what has been told to be kept until now
-    /// is kept no longer, and an eviction policy that measures ages measures them on this clock.
-    /// Returns how many retentions ran out. O(log blocks) for each.
+    /// Sets the time, in seconds on a clock of the caller. Times to live that have run out end now.
+    /// Eviction policies that measure ages use this clock. Returns the number of retentions that ran
+    /// out. O(log blocks) for each.
     ///
     /// # Errors
     /// [`PoolError::NoRetention`] if the pool has neither retention nor such a policy;
-    /// [`PoolError::TimeBackwards`]; [`PoolError::InvalidConfig`] for what is no number.
+    /// [`PoolError::TimeBackwards`]; [`PoolError::InvalidConfig`] if `now` is not a number.
     pub fn advance_time(&mut self, now: f64) -> Result<usize, PoolError> {
         self.check_poison()?;
         let ran_out = if self.order.retention().is_none() && self.order.keeps_time() {
@@ -79,21 +83,22 @@ impl BlockPool {
         Ok(ran_out)
     }
 
-    /// Whether [`Self::advance_time`] has anything to do: there is retention, or a policy that measures ages.
+    /// Whether [`Self::advance_time`] has an effect: the pool has retention, or a policy that measures
+    /// ages.
     #[must_use]
     pub fn keeps_time(&self) -> bool {
         self.has_retention() || self.order.keeps_time()
     }
 
-    /// Whether [`Self::signal`] is a hint to the policy of this pool.
+    /// Whether the policy of this pool uses [`Self::signal`].
     #[must_use]
     pub fn wants_signals(&self) -> bool {
         self.order.wants_signals()
     }
 
-    /// Says of blocks in use how the request that is about to release them ended: a hint for policies
-    /// that can use it (`hazard` of the crate `kvpool-policies`). It counts for their next release.
-    /// Blocks without a content are ignored. O(1) per block.
+    /// Passes to the policy how the request ended that is about to release these blocks: a hint for
+    /// policies that use it (`hazard` of the crate `kvpool-policies`). It applies to the next release
+    /// of the blocks. Blocks without a content are ignored. O(1) per block.
     ///
     /// # Errors
     /// Unknown ids.
@@ -103,12 +108,12 @@ impl BlockPool {
         Ok(())
     }
 
-    /// The same, of blocks of the pool that somebody holds; among them may be the null block.
+    /// Like [`Self::signal`], for held blocks of the pool. The null block may be among them.
     pub(crate) fn signal_held(&mut self, blocks: &[BlockId], signal: Signal) {
         self.order.signal(blocks, signal);
     }
 
-    /// Blocks of `tenant` that are cached or in use; 0 for tenants without limits.
+    /// Number of blocks of `tenant` that are cached or in use. 0 for tenants without limits.
     ///
     /// # Errors
     /// [`PoolError::NoRetention`].
@@ -118,7 +123,7 @@ impl BlockPool {
         Ok(self.order.retention().ok_or(refused)?.tenant_blocks(tenant))
     }
 
-    /// How many blocks are retained how; `None` without retention. O(1).
+    /// Number of blocks per kind of retention. `None` without retention. O(1).
     #[must_use]
     pub fn retention_stats(&self) -> Option<RetentionStats> {
         self.order.retention().map(Retain::stats)
@@ -130,7 +135,8 @@ impl BlockPool {
         self.order.retention().is_some()
     }
 
-    /// The latest time that [`Self::advance_time`] was told; `None` before any, or without retention.
+    /// The latest time passed to [`Self::advance_time`]. `None` before the first call, or without
+    /// retention.
     #[must_use]
     pub fn retention_time(&self) -> Option<f64> {
         self.order.retention()?.now()

@@ -1,5 +1,5 @@
-//! Whole tables of full blocks: what is new is registered as computed, and a block whose content is
-//! cached already makes way for the one that has it.
+//! Registration of whole tables of full blocks. New contents are registered as computed. A block whose
+//! content is already cached is replaced by the cached block.
 
 use super::BlockPool;
 use crate::block::BlockId;
@@ -9,19 +9,22 @@ use crate::hash::HashChain;
 use crate::prefix_index::Index;
 use crate::record::{ByBlock, Name};
 
-/// A table, and what is cached of it: checked, and nothing has changed.
+/// A checked table, and the cached blocks that match it. Nothing has changed yet.
 pub(super) struct Staged<'a> {
     blocks: &'a [BlockId],
     chain: &'a HashChain,
     start: usize,
-    /// Where another content has the hash of a block; the length, if none has.
+    /// The position of the first hash collision, or else the length of the table.
     end: usize,
-    /// Positions, ascending, and the cached blocks that take their places.
+    /// Positions, ascending, with the cached blocks that replace the blocks there.
     changes: Vec<(usize, BlockId)>,
 }
 
+/// # Whole block tables
+///
+/// Registers full blocks as computed, and replaces blocks whose content is already cached.
 impl BlockPool {
-    /// Checks that `blocks` blocks can be those of `chain` from `start` on.
+    /// Checks that the chain has `blocks` blocks from position `start` on.
     pub(super) fn check_part(&self, blocks: usize, chain: &HashChain, start: usize) -> Result<(), PoolError> {
         self.check_poison()?;
         self.check_chain(chain)?;
@@ -32,12 +35,12 @@ impl BlockPool {
         Ok(())
     }
 
-    /// Registers held, full blocks as those of `chain` from `start` on, and marks them computed. Where
-    /// another computed block has the content already, the caller gets a reference to that one instead,
-    /// and loses its own block's. Returns the positions in `blocks` that changed, ascending, with the
-    /// blocks that are there now. A block that has its place in the chain already stays. Stops at a
-    /// hash collision as [`Self::register`] does: the blocks from there on are as they were. O(blocks
-    /// log blocks).
+    /// Registers held, full blocks as the blocks of `chain` from `start` on, and marks them computed.
+    /// If another computed block already has the content, the caller gets a reference to that block and
+    /// loses the one to its own. Returns the positions in `blocks` that changed, ascending, with the
+    /// blocks that are there now. A block that is already registered for its position stays. Stops at a
+    /// hash collision like [`Self::register`]; the blocks from there on are unchanged. O(blocks log
+    /// blocks).
     ///
     /// ```
     /// use kvpool::{BlockPool, ExtraKeys, HashCursor, HasherConfig, PoolConfig};
@@ -56,7 +59,7 @@ impl BlockPool {
     ///
     /// # Errors
     /// [`PoolError::NotHeld`]; [`PoolError::AlreadyRegistered`] for a block with another content, or
-    /// that is named twice; [`PoolError::RefCountOverflow`]; as [`Self::register`].
+    /// one that appears twice; [`PoolError::RefCountOverflow`]; as [`Self::register`].
     pub fn register_table(
         &mut self,
         blocks: &[BlockId],
@@ -88,7 +91,7 @@ impl BlockPool {
         Ok(changes)
     }
 
-    /// What is cached of blocks of a chain that passed [`Self::check_part`].
+    /// Looks up the cached blocks for a part of a chain that passed [`Self::check_part`].
     pub(super) fn stage_table<'a>(
         &self,
         blocks: &'a [BlockId],
@@ -111,9 +114,9 @@ impl BlockPool {
         Ok(Staged { blocks, chain, start, end, changes })
     }
 
-    /// Registers what stays in its place, computed, and acquires what takes the places of the others;
-    /// `free` blocks are held from then on. Returns the changes. Cannot fail, short of a broken
-    /// invariant.
+    /// Registers the blocks that stay, computed, and acquires the cached blocks that replace the
+    /// others. `free` means that the blocks are free and get a reference here. Returns the changes.
+    /// Only a broken invariant can make it fail.
     pub(super) fn enter_table(
         &mut self,
         staged: Staged<'_>,
@@ -139,7 +142,7 @@ impl BlockPool {
             let done = if new > 0 { self.register(run, chain, start + at)?.blocks } else { 0 };
             kept.extend_from_slice(&run[..done]);
             if done < new {
-                // Two contents of the chain itself collide, which is counted: of one call once.
+                // Two contents of the chain itself collide. One call counts at most one collision.
                 self.counters.collisions -= u64::from(std::mem::replace(&mut collided, true));
                 if free {
                     self.release_table(&run[done..])?;
@@ -149,7 +152,7 @@ impl BlockPool {
             }
             at += new;
             if new < rest.len() {
-                kept.push(rest[new]); // it is in its place already, perhaps not computed yet
+                kept.push(rest[new]); // already registered here, perhaps not computed yet
                 at += 1;
             }
         }
@@ -161,7 +164,7 @@ impl BlockPool {
     }
 }
 
-/// A block that is in the list twice.
+/// Returns a block that appears twice in the list.
 pub(super) fn named_twice(mut blocks: Vec<BlockId>) -> Option<BlockId> {
     blocks.sort_unstable();
     blocks.windows(2).find(|pair| pair[0] == pair[1]).map(|pair| pair[0])

@@ -1,9 +1,10 @@
-//! Weak lookups: what is cached of a chain now, as a [`Match`] that holds nothing, to be acquired later
-//! if it is still there.
+//! Weak lookups: a [`Match`] contains the cached blocks of a chain without holding them. It can be
+//! acquired later if the blocks are still there.
 //!
-//! For schedulers that look up every waiting request again and again and acquire few of them. A
-//! [`Match`] may go stale: blocks are evicted, dropped, or get other contents. So
-//! [`BlockPool::acquire_match`] compares each block with what it held, and refuses all if one differs.
+//! They are for schedulers that look up every waiting request again and again, and acquire few of them.
+//! A [`Match`] may go stale: blocks are evicted, dropped, or get other contents. So
+//! [`BlockPool::acquire_match`] compares each block with its earlier content. If one differs, it
+//! refuses the whole match.
 
 use std::hash::{Hash, Hasher};
 
@@ -14,10 +15,30 @@ use crate::error::PoolError;
 use crate::hash::{BlockHash, ChainLink, Fingerprint, HashAlgorithm, HashChain, LinkRef, Verify};
 use crate::pool::DuplicatePolicy;
 
-/// Cached blocks of a chain, from a position on, as a lookup found them. It holds none of them.
+/// The cached blocks of a chain from a position on, as a lookup found them. It holds no references to
+/// them.
 ///
-/// Two are equal if they begin at the same position and end in the same hash, wherever their blocks
-/// are. About 36 bytes per block, 16 more with fingerprints, and the tokens where a pool compares them.
+/// Two matches are equal if they begin at the same position and end with the same hash, even if their
+/// blocks differ. A match takes about 36 bytes per block, 16 more with fingerprints, and the tokens if
+/// the pool compares them.
+///
+/// ```
+/// use kvpool::{BlockHasher, BlockPool, ExtraKeys, HashCursor, HasherConfig, Match, PoolConfig};
+/// let hasher = BlockHasher::new(HasherConfig { block_size: 2, ..Default::default() })?;
+/// let mut prompt = HashCursor::new(hasher.into(), ExtraKeys::default())?;
+/// prompt.append(&[1, 2, 3, 4]);
+/// let mut pool = BlockPool::new(PoolConfig { num_blocks: 9, block_size: 2, ..Default::default() })?;
+/// let table = pool.allocate(2)?;
+/// pool.register_table(&table, prompt.chain(), 0)?;
+/// pool.release_table(&table)?;
+///
+/// // A scheduler that has stored the blocks itself can make the match from them.
+/// let stored = Match::new(prompt.chain(), 0, &table)?;
+/// assert_eq!(stored, pool.lookup(prompt.chain(), 0, usize::MAX)?);
+/// pool.acquire_match(&stored)?;
+/// assert_eq!(pool.ref_count(table[0]), Some(1));
+/// # Ok::<(), kvpool::PoolError>(())
+/// ```
 #[derive(Clone, Debug)]
 pub struct Match {
     start: usize,
@@ -25,18 +46,18 @@ pub struct Match {
     algorithm: HashAlgorithm,
     block_size: usize,
     epoch: u64,
-    /// Of the blocks, in order; fingerprints and tokens where they are to be compared.
+    /// The hashes of the blocks, in order. Fingerprints and tokens only if the pool compares them.
     hashes: Vec<BlockHash>,
     fingerprints: Vec<Fingerprint>,
     tokens: Vec<u32>,
-    /// What is before the first block.
+    /// The hash of the content before the first block.
     parent: Option<BlockHash>,
     link: Option<ChainLink>,
 }
 
 impl Match {
-    /// A match that a caller puts together: blocks that are said to hold those of `chain` from `start`
-    /// on. Nothing is checked before [`BlockPool::acquire_match`]. O(blocks).
+    /// Makes a match from blocks that should contain the blocks of `chain` from `start` on. Nothing is
+    /// checked before [`BlockPool::acquire_match`]. O(blocks).
     ///
     /// # Errors
     /// [`PoolError::ChainTooShort`].
@@ -47,7 +68,7 @@ impl Match {
         Ok(Self::of(chain, start, blocks.to_vec(), Verify::Tokens))
     }
 
-    /// A match in a chain that is as long, for a pool that verifies hits so.
+    /// Makes a match in a chain that is long enough. The pool verifies hits with `verify`.
     fn of(chain: &HashChain, start: usize, blocks: Vec<BlockId>, verify: Verify) -> Self {
         let end = start.saturating_add(blocks.len());
         let size = chain.block_size();
@@ -68,44 +89,44 @@ impl Match {
         }
     }
 
-    /// A match of any content, unchecked: see [`HashChain::forged`]. Only for tests and replays.
+    /// Makes a match of any content, unchecked: see [`HashChain::forged`]. Only for tests and replays.
     #[cfg(feature = "replay")]
     #[must_use]
     pub fn forged(start: usize, blocks: Vec<BlockId>, part: &HashChain) -> Self {
         Self { start, ..Self::of(part, 0, blocks, Verify::Tokens) }
     }
 
-    /// Position in its chain of the first block.
+    /// The position of the first block in its chain.
     #[must_use]
     pub const fn start(&self) -> usize {
         self.start
     }
 
-    /// How many blocks matched.
+    /// Number of matched blocks.
     #[must_use]
     pub const fn len(&self) -> usize {
         self.blocks.len()
     }
 
-    /// Whether none did.
+    /// Whether no block matched.
     #[must_use]
     pub const fn is_empty(&self) -> bool {
         self.blocks.is_empty()
     }
 
-    /// The blocks, as they were when they matched.
+    /// The matched blocks. Their contents may have changed since the lookup.
     #[must_use]
     pub fn blocks(&self) -> &[BlockId] {
         &self.blocks
     }
 
-    /// Their hashes.
+    /// The hashes of the blocks.
     #[must_use]
     pub fn hashes(&self) -> &[BlockHash] {
         &self.hashes
     }
 
-    /// Their fingerprints, where hits are verified.
+    /// The fingerprints of the blocks. Empty unless hits are verified.
     #[must_use]
     pub fn fingerprints(&self) -> &[Fingerprint] {
         &self.fingerprints
@@ -123,19 +144,19 @@ impl Match {
         self.block_size
     }
 
-    /// The epoch of its chain.
+    /// The epoch of the chain.
     #[must_use]
     pub const fn epoch(&self) -> u64 {
         self.epoch
     }
 
-    /// The link of the last block; `None` if no block matched, and of a chain without tokens.
+    /// The link of the last block. `None` if no block matched, or if the chain contains no tokens.
     #[must_use]
     pub const fn link(&self) -> Option<&ChainLink> {
         self.link.as_ref()
     }
 
-    /// What a pool compares of the block at a position here.
+    /// The content that the block at position `at` of this match must have.
     fn content(&self, at: usize) -> Option<LinkRef<'_>> {
         let depth = self.start.saturating_add(at) as u32;
         let tokens = self.tokens.get(at * self.block_size..(at + 1) * self.block_size);
@@ -159,10 +180,14 @@ impl Hash for Match {
     }
 }
 
+/// # Weak lookups
+///
+/// A [`Match`] contains the cached blocks of a chain without holding them, for schedulers that look up
+/// many waiting requests.
 impl BlockPool {
-    /// The cached blocks of `chain` from position `start` on, at most `max_blocks`, up to the first
-    /// that is not computed and cached. Blocks before `start` are not asked for. Changes nothing,
-    /// counts nothing, holds nothing. O(blocks matched).
+    /// Finds the cached blocks of `chain` from position `start` on, at most `max_blocks`, up to the
+    /// first that is not cached and computed. Blocks before `start` are not looked up. Changes no state
+    /// and no counter, and acquires nothing. O(blocks matched).
     ///
     /// ```
     /// use kvpool::{BlockPool, ExtraKeys, HashCursor, HasherConfig, PoolConfig, PoolError};
@@ -192,10 +217,11 @@ impl BlockPool {
         Ok(Match::of(chain, start, found.blocks, self.verify()))
     }
 
-    /// [`Self::lookup`] that counts as a use of what it finds, as an acquire and a
-    /// [`Self::release_table`] of it would: what is cached-free is as far from eviction as if it had
-    /// just been released. What is before `start` is not refreshed, and without it nothing behind it is
-    /// found. No hit and no miss is counted: hits are when a match is acquired. O(blocks matched).
+    /// Like [`Self::lookup`], but counts as a use of the blocks that it finds, like an acquire and a
+    /// [`Self::release_table`] would. Cached-free blocks are as far from eviction as newly released
+    /// ones. Blocks before `start` are not refreshed, although a later lookup needs them to find the
+    /// others. Counts no hits and no misses; hits are counted when a match is acquired. O(blocks
+    /// matched).
     ///
     /// # Errors
     /// As [`Self::lookup`]; [`PoolError::RefCountOverflow`].
@@ -209,19 +235,19 @@ impl BlockPool {
         self.acquire_by_id(&found)?;
         self.release_table(&found)?;
         if self.duplicates == DuplicatePolicy::DropOnRelease {
-            // A copy that was dropped by the release has another one in its place.
+            // The release may have dropped a duplicate block, whose content another block has.
             return self.lookup(chain, start, max_blocks);
         }
         Ok(Match::of(chain, start, found, self.verify()))
     }
 
-    /// Acquires a match: one reference per block, if each is still computed and holds what it did, else
-    /// none. Counts its blocks as hits; an observer is told of a lookup that asked for them alone.
-    /// O(blocks).
+    /// Acquires a match: one reference per block, if all blocks are still computed and have the same
+    /// contents; otherwise none. Counts the blocks as hits. An observer is notified of a lookup of
+    /// these blocks only. O(blocks).
     ///
     /// # Errors
-    /// [`PoolError::StaleMatch`] names the first block that holds something else, or nothing: it was
-    /// evicted or dropped, or the epoch has ended; [`PoolError::RefCountOverflow`].
+    /// [`PoolError::StaleMatch`] with the first block that has another content, or none: it was evicted
+    /// or dropped, or the epoch has ended; [`PoolError::RefCountOverflow`].
     pub fn acquire_match(&mut self, found: &Match) -> Result<(), PoolError> {
         self.check_poison()?;
         self.check_match(found)?;

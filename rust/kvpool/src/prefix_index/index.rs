@@ -1,5 +1,5 @@
-//! `Index`: the prefix index over records of somebody else's: those of a pool, or of a
-//! [`super::PrefixIndex`]. Lookups are here, changes in `rings`.
+//! `Index`: the prefix index over the records of a pool, or of a [`super::PrefixIndex`]. Lookups are
+//! here, changes in `rings`.
 
 use std::fmt;
 
@@ -12,7 +12,7 @@ use crate::hash::{BlockHash, Fingerprint, HashAlgorithm, HashChain, LinkRef, MAX
 use crate::list::{no_memory, try_reserve};
 use crate::record::{ByBlock, HEAD, MAX_POSITIONS, Name, Record, Records};
 
-/// A change of what can be matched.
+/// The effect of a change on lookups: whether a content can be found.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Visibility {
     Unchanged,
@@ -20,34 +20,35 @@ pub(crate) enum Visibility {
     Vanished,
 }
 
-/// The table, and what a record has no room for.
+/// The table, and the data of blocks that do not fit into their records.
 #[derive(Clone)]
 pub(crate) struct Index {
     /// The head of each ring, by its hash.
     pub(super) table: Table,
     block_size: usize,
     pub(super) verify: Verify,
-    /// That of what was registered last. As long as anything is, all others must have it, for digests
-    /// of several are not comparable; an empty index has none.
+    /// The algorithm of the block that was registered last. All registered blocks must have the same,
+    /// because digests of different algorithms cannot be compared. An empty index has no algorithm.
     pub(super) algorithm: Option<HashAlgorithm>,
-    /// By block, as `verify` says.
+    /// By block; empty unless `verify` needs them.
     pub(super) fingerprints: Vec<Fingerprint>,
     pub(super) tokens: Vec<u32>,
-    /// Parent hashes, kept only for whoever asks for them. The block's own hash, which no content has
-    /// as its parent, says that none is known.
+    /// The parent hash of each block; empty unless an evictor or an observer needs them. A block's own
+    /// hash means that its parent is unknown, because no content is its own parent.
     pub(super) parents: Vec<BlockHash>,
     pub(super) registered: usize,
-    /// Hashes that have two rings: of computed copies, and of others.
+    /// Number of hashes with two rings: one of computed copies, and one of the others.
     pub(super) mixed: usize,
-    /// A change met links that do not mirror each other, or a table that does not lead to a ring's
-    /// head: the content that it met is not found any more, and the index can no longer be trusted.
+    /// Whether a change has found links that do not match each other, or a table that does not lead to
+    /// the head of a ring. The content of that ring cannot be found any more, and the index cannot be
+    /// trusted.
     pub(super) torn: bool,
-    /// What is inside blocks, for whoever asks for that.
+    /// The names inside blocks, if the model has partial hits.
     pub(super) interior: Option<Box<Interior>>,
 }
 
 impl Index {
-    /// An empty index, with all its memory.
+    /// Makes an empty index, with all its memory.
     pub(crate) fn new(num_blocks: usize, block_size: usize, verify: Verify) -> Result<Self, PoolError> {
         if !(1..=MAX_BLOCK_SIZE).contains(&block_size) {
             return Err(PoolError::config(
@@ -73,7 +74,7 @@ impl Index {
         Ok(index)
     }
 
-    /// Makes room for blocks up to `num_blocks - 1`. Nothing has changed if there is no memory. O(blocks).
+    /// Makes room for blocks up to `num_blocks - 1`. Changes nothing if there is no memory. O(blocks).
     pub(crate) fn grow(&mut self, records: &Records, num_blocks: usize) -> Result<(), PoolError> {
         let mut table = self.table.prepare(num_blocks - 1)?;
         self.grow_arrays(num_blocks)?;
@@ -97,12 +98,12 @@ impl Index {
         Ok(())
     }
 
-    /// Whether blocks remember their parents' hashes.
+    /// Whether the index stores the parent hash of each block.
     pub(crate) const fn keeps_parents(&self) -> bool {
         !self.parents.is_empty()
     }
 
-    /// From now on blocks remember their parents' hashes. Of what is registered already none is known.
+    /// Stores the parent hash of each block from now on. The parents of registered blocks stay unknown.
     ///
     /// # Errors
     /// [`PoolError::InvalidConfig`] if there is no memory; then nothing has changed.
@@ -115,7 +116,7 @@ impl Index {
         Ok(())
     }
 
-    /// Whether a change met broken links: see [`Self::check_block`].
+    /// Whether a change has found broken links: see [`Self::check_block`].
     pub(crate) fn is_torn(&self) -> bool {
         self.torn || self.interior.as_ref().is_some_and(|interior| interior.is_torn())
     }
@@ -125,10 +126,10 @@ impl Index {
     }
 
     pub(crate) fn num_hashes(&self) -> usize {
-        self.table.len().saturating_sub(self.mixed) // found by the sums, if it is wrong
+        self.table.len().saturating_sub(self.mixed) // the check of the sums finds a wrong count
     }
 
-    /// Says what the hashes that are named here are made with.
+    /// Sets the algorithm of hashes that a caller has named.
     pub(crate) const fn set_algorithm(&mut self, algorithm: Option<HashAlgorithm>) {
         self.algorithm = algorithm;
     }
@@ -158,8 +159,8 @@ impl Index {
         self.parents.get(block.index()).copied().filter(|parent| *parent != record.hash)
     }
 
-    /// The hash that the parent of a registered block has: its own, if none is known, or if the parent
-    /// has the same.
+    /// The parent hash that is stored for a registered block. If the parent is unknown, this is the
+    /// block's own hash.
     pub(crate) fn noted_parent(&self, records: &Records, block: BlockId) -> Option<BlockHash> {
         let record = records.of(block).filter(|record| record.is_registered())?;
         Some(self.parents.get(block.index()).copied().unwrap_or(record.hash))
@@ -170,7 +171,7 @@ impl Index {
         let mut out = Vec::new();
         for head in computed.into_iter().chain(others) {
             let mut at = head;
-            // Never longer than the pool: a broken ring ends, it does not hang.
+            // The walk is never longer than the pool, so it also ends in a broken ring.
             while out.len() < records.len() && records.at(at).is_named(name) {
                 out.push(BlockId::new(at));
                 at = records.at(at).ring.next;
@@ -182,10 +183,10 @@ impl Index {
         out
     }
 
-    /// The computed copy of the block's content that a lookup would find if `block` were not there.
+    /// Returns the computed copy of the block's content that a lookup would find without `block`.
     pub(crate) fn other_computed_copy(&self, records: &Records, block: BlockId) -> Option<BlockId> {
         let record = records.of(block).filter(|record| record.is_registered())?;
-        // It is the head of the computed ones; or that is this block, and the other one is next.
+        // The copy is the head of the computed ring, or the next one if `block` is the head.
         let first = record.is(HEAD) && record.is_computed();
         let other = if first { record.ring.next } else { self.ring_of(records, record.name(), true)? };
         let copy = records.at(other);
@@ -193,7 +194,8 @@ impl Index {
         found.then_some(BlockId::new(other))
     }
 
-    /// The block under `name` that a lookup would find first: the oldest computed one, else the oldest.
+    /// Returns the block under `name` that a lookup finds first: the oldest computed one, or else the
+    /// oldest.
     #[inline]
     fn head_of(&self, records: &Records, home: Home, name: Name<'_>) -> Option<u32> {
         let mut uncomputed = None;
@@ -210,7 +212,7 @@ impl Index {
         self.table.find(home, leads).or(uncomputed)
     }
 
-    /// The head of the ring of the computed blocks under `name`, or of the others.
+    /// Returns the head of the ring of computed blocks under `name`, or of the ring of the others.
     pub(super) fn ring_of(&self, records: &Records, name: Name<'_>, computed: bool) -> Option<u32> {
         self.table.find(self.table.home(name), |head| {
             let record = records.at(head);
@@ -218,7 +220,7 @@ impl Index {
         })
     }
 
-    /// Both: the head of the computed ones, and that of the others.
+    /// Returns the heads of both rings under `name`: of the computed blocks, and of the others.
     #[inline]
     pub(super) fn heads_of(
         &self,
@@ -237,7 +239,7 @@ impl Index {
         (computed, uncomputed)
     }
 
-    /// Whether `block` holds the content that `chain` names at `position`, by the index's own verification.
+    /// Whether `block` has the content of `chain` at `position`, by the verification of the index.
     #[inline]
     fn verifies(&self, block: u32, chain: &HashChain, position: usize) -> bool {
         self.verify == Verify::None
@@ -252,7 +254,7 @@ impl Index {
         self.verify < Verify::Tokens || link.tokens == self.block_tokens(block)
     }
 
-    /// Whether `block` is computed, with this content.
+    /// Whether `block` is computed and has this content.
     pub(crate) fn holds(&self, records: &Records, block: BlockId, content: &LinkRef<'_>) -> bool {
         let record = records.at(block.get());
         record.is_computed()
@@ -264,13 +266,14 @@ impl Index {
         self.tokens.get(block * self.block_size..(block + 1) * self.block_size)
     }
 
-    /// The block registered under `name` that a lookup would find first, computed or not.
+    /// Returns the block registered under `name` that a lookup finds first, computed or not.
     #[inline]
     pub(crate) fn head_of_name(&self, records: &Records, name: Name<'_>) -> Option<BlockId> {
         self.head_of(records, self.table.home(name), name).map(BlockId::new)
     }
 
-    /// What is known of a registered block: enough to register another one with its content, in another tier.
+    /// Returns the content of a registered block: enough to register another block with it, in another
+    /// tier.
     pub(crate) fn link_of(&self, records: &Records, block: BlockId) -> Option<LinkRef<'_>> {
         Some(LinkRef {
             algorithm: self.algorithm?,
@@ -282,8 +285,8 @@ impl Index {
         })
     }
 
-    /// The block registered with this content that a lookup would find first, computed or not;
-    /// `Err(())` if blocks with its hash hold other content.
+    /// Returns the block with this content that a lookup finds first, computed or not. `Err(())` if
+    /// blocks with the same hash have another content.
     pub(crate) fn find_link(&self, records: &Records, link: &LinkRef<'_>) -> Result<Option<BlockId>, ()> {
         let Some(head) = self.head_of_name(records, Name::from(&link.hash)) else { return Ok(None) };
         if self.verifies_link(head.get(), link) { Ok(Some(head)) } else { Err(()) }
@@ -303,7 +306,7 @@ impl Index {
         Ok(())
     }
 
-    /// Checks that the positions up to `last` of a chain can be noted here.
+    /// Checks that the index can store the positions of a chain up to `last`.
     pub(crate) const fn check_depth(last: usize) -> Result<(), PoolError> {
         if last < MAX_POSITIONS {
             return Ok(());
@@ -325,13 +328,13 @@ impl Index {
         Ok(())
     }
 
-    /// Appends the computed blocks with these hashes in `group`, up to the first that there is none of;
-    /// of several copies the oldest.
+    /// Appends the computed blocks with these hashes in `group`, up to the first hash without one. Of
+    /// several copies, takes the oldest.
     ///
-    /// A chain's blocks were mostly allocated in one go, so their ids are as far from each other as the
-    /// two before were, which may be in `out` already: such a guess reads the record that has to be
-    /// read anyway, and no bucket. Where it fails the table is asked, for several at once, so that
-    /// their lines are waited for together.
+    /// Most blocks of a chain were allocated at once, so the distance between their ids is usually that
+    /// of the two blocks before. Those two may already be in `out`. Such a guess reads only the record,
+    /// which has to be read anyway, and no bucket of the table. If a guess fails, the table is read for
+    /// several hashes at once, so that the reads of their cache lines overlap.
     #[inline]
     pub(crate) fn find_run(
         &self,
@@ -352,7 +355,7 @@ impl Index {
                 let guessed = 1..guessed.count() as u32 + 1; // no more than blocks
                 out.extend(guessed.map(|nth| BlockId::new(last.wrapping_add(step.wrapping_mul(nth)))));
             }
-            // Two are enough for a first guess.
+            // Two blocks are enough for a first guess.
             let asked = if out.len() < 2 { 2 } else { LOOKAHEAD };
             let Some(hashes) = hashes[out.len() - first..].chunks(asked).next() else { return };
             self.table.find_homes(hashes.iter().map(|hash| Name { hash, group }), &mut homes);
@@ -375,8 +378,8 @@ impl Index {
         }
     }
 
-    /// The computed block that holds the content of the chain's block `position`; `Err(())` if blocks
-    /// with this hash exist and hold other content.
+    /// Returns the computed block with the content of the chain's block at `position`. `Err(())` if
+    /// blocks with this hash exist and have another content.
     #[inline(never)]
     pub(crate) fn find_or_collision(
         &self,
@@ -403,8 +406,8 @@ impl Index {
     }
 }
 
-/// How much there is, and not what: the tokens that verify a hit are users' prompts, and the table's
-/// key is a secret.
+/// Prints counts and no contents: the tokens that verify a hit are users' prompts, and the table's key
+/// is a secret.
 impl fmt::Debug for Index {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Index")

@@ -1,19 +1,21 @@
 //! `Interior`: names of the hash units inside blocks, for hits that end there
 //! ([`crate::groups::GroupSpec::partial_hits`]).
 //!
-//! A block of several hash units is registered under the digest of its last one. Its *interior* are the
-//! units before, each of which stands for the prefix that ends with it. A lookup that found whole
-//! blocks goes on here for the block behind them.
+//! A block of several hash units is registered under the digest of its last unit. Its *interior* are
+//! the units before the last. Each digest identifies the whole prefix up to its unit. A lookup first
+//! finds whole blocks, and then looks here for the part of one more block.
 //!
-//! Owns: an index over records of its own, one per unit that can lie inside a block, so rings, copies
-//! and checks are those of [`Index`]. Of several blocks that begin alike the one that was named first
-//! is found.
+//! Owns: an index over records of its own, with one record per unit inside a block. So rings, copies
+//! and checks are those of [`Index`]. If several blocks begin with the same units, a lookup finds the
+//! one that was named first.
 //!
-//! Invariants: P4: only registered blocks have an interior; a block that leaves the index takes it
-//! along. P5: of a block the first units are named, without a gap: what is found behind `n` units is
-//! found behind each fewer.
+//! Invariants:
+//! - P4: only registered blocks have an interior. A block that leaves the index loses it.
+//! - P5: the named units of a block are its first ones, without a gap. So a lookup that finds `n` units
+//!   of a block also finds every smaller number.
 //!
-//! Costs: 72 bytes per unit, all of it at construction; O(units) per block that is named or leaves.
+//! Costs: 72 bytes per unit, all allocated at construction; O(units) per block that is named or
+//! removed.
 
 use super::index::Index;
 use crate::block::{BlockId, MAX_BLOCKS};
@@ -22,30 +24,31 @@ use crate::hash::{BlockHash, Verify};
 use crate::list::try_reserve;
 use crate::record::{ByBlock, Name, Record, Records, blank, grow};
 
-/// What is inside the blocks of a pool.
+/// The named hash units inside the blocks of a pool.
 #[derive(Clone, Debug)]
 pub(crate) struct Interior {
-    /// Units inside a block, at most.
+    /// The largest number of units inside a block.
     per_block: usize,
-    /// By unit; a block's own are neighbours.
+    /// One record per unit. The units of a block are neighbours.
     records: Vec<Record>,
     index: Index,
-    /// Reused by every call.
+    /// A buffer that every call reuses.
     units: Vec<BlockId>,
 }
 
 impl Interior {
-    /// Nothing is named. Blocks have at most `per_block` units inside.
+    /// Makes an interior without names. Each block can have at most `per_block` units.
     ///
     /// # Errors
-    /// [`PoolError::InvalidConfig`] for more units than there are numbers, or than there is memory for.
+    /// [`PoolError::InvalidConfig`] for more units than ids can number, or than fit in memory.
     pub(super) fn new(num_blocks: usize, per_block: usize) -> Result<Self, PoolError> {
         let units = Self::count(num_blocks, per_block)?;
         let index = Index::new(units, 1, Verify::None)?;
         Ok(Self { per_block, records: blank(units)?, index, units: Vec::with_capacity(per_block) })
     }
 
-    /// Records for so many blocks. The null block has some, too, so that no unit has its number.
+    /// Number of records for `num_blocks` blocks. The null block has records, too, so that no unit has
+    /// its id.
     fn count(num_blocks: usize, per_block: usize) -> Result<usize, PoolError> {
         let units = num_blocks.checked_mul(per_block).filter(|&units| units <= MAX_BLOCKS);
         units.ok_or_else(|| {
@@ -54,7 +57,7 @@ impl Interior {
         })
     }
 
-    /// Makes room for blocks up to `num_blocks - 1`. Nothing has changed if there is no memory.
+    /// Makes room for blocks up to `num_blocks - 1`. Changes nothing if there is no memory.
     pub(super) fn grow(&mut self, num_blocks: usize) -> Result<(), PoolError> {
         let units = Self::count(num_blocks, self.per_block)?;
         try_reserve(&mut self.records, units)?;
@@ -75,7 +78,7 @@ impl Interior {
         (first..first + self.per_block as u32).map(BlockId::new)
     }
 
-    /// Names the first units of a real block, which has none that are named, in a group.
+    /// Names the first units of a real block in a group. The block must have no named units.
     pub(super) fn name(&mut self, block: BlockId, hashes: &[BlockHash], group: u16) {
         let of_block = self.units_of(block);
         let Self { records, index, units, .. } = self;
@@ -91,18 +94,18 @@ impl Interior {
         }
     }
 
-    /// Whether something inside a block is named.
+    /// Whether a unit inside a block has a name.
     pub(super) fn names(&self, block: BlockId) -> bool {
         self.units_of(block).next().is_some_and(|first| self.records.at(first.get()).is_registered())
     }
 
-    /// The block that has a unit of this name inside.
+    /// Returns the block that contains a unit with this name.
     pub(super) fn find(&self, name: Name<'_>) -> Option<BlockId> {
         let unit = self.index.head_of_name(&self.records, name)?;
         Some(BlockId::new(unit.get() / self.per_block as u32))
     }
 
-    /// Forgets what is inside a block.
+    /// Removes the names inside a block.
     pub(super) fn remove(&mut self, block: BlockId) {
         let of_block = self.units_of(block);
         let Self { records, index, units, .. } = self;
@@ -111,12 +114,13 @@ impl Interior {
         index.remove_run(records, units, |_, _, _| {});
     }
 
-    /// Forgets everything.
+    /// Removes all names.
     pub(super) fn clear(&mut self) {
         self.index.clear(&mut self.records);
     }
 
-    /// P4 and P5, and those of its own index. `blocks` are the records of the pool's.
+    /// Checks P4, P5 and the invariants of the interior's own index. `blocks` are the records of the
+    /// pool.
     pub(super) fn check_invariants(&self, blocks: &Records) -> Result<(), InvariantViolation> {
         self.index.check_invariants(&self.records)?;
         for (at, units) in self.records.chunks(self.per_block).enumerate() {
@@ -134,30 +138,31 @@ impl Interior {
     }
 }
 
-/// What an index knows of the units inside its blocks.
+/// Names of the units inside the blocks of an index.
 impl Index {
-    /// From now on units inside blocks can be named, at most `per_block` of each.
+    /// Makes it possible to name units inside blocks, at most `per_block` units of each.
     ///
     /// # Errors
-    /// [`PoolError::InvalidConfig`] if there are too many, or no memory; then nothing has changed.
+    /// [`PoolError::InvalidConfig`] if there are too many, or no memory. Nothing has changed then.
     pub(crate) fn keep_interior(&mut self, num_blocks: usize, per_block: usize) -> Result<(), PoolError> {
         self.interior = Some(Box::new(Interior::new(num_blocks, per_block)?));
         Ok(())
     }
 
-    /// Names the first units inside a registered block, as far as there is room, if none is named.
+    /// Names the first units inside a registered block. Does nothing if some unit of it already has a
+    /// name.
     pub(crate) fn name_interior(&mut self, block: BlockId, hashes: &[BlockHash], group: u16) {
         if let Some(interior) = self.interior.as_mut().filter(|interior| !interior.names(block)) {
             interior.name(block, hashes, group);
         }
     }
 
-    /// The block that was named first of those with a unit of this name inside.
+    /// Returns the block that was named first among those that contain a unit with this name.
     pub(crate) fn find_interior(&self, name: Name<'_>) -> Option<BlockId> {
         self.interior.as_ref()?.find(name)
     }
 
-    /// Units inside a block that can be named.
+    /// Number of units inside a block that can have names.
     pub(crate) fn interior_units(&self) -> usize {
         self.interior.as_ref().map_or(0, |interior| interior.per_block())
     }

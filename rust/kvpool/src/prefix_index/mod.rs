@@ -1,41 +1,28 @@
-//! `PrefixIndex`: block hash -> the blocks that hold that content.
+//! `PrefixIndex`: a map from block hashes to the blocks with that content.
 //!
-//! Owns: which blocks are registered, under which hash, at which depth of their chain, whether they are
-//! computed, and what verifies a hit. It knows nothing of reference counts: a registered block may be
-//! held or cached-free.
+//! Owns, for each registered block: its hash, its depth in its chain, its computed bit, and the data
+//! that verify a hit. The index does not use reference counts: a registered block may be held or
+//! cached-free.
 //!
-//! Several blocks may carry one hash (two requests computed the same prompt at once): those that are
-//! computed form a ring, in the order in which they became so, and the others form one, in the order in
-//! which they were registered. Each ring has an entry of the table, so that a lookup looks at one
-//! block, and a copy that becomes computed finds the end of its new ring, however many there are. The
-//! oldest computed copy, the one that became computed first of those that are left, is the one that
-//! hits.
+//! Several blocks may have the same hash, because two requests computed the same prompt at once. The
+//! computed ones form a ring, in the order in which they became computed. The others form a second
+//! ring, in the order in which they were registered. The table has one entry per ring. So a lookup
+//! reads one block, and a copy that becomes computed finds the end of its new ring at once, no matter
+//! how many copies there are. A hit returns the oldest computed copy: the one that became computed
+//! first among those that are left.
 //!
 //! Invariants:
-//! - P1: the table's entries of a hash are the heads of the rings of exactly the blocks registered under it.
-//! - P2: a ring is of computed copies, or of uncomputed ones. A lookup never returns an uncomputed block.
-//! - P3: every entry points to a block whose stored hash is its key; removing a block leaves no entry behind
-//!   (vLLM #4761, kvcached #362).
-//! - A second chain with an equal hash and other content (a collision) is never indexed over the first:
-//!   it is counted.
+//! - P1: the table's entries of a hash are the heads of the rings of exactly the blocks registered
+//!   under it.
+//! - P2: all blocks of a ring are computed, or none is. A lookup never returns an uncomputed block.
+//! - P3: every entry leads to a block whose stored hash is its key. Removing a block leaves no entry
+//!   behind (vLLM #4761, kvcached #362).
+//! - If a second chain has the same hash but other content (a collision), its block is not registered.
+//!   The collision is counted.
 //!
-//! Costs: O(1) per block; its record and 8 bytes of table, and with verification 16 (fingerprint) or
-//! `4 x block_size` more (tokens). A lookup reads one line of the table and one record. No call
-//! allocates.
-//!
-//! ```
-//! use std::sync::Arc;
-//! use kvpool::{BlockHasher, BlockId, ExtraKeys, HashCursor, HasherConfig, PrefixIndex, Verify};
-//! let hasher = Arc::new(BlockHasher::new(HasherConfig { block_size: 2, ..Default::default() })?);
-//! let mut cursor = HashCursor::new(hasher, ExtraKeys::default())?;
-//! cursor.append(&[1, 2, 3, 4, 5]);
-//! let mut index = PrefixIndex::new(8, 2, Verify::None)?;
-//! index.insert(BlockId::new(3), cursor.chain(), 0)?;
-//! assert_eq!(index.find(cursor.chain(), 0), None); // registered, not computed
-//! index.mark_computed(BlockId::new(3))?;
-//! assert_eq!(index.find(cursor.chain(), 0), Some(BlockId::new(3)));
-//! # Ok::<(), kvpool::PoolError>(())
-//! ```
+//! Costs: O(1) per block; its record and 8 bytes of table. With verification 16 bytes (fingerprint) or
+//! `4 x block_size` bytes (tokens) more. A lookup reads one cache line of the table and one record. No
+//! call allocates memory.
 
 mod index;
 mod interior;
@@ -50,17 +37,31 @@ use crate::hash::{BlockHash, HashAlgorithm, HashChain, Verify};
 use crate::record::{ByBlock, Record, blank};
 pub(crate) use index::{Index, Visibility};
 
-/// What [`PrefixIndex::insert`] did.
+/// The result of [`PrefixIndex::insert`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Inserted {
     /// The block is registered.
     Registered,
-    /// Another content has the same hash: the block is not registered.
+    /// Another content has the same hash, so the block is not registered.
     Collision,
 }
 
-/// Block hash -> blocks, for the blocks of one pool. A pool has the same over the records that its
-/// other parts use, too.
+/// A map from block hashes to blocks, for the blocks of one pool. A [`crate::BlockPool`] contains the
+/// same index, over records that it shares with its other parts.
+///
+/// ```
+/// use std::sync::Arc;
+/// use kvpool::{BlockHasher, BlockId, ExtraKeys, HashCursor, HasherConfig, PrefixIndex, Verify};
+/// let hasher = Arc::new(BlockHasher::new(HasherConfig { block_size: 2, ..Default::default() })?);
+/// let mut cursor = HashCursor::new(hasher, ExtraKeys::default())?;
+/// cursor.append(&[1, 2, 3, 4, 5]);
+/// let mut index = PrefixIndex::new(8, 2, Verify::None)?;
+/// index.insert(BlockId::new(3), cursor.chain(), 0)?;
+/// assert_eq!(index.find(cursor.chain(), 0), None); // registered, not computed
+/// index.mark_computed(BlockId::new(3))?;
+/// assert_eq!(index.find(cursor.chain(), 0), Some(BlockId::new(3)));
+/// # Ok::<(), kvpool::PoolError>(())
+/// ```
 #[derive(Clone, Debug)]
 pub struct PrefixIndex {
     records: Vec<Record>,
@@ -68,7 +69,7 @@ pub struct PrefixIndex {
 }
 
 impl PrefixIndex {
-    /// An empty index for blocks `1..num_blocks` of `block_size` tokens.
+    /// Makes an empty index for blocks `1..num_blocks` of `block_size` tokens.
     ///
     /// # Errors
     /// [`PoolError::InvalidConfig`] for a number of blocks or a block size out of range.
@@ -78,8 +79,8 @@ impl PrefixIndex {
         Ok(Self { records: blank(num_blocks)?, index })
     }
 
-    /// [`Self::new`], and each block also remembers its parent's hash (32 bytes per block), for event
-    /// listeners and for evictors that keep the cache prefix-closed.
+    /// Like [`Self::new`], and stores the parent hash of each block (32 bytes per block). Observers of
+    /// events need it, and evictors that keep the cache prefix-closed.
     ///
     /// # Errors
     /// As [`Self::new`].
@@ -89,26 +90,26 @@ impl PrefixIndex {
         Ok(index)
     }
 
-    /// Blocks that are registered, computed or not.
+    /// Number of registered blocks, computed or not.
     #[must_use]
     pub const fn num_registered(&self) -> usize {
         self.index.num_registered()
     }
 
-    /// Distinct hashes among them.
+    /// Number of distinct hashes of registered blocks.
     #[must_use]
     pub fn num_hashes(&self) -> usize {
         self.index.num_hashes()
     }
 
-    /// The hash algorithm of what is registered; `None` while nothing is, and then a chain of any
-    /// algorithm may be.
+    /// The hash algorithm of the registered blocks. `None` while no block is registered; then a chain
+    /// of any algorithm can be registered.
     #[must_use]
     pub const fn algorithm(&self) -> Option<HashAlgorithm> {
         self.index.algorithm()
     }
 
-    /// How hits are verified.
+    /// How the index verifies hits.
     #[must_use]
     pub const fn verify(&self) -> Verify {
         self.index.verify()
@@ -126,7 +127,7 @@ impl PrefixIndex {
         self.records.at(block.get()).is_registered()
     }
 
-    /// Whether `block` is registered and computed: whether a hit may return it.
+    /// Whether `block` is registered and computed, so that a hit may return it.
     #[must_use]
     pub fn is_computed(&self, block: BlockId) -> bool {
         self.records.at(block.get()).is_computed()
@@ -144,27 +145,27 @@ impl PrefixIndex {
         Index::depth_of(&self.records, block)
     }
 
-    /// The parent's hash of a registered block; `None` for the first block of a chain, if none is
-    /// known, or without [`Self::with_parents`].
+    /// The parent's hash of a registered block. `None` for the first block of a chain, if the parent is
+    /// unknown, or without [`Self::with_parents`].
     #[must_use]
     pub fn parent_of(&self, block: BlockId) -> Option<BlockHash> {
         self.index.parent_of(&self.records, block)
     }
 
-    /// The blocks registered under `hash`: computed ones, in the order in which they became so, then
-    /// the others, in the order in which they were registered.
+    /// The blocks registered under `hash`: first the computed ones, in the order in which they became
+    /// computed, then the others, in the order in which they were registered.
     #[must_use]
     pub fn copies(&self, hash: &BlockHash) -> Vec<BlockId> {
         self.index.copies(&self.records, hash.into())
     }
 
-    /// Whether a computed copy of the block's content exists beside `block`.
+    /// Whether another computed block has the same content as `block`.
     #[must_use]
     pub fn has_other_computed_copy(&self, block: BlockId) -> bool {
         self.index.other_computed_copy(&self.records, block).is_some()
     }
 
-    /// Checks that chains of this kind can be looked up and registered here.
+    /// Checks that this chain can be looked up and registered here.
     ///
     /// # Errors
     /// [`PoolError::BlockSizeMismatch`], [`PoolError::AlgorithmMismatch`],
@@ -174,9 +175,9 @@ impl PrefixIndex {
         self.index.check_chain(chain)
     }
 
-    /// The computed block that holds the content of the chain's block `position`, or `None`. O(1).
+    /// Returns the computed block with the content of the chain's block at `position`, or `None`. O(1).
     ///
-    /// The caller has passed the chain to [`Self::check_chain`]. A collision is a miss.
+    /// The caller must have checked the chain with [`Self::check_chain`]. A collision is a miss.
     #[must_use]
     pub fn find(&self, chain: &HashChain, position: usize) -> Option<BlockId> {
         self.index.find_or_collision(&self.records, chain, position).ok().flatten()
@@ -188,10 +189,11 @@ impl PrefixIndex {
         self.index.is_registered(&self.records, chain, position)
     }
 
-    /// Registers `block` as the chain's block `position`, not yet computed. O(1).
+    /// Registers `block` as the chain's block at `position`, not yet computed. O(1).
     ///
     /// # Errors
-    /// [`PoolError::AlreadyRegistered`]; ids and positions out of range; what [`Self::check_chain`] finds.
+    /// [`PoolError::AlreadyRegistered`]; ids and positions out of range; the errors of
+    /// [`Self::check_chain`].
     pub fn insert(
         &mut self,
         block: BlockId,
@@ -210,8 +212,8 @@ impl PrefixIndex {
         Ok(self.index.insert(&mut self.records, block, &link))
     }
 
-    /// Sets the computed bit of a registered block: from now on a lookup may return it. O(1); doing it
-    /// again is a no-op.
+    /// Sets the computed bit of a registered block: from now on a lookup may return it. A second call
+    /// has no effect. O(1).
     ///
     /// # Errors
     /// [`PoolError::NotRegistered`]; ids out of range.
@@ -224,7 +226,8 @@ impl PrefixIndex {
         Ok(())
     }
 
-    /// Takes `block` out of the index: no lookup finds it any more. Returns whether it was registered. O(1).
+    /// Removes `block` from the index: no lookup finds it any more. Returns whether it was registered.
+    /// O(1).
     pub fn remove(&mut self, block: BlockId) -> bool {
         if !self.contains(block) {
             return false;
@@ -233,14 +236,14 @@ impl PrefixIndex {
         true
     }
 
-    /// Forgets everything, the algorithm too. O(blocks).
+    /// Removes all blocks, and forgets the algorithm. O(blocks).
     pub fn clear(&mut self) {
         self.index.clear(&mut self.records);
     }
 
-    /// Whether one block is found by the hash that it is registered under, and its links and bits agree
-    /// with those of its neighbours; or has none, if it is not registered. Of block 0: what is counted.
-    /// O(1).
+    /// Checks that a registered block can be found by its hash, and that its links and bits match those
+    /// of its neighbours. A block that is not registered must have no content. For block 0, checks the
+    /// counts. O(1).
     ///
     /// # Errors
     /// The broken invariant.

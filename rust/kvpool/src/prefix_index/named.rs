@@ -1,5 +1,5 @@
-//! Contents that somebody else names: computed from the start, in any group, by a hash function that
-//! the index does not know.
+//! Contents that callers name: computed from the start, in any group, with a hash function that the
+//! index does not know.
 
 use super::index::{Index, Visibility};
 use crate::block::BlockId;
@@ -7,15 +7,16 @@ use crate::hash::{BlockHash, HashAlgorithm, LinkRef};
 use crate::record::{ByBlock, COMPUTED, DEPTH, HIDDEN, Records};
 
 impl Index {
-    /// What is noted of a content with this hash at `depth`.
+    /// Makes the link of a content with this hash at `depth`.
     pub(crate) fn link(hash: BlockHash, depth: u32, parent: Option<BlockHash>) -> LinkRef<'static> {
-        // Nothing compares the algorithm: the index keeps that of its chains.
+        // Nothing compares this algorithm. The index stores the algorithm of its chains.
         let algorithm = HashAlgorithm::default();
         LinkRef { algorithm, hash, fingerprint: None, tokens: None, depth, parent }
     }
 
-    /// Registers blocks, which are real, as computed ones, at these depths and behind nothing, as long
-    /// as they are not registered and nothing has that name. Returns how many.
+    /// Registers real blocks, computed, at these depths and without parents. Stops at the first block
+    /// that is already registered, or whose name already exists. Returns the number of new
+    /// registrations.
     #[inline]
     pub(crate) fn insert_named_run(
         &mut self,
@@ -34,8 +35,8 @@ impl Index {
         done
     }
 
-    /// Registers one block, which is real and not registered, as a computed one: the youngest of its
-    /// name. Returns whether it is the only one.
+    /// Registers one real block, computed, that is not registered yet. It becomes the newest block with
+    /// its name. Returns whether it is the only computed one.
     pub(crate) fn insert_named(
         &mut self,
         records: &mut Records,
@@ -47,7 +48,7 @@ impl Index {
         self.mark_computed(records, block) == Visibility::Appeared
     }
 
-    /// Takes a registered block away from its name, and leaves it everything else that it has.
+    /// Removes the name of a registered block. Everything else about the block stays.
     pub(crate) fn hide(&mut self, records: &mut Records, block: BlockId) -> Visibility {
         let record = *records.at(block.get());
         let parent = self.parent_of(records, block);
@@ -60,7 +61,7 @@ impl Index {
         visibility
     }
 
-    /// Nobody knows any more how deep in its chain the content of `block` is.
+    /// Forgets the depth of the content of `block` in its chain.
     pub(crate) fn forget_depth(records: &mut Records, block: BlockId) {
         if let Some(record) = records.of_mut(block) {
             record.flags &= !DEPTH;

@@ -1,7 +1,7 @@
 //! Changes of the index: blocks enter and leave the ring of their hash, and become computed.
 //!
-//! A ring is doubly linked through the records, so each change is O(1), however many copies a hash has.
-//! The ring of an only copy is the block itself.
+//! A ring is a doubly linked list through the records. So each change is O(1), no matter how many
+//! copies a hash has. The ring of a single copy is the block itself.
 
 use super::Inserted;
 use super::index::{Index, Visibility};
@@ -12,13 +12,14 @@ use crate::hash::{BlockHash, HashChain, LinkRef, Verify};
 use crate::list::Link;
 use crate::record::{ByBlock, COMPUTED, CONTENT, DEPTH, HEAD, Name, REGISTERED, Record, Records};
 
-/// Blocks whose lines a run asks for at once.
+/// Number of blocks whose cache lines are read at once.
 pub(crate) const LOOKAHEAD: usize = 16;
 
 impl Index {
-    /// Registers blocks, which are real, with the contents of a chain from `position` on, whose hashes
-    /// these are, as long as they are not registered and their contents are new. Returns how many: the
-    /// next one is for [`Self::insert`].
+    /// Registers real blocks with the contents of a chain from `position` on; `hashes` are the hashes
+    /// of these contents. Stops at the first block that is already registered, or whose content is not
+    /// new. Returns the number of new registrations. [`Self::insert`] handles the block at which it
+    /// stopped.
     #[inline]
     pub(crate) fn insert_run(
         &mut self,
@@ -40,8 +41,9 @@ impl Index {
         done
     }
 
-    /// Registers blocks, which are real, with the contents of these names, as long as they are not
-    /// registered and nothing has that name. Returns how many. `flags` are theirs: computed, or not.
+    /// Registers real blocks with the contents of these names. Stops at the first block that is already
+    /// registered, or whose name already exists. Returns the number of new registrations. `flags` is
+    /// [`COMPUTED`] or 0.
     #[inline]
     pub(super) fn enter_run(
         &mut self,
@@ -75,15 +77,16 @@ impl Index {
         done
     }
 
-    /// Registers a block, which is real and not registered, with a content whose kind and depth were
-    /// checked; not yet computed.
+    /// Registers a real block that is not registered yet, not computed. The algorithm, block size and
+    /// depth of the content were checked.
     #[inline]
     pub(crate) fn insert(&mut self, records: &mut Records, block: BlockId, link: &LinkRef<'_>) -> Inserted {
         self.algorithm = Some(link.algorithm);
         self.insert_in(records, block, link, 0)
     }
 
-    /// The same in a group, of a content whose hash function nobody here knows.
+    /// Does the work of [`Self::insert`] in any group, for a content whose hash function may be
+    /// unknown.
     #[inline]
     pub(super) fn insert_in(
         &mut self,
@@ -103,7 +106,7 @@ impl Index {
         if let Some(first) = uncomputed {
             ring = Link { prev: records.at(first).ring.prev, next: first };
             if !self.mirrors(records, ring.prev, first) {
-                return Inserted::Collision; // not over what cannot be trusted
+                return Inserted::Collision; // nothing is linked to a broken ring
             }
             set_next(records, ring.prev, id);
             set_prev(records, first, id);
@@ -125,7 +128,7 @@ impl Index {
         Inserted::Registered
     }
 
-    /// What a record has no room for.
+    /// Stores the data of a block that do not fit into its record.
     pub(super) fn note_more(&mut self, block: BlockId, link: &LinkRef<'_>) {
         if let Some(slot) = self.fingerprints.get_mut(block.index()) {
             *slot = link.fingerprint.unwrap_or_default();
@@ -135,7 +138,7 @@ impl Index {
             slots.copy_from_slice(tokens);
         }
         if let Some(slot) = self.parents.get_mut(block.index()) {
-            // Always written: what the block held before had another one.
+            // Always write it: the slot may contain the parent of an earlier content.
             *slot = link.parent.unwrap_or(link.hash);
         }
     }
@@ -150,7 +153,8 @@ impl Index {
             return Visibility::Unchanged;
         }
         let alone = flags & HEAD != 0 && ring.next == id;
-        // Of nearly every content there is one copy: its ring becomes one of computed copies as it is.
+        // Nearly every content has one copy. Its ring becomes a ring of computed copies without a
+        // change of links.
         if alone && self.mixed == 0 {
             record.flags = flags | COMPUTED;
             return Visibility::Appeared;
@@ -176,7 +180,7 @@ impl Index {
         }
         if moves {
             self.torn |= !self.table.insert(self.table.home(name), id);
-            self.mixed += 1; // the ring that it left has others
+            self.mixed += 1; // the ring that it left still has blocks
             if let Some(record) = records.of_mut(block) {
                 record.ring = Link { prev: id, next: id };
                 record.flags |= HEAD;
@@ -185,8 +189,8 @@ impl Index {
         Visibility::Appeared
     }
 
-    /// Whether `prev` and `next` are neighbours in a ring that say so of each other. Tears the index if
-    /// they do not.
+    /// Whether `prev` and `next` are neighbours in a ring and link to each other. Marks the index as
+    /// torn if they do not.
     fn mirrors(&mut self, records: &Records, prev: u32, next: u32) -> bool {
         let (before, behind) = (records.at(prev), records.at(next));
         let sound = before.ring.next == next
@@ -197,7 +201,7 @@ impl Index {
         sound
     }
 
-    /// Puts `id`, which has just become computed, at the end of the ring that `head` heads.
+    /// Puts `id`, which has just become computed, at the end of the ring of `head`.
     fn link_before(&mut self, records: &mut Records, id: u32, head: u32) {
         let tail = records.at(head).ring.prev;
         if !self.mirrors(records, tail, head) {
@@ -210,8 +214,8 @@ impl Index {
         set_prev(records, head, id);
     }
 
-    /// Takes `id` out of its ring, which the next one heads then, or which is gone. Returns whether its
-    /// links were sound.
+    /// Removes `id` from its ring. If it was the head, the next block becomes the head. Returns whether
+    /// its links were sound.
     #[inline]
     fn leave_ring(&mut self, records: &mut Records, id: u32) -> bool {
         let Record { hash, group, ring: Link { prev, next: heir }, flags, .. } = *records.at(id);
@@ -223,7 +227,8 @@ impl Index {
         }
         if flags & HEAD != 0 {
             let home = self.table.home(Name { hash: &hash, group });
-            // What hangs on broken links is not found any more, rather than somebody else's content.
+            // With broken links, the content cannot be found any more. That is better than finding
+            // another content.
             if sound && heir != id {
                 self.torn |= !self.table.replace(home, id, heir);
                 let flags = records.at(heir).flags;
@@ -236,7 +241,7 @@ impl Index {
         sound
     }
 
-    /// Takes a registered block out of the index: no lookup finds it any more.
+    /// Removes a registered block from the index: no lookup finds it any more.
     #[inline]
     pub(crate) fn remove(&mut self, records: &mut Records, block: BlockId) -> Visibility {
         let home = self.table.home(records.at(block.get()).name());
@@ -259,14 +264,14 @@ impl Index {
         if alone && self.mixed == 0 {
             self.torn |= !self.table.remove(home, id);
             forget(records.of_mut(block));
-            self.registered = self.registered.wrapping_sub(1); // found by the sums, if it is wrong
+            self.registered = self.registered.wrapping_sub(1); // the check of the sums finds a wrong count
             return if flags & COMPUTED != 0 { Visibility::Vanished } else { Visibility::Unchanged };
         }
         self.remove_copy(records, block)
     }
 
-    /// [`Self::remove`] of several. `gone` is told of each what was known of it, and what a lookup
-    /// makes of its end.
+    /// Removes several blocks. Calls `gone` for each with its former name, and with the effect on
+    /// lookups.
     #[inline]
     pub(crate) fn remove_run(
         &mut self,
@@ -280,7 +285,7 @@ impl Index {
             self.table.find_homes(blocks.iter().map(|block| records.at(block.get()).name()), &mut homes);
             for (&block, &home) in blocks.iter().zip(&homes) {
                 let visibility = self.remove_from(records, block, home);
-                // What it was called stays in the record, and means nothing any more.
+                // The record still contains the former name, which has no meaning any more.
                 gone(block, records.at(block.get()).name(), visibility);
             }
         }
@@ -301,7 +306,7 @@ impl Index {
         if last && flags & COMPUTED != 0 { Visibility::Vanished } else { Visibility::Unchanged }
     }
 
-    /// Forgets everything, the algorithm too. O(blocks).
+    /// Removes all blocks, and forgets the algorithm. O(blocks).
     pub(crate) fn clear(&mut self, records: &mut Records) {
         self.table.clear();
         if let Some(interior) = &mut self.interior {
@@ -416,7 +421,7 @@ fn set_flags(records: &mut Records, of: u32, flags: u32) {
     }
 }
 
-/// The content of a record is gone.
+/// Removes the content of a record.
 #[inline]
 fn forget(record: Option<&mut Record>) {
     if let Some(record) = record {
@@ -426,11 +431,11 @@ fn forget(record: Option<&mut Record>) {
 
 #[cfg(feature = "fault-injection")]
 impl Index {
-    /// Changes what is noted of a registered block behind the index' back: 0 its link backward, 1 its
-    /// link forward, 2 a byte of its hash, 3 its computed bit, 4 its depth, 5 where the table leads
-    /// that leads to it, 6 whether the table leads to it, 7 (of any block) the number of registered
-    /// blocks, 8 (of one that is not registered) that it is, 9 a bit of its group. False if there is no
-    /// such thing, or if it is so already.
+    /// Overwrites a value of a registered block, without any bookkeeping: 0 its backward link, 1 its
+    /// forward link, 2 a byte of its hash, 3 its computed bit, 4 its depth, 5 the block in its table
+    /// entry, 6 its table entry, which is removed, 9 a bit of its group. Also: 7 (for any block) the
+    /// number of registered blocks, 8 (for a block that is not registered) its registered bit. False if
+    /// there is no such value, or it is already equal.
     pub(crate) fn corrupt(&mut self, records: &mut Records, block: BlockId, what: usize, to: u32) -> bool {
         if what == 7 {
             return std::mem::replace(&mut self.registered, to as usize) != to as usize;

@@ -1,22 +1,26 @@
-//! `Table`: name -> block, for the heads of the rings of an index. A name is a digest and its group.
+//! `Table`: a hash table from names to blocks, for the heads of the rings of an index. A name is a
+//! digest and its group.
 //!
-//! Owns: where an entry is. It holds block ids, one byte of each digest, and as many bits of it as an
-//! id leaves free: whether an id is the one that is looked for is for the caller to say, who has the
-//! digests, but it is nearly never asked of another. Several entries may have one digest.
+//! Owns: the place of each entry. An entry contains a block id, one byte of the digest, and as many
+//! further bits of it as the id leaves free. The table has no digests, so the caller decides whether an
+//! entry is the one that it looks for. It is almost never asked about another entry. Several entries
+//! may have the same digest.
 //!
-//! A bucket is one cache line of twelve entries, those that it has in the first slots. What finds its
-//! own bucket full goes to the next that is not, and each bucket that it passes counts it: a search
-//! goes on exactly as long as entries have passed, so a removal leaves no tombstone, and the table
-//! never has to be built anew. It is as large as its pool at construction: nothing here allocates
-//! behind that.
+//! A bucket is one cache line with twelve slots, filled from the first slot on. If the bucket of an
+//! entry is full, the entry goes to the next bucket that is not, and each bucket that it passes counts
+//! it. A search continues only while the buckets have such counts. So a removal leaves no tombstone,
+//! and the table never has to be rebuilt. Its size is that of the pool, from construction on, and no
+//! call allocates memory later.
 //!
-//! Digests of ours are uniform, but chains made elsewhere may carry anything, so where a digest goes
-//! depends on a random key of the table: nobody can choose digests that meet. Nothing depends on the
-//! order that this gives.
+//! Our own digests are uniform, but chains from elsewhere may contain any bytes. So the bucket of a
+//! digest depends on a random key of the table, and no attacker can choose digests that collide. No result
+//! depends on the resulting order.
 //!
-//! Invariant: an entry is in its own bucket or in one behind it, and every bucket that it passed counts it.
+//! Invariant: an entry is in its own bucket or in a later one, and every bucket that it passed counts
+//! it.
 //!
-//! Costs: all operations O(1): with seven entries per bucket, as in the table of a pool with every
+//! Costs: all operations O(1). A pool with every block registered has seven entries per bucket; then
+//! one search in thirty reads a second bucket. 9 bytes per block.
 //! block registered, one search in thirty looks at a second bucket. 9 bytes per block.
 
 use std::fmt;
@@ -26,22 +30,22 @@ use crate::error::{InvariantViolation, PoolError, ensure};
 use crate::list::no_memory;
 use crate::record::Name;
 
-/// Entries of a bucket.
+/// Number of slots in a bucket.
 const SLOTS: usize = 12;
-/// Entries per bucket in a table that is as full as it gets.
+/// Number of entries per bucket when every block is registered.
 const LOAD: usize = 7;
-/// The null block: no entry.
+/// An empty slot: the id of the null block.
 const EMPTY: u32 = 0;
 
-/// One cache line.
+/// A bucket: one cache line.
 #[derive(Clone, Copy)]
 #[repr(C, align(64))]
 struct Bucket {
-    /// Block ids, and above them what [`Home::rest`] says; [`EMPTY`] where there is none.
+    /// Block ids, with bits of [`Home::rest`] above them. [`EMPTY`] in empty slots.
     entries: [u32; SLOTS],
-    /// A byte of the digest of each, never 0; 0 where there is none.
+    /// One byte of the digest of each entry, never 0. 0 in empty slots.
     tags: [u8; SLOTS],
-    /// How many entries it has, and [`PASSED`] for each that passed it.
+    /// The number of entries, plus [`PASSED`] for each entry that passed the bucket.
     counts: u32,
 }
 
@@ -50,7 +54,7 @@ const _: () = assert!(size_of::<Bucket>() == 64);
 const BLANK: Bucket = Bucket { entries: [EMPTY; SLOTS], tags: [0; SLOTS], counts: 0 };
 
 impl Bucket {
-    /// The tags of the first eight slots, and of the rest.
+    /// The tags of the first eight slots, and of the other slots, as words.
     #[inline(always)]
     fn words(&self) -> (u64, u64) {
         let low = u64::from_le_bytes(std::array::from_fn(|at| self.tags[at]));
@@ -58,8 +62,8 @@ impl Bucket {
         (low, high.into())
     }
 
-    /// The slot of the first entry with `tag` that `leads` accepts. It may be asked of a slot behind
-    /// one that has it, too.
+    /// Returns the slot of the first entry with `tag` that `leads` accepts. `leads` may also be called
+    /// for a slot with another tag, right after a slot with `tag`.
     #[inline(always)]
     fn find(&self, tag: u8, mut leads: impl FnMut(u32) -> bool) -> Option<usize> {
         let (low, high) = self.words();
@@ -82,7 +86,7 @@ impl Bucket {
         None
     }
 
-    /// Puts an entry behind the others; false if there is no room.
+    /// Appends an entry. False if there is no room.
     #[inline(always)]
     fn put(&mut self, tag: u8, entry: u32) -> bool {
         let slot = (self.counts % PASSED) as usize;
@@ -95,7 +99,7 @@ impl Bucket {
         true
     }
 
-    /// Takes an entry out; the last one has its slot then.
+    /// Removes an entry. The last entry moves to its slot.
     #[inline(always)]
     fn take(&mut self, slot: usize) {
         let last = ((self.counts % PASSED) as usize).clamp(1, SLOTS) - 1;
@@ -104,18 +108,18 @@ impl Bucket {
         self.counts = self.counts.wrapping_sub(1);
     }
 
-    /// Entries that passed it.
+    /// Number of entries that passed the bucket.
     #[inline]
     const fn passed(&self) -> u32 {
         self.counts / PASSED
     }
 }
 
-/// What an entry that passed a bucket adds to its counts: more than it can have.
+/// The amount that each passing entry adds to the counts. It is above the number of slots.
 const PASSED: u32 = 16;
 
-/// The bytes of `word` that are `byte`: bit 7 of each. A byte above one that is may be named without
-/// being so.
+/// Bit 7 of each byte of `word` that equals `byte`. The bit of the byte above a matching one may be set
+/// wrongly.
 #[inline(always)]
 const fn equal_bytes(word: u64, byte: u8) -> u64 {
     const LOW: u64 = u64::from_ne_bytes([1; 8]);
@@ -123,11 +127,12 @@ const fn equal_bytes(word: u64, byte: u8) -> u64 {
     differ.wrapping_sub(LOW) & !differ & (LOW << 7)
 }
 
-/// Where a digest is looked for: its bucket, its tag, and what is beside ids.
+/// The place of a digest: its bucket, and the bits that form its tag and its part of an entry.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Home {
     bucket: u32,
-    /// Bits of the digest: in an entry those above the ids of the table, as a tag the last eight.
+    /// Bits of the digest. The low eight are the tag. Those above the ids of the table are part of the
+    /// entry.
     rest: u32,
 }
 
@@ -142,20 +147,20 @@ impl Home {
 pub(crate) struct Table {
     buckets: Vec<Bucket>,
     len: usize,
-    /// The bits of an entry that are an id.
+    /// Mask of the bits of an entry that form the id.
     ids: u32,
     key: [u64; 4],
 }
 
 impl Table {
-    /// An empty table without room.
+    /// Makes an empty table without room.
     pub(crate) fn new() -> Self {
         let state = std::collections::hash_map::RandomState::new();
         Self { buckets: Vec::new(), len: 0, ids: u32::MAX, key: std::array::from_fn(|at| state.hash_one(at)) }
     }
 
-    /// The memory of a table for `entries` entries, of ids up to that number, in place of this one's:
-    /// see [`Self::rebuild`].
+    /// Makes an empty table with room for `entries` entries and for ids up to that number, with the key
+    /// of this table: see [`Self::rebuild`].
     pub(crate) fn prepare(&self, entries: usize) -> Result<Self, PoolError> {
         let mut buckets = Vec::new();
         let wanted = entries.div_ceil(LOAD).max(1);
@@ -169,7 +174,7 @@ impl Table {
         self.len
     }
 
-    /// Where a name goes. Group 0 is nothing but the digest.
+    /// The place of a name. In group 0 it depends only on the digest.
     #[inline]
     pub(crate) fn home(&self, name: Name<'_>) -> Home {
         const SPREAD: u64 = 0x9E37_79B9_7F4A_7C15;
@@ -185,13 +190,13 @@ impl Table {
         Home { bucket: bucket as u32, rest: mixed as u32 }
     }
 
-    /// What there is of `id` in its bucket.
+    /// The entry of `id` in its bucket.
     #[inline(always)]
     fn entry(&self, home: Home, id: u32) -> u32 {
         (home.rest & !self.ids) | id
     }
 
-    /// The id of an entry, if its bits of the digest are those of `home`.
+    /// The id of an entry, if the bits of its digest match those of `home`.
     #[inline(always)]
     fn id(&self, home: Home, entry: u32) -> Option<u32> {
         ((entry ^ home.rest) & !self.ids == 0).then_some(entry & self.ids)
@@ -207,8 +212,8 @@ impl Table {
         if at + 1 < self.buckets.len() { at + 1 } else { 0 }
     }
 
-    /// The first entry at home whose tag is the digest's, 0 without one: most likely the one that is
-    /// looked for. Reads one line, and no digest.
+    /// Returns the first entry in the bucket of `home` with the same tag, or 0. It is most likely the
+    /// right one. Reads one cache line, and no digest.
     #[inline]
     pub(crate) fn first_guess(&self, home: Home) -> u32 {
         let bucket = self.bucket(home.bucket as usize);
@@ -216,8 +221,8 @@ impl Table {
         found.and_then(|slot| bucket.entries.get(slot)).map_or(EMPTY, |&entry| entry & self.ids)
     }
 
-    /// Notes where several names go, and asks for the lines of all: what is done with them next does
-    /// not wait for one after the other.
+    /// Computes the places of several names, and starts to load the cache lines of all. The next steps
+    /// then do not wait for one line after the other.
     #[inline]
     pub(crate) fn find_homes<'a>(&self, names: impl Iterator<Item = Name<'a>>, homes: &mut [Home]) {
         let mut read = 0;
@@ -228,7 +233,7 @@ impl Table {
         std::hint::black_box(read);
     }
 
-    /// The bucket and the slot of the first entry that `leads` accepts.
+    /// Returns the bucket and the slot of the first entry that `leads` accepts.
     #[inline]
     fn locate(&self, home: Home, mut leads: impl FnMut(u32) -> bool) -> Option<(usize, usize)> {
         let mut at = home.bucket as usize;
@@ -246,13 +251,14 @@ impl Table {
         None
     }
 
-    /// The first entry that `leads` accepts.
+    /// Returns the first entry that `leads` accepts.
     #[inline]
     pub(crate) fn find(&self, home: Home, leads: impl FnMut(u32) -> bool) -> Option<u32> {
         self.locate(home, leads).map(|(at, slot)| self.buckets[at].entries[slot] & self.ids)
     }
 
-    /// Enters `id`. False, and nothing changed, if the table is full: more entries than the pool has blocks.
+    /// Adds `id`. False, and nothing changed, if the table is full, which means more entries than
+    /// blocks.
     #[inline]
     pub(crate) fn insert(&mut self, home: Home, id: u32) -> bool {
         if self.len >= self.buckets.len() * SLOTS || id == EMPTY {
@@ -272,8 +278,8 @@ impl Table {
         false
     }
 
-    /// Enters `id`, unless `same` accepts an entry. False, and nothing changed, if it does, or if the
-    /// table is full.
+    /// Adds `id`, unless `same` accepts an existing entry. False, and nothing changed, if it does or
+    /// the table is full.
     #[inline(always)]
     pub(crate) fn insert_new(&mut self, home: Home, id: u32, mut same: impl FnMut(u32) -> bool) -> bool {
         let entry = self.entry(home, id);
@@ -289,12 +295,12 @@ impl Table {
         self.find(home, same).is_none() && self.insert(home, id)
     }
 
-    /// Takes the entry of `id` out. False, and nothing changed, if there is none.
+    /// Removes the entry of `id`. False, and nothing changed, if there is none.
     #[inline]
     pub(crate) fn remove(&mut self, home: Home, id: u32) -> bool {
         let Some((found, slot)) = self.locate(home, |entry| entry == id) else { return false };
         self.buckets[found].take(slot);
-        self.len = self.len.wrapping_sub(1); // found by the check, if it is wrong
+        self.len = self.len.wrapping_sub(1); // the check finds a wrong count
         let mut at = home.bucket as usize;
         while at != found {
             let bucket = &mut self.buckets[at];
@@ -304,33 +310,34 @@ impl Table {
         true
     }
 
-    /// Puts `to` in the place of `from`, whose digest it has. False, and nothing changed, if there is none.
+    /// Replaces the entry of `from` by `to`, which has the same digest. False, and nothing changed, if
+    /// there is none.
     pub(crate) fn replace(&mut self, home: Home, from: u32, to: u32) -> bool {
         let Some((at, slot)) = self.locate(home, |entry| entry == from) else { return false };
         self.buckets[at].entries[slot] = self.entry(home, to);
         true
     }
 
-    /// Takes the entries of `before`, whose names `name_of` knows. O(blocks).
+    /// Copies the entries of `before`, whose names `name_of` returns. O(blocks).
     pub(crate) fn rebuild<'a>(&mut self, before: &Self, name_of: impl Fn(u32) -> Name<'a>) {
         for id in before.iter() {
             self.insert(self.home(name_of(id)), id);
         }
     }
 
-    /// Forgets every entry. O(blocks).
+    /// Removes every entry. O(blocks).
     pub(crate) fn clear(&mut self) {
         self.buckets.fill(BLANK);
         self.len = 0;
     }
 
-    /// Every entry, in an order that says nothing.
+    /// Returns every entry, in an order that depends on the random key.
     pub(crate) fn iter(&self) -> impl Iterator<Item = u32> + '_ {
         let entries = self.buckets.iter().flat_map(|bucket| bucket.entries);
         entries.filter(|&entry| entry != EMPTY).map(|entry| entry & self.ids)
     }
 
-    /// Recounts entries, and those that passed each bucket.
+    /// Recounts the entries, and the entries that passed each bucket.
     ///
     /// # Errors
     /// The broken invariant.
@@ -368,7 +375,7 @@ impl Table {
     }
 }
 
-/// The key is a secret.
+/// Hides the key, which is a secret.
 impl fmt::Debug for Table {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Table").field("entries", &self.len).finish_non_exhaustive()

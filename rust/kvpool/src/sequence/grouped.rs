@@ -1,17 +1,19 @@
-//! `Grouped`: what a sequence has beside its first table if its model has several KV-cache groups.
+//! `Grouped`: the part of a sequence that only models with several KV-cache groups need.
 //!
-//! Owns: the tables of the other groups; where later requests are expected to turn off
-//! ([`Boundaries`]); which tokens the steps that are not committed compute. When tokens are committed,
-//! each group registers what it keeps, and gives up what no token to come reads.
+//! Owns: the tables of all groups but the first; the lengths at which later requests are expected to
+//! diverge ([`Boundaries`]); the tokens that uncommitted steps compute. When tokens are committed, each
+//! group registers the blocks that it keeps, and gives up the blocks that no later token reads.
 //!
 //! A recurrent state is one block, the first of its table, which every step overwrites. A step that
-//! verifies drafts has one block more for each: block `i` gets the state behind the `i`-th draft. When
-//! the accepted ones are committed, the block of the last of them becomes the first; the states behind
-//! rejected drafts are overwritten. What stays of a state are copies, *checkpoints*: one is made, and
-//! registered, where a commit ends at a boundary that the group keeps ([`crate::groups::Keep`]), if no
-//! step that may have gone further was under way, for then the block holds another state. A request
-//! that hits a checkpoint, and a fork, get a copy of it to write to. All of these copies are planned;
-//! the engine executes them with the others.
+//! verifies drafts has one more block per draft: block `i` gets the state after the `i`-th draft. When
+//! accepted drafts are committed, the block of the last accepted draft becomes the first block. Later
+//! steps overwrite the states after rejected drafts.
+//!
+//! Only copies of a state stay cached: *checkpoints*. A checkpoint is made and registered when a commit
+//! ends at a boundary that the group keeps ([`crate::groups::Keep`]). If another step under way may
+//! have gone further, there is no checkpoint, because the block then holds a later state. A request
+//! that hits a checkpoint gets a copy of the state to write to, and so does a fork. All of these copies
+//! are planned, and the engine executes them with the others.
 //!
 //! Costs: O(1) per table and block that a call touches.
 
@@ -27,35 +29,35 @@ use crate::record::MAX_POSITIONS;
 use crate::tiers::{TierError, Tiers};
 use crate::{BlockId, BlockPool, Name, PoolError};
 
-/// Where a step ends.
+/// The end of a step: the last token and the last draft that it computes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct StepEnd {
-    /// It computes so many tokens, drafts not counted.
+    /// Number of tokens that are computed after the step, drafts not counted.
     tokens: usize,
-    /// And so many drafts.
+    /// Number of drafts that the step computes after those tokens.
     drafts: usize,
 }
 
-/// Groups, and the tables of all but the first.
+/// The groups of a model, and the tables of all groups but the first.
 #[derive(Clone, Debug)]
 pub(crate) struct Grouped {
     groups: Arc<Groups>,
     pub(super) others: Vec<Table>,
     boundaries: Boundaries,
-    /// What the oldest step computes of those that are not committed, and the latest one.
+    /// Ends of the oldest and of the latest uncommitted step.
     oldest: StepEnd,
     latest: StepEnd,
-    /// So many tokens have been covered as tokens of the request, those that a truncation took back not
-    /// counted.
+    /// Number of tokens of the request that have been covered. A truncation lowers it.
     covered: usize,
-    /// Some step may have written the state behind so many tokens, of all that have been covered.
+    /// The largest number of tokens after which a step may have written the state. A truncation does
+    /// not lower it.
     reached: usize,
-    /// So many tokens are committed, and their states are to be kept.
+    /// Number of committed tokens, if the states after them are to be kept.
     due: Option<usize>,
 }
 
 impl Grouped {
-    /// Tables without blocks.
+    /// Makes tables without blocks.
     pub(crate) fn new(groups: &Arc<Groups>) -> Box<Self> {
         let table = |(group, spec): (usize, &GroupSpec)| {
             Table::new(group as u16, Layout::of(spec.kind), spec.block_tokens)
@@ -72,17 +74,17 @@ impl Grouped {
         })
     }
 
-    /// What the table of the first group is like.
+    /// The layout of the first group's table, and its tokens per block.
     pub(super) fn first(&self) -> (Layout, usize) {
         let spec = &self.groups.specs()[0];
         (Layout::of(spec.kind), spec.block_tokens)
     }
 
-    /// Notes what was found when a prompt of so many tokens was admitted.
+    /// Notes the result of the lookup when a prompt of `tokens` tokens is admitted.
     pub(super) fn admitted(&mut self, tokens: usize, staged: &Staged) {
         let junction = (staged.full_tokens > staged.cached_tokens).then_some(Tokens(staged.full_tokens));
         self.boundaries = Boundaries { prompt: Tokens(tokens), junction };
-        // What a connector loads is no step.
+        // The tokens that a connector loads are not computed by a step.
         let loads = staged.ready_tokens > staged.cached_tokens;
         let tokens = if loads { staged.ready_tokens } else { staged.covered_tokens };
         let first = StepEnd { tokens, drafts: 0 };
@@ -90,7 +92,7 @@ impl Grouped {
         (self.covered, self.reached) = (tokens, tokens);
     }
 
-    /// Holds the blocks that an admission staged for a table.
+    /// Puts the blocks that an admission staged into a table.
     pub(super) fn hold(&self, table: &mut Table, staged: &StagedTable, cached: usize) {
         let spec = self.spec(table);
         table.hold(staged.blocks.clone(), cached, spec.sink_blocks().0);
@@ -98,7 +100,7 @@ impl Grouped {
         table.left.extend(state.map(|(source, at)| (at, source)));
     }
 
-    /// Hash units that so many tokens fill.
+    /// Number of hash units that `tokens` tokens fill.
     pub(super) fn units(&self, tokens: usize) -> usize {
         tokens / self.groups.unit()
     }
@@ -107,14 +109,14 @@ impl Grouped {
         &self.groups.specs()[usize::from(table.group)]
     }
 
-    /// Whether it hashes and finds its blocks like a model without groups.
+    /// Whether the group of `table` hashes and finds its blocks like a model without groups.
     fn is_plain(&self, table: &Table) -> bool {
         let spec = self.spec(table);
         table.group == 0 && spec.kind.is_full() && spec.is_cached() && spec.block_tokens == self.groups.unit()
     }
 
-    /// Tokens that every table has blocks for; states, of the tokens that steps were to compute and of
-    /// their drafts.
+    /// Number of tokens that every table has blocks for. A table of states covers the tokens that steps
+    /// were to compute, and their drafts.
     pub(super) fn covered_tokens(&self, main: &Table) -> usize {
         let covered = |table: &Table| match (table.layout, table.blocks.len()) {
             (Layout::State, 1..) => self.covered.max(self.latest.tokens.saturating_add(self.latest.drafts)),
@@ -123,13 +125,13 @@ impl Grouped {
         self.others.iter().map(covered).fold(covered(main), usize::min)
     }
 
-    /// Notes that the next step may compute `slots` slots of a request that has `tokens` tokens,
-    /// `computed` of them already.
+    /// Notes that the next step may compute `slots` slots of a request with `tokens` tokens, of which
+    /// `computed` are already computed.
     #[inline]
     pub(super) fn note_covered(&mut self, tokens: usize, slots: usize, computed: usize) {
         let settled = computed >= self.latest.tokens;
         let end = self.latest.tokens.max(slots.min(tokens));
-        // What was covered stays so.
+        // A new step does not shorten the latest one.
         let before = if end == self.latest.tokens { self.latest.drafts } else { 0 };
         self.latest = StepEnd { tokens: end, drafts: slots.saturating_sub(end).max(before) };
         self.covered = self.covered.max(slots.min(tokens));
@@ -139,11 +141,11 @@ impl Grouped {
         }
     }
 
-    /// Notes that so many tokens are committed.
+    /// Notes that the first `computed` tokens are committed.
     #[inline]
     pub(super) fn note_committed(&mut self, computed: usize) {
         if computed >= self.latest.tokens {
-            // What was verified beyond has moved to the front.
+            // The state after the last accepted draft has moved to the first block.
             self.latest = StepEnd { tokens: computed, drafts: 0 };
         }
         if computed >= self.oldest.tokens {
@@ -151,20 +153,21 @@ impl Grouped {
         }
     }
 
-    /// Forgets the drafts of all steps: the table of a fork has no blocks for their states.
+    /// Forgets the drafts of all steps, because the table of a fork has no blocks for their states.
     const fn forget_drafts(&mut self) {
         (self.oldest.drafts, self.latest.drafts) = (0, 0);
     }
 
-    /// Which block of a table of states has the state behind so many tokens, once they are committed:
-    /// how many drafts they contain.
+    /// The position, in a table of states, of the state after the first `computed` tokens once they are
+    /// committed. This is the number of accepted drafts among them.
     fn state_at(&self, table: &Table, computed: usize) -> usize {
         let step = if computed >= self.latest.tokens { self.latest } else { self.oldest };
         let drafts = computed.saturating_sub(step.tokens);
         if drafts <= step.drafts && drafts < table.blocks.len() { drafts } else { 0 }
     }
 
-    /// Notes that the request keeps so many tokens. Returns whether some step still has drafts.
+    /// Notes that the request keeps only its first `tokens` tokens. Returns whether some step still has
+    /// drafts.
     pub(super) fn note_truncated(&mut self, tokens: usize) -> bool {
         let Self { oldest, latest, covered, .. } = self;
         *covered = tokens.min(*covered);
@@ -178,14 +181,14 @@ impl Grouped {
         oldest.drafts + latest.drafts > 0
     }
 
-    /// The positions of a table that a commit of so many tokens gives up.
+    /// The positions of a table that a commit of the first `computed` tokens gives up.
     pub(super) fn dying(&self, table: &Table, computed: usize) -> Range<usize> {
         table.dying(self.spec(table).dead(Tokens(computed)).0)
     }
 
-    /// Whether a request can go on behind so many tokens: whether its tables have what the tokens
-    /// behind them read, and room to write them. `loaded` says that a connector has brought all that it
-    /// was to bring.
+    /// Whether a request can continue after `tokens` tokens: the table still has the blocks that later
+    /// tokens read, and blocks to write them to. `loaded` means that the connector has loaded
+    /// everything that it was to load.
     fn can_go_on(&self, table: &Table, tokens: usize, loaded: bool) -> bool {
         let spec = self.spec(table);
         match table.layout {
@@ -202,8 +205,8 @@ impl Grouped {
         }
     }
 
-    /// Whether a growth to `slots`, with so many tokens computed then and `before` until then, neither
-    /// takes a block nor registers or gives one up, and fills no hash unit.
+    /// Whether a growth to `slots` takes, registers and gives up no block, and fills no hash unit.
+    /// After it the request has `tokens` tokens, of which `computed` are computed; now `before` are.
     pub(super) fn needs_no_pool(
         &self,
         main: &Table,
@@ -225,14 +228,15 @@ impl Grouped {
             && self.others.iter().all(|table| table.needs_no_pool(tokens, slots, computed) && quiet(table))
     }
 
-    /// The fewest tokens that a truncation can leave: what the token behind them reads is not given up,
-    /// and states do not go back.
+    /// The smallest number of tokens that a truncation can leave. The blocks that the next token reads
+    /// must still be there, and a state cannot return to an earlier token.
     pub(super) fn least_length(&self, main: &Table, computed: usize) -> usize {
         let least = |table: &Table| match table.layout {
             Layout::Positions if !table.nulls().is_empty() => {
                 let spec = self.spec(table);
                 let from = spec.tokens(Blocks(table.trimmed));
-                // What a request was admitted without, its group does not need.
+                // A group without caching does not need the blocks that the request was admitted
+                // without.
                 let needed = spec.is_cached() || table.trimmed > table.absent();
                 if needed { spec.kind.rewind(from).max(from).0 } else { from.0 }
             }
@@ -242,13 +246,15 @@ impl Grouped {
         self.others.iter().map(least).fold(least(main), usize::max)
     }
 
-    /// The name of what a block at a position of a table holds, once its tokens are there.
+    /// The name of the content at a position of a table. `None` until the sequence has all tokens of
+    /// that block.
     pub(super) fn name<'a>(&self, cursor: &'a HashCursor, table: &Table, at: usize) -> Option<Name<'a>> {
         let unit = self.groups.naming_unit(table.group.into(), Blocks(at))?;
         Some(Name { hash: cursor.chain().hashes().get(unit.0)?, group: table.group })
     }
 
-    /// How deep in the chain a block at a position of a table is, in hash units: comparable in all groups.
+    /// The depth in the chain of the block at a position of a table, in hash units. Depths of all
+    /// groups can be compared.
     fn depth(&self, table: &Table, at: usize) -> u32 {
         let unit = self.groups.naming_unit(table.group.into(), Blocks(at));
         unit.map_or(0, |unit| u32::try_from(unit.0).unwrap_or(u32::MAX))
@@ -258,7 +264,8 @@ impl Grouped {
         self.groups.kept(table.group.into(), Blocks(at), self.boundaries)
     }
 
-    /// Registers the blocks of a table up to `full` that its group keeps. Returns how many.
+    /// Registers the blocks of a table before position `full` that its group keeps. Returns the number
+    /// of new registrations.
     fn register(
         &self,
         pool: &mut BlockPool,
@@ -268,7 +275,7 @@ impl Grouped {
     ) -> Result<usize, PoolError> {
         let spec = self.spec(table);
         let chained = spec.kind.is_full();
-        // All of a stretch, each under a hash of its own, is one call.
+        // If the group keeps every block and each block has a hash of its own, one call registers all.
         let whole = !chained && spec.keep == Keep::All && spec.block_tokens == self.groups.unit();
         let new = &table.blocks[table.published..full];
         let hashes = cursor.chain().hashes().get(table.published..full).filter(|_| whole);
@@ -282,7 +289,7 @@ impl Grouped {
         let mut count = 0;
         for at in table.published..full {
             let block = table.blocks[at];
-            // A fork that committed first has registered what both hold.
+            // A fork that committed earlier may have registered a block that both share.
             if block.is_null()
                 || pool.is_registered(block)
                 || !kept.as_ref().is_some_and(|kept| kept.keeps(Blocks(at)))
@@ -290,9 +297,10 @@ impl Grouped {
                 continue;
             }
             let Some(name) = self.name(cursor, table, at) else { break };
-            // Full attention needs what is before, so that goes last; the others need no more than they hold.
+            // A hit of full attention needs all earlier blocks, so the pool has to know the parent,
+            // which is evicted later. The other groups need only the blocks that they hold.
             let before = at.checked_sub(1).filter(|_| chained);
-            // The block before may have been dropped by id: its content is the parent all the same.
+            // The previous block may have been dropped by id. Its content is still the parent.
             let hash = before.and_then(|before| self.name(cursor, table, before)).map(|name| *name.hash);
             let parent =
                 before.map(|before| table.blocks[before]).filter(|&block| pool.hash_of(block) == hash);
@@ -305,8 +313,8 @@ impl Grouped {
         Ok(count)
     }
 
-    /// Digests of the hash units that a hit can end behind inside a block of a table, if its group has
-    /// such hits. Of the block behind the full ones fewer.
+    /// The digests of the hash units inside a block after which a hit can end, if the group has partial
+    /// hits. A block that is not full has fewer of them.
     fn interior<'a>(&self, cursor: &'a HashCursor, table: &Table, at: usize) -> Option<&'a [BlockHash]> {
         let spec = Some(self.spec(table)).filter(|spec| spec.partial_hits)?;
         let per_block = spec.block_tokens / self.groups.unit();
@@ -315,8 +323,8 @@ impl Grouped {
         (!inside.is_empty()).then_some(inside)
     }
 
-    /// Registers what a table that is to be given up has computed behind its last full block, which
-    /// hits can end inside: under no name of its own, for it is not full.
+    /// Registers the computed part of the last, partly filled block of a table that is to be given up,
+    /// if hits can end inside it. The block gets no name of its own, because it is not full.
     fn register_tail(
         &self,
         pool: &mut BlockPool,
@@ -330,7 +338,7 @@ impl Grouped {
         };
         let units = computed % table.block_tokens / self.groups.unit();
         let Some(hash) = units.checked_sub(1).and_then(|last| inside.get(last)) else { return Ok(()) };
-        // Whoever else holds it would have to copy it before it goes on.
+        // Another user of the block would have to copy it before writing to it.
         if at < MAX_POSITIONS && pool.num_users(tail) == 1 && !pool.is_registered(tail) {
             let parent = at.checked_sub(1).map(|before| table.blocks[before]);
             let depth = computed / self.groups.unit() - 1;
@@ -340,8 +348,8 @@ impl Grouped {
         Ok(())
     }
 
-    /// The state of a table that is to be kept when so many tokens are computed: its position, if there
-    /// is one. Hits end at multiples of the alignment, and so does what a table covers that covers one.
+    /// The position of the state to keep when `computed` tokens are computed, if there is one.
+    /// `computed` has to be a multiple of the alignment, because hits end only there.
     fn checkpoint(&self, table: &Table, computed: usize) -> Option<usize> {
         let ends = table.layout == Layout::State && computed.is_multiple_of(self.groups.alignment().0);
         let at = (computed / table.block_tokens).checked_sub(1)?;
@@ -350,8 +358,8 @@ impl Grouped {
 }
 
 impl Sequence {
-    /// [`Self::commit`] of all groups, after its tokens were set. Changes of tables of states go to
-    /// `changes`.
+    /// Does the work of [`Self::commit`] for all groups, after the number of computed tokens was set.
+    /// Changes of tables of states are appended to `changes`.
     pub(super) fn commit_groups(
         &mut self,
         pool: &mut BlockPool,
@@ -385,7 +393,7 @@ impl Sequence {
                             changes.extend([0, drafts].map(moved));
                         }
                     }
-                    // No step that is not committed has gone further than this state.
+                    // No uncommitted step has gone further than this state.
                     let is_last = *computed == grouped.latest.tokens + drafts && *computed >= grouped.reached;
                     due = registers && is_last && grouped.checkpoint(table, *computed).is_some();
                 }
@@ -405,8 +413,8 @@ impl Sequence {
         Ok(count)
     }
 
-    /// Names again what is inside registered blocks that a swap has brought: what goes from tier to
-    /// tier is a content as a whole.
+    /// Names the hash units inside registered blocks again after a swap. A transfer between tiers keeps
+    /// only the names of whole blocks.
     pub(crate) fn name_interior(&self, tiers: &mut Tiers) -> Result<(), TierError> {
         let Some(grouped) = self.grouped.as_deref().filter(|_| self.tier == 0) else { return Ok(()) };
         let pool = tiers.device_mut();
@@ -422,7 +430,8 @@ impl Sequence {
         Ok(())
     }
 
-    /// Registers what is computed behind the last full blocks of tables that are to be given up.
+    /// Registers the computed part of the last, partly filled block of each table that is to be given
+    /// up.
     pub(super) fn keep_tails(&self, tiers: &mut Tiers) -> Result<(), TierError> {
         let Some(grouped) = self.grouped.as_deref().filter(|_| self.tier == 0) else { return Ok(()) };
         let pool = tiers.device_mut();
@@ -434,8 +443,8 @@ impl Sequence {
             .try_for_each(|table| grouped.register_tail(pool, &self.cursor, table, self.computed_tokens))?)
     }
 
-    /// Copies states that the latest commit ended at to blocks of their own, which are registered, as
-    /// far as there are blocks. Returns how many.
+    /// Copies the states at which the latest commit ended to blocks of their own, and registers those,
+    /// while blocks are available. Returns the number of copies.
     pub(crate) fn keep_states(&mut self, tiers: &mut Tiers) -> Result<usize, TierError> {
         let Self { cursor, main, grouped, tier, .. } = self;
         let Some(grouped) = grouped.as_deref_mut() else { return Ok(0) };
@@ -463,7 +472,8 @@ impl Sequence {
         Ok(count)
     }
 
-    /// The tokens behind the computed ones at which the state of a group is worth keeping next.
+    /// The next number of tokens, above the computed ones, at which the state of a group is worth
+    /// keeping.
     pub(crate) fn next_checkpoint(&self) -> Option<usize> {
         let grouped = self.grouped.as_deref()?;
         let states = self.tables().filter(|table| table.layout == Layout::State);
@@ -473,15 +483,14 @@ impl Sequence {
         next.min().map(|tokens| tokens.0)
     }
 
-    /// Whether the sequence can go on behind its first `tokens` tokens, of which a connector has
-    /// brought those behind the computed ones; `loaded` says that it has brought all that it was to
-    /// bring.
+    /// Whether the sequence can continue after its first `tokens` tokens. A connector has loaded those
+    /// that are not computed. `loaded` means that it has loaded everything that it was to load.
     pub(crate) fn can_go_on(&self, tokens: usize, loaded: bool) -> bool {
         let Some(grouped) = self.grouped.as_deref() else { return true };
         self.tables().all(|table| grouped.can_go_on(table, tokens, loaded))
     }
 
-    /// Notes that the step behind a load computes the first `covered` tokens.
+    /// Notes that the step after a load computes the first `covered` tokens.
     pub(crate) fn note_covered(&mut self, covered: usize) {
         let (tokens, computed) = (self.num_tokens(), self.computed_tokens);
         if let Some(grouped) = &mut self.grouped {
@@ -489,24 +498,24 @@ impl Sequence {
         }
     }
 
-    /// How many entries of tables a commit of so many tokens exchanges: those of states behind accepted
-    /// drafts.
+    /// Number of table entries that a commit of `computed` tokens exchanges: two for each table of
+    /// states with accepted drafts.
     pub(crate) fn exchanged_by(&self, computed: usize) -> usize {
         let Some(grouped) = self.grouped.as_deref() else { return 0 };
         let moves = |table: &&Table| table.layout == Layout::State && grouped.state_at(table, computed) > 0;
         2 * self.tables().filter(moves).count()
     }
 
-    /// Blocks that a fork takes: one for each state.
+    /// Number of blocks that a fork takes: one for each state.
     pub(crate) fn blocks_of_fork(&self) -> usize {
         self.tables().filter(|table| table.layout == Layout::State).count()
     }
 
-    /// [`Self::fork`] of several groups, after a check that [`Self::blocks_of_fork`] are available:
-    /// states are copied at once, for both sequences write to them next.
+    /// Does the work of [`Self::fork`] for several groups, after a check that [`Self::blocks_of_fork`]
+    /// blocks are available. States are copied at once, because both sequences write to them next.
     pub(super) fn fork_groups(&mut self, tiers: &mut Tiers) -> Result<Self, TierError> {
         let mut child = self.guarded_clone();
-        // Of states the one behind the tokens, none of those behind drafts.
+        // A fork gets the state after the tokens, but none of the states after drafts.
         let states = |table: &&mut Table| table.layout == Layout::State;
         child.tables_mut().filter(states).for_each(|table| table.blocks.truncate(1));
         if let Some(grouped) = &mut child.grouped {
@@ -523,12 +532,13 @@ impl Sequence {
         Ok(child)
     }
 
-    /// Blocks that the tables of an encoder's output lack for so many tokens of it.
+    /// Number of blocks that the tables of an encoder's output lack to hold `tokens` tokens of it.
     pub(crate) fn encoder_blocks_for(&self, tokens: usize) -> usize {
         self.tables().fold(0_usize, |sum, table| sum.saturating_add(table.encoder_missing_for(tokens)))
     }
 
-    /// Makes them cover so many, after a check that these blocks are there.
+    /// Makes the tables of an encoder's output cover `tokens` tokens, after a check that the blocks are
+    /// available.
     pub(crate) fn grow_encoder(
         &mut self,
         tiers: &mut Tiers,

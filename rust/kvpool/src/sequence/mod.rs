@@ -1,9 +1,9 @@
 //! Block tables with a mutable tail, one per KV-cache group: fork, copy-on-write, truncation, windows.
 //!
-//! A [`Sequence`] has the tokens and the tables of one request of [`crate::CacheManager`]. [`Staged`]
-//! is an admission before its blocks are taken.
+//! A [`Sequence`] contains the tokens and the tables of one request of [`crate::CacheManager`].
+//! [`Staged`] is an admission before its blocks are taken.
 //!
-//! Costs: O(1) per block touched; a fork O(blocks + tokens), without recursion.
+//! Costs: O(1) per block touched. A fork is O(blocks + tokens), without recursion.
 
 mod grouped;
 mod staged;

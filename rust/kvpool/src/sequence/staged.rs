@@ -1,7 +1,7 @@
-//! `Staged`: an admission that was looked up and not taken yet.
+//! `Staged`: an admission whose prompt was looked up, but whose blocks are not taken yet.
 //!
-//! Owns: what is cached of a prompt in each KV-cache group, and how many blocks are to be allocated
-//! behind it. Finding changes nothing; what can fail is checked before anything is taken.
+//! Owns: the cached part of a prompt in each KV-cache group, and the number of blocks to allocate after
+//! it. A lookup changes nothing. Everything that can fail is checked before any block is taken.
 
 use std::ops::Range;
 
@@ -12,85 +12,99 @@ use crate::pool::PrefixMatch;
 use crate::tiers::{TierError, Tiers};
 use crate::{BlockId, BlockPool, NULL_BLOCK, PoolError, Refusal};
 
-/// How much of a prompt is admitted now.
+/// The part of a prompt that an admission covers.
+///
+/// ```
+/// use kvpool::{AdmitOptions, CacheManager, ExtraKeys, ManagerConfig, Part};
+/// let config = ManagerConfig { num_blocks: 64, block_size: 4, ..Default::default() };
+/// let mut manager = CacheManager::new(config)?;
+/// let prompt = manager.prepare(&(0..100).collect::<Vec<u32>>(), ExtraKeys::default())?;
+/// // Only the first chunk of 16 tokens gets blocks now.
+/// let part = Part { allocate_tokens: Some(16), ..Part::WHOLE };
+/// let admission = manager.admit_with("a", prompt, &AdmitOptions { part, ..AdmitOptions::default() })?;
+/// assert_eq!(admission.block_ids.len(), 4);
+/// manager.commit("a", 16)?;
+/// assert_eq!(manager.extend("a", 32)?.len(), 4); // the next chunk
+/// # Ok::<(), kvpool::ManagerError>(())
+/// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Part {
-    /// Tokens that get blocks now, behind those that are cached or external: the first chunk of a
-    /// chunked prefill. `None` is all.
+    /// Number of tokens, after those that are cached or external, that get blocks now: the first chunk
+    /// of a chunked prefill. `None` is all tokens.
     pub allocate_tokens: Option<usize>,
-    /// A connector has the KV of the prompt's first so many tokens. What of it is not cached here is
-    /// loaded into blocks of the request; see [`crate::CacheManager::external_done`]. Less than the
-    /// prompt: its last token is always left to compute.
+    /// Number of leading tokens of the prompt whose KV a connector has. Those that are not cached here
+    /// are loaded into blocks of the request: see [`crate::CacheManager::external_done`]. Less than the
+    /// length of the prompt, because the last token is always computed.
     pub external_tokens: usize,
-    /// Match nothing: the engine computes every token, for instance for log probabilities of the
-    /// prompt. What it computes is registered as always.
+    /// Whether to match nothing. The engine then computes every token, for instance to get log
+    /// probabilities of the prompt. Computed blocks are registered as always.
     pub compute_all: bool,
 }
 
 impl Part {
-    /// All of the prompt, all of it computed here.
+    /// The whole prompt, and no external tokens.
     pub const WHOLE: Self = Self { allocate_tokens: None, external_tokens: 0, compute_all: false };
 }
 
-/// A table to be, of one of several groups.
+/// The planned block table of one of several groups.
 #[derive(Debug)]
 pub(crate) struct StagedTable {
-    /// What is cached, the null block where nothing is needed; of a group with states the one that the
-    /// hit ends at. The whole table once it is allocated.
+    /// The cached blocks, with the null block where none is needed. In a group with states, only the
+    /// state that the hit ends at. The whole table after the allocation.
     pub(crate) blocks: Vec<BlockId>,
     pub(crate) new_blocks: usize,
-    /// The positions before the null blocks that are allocated, too: sinks that a connector loads.
+    /// Positions before the null blocks that are allocated, too: sinks that a connector loads.
     holes: Range<usize>,
-    /// The state that the hit ends at, of which the request gets a copy.
+    /// The state at the end of the hit. The request gets a copy of it.
     pub(crate) source: Option<BlockId>,
-    /// Whether the request writes to the last of these blocks, if there is one, and so to a copy of it:
-    /// a state, or a block that the hit ends inside.
+    /// Whether the request writes to the last of these blocks, if there is one, and so gets a copy of
+    /// it. This block is a state, or a block that the hit ends inside.
     copies: bool,
 }
 
-/// An admission that was looked up: what is cached of a prompt, and how many blocks are to be allocated
-/// behind it.
+/// An admission that was looked up: the cached part of a prompt, and the number of blocks to allocate
+/// after it.
 #[doc(hidden)]
 #[derive(Debug)]
 pub struct Staged {
-    /// The match. Without groups its blocks are the whole table once they are allocated.
+    /// The match. Without groups, its blocks become the whole table when the others are allocated.
     pub(crate) found: PrefixMatch,
-    /// The tables of several groups; none without groups.
+    /// The tables of several groups. Empty without groups.
     pub(crate) tables: Vec<StagedTable>,
-    /// Blocks of the match, in the first group.
+    /// Number of matched blocks in the first group.
     pub cached: usize,
-    /// Leading tokens whose KV is cached.
+    /// Number of leading tokens whose KV is cached.
     pub cached_tokens: usize,
-    /// How far the groups of full attention alone would have gone.
+    /// Number of tokens that the groups of full attention alone could hit.
     pub(crate) full_tokens: usize,
-    /// How far each group alone would have gone, if somebody wants to know.
+    /// Number of tokens that each group alone could hit. Empty unless requested.
     pub(crate) reach: Vec<Tokens>,
-    /// Blocks to allocate, in all groups.
+    /// Number of blocks to allocate, in all groups.
     pub(crate) new_blocks: usize,
-    /// Tokens whose KV is cached or external.
+    /// Number of tokens whose KV is cached or external.
     pub(crate) ready_tokens: usize,
-    /// Tokens that the tables cover.
+    /// Number of tokens that the tables cover.
     pub(crate) covered_tokens: usize,
-    /// Tokens behind those that are ready that could get blocks now.
+    /// Number of tokens after the ready ones that could get blocks now.
     pub(crate) fitting_tokens: usize,
-    /// Tokens of the prompt.
+    /// Number of tokens of the prompt.
     tokens: usize,
     part: Part,
     room: Room,
 }
 
-/// Blocks that could be allocated behind a match.
+/// Number of blocks that could be allocated after a match.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Room {
-    /// So many.
+    /// This number of blocks is left.
     Left(usize),
-    /// The match itself takes more than the available blocks, of which there are so many.
+    /// The match itself takes more blocks than this number, which is available.
     Short(usize),
 }
 
 impl Room {
-    /// What is left of `available` blocks behind a match of which nobody holds `idle`, where `reserve`
-    /// are to be left.
+    /// The blocks left after a match, out of `available`. The match takes `idle` blocks that have no
+    /// references, and `reserve` blocks have to stay available.
     pub(crate) const fn behind(idle: usize, available: usize, reserve: usize) -> Self {
         match available.checked_sub(idle) {
             Some(left) => Self::Left(left.saturating_sub(reserve)),
@@ -103,7 +117,7 @@ impl Room {
     }
 }
 
-/// A prompt that is looked up.
+/// A lookup of a prompt.
 struct Search<'a, R> {
     pool: &'a BlockPool,
     prompt: &'a HashCursor,
@@ -112,14 +126,15 @@ struct Search<'a, R> {
 }
 
 impl<R: Fn(&[BlockId]) -> Room> Search<'_, R> {
-    /// Tokens whose KV is there, and tokens that are covered, behind a hit.
+    /// The number of tokens whose KV is ready, and of tokens that are covered, if `cached` tokens are
+    /// hit.
     fn ready_and_covered(&self, cached: usize) -> (usize, usize) {
         let (tokens, part) = (self.prompt.num_tokens(), self.part);
         let ready = part.external_tokens.min(tokens).max(cached);
         (ready, part.allocate_tokens.map_or(tokens, |n| ready.saturating_add(n).min(tokens)))
     }
 
-    /// The longest hit of at most `limit` tokens.
+    /// Finds the longest hit of at most `limit` tokens.
     fn within(&self, groups: Option<&Groups>, limit: usize) -> Result<Staged, PoolError> {
         if let Some(groups) = groups {
             return self.within_groups(groups, limit);
@@ -150,7 +165,7 @@ impl<R: Fn(&[BlockId]) -> Room> Search<'_, R> {
         })
     }
 
-    /// The same of several groups.
+    /// Does the work of [`Self::within`] for several groups.
     fn within_groups(&self, groups: &Groups, limit: usize) -> Result<Staged, PoolError> {
         let (specs, tokens) = (groups.specs(), self.prompt.num_tokens());
         let hit = self.pool.find_groups(groups, self.prompt.chain(), Tokens(limit))?;
@@ -160,14 +175,14 @@ impl<R: Fn(&[BlockId]) -> Room> Search<'_, R> {
         for (spec, table) in specs.iter().zip(&mut tables) {
             match Layout::of(spec.kind) {
                 Layout::Positions => {
-                    // Of what a connector loads, too, only what the tokens behind it read.
+                    // A connector, too, loads only the blocks that the tokens after its load read.
                     let (Blocks(first), Blocks(end)) = spec.given_up(ready, ready);
                     if first < end {
                         table.resize(table.len().max(end), NULL_BLOCK);
                         table[first..end].fill(NULL_BLOCK);
                     }
                 }
-                // A connector brings the state behind what it loads.
+                // A connector brings the state after the tokens that it loads.
                 Layout::State if ready_tokens > cached_tokens => table.clear(),
                 Layout::State => table.retain(|block| !block.is_null()),
                 Layout::Encoder => {}
@@ -175,8 +190,8 @@ impl<R: Fn(&[BlockId]) -> Room> Search<'_, R> {
         }
         let matched: Vec<_> = tables.iter().flatten().copied().filter(|block| !block.is_null()).collect();
         let room = (self.room)(&matched);
-        // Of each table the entries that are there, neither written to nor allocated; and the holes
-        // before them.
+        // For each table: the number of entries that exist and need no copy, and the holes before the
+        // null blocks.
         let entries = |(spec, table): (&GroupSpec, &Vec<BlockId>)| {
             let Blocks(of_hit) = spec.full_blocks(Tokens(cached_tokens));
             let (Blocks(first), Blocks(end)) = spec.given_up(ready, ready);
@@ -185,7 +200,7 @@ impl<R: Fn(&[BlockId]) -> Room> Search<'_, R> {
             (of_hit.max(if gap { end } else { 0 }).min(table.len()), holes)
         };
         let entries: Vec<_> = specs.iter().zip(&tables).map(entries).collect();
-        // The blocks that a group takes beyond its match to cover `tokens` tokens.
+        // The number of blocks that a group takes beyond its match to cover `tokens` tokens.
         let new_of = |group: usize, tokens: usize| match Layout::of(specs[group].kind) {
             Layout::Positions => {
                 let (whole, ref holes) = entries[group];
@@ -197,7 +212,7 @@ impl<R: Fn(&[BlockId]) -> Room> Search<'_, R> {
         };
         let new_in_all =
             |tokens| (0..specs.len()).fold(0_usize, |sum, group| sum.saturating_add(new_of(group, tokens)));
-        // More tokens never take fewer blocks.
+        // More tokens never take fewer blocks, so a binary search works.
         let (mut fitting_tokens, mut too_many) = (0, tokens - ready_tokens + 1);
         while fitting_tokens + 1 < too_many {
             let middle = fitting_tokens.midpoint(too_many);
@@ -232,8 +247,8 @@ impl<R: Fn(&[BlockId]) -> Room> Search<'_, R> {
     }
 
     /// Returns a shorter hit that the pool has the blocks for. If there is none, returns the longest
-    /// hit with a place for a first token, or else `longest`. A call that succeeds without a cache
-    /// succeeds with one.
+    /// hit after which at least one token gets a block, or else `longest`. A call that succeeds without
+    /// a cache also succeeds with one.
     fn shorter(&self, groups: Option<&Groups>, longest: Staged) -> Result<Staged, PoolError> {
         let whole = groups.filter(|groups| groups.interior_units() > 0).map(Groups::in_whole_blocks);
         let whole = whole.and_then(Result::ok);
@@ -256,17 +271,17 @@ impl<R: Fn(&[BlockId]) -> Room> Search<'_, R> {
 
     /// Returns the longest hit of fewer than `longest` tokens that `fits` accepts. O(log n) lookups.
     ///
-    /// Up to the external tokens a longer hit never takes more blocks, but for copies of states: their
-    /// blocks are taken either way. Beyond them the first chunk begins behind the hit, and takes blocks
-    /// besides the hit's idle ones. The search starts where a hit takes the fewest blocks: the hit that
-    /// ends with the external tokens.
+    /// Up to the external tokens, a longer hit never takes more blocks, except for copies of states:
+    /// the blocks are taken either way. Beyond the external tokens, the first chunk begins after the
+    /// hit, and takes blocks in addition to the idle blocks of the hit. The search starts at the hit
+    /// that takes the fewest blocks: the one that ends with the external tokens.
     fn longest_where(
         &self,
         groups: Option<&Groups>,
         longest: usize,
         fits: impl Fn(&Staged) -> bool,
     ) -> Result<Option<Staged>, PoolError> {
-        // In lengths that a hit can have.
+        // The lengths below are multiples of the shortest step between two hits.
         let step = groups.map_or(self.pool.block_size(), |groups| groups.alignment().0);
         let (external, most) = (self.part.external_tokens, longest);
         let longest = most.div_ceil(step);
@@ -282,7 +297,7 @@ impl<R: Fn(&[BlockId]) -> Room> Search<'_, R> {
             }
         }
         let Some((mut fitting, mut best)) = first else { return Ok(None) };
-        // The hit of `fitting` steps is accepted, the one of `too_many` is not.
+        // `fits` accepts the hit of `fitting` steps, and rejects the one of `too_many`.
         let mut too_many = longest;
         while fitting + 1 < too_many {
             let middle = fitting.midpoint(too_many);
@@ -299,9 +314,9 @@ impl<R: Fn(&[BlockId]) -> Room> Search<'_, R> {
 }
 
 impl Staged {
-    /// Matches a prompt, all but its last token; `room` says how many blocks are there behind a match.
-    /// Uses a shorter match if the blocks of a longer one are not there. Changes nothing. O(blocks),
-    /// and O(blocks log blocks) if a shorter match is used.
+    /// Matches all tokens of a prompt but the last. `room` returns the number of blocks that are left
+    /// after a match. If the blocks for a longer match are not available, uses a shorter one. Changes
+    /// nothing. O(blocks), and O(blocks log blocks) if a shorter match is used.
     pub(crate) fn find(
         pool: &BlockPool,
         groups: Option<&Groups>,
@@ -320,7 +335,7 @@ impl Staged {
         Ok(found)
     }
 
-    /// The longest match of a prompt, whatever blocks there are.
+    /// Finds the longest match of a prompt, whether or not blocks are available.
     pub(crate) fn longest(
         pool: &BlockPool,
         groups: Option<&Groups>,
@@ -330,7 +345,7 @@ impl Staged {
         search.within(groups, limit(prompt.num_tokens(), Part::WHOLE))
     }
 
-    /// Tokens that the hit could have at most.
+    /// The largest number of tokens that a hit of this prompt can have.
     pub(crate) const fn limit(&self) -> usize {
         limit(self.tokens, self.part)
     }
@@ -339,8 +354,8 @@ impl Staged {
         self.room.holds(self.new_blocks)
     }
 
-    /// Whether the prompt can be computed in a pool that has nothing else to hold, in chunks of so many
-    /// tokens.
+    /// Whether the prompt can be computed in chunks of `chunk` tokens in a pool that holds no other
+    /// request.
     fn fits_alone(&self, pool: &BlockPool, groups: Option<&Groups>, chunk: usize) -> bool {
         let start = Tokens(self.part.external_tokens);
         let peak = match groups {
@@ -350,13 +365,13 @@ impl Staged {
         peak <= pool.num_usable()
     }
 
-    /// Whether the prompt can ever be computed in this pool, in the chunks that its [`Part`] says. Does
-    /// not depend on what is cached or held.
+    /// Whether the prompt can ever be computed in this pool, in the chunks of its [`Part`]. Does not
+    /// depend on cached or held blocks.
     pub(crate) fn can_ever_fit(&self, pool: &BlockPool, groups: Option<&Groups>) -> bool {
         self.fits_alone(pool, groups, self.part.allocate_tokens.unwrap_or(usize::MAX))
     }
 
-    /// Why it cannot be taken now, if it cannot.
+    /// The reason why the admission is impossible now; `None` if it is possible.
     pub(crate) fn refusal(&self, pool: &BlockPool, groups: Option<&Groups>) -> Option<Refusal> {
         if self.fits() {
             return None;
@@ -375,13 +390,14 @@ impl Staged {
         Some(refusal)
     }
 
-    /// The blocks of the match, in all groups.
+    /// The matched blocks of all groups.
     pub(crate) fn matched(&self) -> impl Iterator<Item = BlockId> + '_ {
         let grouped = self.tables.iter().flat_map(|table| &table.blocks);
         self.found.blocks.iter().chain(grouped).copied().filter(|block| !block.is_null())
     }
 
-    /// Acquires the match. Before any block is allocated: no allocation can evict it then (vLLM #10507).
+    /// Acquires the match. Call it before any block is allocated, so that no allocation can evict the
+    /// match (vLLM #10507).
     pub(crate) fn acquire(&self, pool: &mut BlockPool, prompt: &HashCursor) -> Result<(), PoolError> {
         if self.tables.is_empty() {
             return pool.acquire_found(&self.found, prompt.chain().hashes());
@@ -391,8 +407,8 @@ impl Staged {
         pool.acquire_in_groups(&blocks, self.cached, self.cached_tokens, &self.found, asked)
     }
 
-    /// Allocates blocks of the device behind the match, which was acquired before, and copies what the
-    /// request writes to.
+    /// Allocates blocks of the device after the match, which is already acquired, and copies the
+    /// matched blocks that the request writes to.
     pub(crate) fn allocate(&mut self, tiers: &mut Tiers) -> Result<(), TierError> {
         if self.tables.is_empty() {
             self.found.blocks.reserve_exact(self.new_blocks);
@@ -417,7 +433,7 @@ impl Staged {
     }
 }
 
-/// Tokens that a hit may have: the last one of the prompt is always left to compute.
+/// The largest number of tokens that a hit may have: the last token of the prompt is always computed.
 const fn limit(tokens: usize, part: Part) -> usize {
     if part.compute_all { 0 } else { tokens.saturating_sub(1) }
 }

@@ -1,14 +1,15 @@
 //! `Table`: the block table of one KV-cache group of a sequence.
 //!
-//! Owns: the entries, and which of them may be shared, are registered, or are given up. How many tokens
-//! there are, and what of them is computed, is the sequence's ([`super::Sequence`]), which passes it
-//! in.
+//! Owns: the entries, and which of them may be shared, are registered, or are given up. The sequence
+//! ([`super::Sequence`]) knows the number of tokens and of computed tokens, and passes them in.
 //!
-//! The table *covers* its first tokens: all of them and lookahead slots beyond, or, of a prompt that is
-//! admitted in chunks, those that are computed and the chunk that comes next.
+//! The table *covers* the leading tokens of the sequence: all tokens, and lookahead slots after them. A
+//! prompt that is admitted in chunks is covered up to the end of the next chunk.
 //!
-//! Invariants: S1: the table covers all computed tokens; S2: the first `trimmed` entries but those of
-//! sinks, and no others, are the null block; S3: `published` blocks are full and computed.
+//! Invariants:
+//! - S1: the table covers all computed tokens.
+//! - S2: the first `trimmed` entries are the null block, except those of sinks; no other entry is.
+//! - S3: `published` blocks are full and computed.
 
 use std::fmt;
 use std::ops::Range;
@@ -21,27 +22,28 @@ use crate::hash::HashCursor;
 use crate::tiers::{TierError, Tiers};
 use crate::{BlockId, BlockPool, InvariantViolation, NULL_BLOCK, PoolError, Until};
 
-/// A position of a block table that holds another block now: a new one at the end, a copy in the place
-/// of a shared block, or a cached block in the place of an equal one.
+/// A change of one block table entry: a new block at the end, a copy in the place of a shared block, or
+/// a cached block in the place of an equal one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TableChange {
-    /// Position in the block table.
+    /// The position in the block table.
     pub index: usize,
-    /// The block that is there now.
+    /// The block that is now at this position.
     pub block: BlockId,
-    /// The KV-cache group whose table that is: 0 where there is one.
+    /// The KV-cache group that the table belongs to. 0 if the model has only one group.
     pub group: u16,
 }
 
-/// What the entries of a table are.
+/// The meaning of the entries of a table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Layout {
     /// One block per `block_tokens` tokens, in order.
     Positions,
-    /// The state behind the computed tokens, which every step writes; behind it one block for the state
-    /// behind each draft.
+    /// The state after the computed tokens, which every step overwrites. Each further block holds the
+    /// state after one draft.
     State,
-    /// One block per `block_tokens` tokens of an encoder's output, which are none of the sequence's.
+    /// One block per `block_tokens` tokens of an encoder's output. These tokens are not part of the
+    /// sequence.
     Encoder,
 }
 
@@ -55,7 +57,7 @@ impl Layout {
     }
 }
 
-/// The blocks of a group.
+/// The block table of one group.
 #[derive(Clone, Debug)]
 pub(crate) struct Table {
     pub(crate) blocks: Vec<BlockId>,
@@ -63,29 +65,32 @@ pub(crate) struct Table {
     pub(crate) block_tokens: usize,
     pub(crate) group: u16,
     pub(crate) layout: Layout,
-    /// Leading blocks that are in the index, or of no use there: matched at admission, or committed since.
+    /// Number of leading blocks that are registered, or that the group does not keep in the index. They
+    /// were matched at admission or have been committed since.
     pub(crate) published: usize,
-    /// Leading blocks that no token to come reads, but for those of sinks.
+    /// Number of leading blocks that no later token reads, sinks included in the count.
     pub(crate) trimmed: usize,
-    /// Of the leading blocks so many are never given up: those of sinks.
+    /// Number of leading blocks that are never given up: attention sinks.
     sinks: usize,
-    /// Of the trimmed blocks so many were never there: the request was admitted without them.
+    /// The value of `trimmed` at admission: the request never had these blocks.
     absent: usize,
-    /// Blocks that the request gave up while it ran, and that may be cached still, with their positions.
+    /// Blocks that the request gave up while it ran and that may still be cached, with their positions.
     pub(crate) left: Vec<(usize, BlockId)>,
-    /// The first position whose block may be shared or registered though tokens to come are written to
-    /// it: after a fork or a truncation. [`NOT_GUARDED`] if there is none.
+    /// The first position whose block may be shared or registered although later tokens are written to
+    /// it. This happens after a fork or a truncation. [`NOT_GUARDED`] if there is none.
     pub(crate) guarded: usize,
 }
 
-/// No position of a table is guarded.
+/// The value of `guarded` of a table without guarded positions.
 pub(crate) const NOT_GUARDED: usize = usize::MAX;
 
-/// References that a step gives up before a growth: the last holder of a block writes in place. Below
-/// zero, references that the admissions of a plan take: they are committed first.
+/// Number of references to each block that a step gives up before a growth. The last holder of a block
+/// writes in place. A negative number counts references that the admissions of a plan take, because
+/// they are committed first.
 pub(crate) type GivenUp = HashMap<BlockId, i64>;
 
-/// Those who may not see a block change, once these references are given up.
+/// Number of users of a block, for whom it must not change, after the references in `given_up` are
+/// released.
 pub(super) fn users(pool: &BlockPool, block: BlockId, given_up: &GivenUp) -> i64 {
     i64::from(pool.num_users(block)) - given_up.get(&block).copied().unwrap_or(0)
 }
@@ -106,10 +111,10 @@ impl Table {
         }
     }
 
-    /// Holds the blocks of an admission. The first `cached` tokens were hit: their blocks are
-    /// registered, or null where nothing is needed. The first `sinks` blocks are never given up.
+    /// Takes over the blocks of an admission. The first `cached` tokens were hit: their blocks are
+    /// registered, or null where none is needed. The first `sinks` blocks are never given up.
     pub(crate) fn hold(&mut self, blocks: Vec<BlockId>, cached: usize, sinks: usize) {
-        // Without sinks where the hit brought none.
+        // If the hit starts with the null block, it brought no sinks.
         self.sinks = if blocks.first().is_some_and(|block| block.is_null()) { 0 } else { sinks };
         let nulls = blocks.iter().skip(self.sinks).take_while(|block| block.is_null()).count();
         self.trimmed = if nulls > 0 { self.sinks + nulls } else { 0 };
@@ -118,18 +123,18 @@ impl Table {
         self.blocks = blocks;
     }
 
-    /// The positions of the null block.
+    /// The positions that contain the null block.
     #[inline]
     pub(crate) fn nulls(&self) -> Range<usize> {
         self.sinks.min(self.trimmed)..self.trimmed
     }
 
-    /// Of those so many were never there: the request was admitted without them.
+    /// Number of leading positions that were already trimmed at admission.
     pub(crate) const fn absent(&self) -> usize {
         self.absent
     }
 
-    /// Tokens that it has blocks for.
+    /// Number of tokens that the table has blocks for.
     #[inline]
     pub(crate) fn covered_tokens(&self) -> usize {
         match self.layout {
@@ -139,12 +144,12 @@ impl Table {
         }
     }
 
-    /// Blocks that it lacks to cover `slots`, of a sequence that has `tokens` tokens then: slots behind
-    /// those are drafts.
+    /// Number of blocks that the table lacks to cover `slots` slots. The sequence then has `tokens`
+    /// tokens; the slots after them are for drafts.
     #[inline]
     pub(crate) fn missing_for(&self, tokens: usize, slots: usize) -> usize {
         match self.layout {
-            // Most rows of a decode step lack none: a comparison is cheaper than a division.
+            // Most rows of a decode step lack no block, and a comparison is cheaper than a division.
             Layout::Positions if slots <= self.covered_tokens() => 0,
             Layout::Positions => slots.div_ceil(self.block_tokens).saturating_sub(self.blocks.len()),
             Layout::State => slots.saturating_sub(tokens).saturating_add(1).saturating_sub(self.blocks.len()),
@@ -152,7 +157,8 @@ impl Table {
         }
     }
 
-    /// Blocks that it lacks for so many tokens of an encoder's output, if that is what it holds.
+    /// Number of blocks that the table of an encoder's output lacks for `tokens` tokens of it. 0 for
+    /// other tables.
     pub(crate) fn encoder_missing_for(&self, tokens: usize) -> usize {
         match self.layout {
             Layout::Encoder => tokens.div_ceil(self.block_tokens).saturating_sub(self.blocks.len()),
@@ -160,8 +166,8 @@ impl Table {
         }
     }
 
-    /// Whether a growth to `slots`, with so many tokens and so many of them computed then, neither
-    /// takes a block nor registers one.
+    /// Whether a growth to `slots` slots neither takes a block nor registers one. After it the sequence
+    /// has `tokens` tokens, of which `computed` are computed.
     #[inline]
     pub(crate) fn needs_no_pool(&self, tokens: usize, slots: usize, computed: Option<usize>) -> bool {
         match self.layout {
@@ -176,14 +182,14 @@ impl Table {
         }
     }
 
-    /// Whether the first `computed` tokens fill a block that is not published.
+    /// Whether the first `computed` tokens fill a block that is not registered yet.
     #[inline]
     pub(crate) fn completes_block(&self, computed: usize) -> bool {
         self.layout == Layout::Positions && computed >= (self.published + 1).saturating_mul(self.block_tokens)
     }
 
-    /// Blocks that a growth to `slots`, behind `tokens` tokens, may write to and that may be shared or
-    /// registered.
+    /// Positions that a growth from `tokens` tokens to `slots` slots may write to, and whose blocks may
+    /// be shared or registered.
     #[inline]
     fn guarded_positions(&self, tokens: usize, slots: usize) -> Range<usize> {
         if self.guarded == NOT_GUARDED || slots <= tokens {
@@ -193,7 +199,7 @@ impl Table {
         self.guarded.max(tokens / self.block_tokens).min(end)..end
     }
 
-    /// Blocks that a growth to `slots` must not write to.
+    /// Blocks that a growth to `slots` slots has to copy, because they are shared or registered.
     #[inline]
     pub(crate) fn copied<'a>(
         &'a self,
@@ -206,8 +212,8 @@ impl Table {
         self.blocks[self.guarded_positions(tokens, slots)].iter().copied().filter(must)
     }
 
-    /// Where the first block begins that slots behind `tokens` tokens fall into and that must not be
-    /// written to.
+    /// The start, in tokens, of the first block that must not be written to. Only blocks that slots
+    /// after the first `tokens` tokens fall into are looked at.
     pub(crate) fn first_shared(&self, pool: &BlockPool, tokens: usize, slots: usize) -> Option<usize> {
         let none = GivenUp::default();
         let mut guarded = self.guarded_positions(tokens, slots);
@@ -216,9 +222,9 @@ impl Table {
         guarded.find(shared).map(|at| at * self.block_tokens)
     }
 
-    /// Covers `slots`, after a check that the blocks are there, of a sequence that has `tokens` tokens
-    /// and whose slots behind the first `before` are to be written. What it must not write to is
-    /// replaced. Changes go to `changes`.
+    /// Makes the table cover `slots` slots, after a check that the blocks are available. The sequence
+    /// has `tokens` tokens, and the slots after the first `before` are to be written. Blocks that must
+    /// not be written to are replaced. Changes are appended to `changes`.
     pub(crate) fn grow(
         &mut self,
         tiers: &mut Tiers,
@@ -236,7 +242,7 @@ impl Table {
         }
     }
 
-    /// Puts so many new blocks behind those that it has.
+    /// Appends `n` new blocks to the table.
     pub(crate) fn allocate(
         &mut self,
         tiers: &mut Tiers,
@@ -251,8 +257,8 @@ impl Table {
         Ok(())
     }
 
-    /// Makes the blocks that a growth to `slots` may write to writable. A block behind the last token
-    /// holds nothing to copy.
+    /// Replaces the shared or registered blocks that a growth to `slots` slots may write to. A block
+    /// after the last token has no content to copy.
     #[cold]
     fn unshare(
         &mut self,
@@ -285,8 +291,8 @@ impl Table {
         Ok(())
     }
 
-    /// Registers the blocks up to `full` under the hashes of a chain in units of blocks. Returns how
-    /// many; a collision ends it.
+    /// Registers the blocks before position `full`, each under one hash of the cursor's chain. Returns
+    /// the number of new registrations. A collision ends the call and clears `publishes`.
     pub(crate) fn publish(
         &mut self,
         pool: &mut BlockPool,
@@ -296,7 +302,7 @@ impl Table {
     ) -> Result<usize, PoolError> {
         let mut count = 0;
         while self.published < full && *publishes {
-            // A fork that committed first has registered what both hold.
+            // A fork that committed earlier may have registered blocks that both share.
             let rest = &self.blocks[self.published..full];
             let known = rest.iter().take_while(|&&block| pool.is_registered(block)).count();
             self.published += known;
@@ -311,7 +317,8 @@ impl Table {
         Ok(count)
     }
 
-    /// Keeps the blocks of the first `tokens` tokens; of states those of drafts, if there are any still.
+    /// Keeps the blocks of the first `tokens` tokens and releases the others. A table of states keeps
+    /// the blocks of drafts only if a step still has drafts.
     pub(crate) fn truncate(
         &mut self,
         tiers: &mut Tiers,
@@ -330,14 +337,14 @@ impl Table {
         Ok(())
     }
 
-    /// Notes that the block of the token behind the last one may be shared or registered from now on.
+    /// Notes that the block of the next token may be shared or registered from now on.
     pub(crate) fn guard(&mut self, tokens: usize) {
         if self.layout == Layout::Positions {
             self.guard_from(self.guarded.min(tokens / self.block_tokens));
         }
     }
 
-    /// Blocks behind the table are its own once it has them.
+    /// Guards all positions from `position` on. Blocks that the table gets later are its own.
     fn guard_from(&mut self, position: usize) {
         self.guarded = if position < self.blocks.len() { position } else { NOT_GUARDED };
     }
@@ -349,8 +356,8 @@ impl Table {
         if self.layout == Layout::Positions && from < dead { from..dead } else { 0..0 }
     }
 
-    /// Gives the first `dead` blocks up, but for sinks; the null block takes their places. Returns how
-    /// many there were.
+    /// Gives up the first `dead` blocks, except sinks, and puts the null block in their places. Returns
+    /// the number of blocks that it gave up.
     pub(crate) fn trim(&mut self, pool: &mut BlockPool, dead: usize) -> Result<usize, PoolError> {
         let gone = self.dying(dead);
         if gone.is_empty() {
@@ -367,37 +374,37 @@ impl Table {
         Ok(gone.len())
     }
 
-    /// The blocks that it holds, before and behind those that are null.
+    /// The blocks that the table holds: those before its null blocks, and those after them.
     pub(crate) fn held_parts(&self) -> [&[BlockId]; 2] {
         let nulls = self.nulls();
         [&self.blocks[..nulls.start], &self.blocks[nulls.end..]]
     }
 
-    /// The blocks that it holds.
+    /// The blocks that the table holds.
     pub(crate) fn held(&self) -> impl Iterator<Item = BlockId> + '_ {
         self.held_parts().into_iter().flatten().copied()
     }
 
-    /// How many there are.
+    /// Number of blocks that the table holds.
     pub(crate) fn num_held(&self) -> usize {
         self.blocks.len() - self.nulls().len()
     }
 
-    /// Its blocks are given up.
+    /// Empties the table after its blocks were given up.
     pub(crate) fn clear(&mut self) {
         self.blocks.clear();
         self.left.clear();
         (self.published, self.trimmed, self.absent, self.guarded) = (0, 0, 0, NOT_GUARDED);
     }
 
-    /// Takes the blocks that a completed swap moved it to.
+    /// Replaces each block by the one that a completed swap moved it to.
     pub(crate) fn moved(&mut self, mapping: &HashMap<BlockId, BlockId>) {
         for block in self.blocks.iter_mut().filter(|block| !block.is_null()) {
             *block = mapping.get(block).copied().unwrap_or(*block);
         }
     }
 
-    /// S1 and S3. O(1).
+    /// Checks S1 and S3. O(1).
     pub(crate) fn check_counts(
         &self,
         name: &dyn fmt::Display,

@@ -1,8 +1,8 @@
-//! `Sequence`: tokens, and a block table per KV-cache group with a mutable tail.
+//! `Sequence`: the tokens of one request, and one block table with a mutable tail per KV-cache group.
 //!
-//! The tokens and tables of one request of [`crate::CacheManager`]. A method checks before it changes
-//! anything; a method whose doc says "after a check" relies on the check of its caller.
-//! [`super::grouped`] adds what several groups need.
+//! [`crate::CacheManager`] keeps one sequence per request. A method checks before it changes anything.
+//! If the doc of a method contains "after a check", its caller does the check. [`super::grouped`] adds
+//! what several groups need.
 
 use std::fmt;
 
@@ -17,40 +17,43 @@ use crate::record::MAX_POSITIONS;
 use crate::tiers::{SwapId, TierError, Tiers, out_of_blocks};
 use crate::{BlockId, BlockPool, InvariantViolation, Name, PoolError, Until};
 
-/// What a growth takes.
+/// The blocks that a growth takes.
 #[derive(Debug, Default)]
 pub(crate) struct Needs {
-    /// Blocks: missing ones, and copies.
+    /// Number of blocks: missing ones, and copies.
     pub(crate) blocks: usize,
-    /// Blocks that are copied, for they must not be written to. The growth gives them up.
+    /// Blocks that are copied because they must not be written to. The growth releases them.
     pub(crate) copied: Vec<BlockId>,
-    /// So many of them are registered, and nobody else holds them.
+    /// Number of `copied` blocks that are registered and have no other user.
     pub(crate) avoidable: usize,
-    /// Such blocks that are written to in place instead, because there are no blocks for copies.
+    /// Registered blocks without another user that are written in place, because the pool has no blocks
+    /// for copies.
     pub(crate) overwritten: Vec<BlockId>,
 }
 
-/// Tokens and where their KV is.
+/// The tokens of a request, and the blocks with their KV.
 #[derive(Clone, Debug)]
 pub(crate) struct Sequence {
-    /// Its tokens and the hash chain of its full blocks.
+    /// The tokens, and the hash chain of the full blocks.
     pub(crate) cursor: HashCursor,
     /// The block table of the first group.
     pub(crate) main: Table,
-    /// The tier whose blocks these are.
+    /// The tier of the blocks in the tables.
     pub(crate) tier: usize,
-    /// Tokens whose KV is written, cached ones included.
+    /// Number of tokens whose KV is written, cached ones included.
     pub(crate) computed_tokens: usize,
-    /// False after a hash collision: nothing behind the colliding block can be reached by a lookup.
+    /// Whether commits register blocks. False after a hash collision: no lookup can reach the blocks
+    /// after the colliding one.
     pub(crate) publishes: bool,
-    /// The swap that moves it now.
+    /// The swap that is moving the sequence now.
     pub(crate) swap: Option<SwapId>,
-    /// The other groups, and what each of them keeps; `None` with one group of full attention.
+    /// The other groups, and what each of them keeps. `None` if the model has one group, of full
+    /// attention.
     pub(crate) grouped: Option<Box<Grouped>>,
 }
 
 impl Sequence {
-    /// A sequence without blocks.
+    /// Makes a sequence without blocks.
     pub(crate) fn new(cursor: HashCursor, grouped: Option<Box<Grouped>>) -> Self {
         let (layout, block_tokens) = match &grouped {
             Some(grouped) => grouped.first(),
@@ -67,7 +70,7 @@ impl Sequence {
         }
     }
 
-    /// Holds the blocks of an admission.
+    /// Takes over the blocks of an admission.
     pub(crate) fn hold(&mut self, staged: &Staged) {
         self.computed_tokens = staged.cached_tokens;
         match (&mut self.grouped, staged.tables.split_first()) {
@@ -84,7 +87,7 @@ impl Sequence {
         }
     }
 
-    /// Its tables, in the order of the groups.
+    /// The tables, in the order of the groups.
     #[inline]
     pub(crate) fn tables(&self) -> impl DoubleEndedIterator<Item = &Table> {
         std::iter::once(&self.main).chain(self.grouped.iter().flat_map(|grouped| &grouped.others))
@@ -94,7 +97,7 @@ impl Sequence {
         std::iter::once(&mut self.main).chain(self.grouped.iter_mut().flat_map(|grouped| &mut grouped.others))
     }
 
-    /// Entries of all tables together.
+    /// Number of entries of all tables together.
     pub(crate) fn num_entries(&self) -> usize {
         self.tables().map(|table| table.blocks.len()).sum()
     }
@@ -104,8 +107,8 @@ impl Sequence {
         self.cursor.num_tokens()
     }
 
-    /// What an observer counts of it: blocks that are published; with several groups hash units whose
-    /// KV is written.
+    /// The progress that an observer sees: the number of registered blocks. With several groups, the
+    /// number of hash units whose KV is written.
     #[inline]
     pub(crate) fn num_published(&self) -> usize {
         match &self.grouped {
@@ -114,7 +117,7 @@ impl Sequence {
         }
     }
 
-    /// Tokens that every table has blocks for.
+    /// Number of tokens that every table has blocks for.
     #[inline]
     pub(crate) fn covered_tokens(&self) -> usize {
         match &self.grouped {
@@ -123,23 +126,23 @@ impl Sequence {
         }
     }
 
-    /// Tokens that a step may have computed: those that have blocks, drafts in blocks that nobody else
-    /// may see change.
+    /// Number of tokens that a step may have computed: the tokens that have blocks, and the drafts
+    /// before the first shared or registered block.
     pub(crate) fn computable_tokens(&self, pool: &BlockPool) -> usize {
         let (tokens, covered) = (self.num_tokens(), self.covered_tokens());
         let shared = self.tables().filter_map(|table| table.first_shared(pool, tokens, covered));
         covered.min(shared.min().map_or(covered, |first| first.max(tokens)))
     }
 
-    /// Slots that a growth to `slots` covers, with `more` tokens: whatever falls into blocks that there
-    /// are is covered.
+    /// Number of slots that a growth to `slots` slots covers when `more` tokens are added. It also
+    /// covers new tokens that fall into existing blocks.
     #[inline]
     pub(crate) fn slots_for(&self, more: usize, slots: usize) -> usize {
         slots.max(self.covered_tokens().min(self.num_tokens() + more))
     }
 
-    /// Whether a growth to `slots`, with so many tokens and so many of them computed then, changes
-    /// nothing but tokens and counts.
+    /// Whether a growth to `slots` slots changes only tokens and counts. After it the sequence has
+    /// `tokens` tokens, of which `computed` are computed.
     #[inline]
     pub(crate) fn needs_no_pool(&self, tokens: usize, slots: usize, computed: Option<usize>) -> bool {
         let before = self.computed_tokens;
@@ -150,7 +153,7 @@ impl Sequence {
                 .is_none_or(|grouped| grouped.needs_no_pool(&self.main, (tokens, slots), computed, before))
     }
 
-    /// That growth.
+    /// Grows the sequence, after a check of [`Self::needs_no_pool`].
     #[inline]
     pub(crate) fn grow_in_place(&mut self, tokens: &[u32], slots: usize, computed: Option<usize>) {
         self.cursor.append(tokens);
@@ -164,8 +167,8 @@ impl Sequence {
         self.computed_tokens = computed.unwrap_or(self.computed_tokens);
     }
 
-    /// What a growth to `slots` takes, with so many tokens then, and of these `computed`. `given_up`
-    /// are references that others give up before.
+    /// The blocks that a growth to `slots` slots takes. After it the sequence has `tokens` tokens, of
+    /// which `computed` are computed. `given_up` are references that other requests release before.
     #[inline]
     pub(crate) fn needs(
         &self,
@@ -174,7 +177,7 @@ impl Sequence {
         slots: usize,
         given_up: &GivenUp,
     ) -> Needs {
-        // What accepted drafts have written is not written again.
+        // Slots that accepted drafts have written are not written again.
         let before = self.num_tokens().max(computed.unwrap_or(0));
         let mut needs = Needs::default();
         for table in self.tables() {
@@ -190,7 +193,7 @@ impl Sequence {
         needs
     }
 
-    /// Notes the references that a commit of so many tokens gives up.
+    /// Notes the references that a commit of the first `computed` tokens gives up.
     pub(crate) fn note_dying(&self, computed: usize, given_up: &mut GivenUp) {
         let Some(grouped) = &self.grouped else { return };
         for table in self.tables() {
@@ -200,8 +203,8 @@ impl Sequence {
         }
     }
 
-    /// Whether a growth to `slots`, with so many tokens and so many of them computed then, would fit a
-    /// pool that has nothing else to hold.
+    /// Whether a growth to `slots` slots would fit a pool that holds no other request. After it the
+    /// sequence has `tokens` tokens, of which `computed` are computed.
     pub(crate) fn fits_alone(
         &self,
         pool: &BlockPool,
@@ -217,8 +220,8 @@ impl Sequence {
         all <= pool.num_usable()
     }
 
-    /// Checks that what a growth to `slots`, with so many tokens then, takes is among `available`
-    /// blocks. Returns what it takes.
+    /// Checks that `available` blocks are enough for a growth to `slots` slots and `tokens` tokens.
+    /// Returns the blocks that the growth takes.
     pub(crate) fn check_growth(
         &self,
         pool: &BlockPool,
@@ -241,8 +244,9 @@ impl Sequence {
         Ok(needs)
     }
 
-    /// Forgets the contents of registered blocks that a growth to `slots`, behind `before` tokens,
-    /// writes to and nobody else holds: it needs no copies of them.
+    /// Drops the contents of registered blocks that a growth to `slots` slots writes to and that have
+    /// no other user. The growth then needs no copies of them. Slots after the first `before` are
+    /// written.
     pub(crate) fn forget_guarded(
         &self,
         pool: &mut BlockPool,
@@ -256,15 +260,15 @@ impl Sequence {
         pool.drop_cached(&own).map(drop)
     }
 
-    /// Appends tokens, which have no blocks yet.
+    /// Appends tokens, without blocks for them.
     #[inline]
     pub(crate) fn append(&mut self, tokens: &[u32]) {
         self.cursor.append(tokens);
     }
 
-    /// Covers `slots`, after a check that the blocks of [`Self::needs`] are available, of a sequence
-    /// whose slots behind the first `before` are to be written. What it must not write to is replaced.
-    /// Changes of the tables go to `changes`.
+    /// Makes the tables cover `slots` slots, after a check that the blocks of [`Self::needs`] are
+    /// available. The slots after the first `before` are to be written. Blocks that must not be written
+    /// to are replaced. Changes of the tables are appended to `changes`.
     pub(crate) fn grow(
         &mut self,
         tiers: &mut Tiers,
@@ -285,9 +289,10 @@ impl Sequence {
     }
 
     /// Sets the number of computed tokens, after a check, and registers the blocks that they fill.
-    /// Returns how many blocks it registered: not those that a fork registered, or that were registered
-    /// before a truncation. Positions that no index can note are never published. With several groups,
-    /// `changes` gets the entries of tables of states that moved.
+    /// Returns the number of new registrations. Blocks that a fork registered, or that were registered
+    /// before a truncation, do not count. Blocks at positions from [`MAX_POSITIONS`] on are never
+    /// registered. With several groups, the moved entries of tables of states are appended to
+    /// `changes`.
     #[inline]
     pub(crate) fn commit(
         &mut self,
@@ -309,8 +314,8 @@ impl Sequence {
         self.main.publish(pool, &self.cursor, &mut self.publishes, full)
     }
 
-    /// The fewest tokens that it can keep, for what those behind would read is given up, and how many
-    /// there are.
+    /// The smallest number of tokens that a truncation can leave, and the number of tokens. With fewer
+    /// tokens, the next one would read blocks that are given up.
     pub(crate) fn lengths(&self) -> (usize, usize) {
         let least = match &self.grouped {
             None => self.main.trimmed * self.main.block_tokens,
@@ -320,7 +325,7 @@ impl Sequence {
     }
 
     /// Keeps the first `num_tokens` tokens, after a check of [`Self::lengths`], and releases the blocks
-    /// behind them.
+    /// after them.
     pub(crate) fn truncate(
         &mut self,
         tiers: &mut Tiers,
@@ -343,14 +348,14 @@ impl Sequence {
         self.tables_mut().for_each(|table| table.guard(tokens));
     }
 
-    /// Releases the blocks that lie wholly more than `window` tokens before the computed end. Returns
-    /// how many.
+    /// Releases the blocks that lie completely more than `window` tokens before the end of the computed
+    /// tokens. Returns their number.
     pub(crate) fn trim(&mut self, tiers: &mut Tiers, window: usize) -> Result<usize, TierError> {
         let outside = self.computed_tokens.saturating_sub(window) / self.main.block_tokens;
         Ok(self.main.trim(tiers.pool_mut(self.tier)?, outside)?)
     }
 
-    /// A second sequence that shares every block, after a check of [`Self::blocks_of_fork`].
+    /// Makes a second sequence that shares every block, after a check of [`Self::blocks_of_fork`].
     pub(crate) fn fork(&mut self, tiers: &mut Tiers) -> Result<Self, TierError> {
         if self.grouped.is_some() {
             return self.fork_groups(tiers);
@@ -362,33 +367,33 @@ impl Sequence {
         Ok(self.clone())
     }
 
-    /// The other sequence of a fork that holds what it shares.
+    /// Clones the sequence for a fork. Both sequences guard the blocks that they share.
     pub(super) fn guarded_clone(&mut self) -> Self {
         self.guard();
         self.clone()
     }
 
-    /// The blocks that it holds, one entry per reference: those that are not trimmed.
+    /// The blocks that the tables hold, one entry per reference. Trimmed blocks are not among them.
     pub(crate) fn held(&self) -> impl Iterator<Item = BlockId> + '_ {
         self.tables().flat_map(Table::held)
     }
 
-    /// How many there are. O(groups).
+    /// Number of entries of [`Self::held`]. O(groups).
     pub(crate) fn num_held(&self) -> usize {
         self.tables().map(Table::num_held).sum()
     }
 
-    /// Gives up all blocks, tail first, or hands them to a fence; the tokens stay, and get blocks of
-    /// the device next. Blocks of all groups are ordered as one table: the deepest goes first, of
-    /// blocks at the same depth that of the first group last.
+    /// Releases all blocks, tail first, or hands them to a fence. The tokens stay, and get blocks of
+    /// the device next. Blocks of all groups are ordered as one table: the deepest block is evicted
+    /// first. At equal depth, the block of the first group is evicted last.
     pub(crate) fn give_up(&mut self, tiers: &mut Tiers, until: Until) -> Result<(), TierError> {
         self.keep_tails(tiers)?;
         let mut left = self.take_left(tiers)?;
         let pool = tiers.pool_mut(self.tier)?;
-        // A ticket may have ended since it was noted.
+        // The ticket may have ended since the caller got it.
         let until = if pool.holds_back(until) { until } else { Until::Now };
         if until != Until::Now {
-            // A fence holds back what a step may touch, and that is none of these.
+            // A fence holds back blocks that a step may touch. No step touches these.
             pool.release_table(&left)?;
             left.clear();
         }
@@ -407,9 +412,9 @@ impl Sequence {
         Ok(())
     }
 
-    /// Takes a reference to each block that the sequence gave up while it ran, and that is cached still
-    /// and held by nobody: what is released together is ordered together. None where a policy has an
-    /// order of its own.
+    /// Takes a reference to each block that the sequence gave up while it ran, if the block is still
+    /// cached and has no references. Blocks that are released together are ordered together. Takes none
+    /// if the eviction policy has an order of its own.
     fn take_left(&self, tiers: &mut Tiers) -> Result<Vec<BlockId>, TierError> {
         let pool = tiers.device_mut();
         if self.tier != 0 || pool.keeps_history() || self.cursor.epoch() != pool.epoch() {
@@ -430,7 +435,8 @@ impl Sequence {
         Ok(left)
     }
 
-    /// The name of what a block at a position of a table holds, once its tokens are there.
+    /// The name of the content at a position of a table. `None` until the sequence has all tokens of
+    /// that block.
     fn name<'a>(&'a self, table: &Table, at: usize) -> Option<Name<'a>> {
         match &self.grouped {
             None => self.cursor.chain().hashes().get(at).map(Name::from),
@@ -438,14 +444,14 @@ impl Sequence {
         }
     }
 
-    /// Takes the blocks that a completed swap moved it to.
+    /// Replaces the blocks by those of tier `to` that a completed swap moved them to.
     pub(crate) fn moved(&mut self, mapping: &HashMap<BlockId, BlockId>, to: usize) {
         self.tables_mut().for_each(|table| table.moved(mapping));
         self.tier = to;
         self.swap = None;
     }
 
-    /// S1 and S3. O(1).
+    /// Checks S1 and S3. O(1).
     pub(crate) fn check_counts(&self, name: &dyn fmt::Display) -> Result<(), InvariantViolation> {
         let (tokens, computed) = (self.num_tokens(), self.computed_tokens);
         ensure(computed <= tokens, "S3 (published blocks are computed)", || {
@@ -454,7 +460,7 @@ impl Sequence {
         self.tables().try_for_each(|table| table.check_counts(name, computed))
     }
 
-    /// The entry of a table at a position, of all tables' one after the other. O(groups).
+    /// The table and position of entry `at`, counted over all tables one after the other. O(groups).
     pub(crate) fn entry(&self, mut at: usize) -> Option<(&Table, usize)> {
         for table in self.tables() {
             if at < table.blocks.len() {
@@ -465,13 +471,13 @@ impl Sequence {
         None
     }
 
-    /// The same, to be changed behind the sequence's back.
+    /// Entry `at` of all tables, so that a test can damage it.
     #[cfg(feature = "fault-injection")]
     pub(crate) fn entry_mut(&mut self, at: usize) -> Option<&mut BlockId> {
         self.tables_mut().flat_map(|table| &mut table.blocks).nth(at)
     }
 
-    /// S2 and M3 of one entry. O(groups).
+    /// Checks S2 and M3 for one entry. O(groups).
     pub(crate) fn check_entry(
         &self,
         pool: &BlockPool,
@@ -486,7 +492,7 @@ impl Sequence {
         if at >= table.published || self.cursor.epoch() != pool.epoch() {
             return Ok(());
         }
-        // Dropped by id since, perhaps; never under another hash.
+        // The block may have been dropped by id since. It must not have another hash.
         let (group, own) = (table.group, self.name(table, at));
         let wrong = pool.name_of(block).is_some_and(|name| Some(name) != own);
         ensure(!wrong, "M3 (a published block carries the hash of its tokens)", || {

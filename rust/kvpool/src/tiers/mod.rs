@@ -1,32 +1,18 @@
 //! `Tiers`: one block pool per tier, and the copies between their blocks.
 //!
-//! Owns: copies that are planned and not handed out, and swaps that are begun and not over. A copy is
-//! planned in the call that makes it necessary, and both its ends are *pinned*: they cannot be handed
-//! out to somebody else before [`Tiers::take_plan`] has handed the copy out (vLLM v0 lost copies that
-//! way). What reads a block that an earlier copy of the plan writes reads that copy's source instead,
-//! so a plan is one simultaneous assignment.
+//! Owns: copies that are planned and not handed out yet, and swaps that have begun and not ended. A
+//! copy is planned in the call that makes it necessary. Its source and destination are *pinned*: they
+//! cannot be allocated to another request before [`Tiers::take_plan`] hands out the copy (vLLM v0 lost
+//! copies that way). If a later copy would read a block that an earlier copy of the plan writes, it
+//! reads the source of the earlier copy instead. So a plan is one simultaneous assignment.
 //!
-//! Invariants, beside those of the pools:
-//! - T1: every copy that is planned has its source and destination pinned, or held by a swap.
+//! Invariants, besides those of the pools:
+//! - T1: the source and the destination of every planned copy are pinned, or held by a swap.
 //! - T2: no block is the destination of two planned copies.
-//! - T3: a swap holds one destination reference for every source reference that it is to move.
+//! - T3: a swap holds one destination reference for every source reference that it moves.
 //!
-//! Costs: O(1) per block copied, O(log n) per swap and per copy of a plan; nothing depends on the size
+//! Costs: O(1) per block copied, O(log n) per swap and per copy of a plan. No cost depends on the size
 //! of a tier.
-//!
-//! ```
-//! use kvpool::{PoolConfig, Tiers};
-//! let config = PoolConfig { num_blocks: 8, block_size: 4, ..Default::default() };
-//! let mut tiers = Tiers::new(vec![config])?;
-//! let table = tiers.pool_mut(0)?.allocate(1)?;
-//! tiers.pool_mut(0)?.acquire(&table)?;                      // a fork: two holders
-//! let own = tiers.copy_on_write(0, table[0])?;              // one of them writes
-//! assert_ne!(own, table[0]);
-//! assert_eq!(tiers.copy_on_write(0, table[0])?, table[0]);  // the other is alone now
-//! let plan = tiers.take_plan()?;
-//! assert_eq!((plan.len(), plan.transfers()[0].dst.block), (1, own));
-//! # Ok::<(), kvpool::TierError>(())
-//! ```
 
 mod plan;
 mod swap;
@@ -45,15 +31,15 @@ pub use swap::{Fit, SwapId};
 
 type Result<T, E = TierError> = std::result::Result<T, E>;
 
-/// Why tiers refuse. Nothing has changed.
+/// A typed refusal of tiers. The refused call has changed nothing.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 #[expect(missing_docs, reason = "its message says what a field is")]
 pub enum TierError {
-    /// No such tier.
+    /// There is no tier with this number.
     #[error("tier {tier} does not exist: there are {tiers}")]
     UnknownTier { tier: usize, tiers: usize },
-    /// A pool refused.
+    /// A pool refused the operation.
     #[error(transparent)]
     Pool(#[from] PoolError),
     /// A swap from a tier to itself.
@@ -62,18 +48,18 @@ pub enum TierError {
     /// The swap was completed or aborted, or never begun.
     #[error("swap {swap} is not under way: it was completed or aborted, or never begun")]
     UnknownSwap { swap: u64 },
-    /// The swap's copies have not been handed out.
+    /// The copies of the swap are not handed out yet.
     #[error(
         "swap {swap} cannot be completed: its copies are still planned, take the plan and execute it first"
     )]
     CopiesNotTaken { swap: u64 },
-    /// A reset while blocks of a tier below the device are used: what is swapped out, or on its way.
+    /// A reset while blocks of a tier below the device are in use, by swapped requests or by a swap.
     #[error(
-        "{active} blocks of tier {tier} are active and {fenced} fenced: release or preempt what is swapped out first, or bump \
-         the epoch, which always succeeds"
+        "{active} blocks of tier {tier} are active and {fenced} fenced: release or preempt what is swapped \
+         out first, or bump the epoch, which always succeeds"
     )]
     InUse { tier: usize, active: usize, fenced: usize },
-    /// Plans of blocks that cannot be.
+    /// The transfer plan is not valid.
     #[error(transparent)]
     Plan(#[from] PlanError),
 }
@@ -82,37 +68,51 @@ pub enum TierError {
 #[derive(Clone, Copy, Debug)]
 struct Pending {
     src: Place,
-    /// The swap that it belongs to, if not to copy-on-write.
+    /// The swap that the copy belongs to. `None` for copy-on-write.
     swap: Option<SwapId>,
-    /// Its place in the order of planning.
+    /// The position in the order of planning.
     nth: u64,
 }
 
-/// Pools by tier, and what is to be copied between their blocks.
+/// One pool per tier, and the planned copies between their blocks.
+///
+/// ```
+/// use kvpool::{PoolConfig, Tiers};
+/// let config = PoolConfig { num_blocks: 8, block_size: 4, ..Default::default() };
+/// let mut tiers = Tiers::new(vec![config])?;
+/// let table = tiers.pool_mut(0)?.allocate(1)?;
+/// tiers.pool_mut(0)?.acquire(&table)?;                      // a fork: two holders
+/// let own = tiers.copy_on_write(0, table[0])?;              // one of them writes
+/// assert_ne!(own, table[0]);
+/// assert_eq!(tiers.copy_on_write(0, table[0])?, table[0]);  // the other is alone now
+/// let plan = tiers.take_plan()?;
+/// assert_eq!((plan.len(), plan.transfers()[0].dst.block), (1, own));
+/// # Ok::<(), kvpool::TierError>(())
+/// ```
 #[derive(Debug)]
 pub struct Tiers {
     pools: Vec<BlockPool>,
     /// Planned copies by destination.
     pending: HashMap<Place, Pending>,
-    /// Copies planned so far.
+    /// Number of copies planned so far.
     planned: u64,
     swaps: BTreeMap<SwapId, Swap>,
-    /// Source references that swaps under way are to drop.
+    /// Number of source references of each block that unfinished swaps will drop.
     leaving: HashMap<Place, u32>,
     next_swap: u64,
 }
 
 impl Tiers {
-    /// One pool per configuration; the first is the device's.
+    /// Makes one pool per configuration. The first is the device's.
     ///
     /// # Errors
-    /// [`PoolError::InvalidConfig`]; also if the tiers differ in block size or verification, or there
-    /// is none.
+    /// [`PoolError::InvalidConfig`]; also if the tiers differ in block size or verification, or if
+    /// there is no configuration.
     pub fn new(configs: Vec<PoolConfig>) -> Result<Self> {
         Self::assemble(configs, BlockPool::new)
     }
 
-    /// As [`Self::new`], with the device's cached-free blocks in `evictor`'s order: see
+    /// Like [`Self::new`], with `evictor` as the eviction order of the device: see
     /// [`BlockPool::with_evictor`].
     ///
     /// # Errors
@@ -139,7 +139,8 @@ impl Tiers {
         let device = configs.next().map(device);
         let pools = device.into_iter().chain(configs.map(BlockPool::new));
         let mut pools = pools.collect::<Result<Vec<_>, _>>()?;
-        // A content takes its parent along from tier to tier: if one pool needs it, all of them remember it.
+        // A content moves between tiers together with its parent's hash. So if one pool needs parents,
+        // all pools store them.
         if pools.iter().any(BlockPool::keeps_parents) {
             pools.iter_mut().try_for_each(BlockPool::keep_parents)?;
         }
@@ -153,8 +154,8 @@ impl Tiers {
         })
     }
 
-    /// Tells `observer` of what the pool of a tier does: see [`BlockPool::observe`]. If it wants
-    /// parents, every tier remembers them.
+    /// Notifies `observer` of the operations of one tier's pool: see [`BlockPool::observe`]. If the
+    /// observer needs parents, every tier stores them.
     ///
     /// # Errors
     /// [`TierError::UnknownTier`]; [`PoolError::InvalidConfig`] if there is no memory.
@@ -173,25 +174,25 @@ impl Tiers {
         self.pools.len()
     }
 
-    /// Whether there is no tier: never.
+    /// Whether there is no tier. Always false.
     #[must_use]
     pub const fn is_empty(&self) -> bool {
         self.pools.is_empty()
     }
 
-    /// Why a pool refuses work, if one does: then nothing is done with any of them.
+    /// Returns why a pool refuses work, if one does. Then all tiers refuse work.
     #[must_use]
     pub fn poison_reason(&self) -> Option<&str> {
         self.pools.iter().find_map(BlockPool::poison_reason)
     }
 
-    /// Refuses work if a pool of any tier does.
+    /// Returns an error if the pool of any tier is poisoned.
     #[inline]
     pub(crate) fn check_poison(&self) -> Result<(), PoolError> {
         self.pools.iter().try_for_each(BlockPool::check_poison)
     }
 
-    /// The pool of a tier.
+    /// Returns the pool of a tier.
     ///
     /// # Errors
     /// [`TierError::UnknownTier`].
@@ -199,7 +200,7 @@ impl Tiers {
         self.pools.get(tier).ok_or(TierError::UnknownTier { tier, tiers: self.len() })
     }
 
-    /// The pool of a tier, to be changed.
+    /// Returns the pool of a tier, mutably.
     ///
     /// # Errors
     /// [`TierError::UnknownTier`].
@@ -208,12 +209,12 @@ impl Tiers {
         self.pools.get_mut(tier).ok_or(TierError::UnknownTier { tier, tiers })
     }
 
-    /// The pools in order of their tiers.
+    /// The pools in the order of their tiers.
     pub(crate) fn pools(&self) -> &[BlockPool] {
         &self.pools
     }
 
-    /// The same, to be changed.
+    /// The pools in the order of their tiers, mutably.
     #[cfg(feature = "fault-injection")]
     pub(crate) fn pools_mut(&mut self) -> &mut [BlockPool] {
         &mut self.pools
@@ -224,21 +225,21 @@ impl Tiers {
         &self.pools[0]
     }
 
-    /// The pool of tier 0, to be changed.
+    /// The pool of tier 0, mutably.
     pub(crate) fn device_mut(&mut self) -> &mut BlockPool {
         &mut self.pools[0]
     }
 
-    /// Whether its only holder may write to `block`: nobody else holds it, no running step may still
-    /// touch it, and it is not registered.
+    /// Returns whether the holder of `block` may write to it: it is the only holder, no running step
+    /// may still touch the block, and the block is not registered.
     ///
     /// # Errors
-    /// [`TierError::UnknownTier`]; [`PoolError::NotHeld`] for a block that nobody holds.
+    /// [`TierError::UnknownTier`]; [`PoolError::NotHeld`] for a block without holders.
     pub fn is_writable(&self, tier: usize, block: BlockId) -> Result<bool> {
         Ok(self.is_exclusive(tier, block)? && self.pool(tier)?.num_users(block) == 1)
     }
 
-    /// As [`Self::is_writable`], but fences do not count.
+    /// Like [`Self::is_writable`], but ignores fences.
     fn is_exclusive(&self, tier: usize, block: BlockId) -> Result<bool> {
         self.check_poison()?;
         let pool = self.pool(tier)?;
@@ -248,9 +249,9 @@ impl Tiers {
         }
     }
 
-    /// The block that a holder of `block` may write to: the same, if it is writable; else a new one,
-    /// with a copy of `block` planned and the caller's reference to `block` given up. The holder puts
-    /// it in `block`'s place. O(1).
+    /// Returns a block that a holder of `block` may write to. This is `block` itself if it is writable.
+    /// Otherwise it is a new block: a copy of `block` is planned, and the caller's reference to `block`
+    /// is released. The caller puts the new block in the place of `block`. O(1).
     ///
     /// # Errors
     /// [`PoolError::OutOfBlocks`], [`PoolError::NotHeld`], [`TierError::UnknownTier`].
@@ -258,8 +259,8 @@ impl Tiers {
         if self.is_writable(tier, block)? { Ok(block) } else { self.copy(tier, block) }
     }
 
-    /// As [`Self::copy_on_write`], but fences do not count: for callers whose fences keep blocks from
-    /// being handed out, and forbid no holder to write.
+    /// Like [`Self::copy_on_write`], but ignores fences: for callers whose fences only keep blocks from
+    /// being allocated, and do not forbid holders to write.
     ///
     /// # Errors
     /// As [`Self::copy_on_write`].
@@ -267,7 +268,7 @@ impl Tiers {
         if self.is_exclusive(tier, block)? { Ok(block) } else { self.copy(tier, block) }
     }
 
-    /// Plans a copy to a new block, pins both ends, and gives the reference to `block` up.
+    /// Plans a copy to a new block, pins both blocks, and releases the reference to `block`.
     fn copy(&mut self, tier: usize, block: BlockId) -> Result<BlockId> {
         let src = self.resolve(Place { tier, block });
         if self.pool(src.tier)?.ref_count(src.block) == Some(u32::MAX) {
@@ -281,7 +282,7 @@ impl Tiers {
         Ok(fresh[0])
     }
 
-    /// Where the content of `place` is before the plan is executed.
+    /// The place that has the content of `place` until the plan is executed.
     fn resolve(&self, place: Place) -> Place {
         self.pending.get(&place).map_or(place, |pending| pending.src)
     }
@@ -291,22 +292,22 @@ impl Tiers {
         self.planned += 1;
     }
 
-    /// Copies that are planned.
+    /// Number of planned copies.
     #[must_use]
     pub fn num_planned(&self) -> usize {
         self.pending.len()
     }
 
-    /// The copies that are planned, in order. O(n log n).
+    /// The planned copies, in order. O(n log n).
     pub fn pending_copies(&self) -> impl Iterator<Item = Transfer> + '_ {
         let mut planned: Vec<_> = self.pending.iter().collect();
         planned.sort_unstable_by_key(|(_, pending)| pending.nth);
         planned.into_iter().map(|(&dst, pending)| Transfer { src: pending.src, dst })
     }
 
-    /// Hands out all planned copies as one plan, without those whose destination is of no use to
-    /// anybody any more, and ends their pins. To be executed before anything else of the step writes to
-    /// a block: from now on its sources may be handed out. O(n log n) for n copies.
+    /// Returns all planned copies as one plan, and ends their pins. Copies whose destination is no
+    /// longer needed are left out. Execute the plan before anything else of the step writes to a block,
+    /// because its sources may be allocated from now on. O(n log n) for n copies.
     ///
     /// # Errors
     /// [`PoolError::Poisoned`] only.
@@ -317,32 +318,32 @@ impl Tiers {
         }
         let plan =
             TransferPlan::new(self.pending_copies().filter(|copy| self.is_wanted(copy.dst)).collect())?;
-        self.pending = HashMap::new(); // not cleared: a large plan leaves no large table behind
+        self.pending = HashMap::new(); // frees the memory of a large plan, unlike `clear`
         self.pools.iter_mut().try_for_each(BlockPool::unpin)?;
         Ok(plan)
     }
 
-    /// Whether the destination of a copy is of use to anybody: held, or computed, so that a lookup may
-    /// return it.
+    /// Whether the destination of a copy is still needed: it has a holder, or it is computed, so that a
+    /// lookup may return it.
     fn is_wanted(&self, dst: Place) -> bool {
         let pool = &self.pools[dst.tier];
         pool.num_holders(dst.block) > 0 || pool.is_computed(dst.block)
     }
 
-    /// Ends the fences of a step in every tier. Returns how many references they held.
+    /// Ends the fences of a step in every tier. Returns the number of references that they held.
     pub(crate) fn complete_step(&mut self, step: u64) -> Result<usize> {
         self.check_poison()?;
         self.pools.iter_mut().try_fold(0, |ended, pool| Ok(ended + pool.complete_step(step)?))
     }
 
-    /// Opens a fence in every tier: tickets are opened and ended in all of them, so that one number
-    /// names it. See [`BlockPool::fence`].
+    /// Opens a fence in every tier. Tickets are always opened and ended in all tiers, so they have the
+    /// same number there. See [`BlockPool::fence`].
     pub(crate) fn fence(&mut self) -> Result<Ticket> {
         self.check_poison()?;
         self.pools.iter_mut().rev().try_fold(Ticket::new(0), |_, pool| Ok(pool.fence()?))
     }
 
-    /// Ends a fence in every tier. Returns how many references it held.
+    /// Ends a fence in every tier. Returns the number of references that it held.
     pub(crate) fn end_fence(&mut self, ticket: Ticket) -> Result<usize> {
         self.check_poison()?;
         self.pools.iter().try_for_each(|pool| pool.check_until(ticket.into()))?;
@@ -358,8 +359,8 @@ impl Tiers {
         self.pools.iter_mut().try_fold(0, |_, pool| Ok(pool.bump_epoch()?))
     }
 
-    /// Forgets all cached content of every tier, or of none: what one of them kept could be swapped in,
-    /// and be found, again. Returns how many blocks were registered. O(usable blocks).
+    /// Forgets all cached content of every tier, or of none: content that one tier kept could be
+    /// swapped in and found again. Returns the number of blocks that were registered. O(usable blocks).
     ///
     /// # Errors
     /// [`PoolError::InUse`] while blocks of the device are held, [`TierError::InUse`] while blocks of
@@ -409,13 +410,14 @@ impl Tiers {
         })
     }
 
-    /// References that swaps hold as their destinations. O(blocks of the swaps).
+    /// Number of references to each block that swaps hold as their destinations. O(blocks of the
+    /// swaps).
     pub(crate) fn swap_references(&self) -> HashMap<Place, u32> {
         sums(self.swaps.values().flat_map(Swap::destinations))
     }
 
-    /// Checks that the holders of every block are these entries of block tables, with their tiers, and
-    /// swaps. O(blocks + entries).
+    /// Checks that the holders of every block are exactly these entries of block tables, and the swaps.
+    /// O(blocks + entries).
     pub(crate) fn check_holders(
         &self,
         entries: impl Iterator<Item = (usize, BlockId)>,
@@ -436,7 +438,7 @@ impl Tiers {
     }
 }
 
-/// Why a pool does not hand out blocks.
+/// The error of a pool that does not have enough blocks.
 pub(crate) fn out_of_blocks(
     pool: &BlockPool,
     needed: usize,
@@ -446,7 +448,7 @@ pub(crate) fn out_of_blocks(
     PoolError::OutOfBlocks(Refusal::new(needed, available, pool.num_fenced(), can_ever_fit))
 }
 
-/// References by block.
+/// Sums the references to each block.
 fn sums(references: impl Iterator<Item = (Place, u32)>) -> HashMap<Place, u32> {
     let mut sums = HashMap::new();
     references.for_each(|(place, references)| *sums.entry(place).or_default() += references);

@@ -1,28 +1,12 @@
-//! `TransferPlan`: which blocks' bytes go where, as plain data.
+//! `TransferPlan`: copies of block contents, as plain data.
 //!
-//! A plan is one *simultaneous* assignment: every transfer reads what its source held before any of
-//! them wrote. Executors work in order, so [`TransferPlan::rounds`] splits a plan where blocks overlap:
-//! within a round nothing is read that the round writes, and a block is read in an earlier round than
-//! it is written. A cycle needs one scratch block. [`runs`] merges consecutive ids of a round into one
-//! copy each (vLLM #35990: 193 copies became 3).
+//! A plan is one *simultaneous* assignment: every transfer reads the content that its source had before
+//! any of them wrote. Executors work in order, so [`TransferPlan::rounds`] splits a plan where blocks
+//! overlap. Within a round no transfer reads a block that the round writes. A block is read in an
+//! earlier round than it is written. A cycle needs one scratch block. [`runs`] merges consecutive ids
+//! of a round into one copy each (vLLM #35990: 193 copies became 3).
 //!
-//! The core makes plans; who executes them is not its business. Costs: O(n log n) for n transfers.
-//!
-//! ```
-//! use kvpool::{BlockId, Place, Transfer, TransferPlan, runs};
-//! let at = |tier, block| Place { tier, block: BlockId::new(block) };
-//! let copy = |src, dst| Transfer { src: at(0, src), dst: at(0, dst) };
-//! let plan = TransferPlan::new(vec![copy(1, 2), copy(2, 3), copy(7, 9), copy(8, 10)])?;
-//! let rounds = plan.rounds(&[])?;
-//! assert_eq!(rounds[0], [copy(2, 3), copy(7, 9), copy(8, 10)]); // block 2 is read ...
-//! assert_eq!(rounds[1], [copy(1, 2)]);                          // ... before it is written
-//! assert_eq!(runs(&rounds[0])[1].len, 2);
-//!
-//! let swap = TransferPlan::new(vec![copy(1, 2), copy(2, 1)])?;
-//! assert!(swap.rounds(&[]).is_err());
-//! assert_eq!(swap.rounds(&[at(0, 5)])?.len(), 3);
-//! # Ok::<(), kvpool::PlanError>(())
-//! ```
+//! The core only makes plans and does not execute them. Costs: O(n log n) for n transfers.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -39,53 +23,69 @@ pub struct Place {
     pub block: BlockId,
 }
 
-/// The bytes of one block, to be copied.
+/// A copy of the bytes of one block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Transfer {
-    /// Read.
+    /// The block that is read.
     pub src: Place,
-    /// Written.
+    /// The block that is written.
     pub dst: Place,
 }
 
-/// Consecutive blocks, to be copied to consecutive blocks.
+/// A copy of consecutive blocks to consecutive blocks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Run {
-    /// The first block read.
+    /// The first block that is read.
     pub src: Place,
-    /// The first block written.
+    /// The first block that is written.
     pub dst: Place,
-    /// Blocks.
+    /// Number of blocks.
     pub len: usize,
 }
 
-/// What is wrong with a plan.
+/// The reason why a plan is not valid.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 #[expect(missing_docs, reason = "its message says what a field is")]
 pub enum PlanError {
-    /// Two transfers write one block.
+    /// Two transfers write the same block.
     #[error("block {} of tier {} is written twice by one plan", .place.block, .place.tier)]
     DuplicateDestination { place: Place },
-    /// The null block holds no KV.
+    /// A transfer reads or writes the null block, which has no KV.
     #[error("the null block is {role} of a transfer")]
     NullBlock { role: &'static str },
-    /// A scratch block that the plan itself uses, or that is named twice.
+    /// A scratch block that the plan itself uses, or that appears twice.
     #[error("block {} of tier {} cannot be a scratch block: it is used already", .place.block, .place.tier)]
     ScratchInUse { place: Place },
-    /// Blocks change places in a cycle, and there is no scratch block left to keep one of them.
+    /// Blocks change places in a cycle, and no scratch block is left to hold one of them.
     #[error("the plan has {cycles} cycles and was given {scratch} scratch blocks: one each is needed")]
     NeedsScratch { cycles: usize, scratch: usize },
 }
 
-/// Transfers of one step, checked: no destination twice, no null block.
+/// The transfers of one step. They are checked: no destination twice, no null block.
+///
+/// ```
+/// use kvpool::{BlockId, Place, Transfer, TransferPlan, runs};
+/// let at = |tier, block| Place { tier, block: BlockId::new(block) };
+/// let copy = |src, dst| Transfer { src: at(0, src), dst: at(0, dst) };
+/// let plan = TransferPlan::new(vec![copy(1, 2), copy(2, 3), copy(7, 9), copy(8, 10)])?;
+/// let rounds = plan.rounds(&[])?;
+/// assert_eq!(rounds[0], [copy(2, 3), copy(7, 9), copy(8, 10)]); // block 2 is read ...
+/// assert_eq!(rounds[1], [copy(1, 2)]);                          // ... before it is written
+/// assert_eq!(runs(&rounds[0])[1].len, 2);
+///
+/// let swap = TransferPlan::new(vec![copy(1, 2), copy(2, 1)])?;
+/// assert!(swap.rounds(&[]).is_err());
+/// assert_eq!(swap.rounds(&[at(0, 5)])?.len(), 3);
+/// # Ok::<(), kvpool::PlanError>(())
+/// ```
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct TransferPlan {
     transfers: Vec<Transfer>,
 }
 
 impl TransferPlan {
-    /// A plan of these transfers. Those from a block to itself are left out.
+    /// Makes a plan of these transfers. Transfers from a block to itself are left out.
     ///
     /// # Errors
     /// [`PlanError::DuplicateDestination`], [`PlanError::NullBlock`].
@@ -123,9 +123,9 @@ impl TransferPlan {
         self.transfers.is_empty()
     }
 
-    /// Splits the plan into rounds that are executed one after the other, each in any order or at once;
-    /// of each, transfers are sorted by tiers and blocks. `scratch` blocks keep one block of each cycle
-    /// meanwhile; their content is lost.
+    /// Splits the plan into rounds that are executed one after the other. The transfers of a round can
+    /// be executed in any order or at once; they are sorted by tiers and blocks. Each `scratch` block
+    /// holds one block of a cycle meanwhile, and loses its content.
     ///
     /// # Errors
     /// [`PlanError::NeedsScratch`], [`PlanError::ScratchInUse`].
@@ -133,8 +133,8 @@ impl TransferPlan {
         self.check_scratch(scratch)?;
         let writer: HashMap<Place, usize> =
             self.transfers.iter().enumerate().map(|(at, transfer)| (transfer.dst, at)).collect();
-        // A transfer comes after every one that reads what it writes: `next` is who writes what this
-        // one reads.
+        // A transfer comes after every transfer that reads the block that it writes. `next` is the
+        // transfer that writes the block that this one reads.
         let next: Vec<Option<usize>> = self.transfers.iter().map(|t| writer.get(&t.src).copied()).collect();
         let mut readers = vec![0usize; self.transfers.len()];
         for &at in next.iter().flatten() {
@@ -160,8 +160,9 @@ impl TransferPlan {
         let mut put = |round, transfer| rounds.entry(round).or_default().push(transfer);
         placed.iter().for_each(|&at| put(round[at], self.transfers[at]));
         for (cycle, &kept) in cycles.iter().zip(scratch) {
-            // The first one's source is kept and written at the end. Others outside of the cycle may
-            // read its blocks: each member waits for its own readers.
+            // The source of the first transfer is saved in the scratch block, and written at the end.
+            // Transfers outside of the cycle may read its blocks, so each member waits for its own
+            // readers.
             let first = self.transfers[cycle[0]];
             put(0, Transfer { src: first.src, dst: kept });
             let mut last = 0;
@@ -191,8 +192,8 @@ impl TransferPlan {
     }
 }
 
-/// The cycles among the transfers that wait for each other. In each, a transfer is followed by the one
-/// that writes what it reads.
+/// Finds the cycles among the transfers that wait for each other. In a cycle, each transfer is followed
+/// by the one that writes the block that it reads.
 fn cycles_of(next: &[Option<usize>], waiting: &[usize]) -> Vec<Vec<usize>> {
     let mut waiting: BTreeSet<usize> = waiting.iter().copied().collect();
     let mut cycles = Vec::new();
@@ -206,8 +207,8 @@ fn cycles_of(next: &[Option<usize>], waiting: &[usize]) -> Vec<Vec<usize>> {
     cycles
 }
 
-/// Merges the transfers of a round into runs of consecutive blocks; runs out of a tier and into it are
-/// apart. The transfers are taken in the order in which [`TransferPlan::rounds`] sorts them.
+/// Merges the transfers of a round into runs of consecutive blocks. A run has one source tier and one
+/// destination tier. Pass the transfers in the order of [`TransferPlan::rounds`].
 #[must_use]
 pub fn runs(round: &[Transfer]) -> Vec<Run> {
     let mut out: Vec<Run> = Vec::new();

@@ -1,10 +1,10 @@
 //! Two-phase swaps: blocks move from one tier to another, keyed by physical block.
 //!
-//! [`Tiers::begin_swap`] takes destinations and plans copies; when these are executed,
-//! [`Tiers::complete_swap`] drops the source references. [`Tiers::abort_swap`] gives the destinations
-//! back, as if nothing had been begun. A block that several tables share moves once and stays shared;
-//! content that the destination caches is not copied; registrations move along, and the source stays
-//! cached until it is evicted.
+//! [`Tiers::begin_swap`] allocates destinations and plans copies. When the copies are executed,
+//! [`Tiers::complete_swap`] drops the source references. [`Tiers::abort_swap`] releases the
+//! destinations instead, and the sources stay as they were. A block that several tables share moves
+//! once and stays shared. Content that the destination tier already caches is not copied. Registrations
+//! move along, and the source stays cached until it is evicted.
 
 use hashbrown::{HashMap, HashSet};
 
@@ -12,33 +12,33 @@ use super::{Place, Result, TierError, Tiers, out_of_blocks};
 use crate::free_list::check_id;
 use crate::{BlockId, BlockPool, PoolError};
 
-/// Names a swap that is under way.
+/// Identifies a swap that has begun and not ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct SwapId(u64);
 
 impl SwapId {
-    /// Its number: swaps are numbered from 0, and no number is used twice.
+    /// Returns the number. Swaps are numbered from 0, and no number is used twice.
     #[must_use]
     pub const fn get(self) -> u64 {
         self.0
     }
 
-    /// The swap with this number, for languages without such types. A number that never was one names
-    /// no swap.
+    /// Makes the id of the swap with this number, for languages without such types. A number that was
+    /// never used identifies no swap.
     #[must_use]
     pub const fn from_number(number: u64) -> Self {
         Self(number)
     }
 }
 
-/// Whether blocks can be had: now, later, or never.
+/// Whether enough blocks are available: now, later, or never.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Fit {
-    /// They are available.
+    /// The blocks are available.
     Ok,
-    /// They are not, but the tier is large enough.
+    /// The blocks are not available now, but the tier is large enough.
     Later,
-    /// The tier is too small for an admission of this chunk size, and large enough for smaller chunks
+    /// The tier is too small for an admission with this chunk size, but large enough for smaller chunks
     /// ([`crate::Part::allocate_tokens`]).
     InChunks,
     /// The tier is too small.
@@ -46,8 +46,8 @@ pub enum Fit {
 }
 
 impl Fit {
-    /// Whether `needed` blocks fit a pool that has `available` and at most `usable` ones, of which
-    /// `reserve` are to be left.
+    /// Whether `needed` blocks fit a pool with `available` and at most `usable` blocks, if `reserve` of
+    /// them must stay available.
     #[must_use]
     pub(crate) const fn of(needed: usize, available: usize, usable: usize, reserve: usize) -> Self {
         if needed.saturating_add(reserve) <= available {
@@ -59,7 +59,7 @@ impl Fit {
         }
     }
 
-    /// Its name: ok, later, `in_chunks`, never.
+    /// Returns the name: ok, later, `in_chunks`, never.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -76,81 +76,83 @@ impl Fit {
 struct Moved {
     src: BlockId,
     dst: BlockId,
-    /// References that move.
+    /// Number of references that move.
     references: u32,
-    /// False if the destination held the content already.
+    /// False if the destination block already had the content.
     copied: bool,
-    /// Whether the source was registered and computed when the copy was planned. What is computed
-    /// later, by another holder, may come after the copy was made.
+    /// Whether the source was registered and computed when the copy was planned. If another holder
+    /// computes it later, that may happen after the copy was made.
     registered: bool,
 }
 
-/// A swap under way.
+/// A swap that has begun and not ended.
 #[derive(Clone, Debug)]
 pub(crate) struct Swap {
     pub(crate) from: usize,
     pub(crate) to: usize,
     moved: Vec<Moved>,
-    /// Numbers of those whose block tables it moves, of the caller's.
+    /// The caller's numbers of the requests whose block tables the swap moves.
     pub(crate) members: Vec<usize>,
 }
 
 impl Swap {
-    /// The references that it holds.
+    /// The destination references, which the swap holds.
     pub(super) fn destinations(&self) -> impl DoubleEndedIterator<Item = (Place, u32)> + '_ {
         self.moved.iter().map(|one| (Place { tier: self.to, block: one.dst }, one.references))
     }
 
-    /// The references that it is to drop.
+    /// The source references, which the swap will drop.
     pub(super) fn sources(&self) -> impl DoubleEndedIterator<Item = (Place, u32)> + '_ {
         self.moved.iter().map(|one| (Place { tier: self.from, block: one.src }, one.references))
     }
 
-    /// Destinations of its copies, planned or executed.
+    /// The destinations of its copies, planned or executed.
     pub(super) fn copies(&self) -> impl Iterator<Item = Place> + '_ {
         let copied = self.moved.iter().filter(|one| one.copied);
         copied.map(|one| Place { tier: self.to, block: one.dst })
     }
 
-    /// Source and destination blocks, in order of first appearance.
+    /// Pairs of source and destination blocks, in order of first appearance.
     pub(crate) fn pairs(&self) -> Vec<(BlockId, BlockId)> {
         self.moved.iter().map(|one| (one.src, one.dst)).collect()
     }
 }
 
-/// One entry per reference, the last block first.
+/// Lists one entry per reference, the last block first.
 fn tail_first(references: impl DoubleEndedIterator<Item = (Place, u32)>) -> Vec<BlockId> {
     references.rev().flat_map(|(place, n)| std::iter::repeat_n(place.block, n as usize)).collect()
 }
 
-/// Whether the contents of two tiers can be compared: pools that somebody moved to different epochs by
-/// hand, or filled with digests of different algorithms, share none.
+/// Whether two tiers can have contents in common. Pools whose epochs a caller has changed separately,
+/// or whose hashes have different algorithms, have none.
 fn share_content(source: &BlockPool, target: &BlockPool) -> bool {
     let algorithms = source.algorithm().zip(target.algorithm());
     source.epoch() == target.epoch() && algorithms.is_none_or(|(source, target)| source == target)
 }
 
-/// What a swap would take.
+/// The blocks that a swap would take.
 pub(crate) struct StagedSwap {
-    /// Distinct sources in order, with their references and the cached destination, if there is one.
+    /// The distinct sources in order, with their references, and with the destination that already
+    /// caches the content.
     sources: Vec<(BlockId, u32, Option<BlockId>)>,
-    /// Destinations to allocate: content that the destination caches takes none.
+    /// Number of destinations to allocate. Content that the destination tier caches needs none.
     pub(crate) fresh: usize,
-    /// Blocks available for them: without cached destinations that nobody holds, which are acquired.
+    /// Number of blocks that are available for them. Cached destinations without references are
+    /// acquired, so they do not count.
     available: usize,
-    /// Blocks that there would be for them in an otherwise empty tier: without distinct cached destinations.
+    /// Number of blocks for them in an otherwise empty tier, without the distinct cached destinations.
     usable: usize,
 }
 
 impl StagedSwap {
-    /// Whether it would find its blocks, with `reserve` left.
+    /// Whether enough blocks are available for the swap, if `reserve` blocks must stay available.
     pub(crate) const fn fit(&self, reserve: usize) -> Fit {
         Fit::of(self.fresh, self.available, self.usable, reserve)
     }
 }
 
 impl Tiers {
-    /// Checks the source references of a swap and looks the contents up in the destination tier.
+    /// Checks the source references of a swap, and looks up their contents in the destination tier.
     pub(crate) fn stage_swap(&self, blocks: &[BlockId], from: usize, to: usize) -> Result<StagedSwap> {
         self.check_poison()?;
         let (source, target) = (self.pool(from)?, self.pool(to)?);
@@ -167,9 +169,10 @@ impl Tiers {
             let index = *at.entry(block).or_insert_with(|| {
                 let content = source.content_of(block).filter(|_| comparable);
                 let found = content.and_then(|content| target.find_content(&content));
-                // Given back, it would be cached behind nothing.
+                // If such a block were released later, it would be cached without the contents before
+                // it.
                 let found = found.filter(|&found| !target.is_overtaken(found));
-                // Two sources with one content move to one block.
+                // Two sources with the same content move to the same block.
                 match found {
                     None => staged.fresh += 1,
                     Some(found) if cached.insert(found) => {
@@ -192,21 +195,33 @@ impl Tiers {
         Ok(staged)
     }
 
-    /// Whether a swap of these references would find its blocks, leaving `reserve` available in the
-    /// destination. Changes nothing. O(n).
+    /// Returns whether enough blocks are available for a swap of these references, if `reserve` blocks
+    /// of the destination must stay available. Changes nothing. O(n).
     ///
     /// # Errors
-    /// As [`Self::begin_swap`], but for blocks that are lacking.
+    /// As [`Self::begin_swap`], except missing blocks.
     pub fn fit_swap(&self, blocks: &[BlockId], from: usize, to: usize, reserve: usize) -> Result<Fit> {
         Ok(self.stage_swap(blocks, from, to)?.fit(reserve))
     }
 
-    /// Begins to move references from tier `from` to tier `to`: one entry of `blocks` per reference, so
-    /// a block that two tables share is named twice. Null blocks are skipped. Takes at most one block
+    /// Begins to move references from tier `from` to tier `to`. `blocks` has one entry per reference,
+    /// so a block that two tables share appears twice. Null blocks are skipped. Takes at most one block
     /// per distinct source. O(n).
     ///
-    /// The source references stay with their holders, and are the swap's to drop: they must not be
-    /// released before the swap is over.
+    /// The source references stay with their holders, but only the swap may drop them: do not release
+    /// them before the swap has ended.
+    ///
+    /// ```
+    /// use kvpool::{PoolConfig, Tiers};
+    /// let config = PoolConfig { num_blocks: 8, block_size: 4, ..Default::default() };
+    /// let mut tiers = Tiers::new(vec![config.clone(), config])?;
+    /// let table = tiers.pool_mut(0)?.allocate(2)?;
+    /// let swap = tiers.begin_swap(&table, 0, 1)?;
+    /// assert_eq!(tiers.take_plan()?.len(), 2); // the engine executes the copies
+    /// let moved = tiers.complete_swap(swap)?; // pairs of old and new blocks
+    /// assert_eq!((moved.len(), tiers.pool(0)?.num_available()), (2, 7));
+    /// # Ok::<(), kvpool::TierError>(())
+    /// ```
     ///
     /// # Errors
     /// [`PoolError::OutOfBlocks`], [`PoolError::NotHeld`] for more entries than references,
@@ -215,7 +230,8 @@ impl Tiers {
         self.begin_swap_of(Vec::new(), blocks, from, to, 0)
     }
 
-    /// [`Self::begin_swap`] of `members`' references, with `reserve` blocks to be left in the destination.
+    /// Like [`Self::begin_swap`], for the references of `members`. `reserve` blocks of the destination
+    /// must stay available.
     pub(crate) fn begin_swap_of(
         &mut self,
         members: Vec<usize>,
@@ -230,7 +246,7 @@ impl Tiers {
         if fresh > available {
             return Err(out_of_blocks(target, fresh, available, fresh <= usable).into());
         }
-        // Cached destinations first, so that no allocation evicts one.
+        // Acquire cached destinations first, so that no allocation evicts one.
         sources
             .iter()
             .filter_map(|&(_, _, found)| found)
@@ -254,18 +270,18 @@ impl Tiers {
         Ok(id)
     }
 
-    /// A swap under way.
+    /// Returns a swap that has begun and not ended.
     pub(crate) fn swap(&self, id: SwapId) -> Result<&Swap> {
         self.check_poison()?;
         self.swaps.get(&id).ok_or(TierError::UnknownSwap { swap: id.0 })
     }
 
-    /// Swaps under way.
+    /// Number of swaps that have begun and not ended.
     pub(crate) fn num_swaps(&self) -> usize {
         self.swaps.len()
     }
 
-    /// Source and destination blocks of a swap under way, in order of first appearance, and whether
+    /// Returns source and destination blocks of a swap, in order of first appearance, and whether their
     /// bytes are copied.
     ///
     /// # Errors
@@ -274,7 +290,7 @@ impl Tiers {
         Ok(self.swap(id)?.moved.iter().map(|one| (one.src, one.dst, one.copied)).collect())
     }
 
-    /// Refuses to end a swap if somebody released references that are its own.
+    /// Refuses to end a swap if a caller has released references that belong to the swap.
     fn check_swap_holds(
         &self,
         references: impl Iterator<Item = (Place, u32)>,
@@ -292,12 +308,12 @@ impl Tiers {
         Ok(())
     }
 
-    /// Whether the copy of a swap to `dst` is planned, and not handed out.
+    /// Whether the copy of a swap to `dst` is planned and not handed out yet.
     fn is_planned(&self, id: SwapId, dst: Place) -> bool {
         self.pending.get(&dst).is_some_and(|pending| pending.swap == Some(id))
     }
 
-    /// Takes a swap out of the books.
+    /// Removes a swap and its pending source references.
     fn end_swap(&mut self, id: SwapId) -> Result<Swap> {
         let swap = self.swaps.remove(&id).ok_or(TierError::UnknownSwap { swap: id.0 })?;
         for (place, references) in swap.sources() {
@@ -309,9 +325,9 @@ impl Tiers {
         Ok(swap)
     }
 
-    /// Ends a swap whose copies are done: the source references are dropped, as by a release of a block
-    /// table, and whoever held them holds the destinations now. Destinations of registered blocks are
-    /// registered. Returns the pairs of [`Self::swap_mapping`]. O(n).
+    /// Ends a swap whose copies are done. The source references are dropped, as by a release of a block
+    /// table, and their holders now hold the destinations. Destinations of registered blocks are
+    /// registered. Returns pairs of source and destination blocks, as in [`Self::swap_mapping`]. O(n).
     ///
     /// # Errors
     /// [`TierError::CopiesNotTaken`], [`TierError::UnknownSwap`].
@@ -319,7 +335,7 @@ impl Tiers {
         Ok(self.complete_swap_of(id)?.pairs())
     }
 
-    /// [`Self::complete_swap`], for its members.
+    /// Does the work of [`Self::complete_swap`], and returns the swap with its members.
     pub(crate) fn complete_swap_of(&mut self, id: SwapId) -> Result<Swap> {
         let swap = self.swap(id)?;
         self.check_swap_holds(swap.sources(), "complete its swap")?;
@@ -335,7 +351,7 @@ impl Tiers {
         let comparable = share_content(source, target);
         for one in swap.moved.iter().filter(|one| one.copied && one.registered && comparable) {
             if target.is_registered(one.dst) {
-                continue; // somebody who holds it has registered it meanwhile
+                continue; // another holder has registered it meanwhile
             }
             if let Some(content) = source.content_of(one.src) {
                 target.adopt_content(one.dst, &content)?;
@@ -345,8 +361,8 @@ impl Tiers {
         Ok(swap)
     }
 
-    /// Takes a swap back: its destinations are released, its copies are planned no longer, the sources
-    /// are as before. If its copies were handed out, their execution must have stopped. O(n).
+    /// Aborts a swap: its destinations are released, its planned copies are removed, and the sources
+    /// stay as they were. If its copies were handed out, their execution must have stopped. O(n).
     ///
     /// # Errors
     /// [`TierError::UnknownSwap`].
@@ -354,7 +370,7 @@ impl Tiers {
         self.abort_swap_of(id).map(drop)
     }
 
-    /// [`Self::abort_swap`], for its members.
+    /// Does the work of [`Self::abort_swap`], and returns the swap with its members.
     pub(crate) fn abort_swap_of(&mut self, id: SwapId) -> Result<Swap> {
         self.check_swap_holds(self.swap(id)?.destinations(), "abort its swap")?;
         let swap = self.end_swap(id)?;
