@@ -28,14 +28,18 @@ pub enum HashError {
     },
     /// vLLM draws a random seed for this algorithm, so there is no default to share.
     #[error(
-        "algorithm {algorithm} needs a seed: vLLM draws a random one at each start unless PYTHONHASHSEED is set; give both sides the same string"
+        "algorithm {algorithm} needs a seed: vLLM draws a random one at each start unless PYTHONHASHSEED is \
+         set; give both sides the same string"
     )]
     SeedRequired {
         /// The configured algorithm.
         algorithm: HashAlgorithm,
     },
     /// The algorithm exists, but is not part of this build.
-    #[error("{algorithm} is not compiled in: build kvpool-hash (or kvpool) with --features {}", algorithm.features())]
+    #[error(
+        "{algorithm} is not compiled in: build kvpool-hash (or kvpool) with --features {}",
+        algorithm.features()
+    )]
     NotCompiledIn {
         /// The configured algorithm.
         algorithm: HashAlgorithm,
@@ -125,7 +129,8 @@ pub enum HashError {
     /// A multimodal item of a later turn begins among the existing tokens. The digests of their blocks
     /// were computed without it.
     #[error(
-        "multimodal item {index} begins at token {offset}, must begin at or behind token {len}: those before are appended"
+        "multimodal item {index} begins at token {offset}, must begin at or behind token {len}: those before \
+         are appended"
     )]
     ItemAppended {
         /// The position in the list that was passed.

@@ -1,5 +1,5 @@
-//! Writes pickle protocol 5, byte for byte like `CPython`'s C pickler, for the few types that vLLM
-//! hashes.
+//! Writes the few types that vLLM hashes, in pickle protocol 5, byte for byte like `CPython`'s C
+//! pickler.
 //!
 //! Two properties of that pickler, besides the opcodes, change the digest:
 //!

@@ -1,4 +1,4 @@
-//! `Feed`: a log of the changes of a pool's contents, with tokens, for a publisher of events. The
+//! `Feed`: a log of the changes of a pool's contents, with tokens. A publisher of events reads it. The
 //! changes are those of [`crate::BlockEvent`].
 //!
 //! Routers outside of the engine need the tokens of each hash, and the pool does not store tokens. So

@@ -25,7 +25,7 @@ use crate::watch::Watch;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct ScrubReport {
-    /// The block at which the next call starts; for a manager, on the device.
+    /// The block at which the next call starts. A manager reports that of the device.
     pub position: usize,
     /// The number of blocks that this call checked, the null block included, in all tiers.
     pub blocks: usize,
@@ -70,14 +70,14 @@ impl Scrubber {
         self.check(pool, blocks).map_err(|violation| pool.poison(&violation))
     }
 
-    /// Like [`Self::scrub`], for a pool whose digest is settled.
+    /// Like [`Self::scrub`]. The digest of the pool is already settled.
     fn check(&mut self, pool: &BlockPool, blocks: usize) -> Result<ScrubReport, InvariantViolation> {
         let blocks = blocks.min(pool.num_blocks());
         let digest = pool.observer::<Watch>().and_then(Watch::digest);
         pool.check_sums()?;
         digest.map_or(Ok(()), |digest| digest.check_sums(pool))?;
         if self.at as usize >= pool.num_blocks() {
-            self.at = 0; // it was another pool's
+            self.at = 0; // the position was that of another pool
         }
         for _ in 0..blocks {
             let block = BlockId::new(self.at);

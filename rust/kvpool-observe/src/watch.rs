@@ -132,7 +132,7 @@ impl Watch {
         self.meter.as_ref().map_or(Ok(()), |meter| meter.check_time(now))
     }
 
-    /// Adds a digest if there is none. It does not sum content checks. O(blocks).
+    /// Adds a digest if the pool has none. It does not sum content checks. O(blocks).
     pub(crate) fn keep_digest(&mut self, blocks: Blocks<'_>) -> Result<(), PoolError> {
         if self.digest.is_none() {
             self.digest = Some(StateDigest::new(blocks, false)?);

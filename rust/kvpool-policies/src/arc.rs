@@ -138,7 +138,7 @@ impl Policy for AdaptiveReplacement {
         let list = self.list_of(block);
         self.forget(block);
         self.ghosts.push(list, content.key);
-        self.ghosts.trim(ONCE, self.in_t2); // T1 + B1 <= capacity, and T1 is all that is not T2
+        self.ghosts.trim(ONCE, self.in_t2); // T1 + B1 <= capacity; T1 is every block not in T2
         self.ghosts.trim(AGAIN, self.capacity().saturating_sub(self.ghosts.len(ONCE)));
     }
 
@@ -158,8 +158,9 @@ impl Policy for AdaptiveReplacement {
 
     fn grow(&mut self, num_blocks: usize) -> Result<(), PoolError> {
         try_reserve(&mut self.again, num_blocks)?;
-        self.ghosts.grow(num_blocks)?; // one more than the capacity: a key is pushed before another is trimmed
-        self.lists.grow(num_blocks)?; // last: it accepts blocks as soon as it has grown
+        // One more than the capacity, because a key is pushed before another is trimmed.
+        self.ghosts.grow(num_blocks)?;
+        self.lists.grow(num_blocks)?; // last, because it accepts blocks as soon as it has grown
         self.again.resize(num_blocks.max(self.again.len()), false);
         Ok(())
     }

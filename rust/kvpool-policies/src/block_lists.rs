@@ -4,9 +4,9 @@
 //! Owns: which list a block is on, for example the queues of a policy, or a list per class, rank or
 //! tenant.
 //!
-//! Invariants: those of `list`, for each list. A block is on one list or on none, and its neighbours
-//! are on the same list. If a link is found that its neighbour does not mirror, the lists count as
-//! *torn*: from then on they accept and return nothing.
+//! Invariants: those of `list` hold for each list. A block is on one list or on none, and its
+//! neighbours are on the same list. If a link is found that its neighbour does not mirror, the lists
+//! count as *torn*: from then on they accept and return nothing.
 //!
 //! Costs: every operation is O(1). 9 bytes per block, allocated at once, and 24 bytes per list. A
 //! policy that stores more per block may provide its own array that includes the links ([`Members`]).
@@ -208,7 +208,7 @@ impl<M: Members> BlockLists<M> {
             !(sound && if in_front { ends.push_front(links, block) } else { ends.push_back(links, block) });
         if !self.torn {
             self.linked += 1;
-            self.members.note(block.get(), Some(list)); // below the most
+            self.members.note(block.get(), Some(list)); // below `MOST`
         }
         !self.torn
     }
@@ -217,7 +217,7 @@ impl<M: Members> BlockLists<M> {
     /// is on none.
     #[inline]
     pub fn remove(&mut self, block: BlockId) -> Option<usize> {
-        let list = self.list_of(block)?; // most are on none
+        let list = self.list_of(block)?; // most blocks are on no list
         self.remove_from(list, block)
     }
 
@@ -232,7 +232,7 @@ impl<M: Members> BlockLists<M> {
         if self.torn {
             return None;
         }
-        self.linked = self.linked.wrapping_sub(1); // a count that is wrong is found by the sums, not here
+        self.linked = self.linked.wrapping_sub(1); // a wrong count is found by the checks, not here
         self.members.note(block.get(), None);
         Some(list)
     }
@@ -271,7 +271,8 @@ impl<M: Members> BlockLists<M> {
         let Some(ends) = self.lists.get_mut(list).filter(|_| !self.torn) else { return 0 };
         let taken = ends.remove_run(&mut self.members, blocks, take);
         self.torn = ends.is_torn();
-        self.linked = self.linked.wrapping_sub(taken as u32); // a count that is wrong is found by the sums, not here
+        // A wrong count is found by the checks, not here.
+        self.linked = self.linked.wrapping_sub(taken as u32);
         taken
     }
 
@@ -305,7 +306,7 @@ impl<M: Members> BlockLists<M> {
             return None;
         }
         self.members.note(block.get(), None);
-        self.linked = self.linked.wrapping_sub(1); // a count that is wrong is found by the sums, not here
+        self.linked = self.linked.wrapping_sub(1); // a wrong count is found by the checks, not here
         Some(block)
     }
 

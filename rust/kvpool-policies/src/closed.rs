@@ -211,7 +211,7 @@ impl<P: Policy + Clone> Closed<P> {
     /// order.
     fn end_idle(&mut self, block: BlockId) -> bool {
         let Some((_, freed)) = self.end_wait(block) else { return false };
-        self.idle = self.idle.wrapping_sub(1); // found by the sums, if it is wrong
+        self.idle = self.idle.wrapping_sub(1); // a wrong count is found by the checks
         if !freed.is_null() {
             self.unpark(freed);
         }
@@ -239,7 +239,7 @@ impl<P: Policy + Clone> Closed<P> {
         {
             match parent.children.checked_sub(1) {
                 Some(children) => parent.children = children,
-                None => self.torn = true, // the scrubber's to find
+                None => self.torn = true, // the scrubber finds and reports it
             }
             if parent.flags & WAITS == WAITS && parent.children == 0 {
                 return BlockId::new(was.parent);
@@ -252,7 +252,7 @@ impl<P: Policy + Clone> Closed<P> {
     #[inline]
     fn begin_content(&mut self, block: BlockId, Content { key, depth }: Content) -> Option<&mut Node> {
         if self.node(block).flags != 0 {
-            self.remove(block); // contents end before new ones begin
+            self.remove(block); // the old content ends first
         }
         let node = self.node_mut(block)?;
         (node.key, node.depth, node.flags) = (key, depth, Node::KNOWN);
@@ -291,7 +291,7 @@ impl<P: Policy + Clone> Closed<P> {
     #[inline]
     fn next_victim(&mut self, ends: impl Fn(&mut Node)) -> Option<(BlockId, Node)> {
         if self.idle == 0 {
-            return None; // a policy that were asked would age what others hold
+            return None; // popping would age blocks that are in use
         }
         loop {
             let nodes = &self.nodes;
@@ -301,7 +301,7 @@ impl<P: Policy + Clone> Closed<P> {
             let was = *node;
             if was.is(Node::IDLE) && was.children == 0 {
                 ends(node);
-                self.idle -= 1; // checked above
+                self.idle -= 1; // `idle` is above 0
                 let freed = self.count_waited(was);
                 if !freed.is_null() {
                     self.unpark(freed);
@@ -319,7 +319,7 @@ impl<P: Policy + Clone> Closed<P> {
         }
     }
 
-    /// Implements [`Retain::retain`], for a retention that is already checked.
+    /// Implements [`Retain::retain`]. The retention is already checked.
     fn apply(&mut self, block: BlockId, retention: Retention) -> Result<Hint, PoolError> {
         let node = self.node(block);
         if !node.is(Node::KNOWN) || !self.order.has_retention {
@@ -381,7 +381,7 @@ impl<P: Policy + Clone> Evictor for Closed<P> {
 
     fn hit(&mut self, block: BlockId) -> bool {
         let was_idle = self.end_idle(block);
-        self.unpark(block); // whoever orders it now knows it as given up
+        self.unpark(block); // the order still treats it as popped
         let node = self.node(block);
         if node.is(Node::KNOWN) {
             self.order.hit(block, node.content());
@@ -400,7 +400,7 @@ impl<P: Policy + Clone> Evictor for Closed<P> {
             }
             hit += 1;
         }
-        self.idle = self.idle.wrapping_sub(hit); // found by the sums, if it is wrong
+        self.idle = self.idle.wrapping_sub(hit); // a wrong count is found by the checks
         let nodes = &self.nodes;
         let content = |block: BlockId| nodes.get(block.index()).copied().unwrap_or_default().content();
         self.order.hit_all(&blocks[..hit], content);

@@ -29,9 +29,9 @@ const UNUSED: usize = 0;
 /// for key in [10, 11, 12] {
 ///     ghosts.push(0, key);
 /// }
-/// ghosts.push(1, 10); // a key is on one queue
+/// ghosts.push(1, 10); // moves the key to queue 1
 /// assert_eq!((ghosts.len(0), ghosts.len(1)), (2, 1));
-/// ghosts.push(0, 13); // full: the oldest of this queue makes room
+/// ghosts.push(0, 13); // full: drops the oldest key of queue 0
 /// assert_eq!(ghosts.find(11), None);
 /// assert_eq!(ghosts.take(12), Some(0));
 /// ghosts.trim(0, 0);
@@ -123,8 +123,8 @@ impl Ghosts {
         while self.len(queue) > len && self.drop_oldest(queue) {}
     }
 
-    /// Drops the oldest key of `queue`. Returns false if there is none, or if the links of the queue
-    /// are broken.
+    /// Drops the oldest key of `queue`. Returns false if the queue is empty, or if the links of the
+    /// queue are broken.
     fn drop_oldest(&mut self, queue: usize) -> bool {
         let oldest = self.queues.front(queue + 1);
         oldest.is_some_and(|oldest| self.take(self.keys[oldest.index()]).is_some())
@@ -148,7 +148,7 @@ impl Ghosts {
         }
         self.slots.reserve(capacity)?;
         try_reserve(&mut self.keys, capacity + 1)?;
-        self.queues.grow(capacity + 1)?; // unnoticed until they are unused ghosts, below
+        self.queues.grow(capacity + 1)?; // invisible until `make_unused` below
         // Nothing below can fail.
         self.keys.resize(capacity + 1, 0);
         let first_new = self.capacity + 1;

@@ -103,7 +103,7 @@ impl Evictor for LastAccessEvictor {
     fn remove(&mut self, block: BlockId) -> bool {
         let held = self.give_up(block);
         if let Some(time) = self.times.get_mut(block.index()) {
-            *time = NEVER; // the access was to what is gone
+            *time = NEVER; // the access was to the removed content
         }
         held
     }

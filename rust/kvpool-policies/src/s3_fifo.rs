@@ -94,7 +94,8 @@ impl Policy for S3Fifo {
     }
 
     fn release(&mut self, block: BlockId) {
-        self.lists.push_back(self.queue_of(block), block); // refused, and so left at its place, if it is queued already
+        // If the block is queued already, it is refused, and keeps its place.
+        self.lists.push_back(self.queue_of(block), block);
     }
 
     fn pop(&mut self) -> Option<BlockId> {
@@ -141,7 +142,7 @@ impl Policy for S3Fifo {
         let capacity = num_blocks.saturating_sub(1);
         try_reserve(&mut self.states, num_blocks)?;
         self.ghosts.grow(capacity * 9 / 10)?;
-        self.lists.grow(num_blocks)?; // last: it accepts blocks as soon as it has grown
+        self.lists.grow(num_blocks)?; // last, because it accepts blocks as soon as it has grown
         self.states.resize(num_blocks, State::default());
         self.small = (capacity / 10).max(1);
         Ok(())

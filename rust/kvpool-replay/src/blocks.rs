@@ -48,7 +48,7 @@ impl Chains {
         self.link_run(parent, space, id, 1)
     }
 
-    /// Like [`link`](Self::link), for a block that becomes `width` blocks. Returns the first of their
+    /// Like [`link`](Self::link), but the block becomes `width` blocks. Returns the first of their
     /// consecutive ids.
     fn link_run(&mut self, parent: u64, space: u64, id: u64, width: u64) -> u64 {
         let next = self.next;

@@ -1,9 +1,9 @@
 //! Synthetic traces: chats, agents and one-shot requests over shared system prompts, from a seed.
 //!
 //! Owns [`generate`], which turns a [`GeneratorConfig`] into a [`Trace`]. The parameters are in
-//! `config`, and the random draws in `sample`. The same configuration gives the same trace to the last
-//! byte, on every host: the random stream is a specified cipher, and no result of the platform's
-//! mathematics library is used.
+//! `config`, and the random draws in `sample`. The configuration determines the trace to the last byte,
+//! on every host: the random stream is a specified cipher, and no result of the platform's mathematics
+//! library is used.
 //!
 //! **The model.** Requests arrive as a Poisson process. Each is a turn of a chat, a step of an agent or
 //! a one-shot call, drawn with the configured fractions. A turn continues the session of its kind that

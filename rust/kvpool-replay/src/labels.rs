@@ -22,7 +22,7 @@ pub struct Label<'a> {
     pub finish: Finish,
 }
 
-/// The labels of a trace's requests, in the same order; empty if there are none.
+/// The labels of a trace's requests, in the same order; empty if the trace has none.
 ///
 /// ```
 /// use kvpool_replay::labels::{Label, Labels};

@@ -1,8 +1,8 @@
 //! Statistics of a trace, and the most that any cache could hit.
 //!
 //! Owns [`TraceStats`], which takes one pass. The definitions are those of [lookup mode](crate::replay)
-//! with a cache that never evicts: requests run one after the other, a block counts as a hit only if
-//! all blocks before it in its prompt are hits, and the weight of a reference is its number of prompt
+//! with a cache that never evicts. Requests run one after the other. A block counts as a hit only if
+//! all blocks before it in its prompt are hits. The weight of a reference is its number of prompt
 //! tokens.
 //!
 //! The "ideal hit rate" of a trace depends on the definition, so there are four: by blocks, by tokens,

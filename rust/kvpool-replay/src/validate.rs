@@ -5,8 +5,8 @@
 //! [`Trace::new`](crate::trace::Trace::new) and the tests use the same code.
 //!
 //! **Why one map is enough.** Ids are consistent if "equal ids at equal positions mean equal prefixes".
-//! The checker stores, for each id, its parent: the id before it where it was first seen. It requires
-//! the same parent at every later use. Then, by induction along the chain:
+//! The checker stores the parent of each id: the id before it where it was first seen. It requires the
+//! same parent at every later use. Then, by induction along the chain:
 //!
 //! 1. an id always has the same whole prefix, because its parent has;
 //! 2. an id is always at the same position, because its parent is;
@@ -270,7 +270,8 @@ mod tests {
         let error = Trace::new(mixed, 512).unwrap_err();
         assert_eq!(
             error.to_string(),
-            "line 4: 2 hash_ids for input_length 600; expected 1 at 512 tokens a block, as line 2 gives no id to its partial last block"
+            "line 4: 2 hash_ids for input_length 600; expected 1 at 512 tokens a block, as line 2 \
+             gives no id to its partial last block"
         );
     }
 

@@ -66,7 +66,8 @@ impl Fenwick {
         let ones = ones.min(self.tree.len() - 1);
         for (place, sum) in self.tree.iter_mut().enumerate() {
             let before = place & place.wrapping_sub(1);
-            *sum = (place.min(ones) - before.min(ones)) as u32; // at most `ones`, which are entries, counted in 32 bits
+            // The difference is at most `ones`, a number of entries, which fits 32 bits.
+            *sum = (place.min(ones) - before.min(ones)) as u32;
         }
         self.total = ones as u32;
     }

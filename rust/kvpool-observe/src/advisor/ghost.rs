@@ -80,7 +80,7 @@ impl GhostCache {
                 missing += 1;
                 continue;
             };
-            hits += usize::from(missing == 0); // behind what is missing nothing is a hit
+            hits += usize::from(missing == 0); // nothing after a missing key is a hit
             self.evictor.hit(BlockId::new(found));
         }
         while self.keys.capacity() - self.keys.len() < missing

@@ -16,7 +16,7 @@ use kvpool::parts::try_reserve;
 /// let mut distances = DistanceHistogram::new(9, 1 << 20)?;
 /// distances.add(3, 2.0);
 /// distances.add(400, 1.0);
-/// distances.add(1 << 21, 1.0); // beyond the largest: not kept
+/// distances.add(1 << 21, 1.0); // above the largest distance: ignored
 /// assert_eq!((distances.at_most(2), distances.at_most(3), distances.at_most(1 << 20)), (0.0, 2.0, 3.0));
 /// # Ok::<(), kvpool::PoolError>(())
 /// ```
@@ -90,7 +90,7 @@ impl DistanceHistogram {
         if index >> self.fine_bits == 0 {
             return index as usize;
         }
-        let octave = u64::from(index.ilog2() - self.fine_bits) + 1; // 1 behind the fine ones
+        let octave = u64::from(index.ilog2() - self.fine_bits) + 1; // 1 for the first octave after the fine buckets
         (octave * self.per_octave() + (index >> octave)) as usize
     }
 
@@ -139,7 +139,7 @@ mod tests {
     #[test]
     fn sums_rise_evenly_within_a_bucket() {
         let mut histogram = DistanceHistogram::new(3, 1000).unwrap();
-        histogram.add(65, 8.0); // its bucket: 65 to 80
+        histogram.add(65, 8.0); // its bucket is 65 to 80
         let sums = [64, 65, 72, 80, 81, 5000].map(|distance| histogram.at_most(distance));
         assert_eq!(sums, [0.0, 0.5, 4.0, 8.0, 8.0, 8.0]);
         histogram.halve();

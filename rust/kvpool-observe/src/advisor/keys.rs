@@ -81,7 +81,7 @@ impl KeyTable {
             }
             None => {
                 self.keys.push(key);
-                self.keys.len() as u32 - 1 // fits: the capacity does
+                self.keys.len() as u32 - 1 // fits, because the capacity does
             }
         };
         self.slots.insert(&self.keys, number);
@@ -131,7 +131,7 @@ mod tests {
                 match (operation, model.get(&key)) {
                     (0, Some(&number)) => {
                         table.remove(number);
-                        table.remove(number); // twice is once
+                        table.remove(number); // a second removal has no effect
                         model.remove(&key);
                     }
                     (1, _) if key == 39 => {

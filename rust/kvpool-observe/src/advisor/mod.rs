@@ -68,7 +68,7 @@
 //! Memory: 54 bytes per sampled block; per slot 34 bytes for the ghost cache of LRU, at most 94 for
 //! other policies and up to 480 for `adaptive`; 0.34 MB for the classes of `hazard`; per tenant 38
 //! bytes per slot and 16 kB. All of it is allocated at construction. With the default settings it is
-//! less than 4 MiB, for a pool of any size.
+//! less than 4 MiB. It does not depend on the size of the pool.
 
 mod advice;
 mod config;
@@ -83,7 +83,7 @@ pub use advice::{Advice, CurvePoint, PolicyAdvice, TenantAdvice};
 pub use config::AdvisorConfig;
 use config::{DEEPEST, Scale};
 #[doc(hidden)]
-pub use fenwick::Fenwick; // for the sizing of kvpool-replay
+pub use fenwick::Fenwick; // used by the sizing of kvpool-replay
 use ghost::{GhostCache, Sampled};
 pub use histogram::DistanceHistogram;
 use kvpool::BlockHash;

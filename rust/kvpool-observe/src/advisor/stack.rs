@@ -15,9 +15,9 @@
 //! the number of blocks above it, less the blocks that this lookup has already touched. Those were all
 //! below it before the lookup.
 //!
-//! Bounds ([`Bound`]): none; a falling rate, for streams of unknown size; or a fixed depth, for a cache
-//! of known size. With a fixed depth, the least recently used key is dropped, because it is deeper than
-//! any capacity that is evaluated.
+//! Bounds ([`Bound`]): none; a falling rate, if the size of the stream is unknown; or a fixed depth, if
+//! the size of the cache is known. With a fixed depth, the least recently used key is dropped, because
+//! it is deeper than any capacity that is evaluated.
 //!
 //! Costs: a key that is not sampled takes one multiplication and one comparison. A sampled key takes
 //! O(log followed), 50 to 200 ns. Each followed key takes 18 bytes for its number, 4 for its place and
@@ -64,8 +64,8 @@ impl Bound {
 pub struct Touch {
     /// The number of uses that this use represents: 1 / rate.
     pub weight: f64,
-    /// The stack distance: how many blocks a cache must hold, this block included, for this use to hit.
-    /// `None` if the key is new or was dropped.
+    /// The stack distance: the size in blocks of the smallest cache in which this use hits. `None` if
+    /// the key is new or was dropped.
     pub distance: Option<u64>,
 }
 
@@ -80,7 +80,7 @@ pub struct Touch {
 /// };
 /// assert_eq!(lookup(&[1, 2, 3]), [None, None, None]);
 /// assert_eq!(lookup(&[7]), [None]);
-/// assert_eq!(lookup(&[1, 2]), [Some(3), Some(2)]); // 7 is above both, and 1 above 2
+/// assert_eq!(lookup(&[1, 2]), [Some(3), Some(2)]); // 7 is above both, and 1 is above 2
 /// # Ok::<(), kvpool::PoolError>(())
 /// ```
 #[derive(Clone, Debug)]
@@ -106,8 +106,8 @@ impl SampledStack {
     /// seeds are equally good.
     ///
     /// # Errors
-    /// [`PoolError::InvalidConfig`] for a rate that is not above 0 and at most 1, for a bound of 0 or
-    /// above 2^30, or if there is no memory.
+    /// [`PoolError::InvalidConfig`] if the rate is not above 0 and at most 1, if the bound is 0 or
+    /// above 2^30, or if there is not enough memory.
     pub fn new(rate: f64, seed: u64, bound: Bound) -> Result<Self, PoolError> {
         let invalid = |field, value, expected: &str| PoolError::config(field, value, expected);
         if !(rate > 0.0 && rate <= 1.0) {
@@ -215,7 +215,7 @@ impl SampledStack {
                 }
             }
         } else if self.keys.is_full() && self.grow().is_err() {
-            return; // as good as a key that is given up at once
+            return; // equivalent to dropping the new key
         }
         let Some(number) = self.keys.insert(key) else { return };
         if matches!(self.bound, Bound::LowerRate(_)) {
@@ -246,7 +246,7 @@ impl SampledStack {
     fn put_on_top(&mut self, number: u32) {
         if self.order.is_full() {
             self.order.renumber(&mut self.places);
-            self.lookup.0 = self.order.next() - self.lookup.1; // what this lookup touched is on top
+            self.lookup.0 = self.order.next() - self.lookup.1; // this lookup's keys are on top
         }
         self.places[number as usize] = self.order.push(number);
         self.lookup.1 += 1;
@@ -292,7 +292,7 @@ impl SampledStack {
 
 /// Returns the largest hash that is sampled at this rate.
 fn last_of(rate: f64) -> u64 {
-    ((rate * FULL) as u64).saturating_sub(u64::from(rate < 1.0)) // the conversion saturates, at a rate of 1
+    ((rate * FULL) as u64).saturating_sub(u64::from(rate < 1.0)) // the conversion saturates at a rate of 1
 }
 
 /// The numbers of keys, in order of use.

@@ -238,7 +238,7 @@ impl Explainer {
         let common = |seen: &[u32]| seen.iter().zip(tokens).take_while(|(a, b)| a == b).count();
         let longest = self.record.behind(parent).map(common).max();
         match longest {
-            // The same tokens after the same prompt: the extra keys must differ.
+            // Another entry has these tokens after the same prompt, so the extra keys must differ.
             Some(longest) if longest == block_size => MissReason::OtherKeys,
             Some(longest) if longest > 0 => MissReason::Diverged { token: position * block_size + longest },
             _ if self.record.in_doubt(parent) => MissReason::NotRemembered,

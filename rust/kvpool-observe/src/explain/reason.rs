@@ -36,8 +36,8 @@ pub enum MissReason {
     NeverSeen,
     /// No such prompt is remembered: either there was none, or it is older than the record.
     NotRemembered,
-    /// The prompt agrees with an earlier prompt up to this token, and differs from there on. Of the
-    /// last eight prompts that diverge, this is the one with the longest common part.
+    /// The prompt agrees with an earlier prompt up to this token, and differs from there on. The report
+    /// uses the one with the longest common part among the last eight prompts that diverge.
     Diverged {
         /// The first token that differs, counted from the start of the prompt.
         token: usize,
@@ -186,7 +186,7 @@ impl MissReason {
         Self::NAMES[self.index()]
     }
 
-    /// When the content left the cache, for the reasons that have a time.
+    /// When the content left the cache; `None` if the reason has no time.
     #[must_use]
     pub const fn when(&self) -> Option<When> {
         match self {
@@ -200,8 +200,8 @@ impl MissReason {
         }
     }
 
-    /// The request that the content was evicted for, or that computes it, for the reasons that have
-    /// one.
+    /// The request that the content was evicted for, or that computes it; `None` if the reason has
+    /// none.
     #[must_use]
     pub const fn requester(&self) -> Option<&Requester> {
         match self {

@@ -340,7 +340,7 @@ impl Record {
     fn forget_one(&mut self) -> u32 {
         let from = if self.lists.len(CACHED) > self.capacity / 2 { CACHED } else { GONE };
         let front = self.lists.front(from).or_else(|| self.lists.front(1 - from));
-        let number = front.map_or(NONE, BlockId::get); // one of them has an entry: the record is full
+        let number = front.map_or(NONE, BlockId::get); // a full record has an entry in one of the lists
         self.lists.remove(BlockId::new(number));
         self.unlink(number);
         let entry = self.entry(number);

@@ -11,7 +11,7 @@
 /// let mut hits = Histogram::new(&[0.0, 1.0, 10.0]);
 /// hits.add(1.0, 3);
 /// hits.add(50.0, 1);
-/// hits.add(f64::NAN, 9); // unknown: counted nowhere
+/// hits.add(f64::NAN, 9); // not counted
 /// assert_eq!(hits.counts(), [0, 3, 0, 1]);
 /// assert_eq!((hits.count(), hits.sum()), (4, 53.0));
 /// ```

@@ -1,4 +1,4 @@
-//! Hits by tenant, for a bounded number of tenants.
+//! Hits by tenant. The number of tenants is bounded.
 //!
 //! Owns: the counts. The first tenants are counted separately and all others together, because a label
 //! of a metric must have a bounded number of values. The advisor also counts tenants, in a window that

@@ -40,7 +40,7 @@ pub const MAX_TIERS: u8 = 8;
 fn tiers(mut bits: u8) -> impl Iterator<Item = u8> {
     std::iter::from_fn(move || {
         let tier = bits.trailing_zeros();
-        // Clears the lowest bit. Ends if there is none.
+        // Clears the lowest bit. Ends if all bits are 0.
         bits &= bits.checked_sub(1)?;
         Some(tier as u8)
     })
@@ -66,7 +66,7 @@ struct Node {
     /// The tiers that hold it and in which it is open, one bit each.
     open: u8,
     has_tokens: bool,
-    /// Whether the node is in the list of changed nodes, for the next settling.
+    /// Whether the node is in the list of changed nodes that the next settling reports.
     dirty: bool,
     parent: u32,
     first_child: u32,

@@ -20,7 +20,7 @@ use crate::publish::msgpack::Writer;
 /// ```
 /// use kvpool_observe::publish::{Event, Form, encode};
 /// let bytes = encode(Form::default(), 1_700_000_000.5, 0, &[Event::Cleared]);
-/// assert_eq!(bytes[..2], [0x93, 0xcb]); // an array of three, the first of them a float
+/// assert_eq!(bytes[..2], [0x93, 0xcb]); // an array of three that starts with a float
 /// assert!(bytes.ends_with(b"AllBlocksCleared\0"));
 /// ```
 #[must_use]

@@ -116,7 +116,7 @@ pub enum Event<'a> {
         block_tokens: usize,
         /// The keys that they share.
         label: &'a Label,
-        /// The extra keys of each content. As many entries as `hashes`, or empty, which omits the
+        /// The extra keys of each content. It has one entry per hash, or is empty, which omits the
         /// field.
         extra: &'a [Option<Arc<[Extra]>>],
     },

@@ -1,6 +1,6 @@
 //! `Publisher`: makes numbered batches of changes for several sinks.
 //!
-//! Owns: the number of every batch, and what each sink needs to become consistent. The same rules serve
+//! Owns: the number of every batch, and what each sink needs to become consistent. These rules serve
 //! all consumers:
 //!
 //! - Numbers begin at [`base`] of the start time, so that a restarted worker never reuses the numbers
@@ -114,7 +114,7 @@ pub struct Batch {
     pub payload: Arc<[u8]>,
 }
 
-/// All contents, for a consumer that starts to follow a sink.
+/// All contents. A consumer that starts to follow a sink needs them.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Snapshot {
     /// The base of the incarnation's numbers.

@@ -102,7 +102,7 @@ impl Contest {
         self.hits = [0; MODES];
     }
 
-    /// Returns the sampling rate, and the number of entries of a shadow, for a pool of `capacity`
+    /// Returns the sampling rate, and the number of entries of a shadow, in a pool of `capacity`
     /// blocks.
     fn size_for(capacity: usize) -> (usize, usize) {
         let mut rate = RATE;

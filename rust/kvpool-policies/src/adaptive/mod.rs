@@ -21,8 +21,8 @@
 //! evictions are remembered exactly, with their numbers of uses (`recent`). For figures and limits see
 //! `benches/results/2026-11-28-eviction-study.md`.
 //!
-//! There are no parameters. All arithmetic is in integers. The same calls give the same order on any
-//! host.
+//! There are no parameters. All arithmetic is in integers. So the order depends only on the calls, not
+//! on the host.
 //!
 //! *Growing* keeps the state of blocks and evictions, the active mode, and the sums that chose it.
 //! Bonuses, windows and the half-life become those of the new capacity. Shadows keep their contents, or
@@ -189,7 +189,7 @@ impl Policy for Adaptive {
         if let Some(contest) = &mut self.contest {
             try_reserve(&mut self.keys, num_blocks)?;
             try_reserve(&mut self.depths, num_blocks)?;
-            contest.grow(num_blocks.saturating_sub(1))?; // the last that can fail
+            contest.grow(num_blocks.saturating_sub(1))?; // nothing after this can fail
             self.keys.resize(num_blocks, 0);
             self.depths.resize(num_blocks, 0);
         }

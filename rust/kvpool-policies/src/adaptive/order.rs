@@ -27,7 +27,7 @@ pub(super) struct Order {
     stamps: Vec<u64>,
     uses: Vec<Uses>,
     clock: u64,
-    /// The half-life and the length of a window, in units of the clock, for this capacity.
+    /// The half-life and the length of a window, in units of the clock. They depend on the capacity.
     half_life: u64,
     window: u64,
     bonuses: [u64; LISTS],
@@ -163,7 +163,7 @@ impl Order {
     pub(super) fn reserve(&mut self, num_blocks: usize) -> Result<(), PoolError> {
         try_reserve(&mut self.stamps, num_blocks)?;
         try_reserve(&mut self.uses, num_blocks)?;
-        self.lists.grow(num_blocks) // blocks that the others do not have yet are never put on a list
+        self.lists.grow(num_blocks) // blocks that the other arrays lack are never put on a list
     }
 
     /// Grows to blocks up to `num_blocks - 1`, after [`Self::reserve`].

@@ -184,7 +184,7 @@ mod tests {
         let mut recent = of(3);
         (1..=3).for_each(|key| recent.push(key, 7));
         assert_eq!((recent.take(2), recent.take(2)), (Some(7), None));
-        recent.push(4, 1); // the gap is older than nothing: 1 goes all the same
+        recent.push(4, 1); // evicts 1, although there is a gap
         assert!(!recent.contains(1) && recent.contains(3) && recent.contains(4));
         recent.check_invariants(0).unwrap();
     }
@@ -195,7 +195,7 @@ mod tests {
         [(1, 7), (2, 7), (1, 5)].into_iter().for_each(|(key, count)| recent.push(key, count));
         recent.check_invariants(0).unwrap();
         assert_eq!(recent.known(), 2);
-        recent.push(3, 7); // in the gap
+        recent.push(3, 7); // goes into the gap
         assert_eq!((recent.take(1), recent.take(2), recent.take(3)), (Some(5), Some(7), Some(7)));
         // The oldest eviction has the same key.
         (1..=3).chain([1]).for_each(|key| recent.push(key, 9));

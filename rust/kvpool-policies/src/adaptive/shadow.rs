@@ -29,7 +29,7 @@ pub(super) struct Sampled {
     /// Whether its chain begins, at the deep end, with this block or with one before it that is not
     /// sampled.
     pub(super) begins: bool,
-    /// The entry in the current shadow; the null block if there is none.
+    /// The entry in the current shadow; the null block if the shadow has none.
     entry: BlockId,
 }
 
@@ -58,7 +58,7 @@ impl Shadow {
         Ok(shadow)
     }
 
-    /// Returns the entry of `key`; the null block if there is none.
+    /// Returns the entry of `key`; the null block if the key has none.
     fn find(&self, key: u64) -> BlockId {
         self.keys.entry(key).map_or(NULL_BLOCK, BlockId::new)
     }
@@ -90,7 +90,7 @@ impl Shadow {
         }
         self.order.begin_release();
         for sampled in release {
-            self.order.release(sampled.entry); // nothing for the null block
+            self.order.release(sampled.entry); // does nothing for the null block
         }
         score
     }

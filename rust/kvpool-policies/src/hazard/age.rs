@@ -74,7 +74,7 @@ pub(super) fn eighths(age: u32) -> u8 {
     let age = age.max(1);
     let octave = age.ilog2();
     let part = if octave >= 3 { age >> (octave - 3) } else { age << (3 - octave) } & 7;
-    (octave * 8 + part) as u8 // 31 * 8 + 7 at most
+    (octave * 8 + part) as u8 // at most 31 * 8 + 7
 }
 
 #[cfg(test)]

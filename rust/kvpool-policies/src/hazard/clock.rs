@@ -86,7 +86,7 @@ impl Clock {
         if !seconds.is_finite() || self.source == Source::OwnForGood {
             return false;
         }
-        let ticks = (seconds * f64::from(age::SECOND)) as u64; // rounds down, 0 below 0
+        let ticks = (seconds * f64::from(age::SECOND)) as u64; // rounds down; negative times become 0
         let begins = match self.source {
             Source::Told(before) if ticks <= before => return false,
             Source::Told(before) => {

@@ -61,8 +61,8 @@ mod tests {
         clock.tell(0.0);
         clock.tell(20.0);
         let mut table = Table::new().unwrap();
-        table.event(1, age::bin(30 * age::SECOND), 1000); // class 1 comes back after half a minute,
-        table.event(2, age::bin(age::SECOND), 1000); // class 2 after a second
+        table.event(1, age::bin(30 * age::SECOND), 1000); // class 1 comes back after half a minute
+        table.event(2, age::bin(age::SECOND), 1000); // class 2 comes back after a second
         table.learn();
         for (class, least) in [(1, new), (2, old), (3, old)] {
             lists.clear();

@@ -175,7 +175,7 @@ impl Memory {
         (what_goes < FREE).then_some(before)
     }
 
-    /// The number of ghosts that there is room for.
+    /// The capacity: the maximum number of ghosts.
     pub(super) fn len(&self) -> usize {
         self.ghosts.len() * WAYS
     }

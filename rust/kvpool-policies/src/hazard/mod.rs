@@ -22,19 +22,19 @@
 //!
 //! Sources: LHD (Beckmann, Chen, Cidon: "LHD: Improving Cache Hit Rate by Maximizing Hit Density", NSDI
 //! 2018) ranks by hit density, with classes of age and use. Gittins, "Bandit Processes and Dynamic
-//! Allocation Indices", 1979, for the choice of the horizon. Continuum, arXiv 2511.02230: tool calls
-//! and ends of turns indicate when a session returns. "`KVCache` Cache in the Wild", ATC 2025: the
-//! distribution of reuse depends on the category of the request.
+//!       Allocation Indices", 1979: the choice of the horizon. Continuum, arXiv 2511.02230: tool calls
+//!       and ends of turns indicate when a session returns. "`KVCache` Cache in the Wild", ATC 2025:
+//!       the distribution of reuse depends on the category of the request.
 //!
-//! There are no parameters. All arithmetic is in integers. The same calls give the same order on any
-//! host. For the choice of the constants, figures and limits see
+//! There are no parameters. All arithmetic is in integers. So the order depends only on the calls, not
+//! on the host. For the choice of the constants, figures and limits see
 //! `benches/results/2026-11-28-eviction-study.md`.
 //!
 //! Cost: O(1) per block. It is amortized where the newest block is evicted, because the head of a chain
 //! is set aside until its descendants are evicted. The first victim at a new time takes O(classes).
 //! Worths are learned again every 4,096 releases, or every eighth of a capacity if that is more, in
 //! O(classes seen). Memory: 23 bytes per block, 14 more than LRU, and 0.35 MB for any size. Small pools
-//! take up to 0.11 MB more, for a memory that reaches farther back.
+//! take up to 0.11 MB more, because their memory reaches farther back.
 //!
 //! Do not use it where evictions must be as cheap as in LRU, or where the cache holds a large part of
 //! the working set: LRU hits the same there.
@@ -347,7 +347,7 @@ impl Policy for Hazard {
     }
 
     fn set_time(&mut self, now: f64) {
-        self.settle(); // at the time that they went
+        self.settle(); // with the time of their eviction
         if self.clock.tell(now) {
             self.restart();
         }
@@ -410,7 +410,7 @@ impl Policy for Hazard {
             if taken > 0 {
                 self.tails.change(before.class);
             } else {
-                self.set(*first, after); // it was put aside
+                self.set(*first, after); // the block was set aside
             }
             self.table.event(before.class, self.hit.bin, taken.max(1) as u32);
             rest = &rest[taken.max(1)..];
@@ -448,7 +448,7 @@ impl Policy for Hazard {
             if put > 0 {
                 self.tails.change(after.class);
             } else {
-                self.put_last(first.block, after); // it waits already
+                self.put_last(first.block, after); // the block is idle already
             }
             self.count_released(put.max(1) as u64);
             rest = &rest[put.max(1)..];
@@ -538,7 +538,7 @@ impl Policy for Hazard {
         let before = self.lists.members.len();
         let num_blocks = num_blocks.max(before);
         self.memory.reserve(num_blocks.saturating_sub(1))?;
-        self.lists.grow(num_blocks)?; // last: it accepts blocks as soon as it has grown
+        self.lists.grow(num_blocks)?; // last, because it accepts blocks as soon as it has grown
         let now = self.clock.now();
         self.lists.members.iter_mut().skip(before).for_each(|state| state.stamp = now);
         self.memory.grow(num_blocks.saturating_sub(1));

@@ -16,7 +16,7 @@ use kvpool::{BlockId, PoolError};
 /// The state of a block.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct State {
-    /// The time of the last release; for a held block, of the last use.
+    /// The time of the last release. If the block is held, it is the time of the last use.
     pub(super) stamp: u32,
     /// The class at its last release. For a block in use, the encoded signal of the request that will
     /// release it.

@@ -300,7 +300,7 @@ fn hazard(events: u64, exposure: u64) -> u32 {
 }
 
 impl Worths {
-    /// Returns the worth of a block in each bin, for these hazards.
+    /// Returns the worth of a block in each bin that follows from these hazards.
     fn of(hazards: &Bins<u32>) -> Self {
         let (mut comes, mut held) = ([0_u64; BINS], [0_u64; BINS]);
         let mut lives = 1_u64 << CERTAIN;

@@ -43,7 +43,7 @@ const NUM_RANKS: usize = PINNED as usize + 1;
 /// The retention of a block.
 #[derive(Clone, Copy, Debug)]
 struct Entry {
-    /// The idle time to live in seconds; negative if there is none.
+    /// The idle time to live in seconds; negative if the block has none.
     idle_ttl: f64,
     rank: u8,
     tenant: u8,
@@ -388,7 +388,7 @@ impl<P: Policy> Ranks<P> {
     ) -> Result<Hint, PoolError> {
         let deadline = match (retention.ttl, self.now) {
             (None, _) => None,
-            (Some(Ttl::Idle(_)), Some(_)) if !idle => None, // its release will start it
+            (Some(Ttl::Idle(_)), Some(_)) if !idle => None, // its release will start the time to live
             (Some(Ttl::Idle(seconds) | Ttl::Absolute(seconds)), Some(now)) => Some(now + seconds),
             (Some(_), None) => return Err(no_clock()),
         };

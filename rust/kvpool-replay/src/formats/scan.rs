@@ -105,7 +105,7 @@ impl Scanner {
         self.keys.iter().any(|one| one == key.as_bytes())
     }
 
-    /// The string value of the key `type`; empty if there is none.
+    /// The string value of the key `type`; empty without such a key.
     pub(crate) fn kind(&self) -> &[u8] {
         &self.kind
     }

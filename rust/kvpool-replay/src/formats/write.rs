@@ -101,7 +101,8 @@ fn lines(
         // `Display` of an f64 writes whole numbers without a fraction and never an exponent.
         write!(
             out,
-            "{{{start}\"timestamp\": {}, \"input_length\": {}, \"output_length\": {}, {middle}\"hash_ids\": [",
+            "{{{start}\"timestamp\": {}, \"input_length\": {}, \"output_length\": {}, \
+             {middle}\"hash_ids\": [",
             request.timestamp_ms / unit_ms,
             request.input_length,
             request.output_length,

@@ -140,7 +140,7 @@ impl Engine {
                 self.waiting_at_last_arrival.get_or_insert(self.waiting.len());
             }
             if self.running.is_empty() {
-                continue; // nothing fitted or nothing is there: time moves to the next arrival
+                continue; // no request runs: time moves to the next arrival
             }
             if self.running.iter().all(|request| request.loads_until_ms.is_some()) {
                 let arrival = trace.requests().get(self.arrived).map(|next| next.timestamp_ms);
@@ -150,7 +150,7 @@ impl Engine {
             }
             self.land()?;
             if self.running.iter().all(|request| request.loads_until_ms.is_some()) {
-                continue; // somebody else arrived
+                continue; // another request arrived first
             }
             self.step(trace)?;
         }

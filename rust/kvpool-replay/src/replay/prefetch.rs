@@ -78,7 +78,7 @@ impl Prefetch {
             let work = move || {
                 for request in (first..trace.requests().len()).step_by(threads) {
                     if sender.send(prompt(&trace, &hasher, form, request)).is_err() {
-                        return; // the replay is gone
+                        return; // the replay was dropped
                     }
                 }
             };
@@ -129,7 +129,7 @@ fn prompt(trace: &Trace, hasher: &Arc<BlockHasher>, form: Form, index: usize) ->
         }
         Form::Named => {
             let named = request.hash_ids.len().min(request.input_length as usize / block_tokens);
-            let whole = (named * block_tokens) as u32; // at most the request's
+            let whole = (named * block_tokens) as u32; // at most the request's length
             expander.expand(&request.hash_ids[..named], whole, &mut tokens).map_err(expand_error)?;
             if whole < request.input_length {
                 tokens.push(output_token(index as u32, 0));

@@ -172,8 +172,8 @@ impl HitCurve {
         best
     }
 
-    /// Returns what caches of the given sizes save, in order, for a table of "GiB, hit rate, tokens and
-    /// seconds saved".
+    /// Returns what caches of the given sizes save, in order: the rows of a table of GiB, hit rate,
+    /// tokens and seconds saved.
     ///
     /// ```
     /// use kvpool_replay::generate::{GeneratorConfig, generate};
@@ -190,8 +190,8 @@ impl HitCurve {
     ///
     /// # Errors
     ///
-    /// [`SizingError::Setting`] for sizes that are negative or do not rise, for a rate that is not
-    /// above 0, and for a block of more than 2^64 - 1 bytes.
+    /// [`SizingError::Setting`] if sizes are negative or do not rise, if the rate is not above 0, or if
+    /// a block has more than 2^64 - 1 bytes.
     pub fn worth(
         &self,
         kv: KvBytes,

@@ -40,7 +40,8 @@ pub enum SizingError {
     /// no result of this module would be meaningful. This error occurs only for traces that were read
     /// without the check of prefixes.
     #[error(
-        "request {request}: id {id} at hash_ids[{position}] has another parent than before; read the trace with the check of prefixes to see where"
+        "request {request}: id {id} at hash_ids[{position}] has another parent than before; read the \
+         trace with the check of prefixes to see where"
     )]
     BrokenPrefix {
         /// The number of the request, from 1.

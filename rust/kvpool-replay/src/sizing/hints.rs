@@ -85,7 +85,7 @@ impl Draws {
 
     /// Whether all dead blocks of a request get a hint when it ends, as at the end of a session.
     pub(super) fn told_of_all(&self, request: usize) -> bool {
-        self.told(request, u32::MAX) // beyond any block of a request
+        self.told(request, u32::MAX) // larger than the number of any dead block
     }
 
     /// Whether the `nth` dead block of a request gets a hint, counted from the first dead block.

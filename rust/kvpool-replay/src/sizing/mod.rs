@@ -1,8 +1,8 @@
 //! Sizing: the hits of a cache of any size, without running the pool.
 //!
 //! [`replay`](crate::replay) runs one policy at one capacity through the real pool. This module
-//! answers, for a whole trace at once: how much cache do I need, and what is the maximum that I could
-//! get?
+//! evaluates a whole trace at once. It answers how much cache you need, and what the maximum is that
+//! any cache could hit.
 //!
 //! | question | answer |
 //! |---|---|

@@ -9,8 +9,8 @@
 //! space. Blocks with the same next use are blocks of one prompt; the deeper ones are evicted first.
 //!
 //! **Why the cache stays closed.** Each use of a block is a use of its ancestors, so an ancestor's next
-//! use is never later than its descendant's, and on a tie the deeper block is evicted first. So the
-//! kept blocks are closed under "parent of": all of them can be found, and the hits of a request are a
+//! use is never later than its descendant's. On a tie, the deeper block is evicted first. So the kept
+//! blocks are closed under "parent of": all of them can be found, and the hits of a request are a
 //! prefix.
 //!
 //! **Why it is optimal.** Each reuse is an interval, from one use to the next, that takes one place
@@ -73,7 +73,7 @@ pub fn optimal(references: &References, capacity_blocks: usize) -> Outcome {
         {
             let blocks = &mut kept[last as usize];
             let excess = (cached - capacity_blocks).min(*blocks as usize);
-            *blocks -= excess as u32; // at most what was there
+            *blocks -= excess as u32; // at most `*blocks`
             cached -= excess;
             if *blocks == 0 {
                 waiting[last as usize] = false;

@@ -61,7 +61,7 @@ impl Window {
 ///
 /// # Errors
 ///
-/// [`SizingError::Setting`] for a window that is not above 0, or so short that there are more than
+/// [`SizingError::Setting`] if the window is not above 0, or if there would be more than
 /// [`MAX_WINDOWS`].
 pub fn over_time(
     references: &References,

@@ -7,9 +7,9 @@
 //! **The definition.** Requests run one after the other, each as a whole. The longest cached prefix is
 //! acquired (`hit`). The rest is allocated, first from free blocks, then by eviction. The allocated
 //! blocks are registered, head first. Then all blocks are released, deepest first. A request's own
-//! blocks are in use meanwhile and are never evicted for it. Of a prompt larger than the cache, as much
-//! as fits is kept. The result equals that of [lookup mode](crate::replay) on the whole pool, to the
-//! block. The exception are policies that distinguish contents by a few bits of their keys, such as
+//! blocks are in use meanwhile and are never evicted for it. If a prompt is larger than the cache, as
+//! much as fits is kept. The result equals that of [lookup mode](crate::replay) on the whole pool, to
+//! the block. The exception are policies that distinguish contents by a few bits of their keys, such as
 //! `hazard`, because the keys here are not those of digests.
 //!
 //! Costs: one evictor operation per reference, hit or miss, 20 to 100 ns depending on the policy. 4
@@ -29,7 +29,7 @@ use super::turnover::Turnover;
 const NONE: u32 = 0;
 
 /// Returns the hits and evictions of `evictor`. It must be empty, and made for `capacity_blocks + 1`
-/// blocks, the null block included, or for at least as many as the trace has.
+/// blocks, the null block included. Fewer are enough if they hold all blocks of the trace.
 ///
 /// ```
 /// use kvpool_replay::{generate::{GeneratorConfig, generate}, sizing::{Blocks, References, lru, pool_form}};
@@ -109,7 +109,8 @@ fn drive(
     let mut hits = Vec::with_capacity(references.requests());
     for index in 0..references.requests() {
         let contents = references.request(index);
-        let _ = evictor.set_time(references.times_ms()[index] / 1000.0); // a checked trace: times never go back
+        // Cannot fail: in a checked trace, times never go backward.
+        let _ = evictor.set_time(references.times_ms()[index] / 1000.0);
         table.clear();
         table.extend(
             contents
@@ -117,7 +118,7 @@ fn drive(
                 .map(|&content| BlockId::new(cache.block_of[content as usize]))
                 .take_while(|block| !block.is_null()),
         );
-        evictor.hit_run(&table); // nobody holds any of them
+        evictor.hit_run(&table); // no request holds any of them
         let hit = table.len();
         hits.push(hit as u32);
         while table.len() < contents.len() {
@@ -141,7 +142,7 @@ fn drive(
         evictor.insert(&mut released);
         if let (Some(ended), Some(retention)) = (table.get(ends_from(index)..), evictor.retention_mut()) {
             for &block in ended {
-                let _ = retention.retain(block, Retention::END_OF_LIFE); // refused only for a time to live
+                let _ = retention.retain(block, Retention::END_OF_LIFE); // an error is possible only with a time to live
             }
         }
         turnover.end_window();
@@ -168,7 +169,8 @@ impl Cache {
             return Some(BlockId::new(self.used as u32));
         }
         if evictor.is_empty() {
-            return None; // as a pool does, which never asks for a victim that is not there: asking may park what is in use
+            // Like a pool, which does not ask for a victim if there is none: that could park blocks in use.
+            return None;
         }
         let victim = evictor.evict()?;
         self.block_of[self.content_of[victim.index()] as usize] = NONE;

@@ -1,7 +1,7 @@
 //! A trace as block references, the input of every estimator.
 //!
 //! Owns [`References`]: dense block numbers in the order of requests, request boundaries, prompt
-//! lengths and times. The same pass finds the [`Run`]s in which blocks are used again.
+//! lengths and times. One pass also finds the [`Run`]s in which blocks are used again.
 //! [`runs`](super::runs) explains them, and why they make everything else cheap.
 //!
 //! Definitions, as in [lookup mode](crate::replay): requests run one after the other, without time. A
@@ -131,7 +131,7 @@ impl References {
         for index in 0..requests.len() {
             let mut parent = u32::MAX;
             for (position, &id) in ids_of(index).iter().enumerate() {
-                let next = parents.len() as u32; // fits: at most one per reference
+                let next = parents.len() as u32; // fits, because there is at most one per reference
                 let block = match numbers.entry(id) {
                     Entry::Vacant(entry) => {
                         parents.push(parent);

@@ -16,10 +16,10 @@
 //!    suffix of `r` begins.
 //!
 //! In a recency stack whose order within a request is root first (see [`stack`](super::stack)), a run
-//! is therefore a range of neighbours as well, and one query covers all of its blocks. The number of
-//! runs equals the number of changes of preferred children when a tree is walked from the root to a
-//! node for each request, as in link-cut trees (Sleator and Tarjan 1983). That is O(log n) amortised
-//! per request in the worst case.
+//! is therefore a range of neighbours as well, and one query covers all of its blocks. Consider a tree
+//! of all prompts that is walked from the root to a node for each request. The number of runs equals
+//! the number of changes of preferred children, as in link-cut trees (Sleator and Tarjan 1983). That is
+//! O(log n) amortised per request in the worst case.
 //!
 //! Costs: one step per reference. 16 bytes per run, and 4 for its place in the order by `from`.
 
@@ -60,7 +60,7 @@ impl Runs {
     /// Finds the runs of requests, whose block numbers are below `unique_blocks`.
     pub(super) fn find<'a>(requests: impl Iterator<Item = &'a [u32]>, unique_blocks: usize) -> Self {
         let mut found = Self::default();
-        // The last request that used each block; `u32::MAX` if there is none.
+        // The last request that used each block; `u32::MAX` before the first use.
         let mut last = vec![u32::MAX; unique_blocks];
         for (to, request) in (0..).zip(requests) {
             let mut open: Option<Run> = None;

@@ -26,8 +26,8 @@
 //!
 //! **The error** falls with the number of blocks followed, not with the rate. So a bound on the number
 //! is the better choice, because the rate is then as large as possible. The table has the mean absolute
-//! error of the block hit rate, in percentage points, over 20 seeds and five capacities from 1 to 20 %
-//! of the unique blocks (the smallest capacity is the worst):
+//! error of the block hit rate, in percentage points. The mean is over 20 seeds and five capacities
+//! from 1 to 20 % of the unique blocks (the smallest is the worst):
 //!
 //! | follow | conversation, 182,790 blocks | agents, 67,188 blocks |
 //! |---|---|---|
@@ -40,8 +40,8 @@
 //! request.
 //!
 //! Costs: a hash per reference (1 to 3 ns) and 100 to 400 ns per sampled one. 54 to 110 bytes per block
-//! followed, and 0.25 MB for the buckets. Sampling saves memory, not time: for a trace that fits, the
-//! exact method is faster.
+//! followed, and 0.25 MB for the buckets. Sampling saves memory, not time: if the trace fits, the exact
+//! method is faster.
 
 use kvpool_observe::advisor::{Bound, DistanceHistogram, SampledStack};
 

@@ -81,7 +81,8 @@ fn points(full: &[i64], partial: &[(u32, u64)], block_tokens: u64) -> Vec<CurveP
     let mut here = 0;
     for (distance, difference) in (0..).zip(full) {
         here += difference;
-        let (mut blocks, mut tokens) = (here as u64, here as u64 * block_tokens); // never below 0, see `lru_distances`
+        // `here` is never negative, see `lru_distances`.
+        let (mut blocks, mut tokens) = (here as u64, here as u64 * block_tokens);
         while let Some((_, rest)) = partial.next_if(|&&(at, _)| u64::from(at) == distance) {
             blocks += 1;
             tokens += rest;
