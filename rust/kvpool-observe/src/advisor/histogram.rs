@@ -90,7 +90,8 @@ impl DistanceHistogram {
         if index >> self.fine_bits == 0 {
             return index as usize;
         }
-        let octave = u64::from(index.ilog2() - self.fine_bits) + 1; // 1 for the first octave after the fine buckets
+        // 1 for the first octave after the fine buckets.
+        let octave = u64::from(index.ilog2() - self.fine_bits) + 1;
         (octave * self.per_octave() + (index >> octave)) as usize
     }
 

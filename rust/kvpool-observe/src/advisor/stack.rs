@@ -340,7 +340,7 @@ impl Order {
         self.numbers.len() == self.room
     }
 
-    /// Puts a number on top. The caller has checked that there is room.
+    /// Puts a number on top. The caller has checked that the order is not full.
     fn push(&mut self, number: u32) -> u32 {
         let place = self.next();
         self.numbers.push(number);

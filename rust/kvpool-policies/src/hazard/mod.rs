@@ -1,15 +1,16 @@
 //! `hazard`: evicts the blocks that are least likely to be used again soon, as learned from earlier
 //! blocks.
 //!
-//! An idle block belongs to a *class* (`class`). The class depends on how often the block was used and
-//! how far apart, how much of its request's prompt was known before, how long the answer was, and how
-//! the request ended (if the caller passes signals). For every class, the policy counts at which ages
-//! blocks were used again, and how many lived through these ages without a use (`age`, `table`).
-//! Evicted blocks are remembered for a while, with their class, so that early eviction hides no reuse
-//! (`memory`). These counts determine the worth of a block of the class at any age: expected hits per
-//! second from now on. Each class offers its oldest or its newest block, and the victim is the one with
-//! the lowest worth (`ends`, `tails`). If content comes back after a long time, its worth rises as that
-//! time approaches. In a loop that does not fit, the newest block is evicted.
+//! An idle block belongs to a *class* (`class`). The class depends on the number of uses of the block
+//! and the time between them. It also depends on its request: how much of the prompt was known before,
+//! and, if the caller passes signals, how long the answer was and how the request ended. For every
+//! class, the policy counts at which ages blocks were used again, and how many lived through these ages
+//! without a use (`age`, `table`). Evicted blocks are remembered for a while, with their class, so that
+//! early eviction hides no reuse (`memory`). These counts determine the worth of a block of the class
+//! at any age: expected hits per second from now on. Each class offers its oldest or its newest block,
+//! and the victim is the one with the lowest worth (`ends`, `tails`). If content comes back after a
+//! long time, its worth rises as that time approaches. In a loop that does not fit, the newest block is
+//! evicted.
 //!
 //! *Chains.* Each use of a block is a use of the blocks before it. So evicting a parent first would
 //! make its descendants useless, and the newest block of a class is the head of a chain. This policy

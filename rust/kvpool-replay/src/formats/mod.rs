@@ -5,10 +5,10 @@
 //! | format | a record is | time | ids identify | detected by |
 //! |---|---|---|---|---|
 //! | [`mooncake`] | a line, a request | `timestamp`, ms | prefixes | no other format fits |
-//! | [`mooncake_sessions`] | a line, a turn | `timestamp` or `delay`, ms | prefixes | `session_id` or `delay` |
+//! | [`mooncake_sessions`] | a line, a turn | `timestamp`, `delay`, ms | prefixes | `session_id` or `delay` |
 //! | [`bailian`] | a line, a request | `timestamp`, s | contents | `chat_id` |
 //! | [`kv_cache_tester`] | a JSON document, a session | `t`, s | contents of a document | `requests` |
-//! | [`block_rows`] | a line, a request | `timestamp`, ms, or none | contents | `block_size`, `block_tokens` |
+//! | [`block_rows`] | a line, a request | `timestamp` or none, ms | contents | `block_size`, `block_tokens` |
 //! | [`kv_events`] | a line, events of a cache | `ts`, s | prefixes | `events`, an array, an event's `type` |
 //!
 //! Blocks have 512 tokens in the Mooncake formats and 16 in `bailian`, by default. The other formats

@@ -142,7 +142,8 @@ fn drive(
         evictor.insert(&mut released);
         if let (Some(ended), Some(retention)) = (table.get(ends_from(index)..), evictor.retention_mut()) {
             for &block in ended {
-                let _ = retention.retain(block, Retention::END_OF_LIFE); // an error is possible only with a time to live
+                // An error is possible only with a time to live.
+                let _ = retention.retain(block, Retention::END_OF_LIFE);
             }
         }
         turnover.end_window();
@@ -169,7 +170,8 @@ impl Cache {
             return Some(BlockId::new(self.used as u32));
         }
         if evictor.is_empty() {
-            // Like a pool, which does not ask for a victim if there is none: that could park blocks in use.
+            // A pool does not ask for a victim either if no block is evictable, because that could park
+            // blocks in use.
             return None;
         }
         let victim = evictor.evict()?;
