@@ -5,6 +5,18 @@
 ///
 /// The id affects the bytes of a pickle: if a string or bytes object occurs again, a reference to the
 /// first occurrence is written. Equal text in distinct objects is written again. CBOR ignores ids.
+///
+/// ```
+/// use kvpool_hash::HashAlgorithm::VllmSha256;
+/// use kvpool_hash::vllm::{self, Atom, ObjectId};
+/// let hash = |second| {
+///     let key = vec![Atom::str("x", ObjectId(1)), Atom::str("x", ObjectId(second))];
+///     vllm::hash_block(VllmSha256, &[0; 32], &[1, 2], Some(&[key]))
+/// };
+/// // One object that occurs twice, and two equal objects.
+/// assert_ne!(hash(1)?, hash(2)?);
+/// # Ok::<(), kvpool_hash::HashError>(())
+/// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ObjectId(pub u64);
 

@@ -48,6 +48,15 @@ pub struct ExtraKeys {
 }
 
 /// An adapter on top of the base weights.
+///
+/// ```
+/// use kvpool_hash::{Adapter, BlockHasher, ExtraKeys, HasherConfig};
+/// let adapter = Adapter { id: (*b"sha256:93b1").into(), path: None };
+/// let extra = ExtraKeys { adapter: Some(adapter), ..ExtraKeys::default() };
+/// let hasher = BlockHasher::new(HasherConfig::default())?;
+/// assert_ne!(hasher.root(&extra)?, hasher.root(&ExtraKeys::default())?);
+/// # Ok::<(), kvpool_hash::HashError>(())
+/// ```
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Adapter {
     /// An immutable *content* id, such as the digest of the adapter's weights. Do not use a name that
@@ -58,6 +67,22 @@ pub struct Adapter {
 }
 
 /// One multimodal item of a prompt.
+///
+/// ```
+/// use std::sync::Arc;
+/// use kvpool_hash::{BlockHasher, ExtraKeys, HashCursor, HasherConfig, MultimodalItem};
+/// let image = MultimodalItem { identifier: (*b"digest of the image").into(), offset: 5, length: 3 };
+/// let extra = ExtraKeys { multimodal: vec![image], ..ExtraKeys::default() };
+/// let hasher = Arc::new(BlockHasher::new(HasherConfig { block_size: 4, ..HasherConfig::default() })?);
+/// let mut image = HashCursor::new(Arc::clone(&hasher), extra)?;
+/// let mut text = HashCursor::new(hasher, ExtraKeys::default())?;
+/// image.append(&[1, 2, 3, 4, 5, 0, 0, 0]);
+/// text.append(&[1, 2, 3, 4, 5, 0, 0, 0]);
+/// // The image overlaps only the second block.
+/// assert_eq!(image.chain().hashes()[0], text.chain().hashes()[0]);
+/// assert_ne!(image.chain().hashes()[1], text.chain().hashes()[1]);
+/// # Ok::<(), kvpool_hash::HashError>(())
+/// ```
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct MultimodalItem {
     /// A content id, such as the digest of the image.

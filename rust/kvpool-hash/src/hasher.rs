@@ -25,6 +25,18 @@ use super::{BlockHash, ExtraKeys, Fingerprint, HashAlgorithm, HashChain, HashErr
 const XXH3_SEED_TAG: &[u8] = b"kvpool xxh3 seed 1";
 
 /// The hash state of a prefix: its digest and, if enabled, its fingerprint.
+///
+/// ```
+/// use kvpool_hash::{BlockHasher, ChainState, ExtraKeys, HasherConfig};
+/// let hasher = BlockHasher::new(HasherConfig { block_size: 2, ..HasherConfig::default() })?;
+/// let extra = ExtraKeys::default();
+/// let first = hasher.hash_block(&hasher.root(&extra)?, 0, &[1, 2], &extra)?;
+/// // A stored digest is enough to continue the chain later.
+/// let stored = ChainState::new(first.digest(), 0);
+/// let next = |state| hasher.hash_block(state, 2, &[3, 4], &extra);
+/// assert_eq!(next(&stored)?, next(&first)?);
+/// # Ok::<(), kvpool_hash::HashError>(())
+/// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ChainState {
     digest: BlockHash,

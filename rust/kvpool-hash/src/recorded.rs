@@ -10,6 +10,18 @@ use std::sync::{Arc, PoisonError, RwLock};
 use super::{BlockHash, ChainState, Fingerprint};
 
 /// The table of digests of a replay, shared with its [`super::BlockHasher`].
+///
+/// ```
+/// use kvpool_hash::{BlockHasher, ExtraKeys, HashCursor, HasherConfig, RecordedHashes};
+/// let recorded = RecordedHashes::default();
+/// let token = recorded.push(0x1234, 0).unwrap();
+/// let config = HasherConfig { block_size: 2, ..HasherConfig::default() };
+/// let hasher = BlockHasher::recorded(config, recorded)?;
+/// let mut prompt = HashCursor::new(hasher.into(), ExtraKeys::default())?;
+/// prompt.append(&[0, token]);
+/// assert_eq!(prompt.chain().hashes()[0].key(), 0x1234);
+/// # Ok::<(), kvpool_hash::HashError>(())
+/// ```
 #[derive(Clone, Debug, Default)]
 pub struct RecordedHashes(Arc<RwLock<Vec<(u64, u64)>>>);
 

@@ -31,6 +31,15 @@ use super::{BlockHash, HashAlgorithm, HashError, MultimodalItem};
 pub const DEFAULT_SEED: &str = "vllm-none-hash";
 
 /// A member of a tuple in a block's extra keys.
+///
+/// ```
+/// use kvpool_hash::HashAlgorithm::VllmSha256;
+/// use kvpool_hash::vllm::{self, Atom, ObjectId};
+/// let image = vec![Atom::str("mm", ObjectId(1)), Atom::str("digest", ObjectId(2)), Atom::Int(5)];
+/// let hash = vllm::hash_block(VllmSha256, &[0; 32], &[1, 2], Some(&[image]))?;
+/// assert_ne!(hash, vllm::hash_block(VllmSha256, &[0; 32], &[1, 2], None)?);
+/// # Ok::<(), kvpool_hash::HashError>(())
+/// ```
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Atom {

@@ -85,6 +85,16 @@ pub struct Learned {
 }
 
 /// The batch that [`crate::PoolWatch::take_feed`] returns.
+///
+/// ```
+/// use kvpool::BlockHash;
+/// use kvpool_observe::FeedBatch;
+/// let (first, second) = (BlockHash::from_bytes([1; 32]), BlockHash::from_bytes([2; 32]));
+/// let mut batch = FeedBatch::default();
+/// batch.stored(first, 0, None, 0, Some(&[1, 2]));
+/// batch.stored(second, 0, Some(first), 1, Some(&[3, 4]));
+/// assert_eq!(batch.parent(1), Some(first));
+/// ```
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct FeedBatch {
     /// Changes in order. After a loss: a [`FeedEvent::Cleared`], followed by everything that the pool

@@ -24,6 +24,16 @@ use crate::scrub::{ManagerScrubber, ScrubReport};
 use crate::watch::{PoolWatch, Watch, WatchConfig, insert_feed};
 
 /// Which observers a manager gets.
+///
+/// ```
+/// use kvpool::{CacheManager, ManagerConfig};
+/// use kvpool_observe::{ManagerWatch, ManagerWatchConfig};
+/// let watch = ManagerWatchConfig { event_capacity: 10_000, metrics: true, ..Default::default() };
+/// let mut manager = CacheManager::new(ManagerConfig::default())?.watched(&watch)?;
+/// assert!(manager.take_events().events.is_empty());
+/// assert_eq!(manager.metrics().len(), 1); // one tier: the device
+/// # Ok::<(), kvpool::ManagerError>(())
+/// ```
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ManagerWatchConfig {
     /// The number of device events that are kept until they are taken; 0 records none. See

@@ -19,6 +19,11 @@ use kvpool::observe::Blocks;
 use kvpool::{BlockHash, BlockId, HashAlgorithm, InvariantViolation, PoolError};
 
 /// User data that is attached to a content.
+///
+/// ```
+/// use kvpool_observe::Payload;
+/// assert_ne!(Payload::Number(7), Payload::Bytes((*b"node 7").into()));
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Payload {
     /// A number, such as an index or an address.

@@ -20,6 +20,15 @@ use crate::metrics::{Meter, PoolMetrics};
 use crate::payloads::{Evicted, Payload, PayloadError, Payloads};
 
 /// Which observers a pool gets.
+///
+/// ```
+/// use kvpool::{BlockPool, PoolConfig};
+/// use kvpool_observe::{PoolWatch, WatchConfig};
+/// let watch = WatchConfig { event_capacity: 10_000, digest: true, ..WatchConfig::default() };
+/// let mut pool = BlockPool::new(PoolConfig::default())?.watched(&watch)?;
+/// assert!(pool.state_digest().is_some() && pool.take_events().events.is_empty());
+/// # Ok::<(), kvpool::PoolError>(())
+/// ```
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct WatchConfig {
     /// The number of events that are kept until [`PoolWatch::take_events`] is called, at most 2^32; 0
@@ -49,6 +58,16 @@ impl WatchConfig {
 }
 
 /// The observers of one pool.
+///
+/// ```
+/// use kvpool::{BlockPool, PoolConfig};
+/// use kvpool_observe::{PoolWatch, Watch, WatchConfig};
+/// let mut pool = BlockPool::new(PoolConfig::default())?;
+/// let watch = Watch::new(&WatchConfig { digest: true, ..WatchConfig::default() }, &pool)?;
+/// pool.observe(Box::new(watch))?;
+/// assert!(pool.state_digest().is_some());
+/// # Ok::<(), kvpool::PoolError>(())
+/// ```
 #[derive(Debug, Default)]
 pub struct Watch {
     events: EventLog,

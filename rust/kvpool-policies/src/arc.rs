@@ -31,6 +31,22 @@ const AGAIN: usize = 1;
 const BITS: u32 = 32;
 
 /// The ARC policy (adaptive replacement cache).
+///
+/// ```
+/// use kvpool::{BlockId, Content, Policy};
+/// use kvpool_policies::AdaptiveReplacement;
+/// let (first, second) = (BlockId::new(1), BlockId::new(2));
+/// let mut order = AdaptiveReplacement::new(8)?;
+/// for block in [first, second] {
+///     order.admit(block, Content { key: block.get().into(), depth: 0 });
+///     order.release(block);
+/// }
+/// order.hit(first);
+/// order.release(first);
+/// // `second` was used only once.
+/// assert_eq!(order.pop(), Some(second));
+/// # Ok::<(), kvpool::PoolError>(())
+/// ```
 #[derive(Clone, Debug)]
 pub struct AdaptiveReplacement {
     lists: BlockLists,

@@ -11,6 +11,21 @@ use crate::block_lists::BlockLists;
 use kvpool::{BlockId, Content, InvariantViolation, Policy, PoolError};
 
 /// The LRU policy (least recently used).
+///
+/// ```
+/// use kvpool::{BlockId, Content, Policy};
+/// use kvpool_policies::Recency;
+/// let (first, second) = (BlockId::new(1), BlockId::new(2));
+/// let mut order = Recency::new(8)?;
+/// for block in [first, second] {
+///     order.admit(block, Content { key: block.get().into(), depth: 0 });
+///     order.release(block);
+/// }
+/// order.hit(first);
+/// order.release(first);
+/// assert_eq!(order.pop(), Some(second));
+/// # Ok::<(), kvpool::PoolError>(())
+/// ```
 #[derive(Clone, Debug)]
 pub struct Recency {
     list: BlockLists,

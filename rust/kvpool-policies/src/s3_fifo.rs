@@ -41,6 +41,21 @@ struct State {
 }
 
 /// The S3-FIFO policy: a small, a main and a ghost FIFO queue.
+///
+/// ```
+/// use kvpool::{BlockId, Content, Policy};
+/// use kvpool_policies::S3Fifo;
+/// let (first, second) = (BlockId::new(1), BlockId::new(2));
+/// let mut order = S3Fifo::new(8)?;
+/// for block in [first, second] {
+///     order.admit(block, Content { key: block.get().into(), depth: 0 });
+///     order.release(block);
+/// }
+/// // A hit moves nothing, but the block is kept when its turn comes.
+/// order.hit(first);
+/// assert_eq!(order.pop(), Some(second));
+/// # Ok::<(), kvpool::PoolError>(())
+/// ```
 #[derive(Clone, Debug)]
 pub struct S3Fifo {
     lists: BlockLists,

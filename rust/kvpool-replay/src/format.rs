@@ -1,6 +1,13 @@
 //! `TraceFormat`: the names of the formats. [`crate::formats`] describes each of them.
 
 /// The format of a trace.
+///
+/// ```
+/// use kvpool_replay::formats::TraceFormat;
+/// let format: TraceFormat = "bailian".parse()?;
+/// assert_eq!((format, format.default_block_tokens()), (TraceFormat::Bailian, Some(16)));
+/// # Ok::<(), kvpool_replay::error::TraceError>(())
+/// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum TraceFormat {

@@ -10,6 +10,12 @@ use std::collections::HashMap;
 use kvpool::Finish;
 
 /// The labels of one request.
+///
+/// ```
+/// use kvpool_replay::labels::Label;
+/// let label = Label { session: Some("chat 7"), think_ms: Some(1500.0), ..Label::default() };
+/// assert_eq!(label.kind, None);
+/// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Label<'a> {
     /// The conversation or agent that the request belongs to; `None` if it is single, or unknown.

@@ -3,6 +3,16 @@
 use crate::{error::TraceError, format::TraceFormat};
 
 /// Options for reading a trace.
+///
+/// ```
+/// use kvpool_replay::reader::ReadOptions;
+/// use kvpool_replay::trace::Trace;
+/// let options = ReadOptions { block_tokens: Some(16), ..ReadOptions::default() };
+/// let line = br#"{"timestamp": 0, "input_length": 20, "output_length": 5, "hash_ids": [0, 1]}"#;
+/// let trace = Trace::from_reader(&line[..], &options)?;
+/// assert_eq!(trace.block_tokens(), 16);
+/// # Ok::<(), kvpool_replay::error::TraceError>(())
+/// ```
 #[derive(Clone, Debug, PartialEq)]
 pub struct ReadOptions {
     /// The format. Default `None`: detected from the first record.

@@ -4,6 +4,15 @@
 pub const DEFAULT_BLOCK_TOKENS: usize = 512;
 
 /// One request of a trace.
+///
+/// ```
+/// use kvpool_replay::trace::{Trace, TraceRequest};
+/// let request =
+///     TraceRequest { timestamp_ms: 0.0, input_length: 600, output_length: 50, hash_ids: [0, 1].into() };
+/// let trace = Trace::new(vec![request], 512)?;
+/// assert_eq!(trace.requests()[0].full_blocks(512), [0]);
+/// # Ok::<(), kvpool_replay::error::TraceError>(())
+/// ```
 #[derive(Clone, Debug, PartialEq)]
 pub struct TraceRequest {
     /// The arrival time in ms from the start of the recording; finite, 0 or more. Files usually contain

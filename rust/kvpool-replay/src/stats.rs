@@ -92,6 +92,12 @@ pub struct TraceStats {
 }
 
 /// Percentiles, interpolated between the two nearest values. All are `None` if there is no value.
+///
+/// ```
+/// use kvpool_replay::stats::Percentiles;
+/// let delays = Percentiles::of(vec![1.0, 2.0, 3.0]);
+/// assert_eq!((delays.p50, delays.max), (Some(2.0), Some(3.0)));
+/// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
 pub struct Percentiles {
     /// The mean.

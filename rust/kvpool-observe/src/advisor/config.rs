@@ -8,6 +8,14 @@ use kvpool::PoolError;
 /// The sampling rate follows from the settings. It is chosen so that a stack as deep as eight pools
 /// fits into [`max_sampled_blocks`](Self::max_sampled_blocks), and is at most one in
 /// [`sample_every`](Self::sample_every).
+///
+/// ```
+/// use kvpool_observe::AdvisorConfig;
+/// let config = AdvisorConfig { sample_every: 10, max_tenants: 100, ..AdvisorConfig::default() };
+/// config.check()?;
+/// assert!(AdvisorConfig { sample_every: 0, ..config }.check().is_err());
+/// # Ok::<(), kvpool::PoolError>(())
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct AdvisorConfig {
     /// The maximum number of blocks that are followed, 64 to 2^24. Use a multiple of 8, because an

@@ -38,6 +38,17 @@ const FULL: f64 = 18_446_744_073_709_551_616.0;
 const LEAST_PLACES: usize = 64;
 
 /// How a [`SampledStack`] limits the number of keys that it follows.
+///
+/// ```
+/// use kvpool_observe::advisor::{Bound, SampledStack};
+/// let mut stack = SampledStack::new(1.0, 0, Bound::Depth(2))?;
+/// for key in [1, 2, 3] {
+///     stack.begin();
+///     stack.touch(key);
+/// }
+/// assert_eq!((stack.followed(), stack.contains(1)), (2, false));
+/// # Ok::<(), kvpool::PoolError>(())
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Bound {
     /// No limit. Memory grows with the number of keys.

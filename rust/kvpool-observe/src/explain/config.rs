@@ -3,6 +3,14 @@
 use kvpool::{MAX_BLOCKS, PoolError};
 
 /// Settings of the record that [`ManagerWatch::explain`](crate::ManagerWatch::explain) reads.
+///
+/// ```
+/// use kvpool_observe::ExplainConfig;
+/// let config = ExplainConfig { records: Some(100_000), ..ExplainConfig::default() };
+/// config.check()?;
+/// assert!(ExplainConfig { records: Some(1), ..config }.check().is_err());
+/// # Ok::<(), kvpool::PoolError>(())
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ExplainConfig {
     /// How many contents are remembered, cached ones included: 16 to 2^24. A content is a hash unit of

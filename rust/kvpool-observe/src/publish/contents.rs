@@ -47,6 +47,14 @@ fn tiers(mut bits: u8) -> impl Iterator<Item = u8> {
 }
 
 /// The extra keys of a block, in the form of events.
+///
+/// ```
+/// use std::sync::Arc;
+/// use kvpool_observe::publish::{Extra, Keys, Label};
+/// let label = Arc::new(Label { lora_name: Some("adapter".into()), ..Label::default() });
+/// let keys = Keys { label, extra: Some([Extra::Text("adapter".into())].into()) };
+/// assert_eq!(keys.label.salt, None);
+/// ```
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Keys {
     /// The keys that it shares with the other blocks of its request.
@@ -97,6 +105,16 @@ pub(crate) struct Arrival<'a> {
 }
 
 /// The contents of one worker's pools.
+///
+/// ```
+/// use kvpool_observe::publish::{Digest, Group, Publisher, base};
+/// let mut publisher = Publisher::new(vec![Group::full(2)], 0, base(1_700_000_000))?;
+/// publisher.stored(0, 0, Digest::of_number(7), None, Some(&[1, 2]));
+/// // The parent, 8, was never stored.
+/// publisher.stored(0, 0, Digest::of_number(9), Some(Digest::of_number(8)), Some(&[5, 6]));
+/// assert_eq!((publisher.contents().len(0), publisher.contents().untold()), (2, 1));
+/// # Ok::<(), kvpool_observe::publish::PublisherError>(())
+/// ```
 #[derive(Clone, Debug)]
 pub struct Contents {
     /// By group: the tokens of a block, and whether a block is useless without its parent.

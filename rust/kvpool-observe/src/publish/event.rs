@@ -5,6 +5,13 @@ use std::sync::Arc;
 use kvpool::BlockHash;
 
 /// A digest, and its length in bytes.
+///
+/// ```
+/// use kvpool::BlockHash;
+/// use kvpool_observe::publish::Digest;
+/// assert_eq!(Digest::of_number(7).last8(), 7);
+/// assert_eq!(Digest::new(BlockHash::from_bytes([1; 32]), 16).bytes(), [1; 16]);
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Digest {
     pub(crate) hash: BlockHash,
@@ -58,6 +65,13 @@ impl Digest {
 }
 
 /// An extra key of a block, untagged as in vLLM's events.
+///
+/// ```
+/// use kvpool_observe::publish::Extra;
+/// // An image that begins three tokens before the block.
+/// let image = Extra::Item("digest of the image".into(), -3);
+/// assert_ne!(image, Extra::Text("adapter".into()));
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Extra {
     /// The name of an adapter, or a salt.
@@ -69,6 +83,12 @@ pub enum Extra {
 }
 
 /// The keys that all blocks of a request share. Each event has one label.
+///
+/// ```
+/// use kvpool_observe::publish::Label;
+/// let label = Label { salt: Some("team-a".into()), ..Label::default() };
+/// assert_eq!(label.lora_name, None);
+/// ```
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Label {
     /// The number of the adapter.
@@ -87,6 +107,12 @@ pub struct Label {
 }
 
 /// The description of a KV-cache group in events.
+///
+/// ```
+/// use kvpool_observe::publish::GroupName;
+/// let name = GroupName { index: Some(1), kind: Some("sliding_window".into()), window: Some(1024) };
+/// assert_eq!(name.kind.as_deref(), Some("sliding_window"));
+/// ```
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct GroupName {
     /// Its number; `None` omits the number from events.
@@ -98,6 +124,14 @@ pub struct GroupName {
 }
 
 /// One event.
+///
+/// ```
+/// use kvpool_observe::publish::{Digest, Event, Form, GroupName, encode};
+/// let group = GroupName::default();
+/// let event = Event::Removed { tier: 0, group: &group, hashes: &[Digest::of_number(7)] };
+/// let bytes = encode(Form::default(), 0.0, 0, &[event]);
+/// assert!(bytes.windows(12).any(|some| some == b"BlockRemoved"));
+/// ```
 #[derive(Clone, Copy, Debug)]
 pub enum Event<'a> {
     /// A run of contents was stored. Each content is the parent of the next.

@@ -45,6 +45,13 @@ pub const fn base(unix_seconds: u64) -> u64 {
 }
 
 /// The description of a KV-cache group for consumers.
+///
+/// ```
+/// use kvpool_observe::publish::{Group, GroupName};
+/// let name = GroupName { index: Some(1), kind: Some("sliding_window".into()), window: Some(1024) };
+/// let groups = [Group::full(16), Group { name, block_tokens: 16, chained: false }];
+/// assert!(groups[0].chained && !groups[1].chained);
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Group {
     /// Its number, kind and window.
@@ -56,6 +63,13 @@ pub struct Group {
 }
 
 /// The settings of a sink.
+///
+/// ```
+/// use kvpool_observe::publish::SinkConfig;
+/// let config = SinkConfig { form: "sglang".parse()?, ..SinkConfig::default() };
+/// assert_eq!(config.replay_batches, 10_000);
+/// # Ok::<(), kvpool_observe::publish::UnknownForm>(())
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SinkConfig {
     /// The form of its events.

@@ -56,6 +56,20 @@ use order::Order;
 use recent::{REMEMBERED, Recent};
 
 /// The `adaptive` policy: its order changes between recency and frequency, as shadow caches choose.
+///
+/// ```
+/// use kvpool::{BlockId, Content, Policy};
+/// use kvpool_policies::Adaptive;
+/// let (first, second) = (BlockId::new(1), BlockId::new(2));
+/// let mut order = Adaptive::new(8)?;
+/// for block in [first, second] {
+///     order.admit(block, Content { key: block.get().into(), depth: 0 });
+///     order.release(block);
+/// }
+/// // The policy is LRU until its shadow caches choose another mode.
+/// assert_eq!(order.pop(), Some(first));
+/// # Ok::<(), kvpool::PoolError>(())
+/// ```
 #[derive(Clone, Debug)]
 pub struct Adaptive {
     order: Order,

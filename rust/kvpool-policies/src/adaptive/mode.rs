@@ -22,6 +22,14 @@ pub(super) const TICK: u64 = 1 << 16;
 
 /// The weight of uses: the number of capacities of admitted blocks by which a block counts as younger
 /// than it is.
+///
+/// ```
+/// use kvpool_policies::Adaptive;
+/// use kvpool_policies::adaptive::Mode;
+/// let frequency = Mode::ALL[4];
+/// assert_eq!(Adaptive::fixed(8, frequency)?.mode(), frequency);
+/// # Ok::<(), kvpool::PoolError>(())
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Mode {
     /// For blocks of class 1, with 2 to 3 uses.

@@ -98,6 +98,14 @@ const NONE_ALIKE: Alike =
     Alike { before: State { class: class::NOBODYS, ..UNKNOWN }, after: UNKNOWN, bin: 0 };
 
 /// The `hazard` policy: evicts by the times after which content of the same class was used again.
+///
+/// ```
+/// use kvpool::Policy;
+/// use kvpool_policies::{Chained, Hazard};
+/// let order = Chained::new(Hazard::new(8)?, 8)?;
+/// assert!(order.keeps_time() && order.wants_signals());
+/// # Ok::<(), kvpool::PoolError>(())
+/// ```
 #[derive(Clone, Debug)]
 pub struct Hazard {
     /// The state of each block, and one list per class of its idle blocks, oldest first.

@@ -13,6 +13,12 @@ use crate::{error::GeneratorError, trace::DEFAULT_BLOCK_TOKENS};
 /// A log-normal distribution: `median * e^(sigma * z)` with z standard normal.
 ///
 /// Half of the draws are below the median, and one in six is above `median * e^sigma`.
+///
+/// ```
+/// use kvpool_replay::generate::{GeneratorConfig, LogNormal};
+/// let config = GeneratorConfig { chat_pause_s: LogNormal::new(30.0, 0.5), ..Default::default() };
+/// assert!(config.validate().is_ok());
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct LogNormal {
     /// The median, in the unit of the parameter; above 0, at most 1e9.

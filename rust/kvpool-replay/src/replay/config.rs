@@ -9,6 +9,13 @@ use kvpool::{EvictionPolicy, HashAlgorithm, ManagerError, Verify};
 use crate::error::ExpandError;
 
 /// A tier beneath the device.
+///
+/// ```
+/// use kvpool_replay::replay::{Mode, ReplayConfig, TierConfig};
+/// let host = TierConfig { blocks: 100_000, load_ms_per_block: 0.1 };
+/// let config = ReplayConfig { mode: Mode::Engine, tiers: vec![host], ..ReplayConfig::default() };
+/// assert_eq!(config.tiers[0].blocks, 100_000);
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct TierConfig {
     /// The number of blocks that it holds. At least 1.
@@ -18,6 +25,11 @@ pub struct TierConfig {
 }
 
 /// How requests are run.
+///
+/// ```
+/// use kvpool_replay::replay::Mode;
+/// assert_eq!("engine".parse(), Ok(Mode::Engine));
+/// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Mode {
     /// Each request is looked up and stored at once.
@@ -57,6 +69,17 @@ impl FromStr for Mode {
 }
 
 /// Settings of a replay.
+///
+/// ```
+/// use std::sync::Arc;
+/// use kvpool_replay::generate::{GeneratorConfig, generate};
+/// use kvpool_replay::replay::{Mode, Replay, ReplayConfig};
+/// let trace = generate(&GeneratorConfig { requests: 20, ..Default::default() })?;
+/// let config = ReplayConfig { mode: Mode::Engine, block_size: 32, ..ReplayConfig::default() };
+/// let mut replay = Replay::new(Arc::new(trace), config)?;
+/// assert_eq!(replay.advance(usize::MAX)?, 20);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone, PartialEq)]
 pub struct ReplayConfig {
     /// How requests are run.

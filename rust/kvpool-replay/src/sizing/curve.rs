@@ -258,6 +258,13 @@ pub struct Worth {
 }
 
 /// The size of a token in the KV cache of a model, in bytes over all layers.
+///
+/// ```
+/// use kvpool_replay::sizing::KvBytes;
+/// let llama_8b = KvBytes::attention(32, 8, 128, 2)?; // bf16
+/// assert_eq!(llama_8b.bytes_per_block(16)?, 2 << 20);
+/// # Ok::<(), kvpool_replay::sizing::SizingError>(())
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct KvBytes {
     per_token: u64,

@@ -26,6 +26,16 @@ use super::outcome::Outcome;
 use super::references::References;
 
 /// The quality of hints.
+///
+/// ```
+/// use kvpool_replay::generate::{GeneratorConfig, generate};
+/// use kvpool_replay::sizing::{Blocks, HintConfig, References, lru_with_hints};
+/// let trace = generate(&GeneratorConfig { requests: 50, ..GeneratorConfig::default() }).unwrap();
+/// let references = References::new(&trace, Blocks::All)?;
+/// lru_with_hints(&references, 100, HintConfig { accuracy: 0.5, seed: 0 })?;
+/// assert!(lru_with_hints(&references, 100, HintConfig { accuracy: 1.5, seed: 0 }).is_err());
+/// # Ok::<(), kvpool_replay::sizing::SizingError>(())
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct HintConfig {
     /// The probability, 0 to 1, of a hint for a dead block.

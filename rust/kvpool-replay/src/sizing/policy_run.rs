@@ -13,6 +13,11 @@ use super::references::References;
 use super::stream::stream;
 
 /// How a policy is run.
+///
+/// ```
+/// use kvpool_replay::sizing::Form;
+/// assert_eq!("stream".parse(), Ok(Form::Stream));
+/// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Form {
     /// As in the real pool, whole requests at a time: see [`pool_form`].

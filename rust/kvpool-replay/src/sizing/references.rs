@@ -28,6 +28,11 @@ use crate::id_hash::IdHasherBuilder;
 use crate::trace::Trace;
 
 /// Which blocks of a prompt are references.
+///
+/// ```
+/// use kvpool_replay::sizing::Blocks;
+/// assert_eq!("full".parse(), Ok(Blocks::Full));
+/// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Blocks {
     /// All blocks with an id, also a partial last block if it has one. Published hit rates use this

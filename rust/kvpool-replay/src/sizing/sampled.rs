@@ -53,6 +53,13 @@ use super::stack::ReuseDistances;
 use crate::trace::{DEFAULT_BLOCK_TOKENS, TraceRequest};
 
 /// The settings of a sample.
+///
+/// ```
+/// use kvpool_replay::sizing::{SampleConfig, SampledLru};
+/// let sampled = SampledLru::new(SampleConfig { max_blocks: Some(8_192), ..SampleConfig::default() })?;
+/// assert_eq!((sampled.rate(), sampled.followed()), (1.0, 0));
+/// # Ok::<(), kvpool_replay::sizing::SizingError>(())
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct SampleConfig {
     /// The share of the blocks to follow, above 0, at most 1. With [`max_blocks`](Self::max_blocks),
