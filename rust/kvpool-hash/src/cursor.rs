@@ -31,7 +31,7 @@ use super::{BlockHasher, ExtraKeys, HashChain, HashError, MultimodalItem};
 /// assert_eq!(cursor.append(&[8]), 1);
 /// assert_eq!(cursor.chain().len(), 2);
 ///
-/// A rejected draft: back to six tokens, without hashing anything.
+/// // A rejected draft: back to six tokens, without hashing anything.
 /// cursor.truncate(6)?;
 /// assert_eq!((cursor.chain().len(), cursor.tail()), (1, [5, 6].as_slice()));
 /// # Ok::<(), kvpool_hash::HashError>(())

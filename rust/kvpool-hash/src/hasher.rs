@@ -98,7 +98,7 @@ enum Method {
 /// hasher.extend(&mut chain, &extra, &[1, 2, 3, 4, 5, 6, 7, 8])?;
 /// assert_eq!(chain.len(), 2);
 ///
-/// The same block after another prefix has another hash.
+/// // The same block after another prefix has another hash.
 /// let mut other = HashChain::new(&hasher, extra.epoch);
 /// hasher.extend(&mut other, &extra, &[0, 0, 0, 0, 5, 6, 7, 8])?;
 /// assert_ne!(chain.hashes()[1], other.hashes()[1]);

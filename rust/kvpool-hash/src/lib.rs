@@ -43,7 +43,7 @@
 //! let mut a = HashCursor::new(Arc::clone(&hasher), ExtraKeys::default())?;
 //! assert_eq!(a.append(&prompt), 2);
 //!
-//! Equal salts give equal hashes. Different salts have no hash in common.
+//! // Equal salts give equal hashes. Different salts have no hash in common.
 //! let salted = |salt: &[u8]| ExtraKeys { salt: Some(salt.into()), ..ExtraKeys::default() };
 //! let mut b = HashCursor::new(Arc::clone(&hasher), salted(b"b"))?;
 //! b.append(&prompt);

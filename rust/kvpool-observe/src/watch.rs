@@ -463,7 +463,7 @@ pub trait PoolWatch: Sized {
     /// let advisor = Some(AdvisorConfig::default());
     /// let mut pool = BlockPool::new(PoolConfig { num_blocks: 9, block_size: 1, ..Default::default() })?
     ///     .watched(&WatchConfig { advisor, ..Default::default() })?;
-    /// Three prompts of four blocks take turns. Eight blocks are too few, and LRU never hits in such a loop.
+    /// // Three prompts of four blocks take turns. Eight blocks are too few: LRU never hits here.
     /// for turn in [0, 100, 200].repeat(50) {
     ///     let mut prompt = HashCursor::new(hasher.clone(), ExtraKeys::default())?;
     ///     prompt.append(&[turn, turn + 1, turn + 2, turn + 3]);

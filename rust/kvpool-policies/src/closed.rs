@@ -148,7 +148,7 @@ fn noted(nodes: &mut [Node], parent: u32, generation: u32) -> Option<&mut Node> 
 /// evictor.registered(id(2), Content { key: 22, depth: 1 }, Some(id(1)));
 /// evictor.insert(&mut [Candidate { block: id(1), depth: 0 }]);
 /// evictor.insert(&mut [Candidate { block: id(2), depth: 1 }]);
-/// Block 1 is the least recently released, but block 2 is its child.
+/// // Block 1 is the least recently released, but block 2 is its child.
 /// assert_eq!(evictor.order(), [id(2), id(1)]);
 /// # Ok::<(), kvpool::PoolError>(())
 /// ```

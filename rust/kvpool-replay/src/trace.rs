@@ -49,7 +49,7 @@ pub use crate::request::{DEFAULT_BLOCK_TOKENS, TraceRequest};
 ///     output_length: 10,
 ///     hash_ids: ids.into(),
 /// };
-/// Two turns of a chat: the second repeats block 0, and has filled the partial block 1 differently.
+/// // Two turns of a chat: the second repeats block 0, and has filled the partial block 1 differently.
 /// let trace = Trace::new(vec![turn(0.0, 700, &[0, 1]), turn(2500.0, 1300, &[0, 2, 3])], 512).unwrap();
 /// let summary = trace.summary();
 /// assert_eq!((summary.requests, summary.input_tokens, summary.span_ms), (2, 2000, 2500.0));

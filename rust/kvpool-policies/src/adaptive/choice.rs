@@ -71,7 +71,7 @@ impl Sums {
 /// use kvpool_policies::adaptive::Choice;
 /// let mut choice = Choice::default();
 /// assert_eq!(choice.mode(), 0);
-/// Of every 16 references, mode 2 hits one more than LRU.
+/// // Of every 16 references, mode 2 hits one more than LRU.
 /// for _ in 0..8 {
 ///     choice.record(16, &[5, 5, 6, 5, 5, 5]);
 /// }

@@ -27,7 +27,7 @@ use super::{Closed, Node};
 /// order.admit(id(2), Content { key: 22, depth: 1 });
 /// order.release(id(2));
 /// order.release(id(1));
-/// S3-FIFO alone evicts block 1 first, because it was admitted first. But block 2 depends on it.
+/// // S3-FIFO alone evicts block 1 first, because it was admitted first. But block 2 depends on it.
 /// assert_eq!(std::iter::from_fn(|| order.pop()).collect::<Vec<_>>(), [id(2), id(1)]);
 /// # Ok::<(), kvpool::PoolError>(())
 /// ```

@@ -36,7 +36,7 @@ use super::references::References;
 /// let distances = lru_distances(&references);
 /// let curve = distances.curve();
 /// assert!(curve.at(100).block_hits < curve.at(1000).block_hits);
-/// A cache as large as the largest distance evicts no block before its last use.
+/// // A cache as large as the largest distance evicts no block before its last use.
 /// assert_eq!(curve.ceiling().block_hits, references.reused() as u64);
 /// assert_eq!(distances.quantile(1.0), Some(curve.ceiling().capacity_blocks));
 /// # Ok::<(), kvpool_replay::sizing::SizingError>(())
