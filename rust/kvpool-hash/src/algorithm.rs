@@ -1,7 +1,7 @@
-//! The algorithms and the ways to verify a hit, by name.
+//! The hash algorithms and the ways to verify a hit, by name.
 //!
-//! An algorithm here is a hash function *and* an encoding: two engines share blocks only if both agree, so
-//! the pair has one name, which is what configuration files, events and the published vectors carry. Names
+//! An algorithm is a hash function *and* an encoding. Two engines share blocks only if both agree, so
+//! the pair has one name, which is used in configuration files, events and the published vectors. Names
 //! never change their meaning: a new encoding gets a new name.
 
 use std::fmt;
@@ -9,7 +9,7 @@ use std::str::FromStr;
 
 use super::HashError;
 
-/// A hash function together with the encoding of what is hashed.
+/// A hash function together with the encoding of its input.
 ///
 /// ```
 /// use kvpool_hash::HashAlgorithm;
@@ -25,7 +25,7 @@ pub enum HashAlgorithm {
     /// SHA-256 over the native encoding. The default.
     #[default]
     Sha256,
-    /// BLAKE3 over the native encoding; keyed when a key is configured.
+    /// BLAKE3 over the native encoding; keyed if a key is configured.
     Blake3,
     /// XXH3-128 over the native encoding. Not cryptographic: hits have to be verified.
     Xxh3,
@@ -65,7 +65,8 @@ impl HashAlgorithm {
         }
     }
 
-    /// Bytes of a digest: 16 or 32. A [`BlockHash`](super::BlockHash) is zero after them.
+    /// The number of bytes of a digest: 16 or 32. The rest of a [`BlockHash`](super::BlockHash) is
+    /// zero.
     #[inline]
     #[must_use]
     pub const fn digest_len(self) -> usize {
@@ -75,7 +76,8 @@ impl HashAlgorithm {
         }
     }
 
-    /// Whether nobody can make two prefixes with the same digest. Where false, a hit has to be verified.
+    /// Whether it is infeasible to make two prefixes with the same digest. If false, hits have to be
+    /// verified.
     #[inline]
     #[must_use]
     pub const fn is_cryptographic(self) -> bool {
@@ -95,7 +97,7 @@ impl HashAlgorithm {
         }
     }
 
-    /// The cargo features that it takes, as `--features` has them.
+    /// The cargo features that it needs, in the form of `--features`.
     #[must_use]
     pub const fn features(self) -> &'static str {
         match self {
@@ -107,8 +109,8 @@ impl HashAlgorithm {
         }
     }
 
-    /// Whether this build has it. Where not, a hasher of it is [`HashError::NotCompiledIn`]; digests
-    /// that were computed elsewhere are taken.
+    /// Whether this build contains the algorithm. If not, making a hasher returns
+    /// [`HashError::NotCompiledIn`]. Digests that were computed elsewhere are accepted.
     #[must_use]
     pub const fn is_compiled_in(self) -> bool {
         match self {
@@ -154,12 +156,14 @@ impl FromStr for HashAlgorithm {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 #[non_exhaustive]
 pub enum Verify {
-    /// The digest alone decides. Enough for a cryptographic algorithm.
+    /// The digest alone decides. This is enough for a cryptographic algorithm.
     #[default]
     None,
-    /// An independent keyed 128-bit fingerprint of the whole prefix has to be equal too: 16 bytes per block.
+    /// An independent keyed 128-bit fingerprint of the whole prefix has to be equal, too. Takes 16
+    /// bytes per block.
     Fingerprint,
-    /// The fingerprint and the tokens of the block have to be equal: 16 bytes and 4 per token for each block.
+    /// The fingerprint and the tokens of the block have to be equal. Takes 16 bytes per block and 4 per
+    /// token.
     Tokens,
 }
 

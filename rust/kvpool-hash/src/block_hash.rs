@@ -1,9 +1,9 @@
 //! The digest of a prefix, as a value.
 //!
-//! One fixed size for all algorithms: 32 bytes, copied freely, compared with one wide compare, usable as a
-//! key in a flat array. Digests that are shorter are padded with zeros at the end, so two digests of one
-//! algorithm are equal exactly if their padded forms are. Digests of different algorithms are never compared:
-//! a pool has one algorithm.
+//! There is one fixed size for all algorithms: 32 bytes, which are cheap to copy, are compared with one
+//! wide compare, and can be a key in a flat array. Shorter digests are padded with zeros at the end, so
+//! two digests of one algorithm are equal if and only if their padded forms are. Digests of different
+//! algorithms are never compared, because a pool has one algorithm.
 
 use std::fmt;
 
@@ -11,7 +11,7 @@ use super::{HashAlgorithm, HashError};
 
 /// A second, independent, keyed 128-bit digest of the same prefix; see [`Verify`](super::Verify).
 ///
-/// As bytes (in vectors and on a wire) it is 16 bytes, little endian.
+/// Its byte form (in vectors and over a network) is 16 bytes, little endian.
 pub type Fingerprint = u128;
 
 /// The digest of a block and everything before it. 32 bytes; shorter digests are padded with zeros.
@@ -28,14 +28,14 @@ pub type Fingerprint = u128;
 pub struct BlockHash([u8; 32]);
 
 impl BlockHash {
-    /// Takes the padded form as it is.
+    /// Makes a hash from its padded form.
     #[inline]
     #[must_use]
     pub const fn from_bytes(bytes: [u8; 32]) -> Self {
         Self(bytes)
     }
 
-    /// Pads a digest of `algorithm`, as [`Self::digest`] gives it.
+    /// Pads a digest of `algorithm`; the inverse of [`Self::digest`].
     ///
     /// # Errors
     /// [`HashError::DigestLength`] for any other length than [`HashAlgorithm::digest_len`].
@@ -49,7 +49,8 @@ impl BlockHash {
         Ok(Self(bytes))
     }
 
-    /// A digest of 16 bytes, given as the big-endian number that XXH3-128 defines as its canonical form.
+    /// Makes a hash from a digest of 16 bytes, passed as the big-endian number that is the canonical
+    /// form of XXH3-128.
     #[cfg(feature = "xxh3")]
     pub(crate) fn from_u128_be(value: u128) -> Self {
         let mut bytes = [0; 32];
@@ -57,14 +58,15 @@ impl BlockHash {
         Self(bytes)
     }
 
-    /// All 32 bytes, padding included.
+    /// All 32 bytes, including the padding.
     #[inline]
     #[must_use]
     pub const fn as_bytes(&self) -> &[u8; 32] {
         &self.0
     }
 
-    /// The first 8 bytes: the same content has the same key, and other contents have others, short of chance.
+    /// The first 8 bytes. Equal contents have equal keys, and different contents almost certainly have
+    /// different keys.
     #[inline]
     #[must_use]
     pub fn key(&self) -> u64 {
@@ -72,8 +74,8 @@ impl BlockHash {
         u64::from_le_bytes([a, b, c, d, e, f, g, h])
     }
 
-    /// A digest with this key and zeros behind it: what a replay has instead of the digest that the key
-    /// was taken of.
+    /// Makes a hash with this key, followed by zeros. A replay uses it instead of the digest that the
+    /// key was taken from.
     #[cfg(feature = "recorded")]
     #[must_use]
     pub fn from_key(key: u64) -> Self {

@@ -1,8 +1,9 @@
-//! The native encoding: bytes that can be read back in one way only.
+//! The native encoding. It is unambiguous: different inputs have different bytes.
 //!
-//! Every message starts with an eight-byte domain tag with a version in it, every variable-length field is
-//! preceded by its length, and every optional field says whether it is there. Hence two different inputs
-//! never have the same bytes, and a root can never be a block.
+//! Every message starts with an eight-byte domain tag that includes a version. Every variable-length
+//! field is preceded by its length, and every optional field by a byte that shows whether it is
+//! present. So two different inputs never have the same bytes, and a root message never equals a block
+//! message.
 //!
 //! ```text
 //! root:  "kvproot1" | 01 adapter | 02 salt | 03 tenant | 04 epoch u64 | 05 user
@@ -12,10 +13,10 @@
 //!        item = 06 | u64 length | identifier | i64 offset relative to the block | u64 length in tokens
 //! ```
 //!
-//! All numbers are little endian. The parent digest has the digest length of the algorithm, so it needs no
-//! length of its own. A text block of 16 tokens with a 32-byte parent is 109 bytes: two SHA-256 compressions.
-//! It is written into a buffer on the stack; within one call only the parent and the tokens are written again
-//! for each block.
+//! All numbers are little endian. The parent digest has the digest length of the algorithm, so it needs
+//! no length field. A text block of 16 tokens with a 32-byte parent is 109 bytes: two SHA-256
+//! compressions. It is written into a buffer on the stack. Within one call, only the parent and the
+//! tokens are rewritten for each block.
 
 use super::extra::{ExtraKeys, MultimodalItem};
 use super::{
@@ -36,10 +37,11 @@ const ITEM: u8 = 6;
 const ABSENT: u8 = 0;
 const PRESENT: u8 = 1;
 
-/// Bytes of the fingerprint that stands where a block message has its parent digest.
+/// The number of bytes of a fingerprint, which can take the place of the parent digest in a block
+/// message.
 const FINGERPRINT_LEN: usize = 16;
 
-/// The root message of a request: all its request-level extra keys.
+/// Encodes the root message of a request, which contains all its request-level extra keys.
 pub(super) fn root_message(extra: &ExtraKeys) -> Vec<u8> {
     let mut out = Vec::with_capacity(128);
     out.extend_from_slice(&ROOT_TAG);
@@ -78,23 +80,23 @@ fn put_optional(out: &mut Vec<u8>, bytes: Option<&[u8]>) {
     }
 }
 
-/// A buffer that lives on the stack while messages are short, as those of text blocks of up to 116 tokens
-/// are.
+/// A buffer that is on the stack while messages are short, such as those of text blocks of up to 116
+/// tokens.
 pub(super) struct Scratch {
     inline: [u8; Self::INLINE],
     heap: Vec<u8>,
 }
 
 impl Scratch {
-    /// Bytes on the stack.
+    /// The number of bytes on the stack.
     pub(super) const INLINE: usize = 512;
 
     pub(super) fn new() -> Self {
         Self { inline: [0; Self::INLINE], heap: Vec::new() }
     }
 
-    /// A buffer of at least `len` bytes, and of at least [`Scratch::INLINE`], with unspecified content.
-    /// Allocates at most once for equal lengths.
+    /// Returns a buffer of at least `len` bytes, and at least [`Scratch::INLINE`], with unspecified
+    /// content. Allocates at most once for equal lengths.
     pub(super) fn get(&mut self, len: usize) -> &mut [u8] {
         if len <= Self::INLINE {
             return &mut self.inline;
@@ -105,7 +107,7 @@ impl Scratch {
         &mut self.heap
     }
 
-    /// An empty vector that keeps its capacity between blocks, for encoders that only append.
+    /// Returns an empty vector that keeps its capacity between blocks, for encoders that only append.
     #[cfg(feature = "vllm")]
     pub(super) fn vec(&mut self) -> &mut Vec<u8> {
         self.heap.clear();
@@ -113,7 +115,7 @@ impl Scratch {
     }
 }
 
-/// A block message, and where in it the part after the parent digest begins.
+/// A block message, and the position at which the part after the parent digest begins.
 pub(super) struct BlockMessage<'a> {
     buffer: &'a mut [u8],
     len: usize,
@@ -121,8 +123,8 @@ pub(super) struct BlockMessage<'a> {
 }
 
 impl<'a> BlockMessage<'a> {
-    /// Encodes one block after the first `parent_len` bytes of `parent`. `items` are those that overlap
-    /// it; the block starts at token position `start`.
+    /// Encodes one block after the first `parent_len` bytes of `parent`. `items` are the items that
+    /// overlap the block, and `start` is its token position.
     pub(super) fn encode<'i>(
         scratch: &'a mut Scratch,
         parent: &[u8; 32],
@@ -140,7 +142,8 @@ impl<'a> BlockMessage<'a> {
 
         let buffer = scratch.get(len + PADDING);
         buffer[..8].copy_from_slice(&BLOCK_TAG);
-        // All 32 bytes: a copy of fixed width is two instructions. What is too much is overwritten below.
+        // Copies all 32 bytes, because a copy of fixed width is two instructions. Excess bytes are
+        // overwritten below.
         buffer[8..40].copy_from_slice(parent);
         let message = &mut buffer[..len];
         let (text, section) = message[content..].split_at_mut(text_end - content);
@@ -156,7 +159,7 @@ impl<'a> BlockMessage<'a> {
         Self { buffer, len, content }
     }
 
-    /// Its SHA-256.
+    /// Computes the SHA-256 of the message.
     pub(super) fn sha256(&mut self) -> BlockHash {
         sha256_in_place(self.buffer, self.len)
     }
@@ -166,8 +169,8 @@ impl<'a> BlockMessage<'a> {
         &self.buffer[..self.len]
     }
 
-    /// The same message with a fingerprint as its parent. Written over the end of the parent digest, so the
-    /// content is not encoded twice.
+    /// Returns the message with a fingerprint as its parent. The fingerprint overwrites the end of the
+    /// parent digest, so the content is not encoded twice.
     pub(super) fn with_fingerprint_parent(&mut self, parent: u128) -> &[u8] {
         let at = self.content - FINGERPRINT_LEN;
         self.buffer[at - 8..at].copy_from_slice(&BLOCK_TAG);

@@ -1,11 +1,11 @@
-//! Canonical CBOR (RFC 7049, section 3.9), for the few types that vLLM hashes: every number and length in its
-//! shortest form.
+//! Writes canonical CBOR (RFC 7049, section 3.9) for the few types that vLLM hashes. Every number and
+//! length has its shortest form.
 //!
-//! Identity plays no part here: equal values have equal bytes. That makes it the vLLM encoding to choose
-//! where several programs, or several versions of one, have to agree.
+//! The identity of objects has no effect: equal values have equal bytes. So this is the vLLM encoding
+//! to choose if several programs, or several versions of one, have to agree.
 //!
-//! [`text_block`] is the common case, with one 8-byte store per token; [`Cbor`] handles everything else and
-//! appends to a vector.
+//! [`text_block`] handles the common case, with one 8-byte store per token. [`Cbor`] handles everything
+//! else and appends to a vector.
 
 use super::encoder::{Encoder, ObjectId};
 
@@ -16,17 +16,17 @@ const TEXT: u8 = 0x60;
 const ARRAY: u8 = 0x80;
 const NULL: u8 = 0xf6;
 
-/// Bytes that [`text_block`] may touch for `tokens` tokens; its stores are 8 bytes wide.
+/// The buffer size that [`text_block`] needs for `tokens` tokens. Its stores are 8 bytes wide.
 pub(super) const fn text_block_capacity(tokens: usize) -> usize {
     // Outer array, parent, array header, tokens, null, slack for the wide store.
     1 + 34 + 9 + 5 * tokens + 1 + 8
 }
 
-/// Writes `(parent, tuple(tokens), None)` and returns its length.
+/// Writes `(parent, tuple(tokens), None)` and returns the number of bytes.
 ///
-/// For a parent of up to 32 bytes; the buffer has [`text_block_capacity`] bytes or more.
+/// The parent has at most 32 bytes, and the buffer has at least [`text_block_capacity`] bytes.
 pub(super) fn text_block(buffer: &mut [u8], parent: &[u8], tokens: &[u32]) -> usize {
-    // Heads are copied in full width; what follows overwrites the rest.
+    // Heads are copied in full width. Later writes overwrite the excess.
     buffer[0] = ARRAY | 3;
     let (bytes, len) = head(BYTES, parent.len() as u64);
     buffer[1..10].copy_from_slice(&bytes);
@@ -45,7 +45,7 @@ pub(super) fn text_block(buffer: &mut [u8], parent: &[u8], tokens: &[u32]) -> us
     at + 1
 }
 
-/// A token's bytes in the low end of a word, and how many there are.
+/// Returns a token's bytes, in the low end of a word, and the number of bytes.
 #[inline]
 fn token_word(token: u32) -> (u64, usize) {
     if token > 0xffff {
@@ -59,7 +59,7 @@ fn token_word(token: u32) -> (u64, usize) {
     }
 }
 
-/// The head of a data item: major type and shortest argument.
+/// Returns the head of a data item: the major type and the shortest form of the argument.
 fn head(major: u8, argument: u64) -> ([u8; 9], usize) {
     let mut bytes = [0; 9];
     bytes[1..].copy_from_slice(&argument.to_be_bytes());
@@ -81,7 +81,7 @@ pub(super) struct Cbor<'a> {
 }
 
 impl<'a> Cbor<'a> {
-    /// Appends to `out`.
+    /// Makes a writer that appends to `out`.
     pub(super) fn new(out: &'a mut Vec<u8>) -> Self {
         Self { out }
     }

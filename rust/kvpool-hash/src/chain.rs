@@ -1,9 +1,9 @@
 //! The hash chain of a sequence: the digests of its full blocks, first to last.
 //!
-//! Plain data with one invariant: `tokens` holds exactly the tokens of the hashed blocks, or nothing if the
-//! digests were computed elsewhere, and `fingerprints` has one entry per digest or none. A chain knows the
-//! algorithm, the block size and the epoch that it was made with, so that a pool can refuse one that does not
-//! belong to it.
+//! A chain is plain data with one invariant: `tokens` contains exactly the tokens of the hashed blocks,
+//! or nothing if the digests were computed elsewhere, and `fingerprints` has one entry per digest or
+//! none. A chain contains its algorithm, block size and epoch, so that a pool can refuse a chain that
+//! does not match.
 //!
 //! Memory: 32 bytes per block, 16 more with fingerprints, and 4 per token.
 
@@ -37,7 +37,7 @@ pub struct HashChain {
     tokens: Vec<u32>,
 }
 
-/// The digests, not the tokens.
+/// Prints the digests, but not the tokens.
 impl fmt::Debug for HashChain {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("HashChain")
@@ -50,7 +50,7 @@ impl fmt::Debug for HashChain {
 }
 
 impl HashChain {
-    /// An empty chain.
+    /// Makes an empty chain.
     #[must_use]
     pub fn new(hasher: &BlockHasher, epoch: u64) -> Self {
         Self {
@@ -63,8 +63,8 @@ impl HashChain {
         }
     }
 
-    /// A chain of digests that were computed elsewhere. It has no tokens and no fingerprints, so hits on it
-    /// cannot be verified and it cannot be extended.
+    /// Makes a chain of digests that were computed elsewhere. It has no tokens and no fingerprints, so
+    /// hits on it cannot be verified, and it cannot be extended.
     ///
     /// # Errors
     /// [`HashError::BlockSize`]; [`HashError::DigestPadding`] for bytes after the digest length of
@@ -87,8 +87,8 @@ impl HashChain {
         Ok(Self { algorithm, block_size, epoch, hashes, fingerprints: Vec::new(), tokens: Vec::new() })
     }
 
-    /// A chain of any content, unchecked. Two of them with equal digests and other tokens collide,
-    /// which no chain of a working hash function does. Only for tests and replays.
+    /// Makes a chain of any content, without checks. Two such chains with equal digests and different
+    /// tokens collide, which does not happen with a working hash function. Only for tests and replays.
     #[cfg(feature = "recorded")]
     #[must_use]
     pub fn forged(
@@ -102,28 +102,28 @@ impl HashChain {
         Self { algorithm, block_size, epoch, hashes, fingerprints, tokens }
     }
 
-    /// Number of blocks.
+    /// The number of blocks.
     #[inline]
     #[must_use]
     pub fn len(&self) -> usize {
         self.hashes.len()
     }
 
-    /// Whether there is no block.
+    /// Whether the chain has no block.
     #[inline]
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.hashes.is_empty()
     }
 
-    /// Hash function and encoding of the digests.
+    /// The hash function and the encoding of the digests.
     #[inline]
     #[must_use]
     pub fn algorithm(&self) -> HashAlgorithm {
         self.algorithm
     }
 
-    /// Tokens per block.
+    /// The block size, in tokens.
     #[inline]
     #[must_use]
     pub fn block_size(&self) -> usize {
@@ -137,30 +137,30 @@ impl HashChain {
         self.epoch
     }
 
-    /// One digest per block.
+    /// The digests, one per block.
     #[inline]
     #[must_use]
     pub fn hashes(&self) -> &[BlockHash] {
         &self.hashes
     }
 
-    /// One fingerprint per block; empty where [`Verify`](super::Verify) does not ask for them, or the digests
-    /// were computed elsewhere.
+    /// The fingerprints, one per block. Empty if [`Verify`](super::Verify) does not need them, or if
+    /// the digests were computed elsewhere.
     #[inline]
     #[must_use]
     pub fn fingerprints(&self) -> &[Fingerprint] {
         &self.fingerprints
     }
 
-    /// The tokens of the hashed blocks, `len() * block_size()` of them; empty if the digests were computed
-    /// elsewhere.
+    /// The tokens of the hashed blocks, `len() * block_size()` in all. Empty if the digests were
+    /// computed elsewhere.
     #[inline]
     #[must_use]
     pub fn tokens(&self) -> &[u32] {
         &self.tokens
     }
 
-    /// The tokens of block `index`. `None` past the end, and if the digests were computed elsewhere.
+    /// The tokens of block `index`. `None` after the end, and if the digests were computed elsewhere.
     #[inline]
     #[must_use]
     pub fn block_tokens(&self, index: usize) -> Option<&[u32]> {
@@ -168,7 +168,7 @@ impl HashChain {
         self.tokens.get(start..start.checked_add(self.block_size)?)
     }
 
-    /// What an index needs of block `position`; `None` past the end.
+    /// The data of block `position` that an index needs; `None` after the end.
     #[inline]
     #[must_use]
     pub fn link(&self, position: usize) -> Option<LinkRef<'_>> {
@@ -189,18 +189,18 @@ impl HashChain {
         self.tokens.truncate(blocks.saturating_mul(self.block_size));
     }
 
-    /// Changes the tag alone, for algorithms whose digests do not contain the epoch.
+    /// Changes only the epoch, for algorithms whose digests do not contain it.
     pub(super) fn set_epoch(&mut self, epoch: u64) {
         self.epoch = epoch;
     }
 
-    /// What the next block has as its parent; `None` if that is the root.
+    /// The state of the last block, which is the parent of the next one; `None` if there is no block.
     pub(super) fn last_state(&self) -> Option<ChainState> {
         let digest = *self.hashes.last()?;
         Some(ChainState::new(digest, self.fingerprints.last().copied().unwrap_or(0)))
     }
 
-    /// Checks that `hasher` can go on from here.
+    /// Checks that `hasher` can extend this chain.
     pub(super) fn check_extendable(&self, hasher: &BlockHasher, epoch: u64) -> Result<(), HashError> {
         let mismatch = |what, chain: &dyn ToString, expected: &dyn ToString| {
             Err(HashError::ChainMismatch { what, chain: chain.to_string(), expected: expected.to_string() })
@@ -222,7 +222,7 @@ impl HashChain {
         Ok(())
     }
 
-    /// Takes the tokens of blocks that are about to be hashed, and makes room for their states.
+    /// Adds the tokens of blocks that are about to be hashed, and reserves memory for their states.
     pub(super) fn push_tokens(&mut self, tokens: &[u32], fingerprints: bool) {
         self.tokens.extend_from_slice(tokens);
         let blocks = tokens.len() / self.block_size;
@@ -232,7 +232,7 @@ impl HashChain {
         }
     }
 
-    /// Takes the state of the next block, whose tokens are already here.
+    /// Adds the state of the next block, whose tokens have been added.
     pub(super) fn push_state(&mut self, state: &ChainState, fingerprints: bool) {
         self.hashes.push(state.digest());
         if fingerprints {

@@ -1,17 +1,18 @@
-//! What a hasher is made of.
+//! The configuration of a hasher.
 //!
-//! All inputs that decide a digest, apart from the request itself, are stated here: nothing is read from the
-//! environment and nothing is random, so the same configuration gives the same digests in every process.
-//! `Debug` hides the key and the seed, because configurations get logged.
+//! The configuration contains all inputs that determine a digest, apart from the request itself.
+//! Nothing is read from the environment, and nothing is random. So the same configuration gives the
+//! same digests in every process. `Debug` hides the key and the seed, because configurations are often
+//! logged.
 
 use std::fmt;
 
 use super::{HashAlgorithm, HashError, Verify};
 
-/// The largest block size: the token count of a block is 32 bits in the native encoding.
+/// The maximum block size: the native encoding has 32 bits for the number of tokens of a block.
 pub const MAX_BLOCK_SIZE: usize = u32::MAX as usize;
 
-/// Says that there is a value without saying which.
+/// Formats an optional secret: shows whether it is set, but not its value.
 pub(crate) fn hidden<T>(value: Option<&T>) -> impl fmt::Debug {
     value.map(|_| format_args!("hidden"))
 }
@@ -27,17 +28,19 @@ pub(crate) fn hidden<T>(value: Option<&T>) -> impl fmt::Debug {
 /// ```
 #[derive(Clone, PartialEq, Eq)]
 pub struct HasherConfig {
-    /// Hash function and encoding. Default: SHA-256 over the native encoding.
+    /// The hash function and encoding. Default: SHA-256 over the native encoding.
     pub algorithm: HashAlgorithm,
-    /// Tokens per block, 1 or more. Default: 16.
+    /// The block size in tokens, 1 or more. Default: 16.
     pub block_size: usize,
-    /// How hits are verified; decides whether fingerprints are computed. Default: [`Verify::None`].
+    /// How hits are verified, which determines whether fingerprints are computed. Default:
+    /// [`Verify::None`].
     pub verify: Verify,
-    /// Secret key: BLAKE3 in keyed mode, and the key of the fingerprints. Refused where neither is used.
+    /// A secret key, for BLAKE3 in keyed mode and for fingerprints. Refused if neither is used.
     pub key: Option<[u8; 32]>,
-    /// Shared by all processes that share blocks. For vLLM's encodings what `PYTHONHASHSEED` is there (the
-    /// text of the root digest); it also seeds [`HashAlgorithm::Xxh3`] and the key of the fingerprints, for
-    /// which it must be secret. SHA-256 and BLAKE3 digests over the native encoding do not depend on it.
+    /// A seed that must be the same in all processes that share blocks. For vLLM's encodings it is the
+    /// value of `PYTHONHASHSEED` (the text of the root digest). It also seeds [`HashAlgorithm::Xxh3`]
+    /// and the key of the fingerprints, and must be secret for fingerprints. SHA-256 and BLAKE3 digests
+    /// over the native encoding do not depend on it.
     pub seed: Option<String>,
 }
 

@@ -1,13 +1,14 @@
 //! The cursor: the hash chain of a sequence that grows, and sometimes shrinks.
 //!
-//! It holds the chain of the full blocks and the tokens of the last, partial block. Appending a token costs a
-//! push until a block is complete; only then is anything hashed, and never twice. Invariant: at any time the
-//! chain equals the chain of the same tokens hashed at once.
+//! It contains the chain of the full blocks and the tokens of the last, partial block. Appending a
+//! token costs a push until a block is complete. Only then is the block hashed, and never twice.
+//! Invariant: at any time, the chain equals the chain of the same tokens hashed at once.
 //!
-//! A turn of a conversation may bring multimodal items with its tokens ([`HashCursor::append_with`]).
-//! An item begins behind the tokens that are there, so no digest ever changes.
+//! A turn of a conversation may add multimodal items with its tokens ([`HashCursor::append_with`]). An
+//! item begins after the existing tokens, so no digest ever changes.
 //!
-//! `append` cannot fail: the extra keys are checked when the cursor gets them, and any tokens can be hashed.
+//! `append` cannot fail: the extra keys are checked when the cursor is made, and any tokens can be
+//! hashed.
 
 use std::fmt;
 use std::ops::Range;
@@ -39,14 +40,15 @@ use super::{BlockHasher, ExtraKeys, HashChain, HashError, MultimodalItem};
 pub struct HashCursor {
     hasher: Arc<BlockHasher>,
     chain: HashChain,
-    /// Tokens after the last full block, fewer than a block of them.
+    /// The tokens after the last full block, fewer than a block.
     tail: Vec<u32>,
-    /// Apart, so that what a decode step reads of a sequence is in few cache lines.
+    /// Stored separately, so that a decode step reads few cache lines of a sequence.
     seed: Arc<Seed>,
     hashed_blocks: u64,
 }
 
-/// What goes into the hashes beside tokens. Clones of a cursor share it until one of them changes it.
+/// The inputs of the hashes other than tokens. Clones of a cursor share them until one of the clones
+/// changes them.
 #[derive(Clone)]
 struct Seed {
     extra: ExtraKeys,
@@ -63,7 +65,7 @@ impl Seed {
     }
 }
 
-/// How long the sequence is, not what it says.
+/// Prints the length of the sequence, but not its tokens.
 impl fmt::Debug for HashCursor {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("HashCursor")
@@ -74,10 +76,10 @@ impl fmt::Debug for HashCursor {
 }
 
 impl HashCursor {
-    /// A cursor at the start of a sequence. Hashes the root.
+    /// Makes a cursor at the start of a sequence, and hashes the root.
     ///
     /// # Errors
-    /// As [`BlockHasher::check_extra`].
+    /// The errors of [`BlockHasher::check_extra`].
     pub fn new(hasher: Arc<BlockHasher>, extra: ExtraKeys) -> Result<Self, HashError> {
         let root = hasher.root(&extra)?;
         let chain = HashChain::new(&hasher, extra.epoch);
@@ -86,16 +88,17 @@ impl HashCursor {
         Ok(Self { hasher, chain, tail: Vec::new(), seed, hashed_blocks: 0 })
     }
 
-    /// Appends tokens and returns how many blocks they completed. If none, nothing is hashed.
+    /// Appends tokens and returns the number of blocks that they completed. If that is 0, nothing is
+    /// hashed.
     ///
-    /// Cost: a copy of the tokens and one hash per completed block; amortised, nothing is allocated per
-    /// block.
+    /// Cost: a copy of the tokens and one hash per completed block. Amortised, there is no allocation
+    /// per block.
     #[inline]
     pub fn append(&mut self, tokens: &[u32]) -> usize {
         let block_size = self.hasher.block_size();
         let missing = block_size - self.tail.len();
         if tokens.len() < missing {
-            // Decoding appends one token at a time: a push, without a call of memcpy.
+            // Decoding appends one token at a time: a push avoids a call of memcpy.
             match tokens {
                 [token] => self.tail.push(*token),
                 _ => self.tail.extend_from_slice(tokens),
@@ -105,12 +108,13 @@ impl HashCursor {
         self.append_blocks(tokens, missing)
     }
 
-    /// Appends the tokens of a turn that brings multimodal items, and returns how many blocks they
-    /// completed. Positions are of the whole sequence, as in [`ExtraKeys::multimodal`]: the cursor is
-    /// then what it would be had it got all tokens and items at once. An item may lie ahead of the
-    /// tokens that come with it.
+    /// Appends the tokens of a turn that adds multimodal items, and returns the number of blocks that
+    /// they completed. Positions refer to the whole sequence, as in [`ExtraKeys::multimodal`]. The
+    /// result is the same as if the cursor had got all tokens and items at once. An item may begin
+    /// after the tokens that are appended with it.
     ///
-    /// Cost: that of [`HashCursor::append`]; with items, `O(n log n)` for all `n` that there are then.
+    /// Cost: that of [`HashCursor::append`]; with items, also `O(n log n)` for all `n` items of the
+    /// sequence.
     ///
     /// ```
     /// use std::sync::Arc;
@@ -130,8 +134,8 @@ impl HashCursor {
     /// ```
     ///
     /// # Errors
-    /// [`HashError::ItemAppended`] for an item that begins before the end of the tokens so far;
-    /// [`HashError::ItemRange`], [`HashError::TooManyItems`] and [`HashError::ExtraNotUtf8`] as
+    /// [`HashError::ItemAppended`] for an item that begins before the end of the existing tokens;
+    /// [`HashError::ItemRange`], [`HashError::TooManyItems`] and [`HashError::ExtraNotUtf8`] as in
     /// [`BlockHasher::check_extra`]. The cursor is then unchanged.
     pub fn append_with(&mut self, tokens: &[u32], multimodal: &[MultimodalItem]) -> Result<usize, HashError> {
         if !multimodal.is_empty() {
@@ -140,7 +144,7 @@ impl HashCursor {
         Ok(self.append(tokens))
     }
 
-    /// Takes items that begin at or behind the end of the tokens.
+    /// Adds items that begin at or after the end of the tokens.
     #[cold]
     fn add_items(&mut self, items: &[MultimodalItem]) -> Result<(), HashError> {
         self.hasher.check_items(items, self.seed.extra.multimodal.len())?;
@@ -152,7 +156,8 @@ impl HashCursor {
         Ok(())
     }
 
-    /// The rest of [`HashCursor::append`], for tokens that complete a block: the first `missing` do.
+    /// The rest of [`HashCursor::append`], for tokens that complete a block: the first `missing` tokens
+    /// do.
     fn append_blocks(&mut self, tokens: &[u32], missing: usize) -> usize {
         let block_size = self.hasher.block_size();
         let before = self.chain.len();
@@ -162,7 +167,7 @@ impl HashCursor {
             let mut block = std::mem::take(&mut self.tail);
             block.extend_from_slice(head);
             self.hash(&block);
-            // Taken back for its capacity.
+            // Kept for its capacity.
             block.clear();
             self.tail = block;
             rest = after;
@@ -183,16 +188,17 @@ impl HashCursor {
         self.hashed_blocks += (blocks.len() / self.hasher.block_size()) as u64;
     }
 
-    /// Keeps the first `num_tokens` tokens. A block that becomes partial loses its hash; nothing is hashed.
+    /// Keeps the first `num_tokens` tokens. A block that becomes partial loses its hash. Nothing is
+    /// hashed.
     ///
-    /// A multimodal item goes with its first token: to have it again, append it again with its tokens.
-    /// One that begins before the cut stays whole, and so does one that was given ahead of its tokens,
-    /// of which none was there.
+    /// A multimodal item is removed together with its first token. To add it again, append it with its
+    /// tokens. An item that begins before the cut stays whole. An item that was added before any of its
+    /// tokens stays, too.
     ///
-    /// Cost: O(tokens dropped); where items go, `O(n log n)` for the `n` that there are.
+    /// Cost: O(tokens dropped). If items are removed, also `O(n log n)` for all `n` items.
     ///
     /// # Errors
-    /// [`HashError::TruncateBeyondEnd`] if there are fewer; the cursor is then unchanged.
+    /// [`HashError::TruncateBeyondEnd`] if there are fewer tokens. The cursor is then unchanged.
     pub fn truncate(&mut self, num_tokens: usize) -> Result<(), HashError> {
         let len = self.num_tokens();
         if num_tokens > len {
@@ -214,24 +220,24 @@ impl HashCursor {
         Ok(())
     }
 
-    /// Drops the items whose first token is one of these.
+    /// Drops the items whose first token is in this range.
     #[cold]
     fn drop_items(&mut self, gone: Range<u64>) {
         Arc::make_mut(&mut self.seed).edit_items(|items| items.retain(|item| !gone.contains(&item.offset)));
     }
 
-    /// Moves the sequence to another epoch: everything is hashed again, unless the epoch is the same or is
-    /// not part of what is hashed (vLLM's encodings without fingerprints), in which case the chain only
-    /// changes its tag.
+    /// Moves the sequence to another epoch. Everything is hashed again, unless the epoch is the same or
+    /// is not part of the hash (vLLM's encodings without fingerprints). In that case only the epoch of
+    /// the chain changes.
     ///
     /// # Errors
-    /// As [`BlockHasher::check_extra`]; the cursor is then unchanged.
+    /// The errors of [`BlockHasher::check_extra`]. The cursor is then unchanged.
     pub fn rebase(&mut self, epoch: u64) -> Result<(), HashError> {
         if epoch == self.epoch() {
             return Ok(());
         }
-        // The same keys were accepted when the cursor was made, and no epoch is refused; asked again so that
-        // a new rule is not missed.
+        // These keys were accepted when the cursor was made, and no epoch is refused. They are checked
+        // again, so that a rule that is added later is not missed.
         self.hasher.check_extra(&self.seed.extra)?;
         let seed = Arc::make_mut(&mut self.seed);
         seed.extra.epoch = epoch;
@@ -245,7 +251,7 @@ impl HashCursor {
         Ok(())
     }
 
-    /// Tokens appended so far, those of the partial block included.
+    /// The number of tokens appended so far, including those of the partial block.
     #[inline]
     #[must_use]
     pub fn num_tokens(&self) -> usize {
@@ -277,7 +283,7 @@ impl HashCursor {
         &self.chain
     }
 
-    /// The extra keys of the sequence, the items of all its turns among them.
+    /// The extra keys of the sequence, including the items of all its turns.
     #[inline]
     #[must_use]
     pub fn extra(&self) -> &ExtraKeys {
@@ -298,8 +304,8 @@ impl HashCursor {
         self.chain.epoch()
     }
 
-    /// Blocks hashed by this cursor since it was made, those hashed again included. Says what was really
-    /// computed.
+    /// The number of blocks that this cursor has hashed, including repeated ones. It measures the
+    /// actual work.
     #[inline]
     #[must_use]
     pub fn hashed_blocks(&self) -> u64 {

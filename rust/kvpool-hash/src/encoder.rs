@@ -1,22 +1,34 @@
-//! `Encoder`: how a value of Python's becomes bytes, by pickle or CBOR.
+//! `Encoder`: writes Python values as bytes, as pickle or CBOR.
 
-/// The identity of a Python object: equal ids, same object. Any numbering will do, such as the object's
-/// address.
+/// The identity of a Python object: equal ids mean the same object. Any numbering is allowed, such as
+/// the object's address.
 ///
-/// The id decides a pickle's bytes: a string or bytes object that occurs a second time is written as a
-/// reference to the first. Equal text in distinct objects is not. CBOR takes no notice.
+/// The id affects the bytes of a pickle: if a string or bytes object occurs again, a reference to the
+/// first occurrence is written. Equal text in distinct objects is written again. CBOR ignores ids.
+///
+/// ```
+/// use kvpool_hash::HashAlgorithm::VllmSha256;
+/// use kvpool_hash::vllm::{self, Atom, ObjectId};
+/// let hash = |second| {
+///     let key = vec![Atom::str("x", ObjectId(1)), Atom::str("x", ObjectId(second))];
+///     vllm::hash_block(VllmSha256, &[0; 32], &[1, 2], Some(&[key]))
+/// };
+/// // One object that occurs twice, and two equal objects.
+/// assert_ne!(hash(1)?, hash(2)?);
+/// # Ok::<(), kvpool_hash::HashError>(())
+/// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ObjectId(pub u64);
 
-/// What both serializers can write.
+/// The values that both serializers can write.
 pub(crate) trait Encoder {
-    /// Announces a tuple of `len` members, which follow.
+    /// Begins a tuple of `len` members, which follow.
     fn begin_tuple(&mut self, len: usize);
-    /// Ends it.
+    /// Ends a tuple of `len` members.
     fn end_tuple(&mut self, len: usize);
     fn none(&mut self);
     fn int(&mut self, value: i64);
-    /// `object` is `None` for an object that surely occurs once.
+    /// Writes a bytes object. `object` is `None` for an object that occurs only once.
     fn bytes(&mut self, bytes: &[u8], object: Option<ObjectId>);
     fn str(&mut self, text: &str, object: Option<ObjectId>);
 }

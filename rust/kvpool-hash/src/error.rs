@@ -1,15 +1,15 @@
-//! What can be wrong with a hashing request.
+//! The errors of hashing.
 //!
-//! Every message names the value that was refused and the limit or the alternatives, so that it can be shown
-//! to an operator as it is. No message contains a key, a seed, a salt or a token: errors end up in logs.
+//! Every message contains the refused value and the limit or the alternatives, so that it can be shown
+//! to an operator. No message contains a key, a seed, a salt or a token, because errors are logged.
 
 use super::HashAlgorithm;
 
-/// Why a hashing call was refused. Nothing has changed when one of these is returned.
+/// Why a hashing call was refused. A call that returns an error has changed nothing.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum HashError {
-    /// The block size is 0, or its token count does not fit the 32 bits of the encodings.
+    /// The block size is 0, or exceeds the 32 bits of the encodings.
     #[error("block_size is {block_size}, must be 1..={max}")]
     BlockSize {
         /// The refused size, in tokens.
@@ -17,24 +17,29 @@ pub enum HashError {
         /// The largest accepted size, in tokens.
         max: usize,
     },
-    /// A key was given where nothing uses it: the algorithm has no keyed mode, and hits are not verified.
+    /// A key was configured that is not used: the algorithm has no keyed mode, and hits are not
+    /// verified.
     #[error("algorithm {algorithm} takes no key: {supported} does, and the fingerprints that verify hits do")]
     KeyNotSupported {
         /// The configured algorithm.
         algorithm: HashAlgorithm,
-        /// The algorithm that takes one.
+        /// The algorithm that supports a key.
         supported: HashAlgorithm,
     },
     /// vLLM draws a random seed for this algorithm, so there is no default to share.
     #[error(
-        "algorithm {algorithm} needs a seed: vLLM draws a random one at each start unless PYTHONHASHSEED is set; give both sides the same string"
+        "algorithm {algorithm} needs a seed: vLLM draws a random one at each start unless PYTHONHASHSEED is \
+         set; give both sides the same string"
     )]
     SeedRequired {
         /// The configured algorithm.
         algorithm: HashAlgorithm,
     },
-    /// The algorithm is known, and is not part of this build.
-    #[error("{algorithm} is not compiled in: build kvpool-hash (or kvpool) with --features {}", algorithm.features())]
+    /// The algorithm exists, but is not part of this build.
+    #[error(
+        "{algorithm} is not compiled in: build kvpool-hash (or kvpool) with --features {}",
+        algorithm.features()
+    )]
     NotCompiledIn {
         /// The configured algorithm.
         algorithm: HashAlgorithm,
@@ -45,18 +50,18 @@ pub enum HashError {
         /// The name that was looked up.
         name: String,
     },
-    /// No way to verify a hit has this name.
+    /// No verify mode has this name.
     #[error("unknown verify mode {name:?}, known: none, fingerprint, tokens")]
     UnknownVerify {
         /// The name that was looked up.
         name: String,
     },
-    /// A digest of another length than its algorithm gives.
+    /// A digest has another length than its algorithm produces.
     #[error("digest of {len} bytes, those of {algorithm} have {expected}")]
     DigestLength {
-        /// Its length in bytes.
+        /// The length of the digest, in bytes.
         len: usize,
-        /// Bytes that the algorithm gives.
+        /// The number of bytes that the algorithm produces.
         expected: usize,
         /// The algorithm.
         algorithm: HashAlgorithm,
@@ -64,27 +69,27 @@ pub enum HashError {
     /// A digest has bytes set past the digest length of its algorithm.
     #[error("digest {index} has non-zero bytes after the {digest_len} bytes of {algorithm}")]
     DigestPadding {
-        /// Position in the list that was passed.
+        /// The position in the list that was passed.
         index: usize,
-        /// Bytes that the algorithm produces.
+        /// The number of bytes that the algorithm produces.
         digest_len: usize,
-        /// The algorithm named by the caller.
+        /// The algorithm that the caller passed.
         algorithm: HashAlgorithm,
     },
     /// Only whole blocks can be hashed.
     #[error("{tokens} tokens are not a whole number of blocks of {block_size}")]
     NotBlockAligned {
-        /// Tokens passed.
+        /// The number of tokens passed.
         tokens: usize,
-        /// Tokens of a block.
+        /// The block size, in tokens.
         block_size: usize,
     },
-    /// A call that hashes one block got more or fewer tokens than that.
+    /// A call that hashes one block got more or fewer tokens than one block.
     #[error("{tokens} tokens passed as one block of {block_size}")]
     NotOneBlock {
-        /// Tokens passed.
+        /// The number of tokens passed.
         tokens: usize,
-        /// Tokens of a block.
+        /// The block size, in tokens.
         block_size: usize,
     },
     /// A block does not start at a multiple of the block size.
@@ -92,23 +97,23 @@ pub enum HashError {
     BlockStart {
         /// The position passed.
         start: u64,
-        /// Tokens of a block.
+        /// The block size, in tokens.
         block_size: usize,
     },
     /// More tokens are to be kept than there are.
     #[error("cannot truncate to {requested} tokens: there are {len}")]
     TruncateBeyondEnd {
-        /// Tokens to keep.
+        /// The number of tokens to keep.
         requested: usize,
-        /// Tokens there are.
+        /// The number of tokens of the sequence.
         len: usize,
     },
-    /// The encoding has no place for this extra key. Dropping it would let two principals share blocks.
+    /// The encoding cannot represent this extra key. Ignoring it would let two principals share blocks.
     #[error("{algorithm} cannot represent {field}; use one of the algorithms sha256, blake3, xxh3")]
     ExtraNotRepresentable {
         /// The configured algorithm.
         algorithm: HashAlgorithm,
-        /// The extra key, in words.
+        /// A description of the extra key.
         field: &'static str,
     },
     /// vLLM's extra keys are Python strings, so only UTF-8 can be represented.
@@ -116,40 +121,41 @@ pub enum HashError {
     ExtraNotUtf8 {
         /// The configured algorithm.
         algorithm: HashAlgorithm,
-        /// The extra key, in words.
+        /// A description of the extra key.
         field: &'static str,
-        /// Bytes before the first bad one.
+        /// The number of bytes before the first invalid one.
         valid_up_to: usize,
     },
-    /// A multimodal item of a later turn begins among the tokens that are there: the digests of their
-    /// blocks say that it is not.
+    /// A multimodal item of a later turn begins among the existing tokens. The digests of their blocks
+    /// were computed without it.
     #[error(
-        "multimodal item {index} begins at token {offset}, must begin at or behind token {len}: those before are appended"
+        "multimodal item {index} begins at token {offset}, must begin at or behind token {len}: those before \
+         are appended"
     )]
     ItemAppended {
-        /// Position in the list that was passed.
+        /// The position in the list that was passed.
         index: usize,
-        /// Its first token position.
+        /// The position of its first token.
         offset: u64,
-        /// Tokens there are.
+        /// The number of existing tokens.
         len: usize,
     },
-    /// A multimodal item lies past the last position a signed relative offset can name.
+    /// A multimodal item ends after the last position that a signed relative offset can represent.
     #[error("multimodal item {index} ends at {offset} + {length}, must end at or before token {max}")]
     ItemRange {
-        /// Position in the list that was passed.
+        /// The position in the list that was passed.
         index: usize,
-        /// Its first token position.
+        /// The position of its first token.
         offset: u64,
         /// Its length in tokens.
         length: u64,
         /// The largest accepted end.
         max: u64,
     },
-    /// More multimodal items than the 32-bit count of the encoding.
+    /// There are more multimodal items than the encoding's 32-bit count allows.
     #[error("{count} multimodal items, at most {max}")]
     TooManyItems {
-        /// Items passed, and those that were there.
+        /// The number of items, passed and existing.
         count: usize,
         /// The largest accepted count.
         max: usize,
@@ -157,20 +163,21 @@ pub enum HashError {
     /// A chain belongs to another hasher or another request.
     #[error("the chain has {what} {chain}, the call has {expected}")]
     ChainMismatch {
-        /// What differs.
+        /// The property that differs.
         what: &'static str,
         /// The chain's value.
         chain: String,
         /// The value of the hasher or of the extra keys.
         expected: String,
     },
-    /// A chain whose digests were computed elsewhere has no tokens and no fingerprints to go on from.
+    /// A chain whose digests were computed elsewhere has no tokens and no fingerprints, so it cannot be
+    /// extended.
     #[error("a chain of {blocks} blocks without their tokens or fingerprints cannot be extended")]
     ChainNotExtendable {
-        /// Blocks in the chain.
+        /// The number of blocks in the chain.
         blocks: usize,
     },
-    /// The call is about vLLM's encodings only.
+    /// The call supports only vLLM's encodings.
     #[error("{algorithm} is not one of vLLM's algorithms")]
     NotVllm {
         /// The algorithm passed.

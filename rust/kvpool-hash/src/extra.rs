@@ -1,12 +1,13 @@
-//! Extra keys: everything besides the tokens that decides what a block's KV is, or who may use it.
+//! Extra keys: everything besides the tokens that determines a block's KV, or who may use it.
 //!
-//! Each kind of key has a field of its own and a tag of its own in the native encoding, so that no adapter
-//! can be mistaken for a salt, however the strings are chosen. Fields are opaque bytes made by the engine or
+//! Each kind of key has its own field, and its own tag in the native encoding, so that no adapter can
+//! be mistaken for a salt, whatever the strings are. The fields are opaque bytes made by the engine or
 //! its gateway, never by the user of the service.
 //!
-//! Request-level keys enter the root digest and reach every block through the chain. Multimodal items
-//! enter the blocks that they overlap, and come with the prompt or with the tokens of a later turn.
-//! [`ItemIndex`] finds those in `O(log items)` per block; it is empty, and costs a compare, for text.
+//! Request-level keys are part of the root digest and reach every block through the chain. Multimodal
+//! items are part of the blocks that they overlap, and are added with the prompt or with the tokens of
+//! a later turn. [`ItemIndex`] finds the items of a block in `O(log items)`. For text it is empty, and
+//! costs one comparison.
 
 use std::fmt;
 
@@ -16,8 +17,8 @@ use super::config::hidden;
 /// The last token position at which an item may end: relative offsets are signed 64-bit numbers.
 const MAX_ITEM_END: u64 = i64::MAX as u64;
 
-/// The extra keys of one request. Two requests share a block only if all of these are equal, as far as they
-/// reach that block.
+/// The extra keys of one request. Two requests share a block only if all extra keys that apply to the
+/// block are equal.
 ///
 /// ```
 /// use kvpool_hash::{Adapter, ExtraKeys};
@@ -32,42 +33,68 @@ const MAX_ITEM_END: u64 = i64::MAX as u64;
 pub struct ExtraKeys {
     /// The adapter (`LoRA`) that computes the KV.
     pub adapter: Option<Adapter>,
-    /// Cache salt: requests with different salts never share. Must come from a trusted gateway.
+    /// The cache salt: requests with different salts never share blocks. It must come from a trusted
+    /// gateway.
     pub salt: Option<Box<[u8]>>,
     /// The principal that owns the blocks.
     pub tenant: Option<Box<[u8]>>,
-    /// Version of the weights: raised when the model changes, so that nothing computed before matches.
+    /// The version of the weights. Raise it when the model changes, so that no earlier block matches.
     pub epoch: u64,
-    /// The end user, where sharing has to stop at one person.
+    /// The end user, if users must not share blocks with each other.
     pub user: Option<Box<[u8]>>,
-    /// Images, audio and other items whose embeddings stand at token positions. In any order: the hasher
-    /// sorts by position.
+    /// Images, audio and other items whose embeddings are at token positions. The order has no effect,
+    /// because the hasher sorts by position.
     pub multimodal: Vec<MultimodalItem>,
 }
 
 /// An adapter on top of the base weights.
+///
+/// ```
+/// use kvpool_hash::{Adapter, BlockHasher, ExtraKeys, HasherConfig};
+/// let adapter = Adapter { id: (*b"sha256:93b1").into(), path: None };
+/// let extra = ExtraKeys { adapter: Some(adapter), ..ExtraKeys::default() };
+/// let hasher = BlockHasher::new(HasherConfig::default())?;
+/// assert_ne!(hasher.root(&extra)?, hasher.root(&ExtraKeys::default())?);
+/// # Ok::<(), kvpool_hash::HashError>(())
+/// ```
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Adapter {
-    /// Immutable *content* id, such as the digest of the adapter's weights. A name that can be pointed at
-    /// other weights is not one: blocks computed with the old weights would match.
+    /// An immutable *content* id, such as the digest of the adapter's weights. Do not use a name that
+    /// may refer to other weights later, because blocks computed with the old weights would match.
     pub id: Box<[u8]>,
-    /// Where it was loaded from, for encodings that include it (vLLM's do).
+    /// The path from which it was loaded, for encodings that include it (vLLM's do).
     pub path: Option<Box<str>>,
 }
 
 /// One multimodal item of a prompt.
+///
+/// ```
+/// use std::sync::Arc;
+/// use kvpool_hash::{BlockHasher, ExtraKeys, HashCursor, HasherConfig, MultimodalItem};
+/// let image = MultimodalItem { identifier: (*b"digest of the image").into(), offset: 5, length: 3 };
+/// let extra = ExtraKeys { multimodal: vec![image], ..ExtraKeys::default() };
+/// let hasher = Arc::new(BlockHasher::new(HasherConfig { block_size: 4, ..HasherConfig::default() })?);
+/// let mut image = HashCursor::new(Arc::clone(&hasher), extra)?;
+/// let mut text = HashCursor::new(hasher, ExtraKeys::default())?;
+/// image.append(&[1, 2, 3, 4, 5, 0, 0, 0]);
+/// text.append(&[1, 2, 3, 4, 5, 0, 0, 0]);
+/// // The image overlaps only the second block.
+/// assert_eq!(image.chain().hashes()[0], text.chain().hashes()[0]);
+/// assert_ne!(image.chain().hashes()[1], text.chain().hashes()[1]);
+/// # Ok::<(), kvpool_hash::HashError>(())
+/// ```
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct MultimodalItem {
-    /// Content id, such as the digest of the image.
+    /// A content id, such as the digest of the image.
     pub identifier: Box<[u8]>,
-    /// Position of the item's first placeholder token, counted from the start of the sequence, in
-    /// whichever turn it comes.
+    /// The position of the item's first placeholder token, counted from the start of the sequence, also
+    /// for items of a later turn.
     pub offset: u64,
-    /// Placeholder tokens; an item of none overlaps no block and changes nothing.
+    /// The number of placeholder tokens. An item of length 0 overlaps no block and has no effect.
     pub length: u64,
 }
 
-/// Salt, tenant and user do not belong in logs.
+/// Hides salt, tenant and user, which must not appear in logs.
 impl fmt::Debug for ExtraKeys {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("ExtraKeys")
@@ -82,8 +109,8 @@ impl fmt::Debug for ExtraKeys {
 }
 
 impl MultimodalItem {
-    /// Checks what every encoding needs: item ends that fit, and a countable number of items, those
-    /// `before` them included.
+    /// Checks the requirements of every encoding: the ends of items fit, and so does their number.
+    /// `before` is the number of existing items.
     pub(crate) fn check(items: &[Self], before: usize) -> Result<(), HashError> {
         let (count, max) = (before.saturating_add(items.len()), u32::MAX as usize);
         if count > max {
@@ -98,33 +125,34 @@ impl MultimodalItem {
         }
     }
 
-    /// The item's start relative to the block's start; negative when the item began in an earlier block.
+    /// The item's start relative to the block's start. It is negative if the item begins in an earlier
+    /// block.
     ///
-    /// Both positions are below 2^63: items by [`MultimodalItem::check`], blocks because their tokens are in
-    /// memory.
+    /// Both positions are below 2^63: items because of [`MultimodalItem::check`], blocks because their
+    /// tokens are in memory.
     pub(crate) fn relative_offset(&self, block_start: u64) -> i64 {
         self.offset.wrapping_sub(block_start).cast_signed()
     }
 
-    /// One past the last token of the item.
+    /// The position after the last token of the item.
     fn end(&self) -> u64 {
         self.offset.saturating_add(self.length)
     }
 }
 
-/// The items in prompt order, with what is needed to find those of a block.
+/// The items in prompt order, with an index that finds the items of a block.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct ItemIndex {
-    /// Positions in [`ExtraKeys::multimodal`], sorted by offset, then length, then identifier: the order the
-    /// engine listed them in makes no difference.
+    /// Positions in [`ExtraKeys::multimodal`], sorted by offset, then length, then identifier. So the
+    /// order in which the engine listed them has no effect.
     order: Box<[u32]>,
-    /// For each of `order`, the largest end up to and including it. Never decreasing, hence searchable, also
-    /// when items overlap.
+    /// For each entry of `order`, the largest end up to and including it. It never decreases, so it can
+    /// be searched, even if items overlap.
     max_end: Box<[u64]>,
 }
 
 impl ItemIndex {
-    /// Sorts the items. `O(n log n)`; allocates nothing for text.
+    /// Sorts the items. `O(n log n)`; does not allocate for text.
     pub(crate) fn new(items: &[MultimodalItem]) -> Self {
         if items.is_empty() {
             return Self::default();
@@ -142,23 +170,24 @@ impl ItemIndex {
                 end
             })
             .collect();
-        // The count was checked to fit, so no position is changed by this.
+        // The count was checked to fit 32 bits, so this conversion changes no position.
         Self { order: order.into_iter().map(|i| i as u32).collect(), max_end }
     }
 
-    /// Whether the prompt is all text.
+    /// Whether the prompt has no items.
     #[inline]
     pub(crate) fn is_empty(&self) -> bool {
         self.order.is_empty()
     }
 
-    /// Whether an item begins at token `start` or behind. `items` has to be what [`ItemIndex::new`] got.
+    /// Whether an item begins at token `start` or later. `items` must be the list passed to
+    /// [`ItemIndex::new`].
     pub(crate) fn reaches(&self, items: &[MultimodalItem], start: u64) -> bool {
         self.order.last().and_then(|&i| items.get(i as usize)).is_some_and(|item| item.offset >= start)
     }
 
-    /// The items that overlap the token positions `start..end`, in prompt order. `items` has to be what
-    /// [`ItemIndex::new`] got.
+    /// The items that overlap the token positions `start..end`, in prompt order. `items` must be the
+    /// list passed to [`ItemIndex::new`].
     pub(crate) fn overlapping<'a>(
         &'a self,
         items: &'a [MultimodalItem],

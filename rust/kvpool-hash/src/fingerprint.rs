@@ -1,15 +1,15 @@
-//! Fingerprints: a second opinion on every hit.
+//! Fingerprints: an independent second check of every hit.
 //!
-//! A non-cryptographic digest can be made to collide by whoever chooses the tokens. The fingerprint is
-//! SipHash-1-3 with 128 bits, under a key that the chooser does not know, chained over the native encoding of
-//! the same blocks and of *all* extra keys, those that a vLLM encoding cannot represent included. It shares
-//! nothing with the digest: not the function, not the key, not the parent.
+//! Anyone who chooses the tokens can make a non-cryptographic digest collide. The fingerprint is
+//! SipHash-1-3 with 128 bits, under a key that is unknown to them. It is chained over the native
+//! encoding of the same blocks and of *all* extra keys, including those that a vLLM encoding cannot
+//! represent. It shares nothing with the digest: not the function, not the key, not the parent.
 //!
-//! The key is derived from the configured key and seed under a domain tag of its own, so that neither can be
-//! computed from the other uses of them. Without both, the key is public, and the fingerprint catches
-//! accidents only.
+//! The key is derived from the configured key and seed under its own domain tag, so that neither can be
+//! computed from their other uses. Without a configured key and seed, the key is public, and the
+//! fingerprint detects only accidental collisions.
 //!
-//! Cost: about 93 bytes of SipHash-1-3 per 16-token text block, 16 bytes of memory.
+//! Cost: SipHash-1-3 over about 93 bytes per 16-token text block, and 16 bytes of memory.
 
 use std::hash::Hasher;
 
@@ -21,7 +21,7 @@ use super::config::HasherConfig;
 
 const KEY_TAG: &[u8] = b"kvpool fingerprint key 1";
 
-/// The keyed function.
+/// The keyed hash function.
 #[derive(Clone, Copy)]
 pub(super) struct Fingerprinter {
     k0: u64,
@@ -29,8 +29,8 @@ pub(super) struct Fingerprinter {
 }
 
 impl Fingerprinter {
-    /// Derives the key: the first 16 bytes of SHA-256 over the tag, the key and the seed, each with its
-    /// presence.
+    /// Derives the key: the first 16 bytes of SHA-256 over the tag, the key and the seed, each preceded
+    /// by a byte that shows whether it is present.
     pub(super) fn new(config: &HasherConfig) -> Self {
         let mut message = KEY_TAG.to_vec();
         match &config.key {
@@ -52,7 +52,7 @@ impl Fingerprinter {
         Self { k0, k1 }
     }
 
-    /// The fingerprint of a message.
+    /// Computes the fingerprint of a message.
     pub(super) fn hash(&self, message: &[u8]) -> Fingerprint {
         let mut hasher = SipHasher13::new_with_keys(self.k0, self.k1);
         hasher.write(message);
@@ -60,7 +60,7 @@ impl Fingerprinter {
     }
 }
 
-/// The first two little-endian words of SHA-256 of `message`.
+/// The first two little-endian words of the SHA-256 of `message`.
 pub(super) fn first_words(message: &[u8]) -> (u64, u64) {
     let digest = Sha256::digest(message);
     let word = |at: usize| {

@@ -1,12 +1,12 @@
-//! The hasher: configuration, hash function and encoding joined into one immutable object.
+//! The hasher: configuration, hash function and encoding in one immutable object.
 //!
-//! It has no state of its own. A prefix is summed up by a [`ChainState`], the digest (and the fingerprint) of
-//! all its blocks; hashing a block makes the next state from it. So one hasher serves all threads, and a
+//! It has no mutable state. A [`ChainState`] represents a prefix by the digest (and the fingerprint) of
+//! all its blocks, and hashing a block computes the next state. So one hasher serves all threads, and a
 //! chain can be continued anywhere from its last state.
 //!
-//! Cost per block: one call of the hash function over the encoded block, plus the encoding, which for text
-//! blocks goes into a buffer on the stack that is reused for all blocks of a call. Nothing is allocated per
-//! block.
+//! Cost per block: one call of the hash function over the encoded block, plus the encoding. Text blocks
+//! are encoded into a buffer on the stack that is reused for all blocks of a call. There is no
+//! allocation per block.
 
 use std::fmt;
 
@@ -24,7 +24,19 @@ use super::{BlockHash, ExtraKeys, Fingerprint, HashAlgorithm, HashChain, HashErr
 #[cfg(feature = "xxh3")]
 const XXH3_SEED_TAG: &[u8] = b"kvpool xxh3 seed 1";
 
-/// What is known of a prefix: its digest and, where fingerprints are on, its fingerprint.
+/// The hash state of a prefix: its digest and, if enabled, its fingerprint.
+///
+/// ```
+/// use kvpool_hash::{BlockHasher, ChainState, ExtraKeys, HasherConfig};
+/// let hasher = BlockHasher::new(HasherConfig { block_size: 2, ..HasherConfig::default() })?;
+/// let extra = ExtraKeys::default();
+/// let first = hasher.hash_block(&hasher.root(&extra)?, 0, &[1, 2], &extra)?;
+/// // A stored digest is enough to continue the chain later.
+/// let stored = ChainState::new(first.digest(), 0);
+/// let next = |state| hasher.hash_block(state, 2, &[3, 4], &extra);
+/// assert_eq!(next(&stored)?, next(&first)?);
+/// # Ok::<(), kvpool_hash::HashError>(())
+/// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ChainState {
     digest: BlockHash,
@@ -32,7 +44,8 @@ pub struct ChainState {
 }
 
 impl ChainState {
-    /// A state computed earlier or elsewhere. `fingerprint` is 0 where fingerprints are off.
+    /// Makes a state that was computed earlier or elsewhere. `fingerprint` is 0 if fingerprints are
+    /// disabled.
     #[must_use]
     pub const fn new(digest: BlockHash, fingerprint: Fingerprint) -> Self {
         Self { digest, fingerprint }
@@ -45,7 +58,7 @@ impl ChainState {
         self.digest
     }
 
-    /// The fingerprint of the prefix; 0 where fingerprints are off.
+    /// The fingerprint of the prefix; 0 if fingerprints are disabled.
     #[inline]
     #[must_use]
     pub const fn fingerprint(&self) -> Fingerprint {
@@ -53,7 +66,7 @@ impl ChainState {
     }
 }
 
-/// How digests are made.
+/// How digests are computed.
 #[derive(Clone)]
 enum Method {
     Sha256,
@@ -70,12 +83,12 @@ enum Method {
         method: vllm::Method,
         none_hash: BlockHash,
     },
-    /// The hash of a block is what was recorded under its last token.
+    /// The hash of a block is the one recorded for its last token.
     #[cfg(feature = "recorded")]
     Recorded(super::RecordedHashes),
 }
 
-/// Hashes blocks. Immutable and shared by all sequences of a pool; cheap to clone.
+/// Hashes blocks. Immutable, shared by all sequences of a pool, and cheap to clone.
 ///
 /// ```
 /// use kvpool_hash::{BlockHasher, ExtraKeys, HashChain, HasherConfig};
@@ -99,12 +112,13 @@ pub struct BlockHasher {
 }
 
 impl BlockHasher {
-    /// Makes a hasher. Derives keys and seeds, so keep it rather than make one per request.
+    /// Makes a hasher. This derives keys and seeds, so reuse the hasher instead of making one per
+    /// request.
     ///
     /// # Errors
-    /// [`HashError::BlockSize`], [`HashError::KeyNotSupported`] for a key with another algorithm than
-    /// BLAKE3, [`HashError::SeedRequired`] for vLLM's `xxhash` algorithms without a seed,
-    /// [`HashError::NotCompiledIn`].
+    /// [`HashError::BlockSize`]; [`HashError::KeyNotSupported`] for a key that neither the algorithm
+    /// nor a fingerprint uses; [`HashError::SeedRequired`] for vLLM's `xxhash` algorithms without a
+    /// seed; [`HashError::NotCompiledIn`].
     pub fn new(config: HasherConfig) -> Result<Self, HashError> {
         config.check()?;
         let method = Method::new(&config)?;
@@ -112,8 +126,8 @@ impl BlockHasher {
         Ok(Self { config, method, fingerprinter })
     }
 
-    /// A hasher that looks digests up instead of computing them: for replays of journals, which hold no
-    /// tokens.
+    /// Makes a hasher that looks digests up instead of computing them, for replays of journals, which
+    /// contain no tokens.
     ///
     /// # Errors
     /// [`HashError::BlockSize`].
@@ -124,21 +138,21 @@ impl BlockHasher {
         Ok(Self { config, method: Method::Recorded(hashes), fingerprinter })
     }
 
-    /// The configuration it was made from.
+    /// The configuration.
     #[inline]
     #[must_use]
     pub const fn config(&self) -> &HasherConfig {
         &self.config
     }
 
-    /// Tokens per block.
+    /// The block size, in tokens.
     #[inline]
     #[must_use]
     pub const fn block_size(&self) -> usize {
         self.config.block_size
     }
 
-    /// Hash function and encoding.
+    /// The hash function and encoding.
     #[inline]
     #[must_use]
     pub const fn algorithm(&self) -> HashAlgorithm {
@@ -159,16 +173,17 @@ impl BlockHasher {
         self.fingerprinter.is_some()
     }
 
-    /// Whether the epoch is part of what is computed; if not, it only tags the chain.
+    /// Whether the hashes depend on the epoch. If not, the epoch is only stored in the chain.
     pub(super) const fn depends_on_epoch(&self) -> bool {
         self.has_fingerprints() || !self.config.algorithm.is_vllm()
     }
 
-    /// Whether these extra keys can be hashed with this algorithm.
+    /// Checks that these extra keys can be hashed with this algorithm.
     ///
     /// # Errors
-    /// [`HashError::ItemRange`] or [`HashError::TooManyItems`] for impossible items; for vLLM's encodings
-    /// [`HashError::ExtraNotRepresentable`] (tenant, user, empty salt) and [`HashError::ExtraNotUtf8`].
+    /// [`HashError::ItemRange`] or [`HashError::TooManyItems`] for invalid items; for vLLM's encodings
+    /// also [`HashError::ExtraNotRepresentable`] (tenant, user, empty salt) and
+    /// [`HashError::ExtraNotUtf8`].
     pub fn check_extra(&self, extra: &ExtraKeys) -> Result<(), HashError> {
         self.check_items(&extra.multimodal, 0)?;
         #[cfg(feature = "vllm")]
@@ -178,7 +193,7 @@ impl BlockHasher {
         Ok(())
     }
 
-    /// The part of [`BlockHasher::check_extra`] that is about items; `before` of them are there already.
+    /// The part of [`BlockHasher::check_extra`] for items. `before` is the number of existing items.
     pub(super) fn check_items(&self, items: &[MultimodalItem], before: usize) -> Result<(), HashError> {
         MultimodalItem::check(items, before)?;
         #[cfg(feature = "vllm")]
@@ -188,16 +203,16 @@ impl BlockHasher {
         Ok(())
     }
 
-    /// The state of the empty prefix: what the first block has as its parent.
+    /// Returns the state of the empty prefix, which is the parent of the first block.
     ///
     /// # Errors
-    /// As [`BlockHasher::check_extra`].
+    /// The errors of [`BlockHasher::check_extra`].
     pub fn root(&self, extra: &ExtraKeys) -> Result<ChainState, HashError> {
         self.check_extra(extra)?;
         Ok(self.root_unchecked(extra))
     }
 
-    /// [`BlockHasher::root`] for extra keys that have been checked.
+    /// Like [`BlockHasher::root`], for extra keys that have been checked.
     pub(super) fn root_unchecked(&self, extra: &ExtraKeys) -> ChainState {
         let message = canonical::root_message(extra);
         let digest = self.method.root(&message);
@@ -206,11 +221,11 @@ impl BlockHasher {
     }
 
     /// Hashes one block that starts at token position `start` of its request. For many blocks,
-    /// [`BlockHasher::extend`] does less work.
+    /// [`BlockHasher::extend`] is faster.
     ///
     /// # Errors
-    /// [`HashError::NotOneBlock`] and [`HashError::BlockStart`] for what is not a block, and as
-    /// [`BlockHasher::check_extra`].
+    /// [`HashError::NotOneBlock`] and [`HashError::BlockStart`] for arguments that are not a block, and
+    /// the errors of [`BlockHasher::check_extra`].
     pub fn hash_block(
         &self,
         parent: &ChainState,
@@ -229,13 +244,13 @@ impl BlockHasher {
         Ok(self.run(*parent, start, tokens, extra, &ItemIndex::new(&extra.multimodal), |_| ()))
     }
 
-    /// Hashes whole blocks and appends them to `chain`, whose blocks must have been hashed with the same
-    /// hasher and extra keys. Returns how many.
+    /// Hashes whole blocks and appends them to `chain`, whose blocks must have been hashed with the
+    /// same hasher and extra keys. Returns the number of blocks.
     ///
     /// # Errors
-    /// [`HashError::NotBlockAligned`]; [`HashError::ChainMismatch`] where algorithm, block size or epoch
-    /// differ; [`HashError::ChainNotExtendable`] for digests computed elsewhere; and as
-    /// [`BlockHasher::check_extra`]. The chain is then unchanged.
+    /// [`HashError::NotBlockAligned`]; [`HashError::ChainMismatch`] if the algorithm, block size or
+    /// epoch differ; [`HashError::ChainNotExtendable`] for digests computed elsewhere; and the errors
+    /// of [`BlockHasher::check_extra`]. The chain is then unchanged.
     pub fn extend(
         &self,
         chain: &mut HashChain,
@@ -253,7 +268,7 @@ impl BlockHasher {
         Ok(tokens.len() / block_size)
     }
 
-    /// [`BlockHasher::extend`] from a known state, for arguments that have been checked.
+    /// Like [`BlockHasher::extend`], from a known state and for arguments that have been checked.
     pub(super) fn extend_unchecked(
         &self,
         chain: &mut HashChain,
@@ -268,7 +283,7 @@ impl BlockHasher {
         self.run(state, start, tokens, extra, items, |state| chain.push_state(state, fingerprints))
     }
 
-    /// Hashes whole blocks, handing each state to `each`; returns the last.
+    /// Hashes whole blocks, calls `each` with each state, and returns the last state.
     fn run(
         &self,
         mut state: ChainState,
@@ -369,7 +384,7 @@ impl Method {
     fn digest(&self, message: &[u8]) -> BlockHash {
         match self {
             Self::Sha256 => sha256(message),
-            // vLLM's encodings have no native messages.
+            // Not used: vLLM's encodings have no native messages.
             #[cfg(feature = "vllm")]
             Self::Vllm { .. } => sha256(message),
             #[cfg(feature = "recorded")]
@@ -386,8 +401,8 @@ impl Method {
     }
 }
 
-/// XXH3 takes 64 bits: the first word of SHA-256 over a tag and the seed; 0, which is XXH3 without a seed,
-/// where there is none.
+/// Derives XXH3's 64-bit seed: the first word of SHA-256 over a tag and the seed. Without a seed it is
+/// 0, which means unseeded XXH3.
 #[cfg(feature = "xxh3")]
 fn xxh3_seed(seed: Option<&str>) -> u64 {
     seed.map_or(0, |seed| first_words(&[XXH3_SEED_TAG, seed.as_bytes()].concat()).0)
@@ -395,7 +410,7 @@ fn xxh3_seed(seed: Option<&str>) -> u64 {
 
 impl fmt::Debug for BlockHasher {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        // Derived keys and seeds stay out of logs, and the configuration hides its own.
+        // Derived keys and seeds must not appear in logs. The configuration hides its own.
         f.debug_struct("BlockHasher").field("config", &self.config).finish_non_exhaustive()
     }
 }

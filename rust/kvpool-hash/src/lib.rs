@@ -1,26 +1,30 @@
-//! Block hashing of KV caches: what makes two blocks the same block. Tokens in, digests out; it knows
-//! no pool.
+//! Block hashing for KV caches: computes the digests that identify blocks. This crate does not depend
+//! on a pool.
 //!
-//! A block's hash identifies the block *and everything before it*: it is the digest of the parent block's
-//! digest, the block's tokens and the extra keys (adapter, salt, tenant, epoch, user, multimodal items).
-//! Requests that have a hash in common may share KV memory, so this is a security boundary, not an
-//! optimisation: whoever can make two different prefixes hash alike can read or poison another's cache.
+//! A block's hash identifies the block *and everything before it*. It is the digest of the parent
+//! block's digest, the block's tokens and the extra keys (adapter, salt, tenant, epoch, user,
+//! multimodal items). Requests with a common hash may share KV memory, so this is a security boundary,
+//! not an optimisation: an attacker who can make two different prefixes with the same hash can read or
+//! poison another user's cache.
 //!
-//! * [`BlockHasher`] joins hash function, encoding, keys and block size. Immutable, shared by all threads.
-//! * [`HashCursor`] follows one sequence: append, truncate, and its [`HashChain`] is always that of its
-//!   tokens.
-//! * [`ExtraKeys`] is everything besides tokens that a hash covers.
-//! * [`HashAlgorithm`] names a hash function with its encoding: three over the native encoding, and vLLM's
+//! * [`BlockHasher`] combines hash function, encoding, keys and block size. It is immutable and shared
+//!   by all threads.
+//! * [`HashCursor`] hashes one sequence, with append and truncate. Its [`HashChain`] is always that of
+//!   its tokens.
+//! * [`ExtraKeys`] contains everything besides tokens that a hash covers.
+//! * [`HashAlgorithm`] is a hash function with its encoding: three over the native encoding, and vLLM's
 //!   four, bit for bit ([`vllm`]).
-//! * [`Verify`] adds an independent keyed [`Fingerprint`], for hash functions that can be made to collide.
+//! * [`Verify`] adds an independent keyed [`Fingerprint`], for hash functions that can be made to
+//!   collide.
 //!
-//! Digests depend on the configuration and the input only: not on the process, the host, its byte order or
-//! the environment. The byte-level specification is `docs/hashing.md`; `tests/data/hash_vectors.json` has
-//! vectors, made by an independent Python program.
+//! Digests depend only on the configuration and the input, not on the process, the host, its byte order
+//! or the environment. The byte-level specification is `docs/hashing.md`.
+//! `tests/data/hash_vectors.json` contains vectors, made by an independent Python program.
 //!
-//! SHA-256, the default, is always compiled in. The other hash functions are cargo features, and so are
-//! vLLM's encodings. All names are known whatever is compiled in: a hasher of an algorithm that is not
-//! ([`HashAlgorithm::is_compiled_in`]) is [`HashError::NotCompiledIn`], which names the features.
+//! SHA-256, the default, is always compiled in. The other hash functions and vLLM's encodings are cargo
+//! features. All names are known in every build. If an algorithm is not compiled in
+//! ([`HashAlgorithm::is_compiled_in`]), making a hasher returns [`HashError::NotCompiledIn`] with the
+//! features to enable.
 //!
 //! | feature | algorithms |
 //! |---|---|
@@ -28,7 +32,7 @@
 //! | `blake3` | blake3, keyed or not |
 //! | `xxh3` | xxh3 |
 //! | `vllm` (with `sha256`) | vllm-sha256, vllm-sha256-cbor; with `xxh3` vllm-xxhash, vllm-xxhash-cbor |
-//! | `recorded` (not by default) | digests that are looked up: for replays, which have no tokens |
+//! | `recorded` (not by default) | digests that are looked up, for replays, which have no tokens |
 //!
 //! ```
 //! use std::sync::Arc;
@@ -39,7 +43,7 @@
 //! let mut a = HashCursor::new(Arc::clone(&hasher), ExtraKeys::default())?;
 //! assert_eq!(a.append(&prompt), 2);
 //!
-//! // Same salt, same hashes; another salt, none in common.
+//! // Equal salts give equal hashes. Different salts have no hash in common.
 //! let salted = |salt: &[u8]| ExtraKeys { salt: Some(salt.into()), ..ExtraKeys::default() };
 //! let mut b = HashCursor::new(Arc::clone(&hasher), salted(b"b"))?;
 //! b.append(&prompt);
@@ -90,7 +94,7 @@ pub use link::{ChainLink, LinkRef};
 #[cfg(feature = "recorded")]
 pub use recorded::RecordedHashes;
 
-/// The example of the README is a test.
+/// Compiles the example of the README as a test.
 #[cfg(doctest)]
 #[doc = include_str!("../README.md")]
 pub struct Readme;

@@ -1,9 +1,9 @@
-//! One block of a hash chain, as a value of its own.
+//! `ChainLink`: one block of a hash chain, as a separate value.
 //!
-//! A [`HashChain`](super::HashChain) belongs to a sequence that grows at its end. Whoever holds single
-//! blocks with a predecessor each, a tree rather than a list, keeps a [`ChainLink`] per full block
-//! instead: enough to make the next link, to register the block, and to verify a hit on it. O(block
-//! size) memory per link.
+//! A [`HashChain`](super::HashChain) belongs to a sequence that grows at its end. For a tree of blocks,
+//! in which each block has one predecessor, store a [`ChainLink`] per full block instead. It is enough
+//! to make the next link, to register the block, and to verify a hit on it. It takes O(block size)
+//! memory.
 
 use std::fmt;
 
@@ -11,7 +11,7 @@ use super::{
     BlockHash, BlockHasher, ChainState, ExtraKeys, Fingerprint, HashAlgorithm, HashChain, HashError,
 };
 
-/// A full block's place in a hash chain.
+/// A full block of a hash chain, with its position and its predecessor.
 ///
 /// ```
 /// use std::sync::Arc;
@@ -39,11 +39,13 @@ pub struct ChainLink {
 }
 
 impl ChainLink {
-    /// Hashes one block behind `parent`, or the first block of a chain. `extra` has to be the parent's.
+    /// Hashes one block after `parent`, or the first block of a chain. `extra` must be the extra keys
+    /// of the parent.
     ///
     /// # Errors
     /// [`HashError::NotOneBlock`] for more or fewer tokens than a block; [`HashError::ChainMismatch`]
-    /// if the parent has another algorithm, block size or epoch; as [`BlockHasher::check_extra`].
+    /// if the parent has another algorithm, block size or epoch; the errors of
+    /// [`BlockHasher::check_extra`].
     pub fn new(
         hasher: &BlockHasher,
         parent: Option<&Self>,
@@ -71,14 +73,14 @@ impl ChainLink {
         })
     }
 
-    /// A link whose digest was computed elsewhere, behind a block with the digest `parent`, or first of
-    /// its chain.
+    /// Makes a link whose digest was computed elsewhere. `parent` is the digest and the depth of the
+    /// previous block; `None` for the first block of a chain.
     ///
-    /// It has no fingerprint: a pool that verifies hits by fingerprints refuses it.
+    /// The link has no fingerprint, so a pool that verifies hits by fingerprints refuses it.
     ///
     /// # Errors
-    /// [`HashError::NotOneBlock`] without tokens; [`HashError::DigestPadding`] for bytes after the
-    /// digest length of `algorithm`, which could never match.
+    /// [`HashError::NotOneBlock`] without tokens; [`HashError::DigestPadding`] for non-zero bytes after
+    /// the digest length of `algorithm`, because such a digest could never match.
     pub fn from_digest(
         algorithm: HashAlgorithm,
         epoch: u64,
@@ -105,8 +107,8 @@ impl ChainLink {
         })
     }
 
-    /// The link of block `position` of a chain. `None` past its end, and of a chain whose digests were
-    /// computed elsewhere: a link has its block's tokens.
+    /// Makes the link of block `position` of a chain. `None` after the end of the chain, and if its
+    /// digests were computed elsewhere, because a link needs its block's tokens.
     #[must_use]
     pub fn of_chain(chain: &HashChain, position: usize) -> Option<Self> {
         let LinkRef { algorithm, hash, fingerprint, tokens, depth, parent } = chain.link(position)?;
@@ -121,7 +123,8 @@ impl ChainLink {
         })
     }
 
-    /// A link of any content, unchecked: see [`super::HashChain::forged`]. Only for tests and replays.
+    /// Makes a link of any content, without checks: see [`super::HashChain::forged`]. Only for tests
+    /// and replays.
     #[cfg(feature = "recorded")]
     #[must_use]
     pub const fn forged(
@@ -166,14 +169,14 @@ impl ChainLink {
         self.state.digest()
     }
 
-    /// Hash function and encoding of the digest.
+    /// The hash function and encoding of the digest.
     #[inline]
     #[must_use]
     pub const fn algorithm(&self) -> HashAlgorithm {
         self.algorithm
     }
 
-    /// The epoch that it was hashed in.
+    /// The epoch in which it was hashed.
     #[inline]
     #[must_use]
     pub const fn epoch(&self) -> u64 {
@@ -187,21 +190,21 @@ impl ChainLink {
         self.depth
     }
 
-    /// The block's tokens.
+    /// The tokens of the block.
     #[inline]
     #[must_use]
     pub const fn tokens(&self) -> &[u32] {
         &self.tokens
     }
 
-    /// Tokens from the start of the chain to the end of the block.
+    /// The number of tokens from the start of the chain to the end of the block.
     #[inline]
     #[must_use]
     pub const fn num_tokens(&self) -> u64 {
         (self.depth as u64 + 1) * self.tokens.len() as u64
     }
 
-    /// What an index needs of it.
+    /// The data of the block that an index needs.
     #[inline]
     #[must_use]
     pub fn as_ref(&self) -> LinkRef<'_> {
@@ -216,7 +219,7 @@ impl ChainLink {
     }
 }
 
-/// The place in the chain, not the tokens.
+/// Prints the position in the chain, but not the tokens.
 impl fmt::Debug for ChainLink {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("ChainLink")
@@ -228,24 +231,24 @@ impl fmt::Debug for ChainLink {
     }
 }
 
-/// What an index keeps of a registered block, wherever it comes from: a chain, a link, or another index.
+/// The data of a block that an index stores. They come from a chain, a link, or another index.
 #[derive(Clone, Copy)]
 pub struct LinkRef<'a> {
-    /// Hash function and encoding.
+    /// The hash function and encoding.
     pub algorithm: HashAlgorithm,
     /// The digest of the block and everything before it.
     pub hash: BlockHash,
-    /// Where hits are verified.
+    /// The fingerprint, if hits are verified.
     pub fingerprint: Option<Fingerprint>,
-    /// The block's tokens, where they are known.
+    /// The block's tokens, if they are known.
     pub tokens: Option<&'a [u32]>,
     /// Its position in the chain.
     pub depth: u32,
-    /// The digest of the block before it; `None` of the first.
+    /// The digest of the block before it; `None` for the first block.
     pub parent: Option<BlockHash>,
 }
 
-/// The place in the chain, not the tokens.
+/// Prints the position in the chain, but not the tokens.
 impl fmt::Debug for LinkRef<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("LinkRef")

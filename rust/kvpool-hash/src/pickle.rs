@@ -1,16 +1,17 @@
-//! Pickle protocol 5, byte for byte as `CPython`'s C pickler writes it, for the few types that vLLM hashes.
+//! Writes the few types that vLLM hashes, in pickle protocol 5, byte for byte like `CPython`'s C
+//! pickler.
 //!
-//! Two properties of that pickler go beyond the opcodes, and both change the digest:
+//! Two properties of that pickler, besides the opcodes, change the digest:
 //!
-//! * **Memo.** A string, a bytes object or a tuple gets a memo number when it is written. A string or bytes
-//!   *object* that is met again is written as a reference to that number; an equal but distinct object is
-//!   written out again. So identity is an input ([`ObjectId`]).
+//! * **Memo.** A string, a bytes object or a tuple gets a memo number when it is written. If the same
+//!   string or bytes *object* occurs again, a reference to that number is written. An equal but
+//!   distinct object is written in full again. So the identity of objects is an input ([`ObjectId`]).
 //! * **Frames.** The stream is cut into frames. Before each object, a frame that has reached 64 KiB is
-//!   closed; a string of 64 KiB or more stands outside of all frames; a frame of fewer than 4 bytes has no
+//!   closed. A string of 64 KiB or more is outside of all frames. A frame of fewer than 4 bytes has no
 //!   header.
 //!
-//! [`text_block`] writes the common case, a block without extra keys, into a flat buffer with one 8-byte
-//! store per token. [`Pickler`] handles everything else and appends to a vector.
+//! [`text_block`] writes the common case, a block without extra keys, into a flat buffer, with one
+//! 8-byte store per token. [`Pickler`] handles everything else and appends to a vector.
 
 use hashbrown::HashMap;
 
@@ -42,22 +43,23 @@ const BINUNICODE8: u8 = 0x8d;
 const BINGET: u8 = b'h';
 const LONG_BINGET: u8 = b'j';
 
-/// Longest encoding of a 32-bit token.
+/// The longest encoding of a 32-bit token, in bytes.
 const MAX_TOKEN: usize = 7;
 
-/// Tokens up to which a text block with a parent of up to 32 bytes surely stays in one frame.
+/// The maximum number of tokens for [`text_block`]. With a parent of at most 32 bytes, such a block
+/// always fits into one frame.
 pub(super) const ONE_FRAME_TOKENS: usize = 8192;
 
-/// Bytes that [`text_block`] may touch for `tokens` tokens; its stores are 8 bytes wide.
+/// The buffer size that [`text_block`] needs for `tokens` tokens. Its stores are 8 bytes wide.
 pub(super) const fn text_block_capacity(tokens: usize) -> usize {
     // PROTO and frame header, parent, MARK, tokens, end, slack for the wide store.
     11 + 35 + 1 + MAX_TOKEN * tokens + 6 + 8
 }
 
-/// Writes `(parent, tuple(tokens), None)` and returns its length.
+/// Writes `(parent, tuple(tokens), None)` and returns the number of bytes.
 ///
-/// For a parent of 1..=32 bytes and 1..=[`ONE_FRAME_TOKENS`] tokens; the buffer has [`text_block_capacity`]
-/// bytes or more.
+/// The parent has 1..=32 bytes, there are 1..=[`ONE_FRAME_TOKENS`] tokens, and the buffer has at least
+/// [`text_block_capacity`] bytes.
 pub(super) fn text_block(buffer: &mut [u8], parent: &[u8], tokens: &[u32]) -> usize {
     buffer[..3].copy_from_slice(&[PROTO_5[0], PROTO_5[1], FRAME]);
     buffer[11] = SHORT_BINBYTES;
@@ -83,7 +85,7 @@ pub(super) fn text_block(buffer: &mut [u8], parent: &[u8], tokens: &[u32]) -> us
     at
 }
 
-/// A token's opcode and bytes in the low end of a word, and how many there are.
+/// Returns a token's opcode and bytes, in the low end of a word, and the number of bytes.
 #[inline]
 fn token_word(token: u32) -> (u64, usize) {
     let value = u64::from(token);
@@ -104,10 +106,10 @@ fn token_word(token: u32) -> (u64, usize) {
 /// Writes any nesting of tuples, integers, strings, bytes and `None`.
 pub(super) struct Pickler<'a> {
     out: &'a mut Vec<u8>,
-    /// Where the open frame's header starts.
+    /// The start of the open frame's header.
     frame: Option<usize>,
     framing: bool,
-    /// Memo numbers given so far; every number is given once, in order.
+    /// The number of memo numbers assigned so far. Numbers are assigned in order, each once.
     memo_len: u32,
     memo: HashMap<ObjectId, u32>,
 }
@@ -133,7 +135,7 @@ impl<'a> Pickler<'a> {
         self.out.extend_from_slice(bytes);
     }
 
-    /// Called before each object.
+    /// Closes a frame that is large enough. Called before each object.
     fn boundary(&mut self) {
         if self.frame.is_some_and(|start| self.out.len() - start - FRAME_HEADER >= FRAME_TARGET) {
             self.commit_frame();
@@ -152,7 +154,7 @@ impl<'a> Pickler<'a> {
         }
     }
 
-    /// Numbers the object just written.
+    /// Assigns the next memo number to the object just written.
     fn memoize(&mut self, object: Option<ObjectId>) {
         if let Some(object) = object {
             self.memo.insert(object, self.memo_len);
@@ -161,7 +163,7 @@ impl<'a> Pickler<'a> {
         self.write(&[MEMOIZE]);
     }
 
-    /// Writes a reference to an object that has a number. False if it has none.
+    /// Writes a reference to an object that has a memo number. Returns false if it has none.
     fn get(&mut self, object: Option<ObjectId>) -> bool {
         let Some(&index) = object.and_then(|object| self.memo.get(&object)) else { return false };
         match u8::try_from(index) {
@@ -178,7 +180,7 @@ impl<'a> Pickler<'a> {
         self.write(&all[..=bytes.len()]);
     }
 
-    /// A string or bytes object: an opcode for each width of the length, then the data.
+    /// Writes a string or bytes object. The opcodes are those for 1, 4 and 8 bytes of length.
     fn data(&mut self, data: &[u8], object: Option<ObjectId>, [short, medium, long]: [u8; 3]) {
         self.boundary();
         if self.get(object) {
@@ -211,7 +213,7 @@ impl Encoder for Pickler<'_> {
 
     fn end_tuple(&mut self, len: usize) {
         match len {
-            // The empty tuple is one object in CPython, and is never numbered.
+            // CPython has only one empty tuple object, and never numbers it.
             0 => return self.write(&[EMPTY_TUPLE]),
             1..=3 => self.write(&[TUPLE_1_TO_3[len - 1]]),
             _ => self.write(&[TUPLE]),

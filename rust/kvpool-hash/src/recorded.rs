@@ -1,21 +1,33 @@
-//! Digests of a recorded run, looked up instead of computed.
+//! Digests of a recorded run, which are looked up instead of computed.
 //!
-//! A journal holds no tokens: of a block it holds the first eight bytes of its digest, and of its
-//! fingerprint where hits are verified. A replay makes up a prompt whose blocks end in a token that
-//! names an entry here, so cursors, chains and the index do what they did, with the digests that they
-//! had.
+//! A journal contains no tokens. For each block it has the first eight bytes of the digest and, if hits
+//! are verified, of the fingerprint. A replay makes up prompts: the last token of each block is the
+//! index of an entry in this table. So cursors, chains and the index work as in the recorded run, with
+//! the recorded digests.
 
 use std::sync::{Arc, PoisonError, RwLock};
 
 use super::{BlockHash, ChainState, Fingerprint};
 
-/// The table of a replay, shared with its [`super::BlockHasher`].
+/// The table of digests of a replay, shared with its [`super::BlockHasher`].
+///
+/// ```
+/// use kvpool_hash::{BlockHasher, ExtraKeys, HashCursor, HasherConfig, RecordedHashes};
+/// let recorded = RecordedHashes::default();
+/// let token = recorded.push(0x1234, 0).unwrap();
+/// let config = HasherConfig { block_size: 2, ..HasherConfig::default() };
+/// let hasher = BlockHasher::recorded(config, recorded)?;
+/// let mut prompt = HashCursor::new(hasher.into(), ExtraKeys::default())?;
+/// prompt.append(&[0, token]);
+/// assert_eq!(prompt.chain().hashes()[0].key(), 0x1234);
+/// # Ok::<(), kvpool_hash::HashError>(())
+/// ```
 #[derive(Clone, Debug, Default)]
 pub struct RecordedHashes(Arc<RwLock<Vec<(u64, u64)>>>);
 
 impl RecordedHashes {
-    /// Notes a digest and a fingerprint, by their first eight bytes, and returns the token that names
-    /// them; `None` once all 2^32 are taken.
+    /// Adds a digest and a fingerprint, given by their first eight bytes, and returns the token of the
+    /// entry. `None` once all 2^32 tokens are used.
     #[must_use]
     pub fn push(&self, key: u64, fingerprint: u64) -> Option<u32> {
         let mut table = self.0.write().unwrap_or_else(PoisonError::into_inner);
@@ -24,7 +36,8 @@ impl RecordedHashes {
         Some(token)
     }
 
-    /// Gives a token another digest: the same tokens in another epoch. False for a token that names nothing.
+    /// Replaces the digest of a token, for example when the same tokens are hashed in another epoch.
+    /// Returns false for a token without an entry.
     #[must_use]
     pub fn replace(&self, token: u32, key: u64, fingerprint: u64) -> bool {
         let mut table = self.0.write().unwrap_or_else(PoisonError::into_inner);
@@ -34,12 +47,12 @@ impl RecordedHashes {
         })
     }
 
-    /// Forgets all digests: tokens begin anew.
+    /// Removes all entries. New tokens start at 0 again.
     pub fn clear(&self) {
         *self.0.write().unwrap_or_else(PoisonError::into_inner) = Vec::new();
     }
 
-    /// What a block that ends in `token` hashes to; all zeros for a token that names nothing.
+    /// The hash of a block that ends in `token`; all zeros for a token without an entry.
     pub(super) fn state(&self, token: Option<u32>) -> ChainState {
         let table = self.0.read().unwrap_or_else(PoisonError::into_inner);
         let entry = token.and_then(|token| table.get(token as usize)).copied();

@@ -1,9 +1,10 @@
 //! SHA-256 of one short message.
 //!
-//! Two libraries, for what each is best at: with the processor's SHA instructions, `sha2`'s compression
-//! function alone (a digest object costs as much as a third of hashing a block); without them, `ring`,
-//! whose vector code is the fastest there is. Without the feature `sha256`, which brings `ring`, `sha2`
-//! does that, too, at 1.7 times the cost. Which one runs changes nothing but the time.
+//! Two libraries are used, each where it is fastest. With the processor's SHA instructions, `sha2`'s
+//! compression function is called directly, because a digest object costs as much as a third of hashing
+//! a block. Without those instructions, `ring` has the fastest vector code. The feature `sha256` adds
+//! `ring`. Without that feature, `sha2` computes everything, at 1.7 times the cost. All of them return
+//! the same digests.
 
 use super::BlockHash;
 
@@ -11,11 +12,11 @@ use super::BlockHash;
 const INITIAL: [u32; 8] =
     [0x6a09_e667, 0xbb67_ae85, 0x3c6e_f372, 0xa54f_f53a, 0x510e_527f, 0x9b05_688c, 0x1f83_d9ab, 0x5be0_cd19];
 
-/// Bytes of a compression, and of the message length at the end of the last.
+/// Bytes per compression, and bytes of the message length at the end of the last block.
 const BLOCK: usize = 64;
 const LENGTH: usize = 8;
 
-/// Bytes behind a message that its padding may take, at most.
+/// The maximum number of bytes that the padding takes after a message.
 pub(super) const PADDING: usize = BLOCK + LENGTH;
 const ZEROS: [u8; PADDING] = [0; PADDING];
 
@@ -44,8 +45,8 @@ pub(super) fn sha256(message: &[u8]) -> BlockHash {
     finish(state, &mut last, rest.len(), message.len())
 }
 
-/// SHA-256 of the first `len` bytes of a buffer that has [`PADDING`] bytes behind them, which are
-/// overwritten: nothing is copied.
+/// SHA-256 of the first `len` bytes of a buffer. Nothing is copied if the buffer has [`PADDING`] more
+/// bytes, which are overwritten.
 #[inline]
 pub(super) fn sha256_in_place(buffer: &mut [u8], len: usize) -> BlockHash {
     if has_sha_instructions() && buffer.len() >= len + PADDING {
@@ -54,12 +55,12 @@ pub(super) fn sha256_in_place(buffer: &mut [u8], len: usize) -> BlockHash {
     digested(&buffer[..len])
 }
 
-/// Pads what is left of a message of `total` bytes, the first `len` bytes of the buffer, as FIPS 180-4,
-/// section 5.1.1 says, and compresses it.
+/// Pads and compresses the rest of a message of `total` bytes, as in FIPS 180-4, section 5.1.1. The
+/// rest is the first `len` bytes of the buffer.
 #[inline]
 fn finish(mut state: [u32; 8], buffer: &mut [u8], len: usize, total: usize) -> BlockHash {
     let end = (len + 1 + LENGTH).next_multiple_of(BLOCK);
-    // A constant width is two stores; what is too much is overwritten.
+    // A constant width compiles to two stores. Excess bytes are overwritten below.
     buffer[len..len + PADDING].copy_from_slice(&ZEROS);
     buffer[len] = 0x80;
     buffer[end - LENGTH..end].copy_from_slice(&(total as u64 * 8).to_be_bytes());
@@ -89,7 +90,7 @@ fn digested(message: &[u8]) -> BlockHash {
 mod tests {
     use super::{PADDING, digested, sha256, sha256_in_place};
 
-    /// Every length up to several blocks: each boundary of the padding is among them.
+    /// Covers every length up to several blocks, so that each boundary of the padding is included.
     #[test]
     fn all_ways_agree() {
         let message: Vec<u8> = (0..1000u32).map(|i| (i * 7 + i / 256) as u8).collect();

@@ -1,5 +1,5 @@
-//! What the module refuses, what it hides, and what keys and seeds reach. The properties that hold for
-//! all inputs are in `tests/properties.rs`, the published vectors in `tests/vectors.rs`.
+//! Tests of refused inputs, of hidden secrets, and of the effect of keys and seeds. Properties that
+//! hold for all inputs are in `tests/properties.rs`, and published vectors in `tests/vectors.rs`.
 
 use std::sync::Arc;
 
@@ -13,12 +13,12 @@ fn hasher(algorithm: HashAlgorithm, block_size: usize, verify: Verify) -> Arc<Bl
     Arc::new(BlockHasher::new(config(algorithm, block_size, verify)).unwrap())
 }
 
-/// What this build can compute.
+/// The algorithms that this build can compute.
 fn compiled_in() -> impl Iterator<Item = HashAlgorithm> {
     HashAlgorithm::ALL.iter().copied().filter(|algorithm| algorithm.is_compiled_in())
 }
 
-/// Names are known, and digests that were computed elsewhere are taken, whatever is compiled in.
+/// Names are known in every build, and digests that were computed elsewhere are accepted.
 #[test]
 fn what_is_not_compiled_in_is_refused_and_says_what_to_enable() {
     assert!(compiled_in().count() > 0);
@@ -38,7 +38,7 @@ fn what_is_not_compiled_in_is_refused_and_says_what_to_enable() {
     }
 }
 
-/// `make test-slow` runs these tests with no feature, and with each alone.
+/// `make test-slow` runs these tests without features, and with each feature alone.
 #[test]
 fn the_default_configuration_works_in_every_build() {
     let hasher = BlockHasher::new(HasherConfig { block_size: 4, ..HasherConfig::default() }).unwrap();
@@ -124,7 +124,7 @@ fn other_algorithms_than_vllms_are_refused() {
     assert!(vllm::none_hash(HashAlgorithm::VllmXxhash, None).is_err());
 }
 
-/// Secrets do not reach logs.
+/// Secrets do not appear in logs.
 #[cfg(feature = "blake3")]
 #[test]
 fn debug_hides_key_and_seed() {
@@ -201,7 +201,8 @@ fn rebase_hashes_again_only_where_the_epoch_is_hashed() {
     assert_eq!(rehashed(HashAlgorithm::VllmSha256, Verify::Fingerprint), 2);
 }
 
-/// Both directions: another salt never hits, the same salt does. One alone would hold for a broken hash too.
+/// Checks both directions: another salt never hits, and the same salt does. The first alone would hold
+/// for a broken hash, too.
 #[test]
 fn salts_separate_and_only_salts() {
     for algorithm in compiled_in() {

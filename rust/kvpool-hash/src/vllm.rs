@@ -1,9 +1,9 @@
 //! vLLM's block hashes, bit for bit: `hash_fn((parent, tuple(tokens), extra_keys or None))`.
 //!
-//! Two layers. [`hash_block`] is for engines that build the extra keys themselves: it takes them as data,
-//! object identities included, because pickle writes an object that it has met before as a reference (see
-//! [`ObjectId`]). The other layer, used by [`BlockHasher`](super::BlockHasher), maps
-//! [`ExtraKeys`] to the tuples that vLLM makes, in its order:
+//! There are two layers. [`hash_block`] is for engines that build the extra keys themselves. It takes
+//! them as data, with object identities, because pickle writes a repeated object as a reference (see
+//! [`ObjectId`]). The other layer, used by [`BlockHasher`](super::BlockHasher), converts [`ExtraKeys`]
+//! to the tuples that vLLM makes, in its order:
 //!
 //! ```text
 //! ("lora", id, path)
@@ -11,12 +11,13 @@
 //! ("cache_salt", salt)                  on the first block
 //! ```
 //!
-//! There, the three constants are one interned object each, and every id, path, identifier and salt is
-//! an object of its own, as they are in a process that got them over a wire; except for strings that
-//! `CPython` has only one object of: the empty one and those of one Latin-1 character.
+//! In that layer, each of the three constants is one interned object. Every id, path, identifier and
+//! salt is an object of its own, as in a process that received them over a network. The exceptions are
+//! the strings that `CPython` has only one object of: the empty string and those of one Latin-1
+//! character.
 //!
-//! Tenant, user and empty salts have no place in these encodings and are refused. The epoch is not part of
-//! the digest.
+//! Tenants, users and empty salts cannot be represented in these encodings and are refused. The epoch
+//! is not part of the digest.
 
 use super::canonical::Scratch;
 use super::cbor::{self, Cbor};
@@ -26,10 +27,19 @@ use super::extra::{ExtraKeys, ItemIndex};
 use super::pickle::{self, Pickler};
 use super::{BlockHash, HashAlgorithm, HashError, MultimodalItem};
 
-/// The seed of vLLM's cryptographic algorithms when `PYTHONHASHSEED` is not set.
+/// The seed of vLLM's cryptographic algorithms if `PYTHONHASHSEED` is not set.
 pub const DEFAULT_SEED: &str = "vllm-none-hash";
 
-/// A member of one of the tuples in a block's extra keys.
+/// A member of a tuple in a block's extra keys.
+///
+/// ```
+/// use kvpool_hash::HashAlgorithm::VllmSha256;
+/// use kvpool_hash::vllm::{self, Atom, ObjectId};
+/// let image = vec![Atom::str("mm", ObjectId(1)), Atom::str("digest", ObjectId(2)), Atom::Int(5)];
+/// let hash = vllm::hash_block(VllmSha256, &[0; 32], &[1, 2], Some(&[image]))?;
+/// assert_ne!(hash, vllm::hash_block(VllmSha256, &[0; 32], &[1, 2], None)?);
+/// # Ok::<(), kvpool_hash::HashError>(())
+/// ```
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Atom {
@@ -39,28 +49,28 @@ pub enum Atom {
     Int(i64),
     /// A `str` without surrogates.
     Str {
-        /// Its text.
+        /// The text.
         text: Box<str>,
-        /// Its identity.
+        /// The identity of the object.
         object: ObjectId,
     },
     /// A `bytes`.
     Bytes {
-        /// Its content.
+        /// The bytes.
         bytes: Box<[u8]>,
-        /// Its identity.
+        /// The identity of the object.
         object: ObjectId,
     },
 }
 
 impl Atom {
-    /// A `str`.
+    /// Makes a `str`.
     #[must_use]
     pub fn str(text: &str, object: ObjectId) -> Self {
         Self::Str { text: text.into(), object }
     }
 
-    /// A `bytes`.
+    /// Makes a `bytes`.
     #[must_use]
     pub fn bytes(bytes: &[u8], object: ObjectId) -> Self {
         Self::Bytes { bytes: bytes.into(), object }
@@ -70,11 +80,11 @@ impl Atom {
 /// One tagged tuple of a block's extra keys, such as `("mm", identifier, offset)`.
 pub type ExtraTuple = Vec<Atom>;
 
-/// The digest of one block from everything that vLLM puts into it.
+/// Computes the digest of one block from everything that vLLM hashes.
 ///
-/// `parent` is the parent's digest, or [`none_hash`] for the first block. `extra` is `None` where vLLM passes
-/// `None`; an empty slice is an empty tuple, which is something else. Allocates only for extra keys and for
-/// blocks of more than about 60 tokens.
+/// `parent` is the parent's digest, or [`none_hash`] for the first block. `extra` is `None` if vLLM
+/// passes `None`. An empty slice is an empty tuple, which gives another digest. Allocates only for
+/// extra keys and for blocks of more than about 60 tokens.
 ///
 /// ```
 /// use kvpool_hash::HashAlgorithm::VllmSha256;
@@ -103,8 +113,8 @@ pub fn hash_block(
     })
 }
 
-/// The digests of a run of blocks without extra keys: [`hash_block`] for each whole block of `tokens`,
-/// every digest the parent of the next. Tokens behind the last whole block are left out.
+/// Computes the digests of a run of blocks without extra keys: [`hash_block`] for each whole block of
+/// `tokens`, with each digest as the parent of the next. Tokens after the last whole block are ignored.
 ///
 /// ```
 /// use kvpool_hash::HashAlgorithm::VllmSha256;
@@ -116,7 +126,7 @@ pub fn hash_block(
 /// ```
 ///
 /// # Errors
-/// As [`hash_block`]; [`HashError::BlockSize`] for a block size of 0.
+/// The errors of [`hash_block`]; [`HashError::BlockSize`] for a block size of 0.
 pub fn hash_text_blocks(
     algorithm: HashAlgorithm,
     parent: &[u8],
@@ -139,13 +149,13 @@ pub fn hash_text_blocks(
     Ok(hashes)
 }
 
-/// vLLM's `NONE_HASH`: the digest that stands for the empty prefix.
+/// Returns vLLM's `NONE_HASH`: the digest that represents the empty prefix.
 ///
-/// `seed` is the value of `PYTHONHASHSEED` there, or `None` where it is not set.
+/// `seed` is the value of `PYTHONHASHSEED` in vLLM's process, or `None` if it is not set there.
 ///
 /// # Errors
-/// As [`hash_block`]; [`HashError::SeedRequired`] for the `xxhash` ones without a seed, because vLLM
-/// draws a random one.
+/// The errors of [`hash_block`]; [`HashError::SeedRequired`] for the `xxhash` algorithms without a
+/// seed, because vLLM then draws a random one.
 pub fn none_hash(algorithm: HashAlgorithm, seed: Option<&str>) -> Result<BlockHash, HashError> {
     let method = Method::new(algorithm)?;
     let seed = match seed {
@@ -158,9 +168,9 @@ pub fn none_hash(algorithm: HashAlgorithm, seed: Option<&str>) -> Result<BlockHa
     Ok(method.digest(&out))
 }
 
-/// The extra keys of one block, in the form of their owner.
+/// The extra keys of one block, in any representation.
 pub(super) trait BlockExtra {
-    /// Number of tuples.
+    /// The number of tuples.
     fn count(&self) -> usize;
     fn encode(&self, encoder: &mut dyn Encoder);
 }
@@ -186,12 +196,12 @@ impl BlockExtra for &[ExtraTuple] {
     }
 }
 
-/// The extra keys of one block, from those of its request. All of its bytes are UTF-8: [`check_extra`] has
-/// seen them, and [`check_items`] those of the items.
+/// The extra keys of one block, derived from those of its request. All bytes are UTF-8: [`check_extra`]
+/// has checked them, and [`check_items`] those of the items.
 pub(super) struct RequestExtra<'a> {
     pub(super) extra: &'a ExtraKeys,
     pub(super) items: &'a ItemIndex,
-    /// Token positions of the block.
+    /// The token positions of the block.
     pub(super) start: u64,
     pub(super) end: u64,
 }
@@ -249,12 +259,12 @@ const LORA: ObjectId = ObjectId(1);
 const MM: ObjectId = ObjectId(2);
 const CACHE_SALT: ObjectId = ObjectId(3);
 const EMPTY: ObjectId = ObjectId(4);
-/// The strings of one character from U+0000 to U+00FF are numbered from here on.
+/// The object ids of the strings of one character from U+0000 to U+00FF start here.
 const ONE_CHARACTER: u64 = 0x100;
 
 fn put_text(encoder: &mut dyn Encoder, bytes: &[u8]) {
-    // Checked when the extra keys were taken; lossy rather than a panic if a caller manages to get here
-    // without.
+    // The extra keys were checked when they were passed in. A lossy conversion avoids a panic if a
+    // caller skipped the check.
     let text = String::from_utf8_lossy(bytes);
     let mut chars = text.chars();
     let object = match (chars.next(), chars.next()) {
@@ -272,12 +282,13 @@ fn utf8(algorithm: HashAlgorithm, field: &'static str, bytes: &[u8]) -> Result<(
     }
 }
 
-/// Checks that the items exist in vLLM's encodings.
+/// Checks that vLLM's encodings can represent the items.
 pub(super) fn check_items(algorithm: HashAlgorithm, items: &[MultimodalItem]) -> Result<(), HashError> {
     items.iter().try_for_each(|item| utf8(algorithm, "a multimodal identifier", &item.identifier))
 }
 
-/// Checks that the extra keys exist in vLLM's encodings, but for the items: [`check_items`].
+/// Checks that vLLM's encodings can represent the extra keys, except for the items: see
+/// [`check_items`].
 pub(super) fn check_extra(algorithm: HashAlgorithm, extra: &ExtraKeys) -> Result<(), HashError> {
     let refuse = |field| Err(HashError::ExtraNotRepresentable { algorithm, field });
     if extra.tenant.is_some() {
@@ -286,7 +297,8 @@ pub(super) fn check_extra(algorithm: HashAlgorithm, extra: &ExtraKeys) -> Result
     if extra.user.is_some() {
         return refuse("a user");
     }
-    // vLLM takes an empty salt for none, so a request that has one would share with those that have none.
+    // vLLM treats an empty salt as no salt, so a request with an empty salt would share blocks with
+    // requests without one.
     if extra.salt.as_deref().is_some_and(<[u8]>::is_empty) {
         return refuse("an empty salt");
     }
@@ -299,7 +311,7 @@ pub(super) fn check_extra(algorithm: HashAlgorithm, extra: &ExtraKeys) -> Result
     Ok(())
 }
 
-/// One of the four pairs of serializer and hash function.
+/// One of the four pairs of a serializer and a hash function.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Method {
     pickle: bool,
@@ -351,7 +363,7 @@ impl Method {
         }
     }
 
-    /// A block without extra keys.
+    /// Hashes a block without extra keys.
     pub(super) fn text_block(self, scratch: &mut Scratch, parent: &[u8], tokens: &[u32]) -> BlockHash {
         let in_one_frame = (1..=pickle::ONE_FRAME_TOKENS).contains(&tokens.len());
         if !in_one_frame || !(1..=32).contains(&parent.len()) {
@@ -370,7 +382,7 @@ impl Method {
         }
     }
 
-    /// A block with extra keys.
+    /// Hashes a block with extra keys.
     pub(super) fn block(
         self,
         scratch: &mut Scratch,

@@ -1,12 +1,13 @@
-//! `ChangeLog`: which contents came into the index of a pool and left it, and why, for whoever explains
-//! misses.
+//! `ChangeLog`: which contents entered and left the index of a pool, and why. The explainer of misses
+//! reads it.
 //!
-//! Owns: the changes of the set of contents that a lookup can find, in order. Per content, as events
-//! are: a copy that goes while another one stays is no change. What explains takes what is logged after
-//! each operation of its manager, so the log holds the changes of one operation. It is shared by two
-//! observers, that of the pool and that of the manager, which are never told at once.
+//! Owns: the changes of the set of contents that a lookup can find, in order. Changes are per content,
+//! as events are: when one of several copies is removed, nothing is logged. The explainer empties the
+//! log after each operation of its manager, so the log holds the changes of one operation. Two
+//! observers share the log, one of the pool and one of the manager. They are never notified at the same
+//! time.
 //!
-//! Costs: 24 bytes per change, kept for the next.
+//! Costs: 24 bytes per change. The memory is reused.
 
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
@@ -14,8 +15,8 @@ use kvpool::observe::{ClearCause, RemovalCause};
 use kvpool::retention::EvictionCause;
 use kvpool::{Kept, Outlook};
 
-/// An [`Outlook`] without its words, which all of a pool have in common: there is one per content that
-/// is remembered.
+/// The part of an [`Outlook`] that differs between blocks. One is stored per remembered content, so the
+/// parts that all outlooks of a pool share are stored once.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct Glance {
     class: u16,
@@ -23,7 +24,7 @@ pub(crate) struct Glance {
 }
 
 impl Glance {
-    /// What was glanced at; `like` is any other of the pool.
+    /// Expands to an outlook. `like` is any other outlook of the same pool.
     pub(crate) const fn outlook(self, like: Outlook) -> Outlook {
         let mut outlook = like;
         (outlook.class, outlook.kept_per_hit) = (self.class, self.kept_per_hit);
@@ -31,39 +32,40 @@ impl Glance {
     }
 }
 
-// No larger than with an epoch.
+// The size is that of the variant with an epoch: eviction causes fit beside it.
 const _: () = assert!(size_of::<Cause>() <= 16);
 
 /// Why a content left the index.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) enum Cause {
-    /// An allocation needed its block; what the policy thought of it, if it said so.
+    /// An allocation needed its block. Contains the policy's outlook of the block, if the policy gives
+    /// one.
     Evicted(EvictionCause, Option<Glance>),
-    /// It was named.
+    /// The caller dropped it by its block id.
     ById,
-    /// Everything was forgotten.
+    /// All contents were reset.
     Reset,
-    /// This epoch ended.
+    /// The epoch with this number ended.
     Epoch(u64),
 }
 
-/// A change of the set of contents that a lookup can find. Contents are named by the keys of their
-/// hashes and their groups ([`group_key`](crate::digest::group_key)).
+/// A change of the set of contents that a lookup can find. A content is identified by the key of its
+/// hash and its group ([`group_key`](crate::digest::group_key)).
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) enum Change {
-    /// The first computed copy.
+    /// The first computed copy was registered.
     Appeared { key: u64 },
-    /// The last one is gone.
+    /// The last computed copy was removed.
     Departed { key: u64, cause: Cause },
-    /// All of them.
+    /// All contents were removed.
     Cleared { cause: Cause },
 }
 
-/// The log.
+/// The log of changes since the explainer read it last.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct ChangeLog {
     changes: Arc<Mutex<Vec<Change>>>,
-    /// The first outlook that was told: it has the words of all.
+    /// The first outlook that was logged. It supplies the parts that all outlooks of the pool share.
     like: Arc<OnceLock<Outlook>>,
 }
 
@@ -98,12 +100,12 @@ impl ChangeLog {
         self.push(Change::Cleared { cause });
     }
 
-    /// Any outlook that was told.
+    /// Returns the first outlook that was logged, if any.
     pub(crate) fn like(&self) -> Option<Outlook> {
         self.like.get().copied()
     }
 
-    /// Exchanges the changes since the last call for an empty list.
+    /// Moves the changes since the last call into `changes`, which is cleared first.
     pub(crate) fn take(&self, changes: &mut Vec<Change>) {
         changes.clear();
         std::mem::swap(&mut *self.changes.lock().unwrap_or_else(PoisonError::into_inner), changes);

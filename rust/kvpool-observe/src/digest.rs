@@ -1,40 +1,44 @@
-//! `StateDigest`: one number for the state of a pool, kept up to date by the operations that change it.
+//! `StateDigest`: a 64-bit digest of the state of a pool, updated by each operation.
 //!
-//! Owns: what every block looked like when it was counted last, and which blocks have changed since.
-//! Two pools of one configuration that ran the same operations have the same digest, on any host and in
-//! any version that keeps this specification; a journal compares digests to find the first operation
-//! that went another way.
+//! Owns: the counts of every block when it was counted last, and which blocks have changed since. Two
+//! pools with the same configuration that ran the same operations have the same digest, on any host and
+//! in any version that keeps this specification. A journal compares digests to find the first operation
+//! whose result differs.
 //!
 //! The specification:
 //! - `mix(x)` is the first output of `SplitMix64` seeded with `x`: a bijection of 64 bits.
-//! - The *term* of a block is 0 if it has no reference and no content; else
+//! - The *term* of a block is 0 if it has no reference and no content. Otherwise it is
 //!   `mix(mix(mix(id << 32 | references) ^ (fence references << 32 | content)) ^
-//!   key)`. `content` is 0 without a content; else its depth, with bit 31 set, and bit 30 if it is
-//!   computed. `key` is the first 8 bytes of its hash, little endian; in a group above 0, `mix(group)`
-//!   is added to it. A change of one of them always changes the term.
-//! - The digest starts with the sum of all terms, modulo 2^64, and takes in the scalars of `scalars`,
-//!   in their order, each by `digest = mix(digest ^ scalar)`.
+//!   key)`. `content` is 0 without a content; otherwise it is the depth, with bit 31 set, and bit 30
+//!   set if the content is computed. `key` is the first 8 bytes of the hash, little endian; in a group
+//!   above 0, `mix(group)` is added to it. Changing any one of these values always changes the term.
+//! - The digest starts with the sum of all terms, modulo 2^64. It then takes in the values of
+//!   `scalars`, in their order, each by `digest = mix(digest ^ scalar)`.
 //!
-//! Operations only name the blocks that they changed;
-//! [`PoolWatch::state_digest`](crate::PoolWatch::state_digest) recounts those, each once, and adds the
-//! difference. What it does not know is in which order blocks are free (but for the next one) and
-//! evicted: an order that went another way shows in the blocks that the next operations get.
+//! Operations only record which blocks they changed.
+//! [`PoolWatch::state_digest`](crate::PoolWatch::state_digest) recounts each of those blocks once and
+//! adds the difference. The digest does not cover the order of the free list (except for its next
+//! block) or the eviction order. If such an order differs, the blocks that the next operations get
+//! reveal it.
 //!
 //! Invariants:
-//! - D1: a block that no operation changed since it was counted looks as it did then. A reference
-//!   count, hash or computed bit that something else changed breaks it, and the scrubber finds it.
-//! - D2: what the blocks add up to is what the parts count; the checks of their contents, if they are
-//!   counted, are those of all that came and did not go. The digest of a journal alone does not count
-//!   them: that takes a word for every block that comes and goes.
+//! - D1: a block that no operation has changed since it was counted has the same counts as then. If a
+//!   reference count, hash or computed bit was changed by anything else, D1 is broken, and the scrubber
+//!   finds it.
+//! - D2: the sums over all blocks equal the counters of the pool. If content checks are summed, their
+//!   sum equals that of all contents that were added and not removed. A journal's digest does not sum
+//!   content checks, because that costs a memory access for every content that is added or removed.
 //!
-//! Costs: 24 bytes and a bit per block; a change is a bit that is set, 64 neighbours at once; a digest
-//! O(blocks changed since the last one), and a look at a word per 4,096 blocks.
+//! Costs: a little over 24 bytes per block. Recording a change sets a bit, for up to 64 neighbouring
+//! blocks at once. A digest takes O(blocks changed since the last one), and reads one word per 4,096
+//! blocks.
 
 use kvpool::observe::{BlockView, Blocks, ContentView};
 use kvpool::parts::{ensure, try_reserve};
 use kvpool::{BlockId, BlockPool, InvariantViolation, PoolError};
 
-/// Mixes 64 bits: `SplitMix64`'s first output for this seed. Part of the specification: never changes.
+/// Mixes 64 bits: the first output of `SplitMix64` for this seed. Part of the specification, so it must
+/// never change.
 #[inline]
 pub(crate) const fn mix(x: u64) -> u64 {
     let x = x.wrapping_add(0x9E37_79B9_7F4A_7C15);
@@ -43,17 +47,17 @@ pub(crate) const fn mix(x: u64) -> u64 {
     x ^ (x >> 31)
 }
 
-/// Takes scalars into a digest, in their order.
+/// Mixes scalars into a digest, in their order.
 pub(crate) fn take_in(digest: u64, scalars: impl IntoIterator<Item = u64>) -> u64 {
     scalars.into_iter().fold(digest, |digest, scalar| mix(digest ^ scalar))
 }
 
-/// What a block looks like.
+/// The counts of a block that its term is computed from.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Counts {
     references: u32,
     fences: u32,
-    /// A check of its content, 0 without one.
+    /// A checksum of its content; 0 without a content.
     content: u64,
 }
 
@@ -63,7 +67,7 @@ impl Counts {
         Self { references: block.references, fences: block.fences, content }
     }
 
-    /// The term of a block that looks so, with this content.
+    /// The term of a block with these counts and this content.
     fn term(self, id: BlockId, content: Option<&ContentView>) -> u64 {
         let (bits, key) = content.map_or((0, 0), |content| (content_bits(content), content_key(content)));
         if self.references | self.fences | bits == 0 {
@@ -77,22 +81,22 @@ impl Counts {
 
 const COMPUTED: u32 = 1 << 30;
 
-/// The first 8 bytes of a content's hash, and its group.
+/// The first 8 bytes of a content's hash, combined with its group.
 fn content_key(content: &ContentView) -> u64 {
     group_key(content.hash.key(), content.group)
 }
 
-/// A key that is another one in another group.
+/// Combines a key with a group: the same key gives different results in different groups.
 pub(crate) fn group_key(key: u64, group: u16) -> u64 {
     key.wrapping_add(if group == 0 { 0 } else { mix(group.into()) })
 }
 
-/// Depth, and what a content is.
+/// Encodes the depth and the computed bit of a content.
 fn content_bits(content: &ContentView) -> u32 {
     content.depth | 1 << 31 | if content.computed { COMPUTED } else { 0 }
 }
 
-/// A number that another hash, group, depth or computed bit would change.
+/// A checksum of a content: it depends on the hash, group, depth and computed bit.
 fn content_check(content: &ContentView) -> u64 {
     let word = |at: usize| {
         let bytes: [u8; 8] = std::array::from_fn(|i| content.hash.as_bytes()[at + i]);
@@ -109,11 +113,11 @@ struct Totals {
     fences: u64,
     /// Blocks with a reference.
     held: usize,
-    /// Blocks with references of fences alone.
+    /// Blocks whose only references are those of fences.
     fenced: usize,
     /// Blocks with a content.
     registered: usize,
-    /// The checks of their contents.
+    /// The sum of the checksums of all contents.
     contents: u64,
 }
 
@@ -129,7 +133,7 @@ impl Totals {
         }
     }
 
-    /// One block looks otherwise: what was counted of it goes, what is found comes.
+    /// Replaces the counts of one block in the totals.
     fn exchange(&mut self, before: Counts, now: Counts) {
         let (before, now) = (Self::of(before), Self::of(now));
         self.references = self.references.wrapping_add(now.references).wrapping_sub(before.references);
@@ -145,18 +149,17 @@ impl Totals {
 #[derive(Clone, Copy, Debug, Default)]
 struct Counted {
     counts: Counts,
-    /// Made of them.
+    /// The term, computed from `counts`.
     term: u64,
 }
 
-/// Which blocks have changed since they were counted. In the order of their ids, whatever that of the
-/// changes was: so they are found without a list, and their records are read in the order in which they
-/// lie.
+/// Which blocks have changed since they were counted, as a bit set in the order of their ids. So
+/// changed blocks are found without a list, and their records are read in memory order.
 #[derive(Debug, Default)]
 struct Changed {
     /// One bit per block.
     blocks: Vec<u64>,
-    /// One bit per word of these, if it is not 0.
+    /// One bit per word of `blocks`, set if that word is not 0.
     words: Vec<u64>,
 }
 
@@ -177,7 +180,8 @@ impl Changed {
     }
 
     fn note(&mut self, blocks: &[BlockId]) {
-        // Most are neighbours of the ones before: their bits go into a word, and the word into memory.
+        // Consecutive ids are mostly neighbours: their bits are collected in a word, which is written
+        // to memory once.
         let (mut at, mut bits) = (usize::MAX, 0);
         for block in blocks {
             if block.index() / 64 != at {
@@ -197,7 +201,7 @@ impl Changed {
         }
     }
 
-    /// All but the null block.
+    /// Marks all blocks except the null block.
     fn note_all(&mut self) {
         self.blocks.fill(u64::MAX);
         self.words.fill(u64::MAX);
@@ -206,7 +210,8 @@ impl Changed {
         }
     }
 
-    /// Names each block that has changed, and perhaps some behind the last one; from now on none has.
+    /// Calls `each` with every block that has changed, and possibly with some ids after the last block.
+    /// Clears the set.
     fn take(&mut self, mut each: impl FnMut(BlockId)) {
         for (first, words) in self.words.iter_mut().enumerate() {
             for at in ones(std::mem::take(words)) {
@@ -218,7 +223,7 @@ impl Changed {
     }
 }
 
-/// The bits that are set, the lowest first.
+/// The positions of the bits that are set, lowest first.
 fn ones(mut bits: u64) -> impl Iterator<Item = usize> {
     std::iter::from_fn(move || {
         let lowest = (bits != 0).then(|| bits.trailing_zeros() as usize);
@@ -231,19 +236,21 @@ fn ones(mut bits: u64) -> impl Iterator<Item = usize> {
 #[derive(Debug, Default)]
 pub(crate) struct StateDigest {
     blocks: Vec<Counted>,
-    /// Of all terms, modulo 2^64.
+    /// The sum of all terms, modulo 2^64.
     sum: u64,
     totals: Totals,
-    /// The checks of all contents, summed up modulo 2^64 as they came and went; `None` if nobody counts them.
+    /// The sum of the checksums of all contents, modulo 2^64, updated as contents are added and
+    /// removed; `None` if they are not summed.
     contents: Option<u64>,
     /// Blocks that have changed since they were counted.
     changed: Changed,
-    /// Every block has.
+    /// Whether every block counts as changed.
     all: bool,
 }
 
 impl StateDigest {
-    /// That of a pool as it is. With `contents` it counts them as they come and go, for D2. O(blocks).
+    /// Makes the digest of a pool in its current state. With `contents`, content checksums are summed
+    /// as contents are added and removed, for D2. O(blocks).
     pub(crate) fn new(blocks: Blocks<'_>, contents: bool) -> Result<Self, PoolError> {
         let mut digest = Self { all: true, ..Self::default() };
         digest.grow(blocks.len())?;
@@ -262,17 +269,18 @@ impl StateDigest {
         Ok(())
     }
 
-    /// An operation has changed these blocks: their references, fences or contents.
+    /// Records that an operation has changed the references, fences or contents of these blocks.
     pub(crate) fn note_changed(&mut self, blocks: &[BlockId]) {
         self.changed.note(blocks);
     }
 
-    /// Whether it counts contents.
+    /// Whether content checksums are summed.
     pub(crate) const fn counts_contents(&self) -> bool {
         self.contents.is_some()
     }
 
-    /// These blocks have the contents that they have from now on; that they are computed is told apart.
+    /// Records that these blocks have new contents. [`Self::note_computed`] records separately when
+    /// they become computed.
     pub(crate) fn note_contents(&mut self, of: &[BlockId], blocks: Blocks<'_>) {
         if let Some(sum) = &mut self.contents {
             let contents = of.iter().filter_map(|&block| blocks.get(block).content);
@@ -281,7 +289,7 @@ impl StateDigest {
         }
     }
 
-    /// A content has become computed.
+    /// Records that a content has become computed.
     pub(crate) fn note_computed(&mut self, content: &ContentView) {
         if let Some(sum) = &mut self.contents {
             let before = content_check(&ContentView { computed: false, ..*content });
@@ -289,26 +297,26 @@ impl StateDigest {
         }
     }
 
-    /// A content is gone.
+    /// Records that a content was removed.
     pub(crate) fn note_removed(&mut self, content: &ContentView) {
         if let Some(sum) = &mut self.contents {
             *sum = sum.wrapping_sub(content_check(content));
         }
     }
 
-    /// Every block may have changed, and none has a content.
+    /// Records that all contents were removed, and that every block may have changed.
     pub(crate) fn note_cleared(&mut self) {
         self.all = true;
         self.contents = self.contents.map(|_| 0);
     }
 
-    /// What a block looked like when it was counted, unless it has changed since.
+    /// Returns the block as it was counted last, unless it has changed since.
     fn unchanged(&self, block: BlockId) -> Option<Counted> {
         let changed = self.all || self.changed.has(block);
         self.blocks.get(block.index()).filter(|_| !changed).copied()
     }
 
-    /// Recounts what has changed. O(blocks that have).
+    /// Recounts the blocks that have changed. O(changed blocks).
     pub(crate) fn settle(&mut self, blocks: Blocks<'_>) {
         if std::mem::take(&mut self.all) {
             self.changed.note_all();
@@ -318,7 +326,7 @@ impl StateDigest {
             let Some(counted) = all.get_mut(block.index()) else { return };
             let view = blocks.get(block);
             let now = Counts::of(&view);
-            // Many blocks end up as they were: hit and released.
+            // Many blocks end up unchanged, for example hit and released.
             if now == counted.counts {
                 return;
             }
@@ -329,12 +337,12 @@ impl StateDigest {
         });
     }
 
-    /// The digest of a pool, settled.
+    /// The digest of a pool. The caller has called [`Self::settle`].
     pub(crate) fn value(&self, pool: &BlockPool) -> u64 {
         take_in(self.sum, scalars(pool))
     }
 
-    /// D1 for one block. O(1).
+    /// Checks D1 for one block. O(1).
     pub(crate) fn check_block(&self, block: BlockId, blocks: Blocks<'_>) -> Result<(), InvariantViolation> {
         let Some(Counted { counts, term }) = self.unchanged(block) else { return Ok(()) };
         let view = blocks.get(block);
@@ -345,7 +353,7 @@ impl StateDigest {
         })
     }
 
-    /// D2, of a digest that is settled. O(1).
+    /// Checks D2 for a digest that is settled. O(1).
     pub(crate) fn check_sums(&self, pool: &BlockPool) -> Result<(), InvariantViolation> {
         let stats = pool.stats();
         let counted = Totals {
@@ -362,7 +370,7 @@ impl StateDigest {
         })
     }
 
-    /// D1 for all blocks, and the sum of what was counted. O(blocks).
+    /// Checks D1 for all blocks, and that the sum is that of their terms. O(blocks).
     pub(crate) fn check(&self, blocks: Blocks<'_>) -> Result<(), InvariantViolation> {
         (0..blocks.len() as u32).try_for_each(|block| self.check_block(BlockId::new(block), blocks))?;
         let sum = self.blocks.iter().map(|counted| counted.term).fold(0, u64::wrapping_add);
@@ -372,7 +380,7 @@ impl StateDigest {
     }
 }
 
-/// The digest of a pool, counted anew from every block. O(blocks).
+/// Computes the digest of a pool from scratch. O(blocks).
 pub(crate) fn from_scratch(pool: &BlockPool) -> u64 {
     let ids = (1..pool.num_blocks() as u32).map(BlockId::new);
     let term = |block| {
@@ -382,7 +390,8 @@ pub(crate) fn from_scratch(pool: &BlockPool) -> u64 {
     take_in(ids.map(term).fold(0, u64::wrapping_add), scalars(pool))
 }
 
-/// What the digest knows beside the blocks. Part of the specification: never changes its order.
+/// The values of the pool, besides its blocks, that the digest covers. Their order is part of the
+/// specification, so it must never change.
 fn scalars(pool: &BlockPool) -> [u64; 16] {
     let stats = pool.stats();
     [
@@ -393,7 +402,7 @@ fn scalars(pool: &BlockPool) -> [u64; 16] {
         stats.cached_free as u64,
         pool.num_held() as u64,
         stats.fenced as u64,
-        // Steps are numbered from 0: none completed is one less.
+        // Steps are numbered from 0. With none completed, the scalar is 0.
         pool.completed_step().map_or(0, |step| step.wrapping_add(1)),
         stats.registered as u64,
         pool.num_hashes() as u64,
@@ -416,7 +425,7 @@ mod tests {
 
     #[test]
     fn what_has_changed_is_what_was_named() {
-        // Two words of words, and a bit.
+        // Spans more than two words of `words`.
         const BLOCKS: u64 = 9000;
         let mut changed = Changed::default();
         changed.grow(100).unwrap();
@@ -427,7 +436,7 @@ mod tests {
             let run = (0..len % 100).map(|at| (first % BLOCKS + at * (step % 5)) % BLOCKS);
             let run: Vec<_> = run.map(|id| BlockId::new(id as u32)).collect();
             changed.note(&run);
-            // Outside the pool there is nothing to note.
+            // Ids outside of the pool are ignored.
             changed.note(&[BlockId::new(u32::MAX)]);
             model.extend(run);
             if then % 50 == 0 {

@@ -1,12 +1,13 @@
-//! Events: what became matchable, and what no longer is.
+//! Events: which contents became matchable, and which no longer are.
 //!
-//! Per *content*, not per block: `Stored` when the first computed copy of a content appears, `Removed`
-//! when the last one goes (vLLM #55092 reported a removal while another copy was resident). A content
-//! is a hash and a KV-cache group: the same hash in two groups is two contents. Replaying the events
-//! into a set gives exactly the matchable contents, at every moment.
+//! Events are per *content*, not per block. `Stored` is emitted when the first computed copy of a
+//! content appears, and `Removed` when the last one is removed (vLLM #55092 reported a removal while
+//! another copy was resident). A content is a hash and a KV-cache group: the same hash in two groups is
+//! two contents. A consumer that applies the events to a set has exactly the matchable contents, at
+//! every moment.
 //!
-//! Bounded: a log that nobody drains drops everything it holds, counts it and says so; it never blocks
-//! and never grows.
+//! The log is bounded. If no consumer drains it in time, it drops all its events and counts them in
+//! `dropped`. It never blocks and never grows beyond its capacity.
 
 use kvpool::BlockId;
 use kvpool::PoolError;
@@ -16,52 +17,54 @@ use kvpool::{BlockHash, HashAlgorithm};
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum BlockEvent {
-    /// The first computed copy of a content.
+    /// The first computed copy of a content was registered.
     Stored {
         /// Its hash.
         hash: BlockHash,
-        /// Its KV-cache group: 0 where there is one.
+        /// Its KV-cache group; 0 if there is only one.
         group: u16,
-        /// The hash of the block before it in its chain; `None` for the first block, and in groups that
-        /// need none before what they keep: all but full attention.
+        /// The hash of the block before it in its chain. `None` for the first block. Also `None` in
+        /// every group other than full attention if the group does not need the blocks before the ones
+        /// that it keeps.
         parent: Option<BlockHash>,
-        /// Its position in its chain; in groups other than full attention it may be 0.
+        /// Its position in its chain. In groups other than full attention it may be 0.
         depth: u32,
-        /// The copy.
+        /// The block that holds the copy.
         block: BlockId,
     },
-    /// The last computed copy is gone.
+    /// The last computed copy was removed.
     Removed {
         /// Its hash.
         hash: BlockHash,
         /// Its KV-cache group.
         group: u16,
-        /// The copy that was.
+        /// The block that held the copy.
         block: BlockId,
     },
-    /// Everything was forgotten: a reset, or the start of this epoch.
+    /// All contents were removed, by a reset or by the start of this epoch.
     Cleared {
-        /// The epoch that the pool is in now.
+        /// The current epoch of the pool.
         epoch: u64,
     },
 }
 
-/// What [`PoolWatch::take_events`](crate::PoolWatch::take_events) hands out.
+/// The events that [`PoolWatch::take_events`](crate::PoolWatch::take_events) returns.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct EventBatch {
     /// Events in order.
     pub events: Vec<BlockEvent>,
-    /// Events lost since the last call, before those in `events`, because nobody drained the log: a
-    /// consumer must take a snapshot.
+    /// Events lost since the last call, before those in `events`, because the log was full. If it is
+    /// not 0, the consumer must take a snapshot.
     pub dropped: u64,
-    /// From which event on digests are of which algorithm: one entry, unless the pool was emptied
-    /// meanwhile and filled with digests of another.
+    /// The hash algorithm of the digests, with the index of the first event that it applies to. There
+    /// is one entry, unless the pool was emptied meanwhile and filled with digests of another
+    /// algorithm.
     algorithms: Vec<(usize, HashAlgorithm)>,
 }
 
 impl EventBatch {
-    /// The algorithm of the digests of event `at`, which says how long they are; `None` if no event up
-    /// to there has any.
+    /// Returns the algorithm of the digests of event `at`, which determines their length. `None` if no
+    /// event up to this one has a digest.
     #[must_use]
     pub fn algorithm_of(&self, at: usize) -> Option<HashAlgorithm> {
         let begun = self.algorithms.iter().rev().find(|(from, _)| *from <= at);
@@ -69,10 +72,10 @@ impl EventBatch {
     }
 }
 
-/// More events than any consumer can be behind.
+/// The largest capacity: more events than any consumer can lag.
 const MAX_CAPACITY: usize = 1 << 32;
 
-/// A bounded log; capacity 0 records nothing.
+/// A bounded log of events. A log with capacity 0 records nothing.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct EventLog {
     capacity: usize,

@@ -1,18 +1,19 @@
-//! `Feed`: what a publisher of events is told of a pool: the changes that [`crate::BlockEvent`] has,
-//! with the tokens of what came.
+//! `Feed`: a log of the changes of a pool's contents, with tokens. A publisher of events reads it. The
+//! changes are those of [`crate::BlockEvent`].
 //!
-//! Routers outside want to know which tokens a hash stands for, and the pool knows none. So the feed
-//! copies them when blocks are registered, a place for each block, and again into its log when a
-//! block's content can be found: by then a scheduler may have put something else into the block. A
-//! publisher takes the log away from time to time, and works on it in its own thread.
+//! Routers outside of the engine need the tokens of each hash, and the pool does not store tokens. So
+//! the feed copies the tokens of a block into a slot per block when the block is registered. It copies
+//! them again into its log when the content becomes matchable, because the scheduler may reuse the
+//! block later. A publisher takes the log periodically and processes it in its own thread.
 //!
-//! Owns: the tokens of what is registered in each block, and the log. Bounded: a log that nobody takes
-//! for too long is dropped, and so is nothing else: whoever takes it next is told what the pool holds
-//! by then, as if all of it had just come. Tokens are of what was registered with its chain, on the
-//! device; of what moved to another tier meanwhile a loss loses them.
+//! Owns: the tokens of the content that is registered in each block, and the log. The log is bounded:
+//! if it is full before a publisher takes it, all changes in it are dropped. The next batch then
+//! contains everything that the pool holds at that time, as if it had just been stored. Only contents
+//! that were registered with their chain, on the device, have tokens. If a content has moved to another
+//! tier, its tokens are lost with a loss of the log.
 //!
-//! Costs: 4 bytes per token slot of the pool and 1 per block; per content that comes some 10 ns for 16
-//! tokens. What is told anew costs O(blocks), under the pool's lock, some 30 ns each.
+//! Costs: 4 bytes per token slot of the pool and 1 byte per block. Each new content takes about 10 ns
+//! for 16 tokens. After a loss, a batch takes O(blocks) under the pool's lock, about 30 ns each.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -20,21 +21,21 @@ use std::sync::Arc;
 use kvpool::observe::{Computed, ContentView, NewContents, Removed};
 use kvpool::{BlockHash, BlockId, BlockPool, CacheManager, ExtraKeys, HashAlgorithm, HashCursor, PoolError};
 
-/// Tokens of a [`FeedBatch`]: [`FeedBatch::tokens`].
+/// A range of tokens in a [`FeedBatch`]; [`FeedBatch::tokens`] returns them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TokenSpan {
     start: u32,
     len: u32,
 }
 
-/// What is before a content in its chain, in a [`FeedBatch`]: [`FeedBatch::parent`].
+/// The predecessor of a content in its chain, in a [`FeedBatch`]; [`FeedBatch::parent`] resolves it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ParentLink {
-    /// Nothing, or nothing that is known.
+    /// There is no predecessor, or it is unknown.
     None,
-    /// The content of the event before.
+    /// The content of the previous event.
     Before,
-    /// A hash of this batch's.
+    /// A hash in this batch, by its index.
     Other(u32),
 }
 
@@ -42,31 +43,31 @@ pub enum ParentLink {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum FeedEvent {
-    /// The first computed copy of a content: see [`crate::BlockEvent::Stored`].
+    /// The first computed copy of a content was registered: see [`crate::BlockEvent::Stored`].
     Stored {
         /// Its hash.
         hash: BlockHash,
         /// Its KV-cache group.
         group: u16,
-        /// The block before it in its chain, as far as its group needs one.
+        /// The block before it in its chain, if its group needs that block.
         parent: ParentLink,
         /// Its position in its chain; in groups other than full attention it may be 0.
         depth: u32,
-        /// Its tokens, if the pool was told of them.
+        /// Its tokens, if they are known.
         tokens: Option<TokenSpan>,
     },
-    /// The last computed copy is gone.
+    /// The last computed copy was removed.
     Removed {
         /// Its hash.
         hash: BlockHash,
         /// Its KV-cache group.
         group: u16,
     },
-    /// Everything was forgotten.
+    /// All contents were removed.
     Cleared,
 }
 
-/// What is known of a content beside what its pool was told.
+/// Facts about a content that its pool does not have: its tokens and extra keys.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Learned {
     /// Its hash.
@@ -77,22 +78,33 @@ pub struct Learned {
     pub parent: Option<BlockHash>,
     /// Its tokens.
     pub tokens: TokenSpan,
-    /// What it was hashed with beside them; `None` if nothing.
+    /// Its extra keys; `None` if it was hashed without any.
     pub extra: Option<Arc<ExtraKeys>>,
-    /// Its first token's position in its request.
+    /// The position of its first token in its request.
     pub first_token: usize,
 }
 
-/// What [`crate::PoolWatch::take_feed`] hands out.
+/// The batch that [`crate::PoolWatch::take_feed`] returns.
+///
+/// ```
+/// use kvpool::BlockHash;
+/// use kvpool_observe::FeedBatch;
+/// let (first, second) = (BlockHash::from_bytes([1; 32]), BlockHash::from_bytes([2; 32]));
+/// let mut batch = FeedBatch::default();
+/// batch.stored(first, 0, None, 0, Some(&[1, 2]));
+/// batch.stored(second, 0, Some(first), 1, Some(&[3, 4]));
+/// assert_eq!(batch.parent(1), Some(first));
+/// ```
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct FeedBatch {
-    /// Changes in order. After a loss what the pool holds now, behind a [`FeedEvent::Cleared`].
+    /// Changes in order. After a loss: a [`FeedEvent::Cleared`], followed by everything that the pool
+    /// holds.
     pub events: Vec<FeedEvent>,
-    /// What became known meanwhile of contents, these or earlier ones.
+    /// Facts that became known since the last batch, about contents of this batch or of earlier ones.
     pub learned: Vec<Learned>,
-    /// Whether changes were lost, because nobody took them.
+    /// Whether changes were lost, because the log was full.
     pub lost: bool,
-    /// Bytes that count of each hash; 0 is all of them.
+    /// The number of bytes of each hash that are its digest; 0 means all of them.
     pub digest_len: usize,
     tokens: Vec<u32>,
     parents: Vec<BlockHash>,
@@ -106,7 +118,7 @@ impl FeedBatch {
         self.tokens.get(start..start + span.len as usize).unwrap_or_default()
     }
 
-    /// The hash of what is before the content of event `at`, as far as it is known.
+    /// The hash of the predecessor of the content of event `at`, if it is known.
     #[must_use]
     pub fn parent(&self, at: usize) -> Option<BlockHash> {
         let Some(FeedEvent::Stored { parent, .. }) = self.events.get(at) else { return None };
@@ -120,7 +132,7 @@ impl FeedBatch {
         }
     }
 
-    /// A content can be found: for engines' faces that know of their contents by themselves.
+    /// Adds a stored content. For engine integrations that track their contents themselves.
     pub fn stored(
         &mut self,
         hash: BlockHash,
@@ -141,12 +153,12 @@ impl FeedBatch {
         depth: u32,
         tokens: Option<&[u32]>,
     ) {
-        // What a span cannot say is not known.
+        // If a span cannot represent the tokens, they count as unknown.
         let has_room = |tokens: &&[u32]| self.tokens.len() + tokens.len() <= u32::MAX as usize;
         let tokens = tokens.filter(has_room).map(|tokens| self.add(tokens));
         let parent = match (parent, self.events.last()) {
             (None, _) => ParentLink::None,
-            // Most often: blocks come in the order of their chains.
+            // The usual case: blocks are registered in the order of their chains.
             (Some(parent), Some(FeedEvent::Stored { hash, .. })) if hash == parent => ParentLink::Before,
             (Some(parent), _) => {
                 self.parents.push(*parent);
@@ -156,24 +168,24 @@ impl FeedBatch {
         self.events.push(FeedEvent::Stored { hash: *hash, group, parent, depth, tokens });
     }
 
-    /// The last copy of a content is gone.
+    /// Adds the removal of the last copy of a content.
     pub fn removed(&mut self, hash: BlockHash, group: u16) {
         self.events.push(FeedEvent::Removed { hash, group });
     }
 
-    /// Everything was forgotten: what was told before matters no more.
+    /// Drops all earlier changes and adds the removal of all contents.
     pub fn cleared(&mut self) {
         self.clear();
         self.events.push(FeedEvent::Cleared);
     }
 
-    /// Whether there is nothing in it.
+    /// Whether the batch is empty.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.events.is_empty() && self.learned.is_empty()
     }
 
-    /// Takes in what was learned beside.
+    /// Adds the learned facts of another batch.
     pub(crate) fn absorb(&mut self, other: Self) {
         let offset = self.tokens.len();
         self.tokens.extend_from_slice(&other.tokens);
@@ -183,7 +195,7 @@ impl FeedBatch {
         }));
     }
 
-    /// Appends tokens.
+    /// Appends tokens and returns their span.
     pub(crate) fn add(&mut self, tokens: &[u32]) -> TokenSpan {
         let start = self.tokens.len() as u32;
         match <&Usual>::try_from(tokens) {
@@ -193,7 +205,7 @@ impl FeedBatch {
         TokenSpan { start, len: tokens.len() as u32 }
     }
 
-    /// Empties it, and keeps its room.
+    /// Empties the batch and keeps its memory.
     pub fn renew(&mut self) {
         self.clear();
         (self.lost, self.digest_len) = (false, 0);
@@ -207,10 +219,10 @@ impl FeedBatch {
     }
 }
 
-/// Tokens of a block of the usual size: as many as that are copied in place, without a call.
+/// The tokens of a block of the usual size. A copy of a fixed size needs no call.
 type Usual = [u32; 16];
 
-/// Copies the tokens of a block to a place for them.
+/// Copies the tokens of a block into its slot.
 #[inline]
 fn copy(tokens: &[u32], to: &mut [u32]) {
     match (<&Usual>::try_from(tokens), <&mut Usual>::try_from(&mut *to)) {
@@ -219,10 +231,10 @@ fn copy(tokens: &[u32], to: &mut [u32]) {
     }
 }
 
-/// More changes than any publisher can be behind.
+/// The largest capacity: more changes than any publisher can lag.
 const MAX_CAPACITY: usize = 1 << 32;
 
-/// Tokens that a batch has at most.
+/// The maximum number of tokens in a batch.
 const MAX_TOKENS: usize = 1 << 31;
 
 /// The feed of one pool.
@@ -231,14 +243,14 @@ pub(crate) struct Feed {
     capacity: usize,
     block_tokens: usize,
     batch: FeedBatch,
-    /// Tokens by block.
+    /// The tokens of each block.
     slots: Vec<u32>,
-    /// Whether they are those of what is registered in it.
+    /// Whether the tokens of a block are those of the content that is registered in it.
     is_known: Vec<bool>,
 }
 
 impl Feed {
-    /// Of a pool, with room for so many changes.
+    /// Makes the feed of a pool, with room for `capacity` changes.
     pub(crate) fn new(capacity: usize, pool: &BlockPool) -> Result<Self, PoolError> {
         if capacity == 0 || capacity > MAX_CAPACITY {
             return Err(PoolError::config("capacity", capacity, format!("1 to {MAX_CAPACITY} changes")));
@@ -252,7 +264,7 @@ impl Feed {
             is_known: Vec::new(),
         };
         feed.grow(pool.blocks().len())?;
-        // What is there already is told, as far as it can be.
+        // Contents that the pool already holds are reported as after a loss, as far as they are known.
         feed.batch.lost =
             (1..pool.blocks().len() as u32).any(|block| pool.is_registered(BlockId::new(block)));
         Ok(feed)
@@ -287,10 +299,10 @@ impl Feed {
         }
     }
 
-    /// Whether there is room for one change more. If not, all of them are lost.
+    /// Whether there is room for one more change. If not, all changes are dropped.
     #[inline]
     fn has_room(&mut self) -> bool {
-        // Spans of tokens are counted in 32 bits.
+        // Token spans use 32-bit positions.
         let is_full = self.batch.events.len() >= self.capacity || self.batch.tokens.len() >= MAX_TOKENS;
         if is_full && !self.batch.lost {
             self.batch.clear();
@@ -329,12 +341,12 @@ impl Feed {
     }
 
     pub(crate) fn cleared(&mut self) {
-        // Nothing that was lost before matters any more.
+        // All earlier changes are obsolete, lost ones too.
         self.batch.cleared();
         self.batch.lost = false;
     }
 
-    /// Forgets the tokens of everything: what was to be said of it beside them is lost.
+    /// Drops all changes and all tokens, because facts about these contents were lost.
     pub(crate) fn forget(&mut self) {
         self.batch.clear();
         self.batch.lost = true;
@@ -345,8 +357,8 @@ impl Feed {
         self.batch.lost
     }
 
-    /// Exchanges the changes since the last call, after a loss what the pool holds, for an empty
-    /// batch's room.
+    /// Moves the changes since the last call into `batch`, and reuses its memory for the next ones.
+    /// After a loss, adds `held`, everything that the pool holds.
     pub(crate) fn take(&mut self, held: Vec<Held>, algorithm: Option<HashAlgorithm>, batch: &mut FeedBatch) {
         batch.renew();
         std::mem::swap(&mut self.batch, batch);
@@ -360,9 +372,9 @@ impl Feed {
     }
 }
 
-/// What is known of contents beside what their pool was told: of those that were hashed with more than
-/// tokens, and of those of KV-cache groups. Bounded as a feed is; whoever drops it makes the feed
-/// [`Feed::forget`].
+/// A log of facts about contents that their pool does not have: the extra keys of contents that were
+/// hashed with any, and the tokens of contents of KV-cache groups. It has the same bound as a feed. If
+/// it overflows, the caller makes the feed [`Feed::forget`].
 #[derive(Debug, Default)]
 pub(crate) struct Learning {
     capacity: usize,
@@ -374,7 +386,7 @@ impl Learning {
         Self { capacity, ..Self::default() }
     }
 
-    /// A request has registered, or computed, hash units.
+    /// Records the hash units that a request has registered or computed.
     pub(crate) fn published(&mut self, slot: usize, units: Range<usize>, manager: &CacheManager) {
         let Some(request) = manager.request_at(slot).filter(|_| self.capacity > 0) else { return };
         let (cursor, groups) = (request.cursor, manager.groups());
@@ -394,7 +406,7 @@ impl Learning {
         };
         for (group, spec) in groups.specs().iter().enumerate() {
             let per_block = spec.block_tokens / groups.unit();
-            // Each block whose last unit is one of these.
+            // Each block whose last unit is in `units`.
             for at in units.start / per_block..units.end / per_block {
                 self.learn(cursor, group as u16, at * per_block..(at + 1) * per_block, extra.as_ref());
             }
@@ -426,7 +438,7 @@ impl Learning {
         self.batch.learned.push(Learned { hash, group, parent, tokens, extra, first_token });
     }
 
-    /// What was learned since the last call; `None` if some of it was lost.
+    /// Returns the facts learned since the last call; `None` if some were lost.
     pub(crate) fn take(&mut self) -> Option<FeedBatch> {
         let batch = std::mem::take(&mut self.batch);
         (!batch.lost).then_some(batch)
@@ -440,7 +452,7 @@ pub(crate) struct Held {
     parent: Option<BlockHash>,
 }
 
-/// All of them. O(blocks).
+/// Returns all blocks with a computed content. O(blocks).
 pub(crate) fn held(pool: &BlockPool) -> Vec<Held> {
     let blocks = pool.blocks();
     let ids = (1..blocks.len() as u32).map(BlockId::new);

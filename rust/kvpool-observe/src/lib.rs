@@ -1,21 +1,21 @@
-//! What watches kvpool's pools and managers, from outside: they know of none of it.
+//! Observers for kvpool's pools and managers. The core notifies them and does not depend on them.
 //!
-//! | what | asked with |
+//! | observer | call |
 //! |---|---|
-//! | events: which contents became findable, and which are no longer | [`PoolWatch::take_events`] |
-//! | a feed: the same with tokens, for a publisher outside of the step | [`PoolWatch::take_feed`], [`ManagerWatch::take_feed`] |
-//! | batches of KV events for routers, in the bytes of vLLM, SGLang and Dynamo | [`publish`] |
-//! | payloads: what hangs on a content, handed out when it is evicted | [`PoolWatch::set_payloads`], [`PoolWatch::take_evicted`] |
-//! | a digest of the state: equal histories, equal numbers | [`PoolWatch::state_digest`] |
-//! | the scrubber: a few blocks per step, checked against all that is known of them | [`Scrubber`], [`ManagerScrubber`] |
-//! | the advisor: other sizes, other policies, tenants | [`PoolWatch::advice`] |
-//! | why prompts missed the cache | [`ManagerWatch::explain`] |
-//! | metrics: ages at hits and evictions, causes, tenants | [`PoolWatch::metrics`], [`ManagerWatch::metrics`] |
+//! | events: contents that became matchable, or no longer are | [`PoolWatch::take_events`] |
+//! | a feed: events with tokens, for a publisher in another thread | [`PoolWatch::take_feed`] |
+//! | batches of KV events for routers, in the formats of vLLM, SGLang and Dynamo | [`publish`] |
+//! | payloads: user data of a content, returned at its eviction | [`PoolWatch::set_payloads`] |
+//! | a digest of the state: equal histories have equal digests | [`PoolWatch::state_digest`] |
+//! | the scrubber: checks a few blocks per step | [`Scrubber`], [`ManagerScrubber`] |
+//! | the advisor: hit rates at other sizes, with other policies, by tenant | [`PoolWatch::advice`] |
+//! | the explainer: why prompts missed the cache | [`ManagerWatch::explain`] |
+//! | metrics: ages at hits and evictions, causes, tenants | [`PoolWatch::metrics`] |
 //!
-//! A pool is watched from [`PoolWatch::watched`] on, a manager from [`ManagerWatch::watched`]. Each
-//! tells one observer ([`kvpool::observe`]); this crate's is all of the above that a configuration asks
-//! for. An observer of one's own is made of the same contract. Pools of [`kvpool::Tiers`] are watched
-//! by tier: [`TierWatch`].
+//! Call [`PoolWatch::watched`] to watch a pool, and [`ManagerWatch::watched`] to watch a manager. Both
+//! traits have most of these calls. A pool or manager notifies one observer ([`kvpool::observe`]). The
+//! observer of this crate contains all parts that the configuration enables. You can implement the same
+//! trait to write your own observer. The pools of [`kvpool::Tiers`] are watched by tier: [`TierWatch`].
 #![forbid(unsafe_code)]
 #![cfg_attr(docsrs, feature(doc_cfg))]
 
@@ -44,7 +44,7 @@ pub use scrub::{ManagerScrubber, ScrubReport, Scrubber};
 pub use tiers::TierWatch;
 pub use watch::{PoolWatch, Watch, WatchConfig};
 
-/// The example of the README is a test.
+/// Compiles the example of the README as a test.
 #[cfg(doctest)]
 #[doc = include_str!("../README.md")]
 pub struct Readme;

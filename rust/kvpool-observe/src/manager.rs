@@ -1,12 +1,11 @@
-//! `ManagerWatch`: the observer of a manager that the others are in, and what can be asked of a manager
-//! that has one.
+//! `ManagerWatch`: the calls of a manager that is watched, and the observer that contains the parts.
 //!
-//! Owns: which of them a manager has: the pools' of each tier ([`Watch`]), what explains misses, and
-//! the scrubber.
+//! Owns: which parts a manager has: the observers of each tier's pool ([`Watch`]), the explainer of
+//! misses, and the scrubber.
 //!
-//! The digest of a manager: `take_in` of the pool's `digest` module, from 0, of every tier's digest in
-//! order, then of `scalars` in theirs. Which request holds a block is not in it: a block table that
-//! went another way shows in the references that it gives up.
+//! The digest of a manager starts at 0. `take_in` of the `digest` module adds the digest of every tier
+//! in order, then the values of `scalars` in order. The digest does not cover which request holds a
+//! block. If a block table differs, the references that its request releases reveal it.
 
 use std::ops::Range;
 
@@ -24,38 +23,50 @@ use crate::metrics::PoolMetrics;
 use crate::scrub::{ManagerScrubber, ScrubReport};
 use crate::watch::{PoolWatch, Watch, WatchConfig, insert_feed};
 
-/// What watches a manager.
+/// Which observers a manager gets.
+///
+/// ```
+/// use kvpool::{CacheManager, ManagerConfig};
+/// use kvpool_observe::{ManagerWatch, ManagerWatchConfig};
+/// let watch = ManagerWatchConfig { event_capacity: 10_000, metrics: true, ..Default::default() };
+/// let mut manager = CacheManager::new(ManagerConfig::default())?.watched(&watch)?;
+/// assert!(manager.take_events().events.is_empty());
+/// assert_eq!(manager.metrics().len(), 1); // one tier: the device
+/// # Ok::<(), kvpool::ManagerError>(())
+/// ```
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ManagerWatchConfig {
-    /// Events of the device kept until they are taken; 0 records none. See [`WatchConfig::event_capacity`].
+    /// The number of device events that are kept until they are taken; 0 records none. See
+    /// [`WatchConfig::event_capacity`].
     pub event_capacity: usize,
-    /// Whether there is a digest of the manager's state: see [`ManagerWatch::state_digest`]. 24 bytes
-    /// per block of each tier.
+    /// Whether the manager has a digest of its state: see [`ManagerWatch::state_digest`]. Takes 24
+    /// bytes per block of each tier.
     pub digest: bool,
-    /// What an advisor samples of the device's lookups: see [`crate::advisor`]. `None` has none.
+    /// Settings of an advisor on the device's lookups: see [`crate::advisor`]. `None`: no advisor.
     pub advisor: Option<AdvisorConfig>,
-    /// What is remembered to explain misses: see [`ManagerWatch::explain`]. `None` explains nothing.
+    /// Settings of the record for explaining misses: see [`ManagerWatch::explain`]. `None`: no
+    /// explanations.
     pub explain: Option<ExplainConfig>,
-    /// Blocks of each tier, and entries of block tables, that every [`CacheManager::complete_step`]
-    /// scrubs: see [`ManagerScrubber`]. 0 for none.
+    /// The number of blocks of each tier, and of entries of block tables, that every
+    /// [`CacheManager::complete_step`] scrubs: see [`ManagerScrubber`]. 0 for none.
     pub scrub_blocks: usize,
-    /// Whether there are metrics of every tier: see [`crate::metrics`]. 24 bytes per block of each.
+    /// Whether every tier has metrics: see [`crate::metrics`]. Takes 24 bytes per block of each tier.
     pub metrics: bool,
-    /// Fields may come: end a literal with `..Default::default()`.
+    /// More fields may be added. End struct literals with `..Default::default()`.
     #[doc(hidden)]
     pub more: (),
 }
 
-/// The observers of one manager, beside those of its pools.
+/// The observer of a manager, in addition to the observers of its pools.
 #[derive(Debug, Default)]
 struct Requests {
     explainer: Option<Box<Explainer>>,
     scrubber: ManagerScrubber,
-    /// Blocks scrubbed when a step completes.
+    /// The number of blocks to scrub when a step completes.
     scrub_blocks: usize,
-    /// What feeds are told beside what pools know.
+    /// Facts for feeds that the pools do not have.
     learning: Option<Box<Learning>>,
-    /// Whether tiers beneath the device have metrics, and so want to know the time.
+    /// Whether tiers beneath the device have metrics, and so need the time.
     metered: bool,
 }
 
@@ -99,7 +110,7 @@ impl ManagerObserver for Requests {
 
     fn step_completed(&mut self, manager: &mut CacheManager) {
         if self.scrub_blocks > 0 {
-            // What it finds, the manager says.
+            // If the scrubber finds a fault, it poisons the manager, which reports it.
             let _poisoned = self.scrubber.scrub(manager, self.scrub_blocks);
         }
     }
@@ -115,7 +126,7 @@ impl ManagerObserver for Requests {
     }
 }
 
-/// Tells the time to what watches the tiers from `first` on.
+/// Passes the time to the observers of the tiers from `first` on.
 fn tell_time(manager: &mut CacheManager, now: f64, first: usize) {
     for tier in first..manager.tiers().len() {
         if let Some((watch, _)) = manager.tier_observer_mut::<Watch>(tier) {
@@ -124,7 +135,7 @@ fn tell_time(manager: &mut CacheManager, now: f64, first: usize) {
     }
 }
 
-/// What can be asked of a manager that is watched.
+/// The calls of a manager that is watched.
 ///
 /// ```
 /// use kvpool::{CacheManager, ExtraKeys, ManagerConfig};
@@ -138,15 +149,15 @@ fn tell_time(manager: &mut CacheManager, now: f64, first: usize) {
 /// # Ok::<(), kvpool::ManagerError>(())
 /// ```
 pub trait ManagerWatch: Sized {
-    /// Watches the manager and its pools from now on; who watched before does no more. Without anything
-    /// to watch for it stays as it is.
+    /// Watches the manager and its pools from now on. Replaces earlier observers. If the configuration
+    /// enables nothing, nothing changes.
     ///
     /// # Errors
-    /// [`PoolError::InvalidConfig`](kvpool::PoolError::InvalidConfig) names the setting and what is
-    /// allowed, and nothing has changed.
+    /// [`PoolError::InvalidConfig`](kvpool::PoolError::InvalidConfig) names the setting and the allowed
+    /// values. Nothing has changed then.
     fn watch(&mut self, config: &ManagerWatchConfig) -> Result<(), ManagerError>;
 
-    /// [`Self::watch`], of a manager that is being made.
+    /// Like [`Self::watch`], for use as a builder.
     ///
     /// # Errors
     /// As [`Self::watch`].
@@ -155,79 +166,81 @@ pub trait ManagerWatch: Sized {
         Ok(self)
     }
 
-    /// Keeps a digest from now on, beside what else watches: in every tier as
-    /// [`PoolWatch::keep_digest`](crate::PoolWatch::keep_digest) does. O(blocks).
+    /// Keeps a digest from now on, in addition to the other observers: in every tier, like
+    /// [`PoolWatch::keep_digest`](crate::PoolWatch::keep_digest). O(blocks).
     ///
     /// # Errors
     /// [`PoolError::InvalidConfig`](kvpool::PoolError::InvalidConfig) if there is no memory.
     fn keep_digest(&mut self) -> Result<(), ManagerError>;
 
-    /// Events of the device since the last call; empty unless [`ManagerWatchConfig::event_capacity`]
-    /// keeps some.
+    /// Returns the events of the device since the last call. Empty if
+    /// [`ManagerWatchConfig::event_capacity`] is 0.
     fn take_events(&mut self) -> EventBatch;
 
-    /// Keeps a feed of every tier from now on, beside what else watches: see
-    /// [`PoolWatch::keep_feed`](crate::PoolWatch::keep_feed). What requests were hashed with beside
-    /// tokens is part of it, and so are the tokens of every KV-cache group.
+    /// Keeps a feed of every tier from now on, in addition to the other observers: see
+    /// [`PoolWatch::keep_feed`](crate::PoolWatch::keep_feed). The feed includes the extra keys of
+    /// requests and the tokens of every KV-cache group.
     ///
     /// # Errors
     /// [`PoolError::InvalidConfig`](kvpool::PoolError::InvalidConfig) for a capacity of 0 or above
     /// 2^32, and if there is no memory.
     fn keep_feed(&mut self, capacity: usize) -> Result<(), ManagerError>;
 
-    /// Exchanges what is in a batch for the changes of a tier since the last call; none without
-    /// [`Self::keep_feed`], and of a tier that there is not: see
+    /// Replaces the contents of `batch` by the changes of a tier since the last call. The batch is
+    /// empty without [`Self::keep_feed`], and for a tier that does not exist: see
     /// [`PoolWatch::take_feed`](crate::PoolWatch::take_feed). O(1), O(blocks) after a loss.
     fn take_feed(&mut self, tier: usize, batch: &mut FeedBatch);
 
-    /// One number for the state of the manager, after any operation; `None` without
-    /// [`ManagerWatchConfig::digest`]. Equal histories give equal digests, on any host. O(blocks that
-    /// changed since the last call).
+    /// Returns a digest of the state of the manager; `None` without [`ManagerWatchConfig::digest`]. It
+    /// may be called after any operation. Equal histories give equal digests, on any host. O(blocks
+    /// that changed since the last call).
     fn state_digest(&mut self) -> Option<u64>;
 
-    /// What [`Self::state_digest`] gives, counted anew from every block of every tier, whether there is
-    /// a digest or not. O(blocks).
+    /// Computes the value of [`Self::state_digest`] from scratch, from every block of every tier. Needs
+    /// no digest. O(blocks).
     fn state_digest_from_scratch(&self) -> u64;
 
-    /// Checks the next `blocks` blocks of each tier, and as many entries of block tables, behind those
-    /// that steps have checked: see [`ManagerScrubber`]. O(`blocks`).
+    /// Checks the next `blocks` blocks of each tier, and as many entries of block tables. Continues
+    /// where the scrubbing of steps stopped: see [`ManagerScrubber`]. O(`blocks`).
     ///
     /// # Errors
     /// As [`ManagerScrubber::scrub`].
     fn scrub(&mut self, blocks: usize) -> Result<ScrubReport, ManagerError>;
 
-    /// What the device's traffic says about other sizes, other policies, and tenants; `None` without an
-    /// advisor. Some 50 us.
+    /// Returns the advisor's estimates for other sizes, other policies, and tenants, from the device's
+    /// traffic; `None` without an advisor. Takes about 50 us.
     fn advice(&self) -> Option<Advice>;
 
-    /// Tokens that were computed, by reason; `None` without [`ManagerWatchConfig::explain`].
+    /// The number of tokens that were computed, by reason; `None` without
+    /// [`ManagerWatchConfig::explain`].
     fn misses(&self) -> Option<MissStats>;
 
-    /// What was counted in each tier since the manager is watched, the device first; empty without
+    /// Returns the metrics of each tier since the start of the watch, the device first. Empty without
     /// [`ManagerWatchConfig::metrics`]. O(buckets): a microsecond per tier.
     fn metrics(&self) -> Vec<PoolMetrics>;
 
-    /// Says what time it is, in seconds on a clock of the caller's, for [`Self::metrics`]; nothing
-    /// without them. A manager with retention need not be told: [`CacheManager::advance_time`] is
+    /// Sets the time for [`Self::metrics`], in seconds on the caller's clock. Does nothing without
+    /// metrics. A manager with retention does not need this call: [`CacheManager::advance_time`] is
     /// enough, on the same clock. O(tiers).
     ///
     /// # Errors
-    /// [`PoolError::TimeBackwards`]; [`PoolError::InvalidConfig`] for what is no number.
+    /// [`PoolError::TimeBackwards`]; [`PoolError::InvalidConfig`] if `now` is not finite.
     fn observe_time(&mut self, now: f64) -> Result<(), PoolError>;
 
-    /// Why a request had to compute what it did when it was admitted or resumed last: block by block,
-    /// what was missed and why. Of running and waiting requests, and of the last ones that were
-    /// released; a fork has its parent's. O(spans), and O([`ExplainConfig::requests`]) for a released
-    /// one.
+    /// Explains why a request had to compute blocks at its last admission or resumption: which blocks
+    /// were missed, and why. Covers running and waiting requests, and the last ones that were released.
+    /// A fork has the explanation of its parent. O(spans), and O([`ExplainConfig::requests`]) for a
+    /// released request.
     ///
-    /// It says what other requests asked for: see the security notes in `docs/explain.md` before
-    /// anybody but the operator of the engine is shown it.
+    /// An explanation reveals what other requests asked for. Read the security notes in
+    /// `docs/explain.md` before you show it to anyone except the operator of the engine.
     ///
     /// ```
     /// use kvpool::{CacheManager, ExtraKeys, ManagerConfig};
     /// use kvpool_observe::{ExplainConfig, ManagerWatch, ManagerWatchConfig};
     /// let explain = Some(ExplainConfig::default());
-    /// let mut manager = CacheManager::new(ManagerConfig { num_blocks: 64, block_size: 4, ..Default::default() })?
+    /// let config = ManagerConfig { num_blocks: 64, block_size: 4, ..Default::default() };
+    /// let mut manager = CacheManager::new(config)?
     ///     .watched(&ManagerWatchConfig { explain, ..Default::default() })?;
     /// let prompt: Vec<u32> = (0..10).collect();
     /// manager.admit("a", manager.prepare(&prompt, ExtraKeys::default())?)?;
@@ -246,7 +259,7 @@ pub trait ManagerWatch: Sized {
     /// ```
     ///
     /// # Errors
-    /// [`ExplainError::NotExplaining`]; [`ExplainError::UnknownRequest`], also for one that was
+    /// [`ExplainError::NotExplaining`]; [`ExplainError::UnknownRequest`], also for a request that was
     /// released too long ago.
     fn explain<'a>(&self, id: impl Into<RequestRef<'a>>) -> Result<Explanation, ExplainError>;
 }
@@ -255,8 +268,8 @@ impl ManagerWatch for CacheManager {
     fn watch(&mut self, config: &ManagerWatchConfig) -> Result<(), ManagerError> {
         let ManagerWatchConfig { event_capacity, digest, advisor, explain, scrub_blocks, metrics, more } =
             config.clone();
-        // Of the tiers below the device there is only a digest and metrics: a manager hands out the
-        // events of the device.
+        // The tiers below the device have only a digest and metrics: a manager returns the events of
+        // the device.
         let below = WatchConfig { event_capacity: 0, digest, advisor: None, payloads: false, metrics, more };
         let device = WatchConfig { event_capacity, advisor, ..below.clone() };
         let units_per_block = self.groups().map_or(1, Groups::units_per_block);
@@ -334,7 +347,7 @@ impl ManagerWatch for CacheManager {
 
     fn take_feed(&mut self, tier: usize, batch: &mut FeedBatch) {
         let learning = self.observer_mut::<Requests>().and_then(|requests| requests.learning.as_mut());
-        // What is learned is of contents of the device.
+        // Facts are learned about contents of the device only.
         let learned = learning.filter(|_| tier == 0).map(|learning| learning.take());
         if matches!(learned, Some(None))
             && let Some(feed) = self.tier_observer_mut::<Watch>(0).and_then(|(watch, _)| watch.feed_mut())
@@ -413,7 +426,8 @@ impl ManagerWatch for CacheManager {
     }
 }
 
-/// What the digest knows beside the pools. Part of the specification: never changes its order.
+/// The values of the manager, besides its pools, that the digest covers. Their order is part of the
+/// specification, so it must never change.
 fn scalars(manager: &CacheManager) -> [u64; 25] {
     let stats = manager.stats();
     let ManagerStats { running, preempted, swapped, moving, hints, .. } = stats;
@@ -450,7 +464,8 @@ fn scalars(manager: &CacheManager) -> [u64; 25] {
 mod tests {
     use super::*;
 
-    /// A manager hands out the events of the device. The host once kept its own, as many as had room.
+    /// A manager returns only the events of the device. Regression: the host tier once recorded events
+    /// too.
     #[test]
     fn the_host_keeps_no_events() {
         let config =

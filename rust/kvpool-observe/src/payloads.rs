@@ -1,24 +1,29 @@
-//! Payloads: what a caller hangs on the content of a block, kept until the content leaves the block,
-//! and handed out then.
+//! Payloads: user data that a caller attaches to the content of a block. It is kept until the content
+//! leaves the block, and then returned to the caller.
 //!
-//! Owns: which content has which payload. A payload is the caller's own, a node of its tree or an
-//! address in another store; nothing here looks at it, and no answer of a pool depends on it, so it is
-//! in no digest and in no journal. It stays with the block: content that is copied or swapped to
-//! another one has none there.
+//! Owns: which content has which payload. A payload is the caller's own data, for example a node of its
+//! tree or an address in another store. The pool never reads it, and no result of a pool depends on it,
+//! so payloads are in no digest and in no journal. A payload stays with its block: if the content is
+//! copied or swapped to another block, it has no payload there.
 //!
-//! Bounded, and none is lost: as long as as many wait to be [taken](crate::PoolWatch::take_evicted) as
-//! the pool has blocks, no further ones can be [set](crate::PoolWatch::set_payloads). So there are
-//! never more than two per block.
+//! Payloads are bounded, and none is lost: while as many payloads as the pool has blocks wait to be
+//! [taken](crate::PoolWatch::take_evicted), no further ones can be
+//! [set](crate::PoolWatch::set_payloads). So there are never more than two per block.
 //!
-//! Costs: some 90 bytes per block that has one, and the bytes of those that are bytes; a look into a
-//! map per content that leaves.
+//! Costs: about 90 bytes per block with a payload, plus the bytes of [`Payload::Bytes`]. Each content
+//! that leaves takes one lookup in a map.
 
 use std::collections::HashMap;
 
 use kvpool::observe::Blocks;
 use kvpool::{BlockHash, BlockId, HashAlgorithm, InvariantViolation, PoolError};
 
-/// What hangs on a content.
+/// User data that is attached to a content.
+///
+/// ```
+/// use kvpool_observe::Payload;
+/// assert_ne!(Payload::Number(7), Payload::Bytes((*b"node 7").into()));
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Payload {
     /// A number, such as an index or an address.
@@ -27,35 +32,35 @@ pub enum Payload {
     Bytes(Box<[u8]>),
 }
 
-/// A content that left its block, and what hung on it.
+/// A content that left its block, with its payload.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Evicted {
     /// The block that held it.
     pub block: BlockId,
     /// Its hash.
     pub hash: BlockHash,
-    /// The algorithm of the hash, which says how many of its bytes count.
+    /// The algorithm of the hash, which determines how many of its bytes are used.
     pub algorithm: Option<HashAlgorithm>,
-    /// What hung on it.
+    /// The payload of the content.
     pub payload: Payload,
 }
 
-/// Why payloads were not set; none was.
+/// Why payloads were not set. If there is an error, none was set.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum PayloadError {
-    /// A pool that keeps none.
+    /// The pool keeps no payloads.
     #[error("this pool keeps no payloads: make it with payloads to set some")]
     NotKept,
-    /// Not one for each block.
+    /// The number of payloads differs from the number of blocks.
     #[error("{payloads} payloads for {blocks} blocks: must be as many")]
     Lengths {
-        /// Blocks.
+        /// The number of blocks.
         blocks: usize,
-        /// Payloads.
+        /// The number of payloads.
         payloads: usize,
     },
-    /// A block without a content.
+    /// A block has no content.
     #[error("block {block} is not registered: no payload can hang on it (position {position} of this call)")]
     NotRegistered {
         /// The block.
@@ -63,12 +68,12 @@ pub enum PayloadError {
         /// Its position in the call.
         position: usize,
     },
-    /// Too many were not taken.
+    /// Too many payloads of evicted contents have not been taken.
     #[error("{waiting} payloads of evicted contents wait, {most} may: take them first")]
     NotTaken {
-        /// Payloads that wait.
+        /// The number of payloads that wait.
         waiting: usize,
-        /// So many may: the blocks of the pool.
+        /// The maximum: the number of blocks of the pool.
         most: usize,
     },
     /// The pool refuses work.
@@ -113,11 +118,11 @@ impl Payloads {
         self.waiting.extend(self.kept.remove(&block));
     }
 
-    /// All contents are gone.
+    /// Moves all payloads to the waiting ones, because all contents were removed.
     pub(crate) fn cleared(&mut self) {
         let first = self.waiting.len();
         self.waiting.extend(self.kept.drain().map(|(_, gone)| gone));
-        // The same on any host.
+        // Sorted, so that the order is the same on any host.
         self.waiting[first..].sort_unstable_by_key(|gone| gone.block);
     }
 
@@ -125,7 +130,7 @@ impl Payloads {
         std::mem::take(&mut self.waiting)
     }
 
-    /// X4: a payload hangs on the content that its block has. O(payloads).
+    /// Checks X4: each payload belongs to the current content of its block. O(payloads).
     pub(crate) fn check(&self, blocks: Blocks<'_>) -> Result<(), InvariantViolation> {
         let hash = |block| blocks.get(block).content.map(|content| content.hash);
         let wrong = self.kept.values().filter(|kept| hash(kept.block) != Some(kept.hash));

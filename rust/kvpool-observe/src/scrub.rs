@@ -1,42 +1,42 @@
-//! The scrubber: checks a few blocks per call against everything that is known of them, all the time,
-//! while the pool works.
+//! The scrubber: checks a few blocks per call while the pool works, against all that is recorded about
+//! them.
 //!
-//! Owns: which block, and which request, is checked next. What can be said of a block is the pool's to
-//! know ([`BlockPool::check_block`], [`BlockPool::check_sums`]), of requests and their tables the
-//! manager's ([`CacheManager::check_request_at`], [`CacheManager::check_entry`]); when the scrubber has
-//! been through all requests it asks whether tables, fences, pins and swaps account for every reference
+//! Owns: the position of the next check. The pool checks a block ([`BlockPool::check_block`],
+//! [`BlockPool::check_sums`]). The manager checks requests and their tables
+//! ([`CacheManager::check_request_at`], [`CacheManager::check_entry`]). After all requests, the manager
+//! checks that tables, fences, pins and swaps account for every reference
 //! ([`CacheManager::check_references`]). With a digest
-//! ([`WatchConfig::digest`](crate::WatchConfig::digest)) it checks, too, that references, fences and
-//! contents are what the last operation left (D1), and that the counters are those of the blocks (D2).
-//! Without one it does not notice a reference count that was changed from one possible number to
-//! another.
+//! ([`WatchConfig::digest`](crate::WatchConfig::digest)), the scrubber also checks that references,
+//! fences and contents are as the last operation left them (D1), and that the counters match the blocks
+//! (D2). Without a digest, it does not notice a reference count that was changed from one plausible
+//! number to another.
 //!
-//! Whatever is broken *poisons* the pool, or the manager: from then on it refuses all work and says
-//! why, instead of serving wrong KV.
+//! A violation *poisons* the pool or the manager. From then on it refuses all work and reports the
+//! reason, instead of serving wrong KV.
 //!
-//! Costs: O(1) per block checked (O(log blocks) with access times), O(blocks touched since the last
-//! digest) per call; O(requests) when it has been through all of them.
+//! Costs: O(1) per block checked (O(log blocks) with access times), and O(blocks changed since the last
+//! digest) per call. O(requests) once all requests are checked.
 
 use kvpool::{BlockId, BlockPool, CacheManager, InvariantViolation, ManagerError, PoolError};
 
 use crate::watch::Watch;
 
-/// What a call of a scrubber did.
+/// The result of one call of a scrubber.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct ScrubReport {
-    /// The block that the next call begins with; of a manager, on the device.
+    /// The block at which the next call starts. A manager reports that of the device.
     pub position: usize,
-    /// Blocks checked by this call, the null block included, in all tiers.
+    /// The number of blocks that this call checked, the null block included, in all tiers.
     pub blocks: usize,
-    /// Requests whose tables this call has finished checking; 0 for a pool.
+    /// The number of requests whose tables this call has finished; 0 for a pool.
     pub requests: usize,
-    /// How often everything has been checked so far.
+    /// How many times everything has been checked so far.
     pub passes: u64,
 }
 
-/// Where the scrubber of a pool is. One that meets another pool goes on there from the same block, or
-/// from the first.
+/// The position of a pool's scrubber. With another pool, it continues at the same block if that exists,
+/// otherwise at the first.
 ///
 /// ```
 /// use kvpool::{BlockPool, PoolConfig};
@@ -56,11 +56,12 @@ pub struct Scrubber {
 }
 
 impl Scrubber {
-    /// Checks the next `blocks` blocks, each at most once, and the sums. Begins where the last call
-    /// stopped and goes round.
+    /// Checks the next `blocks` blocks, each at most once, and the sums. Starts where the last call
+    /// stopped, and wraps around.
     ///
     /// # Errors
-    /// [`PoolError::Poisoned`] with the invariant and what was found, now and from now on.
+    /// [`PoolError::Poisoned`] with the violated invariant and the details. All later calls return it
+    /// too.
     pub fn scrub(&mut self, pool: &mut BlockPool, blocks: usize) -> Result<ScrubReport, PoolError> {
         pool.check_poison()?;
         if let Some((watch, blocks)) = pool.observer_mut::<Watch>() {
@@ -69,14 +70,14 @@ impl Scrubber {
         self.check(pool, blocks).map_err(|violation| pool.poison(&violation))
     }
 
-    /// The same of a pool whose digest is settled.
+    /// Like [`Self::scrub`]. The digest of the pool is already settled.
     fn check(&mut self, pool: &BlockPool, blocks: usize) -> Result<ScrubReport, InvariantViolation> {
         let blocks = blocks.min(pool.num_blocks());
         let digest = pool.observer::<Watch>().and_then(Watch::digest);
         pool.check_sums()?;
         digest.map_or(Ok(()), |digest| digest.check_sums(pool))?;
         if self.at as usize >= pool.num_blocks() {
-            self.at = 0; // it was another pool's
+            self.at = 0; // the position was that of another pool
         }
         for _ in 0..blocks {
             let block = BlockId::new(self.at);
@@ -91,7 +92,7 @@ impl Scrubber {
     }
 }
 
-/// Where the scrubber of a manager is: in each tier, and in the block tables.
+/// The position of a manager's scrubber: in each tier, and in the block tables.
 ///
 /// ```
 /// use kvpool::{CacheManager, ExtraKeys, ManagerConfig};
@@ -112,12 +113,12 @@ pub struct ManagerScrubber {
 
 impl ManagerScrubber {
     /// Checks the next `blocks` blocks of each tier, and as many entries of block tables. Call it once
-    /// a step with what a step can spare, or let
-    /// [`ManagerWatchConfig::scrub_blocks`](crate::ManagerWatchConfig::scrub_blocks) do it.
-    /// O(`blocks`).
+    /// per step with the number of blocks that a step can afford, or set
+    /// [`ManagerWatchConfig::scrub_blocks`](crate::ManagerWatchConfig::scrub_blocks). O(`blocks`).
     ///
     /// # Errors
-    /// [`PoolError::Poisoned`] with the invariant and what was found, now and from now on.
+    /// [`PoolError::Poisoned`] with the violated invariant and the details. All later calls return it
+    /// too.
     pub fn scrub(&mut self, manager: &mut CacheManager, blocks: usize) -> Result<ScrubReport, ManagerError> {
         manager.check_poison()?;
         self.tiers.resize(manager.tiers().len(), Scrubber::default());
@@ -140,12 +141,12 @@ impl ManagerScrubber {
         Ok(report)
     }
 
-    /// Checks `entries` entries of block tables, each at most once. Returns how many tables it came to
-    /// the end of.
+    /// Checks `entries` entries of block tables, each at most once. Returns the number of tables that
+    /// it finished.
     fn check_tables(&mut self, manager: &CacheManager, entries: usize) -> Result<usize, InvariantViolation> {
         let (mut left, mut finished) = (entries, 0);
-        // One more than the slots: a table that was begun in the middle is looked at once more from its
-        // start.
+        // One iteration more than there are slots: a table that was started in the middle is visited a
+        // second time from its start.
         for _ in 0..=manager.num_slots() {
             if self.slot >= manager.num_slots() {
                 manager.check_references()?;

@@ -1,11 +1,11 @@
-//! `TierWatch`: the pools of [`Tiers`], watched tier by tier.
+//! `TierWatch`: watches the pools of [`Tiers`], tier by tier.
 
 use kvpool::{PoolError, TierError, Tiers};
 
 use crate::events::EventBatch;
 use crate::watch::{PoolWatch, Watch, WatchConfig};
 
-/// What can be asked of pools in tiers.
+/// The calls of tiers whose pools are watched.
 ///
 /// ```
 /// use kvpool::{PoolConfig, Tiers};
@@ -20,10 +20,10 @@ pub trait TierWatch {
     /// Watches the pool of a tier from now on: see [`PoolWatch::watch`].
     ///
     /// # Errors
-    /// [`TierError::UnknownTier`]; as [`Watch::new`].
+    /// [`TierError::UnknownTier`], and the errors of [`Watch::new`].
     fn watch_tier(&mut self, tier: usize, config: &WatchConfig) -> Result<(), TierError>;
 
-    /// Events of a tier since the last call: see [`PoolWatch::take_events`].
+    /// Returns the events of a tier since the last call: see [`PoolWatch::take_events`].
     ///
     /// # Errors
     /// [`TierError::UnknownTier`].

@@ -1,9 +1,10 @@
-//! `Watch`: the observer that the others are in, and what can be asked of a pool that has one.
+//! `Watch`: the observer of a pool that contains all parts, and `PoolWatch`: the calls of a watched
+//! pool.
 //!
-//! Owns: which of them a pool has. Each is told of what it wants to know; what it makes of it is its
-//! own module's.
+//! Owns: which parts a pool has. `Watch` passes each notification of the pool to the parts that need
+//! it. Each part has a module of its own.
 //!
-//! Costs: a call and a branch per observer for each thing that the pool tells.
+//! Costs: a call and a branch per part for each notification of the pool.
 
 use kvpool::observe::{
     Blocks, ClearCause, Computed, ContentView, Lookup, NewContents, PoolObserver, Removed,
@@ -18,28 +19,38 @@ use crate::feed::{Feed, FeedBatch, held};
 use crate::metrics::{Meter, PoolMetrics};
 use crate::payloads::{Evicted, Payload, PayloadError, Payloads};
 
-/// What watches a pool.
+/// Which observers a pool gets.
+///
+/// ```
+/// use kvpool::{BlockPool, PoolConfig};
+/// use kvpool_observe::{PoolWatch, WatchConfig};
+/// let watch = WatchConfig { event_capacity: 10_000, digest: true, ..WatchConfig::default() };
+/// let mut pool = BlockPool::new(PoolConfig::default())?.watched(&watch)?;
+/// assert!(pool.state_digest().is_some() && pool.take_events().events.is_empty());
+/// # Ok::<(), kvpool::PoolError>(())
+/// ```
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct WatchConfig {
-    /// Events kept until [`PoolWatch::take_events`] is called, at most 2^32; 0 records none. Events
-    /// cost 32 bytes per block more, in every tier, unless the policy knows what hangs on what anyway.
+    /// The number of events that are kept until [`PoolWatch::take_events`] is called, at most 2^32; 0
+    /// records none. Events take 32 more bytes per block, in every tier, unless the policy already
+    /// tracks the parents of blocks.
     pub event_capacity: usize,
-    /// Whether there is a digest of the pool's state: see [`PoolWatch::state_digest`], and
-    /// [`crate::Scrubber`] for what it finds with one. 24 bytes per block.
+    /// Whether the pool has a digest of its state: see [`PoolWatch::state_digest`], and
+    /// [`crate::Scrubber`] for the faults that it finds with a digest. Takes 24 bytes per block.
     pub digest: bool,
-    /// What an advisor samples: see [`crate::advisor`]. `None` has none.
+    /// Settings of an advisor: see [`crate::advisor`]. `None`: no advisor.
     pub advisor: Option<AdvisorConfig>,
     /// Whether contents can have payloads: see [`PoolWatch::set_payloads`].
     pub payloads: bool,
-    /// Whether there are metrics: see [`crate::metrics`]. 24 bytes per block.
+    /// Whether the pool has metrics: see [`crate::metrics`]. Takes 24 bytes per block.
     pub metrics: bool,
-    /// Fields may come: end a literal with `..Default::default()`.
+    /// More fields may be added. End struct literals with `..Default::default()`.
     #[doc(hidden)]
     pub more: (),
 }
 
 impl WatchConfig {
-    /// Whether nothing is asked for: then nothing need watch.
+    /// Whether the configuration enables nothing, so that no observer is needed.
     #[must_use]
     pub const fn is_idle(&self) -> bool {
         self.event_capacity == 0 && !self.digest && self.advisor.is_none() && !self.payloads && !self.metrics
@@ -47,6 +58,16 @@ impl WatchConfig {
 }
 
 /// The observers of one pool.
+///
+/// ```
+/// use kvpool::{BlockPool, PoolConfig};
+/// use kvpool_observe::{PoolWatch, Watch, WatchConfig};
+/// let mut pool = BlockPool::new(PoolConfig::default())?;
+/// let watch = Watch::new(&WatchConfig { digest: true, ..WatchConfig::default() }, &pool)?;
+/// pool.observe(Box::new(watch))?;
+/// assert!(pool.state_digest().is_some());
+/// # Ok::<(), kvpool::PoolError>(())
+/// ```
 #[derive(Debug, Default)]
 pub struct Watch {
     events: EventLog,
@@ -55,20 +76,20 @@ pub struct Watch {
     advisor: Option<Box<Advisor>>,
     payloads: Option<Payloads>,
     meter: Option<Box<Meter>>,
-    /// What explains misses wants to know of contents that come and go.
+    /// The log of changes for the explainer of misses.
     pub(crate) changes: Option<ChangeLog>,
 }
 
 impl Watch {
-    /// Observers of `pool` from now on: for [`BlockPool::observe`]. O(blocks) with a digest.
+    /// Makes the observers of `pool`, for [`BlockPool::observe`]. O(blocks) with a digest.
     ///
     /// # Errors
-    /// [`PoolError::InvalidConfig`] names the setting and what is allowed.
+    /// [`PoolError::InvalidConfig`] names the setting and the allowed values.
     pub fn new(config: &WatchConfig, pool: &BlockPool) -> Result<Self, PoolError> {
         Self::with_units(config, pool, 1)
     }
 
-    /// Observers of `pool`, of which a block holds `units_per_block` hash units.
+    /// Makes the observers of `pool`, whose blocks contain `units_per_block` hash units each.
     pub(crate) fn with_units(
         config: &WatchConfig,
         pool: &BlockPool,
@@ -87,7 +108,7 @@ impl Watch {
         })
     }
 
-    /// A digest of `pool` alone: see [`PoolWatch::keep_digest`]. O(blocks).
+    /// Makes an observer with only a digest of `pool`: see [`PoolWatch::keep_digest`]. O(blocks).
     pub(crate) fn of_digest(pool: &BlockPool) -> Result<Box<Self>, PoolError> {
         let mut watch = Box::new(Self::new(&WatchConfig::default(), pool)?);
         watch.keep_digest(pool.blocks())?;
@@ -108,7 +129,7 @@ impl Watch {
         self.events.take()
     }
 
-    /// Whether what the pool holds is wanted for the next [`Self::take_feed`].
+    /// Whether the next [`Self::take_feed`] needs the contents that the pool holds.
     pub(crate) fn is_feed_lost(&self) -> bool {
         self.feed.as_ref().is_some_and(|feed| feed.is_lost())
     }
@@ -125,12 +146,12 @@ impl Watch {
         self.meter.as_ref().map(|meter| meter.metrics())
     }
 
-    /// Says whether a time may follow.
+    /// Checks that the time can be set to `now`.
     pub(crate) fn check_time(&self, now: f64) -> Result<(), PoolError> {
         self.meter.as_ref().map_or(Ok(()), |meter| meter.check_time(now))
     }
 
-    /// Keeps a digest from now on, if there is none; it counts no contents. O(blocks).
+    /// Adds a digest if the pool has none. It does not sum content checks. O(blocks).
     pub(crate) fn keep_digest(&mut self, blocks: Blocks<'_>) -> Result<(), PoolError> {
         if self.digest.is_none() {
             self.digest = Some(StateDigest::new(blocks, false)?);
@@ -258,7 +279,7 @@ impl PoolObserver for Watch {
     fn grow(&mut self, num_blocks: usize) -> Result<(), PoolError> {
         let advisor = self.advisor.as_ref().map(|advisor| advisor.prepare_resize(num_blocks - 1));
         let resized = advisor.transpose()?;
-        // What the meter has too much of is never looked at.
+        // If a later step fails, the extra room of the meter stays unused.
         self.meter.as_mut().map_or(Ok(()), |meter| meter.grow(num_blocks))?;
         self.digest.as_mut().map_or(Ok(()), |digest| digest.grow(num_blocks))?;
         self.feed.as_mut().map_or(Ok(()), |feed| feed.grow(num_blocks))?;
@@ -276,8 +297,8 @@ impl PoolObserver for Watch {
     }
 }
 
-/// Wants to know what contents hang on, and nothing else: whether there is memory for that shows before
-/// anything has changed.
+/// An observer that only makes the pool track parents. It is installed first, so that a lack of memory
+/// is reported before anything has changed.
 #[derive(Debug)]
 struct Parents;
 
@@ -291,8 +312,8 @@ impl PoolObserver for Parents {
     }
 }
 
-/// Puts a feed beside what watches a pool already: `take` gives that up, `put` gives it back if
-/// `observe` fails.
+/// Adds a feed to the observers of a pool. `take` removes the current observers, and `put` restores
+/// them if `observe` fails.
 pub(crate) fn insert_feed<O, E>(
     owner: &mut O,
     feed: Feed,
@@ -312,7 +333,7 @@ pub(crate) fn insert_feed<O, E>(
     observe(owner, Box::new(watch))
 }
 
-/// What can be asked of a pool that a [`Watch`] watches.
+/// The calls of a pool that a [`Watch`] observes.
 ///
 /// ```
 /// use kvpool::{BlockPool, PoolConfig};
@@ -329,36 +350,36 @@ pub(crate) fn insert_feed<O, E>(
 /// # Ok::<(), kvpool::PoolError>(())
 /// ```
 pub trait PoolWatch: Sized {
-    /// Watches the pool from now on; who watched it before does no more. Without anything to watch for
-    /// it stays as it is.
+    /// Watches the pool from now on. Replaces earlier observers. If the configuration enables nothing,
+    /// nothing changes.
     ///
     /// # Errors
-    /// As [`Watch::new`].
+    /// The errors of [`Watch::new`].
     fn watch(&mut self, config: &WatchConfig) -> Result<(), PoolError>;
 
-    /// [`Self::watch`], of a pool that is being made.
+    /// Like [`Self::watch`], for use as a builder.
     ///
     /// # Errors
-    /// As [`Watch::new`].
+    /// The errors of [`Watch::new`].
     fn watched(mut self, config: &WatchConfig) -> Result<Self, PoolError> {
         self.watch(config)?;
         Ok(self)
     }
 
-    /// Keeps a digest from now on, beside what else watches. One that is made here knows which blocks
-    /// have changed, and does not count their contents as [`WatchConfig::digest`] does: cheaper, and
-    /// enough for a journal. O(blocks).
+    /// Keeps a digest from now on, in addition to the other observers. A digest that is added here does
+    /// not sum content checks as [`WatchConfig::digest`] does. It is cheaper, and sufficient for a
+    /// journal. O(blocks).
     ///
     /// # Errors
-    /// [`PoolError::InvalidConfig`] if there is no memory.
+    /// [`PoolError::InvalidConfig`] if there is not enough memory.
     fn keep_digest(&mut self) -> Result<(), PoolError>;
 
-    /// Events since the last call; empty unless [`WatchConfig::event_capacity`] keeps some.
+    /// Returns the events since the last call. Empty if [`WatchConfig::event_capacity`] is 0.
     fn take_events(&mut self) -> EventBatch;
 
-    /// Keeps a feed of up to `capacity` changes from now on, beside what else watches: what a publisher
-    /// of events takes, tokens included. What is registered already is told without tokens. 4 bytes per
-    /// token slot, and 33 per block. O(blocks).
+    /// Keeps a feed of up to `capacity` changes from now on, in addition to the other observers. A
+    /// publisher of events reads it; it includes tokens. Contents that are already registered are
+    /// reported without tokens. Takes 4 bytes per token slot and 33 bytes per block. O(blocks).
     ///
     /// ```
     /// use kvpool::{BlockHasher, BlockPool, ExtraKeys, HashCursor, HasherConfig, PoolConfig};
@@ -378,17 +399,18 @@ pub trait PoolWatch: Sized {
     /// ```
     ///
     /// # Errors
-    /// [`PoolError::InvalidConfig`] for a capacity of 0 or above 2^32, and if there is no memory;
-    /// nothing has changed then.
+    /// [`PoolError::InvalidConfig`] for a capacity of 0 or above 2^32, and if there is not enough
+    /// memory. Nothing has changed then.
     fn keep_feed(&mut self, capacity: usize) -> Result<(), PoolError>;
 
-    /// Exchanges what is in a batch, which is over, for the changes since the last call; none without
-    /// [`Self::keep_feed`]. The batch's room is used again: whoever takes often passes the same one.
-    /// O(1), O(blocks) after a loss.
+    /// Replaces the contents of `batch` by the changes since the last call. The batch is empty without
+    /// [`Self::keep_feed`]. Its memory is reused, so pass the same batch each time. O(1), O(blocks)
+    /// after a loss.
     fn take_feed(&mut self, batch: &mut FeedBatch);
 
-    /// Hangs a payload on what each block holds, held or cached-free: it is kept until the content
-    /// leaves the block. One that is there already is replaced, and gone. O(blocks).
+    /// Attaches a payload to the content of each block, whether the block is held or cached-free. The
+    /// payload is kept until the content leaves the block. It replaces an existing payload, which is
+    /// dropped. O(blocks).
     ///
     /// ```
     /// use std::sync::Arc;
@@ -406,31 +428,32 @@ pub trait PoolWatch: Sized {
     ///
     /// pool.evict(1)?;
     /// let gone = pool.take_evicted();
-    /// assert_eq!((gone[0].block, gone[0].hash, &gone[0].payload), (blocks[0], prompt.chain().hashes()[0], &Payload::Number(77)));
+    /// assert_eq!((gone[0].block, gone[0].hash), (blocks[0], prompt.chain().hashes()[0]));
+    /// assert_eq!(gone[0].payload, Payload::Number(77));
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     ///
     /// # Errors
-    /// [`PayloadError`]; then none is set.
+    /// [`PayloadError`]; no payload is set then.
     fn set_payloads(&mut self, blocks: &[BlockId], payloads: Vec<Payload>) -> Result<(), PayloadError>;
 
-    /// The payloads of contents that have left their blocks since the last call, however they did, in
-    /// the order in which they left; of all contents at once by block. Empty without
-    /// [`WatchConfig::payloads`]. As long as as many wait as the pool has blocks, no further ones can
-    /// be set.
+    /// Returns the payloads of contents that have left their blocks since the last call, for any
+    /// reason, in that order. If all contents left at once, they are sorted by block. Empty without
+    /// [`WatchConfig::payloads`]. While as many payloads wait as the pool has blocks, no further ones
+    /// can be set.
     fn take_evicted(&mut self) -> Vec<Evicted>;
 
-    /// One number for the state of the pool, after any operation: see [`WatchConfig::digest`]. `None`
-    /// without it. Equal histories give equal digests, on any host. O(blocks that changed since the
-    /// last call).
+    /// Returns a digest of the state of the pool; `None` without [`WatchConfig::digest`]. It may be
+    /// called after any operation. Equal histories give equal digests, on any host. O(blocks that
+    /// changed since the last call).
     fn state_digest(&mut self) -> Option<u64>;
 
-    /// What [`Self::state_digest`] gives, counted anew from every block, whether there is a digest or
-    /// not. O(blocks).
+    /// Computes the value of [`Self::state_digest`] from scratch, from every block. Needs no digest.
+    /// O(blocks).
     fn state_digest_from_scratch(&self) -> u64;
 
-    /// What the pool's own traffic says about other sizes, other policies, and tenants; `None` without
-    /// an advisor. Some 50 us.
+    /// Returns the advisor's estimates for other sizes, other policies, and tenants, from the pool's
+    /// own traffic; `None` without an advisor. Takes about 50 us.
     ///
     /// ```
     /// use std::sync::Arc;
@@ -440,7 +463,7 @@ pub trait PoolWatch: Sized {
     /// let advisor = Some(AdvisorConfig::default());
     /// let mut pool = BlockPool::new(PoolConfig { num_blocks: 9, block_size: 1, ..Default::default() })?
     ///     .watched(&WatchConfig { advisor, ..Default::default() })?;
-    /// // Three prompts of four blocks in turn: too many for eight blocks, and a loop never hits in LRU.
+    /// // Three prompts of four blocks take turns. Eight blocks are too few: LRU never hits here.
     /// for turn in [0, 100, 200].repeat(50) {
     ///     let mut prompt = HashCursor::new(hasher.clone(), ExtraKeys::default())?;
     ///     prompt.append(&[turn, turn + 1, turn + 2, turn + 3]);
@@ -459,8 +482,8 @@ pub trait PoolWatch: Sized {
     /// ```
     fn advice(&self) -> Option<Advice>;
 
-    /// What was counted since the pool is watched; `None` without [`WatchConfig::metrics`]. O(buckets):
-    /// a microsecond.
+    /// Returns the metrics since the start of the watch; `None` without [`WatchConfig::metrics`].
+    /// O(buckets): a microsecond.
     ///
     /// ```
     /// use kvpool::{BlockHasher, BlockPool, ExtraKeys, HashCursor, HasherConfig, PoolConfig};
@@ -488,12 +511,12 @@ pub trait PoolWatch: Sized {
     /// ```
     fn metrics(&self) -> Option<PoolMetrics>;
 
-    /// Says what time it is, in seconds on a clock of the caller's, for [`Self::metrics`]; nothing
-    /// without them. A pool with retention need not be told: [`BlockPool::advance_time`] is enough, on
-    /// the same clock. O(1).
+    /// Sets the time for [`Self::metrics`], in seconds on the caller's clock. Does nothing without
+    /// metrics. A pool with retention does not need this call: [`BlockPool::advance_time`] is enough,
+    /// on the same clock. O(1).
     ///
     /// # Errors
-    /// [`PoolError::TimeBackwards`]; [`PoolError::InvalidConfig`] for what is no number.
+    /// [`PoolError::TimeBackwards`]; [`PoolError::InvalidConfig`] if `now` is not finite.
     fn observe_time(&mut self, now: f64) -> Result<(), PoolError>;
 }
 

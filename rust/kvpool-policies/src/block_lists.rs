@@ -1,46 +1,46 @@
 //! `BlockLists`: several intrusive lists that share one set of links, so that a block is on at most one
 //! of them.
 //!
-//! Owns: which list a block is on: the queues of a policy, one list per class, rank or tenant.
+//! Owns: which list a block is on, for example the queues of a policy, or a list per class, rank or
+//! tenant.
 //!
-//! Invariants: those of `list`, for each; a block is on one list or on none, and its neighbours are on
-//! the same. A link that its neighbour does not mirror *tears* the lists: they accept and give nothing
-//! from then on.
+//! Invariants: those of `list` hold for each list. A block is on one list or on none, and its
+//! neighbours are on the same list. If a link is found that its neighbour does not mirror, the lists
+//! count as *torn*: from then on they accept and return nothing.
 //!
-//! Costs: every operation O(1); 9 bytes per block, taken at once, and 24 bytes per list. A policy that
-//! keeps more by block may have its own array of it, links included ([`Members`]): one line per block
-//! then, where two arrays are two.
+//! Costs: every operation is O(1). 9 bytes per block, allocated at once, and 24 bytes per list. A
+//! policy that stores more per block may provide its own array that includes the links ([`Members`]).
+//! Then a block takes one cache line instead of two.
 
 use kvpool::parts::{END, Link, Links, List, ensure, try_reserve};
 use kvpool::{BlockId, InvariantViolation, MAX_BLOCKS, PoolError};
 
-/// An array of what is kept by block: its links, the list that it is on, and whatever else somebody
-/// wants to know.
+/// An array of the data per block: its links, the list that it is on, and any other data.
 pub trait Members: Links + Default {
-    /// The most lists that can share it.
+    /// The maximum number of lists that can share the array.
     const MOST: usize;
 
-    /// The list that a block is on. `None` of one whose links are loose, and of what is no block.
+    /// The list that a block is on. `None` if its links are loose, or if there is no such block.
     fn list_of(&self, id: u32) -> Option<usize>;
 
-    /// Notes the list that a block is on, a number below [`Self::MOST`], or that it is on none.
+    /// Records that a block is on a list, a number below [`Self::MOST`], or on no list.
     fn note(&mut self, id: u32, list: Option<usize>);
 
-    /// Takes every block off its list. O(blocks).
+    /// Removes every block from its list. O(blocks).
     fn clear(&mut self);
 
     /// Makes room for blocks up to `num_blocks - 1`, which are on no list.
     ///
     /// # Errors
-    /// [`PoolError::InvalidConfig`] if there is no memory; then nothing has changed.
+    /// [`PoolError::InvalidConfig`] if there is not enough memory. Nothing has changed then.
     fn grow(&mut self, num_blocks: usize) -> Result<(), PoolError>;
 }
 
-/// Links and nothing else: the number of a list is a byte.
+/// The array with links only. The number of a list takes one byte.
 #[derive(Clone, Debug, Default)]
 pub struct Bare {
     links: Vec<Link>,
-    /// By block: the list it is on.
+    /// The list of each block.
     on: Vec<u8>,
 }
 
@@ -91,7 +91,7 @@ impl Members for Bare {
     }
 }
 
-/// Lists `0..num_lists` over blocks `1..num_blocks`; a block is on at most one.
+/// Lists `0..num_lists` over blocks `1..num_blocks`. A block is on at most one list.
 ///
 /// ```
 /// use kvpool::BlockId;
@@ -101,26 +101,28 @@ impl Members for Bare {
 /// lists.push_back(0, a);
 /// lists.push_front(1, b);
 /// assert!(!lists.push_back(1, a), "a block is on one list at a time");
-/// assert_eq!((lists.list_of(a), lists.front(1), lists.back(1), lists.len(0)), (Some(0), Some(b), Some(b), 1));
+/// assert_eq!((lists.list_of(a), lists.len(0)), (Some(0), 1));
+/// assert_eq!((lists.front(1), lists.back(1)), (Some(b), Some(b)));
 /// assert_eq!(lists.pop_front(0), Some(a));
 /// # Ok::<(), kvpool::PoolError>(())
 /// ```
 #[derive(Clone, Debug)]
 pub struct BlockLists<M = Bare> {
     lists: Vec<List>,
-    /// What is kept by block. Its links are the lists'.
+    /// The data per block. It contains the links of the lists.
     pub(crate) members: M,
-    /// Blocks on any list.
+    /// The number of blocks on any list.
     linked: u32,
-    /// Links were found that do not mirror each other, or lead from one list to another.
+    /// Whether links were found that do not mirror each other, or that lead from one list to another.
     torn: bool,
 }
 
 impl<M: Members> BlockLists<M> {
-    /// `num_lists` empty lists for blocks `1..num_blocks`, with all their memory taken.
+    /// Makes `num_lists` empty lists for blocks `1..num_blocks`, and allocates all their memory.
     ///
     /// # Errors
-    /// [`PoolError::InvalidConfig`] for more lists than there are numbers, or if there is no memory.
+    /// [`PoolError::InvalidConfig`] for more than [`Members::MOST`] lists, or if there is not enough
+    /// memory.
     pub fn new(num_lists: usize, num_blocks: usize) -> Result<Self, PoolError> {
         if num_lists > M::MOST {
             return Err(PoolError::config("num_lists", num_lists, format!("at most {}", M::MOST)));
@@ -131,13 +133,13 @@ impl<M: Members> BlockLists<M> {
         Ok(lists)
     }
 
-    /// Blocks on any list.
+    /// The number of blocks on any list.
     #[must_use]
     pub const fn num_linked(&self) -> usize {
         self.linked as usize
     }
 
-    /// Blocks on `list`.
+    /// The number of blocks on `list`.
     #[must_use]
     pub fn len(&self, list: usize) -> usize {
         self.lists.get(list).map_or(0, List::len)
@@ -149,21 +151,21 @@ impl<M: Members> BlockLists<M> {
         self.len(list) == 0
     }
 
-    /// The list that `block` is on.
+    /// Returns the list that `block` is on.
     #[must_use]
     #[inline]
     pub fn list_of(&self, block: BlockId) -> Option<usize> {
         self.members.list_of(block.get())
     }
 
-    /// The block at the front of `list`.
+    /// Returns the block at the front of `list`.
     #[must_use]
     pub fn front(&self, list: usize) -> Option<BlockId> {
         let front = self.lists.get(list)?.front()?;
         (!self.torn && self.is_on(list, front.get())).then_some(front)
     }
 
-    /// The block at the back of `list`.
+    /// Returns the block at the back of `list`.
     #[must_use]
     pub fn back(&self, list: usize) -> Option<BlockId> {
         let back = self.lists.get(list)?.back()?;
@@ -174,25 +176,26 @@ impl<M: Members> BlockLists<M> {
         self.members.list_of(block) == Some(list)
     }
 
-    /// Whether what is beside a block of `list` is on it, too, or is its end.
+    /// Whether the neighbour of a block of `list` is on the same list, or is the end of it.
     fn is_beside(&self, list: usize, neighbour: u32) -> bool {
         neighbour == END || self.is_on(list, neighbour)
     }
 
-    /// Puts `block` after the back of `list`; false, and nothing changed, if it is on a list, or if
-    /// there is no such list or block.
+    /// Adds `block` at the back of `list`. Returns false, and changes nothing, if the block is on a
+    /// list, or if there is no such list or block.
     #[inline]
     pub fn push_back(&mut self, list: usize, block: BlockId) -> bool {
         self.push(list, block, false)
     }
 
-    /// Puts `block` before the front of `list`; false as [`Self::push_back`].
+    /// Adds `block` at the front of `list`. Returns false in the same cases as [`Self::push_back`].
     #[inline]
     pub fn push_front(&mut self, list: usize, block: BlockId) -> bool {
         self.push(list, block, true)
     }
 
-    /// Puts `block` before the front of `list`, or after its back; false as [`Self::push_back`].
+    /// Adds `block` at the front or at the back of `list`. Returns false in the same cases as
+    /// [`Self::push_back`].
     #[inline]
     pub fn push(&mut self, list: usize, block: BlockId, in_front: bool) -> bool {
         let known = !block.is_null() && block.index() < self.members.num_links();
@@ -205,15 +208,16 @@ impl<M: Members> BlockLists<M> {
             !(sound && if in_front { ends.push_front(links, block) } else { ends.push_back(links, block) });
         if !self.torn {
             self.linked += 1;
-            self.members.note(block.get(), Some(list)); // below the most
+            self.members.note(block.get(), Some(list)); // below `MOST`
         }
         !self.torn
     }
 
-    /// Takes `block` off the list it is on; the list, or `None`, and nothing changed, if it is on none.
+    /// Removes `block` from its list and returns the list. Returns `None`, and changes nothing, if it
+    /// is on none.
     #[inline]
     pub fn remove(&mut self, block: BlockId) -> Option<usize> {
-        let list = self.list_of(block)?; // most are on none
+        let list = self.list_of(block)?; // most blocks are on no list
         self.remove_from(list, block)
     }
 
@@ -228,14 +232,14 @@ impl<M: Members> BlockLists<M> {
         if self.torn {
             return None;
         }
-        self.linked = self.linked.wrapping_sub(1); // a count that is wrong is found by the sums, not here
+        self.linked = self.linked.wrapping_sub(1); // a wrong count is found by the checks, not here
         self.members.note(block.get(), None);
         Some(list)
     }
 
-    /// Puts a run of blocks after the back of `list`, `ids(0)` first, up to the first that `put` does
-    /// not put: it notes the link of a block that is on no list, and that it is on this one. Returns
-    /// how many; none if there is no such list.
+    /// Adds a run of blocks at the back of `list`, `ids(0)` first. `put` writes the link of a block
+    /// that is on no list, and records that the block is on this one. The run ends at the first block
+    /// for which `put` returns false. Returns the number of blocks added; 0 if there is no such list.
     #[inline]
     pub fn push_back_run(
         &mut self,
@@ -253,9 +257,10 @@ impl<M: Members> BlockLists<M> {
         done
     }
 
-    /// Takes blocks off `list`, up to the first that `take` does not take: it makes the links loose,
-    /// which it gives, of a block that is on this list, and notes that. Returns how many. Blocks that
-    /// are neighbours, each before the one that was taken last, cost least.
+    /// Removes blocks from `list`. For a block that is on this list, `take` makes its links loose,
+    /// records that, and returns the old link. The removal ends at the first block for which `take`
+    /// returns `None`. Returns the number of blocks removed. It is cheapest if each block is the
+    /// neighbour before the previous one.
     #[inline]
     pub fn remove_run(
         &mut self,
@@ -266,22 +271,23 @@ impl<M: Members> BlockLists<M> {
         let Some(ends) = self.lists.get_mut(list).filter(|_| !self.torn) else { return 0 };
         let taken = ends.remove_run(&mut self.members, blocks, take);
         self.torn = ends.is_torn();
-        self.linked = self.linked.wrapping_sub(taken as u32); // a count that is wrong is found by the sums, not here
+        // A wrong count is found by the checks, not here.
+        self.linked = self.linked.wrapping_sub(taken as u32);
         taken
     }
 
-    /// Takes the front block of `list`.
+    /// Removes and returns the front block of `list`.
     pub fn pop_front(&mut self, list: usize) -> Option<BlockId> {
         self.pop(list, true)
     }
 
-    /// Takes the front block of `list`, or its back.
+    /// Removes and returns the front or the back block of `list`.
     #[inline]
     pub fn pop(&mut self, list: usize, front: bool) -> Option<BlockId> {
         self.pop_if(list, front, |_, _| true)
     }
 
-    /// Takes the front block of `list`, or its back, if it `goes`.
+    /// Removes and returns the front or the back block of `list`, if `goes` returns true for it.
     #[inline]
     pub fn pop_if(
         &mut self,
@@ -300,36 +306,36 @@ impl<M: Members> BlockLists<M> {
             return None;
         }
         self.members.note(block.get(), None);
-        self.linked = self.linked.wrapping_sub(1); // a count that is wrong is found by the sums, not here
+        self.linked = self.linked.wrapping_sub(1); // a wrong count is found by the checks, not here
         Some(block)
     }
 
-    /// Takes every block off every list. O(blocks).
+    /// Removes every block from every list. O(blocks).
     pub fn clear(&mut self) {
         self.lists.fill(List::default());
         self.members.clear();
         self.linked = 0;
     }
 
-    /// The blocks of `list` from front to back.
+    /// Iterates over the blocks of `list` from front to back.
     pub fn iter(&self, list: usize) -> impl Iterator<Item = BlockId> + '_ {
         self.lists.get(list).into_iter().flat_map(|ends| ends.iter(&self.members))
     }
 
-    /// Makes room for blocks up to `num_blocks - 1`; they are on no list.
+    /// Makes room for blocks up to `num_blocks - 1`, which are on no list.
     ///
     /// # Errors
-    /// [`PoolError::InvalidConfig`] if there is no memory; then nothing has changed.
+    /// [`PoolError::InvalidConfig`] if there is not enough memory. Nothing has changed then.
     pub fn grow(&mut self, num_blocks: usize) -> Result<(), PoolError> {
         let before = self.members.num_links();
         self.members.grow(num_blocks.clamp(before, MAX_BLOCKS.max(before)))
     }
 
-    /// Whether the links of `block` and of its neighbours agree; of block 0: the ends of all lists, and
-    /// their counts, O(lists).
+    /// Checks that the links of `block` and of its neighbours agree. For block 0, checks the ends of
+    /// all lists and their lengths, O(lists).
     ///
     /// # Errors
-    /// The broken invariant.
+    /// The violated invariant.
     pub fn check_block(&self, block: BlockId) -> Result<(), InvariantViolation> {
         const NAME: &str = "L2 (a block is on one of several lists, beside others of it)";
         ensure(!self.torn, NAME, || "a change met links that do not".into())?;
@@ -351,10 +357,10 @@ impl<M: Members> BlockLists<M> {
         list.map_or(Ok(()), |list| list.check_block(&self.members, block))
     }
 
-    /// Recounts every list from its links.
+    /// Checks every list from its links.
     ///
     /// # Errors
-    /// The first broken invariant.
+    /// The first violated invariant.
     pub fn check_invariants(&self) -> Result<(), InvariantViolation> {
         const NAME: &str = "L2 (each of several lists has the blocks that say so)";
         ensure(!self.torn, NAME, || "a change met links that do not mirror each other".into())?;
@@ -374,16 +380,16 @@ impl<M: Members> BlockLists<M> {
 
 #[cfg(feature = "fault-injection")]
 impl BlockLists {
-    /// How many things [`Self::corrupt`] can change.
+    /// The number of kinds of faults that [`Self::corrupt`] can inject.
     pub const FAULTS: usize = 4;
 }
 
 #[cfg(feature = "fault-injection")]
 impl<M: Members> BlockLists<M> {
-    /// Changes what is noted of `block` behind the lists' back: 0 its link backward, 1 its link
-    /// forward, 2 the list that it is on, 3 the length of the list of that number. False if there is no
-    /// such thing, or if it is so already. Links of a block on no list are not followed, and block 0
-    /// has many.
+    /// Injects a fault into the data of `block`. `what` selects it: 0 the backward link, 1 the forward
+    /// link, 2 the list that it is on, 3 the length of the list with that number. Returns false if
+    /// there is no such data, or if it already has the value. Links of a block on no list are not
+    /// followed, and block 0 has many.
     pub fn corrupt(&mut self, block: BlockId, what: usize, to: u32) -> bool {
         let list = match what {
             0 | 1 => self.list_of(block),

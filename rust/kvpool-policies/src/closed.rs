@@ -1,37 +1,37 @@
-//! `Closed`: makes a prefix-closed evictor of any policy.
+//! `Closed`: turns any policy into a prefix-closed evictor.
 //!
-//! Owns: the parent of every block, how many cached-free children it has, and which blocks are idle.
-//! The policy says who is next. A victim that is in use, or on which cached-free blocks hang, is
-//! *parked*: it leaves the order, and is next of its kind again as soon as the last obstacle is gone:
-//! of several whose obstacles are gone, the one whose went last. No block is evicted before its cached
-//! descendants, whatever policy, priorities or hints say.
+//! Owns: the parent of every block, its number of cached-free children, and which blocks are idle. The
+//! policy chooses the next victim. A victim that is in use, or that has cached-free children, is
+//! *parked*: it leaves the order. When it becomes idle and childless, it is put back as the next victim
+//! of its kind. If several blocks are put back, the last one is next. No block is evicted before its
+//! cached descendants, whatever the policy, the priorities or the hints are.
 //!
 //! Invariants, recounted by `check_invariants`:
-//! - E1: idle blocks are counted.
-//! - E2: `children` counts the idle blocks whose parent this is. As long as holders hold whole
-//!   prefixes, a child in use has its parent, or a copy of it, in use too; where they do not, a held
+//! - E1: the number of idle blocks is correct.
+//! - E2: `children` is the number of idle blocks whose parent is this block. As long as holders hold
+//!   whole prefixes, a child in use has its parent, or a copy of it, in use too. Otherwise, a held
 //!   child does not keep its parent.
-//! - E3: every idle block is parked or in the order; a parked one that is idle has children. Among idle
-//!   blocks there is always a leaf, so there is always a victim.
+//! - E3: every idle block is parked or in the order. A parked block that is idle has children. Among
+//!   idle blocks there is always a leaf, so there is always a victim.
 //!
-//! A parent can lose its content before its children: dropped by id, or as one of several copies. Then
-//! its generation moves on, and what its children noted is stale: they have no parent until, at their
-//! next release, the pool names another copy of it.
+//! A parent can lose its content before its children do: it was dropped by id, or is one of several
+//! copies. Then its generation changes, and the links of its children become stale. They have no parent
+//! until, at their next release, the pool links them to another copy of it.
 //!
 //! Copies of a content leave no hole, as long as holders hold whole prefixes. A copy with idle children
-//! is not evicted, nor dropped as a duplicate ([`Evictor::has_dependents`]). A lookup that takes a
-//! child through *another* copy of its parent frees the copy that it was linked to; that one may go
-//! while the child is in use, and at the child's release the pool links it to a copy that is left
-//! ([`Evictor::relink`]), as it does if the parent was never computed. What remains is what callers do
-//! to contents by id: [`kvpool::BlockPool::drop_cached`] of a parent leaves idle children that no
-//! lookup reaches until somebody computes it again, or they are evicted.
+//! is not evicted, and not dropped as a duplicate ([`Evictor::has_dependents`]). If a lookup acquires a
+//! child through *another* copy of its parent, the copy that the child was linked to may be evicted
+//! while the child is in use. When the child is released, the pool links it to a remaining copy
+//! ([`Evictor::relink`]). It does the same if the parent was never computed. Only callers that drop
+//! contents by id can make holes: [`kvpool::BlockPool::drop_cached`] of a parent leaves idle children
+//! that no lookup reaches, until the parent is computed again or they are evicted.
 //!
-//! Costs: O(1) amortized on top of the policy: each parking is paid for by what put the block into the
-//! order, a release, a hint, or the end of its last child. One eviction asks a block at most once, so
-//! it parks fewer blocks than are cached or in use; the bound is reached when all of them are one chain
-//! whose order is the wrong way round (measured: up to 719 blocks on a chat trace, 9,000 on an agentic
-//! one, under ARC; a quarter of that under LRU; on average 0.25 to 1.2 per eviction). 32 bytes per
-//! block.
+//! Costs: O(1) amortized, in addition to the policy. Each parking is paid for by the event that put the
+//! block into the order: a release, a hint, or the end of its last child. One eviction considers a
+//! block at most once, so it parks fewer blocks than are cached or in use. This bound is reached if all
+//! of them are one chain in reverse order. Measured under ARC: up to 719 parked blocks in one eviction
+//! on a chat trace, and 9,000 on an agentic one. Under LRU it is a quarter of that. The average is 0.25
+//! to 1.2 per eviction. 32 bytes per block.
 
 pub(crate) mod chains;
 
@@ -46,37 +46,37 @@ use kvpool::{
 
 use crate::ranks::Ranks;
 
-/// What is known of a block's content.
+/// The data of a block: its content, parent and children.
 #[derive(Clone, Copy, Debug, Default)]
 struct Node {
     key: u64,
-    /// 0: none.
+    /// The parent's block id; 0 for none.
     parent: u32,
-    /// Of the parent, when it was noted.
+    /// The parent's generation when the link was made.
     parent_generation: u32,
-    /// Contents that this block has lost.
+    /// The number of contents that this block has lost.
     generation: u32,
-    /// Idle blocks whose parent this is.
+    /// The number of idle blocks whose parent is this block.
     children: u32,
     depth: u32,
     flags: u8,
 }
 
 impl Node {
-    /// It has a content.
+    /// The block has a content.
     const KNOWN: u8 = 1;
-    /// No reference: it may be evicted.
+    /// The block has no reference, so it may be evicted.
     const IDLE: u8 = 2;
-    /// Given up by the order, and not gone.
+    /// The order has returned the block, but it was not evicted.
     const PARKED: u8 = 4;
-    /// It is one of its parent's `children`.
+    /// The block is counted in its parent's `children`.
     const COUNTED: u8 = 8;
 
     const fn is(self, flag: u8) -> bool {
         self.flags & flag != 0
     }
 
-    /// Whether its flags and count can be at once.
+    /// Whether the flags and the count are consistent.
     const fn is_sound(self) -> bool {
         (self.is(Self::KNOWN) || self.flags == 0)
             && (self.is(Self::IDLE) || !self.is(Self::COUNTED))
@@ -88,49 +88,53 @@ impl Node {
         Content { key: self.key, depth: self.depth }
     }
 
-    /// It is in use.
+    /// Marks the block as in use.
     const fn end_wait(&mut self) {
         self.flags &= !(Self::IDLE | Self::COUNTED);
     }
 
-    /// Its content is gone, and so is all that was known of it.
+    /// Removes the content with all its data.
     fn end_content(&mut self) {
         *self = Self { generation: self.generation.wrapping_add(1), ..Self::default() };
     }
 }
 
-/// The parent that a block notes, if that still has the content that it had.
+/// Returns the parent at the end of a link, if it still has the same content.
 #[inline]
 fn noted(nodes: &mut [Node], parent: u32, generation: u32) -> Option<&mut Node> {
     nodes.get_mut(parent as usize).filter(|parent| parent.generation == generation)
 }
 
-/// A policy as a prefix-closed evictor, with [retention](kvpool::retention) if it is asked for. The
-/// order of eviction, first to last:
+/// A policy as a prefix-closed evictor, optionally with [retention](kvpool::retention). Blocks are
+/// evicted in this order:
 ///
-/// 1. *demoted* blocks: ended sessions, `no_cache`, time to live run out with [`Then::Demote`];
-/// 2. blocks of a tenant above its ceiling, least recently released first, pinned ones apart;
-/// 3. priorities below [`Priority::NORMAL`], lowest first; in each the least recently released first;
+/// 1. *demoted* blocks: those of ended sessions, those with `no_cache`, and those whose time to live
+///    has ended with [`Then::Demote`];
+/// 2. blocks of a tenant above its ceiling, least recently released first, except for pinned ones;
+/// 3. priorities below [`Priority::NORMAL`], lowest first, and least recently released first within a
+///    priority;
 /// 4. [`Priority::NORMAL`]: the policy decides;
-/// 5. priorities above, lowest first, as in 3;
+/// 5. priorities above it, lowest first, as in 3;
 /// 6. blocks of 3 to 5 whose tenant is not above its floor;
 /// 7. pinned blocks, at most [`RetentionConfig::pin_budget`].
 ///
-/// In all of them a block waits for its cached descendants. What moves, and to where:
+/// In all of these ranks a block waits for its cached descendants. Blocks change their rank as follows:
 ///
-/// - A hint, or the end of a time to live, that gives a cached-free block another rank puts it at the
-///   back of that rank and of its tenant's blocks: it counts as released at that moment. One that keeps
-///   the rank keeps the place.
-/// - A floor is applied when a block's turn comes: if it is idle, and its tenant not above its floor,
-///   it is *set aside*, and is asked again only when nothing of 3 to 5 is left. One block comes back,
-///   as the next of its rank, for each block that the tenant gains above its floor; a hit, a hint that
-///   moves it, and the end of its content take a block out. Blocks in use are not set aside, though
-///   they count; demoted blocks are not spared, pinned ones have no need to be.
-/// - The policy knows blocks of [`Priority::NORMAL`] alone. It forgets one that leaves that rank; one
-///   that comes back is new to it, but for what ghosts remember of its key.
+/// - A hint, or the end of a time to live, can give a cached-free block another rank. The block is then
+///   put at the back of that rank and of its tenant's blocks, as if it were released at that time. If
+///   the rank does not change, the block keeps its place.
+/// - A floor is applied when it is a block's turn. If the block is idle and its tenant is not above its
+///   floor, the block is *set aside*, and considered again only when no other block of 3 to 5 is left.
+///   For each block that the tenant gains above its floor, one block is put back as the next of its
+///   rank. A hit, a hint that changes its rank, and the end of its content also end the setting aside.
+///   Blocks in use are not set aside, but they count for the floor. Demoted blocks are not protected by
+///   a floor, and pinned blocks do not need it.
+/// - The policy knows only blocks of [`Priority::NORMAL`]. It forgets a block that leaves that rank. A
+///   block that comes back is new to it, except for what its ghosts remember of the key.
 ///
-/// Costs of retention: O(1) per hint; O(log blocks) with a time to live, for an idle one at each hit
-/// and release, too; 45 bytes per block, 18 more with tenants' limits. A pool without has none of it.
+/// Costs of retention: O(1) per hint. With a time to live O(log blocks), and for an idle block at each
+/// hit and release, too. 45 bytes per block, and 18 more with limits of tenants. A pool without
+/// retention has none of these costs.
 ///
 /// [`Then::Demote`]: kvpool::retention::Then::Demote
 /// [`Priority::NORMAL`]: kvpool::retention::Priority::NORMAL
@@ -144,7 +148,7 @@ fn noted(nodes: &mut [Node], parent: u32, generation: u32) -> Option<&mut Node> 
 /// evictor.registered(id(2), Content { key: 22, depth: 1 }, Some(id(1)));
 /// evictor.insert(&mut [Candidate { block: id(1), depth: 0 }]);
 /// evictor.insert(&mut [Candidate { block: id(2), depth: 1 }]);
-/// // The least recently released is 1; but 2 hangs on it.
+/// // Block 1 is the least recently released, but block 2 is its child.
 /// assert_eq!(evictor.order(), [id(2), id(1)]);
 /// # Ok::<(), kvpool::PoolError>(())
 /// ```
@@ -153,15 +157,16 @@ pub struct Closed<P> {
     order: Ranks<P>,
     nodes: Vec<Node>,
     idle: usize,
-    /// A child left a parent that had none: a link, or a count, was wrong.
+    /// Whether a child left a parent whose count was already 0: a link or a count was wrong.
     torn: bool,
 }
 
 impl<P: Policy + Clone> Closed<P> {
-    /// An empty evictor for blocks `1..num_blocks`, with all its memory taken.
+    /// Makes an empty evictor for blocks `1..num_blocks`, and allocates all its memory.
     ///
     /// # Errors
-    /// [`PoolError::InvalidConfig`] for limits that do not fit into the pool, or if there is no memory.
+    /// [`PoolError::InvalidConfig`] for limits that do not fit into the pool, or if there is not enough
+    /// memory.
     pub fn new(policy: P, num_blocks: usize, retention: Option<&RetentionConfig>) -> Result<Self, PoolError> {
         let order = Ranks::new(policy, num_blocks, retention)?;
         let mut closed = Self { order, nodes: Vec::new(), idle: 0, torn: false };
@@ -174,12 +179,12 @@ impl<P: Policy + Clone> Closed<P> {
         &self.order.policy
     }
 
-    /// What is known of a block: nothing outside the pool.
+    /// The data of a block; the default for ids outside of the pool.
     fn node(&self, block: BlockId) -> Node {
         self.nodes.get(block.index()).copied().unwrap_or_default()
     }
 
-    /// The entry of a real block of the pool.
+    /// The data of a block of the pool. `None` for the null block.
     fn node_mut(&mut self, block: BlockId) -> Option<&mut Node> {
         self.nodes.get_mut(block.index()).filter(|_| !block.is_null())
     }
@@ -190,7 +195,7 @@ impl<P: Policy + Clone> Closed<P> {
         }
     }
 
-    /// From now on `block` hangs on `parent`, if that has a content.
+    /// Links `block` to `parent`, if `parent` has a content.
     fn hang(&mut self, block: BlockId, parent: BlockId) {
         let Some(&Node { generation, flags, .. }) = self.nodes.get(parent.index()) else { return };
         if parent != block
@@ -202,18 +207,20 @@ impl<P: Policy + Clone> Closed<P> {
         }
     }
 
-    /// `block`, if it is idle, is so no more. Returns whether it was. Its parent may be free to go.
+    /// Ends the idle state of `block`. Returns whether it was idle. May put its parent back into the
+    /// order.
     fn end_idle(&mut self, block: BlockId) -> bool {
         let Some((_, freed)) = self.end_wait(block) else { return false };
-        self.idle = self.idle.wrapping_sub(1); // found by the sums, if it is wrong
+        self.idle = self.idle.wrapping_sub(1); // a wrong count is found by the checks
         if !freed.is_null() {
             self.unpark(freed);
         }
         true
     }
 
-    /// `block`, if it is idle, is so no more: the caller counts it. Its flags until then, and its
-    /// parent, if that is parked and free to go now, or the null block.
+    /// Ends the idle state of `block`; the caller updates the count of idle blocks. Returns the block's
+    /// flags before, and its parent if the parent is parked and now evictable, or else the null block.
+    /// Returns `None` if the block is not idle.
     #[inline]
     fn end_wait(&mut self, block: BlockId) -> Option<(u8, BlockId)> {
         let node = self.nodes.get_mut(block.index()).filter(|node| node.is(Node::IDLE))?;
@@ -222,8 +229,8 @@ impl<P: Policy + Clone> Closed<P> {
         Some((was.flags, self.count_waited(was)))
     }
 
-    /// What was such a node is idle no more. Its parent, if that is parked and free to go now, or the
-    /// null block.
+    /// Updates the parent of a block that is no longer idle. `was` is the block's data before. Returns
+    /// the parent if it is parked and now evictable, or else the null block.
     #[inline]
     fn count_waited(&mut self, was: Node) -> BlockId {
         const WAITS: u8 = Node::IDLE | Node::PARKED;
@@ -232,7 +239,7 @@ impl<P: Policy + Clone> Closed<P> {
         {
             match parent.children.checked_sub(1) {
                 Some(children) => parent.children = children,
-                None => self.torn = true, // the scrubber's to find
+                None => self.torn = true, // the scrubber finds and reports it
             }
             if parent.flags & WAITS == WAITS && parent.children == 0 {
                 return BlockId::new(was.parent);
@@ -241,29 +248,29 @@ impl<P: Policy + Clone> Closed<P> {
         NULL_BLOCK
     }
 
-    /// `block`, if it is a real block of the pool, has a content from now on, which hangs on nothing.
+    /// Starts a new content of `block`, without a parent. Returns `None` if there is no such block.
     #[inline]
     fn begin_content(&mut self, block: BlockId, Content { key, depth }: Content) -> Option<&mut Node> {
         if self.node(block).flags != 0 {
-            self.remove(block); // contents end before new ones begin
+            self.remove(block); // the old content ends first
         }
         let node = self.node_mut(block)?;
         (node.key, node.depth, node.flags) = (key, depth, Node::KNOWN);
         Some(node)
     }
 
-    /// Nobody said what `block` holds: a content of its own.
+    /// Registers a block whose content is unknown, with a content of its own.
     fn registered_unsaid(&mut self, block: BlockId, depth: u32) {
         self.registered(block, Content { key: block.get().into(), depth }, None);
     }
 
-    /// `block`, which is known and in use, is idle.
+    /// Makes `block` idle. It has a content and is in use.
     fn begin_idle(&mut self, block: BlockId) {
         self.begin_wait(block);
         self.idle += 1;
     }
 
-    /// [`Self::begin_idle`], but that the caller counts it.
+    /// Like [`Self::begin_idle`], but the caller updates the count of idle blocks.
     #[inline]
     fn begin_wait(&mut self, block: BlockId) {
         let Node { parent, parent_generation, .. } = self.node(block);
@@ -279,12 +286,12 @@ impl<P: Policy + Clone> Closed<P> {
         }
     }
 
-    /// The next block that is idle and on which nothing idle hangs, and what its node was; it is out of
-    /// the order, and `ends` says what its node is. The others are parked.
+    /// Removes the next block that is idle and has no idle children from the order. Returns it with its
+    /// data before; `ends` updates the data. Blocks that come first and do not qualify are parked.
     #[inline]
     fn next_victim(&mut self, ends: impl Fn(&mut Node)) -> Option<(BlockId, Node)> {
         if self.idle == 0 {
-            return None; // a policy that were asked would age what others hold
+            return None; // popping would age blocks that are in use
         }
         loop {
             let nodes = &self.nodes;
@@ -294,7 +301,7 @@ impl<P: Policy + Clone> Closed<P> {
             let was = *node;
             if was.is(Node::IDLE) && was.children == 0 {
                 ends(node);
-                self.idle -= 1; // checked above
+                self.idle -= 1; // `idle` is above 0
                 let freed = self.count_waited(was);
                 if !freed.is_null() {
                     self.unpark(freed);
@@ -312,14 +319,13 @@ impl<P: Policy + Clone> Closed<P> {
         }
     }
 
-    /// Does what [`Retain::retain`] says, of a sound retention.
+    /// Implements [`Retain::retain`]. The retention is already checked.
     fn apply(&mut self, block: BlockId, retention: Retention) -> Result<Hint, PoolError> {
         let node = self.node(block);
         if !node.is(Node::KNOWN) || !self.order.has_retention {
             return Ok(Hint::Ignored);
         }
-        // A parked block goes back to where it came from, moves from there, and is parked anew when its
-        // turn comes.
+        // A parked block is put back first, moves from there, and is parked again when it is its turn.
         self.unpark(block);
         self.order.retain(block, node.content(), node.is(Node::IDLE), retention)
     }
@@ -352,7 +358,7 @@ impl<P: Policy + Clone> Evictor for Closed<P> {
                 begun += 1;
             }
             self.order.admit_all(&rest[..begun]);
-            // What is no block of the pool has no content, and nothing hangs on it.
+            // A block outside of the pool gets no content, and no block is linked to it.
             (rest, before) = (rest.get(begun + 1..).unwrap_or(&[]), (0, 0));
         }
     }
@@ -375,7 +381,7 @@ impl<P: Policy + Clone> Evictor for Closed<P> {
 
     fn hit(&mut self, block: BlockId) -> bool {
         let was_idle = self.end_idle(block);
-        self.unpark(block); // whoever orders it now knows it as given up
+        self.unpark(block); // the order still treats it as popped
         let node = self.node(block);
         if node.is(Node::KNOWN) {
             self.order.hit(block, node.content());
@@ -394,7 +400,7 @@ impl<P: Policy + Clone> Evictor for Closed<P> {
             }
             hit += 1;
         }
-        self.idle = self.idle.wrapping_sub(hit); // found by the sums, if it is wrong
+        self.idle = self.idle.wrapping_sub(hit); // a wrong count is found by the checks
         let nodes = &self.nodes;
         let content = |block: BlockId| nodes.get(block.index()).copied().unwrap_or_default().content();
         self.order.hit_all(&blocks[..hit], content);
@@ -404,7 +410,7 @@ impl<P: Policy + Clone> Evictor for Closed<P> {
     fn insert(&mut self, candidates: &mut [Candidate]) {
         sort_deepest_first(candidates);
         self.order.policy.begin_release(&Release { blocks: candidates, ..Release::default() });
-        // Those that are idle now move to the front.
+        // Moves the blocks that become idle to the front of `candidates`.
         let mut idle = 0;
         for at in 0..candidates.len() {
             let Candidate { block, depth } = candidates[at];
@@ -435,7 +441,7 @@ impl<P: Policy + Clone> Evictor for Closed<P> {
     fn signal(&mut self, blocks: &[BlockId], signal: Signal) {
         if self.wants_signals() {
             for &block in blocks {
-                // What waits was released by another request.
+                // An idle block was released by another request.
                 if self.node(block).flags & (Node::KNOWN | Node::IDLE) == Node::KNOWN {
                     self.order.policy.signal(block, signal);
                 }
@@ -529,8 +535,8 @@ impl<P: Policy + Clone> Evictor for Closed<P> {
             return self.order.corrupt(block, what, to);
         }
         let node = self.node(block);
-        // That the parent's content is gone, or was never noted, is nothing wrong; the next release
-        // looks for another. Nor is another copy of it.
+        // A parent whose content is gone, or that was never recorded, is not a fault: the next release
+        // looks for another. Another copy of the parent is not a fault either.
         let other = self.nodes.get(to as usize);
         let stale = other.is_some_and(|other| other.generation != node.parent_generation);
         let copy = self.node(BlockId::new(to)).key == self.node(BlockId::new(node.parent)).key;

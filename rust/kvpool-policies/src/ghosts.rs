@@ -1,13 +1,15 @@
-//! `Ghosts`: which keys were evicted, exactly, in a bounded memory.
+//! `Ghosts`: an exact, bounded memory of the keys that were evicted.
 //!
-//! Owns: the keys, on one queue or several that share a table (B1 and B2 of ARC). A key is on one queue
-//! at most. Lossy sets would be smaller, but one lost ghost in the middle of a chain cuts the prefix:
-//! with hashed sets S3-FIFO hits 6.20 instead of 7.55 per cent of a chat trace at 1 % of its blocks.
+//! Owns: the keys, on one or several queues that share a table (such as B1 and B2 of ARC). A key is on
+//! at most one queue. Lossy sets would be smaller, but one lost ghost in the middle of a chain ends the
+//! prefix there. With hashed sets, S3-FIFO hits 6.20 instead of 7.55 per cent of a chat trace, with a
+//! cache of 1 % of its blocks.
 //!
-//! Invariants: every key on a queue is found, nothing else is; no more keys than the capacity.
+//! Invariants: every key on a queue is found, and no other key is. There are no more keys than the
+//! capacity.
 //!
-//! Costs: push, take, trim (per key) O(1); 23 bytes per ghost, taken at once. Nobody can choose keys that
-//! collide (`slots`).
+//! Costs: push, take and trim are O(1) per key. 23 bytes per ghost, allocated at once. An attacker
+//! cannot choose keys that collide (see `slots`).
 
 use crate::block_lists::BlockLists;
 use crate::slots::Slots;
@@ -16,7 +18,7 @@ use kvpool::parts::try_reserve;
 use kvpool::{BlockId, MAX_BLOCKS};
 use kvpool::{InvariantViolation, PoolError};
 
-/// The list of the numbers that no ghost has; queue `q` is list `q + 1`.
+/// The list of unused ghost numbers. Queue `q` is list `q + 1`.
 const UNUSED: usize = 0;
 
 /// A bounded memory of keys in queues.
@@ -27,9 +29,9 @@ const UNUSED: usize = 0;
 /// for key in [10, 11, 12] {
 ///     ghosts.push(0, key);
 /// }
-/// ghosts.push(1, 10); // a key is on one queue
+/// ghosts.push(1, 10); // moves the key to queue 1
 /// assert_eq!((ghosts.len(0), ghosts.len(1)), (2, 1));
-/// ghosts.push(0, 13); // full: the oldest of this queue makes room
+/// ghosts.push(0, 13); // full: drops the oldest key of queue 0
 /// assert_eq!(ghosts.find(11), None);
 /// assert_eq!(ghosts.take(12), Some(0));
 /// ghosts.trim(0, 0);
@@ -38,22 +40,22 @@ const UNUSED: usize = 0;
 /// ```
 #[derive(Clone, Debug)]
 pub struct Ghosts {
-    /// Ghost numbers, linked as blocks are.
+    /// Ghost numbers, linked like blocks.
     queues: BlockLists,
     num_queues: usize,
-    /// By ghost number.
+    /// The keys, indexed by ghost number.
     keys: Vec<u64>,
-    /// Ghost numbers by key.
+    /// The index from keys to ghost numbers.
     slots: Slots,
     capacity: usize,
 }
 
 impl Ghosts {
-    /// Empty queues for `capacity` ghosts together, with all their memory taken.
+    /// Makes empty queues for `capacity` ghosts in all, and allocates all their memory.
     ///
     /// # Errors
-    /// [`PoolError::InvalidConfig`] for as many queues as [`BlockLists`] has numbers, or more, or if
-    /// there is no memory.
+    /// [`PoolError::InvalidConfig`] if [`BlockLists`] does not support this number of queues plus one,
+    /// or if there is not enough memory.
     pub fn new(num_queues: usize, capacity: usize) -> Result<Self, PoolError> {
         let mut ghosts = Self {
             queues: BlockLists::new(num_queues.saturating_add(1), 1)?,
@@ -66,7 +68,7 @@ impl Ghosts {
         Ok(ghosts)
     }
 
-    /// Ghosts on `queue`.
+    /// The number of ghosts on `queue`.
     #[must_use]
     pub fn len(&self, queue: usize) -> usize {
         self.queues.len(queue.saturating_add(1))
@@ -78,7 +80,7 @@ impl Ghosts {
         self.len(queue) == 0
     }
 
-    /// The queue that `key` is on.
+    /// Returns the queue that `key` is on.
     #[must_use]
     pub fn find(&self, key: u64) -> Option<usize> {
         self.queue_of(BlockId::new(self.slots.find(&self.keys, key)?))
@@ -88,7 +90,7 @@ impl Ghosts {
         self.queues.list_of(ghost)?.checked_sub(1)
     }
 
-    /// Takes `key` off its queue, and returns that queue.
+    /// Removes `key` from its queue, and returns that queue.
     pub fn take(&mut self, key: u64) -> Option<usize> {
         let ghost = BlockId::new(self.slots.remove(&self.keys, key)?);
         let queue = self.queue_of(ghost);
@@ -97,9 +99,9 @@ impl Ghosts {
         queue
     }
 
-    /// Puts `key` on `queue` as the newest, off any queue that it was on. If all ghosts are used, the
-    /// oldest of `queue` makes room, or of the first queue with any. False, and nothing changed, if
-    /// there is no such queue or no capacity.
+    /// Adds `key` to `queue` as the newest, and removes it from any other queue. If all ghost numbers
+    /// are used, drops the oldest key of `queue`, or of the first queue that has any. Returns false,
+    /// and changes nothing, if there is no such queue or no capacity.
     pub fn push(&mut self, queue: usize, key: u64) -> bool {
         if queue >= self.num_queues || self.capacity == 0 {
             return false;
@@ -116,12 +118,13 @@ impl Ghosts {
         true
     }
 
-    /// Drops the oldest of `queue` until there are `len` at most.
+    /// Drops the oldest keys of `queue` until it has at most `len`.
     pub fn trim(&mut self, queue: usize, len: usize) {
         while self.len(queue) > len && self.drop_oldest(queue) {}
     }
 
-    /// Whether it was dropped: a queue whose links are broken drops none.
+    /// Drops the oldest key of `queue`. Returns false if the queue is empty, or if the links of the
+    /// queue are broken.
     fn drop_oldest(&mut self, queue: usize) -> bool {
         let oldest = self.queues.front(queue + 1);
         oldest.is_some_and(|oldest| self.take(self.keys[oldest.index()]).is_some())
@@ -134,10 +137,10 @@ impl Ghosts {
         self.make_unused(1);
     }
 
-    /// Makes room for `capacity` ghosts; those that there are stay.
+    /// Makes room for `capacity` ghosts, and keeps all existing ones.
     ///
     /// # Errors
-    /// [`PoolError::InvalidConfig`] if there is no memory; then nothing has changed.
+    /// [`PoolError::InvalidConfig`] if there is not enough memory. Nothing has changed then.
     pub fn grow(&mut self, capacity: usize) -> Result<(), PoolError> {
         let capacity = capacity.min(MAX_BLOCKS - 1);
         if capacity <= self.capacity {
@@ -145,8 +148,8 @@ impl Ghosts {
         }
         self.slots.reserve(capacity)?;
         try_reserve(&mut self.keys, capacity + 1)?;
-        self.queues.grow(capacity + 1)?; // unnoticed until they are unused ghosts, below
-        // Nothing fails from here on.
+        self.queues.grow(capacity + 1)?; // invisible until `make_unused` below
+        // Nothing below can fail.
         self.keys.resize(capacity + 1, 0);
         let first_new = self.capacity + 1;
         self.capacity = capacity;
@@ -162,17 +165,17 @@ impl Ghosts {
         }
     }
 
-    /// The keys of `queue`, oldest first.
+    /// Iterates over the keys of `queue`, oldest first.
     pub fn iter(&self, queue: usize) -> impl Iterator<Item = u64> + '_ {
         self.queues.iter(queue.saturating_add(1)).map(|ghost| self.keys[ghost.index()])
     }
 
-    /// Whether the links of the ghosts that belong to `block` agree with their neighbours': every ghost
-    /// belongs to one of `blocks` blocks. Of block 0: the ends of the queues, and how many ghosts there
-    /// are. O(ghosts per block).
+    /// Checks that the links of the ghosts that belong to `block` agree with their neighbours'. Every
+    /// ghost belongs to one of `blocks` blocks. For block 0, checks the ends of the queues and the
+    /// number of ghosts. O(ghosts per block).
     ///
     /// # Errors
-    /// The broken invariant.
+    /// The violated invariant.
     pub fn check_block(&self, block: BlockId, blocks: usize) -> Result<(), InvariantViolation> {
         if block.is_null() {
             self.queues.check_block(block)?;
@@ -185,16 +188,16 @@ impl Ghosts {
         own.map(|ghost| BlockId::new(ghost as u32)).try_for_each(|ghost| self.queues.check_block(ghost))
     }
 
-    /// Changes a link of a ghost behind the queues' back.
+    /// Injects a fault into a link of a ghost.
     #[cfg(feature = "fault-injection")]
     pub fn corrupt(&mut self, ghost: BlockId, what: usize, to: u32) -> bool {
         self.queues.corrupt(ghost, what, to)
     }
 
-    /// Recounts the queues and the table.
+    /// Checks the queues and the table from scratch.
     ///
     /// # Errors
-    /// The first broken invariant.
+    /// The first violated invariant.
     pub fn check_invariants(&self) -> Result<(), InvariantViolation> {
         const NAME: &str = "G1 (every ghost on a queue is found, nothing else is)";
         self.queues.check_invariants()?;

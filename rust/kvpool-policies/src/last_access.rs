@@ -1,13 +1,13 @@
-//! Eviction by access times that the caller states: vLLM v0's rule.
+//! Eviction by access times that the caller passes: the rule of vLLM v0.
 //!
-//! The engine marks blocks as accessed with times of its own ([`Evictor::mark_accessed`]), while they
-//! are held and after. Victims: the earliest time first; of equal times the deepest block of its chain;
-//! then the lowest id. A block that was never marked has time -1; its time is forgotten when it is
-//! evicted or hit.
+//! The engine marks blocks as accessed at its own times ([`Evictor::mark_accessed`]), while they are
+//! held and afterwards. The victim is the block with the earliest time; among equal times the deepest
+//! block of its chain; then the lowest id. A block that was never marked has time -1. The time is
+//! forgotten when the block is evicted or hit.
 //!
-//! The order is a tree of the held blocks alone: no entry of it is ever stale (vLLM v0's lazy heap lost
-//! blocks and returned old hashes). O(log n) per block, 8 bytes per block and about 40 more per block
-//! held.
+//! The order is a tree that contains only the evictable blocks. No entry of it is ever stale (vLLM v0's
+//! lazy heap lost blocks and returned old hashes). O(log n) per block. 8 bytes per block, and about 40
+//! more per evictable block.
 
 use std::cmp::Reverse;
 use std::collections::BTreeSet;
@@ -15,10 +15,10 @@ use std::collections::BTreeSet;
 use kvpool::parts::{ensure, try_reserve};
 use kvpool::{BlockId, Candidate, Evictor, InvariantViolation, PoolError};
 
-/// The time of a block that nobody marked.
+/// The time of a block that was never marked.
 const NEVER: f64 = -1.0;
 
-/// A time that can be ordered: no NaN gets in.
+/// A time that can be ordered. It is never NaN.
 #[derive(Clone, Copy, Debug, PartialEq)]
 struct Time(f64);
 
@@ -38,7 +38,7 @@ impl Ord for Time {
 
 type Key = (Time, Reverse<u32>, BlockId);
 
-/// Orders blocks by the time of their last access, as the caller tells it.
+/// Evicts blocks by the time of their last access, which the caller passes.
 ///
 /// ```
 /// use kvpool::{BlockId, Candidate, Evictor};
@@ -55,16 +55,16 @@ type Key = (Time, Reverse<u32>, BlockId);
 #[derive(Clone, Debug)]
 pub struct LastAccessEvictor {
     order: BTreeSet<Key>,
-    /// By block: the time of its last access, and its depth while it is held.
+    /// The time of the last access of each block, and its depth while it is in the order.
     times: Vec<f64>,
     depths: Vec<Option<u32>>,
 }
 
 impl LastAccessEvictor {
-    /// An empty evictor for blocks `1..num_blocks`.
+    /// Makes an empty evictor for blocks `1..num_blocks`.
     ///
     /// # Errors
-    /// [`PoolError::InvalidConfig`] if there is no memory for so many blocks.
+    /// [`PoolError::InvalidConfig`] if there is not enough memory for this number of blocks.
     pub fn new(num_blocks: usize) -> Result<Self, PoolError> {
         let mut evictor = Self { order: BTreeSet::new(), times: Vec::new(), depths: Vec::new() };
         evictor.grow(num_blocks)?;
@@ -103,7 +103,7 @@ impl Evictor for LastAccessEvictor {
     fn remove(&mut self, block: BlockId) -> bool {
         let held = self.give_up(block);
         if let Some(time) = self.times.get_mut(block.index()) {
-            *time = NEVER; // the access was to what is gone
+            *time = NEVER; // the access was to the removed content
         }
         held
     }

@@ -1,18 +1,18 @@
-//! Eviction policies of kvpool, all of them by name, and the retention around them.
+//! Eviction policies of kvpool, available by name, and retention around them.
 //!
-//! Owns: orders of blocks, one file each: what it evicts, its paper, its cost, and when not to use it.
-//! The core knows none of them, and has plain LRU alone: each is a [`kvpool::Policy`], which [`Closed`]
-//! makes a prefix-closed evictor of, with retention if a pool has it; [`LastAccessEvictor`], and LRU
-//! without retention, are evictors of their own.
+//! Owns: orders of blocks, one file each. Each file documents which block it evicts, its paper, its
+//! cost, and when not to use it. The core depends on none of them, and contains only plain LRU. Each
+//! policy is a [`kvpool::Policy`]. [`Closed`] turns it into a prefix-closed evictor, with retention if
+//! a pool has it. [`LastAccessEvictor`], and LRU without retention, implement an evictor directly.
 //!
 //! | name | evicts first | cost per block |
 //! |---|---|---|
-//! | `lru` | what was released longest ago; of one release the deepest | O(1) |
-//! | `last-accessed` | the earliest access time that the caller stated; of equal times the deepest | O(log n) |
-//! | `arc` | used once or used again, by which of the two was lately evicted too early | O(1) |
-//! | `s3-fifo` | of what came lately and was never used again; else the oldest not used lately | O(1) |
-//! | `adaptive` | by recency and frequency, weighed as a sample of the traffic says at the time | O(1) |
-//! | `hazard` | what is least likely to come back soon, by what content of its class did | O(1), and O(classes) per moment |
+//! | `lru` | the block released longest ago; within one release the deepest | O(1) |
+//! | `last-accessed` | the block with the earliest access time that the caller passed | O(log n) |
+//! | `arc` | blocks used once or used again, balanced by recent premature evictions | O(1) |
+//! | `s3-fifo` | recent blocks that were never used again; else the oldest not used lately | O(1) |
+//! | `adaptive` | by recency and frequency, weighed by a sample of the current traffic | O(1) |
+//! | `hazard` | the block least likely to be used again soon, learned by class | O(1); see its file |
 //!
 //! ```
 //! use kvpool::{BlockPool, PoolConfig};
@@ -45,9 +45,9 @@ pub use last_access::LastAccessEvictor;
 pub use recency::Recency;
 pub use s3_fifo::S3Fifo;
 
-/// The [`EvictionPolicy`] of a name and of an order's constructor,
-/// `fn(num_blocks) -> Result<impl Policy + Clone, PoolError>`: [`Closed`] around that very type, so no
-/// call inside it is looked up at run time.
+/// Makes an [`EvictionPolicy`] from a name and a constructor of an order,
+/// `fn(num_blocks) -> Result<impl Policy + Clone, PoolError>`. It uses [`Closed`] with that type, so
+/// calls inside of it are not dispatched at run time.
 ///
 /// ```
 /// use kvpool::{EvictionPolicy, PoolConfig};
@@ -69,7 +69,7 @@ macro_rules! eviction_policy {
     };
 }
 
-/// Least recently used: as [`EvictionPolicy::LRU`] without retention, [`Recency`] with it.
+/// Least recently used: like [`EvictionPolicy::LRU`] without retention, [`Recency`] with it.
 pub const LRU: EvictionPolicy = EvictionPolicy::new(
     "lru",
     Some(|num_blocks| Ok(Box::new(Recency::new(num_blocks)?))),
@@ -78,8 +78,8 @@ pub const LRU: EvictionPolicy = EvictionPolicy::new(
         Some(_) => Ok(Box::new(Closed::new(Recency::new(num_blocks)?, num_blocks, retention)?)),
     },
 );
-/// By access times that the caller states: see [`LastAccessEvictor`]. They are no order of their own,
-/// and take no retention.
+/// By access times that the caller passes: see [`LastAccessEvictor`]. It has no [`kvpool::Policy`] and
+/// does not support retention.
 pub const LAST_ACCESS: EvictionPolicy =
     EvictionPolicy::new("last-accessed", None, |num_blocks, retention| match retention {
         None => Ok(Box::new(LastAccessEvictor::new(num_blocks)?)),
@@ -93,17 +93,17 @@ pub const LAST_ACCESS: EvictionPolicy =
 pub const S3_FIFO: EvictionPolicy = eviction_policy!("s3-fifo", S3Fifo::new);
 /// Adaptive replacement: see [`AdaptiveReplacement`].
 pub const ARC: EvictionPolicy = eviction_policy!("arc", AdaptiveReplacement::new);
-/// Chooses between recency and frequency for itself: see [`adaptive`].
+/// Chooses between recency and frequency by the traffic: see [`adaptive`].
 pub const ADAPTIVE: EvictionPolicy = eviction_policy!("adaptive", Adaptive::new);
-/// By when content comes back: see [`Hazard`].
+/// By the times after which content is used again: see [`Hazard`].
 pub const HAZARD: EvictionPolicy = EvictionPolicy::new(
     "hazard",
-    // It gives up the newest of a class, which only a prefix-closed order can.
+    // `hazard` may evict the newest block of a class, which needs a prefix-closed order.
     Some(|num_blocks| Ok(Box::new(Chained::new(Hazard::new(num_blocks)?, num_blocks)?))),
     |num_blocks, retention| Ok(Box::new(Closed::new(Hazard::new(num_blocks)?, num_blocks, retention)?)),
 );
 
-/// What the sister crates are made of, and engines need not: it may change in any release.
+/// Building blocks for kvpool's other crates. Engines do not need them. They may change in any release.
 #[doc(hidden)]
 pub mod parts {
     pub use crate::block_lists::{Bare, BlockLists, Members};
@@ -112,13 +112,14 @@ pub mod parts {
     pub use kvpool::EvictionPolicy;
 }
 
-/// Every policy. New ones go to the end, because inputs of fuzzers hold positions in this list.
+/// Every policy. New ones are added at the end, because inputs of fuzzers contain positions in this
+/// list.
 pub const ALL: &[EvictionPolicy] = &[LRU, LAST_ACCESS, S3_FIFO, ARC, ADAPTIVE, HAZARD];
 
 /// The policies that an advisor and a sizing run compare by default.
 pub const ADVISED: &[EvictionPolicy] = &[LRU, S3_FIFO, ARC, ADAPTIVE, HAZARD];
 
-/// Names of policies that earlier versions had, each with the remaining policy that evicts most alike.
+/// The names of policies of earlier versions, each with the remaining policy that is most similar.
 const REMOVED: &[(&str, EvictionPolicy)] = &[
     ("fifo", LRU),
     ("lfu", S3_FIFO),
@@ -129,7 +130,7 @@ const REMOVED: &[(&str, EvictionPolicy)] = &[
     ("gdsf", ARC),
 ];
 
-/// The policy to use instead of one that earlier versions had. `None` for any other name.
+/// The policy to use instead of one of an earlier version. `None` for any other name.
 ///
 /// ```
 /// assert_eq!(kvpool_policies::replacement("sieve"), Some(kvpool_policies::S3_FIFO));
@@ -140,26 +141,27 @@ pub fn replacement(name: &str) -> Option<EvictionPolicy> {
     REMOVED.iter().find(|(removed, _)| *removed == name).map(|&(_, instead)| instead)
 }
 
-/// `policy` with its order and retention: the core's `lru`, which has neither, is [`LRU`] here; any
-/// other is itself.
+/// Returns `policy` with its order and retention. The core's `lru` has neither, so it becomes [`LRU`].
+/// Any other policy is returned unchanged.
 ///
 /// ```
 /// use kvpool::EvictionPolicy;
 /// assert!(!EvictionPolicy::LRU.has_order() && kvpool_policies::in_full(EvictionPolicy::LRU).has_order());
-/// assert!(!kvpool_policies::in_full(kvpool_policies::LAST_ACCESS).has_order(), "the caller states its times");
+/// let last_access = kvpool_policies::in_full(kvpool_policies::LAST_ACCESS);
+/// assert!(!last_access.has_order(), "the caller passes its times");
 /// ```
 #[must_use]
 pub fn in_full(policy: EvictionPolicy) -> EvictionPolicy {
     if policy == LRU { LRU } else { policy }
 }
 
-/// What an error says of a policy that earlier versions had. `None` for any other name.
+/// The explanation for a policy of an earlier version, as part of an error. `None` for any other name.
 #[must_use]
 pub fn removal(name: &str) -> Option<String> {
     replacement(name).map(|instead| format!("kvpool no longer has {name}, use {}", instead.name()))
 }
 
-/// The policy of a name.
+/// Returns the policy with a name.
 ///
 /// # Errors
 /// [`PoolError::InvalidConfig`] for any other name. The error lists the policies, and adds the
@@ -178,7 +180,7 @@ pub fn by_name(name: &str) -> Result<EvictionPolicy, PoolError> {
     })
 }
 
-/// The example of the README is a test.
+/// Compiles the example of the README as a test.
 #[cfg(doctest)]
 #[doc = include_str!("../README.md")]
 pub struct Readme;

@@ -1,26 +1,41 @@
-//! LRU as a policy: evicts what was released longest ago.
+//! LRU as a policy: evicts the block that was released longest ago.
 //!
-//! The order is that of [`kvpool::LruEvictor`], which is what `lru` means in a pool without retention.
-//! This one is for a pool with retention, for sizing and for the advisor.
+//! The order is that of [`kvpool::LruEvictor`], which implements `lru` in a pool without retention.
+//! This policy implements `lru` with retention, for sizing, and for the advisor.
 //!
-//! Cost: O(1), 9 bytes per block. Hard to beat once a cache holds a few per cent of a workload's
-//! blocks, and it never stagnates; a scan of never-reused prompts larger than the cache flushes it, and
-//! a loop larger than the cache never hits.
+//! Cost: O(1), 9 bytes per block. It is hard to beat once a cache holds a few per cent of a workload's
+//! blocks, and it never keeps stale blocks for ever. A scan of prompts that are never reused flushes it
+//! if the scan is larger than the cache. A loop larger than the cache never hits.
 
 use crate::block_lists::BlockLists;
 use kvpool::{BlockId, Content, InvariantViolation, Policy, PoolError};
 
-/// Least recently used.
+/// The LRU policy (least recently used).
+///
+/// ```
+/// use kvpool::{BlockId, Content, Policy};
+/// use kvpool_policies::Recency;
+/// let (first, second) = (BlockId::new(1), BlockId::new(2));
+/// let mut order = Recency::new(8)?;
+/// for block in [first, second] {
+///     order.admit(block, Content { key: block.get().into(), depth: 0 });
+///     order.release(block);
+/// }
+/// order.hit(first);
+/// order.release(first);
+/// assert_eq!(order.pop(), Some(second));
+/// # Ok::<(), kvpool::PoolError>(())
+/// ```
 #[derive(Clone, Debug)]
 pub struct Recency {
     list: BlockLists,
 }
 
 impl Recency {
-    /// An empty order for blocks `1..num_blocks`.
+    /// Makes an empty order for blocks `1..num_blocks`.
     ///
     /// # Errors
-    /// [`PoolError::InvalidConfig`] if there is no memory for so many blocks.
+    /// [`PoolError::InvalidConfig`] if there is not enough memory for this number of blocks.
     pub fn new(num_blocks: usize) -> Result<Self, PoolError> {
         Ok(Self { list: BlockLists::new(1, num_blocks)? })
     }

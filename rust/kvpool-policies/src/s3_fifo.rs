@@ -1,20 +1,24 @@
 //! S3-FIFO: Yang, Zhang, Qiu, Yue, Rashmi: "FIFO queues are all you need for cache eviction", SOSP 2023.
 //!
-//! Two FIFO queues and ghosts. New content goes to *small*, content whose key is a ghost to *main*. A
-//! hit counts, up to 3, and moves nothing. If small holds its share or more, its oldest is the victim:
-//! hit, it goes on to main, its count at 0; not hit, it is evicted and its key becomes a ghost. Else
-//! the oldest of main: with a count it goes round once more, one less; without, it is evicted, and no
-//! ghost is kept. So what comes once leaves early, and what comes back soon is kept.
+//! There are two FIFO queues and ghosts. New content is added to *small*, and content whose key is a
+//! ghost to *main*. A hit increments a counter, up to 3, and moves nothing. If small has at least its
+//! share of blocks, its oldest block is the candidate. If it was hit, it moves to main with counter 0.
+//! Otherwise it is evicted, and its key becomes a ghost. If small is below its share, the oldest block
+//! of main is the candidate. If its counter is above 0, it moves to the back of main with the counter
+//! decremented. Otherwise it is evicted without a ghost. So content that is used once leaves early, and
+//! content that is used again soon is kept.
 //!
-//! Parameters, those of the study: small 1/10 of the capacity, promotion at the first hit, ghosts 9/10
-//! of the capacity, oldest dropped first, a ghost that is hit is taken out. Promotion at two hits, as
-//! in the authors' code, costs 3.4 points on agents at small sizes.
+//! Parameters, as in kvpool's eviction study: small is 1/10 of the capacity. A block is promoted after
+//! one hit. There are ghosts for 9/10 of the capacity; the oldest is dropped first, and a ghost that is
+//! hit is removed. Promotion after two hits, as in the authors' code, costs 3.4 percentage points on
+//! agents at small sizes.
 //!
-//! Cost: a hit one store; admission and eviction O(1) amortized, for every extra turn of a block in
-//! main was paid for by a hit; 11 bytes per block, 23 per ghost: 32 bytes per block.
+//! Cost: a hit is one store. Admission and eviction are O(1) amortized, because every extra turn of a
+//! block in main is paid for by a hit. 32 bytes per block: 11 plus the share of ghosts, at 23 bytes
+//! each.
 //!
-//! When not to use it: at 5 to 20 % of a chat workload LRU and ARC hit 4 points more, for small is too
-//! short for the time between two turns.
+//! Do not use it for a chat workload with a cache of 5 to 20 % of it: LRU and ARC hit 4 percentage
+//! points more there, because small is too short for the time between two turns.
 
 use crate::block_lists::BlockLists;
 use crate::ghosts::Ghosts;
@@ -27,7 +31,7 @@ use kvpool::{InvariantViolation, PoolError};
 const SMALL: usize = 0;
 const MAIN: usize = 1;
 
-/// The most hits that are counted.
+/// The maximum of the hit counter.
 const MOST: u8 = 3;
 
 #[derive(Clone, Copy, Debug, Default)]
@@ -36,21 +40,36 @@ struct State {
     hits: u8,
 }
 
-/// Small, main and ghost FIFO queues.
+/// The S3-FIFO policy: a small, a main and a ghost FIFO queue.
+///
+/// ```
+/// use kvpool::{BlockId, Content, Policy};
+/// use kvpool_policies::S3Fifo;
+/// let (first, second) = (BlockId::new(1), BlockId::new(2));
+/// let mut order = S3Fifo::new(8)?;
+/// for block in [first, second] {
+///     order.admit(block, Content { key: block.get().into(), depth: 0 });
+///     order.release(block);
+/// }
+/// // A hit moves nothing, but the block is kept when its turn comes.
+/// order.hit(first);
+/// assert_eq!(order.pop(), Some(second));
+/// # Ok::<(), kvpool::PoolError>(())
+/// ```
 #[derive(Clone, Debug)]
 pub struct S3Fifo {
     lists: BlockLists,
     states: Vec<State>,
     ghosts: Ghosts,
-    /// Blocks in small from which on it is evicted from.
+    /// The length of small from which on blocks are evicted from it.
     small: usize,
 }
 
 impl S3Fifo {
-    /// An empty order for blocks `1..num_blocks`.
+    /// Makes an empty order for blocks `1..num_blocks`.
     ///
     /// # Errors
-    /// [`PoolError::InvalidConfig`] if there is no memory for so many blocks.
+    /// [`PoolError::InvalidConfig`] if there is not enough memory for this number of blocks.
     pub fn new(num_blocks: usize) -> Result<Self, PoolError> {
         let mut policy =
             Self { lists: BlockLists::new(2, 0)?, states: Vec::new(), ghosts: Ghosts::new(1, 0)?, small: 1 };
@@ -90,7 +109,8 @@ impl Policy for S3Fifo {
     }
 
     fn release(&mut self, block: BlockId) {
-        self.lists.push_back(self.queue_of(block), block); // refused, and so left at its place, if it is queued already
+        // If the block is queued already, it is refused, and keeps its place.
+        self.lists.push_back(self.queue_of(block), block);
     }
 
     fn pop(&mut self) -> Option<BlockId> {
@@ -137,7 +157,7 @@ impl Policy for S3Fifo {
         let capacity = num_blocks.saturating_sub(1);
         try_reserve(&mut self.states, num_blocks)?;
         self.ghosts.grow(capacity * 9 / 10)?;
-        self.lists.grow(num_blocks)?; // last: it accepts blocks as soon as it has grown
+        self.lists.grow(num_blocks)?; // last, because it accepts blocks as soon as it has grown
         self.states.resize(num_blocks, State::default());
         self.small = (capacity / 10).max(1);
         Ok(())

@@ -1,13 +1,14 @@
-//! `Slots`: finds numbers by their keys, where the keys are an array of somebody else's.
+//! `Slots`: an index from keys to numbers, for keys that are stored in an array of the owner.
 //!
-//! Owns: a table of numbers from 1 on, which are indices of the owner's array of keys. That is passed
-//! to every call: the same array, changed only where a number is not in the table. A number is found by
-//! its key exactly if it is in the table.
+//! Owns: a table of numbers from 1 on, which are indices of the owner's array of keys. The owner passes
+//! the array to every call. It must be the same array, changed only at numbers that are not in the
+//! table. A number is found by its key if and only if it is in the table.
 //!
-//! Costs: all operations O(1); 6 bytes per number, taken by [`Slots::reserve`] alone. Open addressing
-//! with linear probes and backward-shift deletion, so it never fills with tombstones; at most two
-//! thirds of the slots are used. Where a key goes depends on a random number of the instance: nobody
-//! can choose keys that meet. What the table says does not depend on it.
+//! Costs: all operations are O(1). 6 bytes per number, allocated only by [`Slots::reserve`]. The table
+//! uses open addressing with linear probes and backward-shift deletion, so it never fills with
+//! tombstones. At most two thirds of the slots are used. The position of a key depends on a random
+//! number of the instance, so an attacker cannot choose keys that collide. The results do not depend on
+//! it.
 
 use std::fmt;
 use std::hash::{BuildHasher, RandomState};
@@ -15,9 +16,8 @@ use std::hash::{BuildHasher, RandomState};
 use kvpool::PoolError;
 use kvpool::parts::try_reserve;
 
-/// The finalizer of `SplitMix64`, for samples and statistics: keys that a caller may choose say nothing
-/// about it unless he looks for them. Where a meeting of keys must not be chosen, [`Slots`] has a
-/// secret.
+/// The finalizer of `SplitMix64`, for samples and statistics. It is not secret: a caller could choose
+/// keys with given results. Where that must not be possible, use [`Slots`], which has a secret.
 pub(crate) const fn mixed(key: u64) -> u64 {
     let key = key.wrapping_add(0x9e37_79b9_7f4a_7c15);
     let key = (key ^ (key >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
@@ -28,14 +28,14 @@ pub(crate) const fn mixed(key: u64) -> u64 {
 /// An empty slot.
 const EMPTY: u32 = 0;
 
-/// Finds numbers by their keys, where the keys are an array of the caller's.
+/// An index from keys to numbers, for keys that are stored in an array of the caller.
 #[derive(Clone)]
 pub struct Slots {
     slots: Vec<u32>,
     secret: [u64; 2],
 }
 
-/// The secret is none that is printed.
+/// Does not print the secret.
 impl fmt::Debug for Slots {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Slots").field("slots", &self.slots.len()).finish_non_exhaustive()
@@ -49,54 +49,54 @@ impl Default for Slots {
 }
 
 impl Slots {
-    /// An empty table without room.
+    /// Makes an empty table of capacity 0.
     #[must_use]
     pub fn new() -> Self {
         let state = RandomState::new();
         Self { slots: vec![EMPTY], secret: [state.hash_one(0_u8), state.hash_one(1_u8) | 1] }
     }
 
-    /// A third is always empty, and so every probe ends.
+    /// The number of slots. At least a third is always empty, so every probe ends.
     fn len_for(numbers: usize) -> usize {
         numbers.saturating_add(numbers / 2 + 1).min(u32::MAX as usize)
     }
 
-    /// Takes the memory for `numbers` numbers, and changes nothing.
+    /// Allocates memory for `numbers` numbers, without a visible change.
     ///
     /// # Errors
-    /// [`PoolError::InvalidConfig`] if there is none; then nothing has changed.
+    /// [`PoolError::InvalidConfig`] if there is not enough memory. Nothing has changed then.
     pub fn reserve(&mut self, numbers: usize) -> Result<(), PoolError> {
         try_reserve(&mut self.slots, Self::len_for(numbers))
     }
 
-    /// Makes room for `numbers` numbers, and has these alone. Allocates nothing after
+    /// Makes room for `numbers` numbers, and replaces the contents by `these`. Does not allocate after
     /// [`Self::reserve`]. O(numbers).
     pub fn rebuild(&mut self, numbers: usize, keys: &[u64], these: impl Iterator<Item = u32>) {
         self.slots.clear();
         self.slots.resize(Self::len_for(numbers), EMPTY);
-        // No more than there is room for, whatever the caller's lists say: a table that is full has no
-        // end to its probes.
+        // Ignores numbers beyond the capacity, even if the caller's lists are wrong, because probes do
+        // not end in a full table.
         these.take(numbers).for_each(|number| self.insert(keys, number));
     }
 
-    /// Forgets all numbers.
+    /// Removes all numbers.
     pub fn clear(&mut self) {
         self.slots.fill(EMPTY);
     }
 
-    /// Numbers in the table. O(capacity).
+    /// The number of entries in the table. O(capacity).
     #[must_use]
     pub fn count(&self) -> usize {
         self.slots.iter().filter(|&&number| number != EMPTY).count()
     }
 
-    /// The number of `key`.
+    /// Returns the number of `key`.
     #[must_use]
     pub fn find(&self, keys: &[u64], key: u64) -> Option<u32> {
         self.slot_of(keys, key).map(|slot| self.slots[slot])
     }
 
-    /// Puts `number`, which has room and whose key no other number in the table has.
+    /// Adds `number`. There must be room, and no other number in the table may have its key.
     pub fn insert(&mut self, keys: &[u64], number: u32) {
         let mut slot = self.home(keys[number as usize]);
         while self.slots[slot] != EMPTY {
@@ -105,8 +105,8 @@ impl Slots {
         self.slots[slot] = number;
     }
 
-    /// Puts `number`, which has room, in place of the one that has its key. That is not in the table
-    /// any more.
+    /// Adds `number`, and removes and returns the number in the table that has the same key, if there
+    /// is one. There must be room.
     pub fn put(&mut self, keys: &[u64], number: u32) -> Option<u32> {
         let key = keys[number as usize];
         let mut slot = self.home(key);
@@ -120,11 +120,11 @@ impl Slots {
         }
     }
 
-    /// Takes the number of `key` out.
+    /// Removes and returns the number of `key`.
     pub fn remove(&mut self, keys: &[u64], key: u64) -> Option<u32> {
         let slot = self.slot_of(keys, key)?;
         let number = self.slots[slot];
-        // What had to pass the slot moves up.
+        // Entries whose probes passed the slot move up.
         let mut hole = slot;
         let mut next = self.after(slot);
         while self.slots[next] != EMPTY {
@@ -139,13 +139,13 @@ impl Slots {
         Some(number)
     }
 
-    /// Bytes held.
+    /// Heap memory, in bytes.
     #[must_use]
     pub fn heap_bytes(&self) -> usize {
         4 * self.slots.capacity()
     }
 
-    /// Where `key` is looked for first.
+    /// The first slot in which `key` is looked up.
     fn home(&self, key: u64) -> usize {
         let product = u128::from(key ^ self.secret[0]) * u128::from(self.secret[1]);
         let mixed = (product as u64) ^ ((product >> 64) as u64);
@@ -156,7 +156,7 @@ impl Slots {
         if slot + 1 == self.slots.len() { 0 } else { slot + 1 }
     }
 
-    /// Slots from `from` on to `to`, around the end.
+    /// The number of slots from `from` to `to`, around the end.
     fn steps(&self, from: usize, to: usize) -> usize {
         if to >= from { to - from } else { to + self.slots.len() - from }
     }

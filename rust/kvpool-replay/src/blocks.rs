@@ -1,55 +1,55 @@
-//! Ids of blocks: made into prefix ids, and from one block size into another.
+//! Block ids: conversion to prefix ids, and conversion to another block size.
 //!
-//! Owns [`Chains`], which gives every (prefix, id) its own new id, and [`regroup`], which turns the ids
-//! of a request from one block size into another.
+//! Owns [`Chains`], which assigns a new id to every (prefix, id), and [`regroup`], which converts the
+//! ids of a request from one block size to another.
 //!
-//! **Why chaining is exact.** A prefix cache finds a block only behind the same prefix. Where ids name
-//! contents, the new ids tell equal contents behind different prefixes apart, which a cache does, too.
-//! Where ids name prefixes already, an id has one parent, so old and new ids correspond one to one and
-//! nothing changes but the names.
+//! **Why chaining is exact.** A prefix cache finds a block only after the same prefix. If ids identify
+//! contents, the new ids distinguish equal contents after different prefixes, as a cache does. If ids
+//! already identify prefixes, an id has one parent. Then old and new ids correspond one to one, and
+//! only the names change.
 //!
-//! **Larger blocks.** `k` blocks become one, named by its last block: a prefix id names everything
-//! before it. What is left over at the end is a partial block if the trace names partial blocks, and is
-//! dropped if not.
+//! **Larger blocks.** `k` blocks become one, which is identified by the last of them, because a prefix
+//! id identifies everything before it. The rest at the end is a partial block if the trace has ids for
+//! partial blocks, and is dropped otherwise.
 //!
-//! **Smaller blocks.** A block becomes `k`, numbered one after the other, as far as the prompt reaches:
-//! one entry of the table stands for all of them, so the table grows with the ids of the input and not
-//! with those that are made of them. Of a partial block without an id the text is unknown: the small
-//! blocks in it get ids that nothing else has.
+//! **Smaller blocks.** A block becomes `k` blocks with consecutive numbers, as far as the prompt
+//! reaches. One entry of the table represents all of them, so the table grows with the ids of the
+//! input, not with the new ids. The text of a partial block without an id is unknown: its small blocks
+//! get unique ids.
 //!
-//! Costs: one hash-map step per old id where ids have one parent, two for those that have not; 64 bytes
-//! per different old id, and 8 bytes per new reference, which are asked for before they are filled:
-//! where memory is short, that is an error.
+//! Costs: one hash-map step per old id if ids have one parent, and two otherwise. 64 bytes per distinct
+//! old id, and 8 bytes per new reference. Memory for references is reserved before they are written,
+//! and a lack of memory is an error.
 
 use std::collections::{HashMap, hash_map::Entry};
 
 use crate::{error::TraceError, id_hash::IdHasherBuilder};
 
-/// References that one trace may get by being regrouped: 8 GiB of them.
+/// The maximum number of references of a regrouped trace: 8 GiB.
 pub(crate) const MOST_REFERENCES: u64 = 1 << 30;
 
-/// New ids for (prefix, id), counted from 0 in the order of first use.
+/// Assigns new ids to (prefix, id), from 0 in the order of first use.
 #[derive(Debug, Default)]
 pub(crate) struct Chains {
-    /// By space and id: the parent with which it was seen first, and the new id for the two.
+    /// By space and id: the first parent that the id was seen with, and the new id for both.
     first: HashMap<(u64, u64), (u64, u64), IdHasherBuilder>,
-    /// By space, id and parent: the new ids of those that were seen with further parents.
+    /// By space, id and parent: the new ids for further parents of an id.
     further: HashMap<(u64, u64, u64), u64, IdHasherBuilder>,
     next: u64,
 }
 
-/// The parent of a first block. No id: there are fewer.
+/// The parent of a first block. It is never an id, because there are fewer ids.
 pub(crate) const ROOT: u64 = u64::MAX;
 
 impl Chains {
-    /// The new id for `id` behind `parent`, which is a new id or [`ROOT`]. Ids of different spaces are
-    /// different.
+    /// Returns the new id for `id` after `parent`, which is a new id or [`ROOT`]. Equal ids in
+    /// different spaces get different new ids.
     pub(crate) fn link(&mut self, parent: u64, space: u64, id: u64) -> u64 {
         self.link_run(parent, space, id, 1)
     }
 
-    /// As [`link`](Self::link), for a block that becomes `width` blocks: the first of their ids, which
-    /// follow one another.
+    /// Like [`link`](Self::link), but the block becomes `width` blocks. Returns the first of their
+    /// consecutive ids.
     fn link_run(&mut self, parent: u64, space: u64, id: u64, width: u64) -> u64 {
         let next = self.next;
         let new = match self.first.entry((space, id)) {
@@ -69,7 +69,7 @@ impl Chains {
         new
     }
 
-    /// The new ids of a request's blocks.
+    /// Returns the new ids of a request's blocks.
     pub(crate) fn chain(&mut self, space: u64, ids: &[u64]) -> Box<[u64]> {
         let mut parent = ROOT;
         ids.iter()
@@ -80,29 +80,30 @@ impl Chains {
             .collect()
     }
 
-    /// An id that nothing else has.
+    /// Returns a unique id.
     fn alone(&mut self) -> u64 {
         self.next += 1;
         self.next - 1
     }
 
-    /// How many (prefix, id) had an id that was seen behind another prefix before: 0 if ids name prefixes.
+    /// How many (prefix, id) have an id that was seen after another prefix before: 0 if ids identify
+    /// prefixes.
     pub(crate) fn unchained(&self) -> u64 {
         self.further.len() as u64
     }
 }
 
-/// Whether blocks of one size can be made into blocks of the other: one must divide the other, and
+/// Whether blocks of one size can be converted to the other size: one must divide the other, and
 /// neither may be 0.
 pub(crate) fn can_regroup(from: usize, to: usize) -> bool {
     from > 0 && to > 0 && (from.is_multiple_of(to) || to.is_multiple_of(from))
 }
 
-/// The ids of a prompt of `tokens` tokens in blocks of `to` tokens, from those in blocks of `from`.
-/// `listed`: whether the trace gives an id to a partial last block.
+/// Converts the ids of a prompt of `tokens` tokens from blocks of `from` tokens to blocks of `to`.
+/// `listed` is whether the trace has an id for a partial last block.
 ///
-/// Sizes must pass [`can_regroup`], and the ids cover the prompt, but for a partial last block. Where
-/// one `chains` serves several sizes, their ids must differ already.
+/// The sizes must pass [`can_regroup`]. The ids must cover the prompt, except for a partial last block.
+/// If one `chains` is used for several sizes, their ids must already differ.
 ///
 /// # Errors
 ///
@@ -143,8 +144,8 @@ pub(crate) fn regroup(
     Ok(new.into_boxed_slice())
 }
 
-/// An empty list with room for the ids of a request in blocks of `to` tokens. A short input can stand
-/// for many ids: what they take is asked for, and not taken for granted.
+/// Returns an empty list with room for the ids of a request in blocks of `to` tokens. A short input can
+/// represent many ids, so a lack of memory is an error.
 pub(crate) fn room_for(references: usize, to: usize) -> Result<Vec<u64>, TraceError> {
     let mut ids = Vec::new();
     ids.try_reserve_exact(references)
@@ -162,12 +163,12 @@ mod tests {
         assert_eq!(chains.chain(0, &[9, 7, 5])[..], [0, 1, 2]);
         assert_eq!(chains.chain(0, &[9, 7, 6])[..], [0, 1, 3]);
         assert_eq!(chains.unchained(), 0);
-        // 7 behind nothing is another block than 7 behind 9, and so is all that follows; repeats are no
-        // trouble.
+        // 7 without a parent is another block than 7 after 9, and so are all that follow. Repeated ids
+        // work.
         assert_eq!(chains.chain(0, &[7, 5, 5])[..], [4, 5, 6]);
         assert_eq!(chains.chain(0, &[7, 5, 5])[..], [4, 5, 6]);
         assert_eq!(chains.unchained(), 3);
-        // Another space has other ids.
+        // Another space has other new ids.
         assert_eq!(chains.chain(1, &[9, 7])[..], [7, 8]);
     }
 
@@ -178,7 +179,7 @@ mod tests {
             |ids: &[u64], tokens, listed| regroup(&mut chains, ids, tokens, 16, 64, listed).unwrap().to_vec();
         assert_eq!(of(&[1, 2, 3, 4, 5], 66, true), [0, 1]);
         assert_eq!(of(&[1, 2, 3, 4, 5, 6, 7, 8], 128, true), [0, 2]);
-        // The partial block that was 5 is not the full one, and left out it has no id.
+        // The partial block 5 is not the full block of that position. If it is left out, it has no id.
         assert_eq!(of(&[1, 2, 3, 4], 66, false), [0]);
         assert_eq!(of(&[1, 2, 3, 9], 64, true), [3]);
         assert!(of(&[], 9, false).is_empty());
@@ -198,7 +199,7 @@ mod tests {
             |ids: &[u64], tokens, listed| regroup(&mut chains, ids, tokens, 64, 16, listed).unwrap().to_vec();
         assert_eq!(of(&[1, 2], 100, true), [0, 1, 2, 3, 4, 5, 6]);
         assert_eq!(of(&[1, 2], 128, true), [0, 1, 2, 3, 4, 5, 6, 7]);
-        // 36 tokens without an id are two full blocks of unknown text, each time others.
+        // 36 tokens without an id are two full blocks of unknown text, with new ids each time.
         assert_eq!(of(&[1], 100, false), [0, 1, 2, 3, 8, 9]);
         assert_eq!(of(&[1], 100, false), [0, 1, 2, 3, 10, 11]);
     }

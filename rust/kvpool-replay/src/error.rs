@@ -1,14 +1,14 @@
-//! The errors of the trace side: what was found, where, and what is allowed.
+//! The errors of reading and making traces: what was found, where, and what is allowed.
 //!
-//! Owns three enums, one per kind of work: [`TraceError`] (reading and checking), [`ExpandError`] (making
-//! tokens), [`GeneratorError`] (making traces). Every variant carries its figures as fields, so that a caller
-//! need not parse the text, and its text is one line that a person can act on without opening the source.
+//! Owns three enums: [`TraceError`] (reading and checking), [`ExpandError`] (making tokens), and
+//! [`GeneratorError`] (making traces). Every variant has its values as fields, so that a caller need
+//! not parse the text. The text is one line that a user can act on without reading the source.
 //!
-//! Line numbers are 1-based and count every line of the (decompressed) input, blank ones included: they are
-//! what an editor shows. For a trace built in memory they are request numbers, the first being 1.
+//! Line numbers are 1-based and count every line of the (decompressed) input, blank lines included,
+//! like in an editor. For a trace built in memory they are request numbers, starting at 1.
 //!
-//! Costs: errors are made once, on the way out; none is made on the path of a good line. Offending values are
-//! cut to 80 characters, so that no error holds a line of the input.
+//! Costs: an error is built only when it is returned; a valid line builds none. Offending values are
+//! cut to 80 characters, so that no error contains a whole line of the input.
 
 use std::{io, path::PathBuf};
 
@@ -38,7 +38,7 @@ pub enum TraceError {
     Open {
         /// The file.
         path: PathBuf,
-        /// What the operating system said.
+        /// The error of the operating system.
         source: io::Error,
     },
     /// Reading failed.
@@ -46,10 +46,10 @@ pub enum TraceError {
     Io {
         /// The line that was being read.
         line: u64,
-        /// What the operating system said.
+        /// The error of the operating system.
         source: io::Error,
     },
-    /// A gzip stream ended in its middle: a download or copy that was cut.
+    /// A gzip stream ended early: the download or copy was cut off.
     #[error("line {line}: the gzip stream ends too early; the file is truncated")]
     TruncatedGzip {
         /// The line that was being read.
@@ -60,7 +60,7 @@ pub enum TraceError {
     CorruptGzip {
         /// The line that was being read.
         line: u64,
-        /// What the decoder said.
+        /// The error of the decoder.
         source: io::Error,
     },
     /// An option of the reader or of a trace is out of range.
@@ -68,15 +68,15 @@ pub enum TraceError {
     BadOption {
         /// The option's name.
         option: &'static str,
-        /// What it was.
+        /// The value.
         value: usize,
-        /// What it may be.
+        /// The allowed values.
         allowed: &'static str,
     },
-    /// No request in the input: it is empty, or all its lines are blank.
+    /// The input has no request: it is empty, or all its lines are blank.
     #[error("the trace is empty: no request in {lines} lines; expected one JSON object a line")]
     Empty {
-        /// Lines read.
+        /// The number of lines read.
         lines: u64,
     },
     /// A line is longer than the reader allows.
@@ -92,9 +92,9 @@ pub enum TraceError {
     NotJson {
         /// The line.
         line: u64,
-        /// The byte in the line, from 1 (0 where the parser names none).
+        /// The byte in the line, from 1; 0 if the parser does not report one.
         column: usize,
-        /// What the parser said.
+        /// The error of the parser.
         reason: String,
     },
     /// A line is JSON, but not an object.
@@ -102,7 +102,7 @@ pub enum TraceError {
     NotAnObject {
         /// The line.
         line: u64,
-        /// What it is, such as "an array".
+        /// The type of the value, such as "an array".
         found: &'static str,
         /// The fields that a record of the format must have.
         needed: String,
@@ -117,16 +117,16 @@ pub enum TraceError {
         /// The fields that a record of the format must have.
         needed: String,
     },
-    /// A field holds something other than a number (or, for `hash_ids`, an array of numbers).
+    /// A field has a value that is not a number (or, for `hash_ids`, not an array of numbers).
     #[error("line {line}: \"{field}\" is {found}; allowed: {allowed}")]
     WrongType {
         /// The line.
         line: u64,
         /// The field, with the index for an entry: `hash_ids[3]`.
         field: String,
-        /// What it is, such as "a string".
+        /// The type of the value, such as "a string".
         found: &'static str,
-        /// What it may be.
+        /// The allowed values.
         allowed: &'static str,
     },
     /// A number is negative, fractional, not finite, zero where it must not be, or too large.
@@ -138,11 +138,12 @@ pub enum TraceError {
         field: String,
         /// The number, as read.
         value: String,
-        /// What it may be.
+        /// The allowed values.
         allowed: &'static str,
     },
-    /// The number of `hash_ids` is not `ceil(input_length / block_tokens)`; or, in a trace whose earlier
-    /// lines give no id to a partial last block, not `floor(input_length / block_tokens)`.
+    /// The number of `hash_ids` is not `ceil(input_length / block_tokens)`. If earlier lines of the
+    /// trace have no id for a partial last block, the expected number is
+    /// `floor(input_length / block_tokens)`.
     #[error(
         "line {line}: {found} hash_ids for input_length {input_length}; expected {expected} at \
          {block_tokens} tokens a block{}",
@@ -151,20 +152,21 @@ pub enum TraceError {
     BlockCount {
         /// The line.
         line: u64,
-        /// Prompt tokens.
+        /// The number of prompt tokens.
         input_length: u32,
-        /// Ids in the line.
+        /// The number of ids in the line.
         found: usize,
-        /// Ids that the length asks for.
+        /// The number of ids that the length requires.
         expected: usize,
-        /// Block size assumed, in tokens.
+        /// The block size that was assumed, in tokens.
         block_tokens: usize,
-        /// The first line that shows whether a partial last block has an id; `None` where none did before.
+        /// The first line that shows whether a partial last block has an id; `None` if no earlier line
+        /// shows it.
         convention_line: Option<u64>,
-        /// The usual block size that would fit this line, if one does.
+        /// A common block size that would fit this line, if there is one.
         likely_block_tokens: Option<usize>,
     },
-    /// A request arrives before the one ahead of it.
+    /// A request arrives before the previous one.
     #[error(
         "line {line}: timestamp {} ms is before {} ms of line {previous_line}; sort the trace by timestamp",
         time(*timestamp_ms), time(*previous_ms)
@@ -172,14 +174,14 @@ pub enum TraceError {
     TimeBackwards {
         /// The line.
         line: u64,
-        /// Its time, in ms.
+        /// The time of this request, in ms.
         timestamp_ms: f64,
-        /// The request before.
+        /// The line of the previous request.
         previous_line: u64,
-        /// Its time, in ms.
+        /// The time of the previous request, in ms.
         previous_ms: f64,
     },
-    /// The same id twice in one request: a chained id names a whole prefix, so it cannot repeat.
+    /// An id occurs twice in one request. A chained id identifies a whole prefix, so it cannot repeat.
     #[error(
         "line {line}: id {id} stands at hash_ids[{first}] and hash_ids[{second}]; an id names a \
          whole prefix and cannot repeat"
@@ -189,12 +191,12 @@ pub enum TraceError {
         line: u64,
         /// The id.
         id: u64,
-        /// Where it stands first, from 0.
+        /// The first position of the id, from 0.
         first: usize,
-        /// Where it stands again, from 0.
+        /// The second position of the id, from 0.
         second: usize,
     },
-    /// The same id after two different ids: equal ids would not mean equal prefixes.
+    /// An id follows two different ids. Then equal ids would not mean equal prefixes.
     #[error(
         "line {line}: id {id} follows {}, but in line {first_line} it follows {}; an id names a \
          whole prefix and has one parent",
@@ -205,14 +207,14 @@ pub enum TraceError {
         line: u64,
         /// The id.
         id: u64,
-        /// The id before it in this line; `None` where it stands first.
+        /// The id before it in this line; `None` if it is the first.
         parent: Option<u64>,
         /// The line where the id was first seen.
         first_line: u64,
-        /// The id before it there; `None` where it stood first.
+        /// The id before it there; `None` if it was the first.
         first_parent: Option<u64>,
     },
-    /// The same block hash behind two different blocks, in recorded events.
+    /// In recorded events, a block hash follows two different blocks.
     #[error(
         "line {line}: block {hash} was stored behind another block before; a block hash names a whole prefix"
     )]
@@ -228,7 +230,7 @@ pub enum TraceError {
         /// The name.
         name: String,
     },
-    /// A record of another format: a trace has one.
+    /// A record has another format than the first record.
     #[error("line {line}: a record of {found} in a trace that begins as {assumed}; a trace has one format")]
     MixedFormats {
         /// The line.
@@ -238,23 +240,23 @@ pub enum TraceError {
         /// The format of the first record.
         assumed: TraceFormat,
     },
-    /// What is wrong with a record, and what it was read as; for formats other than Mooncake's.
+    /// An error in a record of a format other than Mooncake's, with the format that it was read as.
     #[error("{error} (read as {format})")]
     Format {
         /// The format.
         format: TraceFormat,
-        /// What is wrong.
+        /// The error.
         error: Box<TraceError>,
     },
-    /// What is wrong with a file of a folder.
+    /// An error in a file of a folder.
     #[error("{}: {error}", path.display())]
     InFile {
         /// The file.
         path: PathBuf,
-        /// What is wrong.
+        /// The error.
         error: Box<TraceError>,
     },
-    /// Blocks cannot be made into blocks of this size: neither size divides the other.
+    /// Blocks cannot be converted to this size, because neither size divides the other.
     #[error(
         "{}blocks of {from} tokens cannot be made into blocks of {to}: one must divide the other",
         line.map_or_else(String::new, |line| format!("line {line}: "))
@@ -262,42 +264,44 @@ pub enum TraceError {
     BlockSizes {
         /// The line of the first request with such blocks; `None` for a trace in memory.
         line: Option<u64>,
-        /// Tokens of its blocks.
+        /// The size of its blocks, in tokens.
         from: usize,
-        /// Tokens of the blocks to make: what was asked for, or the largest of the trace.
+        /// The size of the blocks to make, in tokens: the requested size, or the largest size in the
+        /// trace.
         to: usize,
     },
-    /// More block references than a trace may get by regrouping or reconstruction.
+    /// Regrouping or reconstruction would make more block references than a trace may have.
     #[error("more than {limit} block references in blocks of {to} tokens; larger blocks take less")]
     TooManyBlocks {
-        /// Tokens of the blocks.
+        /// The size of the blocks, in tokens.
         to: usize,
         /// The limit, in references.
         limit: u64,
     },
-    /// No memory for the block references of a request: a short line can stand for many.
+    /// There is not enough memory for the block references of a request. A short line can represent
+    /// many references.
     #[error("no memory for {references} block references in blocks of {to} tokens; larger blocks take less")]
     NoMemory {
-        /// References of the request.
+        /// The number of references of the request.
         references: u64,
-        /// Tokens of the blocks.
+        /// The size of the blocks, in tokens.
         to: usize,
     },
-    /// As many labels as requests, or none.
+    /// The number of labels is neither 0 nor the number of requests.
     #[error("{labels} labels for {requests} requests; allowed: one per request, or none")]
     LabelCount {
-        /// Labels.
+        /// The number of labels.
         labels: usize,
-        /// Requests.
+        /// The number of requests.
         requests: usize,
     },
-    /// A folder without a file that could be part of a trace.
+    /// The folder has no file that could be part of a trace.
     #[error("{}: no .json or .jsonl file, plain or .gz, in this folder", path.display())]
     EmptyFolder {
         /// The folder.
         path: PathBuf,
     },
-    /// A format that is read and not written.
+    /// This format can be read, but not written.
     #[error("{format} is not written; written are: mooncake, mooncake-sessions, bailian")]
     NotWritten {
         /// The format.
@@ -306,13 +310,14 @@ pub enum TraceError {
     /// Writing failed.
     #[error("writing failed: {source}")]
     Write {
-        /// What the operating system said.
+        /// The error of the operating system.
         source: io::Error,
     },
 }
 
 impl TraceError {
-    /// The line (or request number, for a trace in memory) that the error is about, from 1.
+    /// Returns the line that the error refers to, from 1. For a trace in memory it is the request
+    /// number.
     #[must_use]
     pub fn line(&self) -> Option<u64> {
         match *self {
@@ -346,7 +351,7 @@ impl TraceError {
         }
     }
 
-    /// What is wrong, without the format and the file that it was found in.
+    /// Returns the underlying error, without the format and the file that it was found in.
     #[must_use]
     pub fn root(&self) -> &Self {
         match self {
@@ -360,25 +365,25 @@ impl TraceError {
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum ExpandError {
-    /// A block of 0 tokens.
+    /// The block size is 0 tokens.
     #[error("block_tokens is 0; allowed: 1 or more")]
     ZeroBlockTokens,
-    /// The ids do not cover the prompt, or go beyond it.
+    /// The ids do not cover the prompt, or exceed it.
     #[error(
         "{found} ids for {input_length} tokens; expected {expected} at {block_tokens} tokens a \
          block (or one less, without the partial block)"
     )]
     BlockCount {
-        /// Prompt tokens.
+        /// The number of prompt tokens.
         input_length: u32,
-        /// Ids given.
+        /// The number of ids.
         found: usize,
-        /// Ids that the length asks for.
+        /// The number of ids that the length requires.
         expected: usize,
-        /// Block size, in tokens.
+        /// The block size, in tokens.
         block_tokens: usize,
     },
-    /// One token of 32 bits cannot tell all 64-bit ids apart.
+    /// With blocks of one token, an id of more than 32 bits does not fit into the token.
     #[error("id {id} does not fit one token; with 1 token a block, allowed: ids up to 4294967295")]
     IdTooLarge {
         /// The id.
@@ -387,7 +392,7 @@ pub enum ExpandError {
     /// The buffer could not grow.
     #[error("no memory for {tokens} more tokens")]
     OutOfMemory {
-        /// Tokens asked for.
+        /// The number of additional tokens.
         tokens: usize,
     },
 }
@@ -399,17 +404,17 @@ pub enum GeneratorError {
     /// A parameter is out of range.
     #[error("{name} is {value}; allowed: {allowed}")]
     Parameter {
-        /// The parameter, as the field of the configuration is called.
+        /// The name of the parameter, as in the configuration.
         name: &'static str,
-        /// What it was.
+        /// The value.
         value: String,
-        /// What it may be.
+        /// The allowed values.
         allowed: &'static str,
     },
 }
 
-/// The end of a block-count message: the line that set the rule where that is the question, or a block size
-/// that would fit.
+/// The end of a message about block counts: the line that shows the convention, if that may be the
+/// cause, or a block size that would fit.
 fn hint(found: usize, expected: usize, convention_line: Option<u64>, likely: Option<usize>) -> String {
     match (convention_line, likely) {
         (Some(line), _) if found == expected + 1 => {
@@ -425,18 +430,18 @@ fn hint(found: usize, expected: usize, convention_line: Option<u64>, likely: Opt
     }
 }
 
-/// A time as a file holds it, and not with all of its up to 309 digits.
+/// Formats a time as in a file, but without up to 309 digits.
 fn time(ms: f64) -> String {
     if ms < 1e15 { ms.to_string() } else { format!("{ms:e}") }
 }
 
-/// All names of formats.
+/// The names of all formats.
 fn known_formats() -> String {
     let names: Vec<_> = TraceFormat::ALL.iter().map(|format| format.name()).collect();
     names.join(", ")
 }
 
-/// A parent in words.
+/// Describes a parent.
 fn parent_name(parent: Option<u64>) -> String {
     parent.map_or_else(|| "nothing (it stands first)".to_owned(), |id| format!("id {id}"))
 }

@@ -1,29 +1,32 @@
-//! Made-up tokens for traces that hold only block ids.
+//! Synthetic tokens for traces that contain only block ids.
 //!
-//! Owns the two functions that give a replay real token arrays: prompts from chained ids
-//! ([`TokenExpander::expand`]) and answers from a request's number ([`output_tokens`]). With tokens, a
-//! 512-token trace runs at any engine block size, and hashing costs what it costs in production.
+//! Owns the two functions that supply a replay with token arrays: prompts from chained ids
+//! ([`TokenExpander::expand`]), and answers from a request's number ([`output_tokens`]). With tokens, a
+//! trace with 512-token blocks runs at any block size of an engine, and hashing costs as much as in
+//! production.
 //!
 //! Properties, for `block_tokens` = B:
 //!
-//! 1. **Of the id alone.** A block's tokens depend on its id and on B, on nothing else.
-//! 2. **Injective.** Two ids never give the same full block, over all 64-bit ids (for B = 1: over ids below
-//!    2^32, others are refused). Cut blocks keep the first tokens, which differ for ids below `2^32 / B`.
-//! 3. **Answers are nobody's prompt.** First answer tokens differ between any two requests, so what follows
-//!    the same prompt differs from its first token on; and for B >= 3 no four consecutive answer tokens occur
-//!    anywhere in an expanded prompt.
+//! 1. **Determined by the id.** A block's tokens depend only on its id and on B.
+//! 2. **Injective.** Two ids never give the same full block, over all 64-bit ids (for B = 1: over ids
+//!    below 2^32; others are refused). Partial blocks keep the first tokens, which differ for ids below
+//!    `2^32 / B`.
+//! 3. **Answers differ from prompts.** The first answer tokens of any two requests differ, so answers
+//!    after the same prompt differ from their first token on. For B >= 3, no four consecutive answer
+//!    tokens occur in an expanded prompt.
 //!
-//! The encoding, for B >= 3. An id below `2^32 / B` gives `id * B, id * B + 1, ...`: plain, readable, and
-//! what other tools do with such traces. Any other id gives its two halves and then counts up from the upper
-//! one: `lower, upper, upper, upper + 1, ...`. The repeated token cannot come from the first form, where each
-//! token is one more than the one before; and the halves give back the id. For B = 2 there is no room for a
-//! mark, so all ids give their halves, and for B = 1 the id is the token.
+//! The encoding, for B >= 3: an id below `2^32 / B` gives `id * B, id * B + 1, ...`. This form is
+//! readable, and other tools use it for such traces. Any other id gives its two halves and then counts
+//! up from the upper one: `lower, upper, upper, upper + 1, ...`. The repeated token cannot occur in the
+//! first form, in which each token is the previous one plus one, and the halves determine the id. For B
+//! = 2 there is no room for a mark, so all ids give their halves. For B = 1 the id is the token.
 //!
-//! Answers count *down*, from a start spread over all 32 bits by an odd (hence invertible) multiplier.
-//! Prompts go down only at the first two steps into a block of the second form, never three times in a row.
+//! Answers count *down*, from a start that is spread over all 32 bits by an odd (hence invertible)
+//! multiplier. Prompts count down at most at the first two steps into a block of the second form, never
+//! three times in a row.
 //!
-//! Costs: prompts are counted out at the speed of vectorised stores, 0.13 ns per token while the buffer stays
-//! in cache.
+//! Costs: prompts are written with vectorised stores, 0.13 ns per token while the buffer stays in the
+//! CPU cache.
 
 use crate::{error::ExpandError, trace::TraceRequest};
 
@@ -46,7 +49,7 @@ pub struct TokenExpander {
 }
 
 impl TokenExpander {
-    /// An expander for ids that stand for `block_tokens` tokens each.
+    /// Makes an expander for blocks of `block_tokens` tokens.
     ///
     /// # Errors
     ///
@@ -55,22 +58,22 @@ impl TokenExpander {
         if block_tokens == 0 { Err(ExpandError::ZeroBlockTokens) } else { Ok(Self { block_tokens }) }
     }
 
-    /// Tokens that one id stands for.
+    /// The number of tokens per block.
     #[must_use]
     pub fn block_tokens(&self) -> usize {
         self.block_tokens
     }
 
-    /// Appends the tokens of a prompt to `out`, as far as the ids reach; clear it first to use it again.
+    /// Appends the tokens of a prompt to `out`, as far as the ids reach. Clear `out` before reusing it.
     ///
-    /// That is `input_length` tokens where the partial last block has an id, and the full blocks alone where
-    /// it has none: [`expand_request`](Self::expand_request) fills up.
+    /// The result has `input_length` tokens if the partial last block has an id, and otherwise the
+    /// tokens of the full blocks. [`expand_request`](Self::expand_request) adds the rest.
     ///
     /// # Errors
     ///
-    /// [`ExpandError::BlockCount`] unless there is one id per block, with or without the partial last one,
-    /// [`ExpandError::IdTooLarge`] for a block of 1 token and an id of more than 32 bits,
-    /// [`ExpandError::OutOfMemory`]. Then `out` is as it was.
+    /// [`ExpandError::BlockCount`] unless there is one id per block, with or without the partial last
+    /// block. [`ExpandError::IdTooLarge`] for a block size of 1 token and an id of more than 32 bits.
+    /// [`ExpandError::OutOfMemory`]. After an error `out` is unchanged.
     pub fn expand(&self, hash_ids: &[u64], input_length: u32, out: &mut Vec<u32>) -> Result<(), ExpandError> {
         let tokens = input_length as usize;
         let expected = tokens.div_ceil(self.block_tokens);
@@ -88,7 +91,7 @@ impl TokenExpander {
             return Err(ExpandError::IdTooLarge { id });
         }
         out.try_reserve(tokens).map_err(|_| ExpandError::OutOfMemory { tokens })?;
-        // Nothing fails from here on.
+        // Nothing below can fail.
         let mut left = tokens;
         for &id in hash_ids {
             let take = left.min(self.block_tokens);
@@ -98,15 +101,15 @@ impl TokenExpander {
         Ok(())
     }
 
-    /// Appends all `input_length` tokens of a request's prompt to `out`; clear it first to use it again.
+    /// Appends all `input_length` tokens of a request's prompt to `out`. Clear `out` before reusing it.
     ///
-    /// Where the trace gives no id to the partial last block, its text is unknown: it gets tokens that no
-    /// other request has there (for up to 2^31 requests), so a replay finds no hits that the trace does not
-    /// show. `request_index` is the request's place in the trace, from 0.
+    /// If the trace has no id for the partial last block, its text is unknown. It gets tokens that no
+    /// other request has there (for up to 2^31 requests), so a replay finds no hits that the trace does
+    /// not show. `request_index` is the request's position in the trace, from 0.
     ///
     /// # Errors
     ///
-    /// As [`expand`](Self::expand).
+    /// The errors of [`expand`](Self::expand).
     pub fn expand_request(
         &self,
         request: &TraceRequest,
@@ -116,16 +119,17 @@ impl TokenExpander {
         self.expand(&request.hash_ids, request.input_length, out)?;
         let covered = request.hash_ids.len().saturating_mul(self.block_tokens);
         let unknown = (request.input_length as usize).saturating_sub(covered) as u32;
-        // Half a turn away from the request's answer; `expand` has made room for these too.
+        // The tokens start 2^31 away from the request's answer. `expand` has reserved memory for them
+        // too.
         let first = output_token(request_index, 1 << 31);
         out.extend((0..unknown).map(|step| first.wrapping_sub(step)));
         Ok(())
     }
 
-    /// Appends the first `take` tokens of one block, which are at most 2^32 - 1.
+    /// Appends the first `take` tokens of one block; `take` is at most 2^32 - 1.
     fn push_block(&self, id: u64, take: usize, out: &mut Vec<u32>) {
         if let Some(first) = self.plain_start(id) {
-            // Neither sum wraps: the last token of a plain block is below 2^32.
+            // The additions do not wrap: the last token of a plain block is below 2^32.
             out.extend((0..take as u32).map(|step| first.wrapping_add(step)));
         } else {
             let (lower, upper) = (id as u32, (id >> 32) as u32);
@@ -144,13 +148,14 @@ impl TokenExpander {
     }
 }
 
-/// Odd, so that multiplying by it permutes the 32-bit numbers; from the golden ratio, so that the starts of
-/// any number of requests are spread evenly.
+/// An odd number, so that multiplying by it permutes the 32-bit numbers. It comes from the golden
+/// ratio, so that the starts of any number of requests are spread evenly.
 const SPREAD: u32 = 0x9e37_79b1;
 
-/// One answer token: number `position` (from 0) of the answer of request `request_index` of a trace.
+/// Returns one answer token: number `position` (from 0) of the answer of request `request_index` of a
+/// trace.
 ///
-/// For a decode loop that makes one token a step; [`output_tokens`] makes many.
+/// Use it in a decode loop that makes one token per step. [`output_tokens`] makes many.
 ///
 /// ```
 /// use kvpool_replay::expand::output_token;
@@ -165,8 +170,8 @@ pub const fn output_token(request_index: u32, position: u32) -> u32 {
 
 /// Appends the first `count` answer tokens of request `request_index` to `out`.
 ///
-/// First tokens differ between any two requests. All tokens do, as long as the number of requests times the
-/// longest answer stays below a billion: 12,000 requests of 2,000 tokens need 24 million.
+/// The first tokens of any two requests differ. All tokens differ as long as the number of requests
+/// times the longest answer is below a billion: 12,000 requests of 2,000 tokens need 24 million.
 pub fn output_tokens(request_index: u32, count: u32, out: &mut Vec<u32>) {
     let first = output_token(request_index, 0);
     out.extend((0..count).map(|position| first.wrapping_sub(position)));
@@ -182,7 +187,8 @@ mod tests {
         out
     }
 
-    /// Ids around every border of the encoding, and pairs whose halves look like another's tokens.
+    /// Ids around every limit of the encoding, and pairs whose halves look like the tokens of another
+    /// id.
     fn awkward_ids(block_tokens: u64) -> Vec<u64> {
         let border = (1_u64 << 32) / block_tokens;
         let mut ids: Vec<u64> = (0..40)
@@ -249,7 +255,7 @@ mod tests {
         let mut covered = Vec::new();
         expander.expand(&request.hash_ids, 40, &mut covered).unwrap();
         assert_eq!(covered, first[..32]);
-        // With an id for it, the partial block is the id's.
+        // If the partial block has an id, its tokens are those of the id.
         let listed = TraceRequest { hash_ids: [1, 2, 3].into(), ..request.clone() };
         covered.clear();
         expander.expand_request(&listed, 9, &mut covered).unwrap();
@@ -273,10 +279,10 @@ mod tests {
     fn answers_differ_between_requests_and_from_prompts() {
         let mut starts: Vec<_> = (0..20_000).map(|index| output_token(index, 0)).collect();
         starts.sort_unstable();
-        // Far enough apart that no two answers of 50,000 tokens overlap.
+        // The starts are far enough apart that no two answers of 50,000 tokens overlap.
         assert!(starts.windows(2).all(|pair| pair[1] - pair[0] > 50_000));
 
-        // Three steps down in a row never occur in a prompt, whatever ids follow each other.
+        // Three steps down in a row never occur in a prompt, for any sequence of ids.
         let expander = TokenExpander::new(3).unwrap();
         let ids = awkward_ids(3);
         for &first in &ids {

@@ -1,19 +1,26 @@
-//! `TraceFormat`: the formats that there are, by name. What each of them means is in [`crate::formats`].
+//! `TraceFormat`: the names of the formats. [`crate::formats`] describes each of them.
 
-/// How a trace is written down.
+/// The format of a trace.
+///
+/// ```
+/// use kvpool_replay::formats::TraceFormat;
+/// let format: TraceFormat = "bailian".parse()?;
+/// assert_eq!((format, format.default_block_tokens()), (TraceFormat::Bailian, Some(16)));
+/// # Ok::<(), kvpool_replay::error::TraceError>(())
+/// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum TraceFormat {
     /// Mooncake JSONL: one request a line.
     #[default]
     Mooncake,
-    /// Mooncake JSONL with sessions and delays, as `AIPerf` and Dynamo use it.
+    /// Mooncake JSONL with sessions and delays, as used by `AIPerf` and Dynamo.
     MooncakeSessions,
     /// Qwen-Bailian usage traces.
     Bailian,
     /// kv-cache-tester: one JSON document per coding session, with nested sub-agents.
     KvCacheTester,
-    /// One request a line, each with its block size, as kvcache-simulator reads them.
+    /// One request a line, each with its block size, as read by kvcache-simulator.
     BlockRows,
     /// Recorded KV events of an engine's cache.
     KvEvents,
@@ -30,7 +37,7 @@ impl TraceFormat {
         Self::KvEvents,
     ];
 
-    /// The name, as users write it.
+    /// The name of the format, as in options.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -44,10 +51,10 @@ impl TraceFormat {
     }
 }
 
-/// What is read as which format, and since when.
+/// The format that a trace is read as, and how it was chosen.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Assumed {
     pub(crate) format: TraceFormat,
-    /// Whether it was told from the first record; otherwise the caller named it.
+    /// Whether it was detected from the first record. Otherwise the caller chose it.
     pub(crate) detected: bool,
 }

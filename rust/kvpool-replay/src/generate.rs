@@ -1,31 +1,32 @@
-//! Made-up traces: chats, agents and one-shot requests over shared system prompts, from a seed.
+//! Synthetic traces: chats, agents and one-shot requests over shared system prompts, from a seed.
 //!
-//! Owns [`generate`], which turns a [`GeneratorConfig`] into a [`Trace`]; parameters are in `config`, draws
-//! in `sample`. The same configuration gives the same trace to the last byte, on every host: the random
-//! stream is a specified cipher and no result of the platform's mathematics library is used.
+//! Owns [`generate`], which turns a [`GeneratorConfig`] into a [`Trace`]. The parameters are in
+//! `config`, and the random draws in `sample`. The configuration determines the trace to the last byte,
+//! on every host: the random stream is a specified cipher, and no result of the platform's mathematics
+//! library is used.
 //!
-//! **The model.** Requests arrive as a Poisson process; each is a turn of a chat, a step of an agent or a
-//! one-shot call, drawn with the configured fractions. A turn continues the session of its kind that has
-//! waited longest beyond its pause (think time, or the tool's run time); when no session is ready, a new one
-//! starts. So the rate and the fractions are exact from the first second, there is no warm-up to cut away,
-//! and the number of sessions alive settles at what the rate and the pauses ask for. A pause is a lower
-//! bound: the next turn waits for the next arrival of its kind.
+//! **The model.** Requests arrive as a Poisson process. Each is a turn of a chat, a step of an agent or
+//! a one-shot call, drawn with the configured fractions. A turn continues the session of its kind that
+//! has been ready longest. A session is ready after its pause (think time, or the tool's run time). If
+//! no session is ready, a new one starts. So the rate and the fractions are exact from the first
+//! second, no warm-up has to be cut away, and the number of live sessions follows from the rate and the
+//! pauses. A pause is a lower bound: the next turn waits for the next arrival of its kind.
 //!
-//! A session is a growing text: a system prompt, shared with every session that drew the same one (Zipf),
-//! then the messages and answers of its turns. A turn's prompt is all of the text so far. A session ends
-//! after its drawn number of turns, or at the longest prompt allowed, to which a message that goes beyond it
-//! is cut.
+//! A session is a growing text: a system prompt, shared with every session that drew the same one
+//! (Zipf), followed by the messages and answers of its turns. A turn's prompt is all of the text so
+//! far. A session ends after its drawn number of turns, or at the maximum prompt length, to which an
+//! excessive message is cut.
 //!
-//! **Prefix consistency by construction.** Ids are given out in order of first use, one per *content*:
+//! **Prefix consistency by construction.** Ids are assigned in order of first use, one per *content*:
 //!
 //! 1. each full block of a shared prompt has one id for all sessions;
-//! 2. each full block after it (the one where the shared prompt ends included) has one id per session, kept
-//!    for all later turns;
-//! 3. a partial last block has an id of its own every time, since by the next turn its text has grown.
+//! 2. each full block after it (including the one in which the shared prompt ends) has one id per
+//!    session, which later turns keep;
+//! 3. a partial last block has a new id every time, because its text has grown by the next turn.
 //!
-//! Hence an id has one parent, and ids are dense: 0, 1, 2, ... in order of appearance.
+//! So an id has one parent, and ids are dense: 0, 1, 2, ... in order of appearance.
 //!
-//! Costs: a few draws per request, 8 bytes and less than 10 ns per block reference.
+//! Costs: a few draws per request; 8 bytes and less than 10 ns per block reference.
 
 mod config;
 mod sample;
@@ -52,7 +53,7 @@ use crate::{
 ///
 /// # Errors
 ///
-/// [`GeneratorError::Parameter`] for a parameter out of range; nothing else can fail.
+/// [`GeneratorError::Parameter`] for a parameter out of range. There are no other errors.
 pub fn generate(config: &GeneratorConfig) -> Result<Trace, GeneratorError> {
     config.validate()?;
     let mut generator = Generator::new(config);
@@ -72,7 +73,7 @@ enum Kind {
 #[derive(Debug)]
 struct SharedPrompt {
     tokens: u32,
-    /// Ids of its full blocks, as far as some request has reached.
+    /// The ids of its full blocks, as far as some request has used them.
     ids: Vec<u64>,
 }
 
@@ -88,15 +89,15 @@ struct Catalogue {
 struct Session {
     /// The shared prompt, as an index into the catalogue of the session's kind.
     shared: usize,
-    /// Tokens of the text so far, the last answer included.
+    /// The number of tokens of the text so far, the last answer included.
     tokens: u32,
-    /// Ids of the text's full blocks, as far as a request has reached.
+    /// The ids of the text's full blocks, as far as a request has used them.
     ids: Vec<u64>,
     turns_left: u32,
 }
 
-/// Sessions of one kind that wait for their next turn, by the time from which they are ready (in us) and, for
-/// equal times, by age.
+/// Sessions of one kind that wait for their next turn, by the time from which they are ready (in us)
+/// and, for equal times, by age.
 type Waiting = BTreeMap<(u64, u64), Session>;
 
 /// The state of a generation.
@@ -106,7 +107,7 @@ struct Generator<'c> {
     sampler: Sampler,
     now_s: f64,
     next_id: u64,
-    /// Requests made, which also gives waiting sessions their order.
+    /// The number of requests made, which also orders waiting sessions.
     made: u64,
     system: Catalogue,
     profiles: Catalogue,
@@ -141,7 +142,7 @@ impl<'c> Generator<'c> {
         }
     }
 
-    /// The next arrival.
+    /// Makes the next request.
     fn next_request(&mut self) -> TraceRequest {
         self.now_s += self.sampler.exponential(1.0 / self.config.rate_per_s);
         let kind = self.draw_kind();
@@ -161,7 +162,8 @@ impl<'c> Generator<'c> {
         session.tokens = input_length.saturating_add(output_length);
         session.turns_left = session.turns_left.saturating_sub(1);
         self.made += 1;
-        // A session whose next prompt could not hold even one more token ends here; hence prompts only grow.
+        // If the next prompt of a session has no room for one more token, the session ends here. So
+        // prompts only grow.
         if session.turns_left > 0 && session.tokens < config.max_input_tokens {
             let ready_s = self.now_s + self.sampler.log_normal(pause.median, pause.sigma);
             let key = ((ready_s * 1e6) as u64, self.made);
@@ -169,7 +171,7 @@ impl<'c> Generator<'c> {
             let waiting = if kind == Kind::Agent { &mut self.agents } else { &mut self.chats };
             waiting.insert(key, session);
         }
-        // Whole milliseconds, as recorded traces have.
+        // Whole milliseconds, as in recorded traces.
         TraceRequest { timestamp_ms: (self.now_s * 1e3).floor(), input_length, output_length, hash_ids }
     }
 
@@ -203,7 +205,8 @@ impl<'c> Generator<'c> {
         Session { shared, tokens, ids: Vec::new(), turns_left: self.sampler.geometric(turns) }
     }
 
-    /// The ids of the first `input_length` tokens of a session's text, new ones given out as needed.
+    /// Returns the ids of the first `input_length` tokens of a session's text, and assigns new ones as
+    /// needed.
     fn block_ids(&mut self, kind: Kind, session: &mut Session, input_length: u32) -> Box<[u64]> {
         let block_tokens = self.config.block_tokens;
         let full = input_length as usize / block_tokens;
@@ -231,7 +234,7 @@ impl<'c> Generator<'c> {
     }
 }
 
-/// A log-normal number of tokens, rounded, 1 to `most`.
+/// Draws a log-normal number of tokens, rounded, 1 to `most`.
 fn draw_tokens(sampler: &mut Sampler, lengths: LogNormal, most: u32) -> u32 {
     // The conversion saturates.
     (sampler.log_normal(lengths.median, lengths.sigma).round() as u32).clamp(1, most)

@@ -1,14 +1,14 @@
-//! The hash of maps whose keys are ids of blocks: two multiplications, keyed per map.
+//! The hash of maps whose keys are block ids: two multiplications, with a key per map.
 //!
-//! Ids come from files, and a file must not be able to choose ids that collide. No answer depends on
-//! the key, since no map is walked.
+//! Ids come from files, and a file must not be able to choose ids that collide. No result depends on
+//! the key, because no such map is iterated.
 
 use std::{
     collections::hash_map::RandomState,
     hash::{BuildHasher, Hasher},
 };
 
-/// Makes hashers for ids, with a key of their own per map.
+/// Makes hashers for ids, with an individual key per map.
 #[derive(Clone, Debug)]
 pub(crate) struct IdHasherBuilder {
     key: u64,
@@ -29,13 +29,15 @@ impl BuildHasher for IdHasherBuilder {
     }
 }
 
-/// Hashes one id: the key goes in before the multiplication, and both halves of the 128-bit product count.
+/// Hashes one id. The key is added before the multiplication, and both halves of the 128-bit product
+/// are used.
 #[derive(Debug)]
 pub(crate) struct IdHasher {
     state: u64,
 }
 
-/// The 64 bits of the golden ratio, and a second odd constant with no pattern (both from `SplitMix64`).
+/// The 64 bits of the golden ratio, and a second odd constant without a pattern (both from
+/// `SplitMix64`).
 const FIRST: u64 = 0x9e37_79b9_7f4a_7c15;
 const SECOND: u64 = 0xbf58_476d_1ce4_e5b9;
 
@@ -55,7 +57,7 @@ impl Hasher for IdHasher {
     }
 }
 
-/// The two halves of the product, joined.
+/// The two halves of the product, combined by XOR.
 fn fold(left: u64, right: u64) -> u64 {
     let product = u128::from(left) * u128::from(right);
     (product >> 64) as u64 ^ product as u64

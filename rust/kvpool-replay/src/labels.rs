@@ -1,7 +1,7 @@
-//! What a trace may know of its requests besides tokens and blocks: session, kind, think time.
+//! Labels: the session, kind, think time and finish reason of each request of a trace.
 //!
-//! Owns [`Labels`]. They lie beside the requests and not in them: most traces have none, replays that
-//! do not ask for them pay nothing, and names are held once.
+//! Owns [`Labels`]. They are stored separately from the requests: most traces have none, replays that
+//! do not use them have no cost, and names are stored once.
 //!
 //! Costs: nothing for a trace without labels; 32 bytes per request and one hash-map step per name otherwise.
 
@@ -9,20 +9,26 @@ use std::collections::HashMap;
 
 use kvpool::Finish;
 
-/// What is known of one request.
+/// The labels of one request.
+///
+/// ```
+/// use kvpool_replay::labels::Label;
+/// let label = Label { session: Some("chat 7"), think_ms: Some(1500.0), ..Label::default() };
+/// assert_eq!(label.kind, None);
+/// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Label<'a> {
-    /// The conversation or agent that it belongs to; `None` if it stands alone or nothing is known.
+    /// The conversation or agent that the request belongs to; `None` if it is single, or unknown.
     pub session: Option<&'a str>,
-    /// What kind of request it is: a type, a model, a tenant, as the format has it.
+    /// The kind of the request: a type, a model or a tenant, depending on the format.
     pub kind: Option<&'a str>,
-    /// How long the client waited before it, after the answer before it, in ms.
+    /// How long the client waited between the previous answer and this request, in ms.
     pub think_ms: Option<f64>,
-    /// How it ended.
+    /// How the request ended.
     pub finish: Finish,
 }
 
-/// The labels of a trace's requests, in the same order; or none.
+/// The labels of a trace's requests, in the same order; empty if the trace has none.
 ///
 /// ```
 /// use kvpool_replay::labels::{Label, Labels};
@@ -49,7 +55,7 @@ struct Entry {
     finish: Finish,
 }
 
-/// Different names, numbered in the order of first use.
+/// Distinct names, numbered in the order of first use.
 #[derive(Clone, Debug, Default, PartialEq)]
 struct Names {
     names: Vec<String>,
@@ -61,7 +67,7 @@ impl Names {
         if let Some(&number) = self.numbers.get(name) {
             return Some(number);
         }
-        // More names than 32 bits count would not fit into memory.
+        // More names than 32 bits can count would not fit into memory.
         let number = u32::try_from(self.names.len()).ok()?;
         self.names.push(name.to_owned());
         self.numbers.insert(name.to_owned(), number);
@@ -81,7 +87,7 @@ impl Labels {
         self.entries.push(Entry { session, kind, think_ms: label.think_ms, finish: label.finish });
     }
 
-    /// The label of request `index` (from 0); empty beyond the last one.
+    /// Returns the label of request `index` (from 0); an empty label after the last one.
     #[must_use]
     pub fn get(&self, index: usize) -> Label<'_> {
         self.entries.get(index).map_or_else(Label::default, |entry| Label {
@@ -104,31 +110,31 @@ impl Labels {
         self.entries.get(index)?.kind
     }
 
-    /// Names of the sessions, in the order in which they begin.
+    /// The names of the sessions, in the order in which they begin.
     #[must_use]
     pub fn sessions(&self) -> &[String] {
         &self.sessions.names
     }
 
-    /// Names of the kinds, in the order of first use.
+    /// The names of the kinds, in the order of first use.
     #[must_use]
     pub fn kinds(&self) -> &[String] {
         &self.kinds.names
     }
 
-    /// Requests that have a label; 0 for a trace without.
+    /// The number of requests with a label; 0 for a trace without labels.
     #[must_use]
     pub fn len(&self) -> usize {
         self.entries.len()
     }
 
-    /// Whether there are none.
+    /// Whether there are no labels.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.entries.is_empty()
     }
 
-    /// Whether nothing is known of any request: as good as no labels.
+    /// Whether all labels are empty, which is equivalent to no labels.
     pub(crate) fn say_nothing(&self) -> bool {
         self.entries.iter().all(|entry| *entry == Entry::default())
     }

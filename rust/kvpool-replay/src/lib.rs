@@ -1,17 +1,17 @@
 //! Request traces for kvpool: read them, generate them, replay them.
 //!
-//! | module | owns |
+//! | module | contents |
 //! |---|---|
 //! | [`trace`] | a trace in memory, and how it is written |
-//! | [`reader`] | from a file, a folder or a stream, plain or gzip, to a trace |
-//! | [`formats`] | six formats: how each is told, read and written |
-//! | [`labels`] | what a trace knows of its requests besides tokens and blocks |
-//! | [`stats`] | what is in a trace, and the most that a cache could hit |
-//! | [`validate`] | what makes a trace consistent |
+//! | [`reader`] | reads a trace from a file, a folder or a stream, plain or gzip |
+//! | [`formats`] | six formats: how each is detected, read and written |
+//! | [`labels`] | sessions, kinds and think times of requests |
+//! | [`stats`] | statistics of a trace, and the most that a cache could hit |
+//! | [`validate`] | the checks that make a trace consistent |
 //! | [`generate`] | a deterministic generator of chats and agent sessions |
-//! | [`expand`] | block ids -> made-up tokens |
-//! | [`replay`] | a trace through the shipped pool and manager, and what came of it |
-//! | [`sizing`] | hits at every capacity at once, the optimum, the value of hints, the knee in GiB |
+//! | [`expand`] | synthetic tokens for block ids |
+//! | [`replay`] | replays a trace through the real pool and manager, and reports the result |
+//! | [`sizing`] | hit rates at all capacities, the optimum, the value of hints, the knee in GiB |
 #![forbid(unsafe_code)]
 
 mod blocks;
@@ -34,7 +34,7 @@ mod sync;
 pub mod trace;
 pub mod validate;
 
-/// The example of the README is a test.
+/// Compiles the example of the README as a test.
 #[cfg(doctest)]
 #[doc = include_str!("../README.md")]
 pub struct Readme;

@@ -1,8 +1,8 @@
-//! Reading files in slices: one file, a folder of them, or a stream, with the number of bytes read.
+//! Reads a file, a folder of files, or a stream in slices, and counts the bytes read.
 //!
 //! Owns [`TraceLoader`]. It drives a [`TraceReader`] record by record, over all files of a folder as
-//! over one input, and keeps the requests. Bytes are counted where they are taken from the file, so a
-//! compressed one shows its true progress.
+//! over one input, and collects the requests. Bytes are counted when they are read from the file, so
+//! the progress of a compressed file is correct.
 
 use std::{
     collections::VecDeque,
@@ -23,10 +23,10 @@ use crate::{
     trace::TraceRequest,
 };
 
-/// Bytes on their way in.
+/// The input of a loader.
 type Input = Box<dyn BufRead + Send>;
 
-/// A trace on its way in: read in slices, with the number of bytes read, so that a caller can show progress.
+/// Reads a trace in slices and counts the bytes read, so that a caller can show progress.
 ///
 /// ```no_run
 /// use kvpool_replay::reader::{ReadOptions, TraceLoader};
@@ -44,7 +44,7 @@ pub struct TraceLoader {
     requests: Vec<TraceRequest>,
     bytes_read: Arc<AtomicU64>,
     total_bytes: Option<u64>,
-    /// The file being read, of a folder.
+    /// The file that is being read, if the input is a folder.
     file: Option<PathBuf>,
     further_files: VecDeque<PathBuf>,
     done: bool,
@@ -62,12 +62,12 @@ impl fmt::Debug for TraceLoader {
 }
 
 impl TraceLoader {
-    /// A loader for the file at `path`; or for the folder, of which it reads all `.json` and `.jsonl`
-    /// files, plain or `.gz`, in the order of their names, as one trace.
+    /// Opens the file at `path`. For a folder, all of its `.json` and `.jsonl` files, plain or `.gz`,
+    /// are read as one trace, in the order of their names.
     ///
     /// # Errors
     ///
-    /// [`TraceError::Open`], [`TraceError::EmptyFolder`], and what [`TraceReader::new`] gives.
+    /// [`TraceError::Open`], [`TraceError::EmptyFolder`], and the errors of [`TraceReader::new`].
     pub fn open(path: impl AsRef<Path>, options: &ReadOptions) -> Result<Self, TraceError> {
         let path = path.as_ref();
         let mut files = VecDeque::from([path.to_owned()]);
@@ -89,11 +89,11 @@ impl TraceLoader {
         Ok(loader)
     }
 
-    /// A loader for a stream: standard input, a socket, bytes in memory.
+    /// Makes a loader for a stream: standard input, a socket, or bytes in memory.
     ///
     /// # Errors
     ///
-    /// What [`TraceReader::new`] gives.
+    /// The errors of [`TraceReader::new`].
     pub fn from_reader(
         input: impl BufRead + Send + 'static,
         options: &ReadOptions,
@@ -114,12 +114,12 @@ impl TraceLoader {
         })
     }
 
-    /// Reads on for about this many bytes of the input; `true` when all is read.
+    /// Reads about this number of bytes of the input. Returns `true` when everything is read.
     ///
     /// # Errors
     ///
-    /// The first error of [`TraceReader`], in [`TraceError::InFile`] for a file of a folder. Then the
-    /// loader is of no more use.
+    /// The first error of [`TraceReader`], in [`TraceError::InFile`] for a file of a folder. The loader
+    /// cannot be used afterwards.
     pub fn advance(&mut self, bytes: u64) -> Result<bool, TraceError> {
         let until = self.bytes_read().saturating_add(bytes.max(1));
         while !self.done && self.bytes_read() < until {
@@ -128,7 +128,7 @@ impl TraceLoader {
         Ok(self.done)
     }
 
-    /// Takes in one record, and what is ready then.
+    /// Decodes one record, and collects the requests that are ready.
     fn step(&mut self) -> Result<(), TraceError> {
         let reader = &mut self.reader;
         if !reader.take_record()? {
@@ -150,29 +150,30 @@ impl TraceLoader {
         Ok(())
     }
 
-    /// Bytes of the input read so far, before decompression; a little ahead of the records taken in.
+    /// The number of bytes of the input read so far, before decompression. It is slightly ahead of the
+    /// decoded records.
     #[must_use]
     pub fn bytes_read(&self) -> u64 {
         self.bytes_read.load(Ordering::Relaxed)
     }
 
-    /// Bytes of the input; `None` for a stream.
+    /// The number of bytes of the input; `None` for a stream.
     #[must_use]
     pub fn total_bytes(&self) -> Option<u64> {
         self.total_bytes
     }
 
-    /// Requests read so far. Formats that are put in order give theirs at the end.
+    /// The number of requests read so far. Formats that are sorted return all requests at the end.
     #[must_use]
     pub fn requests(&self) -> usize {
         self.requests.len()
     }
 
-    /// Reads what is left, and gives the trace.
+    /// Reads the rest of the input, and returns the trace.
     ///
     /// # Errors
     ///
-    /// As [`advance`](Self::advance); [`TraceError::Empty`] without a request.
+    /// The errors of [`advance`](Self::advance); [`TraceError::Empty`] if there is no request.
     pub fn finish(mut self) -> Result<ReadTrace, TraceError> {
         while !self.advance(u64::MAX)? {}
         if self.requests.is_empty() {
@@ -182,7 +183,7 @@ impl TraceLoader {
     }
 }
 
-/// Counts the bytes that are taken from an input.
+/// Counts the bytes that are read from an input.
 struct Counted<R> {
     input: R,
     bytes: Arc<AtomicU64>,
@@ -213,7 +214,7 @@ fn open_file(path: &Path, bytes: &Arc<AtomicU64>) -> Result<Input, TraceError> {
     Ok(Box::new(Counted { input, bytes: bytes.clone() }))
 }
 
-/// An error with the file of a folder that it is about.
+/// Adds the file to an error, if the input is a folder.
 fn in_file(file: Option<&PathBuf>, error: TraceError) -> TraceError {
     match (file, error) {
         (_, error @ TraceError::Open { .. }) | (None, error) => error,

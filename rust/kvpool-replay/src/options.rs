@@ -2,31 +2,42 @@
 
 use crate::{error::TraceError, format::TraceFormat};
 
-/// How to read a trace.
+/// Options for reading a trace.
+///
+/// ```
+/// use kvpool_replay::reader::ReadOptions;
+/// use kvpool_replay::trace::Trace;
+/// let options = ReadOptions { block_tokens: Some(16), ..ReadOptions::default() };
+/// let line = br#"{"timestamp": 0, "input_length": 20, "output_length": 5, "hash_ids": [0, 1]}"#;
+/// let trace = Trace::from_reader(&line[..], &options)?;
+/// assert_eq!(trace.block_tokens(), 16);
+/// # Ok::<(), kvpool_replay::error::TraceError>(())
+/// ```
 #[derive(Clone, Debug, PartialEq)]
 pub struct ReadOptions {
-    /// The format. Default `None`: told from the first record.
+    /// The format. Default `None`: detected from the first record.
     pub format: Option<TraceFormat>,
-    /// Tokens that one id stands for, 1 or more. Default `None`: what the trace says, else what its
-    /// format has by default, Mooncake's 512 for instance. Where the trace says another size, its
-    /// blocks are made into blocks of this one.
+    /// The number of tokens per id, 1 or more. Default `None`: the size in the trace, or else the
+    /// default of its format, for example Mooncake's 512. If the trace contains another size, its
+    /// blocks are converted to this size.
     pub block_tokens: Option<usize>,
-    /// Stop after this many requests, 1 or more. Of a format in order of arrival the rest of the input
-    /// is not read. Default: no limit.
+    /// Stop after this number of requests, 1 or more. If the format is in order of arrival, the rest of
+    /// the input is not read. Default: no limit.
     pub limit: Option<usize>,
-    /// Check that every id has one parent. Default on; off saves 40 to 80 bytes per different id.
+    /// Check that every id has one parent. Default on; off saves 40 to 80 bytes per distinct id.
     /// Formats whose ids are chained by the reader need no check.
     pub check_prefixes: bool,
-    /// Put requests in order of arrival, instead of refusing those that are not. Default off. Formats
-    /// that have no order of arrival are always put in order.
+    /// Sort requests by arrival, instead of refusing those that are out of order. Default off. Formats
+    /// without an order of arrival are always sorted.
     pub sort: bool,
-    /// Of `kv-cache-tester`: sessions that run at a time, 1 or more. Default `None`: all begin at once.
+    /// For `kv-cache-tester`: the number of sessions that run at a time, 1 or more. Default `None`: all
+    /// begin at once.
     pub sessions_at_once: Option<usize>,
-    /// Of `kv-events`: up to this many ms after it was stored, the end of a chain may be continued by
-    /// the same request. Default 5 s; infinite for the fewest requests that explain the events.
+    /// For `kv-events`: the same request may continue a chain up to this number of ms after its end was
+    /// stored. Default 5 s. Infinity gives the fewest requests that explain the events.
     pub event_gap_ms: f64,
-    /// The longest record allowed, in bytes, 1 or more. Bounds memory on inputs that are no traces at all.
-    /// Default 64 MiB, about 7 million ids.
+    /// The maximum size of a record in bytes, 1 or more. It bounds memory on inputs that are not
+    /// traces. Default 64 MiB, about 7 million ids.
     pub max_line_bytes: usize,
 }
 

@@ -1,20 +1,21 @@
-//! Reading traces: from a file, a folder or any buffered reader, plain or gzip, in any
+//! Reads traces from a file, a folder or any buffered reader, plain or gzip, in any
 //! [format](crate::formats).
 //!
-//! Owns the way from records to checked requests: [`TraceReader`] streams, and [`Trace::from_path`] and
-//! [`Trace::from_reader`] collect; [`TraceLoader`] reads files in slices, so that a caller can show
-//! progress. Gzip is told by its first two bytes and not by a file's name; several gzip members one
-//! after another are one stream. A byte order mark, blank lines, `\r\n` and unknown fields are passed
-//! over. Anything else that is not a record is a typed error naming line, field and value; no input
-//! makes the reader panic.
+//! Owns the path from records to checked requests. [`TraceReader`] streams, and [`Trace::from_path`]
+//! and [`Trace::from_reader`] collect. [`TraceLoader`] reads files in slices, so that a caller can show
+//! progress. Gzip is detected by the first two bytes, not by the name of the file. Several gzip members
+//! one after another are one stream. A byte order mark, blank lines, `\r\n` and unknown fields are
+//! ignored. Anything else that is not a record gives a typed error with the line, field and value. No
+//! input makes the reader panic.
 //!
-//! Invariants: a request comes out only after [`RequestChecker`] has passed it; requests come in order
-//! of arrival; after an error or the end the iterator gives `None` for good. Formats in order of
-//! arrival are streamed: one record is held, of at most [`ReadOptions::max_line_bytes`]. The others are
-//! put in order here, and held whole.
+//! Invariants: a request is returned only after [`RequestChecker`] has passed it. Requests are returned
+//! in order of arrival. After an error or the end, the iterator returns `None` permanently. Formats in
+//! order of arrival are streamed: only one record is in memory, of at most
+//! [`ReadOptions::max_line_bytes`]. The others are sorted here, and completely in memory.
 //!
-//! Costs, per block reference: decoding 30 to 50 ns (gzip included), the check of prefixes 10 ns where most
-//! ids repeat and 45 ns where most are new; chaining ids instead, where a format asks for it, the same.
+//! Costs per block reference: 30 to 50 ns for decoding (gzip included). The check of prefixes takes 10
+//! ns if most ids repeat, and 45 ns if most are new. Chaining ids, in formats that need it, costs the
+//! same.
 
 use std::{io::BufRead, path::Path};
 
@@ -30,7 +31,7 @@ use crate::{
     validate::RequestChecker,
 };
 
-/// A stream of requests, read and checked one at a time.
+/// A stream of requests that are read and checked one at a time.
 ///
 /// ```
 /// use kvpool_replay::{formats::TraceFormat, reader::{ReadOptions, TraceReader}};
@@ -49,23 +50,23 @@ use crate::{
 pub struct TraceReader<R> {
     records: Records<R>,
     options: ReadOptions,
-    /// Known once the first record was looked at.
+    /// The format and its decoder. Known after the first record was scanned.
     decoder: Option<(Assumed, Decoder)>,
     out: Output,
     checker: Option<RequestChecker>,
     labels: Labels,
     requests: usize,
-    /// The decoder has given everything.
+    /// Whether the decoder has returned everything.
     finished: bool,
     ended: bool,
 }
 
 impl<R: BufRead> TraceReader<R> {
-    /// A reader over `input`, whose first two bytes are read here.
+    /// Makes a reader over `input`, and reads its first two bytes.
     ///
     /// # Errors
     ///
-    /// [`TraceError::BadOption`] for an option that is 0; [`TraceError::Io`] when the first read fails.
+    /// [`TraceError::BadOption`] for an option that is 0; [`TraceError::Io`] if the first read fails.
     pub fn new(input: R, options: &ReadOptions) -> Result<Self, TraceError> {
         options.check()?;
         Ok(Self {
@@ -81,37 +82,37 @@ impl<R: BufRead> TraceReader<R> {
         })
     }
 
-    /// Lines read so far, blank ones included.
+    /// The number of lines read so far, blank ones included.
     #[must_use]
     pub fn lines(&self) -> u64 {
         self.records.lines()
     }
 
-    /// The format, once the first record was read.
+    /// The format; `None` before the first record was read.
     #[must_use]
     pub fn format(&self) -> Option<TraceFormat> {
         self.decoder.as_ref().map(|(assumed, _)| assumed.format)
     }
 
-    /// What was noticed so far; complete after the last request.
+    /// The observations so far. They are complete after the last request.
     #[must_use]
     pub fn notes(&self) -> ReadNotes {
         self.out.notes
     }
 
-    /// Tokens that one id stands for; 0 before the first request.
+    /// The number of tokens per id; 0 before the first request.
     #[must_use]
     pub fn block_tokens(&self) -> usize {
         self.out.block_tokens
     }
 
-    /// What is known of the requests so far, and forgets it.
+    /// Returns and removes the labels of the requests so far.
     pub fn take_labels(&mut self) -> Labels {
         let labels = std::mem::take(&mut self.labels);
         if labels.say_nothing() { Labels::default() } else { labels }
     }
 
-    /// Takes in one record; `false` at the end of the input.
+    /// Decodes one record. Returns `false` at the end of the input.
     pub(crate) fn take_record(&mut self) -> Result<bool, TraceError> {
         let (assumed, decoder) = match &mut self.decoder {
             Some(known) => known,
@@ -132,13 +133,13 @@ impl<R: BufRead> TraceReader<R> {
         Ok(true)
     }
 
-    /// Goes on with the records of a further input, in the same format.
+    /// Continues with the records of another input, in the same format.
     pub(crate) fn go_on_with(&mut self, input: R) -> Result<(), TraceError> {
         self.records = Records::open(input, self.options.max_line_bytes)?;
         Ok(())
     }
 
-    /// Gives what is left, after the last record.
+    /// Completes the requests after the last record, and sorts them if necessary.
     pub(crate) fn finish(&mut self) -> Result<(), TraceError> {
         self.finished = true;
         let Some((assumed, decoder)) = &mut self.decoder else { return Ok(()) };
@@ -156,12 +157,12 @@ impl<R: BufRead> TraceReader<R> {
         Ok(())
     }
 
-    /// Whether requests are handed out only when all are there.
+    /// Whether requests are returned only after all were read.
     fn is_sorting(&self) -> bool {
         self.options.sort || self.format().is_some_and(TraceFormat::is_sorted_by_reader)
     }
 
-    /// The next request that is ready, checked.
+    /// Returns the next request that is ready, after checking it.
     pub(crate) fn take_request(&mut self) -> Result<Option<TraceRequest>, TraceError> {
         if !self.finished && self.is_sorting() || self.is_full() {
             return Ok(None);
@@ -182,12 +183,12 @@ impl<R: BufRead> TraceReader<R> {
         Ok(Some(request))
     }
 
-    /// Whether as many requests were given as were asked for.
+    /// Whether the limit on the number of requests is reached.
     pub(crate) fn is_full(&self) -> bool {
         self.options.limit.is_some_and(|limit| self.requests >= limit)
     }
 
-    /// The next request; `None` at the end of the input.
+    /// Returns the next request; `None` at the end of the input.
     fn read_request(&mut self) -> Result<Option<TraceRequest>, TraceError> {
         loop {
             if let Some(request) = self.take_request()? {
@@ -204,7 +205,7 @@ impl<R: BufRead> TraceReader<R> {
     }
 }
 
-/// An error about what a record says, with the format that it was read as; Mooncake's need no such remark.
+/// Adds the format to an error in a record, except for Mooncake's.
 fn read_as(format: TraceFormat, error: TraceError) -> TraceError {
     match error {
         TraceError::MixedFormats { .. } => error,
@@ -228,19 +229,19 @@ impl<R: BufRead> Iterator for TraceReader<R> {
 
 impl<R: BufRead> std::iter::FusedIterator for TraceReader<R> {}
 
-/// A trace, and what was noticed while it was read.
+/// A trace, with the observations while it was read.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ReadTrace {
     /// The trace.
     pub trace: Trace,
     /// Its format.
     pub format: TraceFormat,
-    /// What was noticed.
+    /// The observations.
     pub notes: ReadNotes,
 }
 
 impl<R: BufRead> TraceReader<R> {
-    /// A trace of all requests that this reader gave.
+    /// Makes a trace of all requests that this reader returned.
     pub(crate) fn read_trace(&mut self, requests: Vec<TraceRequest>) -> ReadTrace {
         let labels = self.take_labels();
         ReadTrace {
@@ -252,33 +253,33 @@ impl<R: BufRead> TraceReader<R> {
 }
 
 impl Trace {
-    /// Reads the file at `path`, plain or gzip, or the folder; see [`TraceLoader::open`].
+    /// Reads a trace from a file, plain or gzip, or from a folder; see [`TraceLoader::open`].
     ///
     /// # Errors
     ///
-    /// [`TraceError::Open`], and what [`Trace::from_reader`] gives.
+    /// [`TraceError::Open`], and the errors of [`Trace::from_reader`].
     pub fn from_path(path: impl AsRef<Path>, options: &ReadOptions) -> Result<Self, TraceError> {
         Ok(TraceLoader::open(path, options)?.finish()?.trace)
     }
 
-    /// Reads all of `input`, plain or gzip: a locked standard input, a slice, a socket.
+    /// Reads a trace from all of `input`, plain or gzip: a locked standard input, a slice, a socket.
     ///
     /// # Errors
     ///
-    /// The first error of [`TraceReader`]; no part of the trace is given.
+    /// The first error of [`TraceReader`]. No part of the trace is returned then.
     pub fn from_reader(input: impl BufRead, options: &ReadOptions) -> Result<Self, TraceError> {
         Ok(read_trace(input, options)?.trace)
     }
 }
 
-/// Reads all of `input`, and says what was noticed.
+/// Reads a trace from all of `input`, and returns it with its observations.
 ///
 /// # Errors
 ///
-/// The first error of [`TraceReader`]; no part of the trace is given.
+/// The first error of [`TraceReader`]. No part of the trace is returned then.
 pub fn read_trace(input: impl BufRead, options: &ReadOptions) -> Result<ReadTrace, TraceError> {
     let mut reader = TraceReader::new(input, options)?;
-    // Not empty: a reader that ends without a request ends with an error.
+    // The trace is not empty: a reader without a request returns an error.
     let requests = reader.by_ref().collect::<Result<_, _>>()?;
     Ok(reader.read_trace(requests))
 }

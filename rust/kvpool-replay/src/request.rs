@@ -1,24 +1,34 @@
 //! `TraceRequest`: one request of a trace.
 
-/// Tokens of a block in the published Mooncake traces.
+/// The block size of the published Mooncake traces, in tokens.
 pub const DEFAULT_BLOCK_TOKENS: usize = 512;
 
 /// One request of a trace.
+///
+/// ```
+/// use kvpool_replay::trace::{Trace, TraceRequest};
+/// let request =
+///     TraceRequest { timestamp_ms: 0.0, input_length: 600, output_length: 50, hash_ids: [0, 1].into() };
+/// let trace = Trace::new(vec![request], 512)?;
+/// assert_eq!(trace.requests()[0].full_blocks(512), [0]);
+/// # Ok::<(), kvpool_replay::error::TraceError>(())
+/// ```
 #[derive(Clone, Debug, PartialEq)]
 pub struct TraceRequest {
-    /// When the request arrives, in ms from the start of the recording; finite, 0 or more. Files hold whole
-    /// milliseconds as a rule; a fraction is kept.
+    /// The arrival time in ms from the start of the recording; finite, 0 or more. Files usually contain
+    /// whole milliseconds, but fractions are preserved.
     pub timestamp_ms: f64,
-    /// Prompt tokens, 1 or more.
+    /// The number of prompt tokens, 1 or more.
     pub input_length: u32,
-    /// Tokens that the model answered with; may be 0.
+    /// The number of tokens of the answer; may be 0.
     pub output_length: u32,
-    /// One chained id per block of the prompt; a partial last block may have one or not.
+    /// One chained id per block of the prompt. A partial last block may or may not have one.
     pub hash_ids: Box<[u64]>,
 }
 
 impl TraceRequest {
-    /// The ids of the full blocks: all that an engine, which indexes full blocks only, can find again.
+    /// The ids of the full blocks, which are all that an engine can find again, because it indexes only
+    /// full blocks.
     ///
     /// ```
     /// use kvpool_replay::trace::TraceRequest;

@@ -1,13 +1,14 @@
-//! Where records come from: plain or gzip bytes, cut into lines or into JSON documents.
+//! Reads records from plain or gzip input, as lines or as JSON documents.
 //!
-//! Owns [`Source`] (bytes, gzip told by its first two bytes) and [`Records`] (one record at a time,
-//! with the line it begins in). A record is a line, or, for formats of whole documents, one JSON value,
-//! which may span lines; several documents may share a line, as `cat a.json b.json` makes them.
+//! Owns [`Source`] (bytes, with gzip detected by the first two bytes) and [`Records`] (one record at a
+//! time, with the line in which it begins). A record is a line, or, for formats of whole documents, one
+//! JSON value, which may span lines. Several documents may be on one line, as in the output of
+//! `cat a.json b.json`.
 //!
-//! Invariants: no more than `max_bytes` of one record are held, and no more than the first record, or
-//! its first 16 MiB, is looked at ahead; lines are counted as an editor shows them.
+//! Invariants: at most `max_bytes` of one record are in memory. At most the first record, or its first
+//! 16 MiB, is read ahead. Lines are counted as in an editor.
 //!
-//! Costs: lines are found at the speed of `memchr`; documents are walked byte by byte, 1 to 2 ns each.
+//! Costs: lines are found at the speed of `memchr`. Documents are scanned byte by byte, 1 to 2 ns each.
 
 use std::{
     collections::VecDeque,
@@ -18,18 +19,18 @@ use flate2::bufread::MultiGzDecoder;
 
 use crate::{error::TraceError, formats::scan::Scanner};
 
-/// What every gzip stream starts with.
+/// The first two bytes of every gzip stream.
 const GZIP_MAGIC: [u8; 2] = [0x1f, 0x8b];
 const BYTE_ORDER_MARK: [u8; 3] = [0xef, 0xbb, 0xbf];
-/// Of files and of decompressed data, in bytes.
+/// The size of the buffers of files and of decompressed data, in bytes.
 pub(crate) const BUFFER_BYTES: usize = 1 << 17;
-/// Of the first record, at most this many bytes are looked at to tell its format.
+/// The maximum number of bytes of the first record that are read to detect its format.
 const LOOK_AHEAD_BYTES: usize = 16 << 20;
 
-/// The input with its first bytes put back.
+/// The input, with its first bytes put back in front.
 type Whole<R> = Chain<Cursor<Vec<u8>>, R>;
 
-/// Where bytes come from.
+/// The input, decompressed if necessary.
 #[derive(Debug)]
 enum Source<R> {
     Plain(Whole<R>),
@@ -38,7 +39,7 @@ enum Source<R> {
 
 impl<R: BufRead> Source<R> {
     fn open(mut input: R) -> io::Result<Self> {
-        // A pipe may give one byte at a time, so its buffer cannot be relied on to hold both.
+        // A pipe may supply one byte at a time, so its buffer may not contain both bytes.
         let mut start = Vec::with_capacity(GZIP_MAGIC.len());
         input.by_ref().take(GZIP_MAGIC.len() as u64).read_to_end(&mut start)?;
         let gzip = start == GZIP_MAGIC;
@@ -50,7 +51,7 @@ impl<R: BufRead> Source<R> {
         })
     }
 
-    /// Appends up to and including the next `\n`, or `most` bytes.
+    /// Appends the input up to and including the next `\n`, or `most` bytes.
     fn read_line(&mut self, most: u64, line: &mut Vec<u8>) -> io::Result<usize> {
         match self {
             Self::Plain(input) => input.take(most).read_until(b'\n', line),
@@ -58,7 +59,7 @@ impl<R: BufRead> Source<R> {
         }
     }
 
-    /// Appends what is at hand, 1 byte or more; nothing at the end.
+    /// Appends the available bytes, at least 1, or nothing at the end of the input.
     fn read_some(&mut self, text: &mut Vec<u8>) -> io::Result<()> {
         loop {
             let input: &mut dyn BufRead = match self {
@@ -78,12 +79,13 @@ impl<R: BufRead> Source<R> {
         }
     }
 
-    /// What a failed read of `line` means.
+    /// Converts an error of reading `line`.
     fn explain(&self, source: io::Error, line: u64) -> TraceError {
         use io::ErrorKind::{InvalidData, InvalidInput, UnexpectedEof};
         match (self, source.kind()) {
             (Self::Gzip(_), UnexpectedEof) => TraceError::TruncatedGzip { line },
-            // The decoder reports bad headers and bad checksums as the one, bad data as the other.
+            // The decoder reports bad headers and checksums as one of these kinds, and bad data as the
+            // other.
             (Self::Gzip(_), InvalidData | InvalidInput) => TraceError::CorruptGzip { line, source },
             _ => TraceError::Io { line, source },
         }
@@ -94,20 +96,21 @@ impl<R: BufRead> Source<R> {
 #[derive(Debug)]
 pub(crate) struct Records<R> {
     source: Source<R>,
-    /// Lines that were looked at to tell the format, and not yet handed out; the last one may be the
-    /// beginning of a line.
+    /// Lines that were read to detect the format and not returned yet. The last one may be the start of
+    /// a line.
     ahead: VecDeque<Vec<u8>>,
-    /// The record handed out last, and, behind a document, what was read with it.
+    /// The record returned last. For a document, also the bytes after it that were read at the same
+    /// time.
     text: Vec<u8>,
-    /// Where the document ends in `text`.
+    /// The end of the document in `text`.
     rest: usize,
-    /// Lines handed out: where records are lines, the number of the last one.
+    /// The number of lines returned. If records are lines, it is the number of the last one.
     line: u64,
     max_bytes: usize,
 }
 
 impl<R: BufRead> Records<R> {
-    /// The records of `input`, whose first two bytes are read here.
+    /// Opens the records of `input`, and reads its first two bytes.
     pub(crate) fn open(input: R, max_bytes: usize) -> Result<Self, TraceError> {
         Ok(Self {
             source: Source::open(input).map_err(|source| TraceError::Io { line: 1, source })?,
@@ -119,20 +122,20 @@ impl<R: BufRead> Records<R> {
         })
     }
 
-    /// Lines read so far, blank ones included.
+    /// The number of lines read so far, blank ones included.
     pub(crate) fn lines(&self) -> u64 {
         self.line
     }
 
-    /// Looks at the first record without taking it.
+    /// Scans the first record without removing it.
     pub(crate) fn look_ahead(&mut self) -> Result<Scanner, TraceError> {
         let mut scanner = Scanner::default();
         let mut left = LOOK_AHEAD_BYTES;
         while !scanner.is_done() && left > 0 {
             let mut piece = Vec::new();
             let number = self.line + self.ahead.len() as u64 + 1;
-            // Lines are looked at whole, but for one that is longer than this: `cat` of many documents
-            // may be one.
+            // Whole lines are scanned, except for a line that exceeds the limit: the output of `cat` of
+            // many documents may be one line.
             let read = self.source.read_line(left as u64, &mut piece);
             if read.map_err(|source| self.source.explain(source, number))? == 0 {
                 break;
@@ -146,22 +149,24 @@ impl<R: BufRead> Records<R> {
         Ok(scanner)
     }
 
-    /// The next line that is not blank, and its number; without the blanks around it (`\r` is one).
+    /// Returns the next line that is not blank, and its number, without surrounding blanks (including
+    /// `\r`).
     pub(crate) fn next_line(&mut self) -> Result<Option<(&[u8], u64)>, TraceError> {
         loop {
             self.text.clear();
             if !self.append_line()? {
                 return Ok(None);
             }
-            // Trimmed twice: the borrow checker does not see that a blank line is not returned.
+            // The text is trimmed twice, because the borrow checker does not see that a blank line is
+            // not returned.
             if !self.text.trim_ascii().is_empty() {
                 return Ok(Some((self.text.trim_ascii(), self.line)));
             }
         }
     }
 
-    /// The next JSON document, and the line that it begins in. One that never ends is given as far as
-    /// it goes.
+    /// Returns the next JSON document, and the line in which it begins. An incomplete document at the
+    /// end of the input is returned as it is.
     pub(crate) fn next_document(&mut self) -> Result<Option<(&[u8], u64)>, TraceError> {
         self.line += count_lines(self.text.get(..self.rest).unwrap_or_default());
         self.text.drain(..self.rest.min(self.text.len()));
@@ -177,7 +182,7 @@ impl<R: BufRead> Records<R> {
                 break;
             }
             if !scanner.is_begun() {
-                // Nothing but blanks so far.
+                // The text so far is blank.
                 self.line += count_lines(&self.text);
                 self.text.clear();
                 self.rest = 0;
@@ -193,10 +198,10 @@ impl<R: BufRead> Records<R> {
         Ok(if text.is_empty() { None } else { Some((text, line)) })
     }
 
-    /// Appends what the source has at hand, whole lines or not; `false` at its end.
+    /// Appends the available bytes of the source, whole lines or not. Returns `false` at its end.
     fn append_bytes(&mut self) -> Result<bool, TraceError> {
         let first = self.line == 0 && self.text.is_empty();
-        // A byte order mark has three bytes, and what is at hand at first may be less.
+        // A byte order mark has three bytes, and the first read may return fewer.
         let enough = if first { BYTE_ORDER_MARK.len() } else { self.text.len() + 1 };
         let before = self.text.len();
         while self.text.len() < enough {
@@ -219,14 +224,14 @@ impl<R: BufRead> Records<R> {
         Ok(true)
     }
 
-    /// Appends one line to the text, which is empty; `false` at the end of the input.
+    /// Appends one line to the text, which is empty. Returns `false` at the end of the input.
     fn append_line(&mut self) -> Result<bool, TraceError> {
         let line = self.line + 1;
         if let Some(piece) = self.ahead.pop_front() {
             self.text.extend_from_slice(&piece);
         }
         if !self.text.ends_with(b"\n") && self.text.len() <= self.max_bytes {
-            // One byte more than allowed tells a line that is too long from one that just fits.
+            // Reading one more byte than allowed shows whether a line is too long or just fits.
             let most = (self.max_bytes - self.text.len()).saturating_add(1);
             let read = self.source.read_line(most as u64, &mut self.text);
             read.map_err(|source| self.source.explain(source, line))?;

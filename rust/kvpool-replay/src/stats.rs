@@ -1,14 +1,15 @@
-//! What is in a trace, and the most that any cache could hit.
+//! Statistics of a trace, and the most that any cache could hit.
 //!
-//! Owns [`TraceStats`]. One pass; definitions as in [lookup mode](crate::replay) with a cache that
-//! never evicts: requests one after the other, a block counts as a hit only if all blocks before it in
-//! its prompt are hits, a reference weighs the prompt tokens in it.
+//! Owns [`TraceStats`], which takes one pass. The definitions are those of [lookup mode](crate::replay)
+//! with a cache that never evicts. Requests run one after the other. A block counts as a hit only if
+//! all blocks before it in its prompt are hits. The weight of a reference is its number of prompt
+//! tokens.
 //!
-//! "The ideal hit rate" of one and the same trace differs by definition, so all four are given: by
-//! blocks, by tokens, by full blocks alone (an engine finds no partial one), and by tokens of the last
-//! half of the requests, when the cache is warm.
+//! The "ideal hit rate" of a trace depends on the definition, so there are four: by blocks, by tokens,
+//! by full blocks only (an engine finds no partial ones), and by tokens of the last half of the
+//! requests, when the cache is warm.
 //!
-//! Costs: one hash-map step per block reference, 10 to 45 ns, and 48 bytes per different id.
+//! Costs: one hash-map step per block reference, 10 to 45 ns, and 48 bytes per distinct id.
 
 use std::collections::{HashMap, hash_map::Entry};
 
@@ -36,76 +37,83 @@ use crate::{id_hash::IdHasherBuilder, trace::Trace};
 /// ```
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct TraceStats {
-    /// Requests.
+    /// The number of requests.
     pub requests: u64,
-    /// Tokens that an id stands for.
+    /// The number of tokens per id.
     pub block_tokens: u64,
-    /// From the first arrival to the last, in s.
+    /// The time from the first arrival to the last, in s.
     pub span_s: f64,
-    /// Different arrival times.
+    /// The number of distinct arrival times.
     pub distinct_arrivals: u64,
-    /// Requests per second of the span; `None` if all arrive at once.
+    /// Requests per second over this time; `None` if all arrive at once.
     pub arrivals_per_s: Option<f64>,
-    /// Most requests that arrive within one second, counted in seconds from the first arrival.
+    /// The maximum number of requests that arrive within one second. Seconds are counted from the first
+    /// arrival.
     pub most_arrivals_in_1_s: u64,
-    /// Prompt tokens.
+    /// The number of prompt tokens.
     pub input_tokens: u64,
-    /// Answered tokens.
+    /// The number of output tokens.
     pub output_tokens: u64,
     /// Prompt tokens per request.
     pub input_length: Percentiles,
-    /// Answered tokens per request.
+    /// Output tokens per request.
     pub output_length: Percentiles,
-    /// Ids of all requests.
+    /// The number of ids in all requests.
     pub block_references: u64,
-    /// Those that stand for a partial last block.
+    /// The number of these ids that identify a partial last block.
     pub partial_blocks: u64,
-    /// Different ids.
+    /// The number of distinct ids.
     pub unique_blocks: u64,
-    /// References per different id; `None` without ids.
+    /// References per distinct id; `None` if there are no ids.
     pub reuse_ratio: Option<f64>,
-    /// Ids that are referenced once.
+    /// The number of ids that occur once.
     pub blocks_used_once: u64,
-    /// Share of the references that an endless cache hits.
+    /// The share of the references that an infinite cache hits.
     pub ideal_block_hit_rate: f64,
-    /// Share of the prompt tokens that an endless cache hits.
+    /// The share of the prompt tokens that an infinite cache hits.
     pub ideal_token_hit_rate: f64,
-    /// The share of the references, if only full blocks are looked up and stored.
+    /// The share of the references that hit if only full blocks are looked up and stored.
     pub ideal_full_block_hit_rate: f64,
-    /// The share of the prompt tokens in the last half of the requests.
+    /// The share of the prompt tokens that hit in the last half of the requests.
     pub ideal_last_half_token_hit_rate: f64,
-    /// Share of a request's prompt that an endless cache hits, over requests.
+    /// The share of each request's prompt that an infinite cache hits.
     pub request_hit_rate: Percentiles,
-    /// Requests that hit one block at most.
+    /// The number of requests that hit at most one block.
     pub requests_with_at_most_1_hit: u64,
-    /// From one use of a block to the next, in s, over all uses but the first.
+    /// The time from one use of a block to the next, in s, over all uses except for the first.
     pub reuse_time_s: Percentiles,
-    /// References to an id behind another one than where it was first seen, or for the second time in a
-    /// request: 0 for a trace whose prefixes were checked.
+    /// The number of references to an id after another id than where it was first seen, or for the
+    /// second time in a request. It is 0 for a trace whose prefixes were checked.
     pub prefix_violations: u64,
-    /// Sessions, if the trace knows them.
+    /// The number of sessions, if the trace has sessions.
     pub sessions: Option<u64>,
-    /// Requests by kind, most first, if the trace knows kinds.
+    /// The number of requests by kind, largest first, if the trace has kinds.
     pub kinds: Vec<(String, u64)>,
 }
 
-/// Percentiles, interpolated between the two nearest values. All `None` if there is nothing to measure.
+/// Percentiles, interpolated between the two nearest values. All are `None` if there is no value.
+///
+/// ```
+/// use kvpool_replay::stats::Percentiles;
+/// let delays = Percentiles::of(vec![1.0, 2.0, 3.0]);
+/// assert_eq!((delays.p50, delays.max), (Some(2.0), Some(3.0)));
+/// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
 pub struct Percentiles {
     /// The mean.
     pub mean: Option<f64>,
     /// The median.
     pub p50: Option<f64>,
-    /// 90 %.
+    /// The 90th percentile.
     pub p90: Option<f64>,
-    /// 99 %.
+    /// The 99th percentile.
     pub p99: Option<f64>,
-    /// The largest.
+    /// The maximum.
     pub max: Option<f64>,
 }
 
 impl Percentiles {
-    /// Of these values, which are not NaN.
+    /// Computes the percentiles of these values, none of which may be NaN.
     #[must_use]
     pub fn of(mut values: Vec<f64>) -> Self {
         values.sort_unstable_by(f64::total_cmp);
@@ -120,19 +128,19 @@ impl Percentiles {
     }
 }
 
-/// What is known of an id.
+/// The uses of an id.
 #[derive(Clone, Copy)]
 struct Seen {
     parent: Option<u64>,
     last_ms: f64,
     uses: u64,
-    /// It was a full block once.
+    /// Whether it has been a full block.
     full: bool,
     /// The request that used it last.
     request: usize,
 }
 
-/// Hits and what they are a share of.
+/// A count and the total that it is a share of.
 #[derive(Clone, Copy, Default)]
 struct Share {
     part: u64,
@@ -146,7 +154,7 @@ impl Share {
 }
 
 impl TraceStats {
-    /// The figures of a trace.
+    /// Computes the statistics of a trace.
     #[must_use]
     pub fn new(trace: &Trace) -> Self {
         let requests = trace.requests();
@@ -165,7 +173,7 @@ impl TraceStats {
         let (mut reuse_times, mut request_rates) = (Vec::new(), Vec::with_capacity(requests.len()));
         for (index, request) in requests.iter().enumerate() {
             let full = request.full_blocks(block_tokens).len();
-            // How far the hits reach, over all blocks and over full ones.
+            // The length of the hit prefix, over all blocks and over full ones.
             let (mut reach, mut full_reach, mut parent) = (0, 0, None);
             for (place, &id) in request.hash_ids.iter().enumerate() {
                 let is_full = place < full;
@@ -241,7 +249,7 @@ impl TraceStats {
             }
         }
         self.kinds = labels.kinds().iter().cloned().zip(counts).collect();
-        // Of equal counts the kind that occurs first stays first.
+        // The sort is stable: among equal counts, the kind that occurs first stays first.
         self.kinds.sort_by_key(|&(_, count)| std::cmp::Reverse(count));
     }
 }

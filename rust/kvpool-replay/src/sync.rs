@@ -1,4 +1,4 @@
-//! What the worker threads of a replay share is made of. The shuttle models of rust/kvpool-shuttle put
-//! their own in this place.
+//! The synchronization types of a replay's worker threads. The shuttle models of rust/kvpool-shuttle
+//! replace them with their own.
 
 pub(crate) use std::{sync::mpsc, thread};

@@ -1,28 +1,29 @@
-//! Traces: what a recorded or generated workload is, in memory.
+//! Traces: a recorded or synthetic workload in memory.
 //!
-//! Owns [`TraceRequest`] (one request), and [`Trace`] (requests in order of arrival, with the block size that
-//! their ids are made for). Reading is in [`crate::reader`], the rules are in
-//! [`crate::validate`], and [`crate::generate`] makes traces.
+//! Owns [`TraceRequest`] (one request), and [`Trace`] (requests in order of arrival, with the block
+//! size of their ids). [`crate::reader`] reads traces, [`crate::validate`] contains the rules, and
+//! [`crate::generate`] makes traces.
 //!
-//! The form is Mooncake's, whatever [format](crate::formats) the trace was read from: `timestamp` (ms
-//! from the start of the recording), `input_length` and `output_length` (tokens), and `hash_ids`, one
-//! id per block of the prompt. Ids are *chained*: an id names a block together with everything before
-//! it, so equal ids at equal positions mean an equal prefix, which is all that a prefix cache can see
-//! of a prompt.
+//! The representation is Mooncake's for every [format](crate::formats): `timestamp` (ms from the start
+//! of the recording), `input_length` and `output_length` (tokens), and `hash_ids`, one id per block of
+//! the prompt. Ids are *chained*: an id identifies a block together with everything before it. So equal
+//! ids at equal positions mean an equal prefix, which is all that a prefix cache can see of a prompt.
 //!
 //! Invariants of a [`Trace`] (its constructors check them, and nothing changes it afterwards):
 //!
-//! 1. it holds at least one request;
-//! 2. `input_length >= 1`, and the ids cover the prompt: only its last block may be partial, and mostly it
-//!    is. Either all requests list their partial block, `ceil(input_length / block_tokens)` ids as Mooncake
-//!    does, or all leave it out, since an engine cannot reuse it: `floor(...)` ids;
-//! 3. timestamps are finite, not negative, and never go backwards;
-//! 4. an id has one parent in the whole trace and stands at most once in a request (unless the check was
-//!    switched off in [`ReadOptions`](crate::reader::ReadOptions)).
+//! 1. There is at least one request.
+//! 2. `input_length >= 1`, and the ids cover the prompt. Only the last block of a prompt may be
+//!    partial. Either all requests list their partial block, as in Mooncake's traces, and have
+//!    `ceil(input_length / block_tokens)` ids. Or all omit it, because an engine cannot reuse it, and
+//!    have `floor(...)` ids.
+//! 3. Timestamps are finite, not negative, and never go backward.
+//! 4. An id has one parent in the whole trace and occurs at most once in a request (unless the check
+//!    was disabled in [`ReadOptions`](crate::reader::ReadOptions)).
 //!
-//! What else a format knows of a request (its session, its kind) lies beside the requests, in [`Labels`].
+//! Other data of a request (its session, its kind) are stored separately, in [`Labels`].
 //!
-//! Costs: 40 bytes and one allocation per request, 8 bytes per block reference; labels 32 bytes per request.
+//! Costs: 40 bytes and one allocation per request, and 8 bytes per block reference. Labels take 32
+//! bytes per request.
 
 use std::collections::HashSet;
 
@@ -62,14 +63,14 @@ pub struct Trace {
 }
 
 impl Trace {
-    /// A trace of `requests`, whose ids are made for blocks of `block_tokens` tokens.
+    /// Makes a trace of `requests`, whose ids are for blocks of `block_tokens` tokens.
     ///
-    /// Costs one hash-map step per block reference, 10 to 50 ns by how many are new.
+    /// Takes one hash-map step per block reference: 10 to 50 ns, depending on how many are new.
     ///
     /// # Errors
     ///
-    /// The first broken rule of the four above, as the reader would report it, with the request's number
-    /// (from 1) as its line; [`TraceError::BadOption`] for `block_tokens` 0.
+    /// The first violated rule of the four above, as the reader would report it, with the request's
+    /// number (from 1) as its line; [`TraceError::BadOption`] if `block_tokens` is 0.
     pub fn new(requests: Vec<TraceRequest>, block_tokens: usize) -> Result<Self, TraceError> {
         let mut checker = RequestChecker::new(block_tokens, true)?;
         if requests.is_empty() {
@@ -81,16 +82,17 @@ impl Trace {
         Ok(Self { requests, block_tokens, labels: Labels::default() })
     }
 
-    /// A trace of one or more requests that a [`RequestChecker`] has passed in this order, or would pass.
+    /// Makes a trace of one or more requests that a [`RequestChecker`] has passed in this order, or
+    /// would pass.
     pub(crate) fn from_checked(requests: Vec<TraceRequest>, block_tokens: usize, labels: Labels) -> Self {
         Self { requests, block_tokens, labels }
     }
 
-    /// The same trace with labels, one per request or none.
+    /// Returns the trace with labels: one per request, or none.
     ///
     /// # Errors
     ///
-    /// [`TraceError::LabelCount`].
+    /// [`TraceError::LabelCount`] for any other number of labels.
     pub fn with_labels(self, labels: Labels) -> Result<Self, TraceError> {
         if !labels.is_empty() && labels.len() != self.requests.len() {
             return Err(TraceError::LabelCount { labels: labels.len(), requests: self.requests.len() });
@@ -98,14 +100,15 @@ impl Trace {
         Ok(Self { labels, ..self })
     }
 
-    /// The same workload in blocks of another size, which must be a multiple or a divisor of this one.
+    /// Returns the same workload in blocks of another size, which must be a multiple or a divisor of
+    /// this one.
     ///
-    /// Larger blocks can only hit less: a block hits as a whole. Smaller ones hit the same tokens: the
-    /// trace does not say where within a block two prompts part. Ids are new; equal ids still mean
-    /// equal prefixes. Of a partial block without an id the text is unknown, so smaller blocks in it
-    /// match nothing.
+    /// Larger blocks can only hit less, because a block hits as a whole. Smaller blocks hit the same
+    /// tokens, because the trace does not show where within a block two prompts diverge. The ids are
+    /// new; equal ids still mean equal prefixes. The text of a partial block without an id is unknown,
+    /// so smaller blocks in it match nothing.
     ///
-    /// One or two hash-map steps per old block reference, and 8 bytes per new one.
+    /// Takes one or two hash-map steps per old block reference, and 8 bytes per new one.
     ///
     /// ```
     /// use kvpool_replay::trace::{Trace, TraceRequest};
@@ -126,8 +129,8 @@ impl Trace {
     /// # Errors
     ///
     /// [`TraceError::BadOption`] for 0; [`TraceError::BlockSizes`] if neither size divides the other;
-    /// [`TraceError::TooManyBlocks`] beyond 2^30 references; [`TraceError::NoMemory`] if there is none
-    /// for 8 bytes a reference.
+    /// [`TraceError::TooManyBlocks`] beyond 2^30 references; [`TraceError::NoMemory`] if there is not
+    /// enough memory for 8 bytes a reference.
     pub fn with_block_tokens(&self, block_tokens: usize) -> Result<Self, TraceError> {
         if block_tokens == 0 {
             let (option, allowed) = ("block_tokens", "1 or more tokens");
@@ -153,7 +156,7 @@ impl Trace {
         Ok(Self { requests, block_tokens, labels: self.labels.clone() })
     }
 
-    /// Whether partial last blocks have ids; true where no prompt has one.
+    /// Whether partial last blocks have ids; true if no prompt has a partial block.
     #[must_use]
     pub fn lists_partial_blocks(&self) -> bool {
         let shows = self
@@ -163,7 +166,7 @@ impl Trace {
         shows.is_none_or(|request| request.full_blocks(self.block_tokens).len() < request.hash_ids.len())
     }
 
-    /// What is known of the requests besides tokens and blocks; empty for formats that know nothing.
+    /// The labels of the requests; empty for formats without labels.
     #[must_use]
     pub fn labels(&self) -> &Labels {
         &self.labels
@@ -175,13 +178,13 @@ impl Trace {
         &self.requests
     }
 
-    /// The requests, given up.
+    /// Converts into the requests.
     #[must_use]
     pub fn into_requests(self) -> Vec<TraceRequest> {
         self.requests
     }
 
-    /// Tokens that one id stands for.
+    /// The number of tokens per id.
     #[must_use]
     pub fn block_tokens(&self) -> usize {
         self.block_tokens
@@ -189,8 +192,9 @@ impl Trace {
 
     /// Totals over the whole trace.
     ///
-    /// Two passes, and one hash-set step per block reference: 10 to 20 ms per million; a bit instead
-    /// where ids are counted from 0, as made-up and regrouped ones are. Not stored; keep the answer.
+    /// Takes two passes, and one hash-set step per block reference: 10 to 20 ms per million. Where ids
+    /// are counted from 0, as in synthetic and regrouped traces, a bit set replaces the hash set. The
+    /// result is not cached.
     #[must_use]
     pub fn summary(&self) -> TraceSummary {
         let mut summary = TraceSummary { requests: self.requests.len(), ..TraceSummary::default() };
@@ -209,12 +213,12 @@ impl Trace {
         summary
     }
 
-    /// Different ids among so many.
+    /// The number of distinct ids among `references`.
     fn unique_ids(&self, references: u64) -> u64 {
         let ids = || self.requests.iter().flat_map(|request| request.hash_ids.iter().copied());
         let words = ids().max().map_or(0, |most| most / 64 + 1);
-        // A bit per possible id takes at most a byte per reference here; a set takes up to 18 per
-        // different id.
+        // With this bound, one bit per possible id takes at most a byte per reference. A set would take
+        // up to 18 bytes per distinct id.
         if words > references / 8 + 1 {
             return ids().collect::<HashSet<u64, IdHasherBuilder>>().len() as u64;
         }
@@ -228,23 +232,24 @@ impl Trace {
     }
 }
 
-/// Totals of a [`Trace`].
+/// The totals of a [`Trace`].
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct TraceSummary {
-    /// Requests.
+    /// The number of requests.
     pub requests: usize,
-    /// From the first arrival to the last, in ms.
+    /// The time from the first arrival to the last, in ms.
     pub span_ms: f64,
-    /// Prompt tokens of all requests.
+    /// The number of prompt tokens of all requests.
     pub input_tokens: u64,
-    /// Answered tokens of all requests.
+    /// The number of output tokens of all requests.
     pub output_tokens: u64,
-    /// Prompt tokens of the longest prompt.
+    /// The number of tokens of the longest prompt.
     pub longest_input: u32,
-    /// Ids of all requests, repeated ones included: what an empty cache of no size would have to compute.
+    /// The number of ids of all requests, repeated ones included: the blocks to compute without a
+    /// cache.
     pub block_references: u64,
-    /// Those of them that stand for a partial last block; 0 for a trace that leaves partial blocks out.
+    /// The number of these ids that identify a partial last block; 0 if the trace omits partial blocks.
     pub partial_blocks: u64,
-    /// Different ids: what a cache that never evicts would have to compute.
+    /// The number of distinct ids: the blocks to compute with a cache that never evicts.
     pub unique_blocks: u64,
 }

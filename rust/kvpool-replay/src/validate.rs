@@ -1,25 +1,25 @@
 //! The rules of a trace, checked request by request.
 //!
-//! Owns [`RequestChecker`] (all rules) and [`PrefixChecker`] (the rule on ids). Both see each request once,
-//! in order, and keep what is needed for the next: the reader, [`Trace::new`](crate::trace::Trace::new) and
-//! the tests use the same code.
+//! Owns [`RequestChecker`] (all rules) and [`PrefixChecker`] (the rule on ids). Both get each request
+//! once, in order, and keep the state that the next check needs. The reader,
+//! [`Trace::new`](crate::trace::Trace::new) and the tests use the same code.
 //!
-//! **Why one map is enough.** Ids are consistent when "equal ids at equal positions mean equal prefixes". The
-//! checker keeps, per id, the id before it where it was first seen (its parent), and requires the same parent
-//! ever after. Then, by induction along the chain:
+//! **Why one map is enough.** Ids are consistent if "equal ids at equal positions mean equal prefixes".
+//! The checker stores the parent of each id: the id before it where it was first seen. It requires the
+//! same parent at every later use. Then, by induction along the chain:
 //!
 //! 1. an id always has the same whole prefix, because its parent has;
-//! 2. an id always stands at the same position, because its parent does;
-//! 3. an id that repeats within a request is caught without a set of its own: at the first repeat the id
-//!    before it is no repeat, so it is not the parent that the map holds.
+//! 2. an id is always at the same position, because its parent is;
+//! 3. an id that repeats within a request is detected without a set: at the first repeat, the id before
+//!    it is not a repeat, so it differs from the parent in the map.
 //!
-//! Costs: one hash-map step per block reference and 40 to 80 bytes per different id.
+//! Costs: one hash-map step per block reference, and 40 to 80 bytes per distinct id.
 
 use std::collections::{HashMap, hash_map::Entry};
 
 use crate::{error::TraceError, id_hash::IdHasherBuilder, request::TraceRequest};
 
-/// Block sizes in use, most likely first: the order decides which one an error suggests.
+/// Common block sizes, most likely first. An error suggests the first one that fits.
 const USUAL_BLOCK_TOKENS: [usize; 9] = [16, 512, 64, 32, 128, 256, 1024, 2048, 4096];
 
 /// Checks every rule on requests, in order of arrival.
@@ -40,11 +40,11 @@ const USUAL_BLOCK_TOKENS: [usize; 9] = [16, 512, 64, 32, 128, 256, 1024, 2048, 4
 #[derive(Debug)]
 pub struct RequestChecker {
     block_tokens: usize,
-    /// Line and time of the request before.
+    /// The line and the time of the previous request.
     previous: Option<(u64, f64)>,
     /// How partial blocks are treated, and the first line that shows it; `None` until a prompt has one.
     convention: Option<(Partial, u64)>,
-    /// `None` where the caller does not want ids checked.
+    /// The checker of ids; `None` if the caller disables it.
     prefixes: Option<PrefixChecker>,
 }
 
@@ -56,12 +56,12 @@ enum Partial {
 }
 
 impl RequestChecker {
-    /// A checker for ids of `block_tokens` tokens; `check_prefixes` switches the rule on ids, the only one
-    /// that needs memory.
+    /// Makes a checker for ids of `block_tokens` tokens. `check_prefixes` enables the rule on ids, the
+    /// only one that needs memory.
     ///
     /// # Errors
     ///
-    /// [`TraceError::BadOption`] for `block_tokens` 0.
+    /// [`TraceError::BadOption`] if `block_tokens` is 0.
     pub fn new(block_tokens: usize, check_prefixes: bool) -> Result<Self, TraceError> {
         if block_tokens == 0 {
             return Err(TraceError::BadOption {
@@ -78,13 +78,14 @@ impl RequestChecker {
         })
     }
 
-    /// Checks the next request; `line` is only for the message.
+    /// Checks the next request. `line` is used only in errors.
     ///
     /// # Errors
     ///
     /// [`TraceError::BadNumber`] for a prompt of 0 tokens or a time that is negative or not finite,
-    /// [`TraceError::BlockCount`], [`TraceError::TimeBackwards`], and what [`PrefixChecker::check`] gives.
-    /// After an error the checker is of no more use: it may have taken in a part of the request.
+    /// [`TraceError::BlockCount`], [`TraceError::TimeBackwards`], and the errors of
+    /// [`PrefixChecker::check`]. The checker cannot be used after an error, because it may have stored
+    /// a part of the request.
     pub fn check(&mut self, request: &TraceRequest, line: u64) -> Result<(), TraceError> {
         let TraceRequest { timestamp_ms, ref hash_ids, .. } = *request;
         if !(timestamp_ms.is_finite() && timestamp_ms >= 0.0) {
@@ -108,7 +109,8 @@ impl RequestChecker {
         Ok(())
     }
 
-    /// Checks the prompt's length and the number of its ids alone: the rules that need no order.
+    /// Checks only the length of the prompt and the number of its ids, the rules that do not depend on
+    /// the order.
     pub(crate) fn check_lengths(&mut self, request: &TraceRequest, line: u64) -> Result<(), TraceError> {
         if request.input_length == 0 {
             return Err(TraceError::BadNumber {
@@ -121,12 +123,12 @@ impl RequestChecker {
         self.check_count(request.input_length, request.hash_ids.len(), line)
     }
 
-    /// Whether partial last blocks have ids, as far as the requests show it.
+    /// Whether partial last blocks have ids; `None` if no request has shown it yet.
     pub(crate) fn lists_partial_blocks(&self) -> Option<bool> {
         self.convention.map(|(partial, _)| partial == Partial::Listed)
     }
 
-    /// Checks the number of ids: with or without one for the partial block, but the same way all along.
+    /// Checks the number of ids: either all partial blocks have an id, or none has.
     fn check_count(&mut self, input_length: u32, found: usize, line: u64) -> Result<(), TraceError> {
         let full = input_length as usize / self.block_tokens;
         let all = (input_length as usize).div_ceil(self.block_tokens);
@@ -143,7 +145,7 @@ impl RequestChecker {
             line,
             input_length,
             found,
-            // With nothing to go by, the format's own rule.
+            // Without an earlier request that shows the convention, the format's own rule applies.
             expected: if self.convention.is_none() { all } else { expected },
             block_tokens: self.block_tokens,
             convention_line: self.convention.map(|_| since),
@@ -152,12 +154,12 @@ impl RequestChecker {
     }
 }
 
-/// The usual block size at which a prompt of `input_length` tokens has `count` blocks.
+/// Returns the common block size at which a prompt of `input_length` tokens has `count` blocks.
 fn likely_block_tokens(input_length: u32, count: usize) -> Option<usize> {
     USUAL_BLOCK_TOKENS.into_iter().find(|&tokens| (input_length as usize).div_ceil(tokens) == count)
 }
 
-/// Checks that an id has one parent in all requests; see the module for why that is the whole rule.
+/// Checks that an id has one parent in all requests. The module explains why that is the whole rule.
 ///
 /// ```
 /// use kvpool_replay::{error::TraceError, validate::PrefixChecker};
@@ -177,7 +179,7 @@ pub struct PrefixChecker {
     seen: HashMap<u64, Origin, IdHasherBuilder>,
 }
 
-/// Where an id was first seen.
+/// The first occurrence of an id.
 #[derive(Clone, Copy, Debug)]
 struct Origin {
     parent: Option<u64>,
@@ -185,24 +187,24 @@ struct Origin {
 }
 
 impl PrefixChecker {
-    /// A checker that has seen nothing.
+    /// Makes a checker without ids.
     #[must_use]
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// Different ids seen so far.
+    /// The number of distinct ids seen so far.
     #[must_use]
     pub fn unique_blocks(&self) -> usize {
         self.seen.len()
     }
 
-    /// Checks the ids of the next request; `line` is only for the message.
+    /// Checks the ids of the next request. `line` is used only in errors.
     ///
     /// # Errors
     ///
-    /// [`TraceError::DuplicateId`] or [`TraceError::ParentConflict`] for the first id at fault. The ids
-    /// before it have been taken in.
+    /// [`TraceError::DuplicateId`] or [`TraceError::ParentConflict`] for the first invalid id. The ids
+    /// before it are stored.
     pub fn check(&mut self, hash_ids: &[u64], line: u64) -> Result<(), TraceError> {
         let mut parent = None;
         for (position, &id) in hash_ids.iter().enumerate() {
@@ -222,7 +224,8 @@ impl PrefixChecker {
     }
 }
 
-/// The error for an id whose parent is not the one it had: a repeat in its own request, or another prefix.
+/// Makes the error for an id with another parent than before: a repeat in its own request, or another
+/// prefix.
 #[cold]
 fn conflict(
     hash_ids: &[u64],
@@ -267,12 +270,13 @@ mod tests {
         let error = Trace::new(mixed, 512).unwrap_err();
         assert_eq!(
             error.to_string(),
-            "line 4: 2 hash_ids for input_length 600; expected 1 at 512 tokens a block, as line 2 gives no id to its partial last block"
+            "line 4: 2 hash_ids for input_length 600; expected 1 at 512 tokens a block, as line 2 \
+             gives no id to its partial last block"
         );
     }
 
-    /// The rule as one would write it down: equal ids at equal positions mean equal prefixes, nothing
-    /// repeats, and an id stands at one position.
+    /// The rule, written directly: equal ids at equal positions mean equal prefixes, no id repeats in a
+    /// request, and an id is at one position.
     fn consistent(requests: &[Vec<u64>]) -> bool {
         let mut prefixes = HashMap::new();
         requests.iter().all(|ids| {

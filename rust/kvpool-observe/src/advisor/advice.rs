@@ -1,80 +1,84 @@
-//! What an advisor has to say.
+//! `Advice`: the estimates of an advisor.
 
 use kvpool::EvictionPolicy;
 use kvpool::retention::TenantId;
 
-/// What the pool's own traffic says about sizes, policies and tenants.
+/// Estimates for other sizes, policies and tenants, from the pool's own traffic.
 ///
-/// All counts and rates are of the window: what lies n windows back counts for 2^-n or less. Rates are
-/// shares of block references, 0 to 1, and 0 where there were none.
+/// All counts and rates are weighted by age: references n windows ago count 2^-n or less. Rates are
+/// shares of block references, 0 to 1, and 0 without references.
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
 pub struct Advice {
-    /// Usable blocks of the pool: the size that ghost caches stand for.
+    /// The number of usable blocks of the pool, which is the size of the ghost caches.
     pub capacity_blocks: u64,
-    /// Share of the blocks that is sampled.
+    /// The share of the blocks that is sampled.
     pub rate: f64,
-    /// Block references after which all counts are halved.
+    /// The number of block references after which all counts are halved.
     pub window: u64,
-    /// Block references ever seen; nothing is halved here.
+    /// The total number of block references, without halving.
     pub seen: u64,
-    /// Block references in the window.
+    /// The number of block references in the window.
     pub references: u64,
-    /// Of those, references to sampled blocks. The estimates' standard error is some half to one of its
-    /// square root, as a share: 100 say nothing, 10,000 about a per cent.
+    /// The number of these references to sampled blocks. The relative standard error of the estimates
+    /// is about half to one divided by its square root. With 100 the estimates mean nothing; with
+    /// 10,000 the error is about one per cent.
     pub sampled_references: u64,
-    /// What the pool itself hit, measured.
+    /// The measured hit rate of the pool.
     pub hit_rate: f64,
-    /// What an LRU cache of other sizes would hit, by size.
+    /// The estimated hit rates of LRU caches of other sizes, by size.
     pub curve: Vec<CurvePoint>,
-    /// What other policies would hit at the pool's size, in the order of the settings.
+    /// The estimated hit rates of other policies at the pool's size, in the order of the settings.
     pub policies: Vec<PolicyAdvice>,
-    /// By number of the tenant.
+    /// Estimates by tenant, sorted by tenant id.
     pub tenants: Vec<TenantAdvice>,
-    /// References of tenants that are not counted apart, as there are more than the settings allow.
+    /// The number of references of tenants that are not counted separately, because there are more than
+    /// the settings allow.
     pub untracked_references: u64,
-    /// Memory that the advisor holds: fixed once it is made, but for a resize of the pool.
+    /// The memory of the advisor, in bytes. It is fixed after construction, except for a resize of the
+    /// pool.
     pub memory_bytes: usize,
 }
 
-/// A hit rate at a size.
+/// The hit rate at one cache size.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct CurvePoint {
-    /// Blocks of the cache.
+    /// The size of the cache, in blocks.
     pub blocks: u64,
-    /// Share of block references that it hits, 0 to 1.
+    /// The share of block references that hit, 0 to 1.
     pub block_hit_rate: f64,
 }
 
-/// What a policy would hit in the pool's place.
+/// The estimated hit rate of a policy at the pool's size.
 #[derive(Clone, Copy, Debug, PartialEq)]
 #[non_exhaustive]
 pub struct PolicyAdvice {
-    /// Which.
+    /// The policy.
     pub policy: EvictionPolicy,
-    /// Share of block references that it hits, 0 to 1.
+    /// The share of block references that hit, 0 to 1.
     pub block_hit_rate: f64,
-    /// At this size: that of the pool.
+    /// The size of the pool, in blocks.
     pub capacity_blocks: u64,
-    /// Block references in the window since its ghost cache was empty: after a resize it is filled anew.
+    /// The number of block references in the window since the ghost cache was empty. A resize empties
+    /// it.
     pub references: u64,
 }
 
-/// One tenant's part of the traffic.
+/// The estimates for one tenant.
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
 pub struct TenantAdvice {
-    /// Whose.
+    /// The tenant.
     pub tenant: TenantId,
-    /// Its block references in the window.
+    /// The number of its block references in the window.
     pub references: u64,
-    /// Of those, references to sampled blocks.
+    /// The number of these references to sampled blocks.
     pub sampled_references: u64,
-    /// What the pool hit of it, measured.
+    /// The measured hit rate of the tenant.
     pub hit_rate: f64,
-    /// What it would hit in an LRU cache of other sizes that it shares with everybody, as now.
+    /// Its estimated hit rates in LRU caches of other sizes that all tenants share, as now.
     pub curve: Vec<CurvePoint>,
-    /// What it would hit in an LRU cache of its own, up to the pool's size: what a floor or a ceiling
-    /// is worth to it.
+    /// Its estimated hit rates in LRU caches of its own, up to the pool's size. They show the value of
+    /// a floor or a ceiling for the tenant.
     pub alone: Vec<CurvePoint>,
 }

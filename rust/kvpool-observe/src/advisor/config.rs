@@ -1,29 +1,38 @@
-//! What an advisor samples, and how much of it.
+//! `AdvisorConfig`: the settings of an advisor.
 
 use kvpool::EvictionPolicy;
 use kvpool::PoolError;
 
 /// Settings of the advisor of a pool.
 ///
-/// The share of blocks that is sampled follows from them: such that a stack as deep as eight pools fits
-/// into [`max_sampled_blocks`](Self::max_sampled_blocks), and never more than one in
+/// The sampling rate follows from the settings. It is chosen so that a stack as deep as eight pools
+/// fits into [`max_sampled_blocks`](Self::max_sampled_blocks), and is at most one in
 /// [`sample_every`](Self::sample_every).
+///
+/// ```
+/// use kvpool_observe::AdvisorConfig;
+/// let config = AdvisorConfig { sample_every: 10, max_tenants: 100, ..AdvisorConfig::default() };
+/// config.check()?;
+/// assert!(AdvisorConfig { sample_every: 0, ..config }.check().is_err());
+/// # Ok::<(), kvpool::PoolError>(())
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct AdvisorConfig {
-    /// Blocks that are followed at most, 64 to 2^24; a multiple of 8 is used up fully. An eighth of it
-    /// stands for the pool. Default 16,384.
+    /// The maximum number of blocks that are followed, 64 to 2^24. Use a multiple of 8, because an
+    /// eighth of it represents the pool. Default 16,384.
     pub max_sampled_blocks: usize,
-    /// Samples at most one block in so many, 1 or more: less work on a small pool. Default 1.
+    /// Samples at most one block in this number, 1 or more. A larger number means less work on a small
+    /// pool. Default 1.
     pub sample_every: u32,
-    /// Policies that a ghost cache of the pool's size is kept of; each once, and none that needs access
-    /// times. Default: [`kvpool_policies::ADVISED`].
+    /// Policies for which a ghost cache of the pool's size is simulated. Each at most once, and none
+    /// that needs access times. Default: [`kvpool_policies::ADVISED`].
     pub policies: Vec<EvictionPolicy>,
-    /// Tenants that are counted apart at once, 0 to 1,024. Default 8.
+    /// The maximum number of tenants that are counted separately at a time, 0 to 1,024. Default 8.
     pub max_tenants: usize,
-    /// References after which all counts are halved, 1 or more. `None` is 16 times the hash units that the
-    /// pool holds, and at least 65,536.
+    /// The number of references after which all counts are halved, 1 or more. `None` means 16 times the
+    /// hash units that the pool holds, and at least 65,536.
     pub window: Option<u64>,
-    /// Picks the sample; all values are equally good. Default 0.
+    /// Selects which blocks are sampled. All seeds are equally good. Default 0.
     pub seed: u64,
 }
 
@@ -41,11 +50,11 @@ impl Default for AdvisorConfig {
 }
 
 impl AdvisorConfig {
-    /// Says whether a pool can be made with these settings; one that is made checks it too.
+    /// Checks the settings. Constructing a pool's observer checks them too.
     ///
     /// # Errors
-    /// [`PoolError::InvalidConfig`] for a setting out of range, a policy named twice, or one that needs
-    /// access times.
+    /// [`PoolError::InvalidConfig`] for a setting out of range, a policy that is listed twice, or one
+    /// that needs access times.
     pub fn check(&self) -> Result<(), PoolError> {
         let invalid = |field, value: String, expected: &str| Err(PoolError::config(field, value, expected));
         if !(64..=1 << 24).contains(&self.max_sampled_blocks) {
@@ -75,7 +84,7 @@ impl AdvisorConfig {
         Ok(())
     }
 
-    /// What follows from the settings for a pool that holds `usable` hash units.
+    /// Computes the sampling rate and the window for a pool that holds `usable` hash units.
     pub(super) fn scale(&self, usable: usize) -> Scale {
         let most = self.max_sampled_blocks / DEEPEST;
         let slots = (usable / self.sample_every as usize).clamp(1, most);
@@ -89,18 +98,18 @@ impl AdvisorConfig {
     }
 }
 
-/// The deepest that is looked, in pools.
+/// The depth of the stack, as a multiple of the pool's size.
 pub(super) const DEEPEST: usize = 8;
 
-/// An advisor's share of a pool.
+/// The scale of an advisor's sample.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct Scale {
-    /// Hash units of the pool: its blocks, without groups of larger blocks.
+    /// The hash units of the pool. They are its blocks, unless there are groups with larger blocks.
     pub(super) usable: u64,
-    /// Sampled hash units that represent them.
+    /// The number of sampled hash units that represent the pool.
     pub(super) slots: usize,
-    /// Slots by hash units.
+    /// The sampling rate: slots per hash unit.
     pub(super) rate: f64,
-    /// References between two halvings.
+    /// The number of references between two halvings.
     pub(super) window: u64,
 }

@@ -1,7 +1,7 @@
 //! A Fenwick tree (Fenwick, "A new data structure for cumulative frequency tables", 1994): sums over
-//! entries, changed one by one.
+//! entries that change one at a time.
 
-/// Counts by entry, and their sums.
+/// Counts by entry, with fast sums over ranges of entries.
 ///
 /// ```
 /// use kvpool_observe::advisor::Fenwick;
@@ -18,13 +18,13 @@ pub struct Fenwick {
 }
 
 impl Fenwick {
-    /// `entries` counts of 0. 4 bytes each.
+    /// Makes a tree of `entries` counts of 0. Takes 4 bytes per entry.
     #[must_use]
     pub fn new(entries: usize) -> Self {
         Self { tree: vec![0; entries + 1], total: 0 }
     }
 
-    /// Adds to an entry; nothing happens beyond the last. O(log entries).
+    /// Adds to an entry. Does nothing after the last entry. O(log entries).
     pub fn add(&mut self, entry: u32, count: u32) {
         if entry as usize + 1 < self.tree.len() {
             self.total += count;
@@ -32,7 +32,8 @@ impl Fenwick {
         }
     }
 
-    /// Subtracts from an entry at most what was added to it; nothing happens beyond the last. O(log entries).
+    /// Subtracts from an entry at most what was added to it. Does nothing after the last entry. O(log
+    /// entries).
     pub fn subtract(&mut self, entry: u32, count: u32) {
         if entry as usize + 1 < self.tree.len() {
             self.total -= count;
@@ -48,7 +49,7 @@ impl Fenwick {
         }
     }
 
-    /// The sum over the entries behind `entry`. O(log entries).
+    /// The sum over the entries after `entry`. O(log entries).
     #[must_use]
     pub fn after(&self, entry: u32) -> u32 {
         let mut place = (entry as usize + 1).min(self.tree.len() - 1);
@@ -60,12 +61,13 @@ impl Fenwick {
         self.total - up_to
     }
 
-    /// The first `ones` entries are 1, all others 0. O(entries).
+    /// Sets the first `ones` entries to 1 and all others to 0. O(entries).
     pub(super) fn fill_ones(&mut self, ones: usize) {
         let ones = ones.min(self.tree.len() - 1);
         for (place, sum) in self.tree.iter_mut().enumerate() {
             let before = place & place.wrapping_sub(1);
-            *sum = (place.min(ones) - before.min(ones)) as u32; // at most `ones`, which are entries, counted in 32 bits
+            // The difference is at most `ones`, a number of entries, which fits 32 bits.
+            *sum = (place.min(ones) - before.min(ones)) as u32;
         }
         self.total = ones as u32;
     }

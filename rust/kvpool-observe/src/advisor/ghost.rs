@@ -1,16 +1,16 @@
-//! `GhostCache`: what a policy would hit, at the scale of the sample.
+//! `GhostCache`: simulates a policy on the sampled keys, to estimate its hit rate.
 //!
-//! Owns: which sampled keys would be cached under one policy. It is the evictor that a pool would have,
-//! [`Closed`] included, over keys instead of blocks: slots are its block ids. So it keeps the sample
-//! prefix-closed, as the pool does its blocks: what a lookup finds is a prefix of its sampled blocks,
-//! and there is no hole that the sample could miss.
+//! Owns: which sampled keys would be cached under one policy. It uses the same evictor as a pool,
+//! including [`Closed`], over keys instead of blocks: the numbers of its slots are the block ids. So
+//! the sample stays prefix-closed, like the blocks of the pool. A lookup finds a prefix of its sampled
+//! blocks, never one with a hole.
 //!
-//! A lookup is done with at once: its hits are taken, as many victims evicted as there are new keys,
-//! these admitted, and then everything is released in one go, deepest first. A lookup of more keys than
-//! there are slots is kept as far as it goes.
+//! A lookup is completed in one call: its hits are acquired, one victim is evicted per new key without
+//! a free slot, the new keys are added, and then all are released at once, deepest first. If a lookup
+//! has more keys than there are slots, the excess keys are not stored.
 //!
-//! Costs: those of the evictor per sampled reference, 50 to 200 ns; 23 bytes per slot and the evictor's
-//! own 10 to 120; `adaptive` up to 455.
+//! Costs: those of the evictor per sampled reference, 50 to 200 ns. Memory: 23 bytes per slot plus the
+//! evictor's 10 to 120, or up to 455 for `adaptive`.
 //!
 //! [`Closed`]: kvpool_policies::Closed
 
@@ -21,16 +21,18 @@ use kvpool::parts::try_reserve;
 use kvpool::{Candidate, Content, EvictionPolicy, Evictor};
 use kvpool::{InvariantViolation, PoolError};
 
-/// What an evictor holds per block, at most: of those that come with kvpool. A test counts it.
+/// The maximum memory of an evictor per block, in bytes, for kvpool's policies. A test checks it.
 fn evictor_bytes(policy: EvictionPolicy) -> usize {
     match policy.name() {
         "lru" => 16,
-        // The shadows of `adaptive` follow 8,192 blocks' worth of keys in however small a cache.
+        // The shadow caches of `adaptive` follow at least 8,192 blocks' worth of keys, even in a small
+        // cache.
         "adaptive" => 480,
         _ => 96,
     }
 }
-/// What it holds besides, whatever its size: `hazard` has its table of classes.
+/// The memory of an evictor that does not depend on its size, in bytes. `hazard` has a table of
+/// classes.
 fn fixed_bytes(policy: EvictionPolicy) -> usize {
     if policy.name() == "hazard" { 340_000 } else { 4096 }
 }
@@ -39,7 +41,7 @@ fn fixed_bytes(policy: EvictionPolicy) -> usize {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Sampled {
     pub(super) key: u64,
-    /// Its position in its chain.
+    /// The position in its chain.
     pub(super) depth: u32,
 }
 
@@ -50,14 +52,14 @@ pub(super) struct GhostCache {
     evictor: Box<dyn Evictor>,
     history: bool,
     keys: KeyTable,
-    /// The lookup at hand.
+    /// The blocks of the current lookup.
     held: Vec<Candidate>,
-    /// Weight of the references that it hit.
+    /// The weight of the references that hit.
     pub(super) hits: f64,
 }
 
 impl GhostCache {
-    /// An empty cache, with all its memory taken.
+    /// Makes an empty cache and allocates all of its memory.
     pub(super) fn new(policy: EvictionPolicy, slots: usize) -> Result<Self, PoolError> {
         let evictor = policy.build(slots + 1, None)?;
         let history = evictor.wants_history();
@@ -67,18 +69,18 @@ impl GhostCache {
         Ok(ghost)
     }
 
-    /// Looks the sampled keys of a lookup up, root first, and keeps them; `parent` is the block before
-    /// the first, if it may be known. Returns how many it hit.
+    /// Looks up the sampled keys of a lookup, root first, and stores the missing ones. `parent` is the
+    /// key of the block before the first, if it is known. Returns the number of hits.
     pub(super) fn refer(&mut self, sampled: &[Sampled], parent: Option<u64>) -> usize {
-        // In the order in which a pool does it: hold what is found, evict for all that is missing,
-        // store that.
+        // The order is that of a pool: acquire the blocks that are found, evict for all that are
+        // missing, store those.
         let (mut hits, mut missing) = (0, 0);
         for &Sampled { key, .. } in sampled {
             let Some(found) = self.keys.find(key) else {
                 missing += 1;
                 continue;
             };
-            hits += usize::from(missing == 0); // behind what is missing nothing is a hit
+            hits += usize::from(missing == 0); // nothing after a missing key is a hit
             self.evictor.hit(BlockId::new(found));
         }
         while self.keys.capacity() - self.keys.len() < missing
@@ -100,7 +102,7 @@ impl GhostCache {
         hits
     }
 
-    /// Gives a new key a slot; `None` if the lookup holds all.
+    /// Gives a new key a slot. `None` if the lookup uses all slots.
     fn admit(&mut self, key: u64, depth: u32, parent: Option<BlockId>) -> Option<BlockId> {
         let block = BlockId::new(self.keys.insert(key)?);
         if self.history {

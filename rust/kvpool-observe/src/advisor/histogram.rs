@@ -1,23 +1,22 @@
-//! `DistanceHistogram`: weighted stack distances in buckets of bounded relative width.
+//! `DistanceHistogram`: weighted stack distances, in buckets of bounded relative width.
 //!
-//! Owns: the weights. A bucket is one distance wide up to a power of two, and a fixed share of an
-//! octave beyond: with `fine_bits` bits, distances up to 2^`fine_bits` have a bucket each, and all
-//! others lie in one of a width of at most 2^(1 - `fine_bits`) of themselves. So memory grows with the
-//! logarithm of the largest distance.
+//! Owns: the weights. With `fine_bits` bits, distances up to 2^`fine_bits` have a bucket each. A larger
+//! distance is in a bucket that is at most 2^(1 - `fine_bits`) of the distance wide. So memory grows
+//! with the logarithm of the largest distance.
 //!
-//! Costs: adding O(1), a sum O(buckets); 8 bytes per bucket, all taken at once.
+//! Costs: `add` is O(1), a sum O(buckets). 8 bytes per bucket, all allocated at construction.
 
 use kvpool::PoolError;
 use kvpool::parts::try_reserve;
 
-/// Weights by distance, from 1.
+/// Weights by distance. Distances start at 1.
 ///
 /// ```
 /// use kvpool_observe::advisor::DistanceHistogram;
 /// let mut distances = DistanceHistogram::new(9, 1 << 20)?;
 /// distances.add(3, 2.0);
 /// distances.add(400, 1.0);
-/// distances.add(1 << 21, 1.0); // beyond the largest: not kept
+/// distances.add(1 << 21, 1.0); // above the largest distance: ignored
 /// assert_eq!((distances.at_most(2), distances.at_most(3), distances.at_most(1 << 20)), (0.0, 2.0, 3.0));
 /// # Ok::<(), kvpool::PoolError>(())
 /// ```
@@ -28,10 +27,11 @@ pub struct DistanceHistogram {
 }
 
 impl DistanceHistogram {
-    /// No weights, for distances up to at least `largest`. `fine_bits` is held to 2 to 16.
+    /// Makes an empty histogram for distances up to at least `largest`. `fine_bits` is clamped to 2 to
+    /// 16.
     ///
     /// # Errors
-    /// [`PoolError::InvalidConfig`] if there is no memory.
+    /// [`PoolError::InvalidConfig`] if there is not enough memory.
     pub fn new(fine_bits: u32, largest: u64) -> Result<Self, PoolError> {
         let mut histogram = Self { fine_bits: fine_bits.clamp(2, 16), weights: Vec::new() };
         let buckets = histogram.bucket_of(largest) + 1;
@@ -40,8 +40,8 @@ impl DistanceHistogram {
         Ok(histogram)
     }
 
-    /// Adds a weight, which may be negative. One beyond the largest distance is not kept: no cache that
-    /// was asked for hits it.
+    /// Adds a weight, which may be negative. A distance above the largest is ignored, because no cache
+    /// size of interest hits it.
     pub fn add(&mut self, distance: u64, weight: f64) {
         let bucket = self.bucket_of(distance);
         if let Some(sum) = self.weights.get_mut(bucket) {
@@ -49,7 +49,8 @@ impl DistanceHistogram {
         }
     }
 
-    /// The weight of distances up to `distance`; the bucket that it lies in counts in proportion.
+    /// The weight of distances up to `distance`. The bucket that contains `distance` counts in
+    /// proportion.
     #[must_use]
     pub fn at_most(&self, distance: u64) -> f64 {
         if distance == 0 {
@@ -62,7 +63,7 @@ impl DistanceHistogram {
         whole + share * self.weights.get(last).copied().unwrap_or(0.0)
     }
 
-    /// The largest distance of each bucket, rising, and the weight in it.
+    /// The largest distance and the weight of each bucket, in ascending order.
     pub fn buckets(&self) -> impl Iterator<Item = (u64, f64)> + '_ {
         self.weights.iter().enumerate().map(|(bucket, &weight)| (self.upper_end(bucket), weight))
     }
@@ -72,12 +73,12 @@ impl DistanceHistogram {
         self.weights.iter_mut().for_each(|weight| *weight *= 0.5);
     }
 
-    /// Forgets all weights.
+    /// Removes all weights.
     pub fn clear(&mut self) {
         self.weights.fill(0.0);
     }
 
-    /// Bytes held.
+    /// Heap memory, in bytes.
     #[must_use]
     pub fn heap_bytes(&self) -> usize {
         8 * self.weights.capacity()
@@ -89,7 +90,8 @@ impl DistanceHistogram {
         if index >> self.fine_bits == 0 {
             return index as usize;
         }
-        let octave = u64::from(index.ilog2() - self.fine_bits) + 1; // 1 behind the fine ones
+        // 1 for the first octave after the fine buckets.
+        let octave = u64::from(index.ilog2() - self.fine_bits) + 1;
         (octave * self.per_octave() + (index >> octave)) as usize
     }
 
@@ -138,7 +140,7 @@ mod tests {
     #[test]
     fn sums_rise_evenly_within_a_bucket() {
         let mut histogram = DistanceHistogram::new(3, 1000).unwrap();
-        histogram.add(65, 8.0); // its bucket: 65 to 80
+        histogram.add(65, 8.0); // its bucket is 65 to 80
         let sums = [64, 65, 72, 80, 81, 5000].map(|distance| histogram.at_most(distance));
         assert_eq!(sums, [0.0, 0.5, 4.0, 8.0, 8.0, 8.0]);
         histogram.halve();

@@ -1,11 +1,11 @@
 //! `KeyTable`: a bounded set of keys, each with a small number.
 //!
-//! Owns: which key has which number. Numbers run from 1 to the capacity, so that they can be block ids
-//! of an evictor or indices of arrays; a number that was given up is given out again.
+//! Owns: which key has which number. Numbers are from 1 to the capacity, so they can serve as block ids
+//! of an evictor or as indices of arrays. The number of a removed key is reused.
 //!
-//! Invariant: a key is found exactly if it was inserted and not removed since.
+//! Invariant: a key is found if and only if it was inserted and not removed since.
 //!
-//! Costs: all operations O(1); 18 bytes per key, taken by [`KeyTable::grow`] alone.
+//! Costs: all operations are O(1). 18 bytes per key, allocated only by [`KeyTable::grow`].
 
 use kvpool::PoolError;
 use kvpool::parts::try_reserve;
@@ -13,17 +13,17 @@ use kvpool_policies::parts::Slots;
 
 #[derive(Clone, Debug)]
 pub(super) struct KeyTable {
-    /// By number; entry 0 is nobody's.
+    /// Keys, indexed by number. Entry 0 is unused.
     keys: Vec<u64>,
-    /// Numbers below `keys.len()` that no key has.
+    /// Numbers below `keys.len()` without a key.
     unused: Vec<u32>,
-    /// Numbers by key.
+    /// The index from keys to numbers.
     slots: Slots,
     capacity: usize,
 }
 
 impl KeyTable {
-    /// An empty table without room.
+    /// Makes an empty table of capacity 0.
     pub(super) fn new() -> Self {
         Self { keys: vec![0], unused: Vec::new(), slots: Slots::new(), capacity: 0 }
     }
@@ -50,7 +50,7 @@ impl KeyTable {
         try_reserve(&mut self.keys, capacity + 1)?;
         try_reserve(&mut self.unused, capacity)?;
         self.capacity = capacity;
-        // Numbers whose keys were given up are in `unused`.
+        // Numbers without a key are in `unused`.
         let mut in_use = vec![true; self.keys.len()];
         in_use[0] = false;
         self.unused.iter().for_each(|&number| in_use[number as usize] = false);
@@ -59,17 +59,17 @@ impl KeyTable {
         Ok(())
     }
 
-    /// The number of `key`.
+    /// Returns the number of `key`.
     pub(super) fn find(&self, key: u64) -> Option<u32> {
         self.slots.find(&self.keys, key)
     }
 
-    /// The key of a number that is in use.
+    /// Returns the key of a number that is in use.
     pub(super) fn key(&self, number: u32) -> u64 {
         self.keys.get(number as usize).copied().unwrap_or(0)
     }
 
-    /// Gives `key`, which must not be in the table, a number; `None` if the table is full.
+    /// Assigns a number to `key`, which must not be in the table. `None` if the table is full.
     pub(super) fn insert(&mut self, key: u64) -> Option<u32> {
         if self.is_full() {
             return None;
@@ -81,14 +81,14 @@ impl KeyTable {
             }
             None => {
                 self.keys.push(key);
-                self.keys.len() as u32 - 1 // fits: the capacity does
+                self.keys.len() as u32 - 1 // fits, because the capacity does
             }
         };
         self.slots.insert(&self.keys, number);
         Some(number)
     }
 
-    /// Gives up the key of `number`.
+    /// Removes the key with this number.
     pub(super) fn remove(&mut self, number: u32) {
         let key = self.key(number);
         if self.find(key) == Some(number) {
@@ -103,7 +103,7 @@ impl KeyTable {
         self.slots.clear();
     }
 
-    /// Bytes held.
+    /// Heap memory, in bytes.
     pub(super) fn heap_bytes(&self) -> usize {
         8 * self.keys.capacity() + 4 * self.unused.capacity() + self.slots.heap_bytes()
     }
@@ -119,8 +119,8 @@ mod tests {
     use super::*;
 
     proptest! {
-        /// Against a map: what is in it is found by the number that it was given, nothing else is, and
-        /// full is full.
+        /// Compares the table with a map: exactly its keys are found, with the numbers that they were
+        /// assigned, and a full table refuses keys.
         #[test]
         fn a_table_is_a_map(operations in vec((0..3_u8, 0..40_u64), 0..300), capacity in 1..20_usize) {
             let mut table = KeyTable::new();
@@ -131,7 +131,7 @@ mod tests {
                 match (operation, model.get(&key)) {
                     (0, Some(&number)) => {
                         table.remove(number);
-                        table.remove(number); // twice is once
+                        table.remove(number); // a second removal has no effect
                         model.remove(&key);
                     }
                     (1, _) if key == 39 => {

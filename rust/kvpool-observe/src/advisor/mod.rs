@@ -1,69 +1,74 @@
-//! The advisor: what the pool's own traffic says about other sizes, other policies, and tenants.
+//! The advisor: estimates hit rates at other sizes, with other policies, and by tenant, from the pool's
+//! own traffic.
 //!
-//! [`PoolWatch::advice`](crate::PoolWatch::advice) answers, from a sample of the blocks that lookups
-//! ask for and in bounded memory, what otherwise takes a recorded trace and `kvpool size`:
+//! [`PoolWatch::advice`](crate::PoolWatch::advice) works on a sample of the blocks that lookups
+//! request, in bounded memory. Without an advisor, you need a recorded trace and `kvpool size` for
+//! these answers.
 //!
 //! | question | estimator |
 //! |---|---|
-//! | LRU at an eighth to eight times the pool's size | [`SampledStack`], of everybody |
-//! | other policies at the pool's size | a ghost cache each: the policy's own evictor over sampled keys |
-//! | each tenant, in the pool that it shares and in one of its own | distances in both stacks |
+//! | LRU at an eighth to eight times the pool's size | a [`SampledStack`] of all tenants |
+//! | other policies at the pool's size | a ghost cache each: the policy's evictor over sampled keys |
+//! | each tenant, in the shared pool and in one of its own | distances in both stacks |
 //!
-//! Owns `Advisor` with its window and its tenants. The parts: [`SampledStack`], [`DistanceHistogram`]
-//! and [`Fenwick`], which `kvpool-replay` uses too, the ghost caches, and a table of keys under both.
+//! Owns: `Advisor`, with its window and its tenants. Its parts are [`SampledStack`],
+//! [`DistanceHistogram`] and [`Fenwick`], which `kvpool-replay` also uses, and the ghost caches, all
+//! over tables of keys.
 //!
-//! **What is a reference.** Each block that a lookup asked for when its match was acquired: hit or
-//! missed, at the moment at which the pool counts it. Probes, and admissions that were refused, are
-//! none, so a request that is retried counts once. A request that is resumed is looked up, and counts,
-//! again. Blocks that were registered without having been asked for, as those of answers, are no
-//! references, but they take their place: the chain up to them counts as used at that moment. What
-//! [`BlockPool::drop_cached`](kvpool::BlockPool::drop_cached) drops by id stays.
+//! **References.** A reference is a block that a lookup asked for, hit or missed, counted when the pool
+//! acquires the match. Probes and refused admissions are not counted, so a retried request counts once.
+//! A resumed request is looked up, and counted, again. Blocks that were registered without a lookup,
+//! such as those of answers, are not references. They still enter the stack: the chain up to them
+//! counts as used at that time. Blocks that [`BlockPool::drop_cached`](kvpool::BlockPool::drop_cached)
+//! drops by id stay in the stack.
 //!
-//! **Groups.** With several KV-cache groups a reference is a hash unit that a prompt asked for, and a
-//! hit one that all groups served. Each counts once, though every group that keeps it takes a block or
-//! a part of one: measured hit rates and those of tenants are right, and sizes of curves, and policies,
-//! are those of a pool in which full attention alone takes blocks. Inside, a size is a number of hash
-//! units; a block of the pool holds
+//! **Groups.** With several KV-cache groups, a reference is a hash unit that a prompt asked for, and a
+//! hit is a unit that all groups served. Each unit counts once, although every group that caches it
+//! uses a block or a part of one. So the measured hit rates, also those of tenants, are exact. The
+//! sizes of curves and the estimates of policies are those of a pool in which only full attention uses
+//! blocks. Internally, a size is a number of hash units. A block of the pool contains
 //! [`Groups::units_per_block`](kvpool::groups::Groups::units_per_block) of them.
 //!
-//! **What is sampled.** A share R of the keys, the first 8 bytes of block hashes: those whose hash is
-//! below a threshold. R is chosen so that eight pools fit into
-//! [`max_sampled_blocks`](AdvisorConfig::max_sampled_blocks); so the rate never moves but with the size
-//! of the pool, and what is deeper than eight pools is forgotten. What references counted lack to those
-//! seen, in either direction, are hits at distance 1 (the correction of SHARDS-adj): they come from the
-//! few very hot blocks, such as the first block of everybody's system prompt, which happen to be in the
-//! sample or not.
+//! **The sample.** A share R of the keys is sampled: those whose hash is below a threshold. A key is
+//! the first 8 bytes of a block hash. R is chosen so that eight pools fit into
+//! [`max_sampled_blocks`](AdvisorConfig::max_sampled_blocks). So the rate changes only with the size of
+//! the pool, and keys deeper than eight pools are forgotten. The sampled references, scaled by 1/R,
+//! differ from the references seen. The difference, positive or negative, is counted as hits at
+//! distance 1 (the correction of SHARDS-adj). It comes from the few very hot blocks, such as the first
+//! block of a common system prompt, which may or may not be in the sample.
 //!
-//! **The window.** Every [`window`](AdvisorConfig::window) references all counts are halved, those of
-//! tenants and of the pool's own hits alike. So what is said is of the last one to two windows mostly,
-//! and what was said before a change of load is down to 1/8 after three. Stack and ghosts forget by
-//! themselves: what comes pushes out what was.
+//! **The window.** After every [`window`](AdvisorConfig::window) references, all counts are halved,
+//! including those of tenants and of the pool's own hits. So estimates mostly reflect the last one to
+//! two windows, and the weight of older traffic is 1/8 after three windows. The stack and the ghost
+//! caches forget on their own, because new keys push out old ones.
 //!
-//! **A new epoch, a reset**: the pool is empty, and so are stack and ghosts from then on. The misses
-//! that follow are the pool's too, and leave with the window.
+//! **A new epoch or a reset** empties the pool, so it also empties the stack and the ghost caches. The
+//! misses that follow occur in the pool too, and lose weight with the window.
 //!
-//! **A resize**: the rate sinks with the size and the stack keeps what is still in the sample; ghost
-//! caches start empty.
+//! **A resize** lowers the rate if the pool grows. The stack keeps the keys that are still in the
+//! sample. The ghost caches start empty.
 //!
-//! **Tenants** are counted apart as they come, [`max_tenants`](AdvisorConfig::max_tenants) at most. If
-//! more come, then at the end of a window the tenant with the fewest references gives up its place,
-//! unless the others had fewer still.
+//! **Tenants** are counted separately, in the order of their first reference, at most
+//! [`max_tenants`](AdvisorConfig::max_tenants). If there are more, the tenant with the fewest
+//! references loses its slot at the end of a window, unless the uncounted tenants together had fewer.
 //!
-//! **The error** is that of the sample: with the default of 2,048 sampled blocks per pool about one
-//! point, see `tests/replay/advisor.rs` in `kvpool-replay`, which compares with exact curves and with
-//! replays of each policy. Not estimated: that running requests hold blocks, so that less than the
-//! pool's size is cached, and retention.
+//! **The error** is that of the sample: about one percentage point with the default of 2,048 sampled
+//! blocks per pool. `tests/replay/advisor.rs` in `kvpool-replay` compares the estimates with exact
+//! curves and with replays of each policy. Two effects are not estimated: retention, and running
+//! requests that hold blocks, so that fewer blocks than the pool's size are cached.
 //!
-//! Costs. A reference that is not sampled: a multiplication and a comparison, 7 instructions; a block
-//! that is registered as many again. One that is: 480 instructions for the curve (some 100 ns), 450 for
-//! its tenant, 190 for the ghost cache of LRU, more for those of other policies, and for that of
-//! `adaptive` as much as four others; on average R times that, with R = `max_sampled_blocks` / 8 /
-//! blocks of the pool. On a pool of 65,536 blocks and with four policies, `adaptive` not among them,
-//! that is 80 instructions on top of the 280 of a reference and its share of storing and releasing.
-//! Memory: 54 bytes per sampled block; per slot 34 for the ghost cache of LRU, 94 at most for those of
-//! other policies and up to 480 for that of `adaptive`; 0.34 MB for the classes of `hazard`; per tenant
-//! 38 per slot and 16 kB. All of it is taken at construction. By default it is less than 4 MiB, for a
-//! pool of any size.
+//! Costs. A reference that is not sampled takes a multiplication and a comparison, 7 instructions, and
+//! a registered block the same. A sampled reference takes 480 instructions for the curve (about 100
+//! ns), 450 for its tenant, and 190 for the ghost cache of LRU. Other policies take more; `adaptive`
+//! takes as much as four others. The average per reference is R times that, with R =
+//! `max_sampled_blocks` / 8 / blocks of the pool. On a pool of 65,536 blocks with four policies,
+//! without `adaptive`, it is 80 instructions. Without an advisor, a reference and its share of storing
+//! and releasing take 280.
+//!
+//! Memory: 54 bytes per sampled block; per slot 34 bytes for the ghost cache of LRU, at most 94 for
+//! other policies and up to 480 for `adaptive`; 0.34 MB for the classes of `hazard`; per tenant 38
+//! bytes per slot and 16 kB. All of it is allocated at construction. With the default settings it is
+//! less than 4 MiB. It does not depend on the size of the pool.
 
 mod advice;
 mod config;
@@ -78,7 +83,7 @@ pub use advice::{Advice, CurvePoint, PolicyAdvice, TenantAdvice};
 pub use config::AdvisorConfig;
 use config::{DEEPEST, Scale};
 #[doc(hidden)]
-pub use fenwick::Fenwick; // for the sizing of kvpool-replay
+pub use fenwick::Fenwick; // used by the sizing of kvpool-replay
 use ghost::{GhostCache, Sampled};
 pub use histogram::DistanceHistogram;
 use kvpool::BlockHash;
@@ -90,7 +95,7 @@ use kvpool::{InvariantViolation, PoolError};
 pub use stack::{Bound, SampledStack, Touch};
 use tally::{Tally, Tenant};
 
-/// Capacities that are estimated, in eighths of the pool's.
+/// The capacities that are estimated, in eighths of the pool's.
 const EIGHTHS: [u64; 11] = [1, 2, 4, 6, 8, 12, 16, 24, 32, 48, 64];
 
 /// The estimators of one pool.
@@ -102,25 +107,25 @@ pub(crate) struct Advisor {
     stack: SampledStack,
     all: Tally,
     ghosts: Vec<GhostCache>,
-    /// References and weight of the sampled ones since the ghost caches were made.
+    /// The number of references, and the weight of the sampled ones, since the ghost caches were made.
     ghosts_since: (f64, f64),
     tenants: Vec<Tenant>,
-    /// Tenants that can come without memory being taken.
+    /// Allocated slots for further tenants.
     spare_tenants: Vec<Tenant>,
     untracked: f64,
     seen: u64,
-    /// References since the last halving.
+    /// The number of references since the last halving.
     in_window: u64,
-    /// What lookups and registrations are sampled into.
+    /// The sample of the current lookup or registration. Kept to reuse its memory.
     scratch: Sample,
 }
 
-/// The sampled ones of some blocks, neighbours in one chain, root first.
+/// The sampled keys of a run of blocks in one chain, root first.
 #[derive(Clone, Debug, Default)]
 struct Sample {
     kept: Vec<Sampled>,
-    /// Sampled ones behind those that are kept: more than can be followed at once. They stand behind
-    /// all others and so farther down than anything that is asked about.
+    /// The number of further sampled keys, beyond the bound. They are deeper than all others, and
+    /// therefore deeper than any size that is estimated.
     beyond: usize,
 }
 
@@ -131,8 +136,8 @@ impl Sample {
 }
 
 impl Advisor {
-    /// An advisor of a pool of `usable` blocks of `units_per_block` hash units each, with all its memory
-    /// taken.
+    /// Makes an advisor for a pool of `usable` blocks of `units_per_block` hash units each, and
+    /// allocates all its memory.
     pub(crate) fn new(
         config: &AdvisorConfig,
         usable: usize,
@@ -162,7 +167,7 @@ impl Advisor {
         Ok(advisor)
     }
 
-    /// Takes in a lookup whose match was acquired.
+    /// Counts a lookup whose match was acquired.
     pub(crate) fn looked_up(&mut self, lookup: &Lookup<'_>) {
         let mut sample = std::mem::take(&mut self.scratch);
         self.sample(lookup.hashes, lookup.depth, &mut sample);
@@ -210,8 +215,8 @@ impl Advisor {
         }
     }
 
-    /// Takes in that the chain's blocks `start..end` were registered. Those that were asked for before
-    /// are known.
+    /// Adds the registered blocks `start..end` of a chain. Blocks that a lookup requested before are
+    /// already known.
     pub(crate) fn registered(&mut self, hashes: &[BlockHash], start: usize, end: usize) {
         let new = |hash: &BlockHash| self.stack.is_sampled(hash.key()) && !self.stack.contains(hash.key());
         if !hashes.get(start..end).unwrap_or(&[]).iter().any(new) {
@@ -229,7 +234,8 @@ impl Advisor {
         self.scratch = sample;
     }
 
-    /// Collects the sampled ones of some blocks, the first at position `depth` of its chain.
+    /// Collects the sampled keys of a run of blocks. The first block is at position `depth` of its
+    /// chain.
     fn sample(&self, hashes: &[BlockHash], depth: u32, into: &mut Sample) {
         into.kept.clear();
         into.beyond = 0;
@@ -246,7 +252,7 @@ impl Advisor {
         }
     }
 
-    /// Lets references pass: at the end of a window all counts are halved.
+    /// Counts references, and halves all counts at the end of a window.
     fn pass(&mut self, references: u64) {
         self.seen = self.seen.saturating_add(references);
         if self.in_window >= self.scale.window {
@@ -273,7 +279,7 @@ impl Advisor {
         self.ghosts.iter_mut().for_each(|ghost| ghost.hits *= 0.5);
     }
 
-    /// Where a tenant is counted; `None` if there is no place for another one.
+    /// The index of the tenant's counts. `None` if no slot is free.
     fn tenant(&mut self, tenant: TenantId, references: u64) -> Option<usize> {
         if let Some(at) = self.tenants.iter().position(|known| known.id == tenant) {
             return Some(at);
@@ -287,7 +293,7 @@ impl Advisor {
         Some(self.tenants.len() - 1)
     }
 
-    /// All cached content is gone.
+    /// Empties the stacks and ghost caches, because all cached content was removed.
     pub(crate) fn forget(&mut self) {
         self.stack.clear();
         self.ghosts.iter_mut().for_each(GhostCache::clear);
@@ -296,14 +302,14 @@ impl Advisor {
         }
     }
 
-    /// Ghost caches for a pool of another size; nothing has changed yet.
+    /// Allocates ghost caches for another pool size. Changes nothing yet.
     pub(crate) fn prepare_resize(&self, usable: usize) -> Result<Resized, PoolError> {
         let scale = self.config.scale(usable.saturating_mul(self.units_per_block));
         let ghosts = if scale == self.scale { None } else { Some(ghosts_of(&self.config, scale)?) };
         Ok(Resized { scale, ghosts })
     }
 
-    /// The pool has another size.
+    /// Completes a resize of the pool.
     pub(crate) fn resize(&mut self, resized: Resized) {
         self.scale = resized.scale;
         let Some(ghosts) = resized.ghosts else { return };
@@ -315,7 +321,7 @@ impl Advisor {
         }
     }
 
-    /// What there is to say. O(buckets and policies and tenants): some 50 us.
+    /// Computes the estimates. O(buckets + policies + tenants): about 50 us.
     pub(crate) fn advice(&self) -> Advice {
         let units_per_block = self.units_per_block as u64;
         let capacity_blocks = self.scale.usable / units_per_block;
@@ -372,8 +378,9 @@ impl Advisor {
             + size_of::<Sampled>() * self.scratch.kept.capacity()
     }
 
-    /// Recounts: D1, what is counted is within what was seen; D2, ghost caches hold nothing between
-    /// lookups; D3, stacks know sampled keys only, each once, and no more than they may.
+    /// Checks the invariants from scratch. D1: counts are within what was seen. D2: ghost caches hold
+    /// nothing between lookups. D3: stacks contain only sampled keys, each once, and no more than their
+    /// bound.
     pub(crate) fn check_invariants(&self) -> Result<(), InvariantViolation> {
         ensure(self.all.is_sound(), "D1 (counts are within what was seen)", || format!("{:?}", self.all))?;
         for tenant in &self.tenants {
@@ -396,7 +403,7 @@ impl Advisor {
     }
 }
 
-/// What a resize needs memory for.
+/// The memory that a resize needs.
 #[derive(Debug)]
 pub(crate) struct Resized {
     scale: Scale,

@@ -1,27 +1,29 @@
-//! `SampledStack`: the LRU stack of a sample of keys, and how deep each use finds its key.
+//! `SampledStack`: the LRU stack of a sample of keys. It returns the stack distance of each use.
 //!
-//! Owns: which keys are followed, their order of use, and the share of all keys that this is. The
-//! estimator behind the pool's advisor and behind `SampledLru` of `kvpool-replay`.
+//! Owns: which keys are followed, their order of use, and the sampling rate. The pool's advisor and
+//! `SampledLru` of `kvpool-replay` are built on this estimator.
 //!
 //! **The method** is SHARDS (Waldspurger, Park, Garthwaite and Ahmad, "Efficient MRC Construction with
-//! SHARDS", FAST 2015): look only at the keys whose hash is below a threshold, a share R of all, at
-//! every one of their uses. Their stack distances (Mattson, Gecsei, Slutz and Traiger 1970) among each
-//! other, divided by R, estimate distances in the whole stream, and each use counts for 1/R uses.
+//! SHARDS", FAST 2015). Only keys whose hash is below a threshold are followed, a share R of all keys,
+//! and each of them at every use. The stack distances (Mattson, Gecsei, Slutz and Traiger 1970) among
+//! the followed keys, divided by R, estimate distances in the whole stream. Each use of a followed key
+//! counts for 1/R uses.
 //!
-//! **Prefixes.** A lookup uses a prefix of a hash chain, and its blocks are touched tail first, so that
-//! a block always stands above what hangs on it. A distance is that before the lookup: the lookup's own
-//! blocks do not push each other down. In terms of the moment at which a block is touched: the blocks
-//! above it, less those that this lookup has touched already, which were all below.
+//! **Prefixes.** A lookup uses a prefix of a hash chain. Its blocks are touched tail first, so that a
+//! block is always above its descendants in the stack. A distance is the one before the lookup: the
+//! blocks of one lookup do not push each other down. When a block is touched, its distance is therefore
+//! the number of blocks above it, less the blocks that this lookup has already touched. Those were all
+//! below it before the lookup.
 //!
-//! Bounds ([`Bound`]): none; a falling rate, for streams whose size nobody knows; or a fixed depth, for
-//! a cache whose size is known: the key that was used longest ago is given up, for it is deeper than
-//! any capacity that is asked about.
+//! Bounds ([`Bound`]): none; a falling rate, if the size of the stream is unknown; or a fixed depth, if
+//! the size of the cache is known. With a fixed depth, the least recently used key is dropped, because
+//! it is deeper than any capacity that is evaluated.
 //!
-//! Costs: a key that is not sampled one multiplication and one comparison; one that is, O(log
-//! followed), 50 to 200 ns. 18 bytes per key for its number, 4 for its place, 16 for the order: 38
-//! bytes per key followed, 54 with [`Bound::LowerRate`]. With [`Bound::Depth`] all of it is taken at
-//! once, and nothing is allocated later. Places are renumbered when they run out, once in as many
-//! touches as there are keys: O(1) amortized, 1 to 3 ns per key.
+//! Costs: a key that is not sampled takes one multiplication and one comparison. A sampled key takes
+//! O(log followed), 50 to 200 ns. Each followed key takes 18 bytes for its number, 4 for its place and
+//! 16 for the order: 38 bytes, or 54 with [`Bound::LowerRate`]. With [`Bound::Depth`], all memory is
+//! allocated at construction. Places are renumbered when they run out, once per as many touches as
+//! there are keys: O(1) amortized, 1 to 3 ns per key.
 
 use std::collections::BinaryHeap;
 
@@ -32,18 +34,30 @@ use kvpool::parts::try_reserve;
 
 /// 2^64: the scale of hashes.
 const FULL: f64 = 18_446_744_073_709_551_616.0;
-/// The fewest places of an order.
+/// The minimum capacity of an [`Order`].
 const LEAST_PLACES: usize = 64;
 
-/// What happens when many keys are followed.
+/// How a [`SampledStack`] limits the number of keys that it follows.
+///
+/// ```
+/// use kvpool_observe::advisor::{Bound, SampledStack};
+/// let mut stack = SampledStack::new(1.0, 0, Bound::Depth(2))?;
+/// for key in [1, 2, 3] {
+///     stack.begin();
+///     stack.touch(key);
+/// }
+/// assert_eq!((stack.followed(), stack.contains(1)), (2, false));
+/// # Ok::<(), kvpool::PoolError>(())
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Bound {
-    /// Memory grows with the keys.
+    /// No limit. Memory grows with the number of keys.
     None,
-    /// At most so many: those with the largest hashes are given up for good, and the rate sinks to what
-    /// is left.
+    /// At most this number of keys. The keys with the largest hashes are dropped permanently, and the
+    /// rate falls accordingly.
     LowerRate(usize),
-    /// At most so many: the one used longest ago is given up, and may come back. The rate stays.
+    /// At most this number of keys. The least recently used key is dropped, and may come back. The rate
+    /// does not change.
     Depth(usize),
 }
 
@@ -59,9 +73,10 @@ impl Bound {
 /// The use of a sampled key.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Touch {
-    /// Uses that this one stands for: 1 / rate.
+    /// The number of uses that this use represents: 1 / rate.
     pub weight: f64,
-    /// Blocks, itself included, that a cache needs to have it; `None` if it is new or was given up.
+    /// The stack distance: the size in blocks of the smallest cache in which this use hits. `None` if
+    /// the key is new or was dropped.
     pub distance: Option<u64>,
 }
 
@@ -76,32 +91,34 @@ pub struct Touch {
 /// };
 /// assert_eq!(lookup(&[1, 2, 3]), [None, None, None]);
 /// assert_eq!(lookup(&[7]), [None]);
-/// assert_eq!(lookup(&[1, 2]), [Some(3), Some(2)]); // 7 is above both, and 1 above 2
+/// assert_eq!(lookup(&[1, 2]), [Some(3), Some(2)]); // 7 is above both, and 1 is above 2
 /// # Ok::<(), kvpool::PoolError>(())
 /// ```
 #[derive(Clone, Debug)]
 pub struct SampledStack {
     seed: u64,
-    /// Keys with hashes up to this are sampled.
+    /// Keys with hashes of at most this value are sampled.
     last: u64,
     rate: f64,
     bound: Bound,
     keys: KeyTable,
-    /// By number of a key: its place in the order.
+    /// The place of each key in the order, indexed by the number of the key.
     places: Vec<u32>,
     order: Order,
-    /// Hashes and numbers, largest first: with a falling rate only.
+    /// Hashes and numbers, largest first. Used only with [`Bound::LowerRate`].
     largest: BinaryHeap<(u64, u32)>,
-    /// The first place that this lookup can have given out, and how many keys it touched.
+    /// The first place that the current lookup may have assigned, and the number of keys that it
+    /// touched.
     lookup: (u32, u32),
 }
 
 impl SampledStack {
-    /// An empty stack of a share `rate` of the keys. `seed` picks which; all values are equally good.
+    /// Makes an empty stack that follows a share `rate` of the keys. `seed` selects which keys. All
+    /// seeds are equally good.
     ///
     /// # Errors
-    /// [`PoolError::InvalidConfig`] for a rate that is not above 0 and at most 1, for a bound of 0 or
-    /// above 2^30, or if there is no memory.
+    /// [`PoolError::InvalidConfig`] if the rate is not above 0 and at most 1, if the bound is 0 or
+    /// above 2^30, or if there is not enough memory.
     pub fn new(rate: f64, seed: u64, bound: Bound) -> Result<Self, PoolError> {
         let invalid = |field, value, expected: &str| PoolError::config(field, value, expected);
         if !(rate > 0.0 && rate <= 1.0) {
@@ -155,18 +172,19 @@ impl SampledStack {
         self.is_sampled(key) && self.keys.find(key).is_some()
     }
 
-    /// Different keys have different hashes: each step can be undone.
+    /// Maps different keys to different hashes: each step is a bijection.
     #[inline]
     fn hash(&self, key: u64) -> u64 {
         (key ^ self.seed).wrapping_mul(0x9e37_79b9_7f4a_7c15)
     }
 
-    /// A new lookup: what is touched up to the next call of this is one prefix, and comes tail first.
+    /// Starts a lookup. All keys touched until the next call of `begin` belong to one prefix, and are
+    /// touched tail first.
     pub fn begin(&mut self) {
         self.lookup = (self.order.next(), 0);
     }
 
-    /// Uses `key`; `None` if it is not in the sample.
+    /// Records a use of `key`. Returns `None` if the key is not in the sample.
     pub fn touch(&mut self, key: u64) -> Option<Touch> {
         let hash = self.hash(key);
         if hash > self.last {
@@ -179,7 +197,7 @@ impl SampledStack {
         };
         let place = self.places[number as usize];
         let own = place >= self.lookup.0;
-        // Those above it stand for `above / rate` blocks; the conversion saturates.
+        // The keys above represent `above / rate` blocks. The conversion saturates.
         let above = if own { 0 } else { self.order.after(place) - self.lookup.1 };
         let distance = ((f64::from(above) * weight).round() as u64).saturating_add(1);
         self.forget_place(place);
@@ -187,7 +205,7 @@ impl SampledStack {
         Some(Touch { weight, distance: Some(distance) })
     }
 
-    /// Takes in a new key, at the cost of another one or of itself.
+    /// Starts to follow a new key. At the bound, drops another key, or does not follow the new one.
     fn follow(&mut self, key: u64, hash: u64) {
         if self.keys.len() >= self.bound.most() {
             match self.bound {
@@ -197,7 +215,8 @@ impl SampledStack {
                 }
                 _ => {
                     let given_up = self.largest.peek().copied().filter(|&(largest, _)| largest > hash);
-                    // Keys differ, so hashes do: nothing else has this one, and all that is left is below.
+                    // Different keys have different hashes: no other key has this hash, and all
+                    // remaining hashes are lower.
                     let end = given_up.map_or(hash, |(largest, _)| largest);
                     self.last = end.saturating_sub(1);
                     self.rate = end.max(1) as f64 / FULL;
@@ -207,7 +226,7 @@ impl SampledStack {
                 }
             }
         } else if self.keys.is_full() && self.grow().is_err() {
-            return; // as good as a key that is given up at once
+            return; // equivalent to dropping the new key
         }
         let Some(number) = self.keys.insert(key) else { return };
         if matches!(self.bound, Bound::LowerRate(_)) {
@@ -238,13 +257,14 @@ impl SampledStack {
     fn put_on_top(&mut self, number: u32) {
         if self.order.is_full() {
             self.order.renumber(&mut self.places);
-            self.lookup.0 = self.order.next() - self.lookup.1; // what this lookup touched is on top
+            self.lookup.0 = self.order.next() - self.lookup.1; // this lookup's keys are on top
         }
         self.places[number as usize] = self.order.push(number);
         self.lookup.1 += 1;
     }
 
-    /// Samples a share of the keys that is not larger than now. O(followed).
+    /// Lowers the sampling rate to `rate`. Does nothing if `rate` is not below the current rate.
+    /// O(followed).
     pub fn lower_rate(&mut self, rate: f64) {
         if !(rate > 0.0 && rate < self.rate) {
             return;
@@ -260,7 +280,7 @@ impl SampledStack {
         self.largest.retain(|&(hash, _)| hash <= self.last);
     }
 
-    /// Forgets all keys; the rate stays.
+    /// Forgets all keys. The rate does not change.
     pub fn clear(&mut self) {
         self.keys.clear();
         self.order.clear();
@@ -268,12 +288,12 @@ impl SampledStack {
         self.lookup = (0, 0);
     }
 
-    /// The keys that are followed, the one used longest ago first.
+    /// The keys that are followed, least recently used first.
     pub fn keys(&self) -> impl Iterator<Item = u64> + '_ {
         (0..self.order.next()).filter_map(|place| self.order.at(place)).map(|number| self.keys.key(number))
     }
 
-    /// Bytes held.
+    /// Heap memory, in bytes.
     #[must_use]
     pub fn heap_bytes(&self) -> usize {
         let largest = size_of::<(u64, u32)>() * self.largest.capacity();
@@ -281,19 +301,19 @@ impl SampledStack {
     }
 }
 
-/// The largest hash of a sample.
+/// Returns the largest hash that is sampled at this rate.
 fn last_of(rate: f64) -> u64 {
-    ((rate * FULL) as u64).saturating_sub(u64::from(rate < 1.0)) // the conversion saturates, at a rate of 1
+    ((rate * FULL) as u64).saturating_sub(u64::from(rate < 1.0)) // the conversion saturates at a rate of 1
 }
 
-/// Numbers, in order of use.
+/// The numbers of keys, in order of use.
 #[derive(Clone, Debug)]
 struct Order {
-    /// The number at each place, from the one used longest ago; 0 where it has moved on.
+    /// The number at each place, least recently used first. 0 if the key has moved to a later place.
     numbers: Vec<u32>,
     counts: Fenwick,
     room: usize,
-    /// No place before this is taken.
+    /// All places before this one are empty.
     first: usize,
 }
 
@@ -304,7 +324,7 @@ impl Default for Order {
 }
 
 impl Order {
-    /// Places for what is there and for more, `room` in all.
+    /// Grows to `room` places in all.
     fn make_room(&mut self, room: usize) -> Result<(), PoolError> {
         let room = room.max(LEAST_PLACES);
         if room > self.room {
@@ -318,7 +338,7 @@ impl Order {
         Ok(())
     }
 
-    /// The place that comes next: fits, for there are at most 2^31.
+    /// The next place to assign. It fits in 32 bits, because there are at most 2^31 places.
     fn next(&self) -> u32 {
         self.numbers.len() as u32
     }
@@ -331,7 +351,7 @@ impl Order {
         self.numbers.len() == self.room
     }
 
-    /// Puts a number on top; there must be room.
+    /// Puts a number on top. The caller has checked that the order is not full.
     fn push(&mut self, number: u32) -> u32 {
         let place = self.next();
         self.numbers.push(number);
@@ -339,7 +359,7 @@ impl Order {
         place
     }
 
-    /// Whether the place was taken.
+    /// Empties a place. Returns whether it was occupied.
     fn remove(&mut self, place: u32) -> bool {
         let Some(number) = self.numbers.get_mut(place as usize).filter(|number| **number != 0) else {
             return false;
@@ -349,7 +369,7 @@ impl Order {
         true
     }
 
-    /// Numbers used after the one at `place`.
+    /// The number of keys used after the one at `place`.
     fn after(&self, place: u32) -> u32 {
         self.counts.after(place)
     }
@@ -361,7 +381,8 @@ impl Order {
         self.numbers.get(self.first).copied()
     }
 
-    /// Moves all to the first places, in order: at most half of them are taken.
+    /// Moves all numbers to the first places and keeps their order. At most half of the places are
+    /// occupied.
     fn renumber(&mut self, places: &mut [u32]) {
         self.numbers.retain(|&number| number != 0);
         for (place, &number) in self.numbers.iter().enumerate() {

@@ -1,4 +1,4 @@
-//! What is counted of one stream of references: everybody's, or a tenant's.
+//! The reference counts of one stream: of all tenants together, or of one tenant.
 
 use super::config::{AdvisorConfig, DEEPEST, Scale};
 use super::histogram::DistanceHistogram;
@@ -6,22 +6,22 @@ use super::stack::{Bound, SampledStack};
 use kvpool::PoolError;
 use kvpool::retention::TenantId;
 
-/// Distances are kept to 3 %.
+/// Distances are stored with an error of at most 3 %.
 const FINE_BITS: u32 = 6;
-/// The deepest that is looked in the largest pool.
+/// The largest distance that the histograms store, in blocks.
 const LARGEST: u64 = 1 << 35;
 
-/// Counts of references, halved from time to time.
+/// Counts of references. The counts are halved periodically, so that old traffic loses weight.
 #[derive(Debug)]
 pub(super) struct Tally {
     references: f64,
-    /// Of those, what the pool hit.
+    /// References that hit the pool.
     hits: f64,
     /// References that were sampled.
     sampled: f64,
-    /// References that these stand for.
+    /// The number of references that the sampled ones represent.
     counted: f64,
-    /// Of those, the ones with a distance in everybody's stack.
+    /// Distances of the sampled references in the stack of all tenants.
     pub(super) distances: DistanceHistogram,
 }
 
@@ -61,12 +61,12 @@ impl Tally {
         self.sampled
     }
 
-    /// What the pool hit.
+    /// The measured hit rate of the pool.
     pub(super) fn hit_rate(&self) -> f64 {
         if self.references > 0.0 { self.hits / self.references } else { 0.0 }
     }
 
-    /// The hit rate of an estimator that found `found` hits.
+    /// Estimates a hit rate from `found` estimated hits.
     pub(super) fn rate(&self, found: f64) -> f64 {
         rate(found, self.references, self.counted)
     }
@@ -80,7 +80,8 @@ impl Tally {
     }
 }
 
-/// A hit rate from a sample: what was not counted of the references, or too much, was hit (see [`super`]).
+/// Computes a hit rate from a sample. References that the sample represents too few or too many of are
+/// counted as hits (see [`super`]).
 pub(super) fn rate(found: f64, references: f64, counted: f64) -> f64 {
     if references > 0.0 && counted > 0.0 {
         ((found + references - counted) / references).clamp(0.0, 1.0)
@@ -95,12 +96,12 @@ pub(super) struct Tenant {
     pub(super) id: TenantId,
     pub(super) tally: Tally,
     pub(super) stack: SampledStack,
-    /// Distances in it.
+    /// Distances in the tenant's own stack.
     pub(super) alone: DistanceHistogram,
 }
 
 impl Tenant {
-    /// A place for a tenant, with all its memory taken: its stack is as deep as the pool.
+    /// Allocates a slot for a tenant, with all its memory: its stack can be as deep as the pool.
     pub(super) fn new(config: &AdvisorConfig, scale: Scale) -> Result<Self, PoolError> {
         let depth = Bound::Depth(config.max_sampled_blocks / DEEPEST);
         Ok(Self {
@@ -116,7 +117,7 @@ impl Tenant {
         self.alone.halve();
     }
 
-    /// Somebody else's from now on.
+    /// Clears all counts, so that the slot can be assigned to another tenant.
     pub(super) fn clear(&mut self) {
         self.tally.clear();
         self.stack.clear();

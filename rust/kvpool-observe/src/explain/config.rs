@@ -1,16 +1,25 @@
-//! What is remembered in order to explain misses.
+//! `ExplainConfig`: how much is remembered in order to explain misses.
 
 use kvpool::{MAX_BLOCKS, PoolError};
 
-/// Settings of the record that [`ManagerWatch::explain`](crate::ManagerWatch::explain) answers from.
+/// Settings of the record that [`ManagerWatch::explain`](crate::ManagerWatch::explain) reads.
+///
+/// ```
+/// use kvpool_observe::ExplainConfig;
+/// let config = ExplainConfig { records: Some(100_000), ..ExplainConfig::default() };
+/// config.check()?;
+/// assert!(ExplainConfig { records: Some(1), ..config }.check().is_err());
+/// # Ok::<(), kvpool::PoolError>(())
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ExplainConfig {
-    /// Contents that are remembered, cached ones included. A content is a hash unit of a prompt: a block, or
-    /// the part of a block that is hashed at a time. 16 to 2^24. `None` is twice the hash units that the pool
-    /// holds, at least 1,024 and at most 2^20. Each content takes 95 bytes and its tokens.
+    /// How many contents are remembered, cached ones included: 16 to 2^24. A content is a hash unit of
+    /// a prompt: a block, or the part of a block that is hashed at a time. `None` means twice the hash
+    /// units that the pool holds, at least 1,024 and at most 2^20. Each content takes 95 bytes plus its
+    /// tokens.
     pub records: Option<usize>,
-    /// Released requests that can still be explained, at most 2^20. Default 1,024. Each takes some 200
-    /// bytes, 7 kB at most.
+    /// How many released requests can still be explained: at most 2^20, by default 1,024. Each takes
+    /// about 200 bytes, and at most 7 kB.
     pub requests: usize,
 }
 
@@ -24,7 +33,7 @@ impl ExplainConfig {
     const RECORDS: std::ops::RangeInclusive<usize> = 16..=1 << 24;
     const MAX_REQUESTS: usize = 1 << 20;
 
-    /// Says whether a manager can be made with these settings; one that is made checks it too.
+    /// Checks the settings. Constructing a manager checks them too.
     ///
     /// # Errors
     /// [`PoolError::InvalidConfig`] for a setting out of range.
@@ -40,7 +49,7 @@ impl ExplainConfig {
         Ok(())
     }
 
-    /// Contents that are remembered with a pool that holds `units` hash units.
+    /// The number of contents that are remembered for a pool that holds `units` hash units.
     pub(super) fn num_records(&self, units: usize) -> usize {
         let twice = units.min(MAX_BLOCKS).saturating_mul(2).clamp(1 << 10, 1 << 20);
         self.records.unwrap_or(twice)

@@ -1,11 +1,11 @@
-//! `Contexts`: under which extra keys the first blocks of prompts were seen.
+//! `Contexts`: the extra keys with which the first blocks of prompts were seen.
 //!
-//! A hash says that two prompts differ, not whether it was their tokens or their extra keys. So the
-//! first block's tokens are remembered by a fingerprint of their own, with fingerprints of the extra
-//! keys that reach it: adapter, salt, tenant, user, multimodal items and epoch. The keys themselves are
-//! not kept.
+//! A hash shows that two prompts differ. It does not show whether their tokens or their extra keys
+//! differ. So the tokens of each first block are remembered by a fingerprint of their own, together
+//! with fingerprints of the extra keys that apply to it: adapter, salt, tenant, user, multimodal items
+//! and epoch. The keys themselves are not stored.
 //!
-//! Bounded: the last [`Contexts::FIRST_BLOCKS`] first blocks, [`Contexts::EACH`] contexts of each.
+//! Bounded: the last [`Contexts::FIRST_BLOCKS`] first blocks, with [`Contexts::EACH`] contexts each.
 //!
 //! Costs: O(1) per prompt whose first block was missed; 160 bytes per first block.
 
@@ -17,7 +17,7 @@ use kvpool_policies::parts::Slots;
 
 use super::reason::MissReason;
 
-/// What reaches a first block besides its tokens.
+/// Fingerprints of the extra keys that apply to a first block.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Context {
     epoch: u64,
@@ -27,7 +27,7 @@ pub(super) struct Context {
     others: u64,
 }
 
-/// A fingerprint of bytes that may not be there, by what they are.
+/// A fingerprint of optional bytes. `kind` separates the kinds of keys.
 fn fingerprint(kind: u64, bytes: Option<&[u8]>) -> u64 {
     bytes.map_or(0, |bytes| xxh3_64_with_seed(bytes, kind) | 1)
 }
@@ -39,7 +39,7 @@ impl Context {
             fingerprint(2, Some(&adapter.id)) ^ fingerprint(3, path).rotate_left(1)
         });
         let principal = principal(extra, None) ^ fingerprint(4, extra.salt.as_deref());
-        // In any order: the hasher sorts items, too.
+        // The order of the items has no effect: the hasher sorts items, too.
         let items = extra.multimodal.iter().filter(|item| item.length > 0 && item.offset < block_size as u64);
         let items = items.map(|item| fingerprint(item.offset << 32 ^ item.length, Some(&item.identifier)));
         Self {
@@ -50,7 +50,7 @@ impl Context {
         }
     }
 
-    /// What differs, and in how many respects.
+    /// Returns the number of respects in which two contexts differ, and the reason to report.
     fn difference(&self, other: &Self) -> (usize, MissReason) {
         let differs = [
             (self.epoch != other.epoch, MissReason::OtherEpoch { epoch: other.epoch }),
@@ -67,7 +67,8 @@ impl Context {
     }
 }
 
-/// Whose a request is: what may be told about one request to another is told within one principal.
+/// Fingerprints the principal of a request: its salt, tenant and user. Ids of requests are disclosed
+/// only within one principal.
 pub(super) fn principal(extra: &ExtraKeys, tenant: Option<u32>) -> u64 {
     fingerprint(4, extra.salt.as_deref())
         ^ fingerprint(5, extra.tenant.as_deref()).rotate_left(1)
@@ -77,7 +78,7 @@ pub(super) fn principal(extra: &ExtraKeys, tenant: Option<u32>) -> u64 {
 
 #[derive(Clone, Copy, Debug, Default)]
 struct Seen {
-    /// The last ones, oldest first.
+    /// The last contexts, oldest first.
     contexts: [Context; Contexts::EACH],
     len: u8,
 }
@@ -85,11 +86,11 @@ struct Seen {
 /// First blocks and the contexts that they were seen in.
 #[derive(Debug)]
 pub(super) struct Contexts {
-    /// By number; entry 0 is nobody's.
+    /// Keys, indexed by number. Entry 0 is unused.
     keys: Vec<u64>,
     seen: Vec<Seen>,
     slots: Slots,
-    /// The number that is given out next, once all are in use.
+    /// The number that is reused next, once all are in use.
     next: usize,
 }
 
@@ -112,8 +113,9 @@ impl Contexts {
         hasher.digest()
     }
 
-    /// Why a first block of these tokens is not known in a context: what of all that is remembered
-    /// differs least, the latest of equals. `None` if the tokens are not known in any.
+    /// Returns why a first block with these tokens is unknown in a context, from the remembered context
+    /// that differs least. Among equals the latest counts. `None` if the tokens are unknown in every
+    /// context.
     pub(super) fn find(&self, tokens: &[u32], context: &Context) -> Option<MissReason> {
         let seen = &self.seen[self.slots.find(&self.keys, Self::key(tokens))? as usize];
         let differences =
@@ -121,7 +123,7 @@ impl Contexts {
         differences.min_by_key(|(respects, _)| *respects).map(|(_, reason)| reason)
     }
 
-    /// First-block tokens were seen in a context.
+    /// Records that a first block with these tokens was seen in a context.
     pub(super) fn insert(&mut self, tokens: &[u32], context: Context) {
         let key = Self::key(tokens);
         let number = self.slots.find(&self.keys, key).unwrap_or_else(|| self.begin(key));
@@ -137,7 +139,7 @@ impl Contexts {
         contexts[usize::from(*len) - 1] = context;
     }
 
-    /// A number for a new key: an unused one, or that of the key that came first.
+    /// Assigns a number to a new key: an unused number, or that of the oldest key.
     fn begin(&mut self, key: u64) -> u32 {
         if self.keys.len() <= Self::FIRST_BLOCKS {
             self.keys.push(key);

@@ -1,12 +1,12 @@
-//! Of several KV-cache groups: how far each would have served a prompt, why no further, and which of
-//! them a hit is short for.
+//! Explanations with several KV-cache groups: how many tokens of a prompt each group could have served,
+//! why no more, and which group limited the hit.
 //!
-//! How far a group reaches the pool says, from what was cached when the request looked. Why it reaches
-//! no further the record says: a hash unit has an entry that knows whether its tokens were ever
-//! computed, and what a group caches has one that knows where it stands. What was computed and has no
-//! entry of the group was given up and not kept.
+//! The pool determines how far each group reaches, from what was cached at the time of the lookup. The
+//! record explains why it reaches no further: each hash unit has an entry that shows whether its tokens
+//! were ever computed, and each content that a group caches has an entry with its status. If a unit was
+//! computed and the group has no entry for it, the group discarded the block without caching it.
 //!
-//! Costs: O(1) per block behind the reach of a group, and per unit of a prompt that was missed.
+//! Costs: O(1) per block after the reach of a group, and per missed unit of a prompt.
 
 use kvpool::groups::{Blocks, GroupSpec, Groups, Tokens};
 
@@ -15,7 +15,7 @@ use super::record::Status;
 use super::{Asked, Explainer, before};
 use crate::digest::group_key;
 
-/// A group whose contents are looked for in the record.
+/// A group whose contents are looked up in the record.
 #[derive(Clone, Copy)]
 struct Group<'a> {
     groups: &'a Groups,
@@ -24,19 +24,19 @@ struct Group<'a> {
 }
 
 impl Group<'_> {
-    /// The tokens of some blocks.
+    /// The range of tokens that a block covers.
     fn tokens(&self, block: usize) -> std::ops::Range<usize> {
         self.spec.tokens(Blocks(block)).0..self.spec.tokens(Blocks(block + 1)).0
     }
 
-    /// A block of the group that a hit of some length lacks.
+    /// A span for a block that the group lacks for a hit of a given length.
     fn lacks(&self, block: usize, tokens: std::ops::Range<usize>, reason: MissReason) -> MissSpan {
         MissSpan { blocks: block..block + 1, tokens, reason }
     }
 }
 
 impl Explainer {
-    /// How far each group would have served the prompt, and why no further.
+    /// Returns how far each group would have served the prompt, and why no further.
     pub(super) fn reach(&self, asked: &Asked<'_>, groups: &Groups) -> Vec<GroupReach> {
         let each = groups.specs().iter().zip(asked.admitted.reach).enumerate();
         let mut reach: Vec<_> = each
@@ -53,14 +53,14 @@ impl Explainer {
         reach
     }
 
-    /// Where the block of a group at a position stands.
+    /// Returns the status in the record of the group's block at a position.
     fn status_in(&self, asked: &Asked<'_>, group: Group<'_>, block: usize) -> Option<Status> {
         let unit = group.groups.naming_unit(group.number, Blocks(block))?;
         let hash = asked.request.cursor.chain().hashes().get(unit.0)?;
         Some(self.record.status(self.record.find(group_key(hash.key(), group.number as u16))?))
     }
 
-    /// Whether the tokens of a hash unit, and so all before it, were ever computed.
+    /// Whether the tokens of a hash unit, and therefore all before it, were ever computed.
     fn is_written(&self, asked: &Asked<'_>, unit: usize) -> bool {
         let hash = asked.request.cursor.chain().hashes().get(unit);
         let status =
@@ -68,7 +68,7 @@ impl Explainer {
         matches!(status, Some(Status::Cached | Status::Gone(..) | Status::Written))
     }
 
-    /// Why a group that reaches so far serves no longer hit; nothing if there can be none.
+    /// Returns why a group with this reach serves no longer hit. Empty if no longer hit is possible.
     fn ends(&self, asked: &Asked<'_>, group: Group<'_>, reach: usize) -> Vec<MissSpan> {
         let Group { groups, spec, .. } = group;
         let limit = Tokens(asked.request.cursor.num_tokens().saturating_sub(1));
@@ -82,12 +82,13 @@ impl Explainer {
         let step = groups.alignment().0;
         let was_cached =
             |block| matches!(self.status_in(asked, group, block), Some(Status::Cached | Status::Gone(..)));
-        // A hit of any length needs the blocks of sinks, as far as they lie before its end.
+        // A hit of any length needs the sink blocks that lie before its end.
         let Blocks(sinks) = spec.sink_blocks();
         let never_sink = (0..sinks).find(|&block| !was_cached(block)).unwrap_or(usize::MAX);
         let mut at = spec.needed(Tokens(reach + step)).0.0;
-        // Behind the last block so far that was never cached; the longest hits that the group could
-        // have served, and could have kept.
+        // `behind`: the position after the last block so far that was never cached. `once`: the longest
+        // hit that the group could have served before. `written`: the longest hit that the group could
+        // have kept.
         let (mut behind, mut once, mut written) = (0, None, None);
         for length in (reach + step..=most.0).step_by(step) {
             let (Blocks(first), Blocks(end)) = spec.needed(Tokens(length));
@@ -126,7 +127,7 @@ impl Explainer {
         ends
     }
 
-    /// The first block behind the reach of a group of full attention that it does not have.
+    /// Returns the first block after the reach of a full-attention group that the group lacks.
     fn end_of_full(&self, asked: &Asked<'_>, group: Group<'_>, reach: usize, most: Tokens) -> MissSpan {
         let spec = group.spec;
         let blocks = reach / spec.block_tokens..spec.covering(most).0 + spec.margin;
@@ -135,7 +136,7 @@ impl Explainer {
         group.lacks(block, group.tokens(block), self.missing(asked, group, block, true))
     }
 
-    /// Why a group of full attention does not have a block. `first` if it had all before.
+    /// Returns why a full-attention group lacks a block. `first` if the group has all blocks before it.
     fn missing(&self, asked: &Asked<'_>, group: Group<'_>, block: usize, first: bool) -> MissReason {
         let (tokens, unit) = (group.tokens(block), group.groups.unit());
         let end = (tokens.end / unit).min(asked.request.cursor.chain().len());
@@ -145,7 +146,7 @@ impl Explainer {
         }
     }
 
-    /// Why a group has no longer what it had cached.
+    /// Returns why a group no longer has a block that it had cached.
     fn gone_from(&self, asked: &Asked<'_>, group: Group<'_>, block: usize) -> MissReason {
         match self.status_in(asked, group, block) {
             Some(Status::Gone(cause, operation, admission)) => {
@@ -155,7 +156,7 @@ impl Explainer {
         }
     }
 
-    /// Why a hash unit was never computed. `first` if those before it were.
+    /// Returns why a hash unit was never computed. `first` if all units before it were computed.
     fn not_written(&self, asked: &Asked<'_>, unit: usize, first: bool) -> MissReason {
         let cursor = asked.request.cursor;
         let hash = cursor.chain().hashes().get(unit);
@@ -165,8 +166,8 @@ impl Explainer {
         }
     }
 
-    /// Why a hash unit of the prompt was missed. `unserved` if all before it, behind the hit, was for
-    /// the sake of another group.
+    /// Returns why a hash unit of the prompt was missed. `unserved` if all units between the hit and
+    /// this one were missed because of another group.
     pub(super) fn reason_in_groups(
         &self,
         asked: &Asked<'_>,
@@ -180,7 +181,7 @@ impl Explainer {
             let group = reach.iter().find(|group| group.limits).map(|group| group.group);
             MissReason::Unserved { group }
         };
-        // The one that has the fewest blocks, whatever hits are multiples of.
+        // The full-attention group that has the fewest blocks, before alignment.
         let limit = Tokens(asked.request.cursor.num_tokens().saturating_sub(1));
         let end_of = |group: &&GroupReach| {
             let asked_for = group.spec.tokens(group.spec.full_blocks(limit)).0;

@@ -1,29 +1,30 @@
-//! Why did it miss? [`ManagerWatch::explain`](crate::ManagerWatch::explain) answers for each block of a
-//! prompt that was not found.
+//! Explanations of misses: [`ManagerWatch::explain`](crate::ManagerWatch::explain) returns the reason
+//! for each block of a prompt that was not found.
 //!
-//! Owns: the record of contents that were seen (`record`), in which contexts (`contexts`), what evicted
-//! them, and the explanations of requests. It is told what happens, by the log of contents that come
-//! and go and by the manager, and changes nothing: a manager that explains hands out the same blocks as
-//! one that does not.
+//! Owns: the record of contents that were seen (`record`), their contexts (`contexts`), the operations
+//! that evicted them, and the explanations of requests. The change log of the pool and the manager
+//! notify it. It changes nothing: a manager that explains returns the same blocks as a manager that
+//! does not.
 //!
-//! A miss is explained when it happens, once, at the admission (of a planned step: at its commit) or
-//! the resumption: O(1) per missed block, nothing per block that hits. What comes behind the first
-//! missed block is explained too, block by block; what is [`MissReason::Behind`] has no reason of its
-//! own.
+//! A miss is explained once, when it happens: at the admission (of a planned step: at its commit) or at
+//! the resumption. That takes O(1) per missed block, and nothing per block that hits. The blocks after
+//! the first missed block are explained too, each on its own. A block with the reason
+//! [`MissReason::Behind`] has no reason of its own.
 //!
-//! There is no clock: *when* is the number of admissions until then, and the time that retention was told.
+//! There is no clock. The time of an event is the number of admissions until then, and the time last
+//! passed to retention.
 //!
-//! **Who may be told.** An explanation says what others asked for: that their tokens were the same up
-//! to some token, or the same under another salt. That is for whoever runs the engine. Ids of requests
-//! are told only within one principal: the same salt, tenant and user, and the same tenant of
-//! retention; of all others it is said that there was one.
+//! **Privacy.** An explanation reveals what others requested: that their tokens were the same up to
+//! some token, or the same under another salt. It is meant for the operator of the engine. Ids of
+//! requests are disclosed only within one principal: the same salt, tenant and user, and the same
+//! tenant of retention. For all others, an explanation only states that another request existed.
 //!
 //! Invariants, recounted by [`CacheManager::check_invariants`](kvpool::CacheManager::check_invariants):
-//! X1 and X2 of `record`; X3: tokens by reason sum up to the tokens that were computed, or that a
-//! connector brought.
+//! X1 and X2 of `record`; X3: the tokens by reason add up to the tokens that were computed or that a
+//! connector supplied.
 //!
-//! Costs: see [`ExplainConfig`]; all but explanations, one list of spans per request, and the ids of
-//! requests is allocated at construction.
+//! Costs: see [`ExplainConfig`]. All memory is allocated at construction, except for the explanations,
+//! one list of spans per request, and the ids of requests.
 
 mod config;
 mod contexts;
@@ -49,14 +50,14 @@ use contexts::{Context, Contexts, principal};
 pub use reason::{Explanation, GroupReach, MissCounts, MissReason, MissSpan, MissStats, Requester, When};
 use record::{Before, Record, Status};
 
-/// Why nothing is explained.
+/// Why no explanation is available.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum ExplainError {
-    /// The manager was made to explain nothing.
+    /// The manager was made without an explain configuration.
     #[error("this manager explains no misses: give it an explain configuration")]
     NotExplaining,
-    /// No request has this id, and none of the last released ones had.
+    /// Neither an active request nor one of the last released requests has this id.
     #[error("no request {id}")]
     UnknownRequest {
         /// The id.
@@ -64,36 +65,36 @@ pub enum ExplainError {
     },
 }
 
-/// An operation that made contents leave.
+/// An operation in which contents left the index.
 #[derive(Debug)]
 struct Operation {
     time: Option<f64>,
-    /// For whose blocks.
+    /// The request whose blocks needed the space, and its principal.
     request: Option<(RequestId, u64)>,
 }
 
-/// An admission that is to be explained.
+/// An admission that is being explained.
 #[derive(Clone, Copy)]
 struct Asked<'a> {
     admitted: &'a Admitted<'a>,
     request: RequestView<'a>,
     manager: &'a CacheManager,
-    /// Whose it is.
+    /// The principal of the request.
     principal: u64,
 }
 
-/// What the manager remembers in order to explain.
+/// The state from which misses are explained.
 #[derive(Debug)]
 pub(crate) struct Explainer {
     record: Record,
     contexts: Contexts,
-    /// The last ones; the number of the first is `first_operation`.
+    /// The last operations. The first of them has the number `first_operation`.
     operations: VecDeque<Operation>,
     first_operation: u64,
     max_operations: usize,
-    /// By slot of the request.
+    /// The explanations of active requests, indexed by the slot of the request.
     explanations: Vec<Option<Box<Explanation>>>,
-    /// Of released requests, the last ones.
+    /// The explanations of the last released requests.
     past: VecDeque<Box<Explanation>>,
     max_past: usize,
     policy: &'static str,
@@ -103,7 +104,7 @@ pub(crate) struct Explainer {
     changes: Vec<Change>,
 }
 
-/// Whether the request in `slot` is computing the block at `position` that has this key, to publish it.
+/// Whether the request in `slot` is computing, and will publish, the block at `position` with this key.
 fn computes(manager: &CacheManager, slot: usize, position: usize, key: u64, epoch: u64) -> bool {
     let Some(request) = manager.request_at(slot) else { return false };
     request.is_running
@@ -113,26 +114,26 @@ fn computes(manager: &CacheManager, slot: usize, position: usize, key: u64, epoc
         && request.cursor.chain().hashes().get(position).is_some_and(|hash| hash.key() == key)
 }
 
-/// Whose a request is.
+/// Returns the principal of a request.
 fn principal_of(request: RequestView<'_>) -> u64 {
     principal(request.cursor.extra(), request.tenant.map(|tenant| tenant.0))
 }
 
-/// Admissions so far, resumptions included.
+/// The number of admissions so far, resumptions included.
 fn num_admitted(manager: &CacheManager) -> u64 {
     let stats = manager.stats();
     stats.admissions + stats.resumptions
 }
 
-/// What comes before the block at `position`.
+/// Returns the predecessor of the block at `position`.
 fn before(cursor: &HashCursor, position: usize) -> Before {
     let parent = position.checked_sub(1).and_then(|at| cursor.chain().hashes().get(at));
     parent.map_or(Before::Start, |hash| Before::Key(hash.key()))
 }
 
 impl Explainer {
-    /// An explainer that remembers nothing yet. `log` has the changes of `pool`, of which a block holds
-    /// `units_per_block` hash units.
+    /// Makes an explainer with an empty record. `log` receives the changes of `pool`, whose blocks hold
+    /// `units_per_block` hash units each.
     pub(crate) fn new(
         config: &ExplainConfig,
         pool: &BlockPool,
@@ -158,8 +159,7 @@ impl Explainer {
         })
     }
 
-    /// Takes in what came and went, in an operation for the blocks of the request in `slot`, if for
-    /// anybody's.
+    /// Applies the logged changes. `slot` is the request whose operation caused them, if there is one.
     pub(crate) fn take_in(&mut self, slot: Option<usize>, manager: &CacheManager) {
         let mut changes = std::mem::take(&mut self.changes);
         self.log.take(&mut changes);
@@ -195,7 +195,7 @@ impl Explainer {
         }
     }
 
-    /// Why a content left.
+    /// Returns why a content left the index.
     fn departure(&self, cause: Cause, operation: u64, admission: u64, principal: u64) -> MissReason {
         let at = operation.checked_sub(self.first_operation).and_then(|at| usize::try_from(at).ok());
         let operation = at.and_then(|at| self.operations.get(at));
@@ -222,7 +222,7 @@ impl Explainer {
         }
     }
 
-    /// Why the block at `position` is not known at all. `parent` is the entry before it.
+    /// Returns why the block at `position` has no entry. `parent` is the entry of the block before it.
     fn unknown(&self, cursor: &HashCursor, position: usize, parent: Option<u32>, hit: bool) -> MissReason {
         let block_size = cursor.hasher().block_size();
         let tokens = cursor.chain().block_tokens(position).unwrap_or_default();
@@ -231,14 +231,14 @@ impl Explainer {
         {
             return reason;
         }
-        // What comes before it is neither cached nor remembered: a reason of its own it has none.
+        // The block before it is neither cached nor remembered, so this block has no reason of its own.
         let Some(parent) = parent else {
             return if hit { MissReason::NotRemembered } else { MissReason::Behind };
         };
         let common = |seen: &[u32]| seen.iter().zip(tokens).take_while(|(a, b)| a == b).count();
         let longest = self.record.behind(parent).map(common).max();
         match longest {
-            // The same tokens behind the same prompt: something else must differ.
+            // Another entry has these tokens after the same prompt, so the extra keys must differ.
             Some(longest) if longest == block_size => MissReason::OtherKeys,
             Some(longest) if longest > 0 => MissReason::Diverged { token: position * block_size + longest },
             _ if self.record.in_doubt(parent) => MissReason::NotRemembered,
@@ -247,7 +247,7 @@ impl Explainer {
         }
     }
 
-    /// Why what an entry remembers is not cached.
+    /// Returns why a remembered content is not cached.
     fn standing(&self, asked: &Asked<'_>, position: usize, number: u32) -> MissReason {
         let Asked {
             admitted: Admitted { slot: own, .. },
@@ -272,8 +272,8 @@ impl Explainer {
         }
     }
 
-    /// Explains the prompt of a request that was matched just now. Everything that happened before has
-    /// been taken in.
+    /// Explains the prompt of a request that was just matched. The caller has applied all earlier
+    /// changes.
     fn explain(&self, asked: &Asked<'_>) -> Explanation {
         let Asked { admitted, request, manager, .. } = *asked;
         let (hits, cursor) = (admitted.hits, request.cursor);
@@ -288,7 +288,7 @@ impl Explainer {
             spans: Vec::new(),
             groups: manager.groups().map_or_else(Vec::new, |groups| self.reach(asked, groups)),
         };
-        // Of several groups: whether everything so far is cached where groups of full attention look for it.
+        // With several groups: whether all units so far are cached in the full-attention groups.
         let mut unserved = true;
         let mut parent = self.record.parent(before(cursor, hits));
         for (position, hash) in cursor.chain().hashes().iter().enumerate().skip(hits) {
@@ -316,7 +316,7 @@ impl Explainer {
         explanation
     }
 
-    /// Enters the blocks of a request at some positions, which come behind each other.
+    /// Adds entries for the blocks of a request at consecutive positions.
     fn enter(
         &mut self,
         request: RequestView<'_>,
@@ -337,10 +337,11 @@ impl Explainer {
         }
     }
 
-    /// The request computes what it missed.
+    /// Records that the request computes the blocks that it missed.
     fn begin(&mut self, admitted: &Admitted<'_>, request: RequestView<'_>, manager: &CacheManager) {
         let (slot, hits, cursor) = (admitted.slot, admitted.hits, request.cursor);
-        // What collides is cached under other tokens, and nothing behind it is ever published.
+        // A block that collides is cached under other tokens. Neither it nor its descendants are ever
+        // published.
         let end = if admitted.collided { hits } else { cursor.chain().len() };
         let (hashes, epoch) = (cursor.chain().hashes(), cursor.epoch());
         self.enter(request, hits..end, |record, number, position| {
@@ -356,10 +357,12 @@ impl Explainer {
         self.explanations[slot] = Some(Box::new(explanation));
     }
 
-    /// A request was admitted or resumed on a match, and its blocks are allocated.
+    /// Records that a request was admitted or resumed after a lookup, and that its blocks are
+    /// allocated.
     pub(crate) fn admitted(&mut self, admitted: &Admitted<'_>, manager: &CacheManager) {
         if let Some(request) = manager.request_at(admitted.slot) {
-            // Before what its own blocks evicted is taken in: that was there when it looked.
+            // The evictions by its own allocation are applied afterwards, because those contents were
+            // cached at the time of the lookup.
             let principal = principal_of(request);
             let explanation = self.explain(&Asked { admitted, request, manager, principal });
             self.misses.add(&explanation);
@@ -369,7 +372,7 @@ impl Explainer {
         self.take_in(Some(admitted.slot), manager);
     }
 
-    /// The request in `slot` published blocks at some positions of its table.
+    /// Records that the request in `slot` published the blocks at some positions of its table.
     pub(crate) fn published(&mut self, slot: usize, positions: Range<usize>, manager: &CacheManager) {
         if let Some(request) = manager.request_at(slot) {
             let in_groups = manager.groups().is_some();
@@ -382,7 +385,7 @@ impl Explainer {
         }
     }
 
-    /// The request in `slot` is a fork of `parent`'s.
+    /// Records that the request in `slot` is a fork of the request in slot `parent`.
     pub(crate) fn forked(&mut self, parent: usize, slot: usize, manager: &CacheManager) {
         if let (Some(Some(parent)), Some(child)) = (self.explanations.get(parent), manager.request_at(slot)) {
             let explanation = Explanation { request: child.id.clone(), ..(**parent).clone() };
@@ -390,7 +393,7 @@ impl Explainer {
         }
     }
 
-    /// The request in `slot` is released.
+    /// Records that the request in `slot` was released.
     pub(crate) fn released(&mut self, slot: usize) {
         if let Some(explanation) = self.explanations.get_mut(slot).and_then(Option::take) {
             if self.past.len() >= self.max_past {
@@ -402,12 +405,12 @@ impl Explainer {
         }
     }
 
-    /// Tokens by reason.
+    /// The number of tokens by reason.
     pub(crate) fn misses(&self) -> MissStats {
         self.misses.clone()
     }
 
-    /// The explanation of a request.
+    /// Returns the explanation of a request.
     pub(crate) fn explanation(
         &self,
         id: RequestRef<'_>,
@@ -420,7 +423,7 @@ impl Explainer {
         known.map(|known| (**known).clone()).ok_or_else(|| ExplainError::UnknownRequest { id: id.to_owned() })
     }
 
-    /// X1 to X3. O(blocks + records).
+    /// Checks X1 to X3. O(blocks + records).
     pub(crate) fn check(&self, manager: &CacheManager) -> Result<(), InvariantViolation> {
         let pool = manager.pool();
         let blocks = (1..pool.num_blocks() as u32).map(BlockId::new);
@@ -431,7 +434,7 @@ impl Explainer {
         self.record.check_invariants(&cached)?;
         let MissStats { admitted, resumed, .. } = &self.misses;
         let stats = manager.stats();
-        // What a connector brings had to be computed, as far as the cache goes.
+        // Tokens that a connector supplied were misses of the cache.
         let computed = stats.computed_tokens + stats.external_tokens;
         let expected = (computed, stats.resumed_tokens - stats.resumed_hit_tokens);
         ensure(

@@ -1,30 +1,30 @@
-//! Why a block was not found: the reasons, and an explanation made of them.
+//! `MissReason`, why a block was not found, and `Explanation`, the reasons for one request.
 
 use std::ops::Range;
 
 use kvpool::groups::GroupSpec;
 use kvpool::{Outlook, RequestId};
 
-/// When something happened: the manager has no clock of its own.
+/// The time of an event. The manager has no clock, so the time is a number of admissions.
 #[derive(Clone, Copy, Debug, PartialEq)]
 #[non_exhaustive]
 pub struct When {
-    /// Admissions and resumptions until then, the one that did it included.
+    /// The number of admissions and resumptions until then, including the one that caused the event.
     pub admission: u64,
-    /// The time that [`CacheManager::advance_time`](kvpool::CacheManager::advance_time) was told last,
-    /// if it was and is remembered.
+    /// The time last passed to [`CacheManager::advance_time`](kvpool::CacheManager::advance_time), if
+    /// there was one and it is still remembered.
     pub time: Option<f64>,
 }
 
-/// Who a block had to go for, or who computes it.
+/// The request that a block was evicted for, or that is computing it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Requester {
-    /// A request of the same tenant, salt and user.
+    /// A request with the same tenant, salt and user.
     Request(RequestId),
-    /// A request of another one, whose id is not told.
+    /// A request with another tenant, salt or user. Its id is not disclosed.
     Another,
-    /// It is not remembered.
+    /// The request is not remembered.
     Unknown,
 }
 
@@ -34,98 +34,99 @@ pub enum Requester {
 pub enum MissReason {
     /// No prompt with these tokens came before.
     NeverSeen,
-    /// None that is remembered: never seen, or longer ago than the record reaches.
+    /// No such prompt is remembered: either there was none, or it is older than the record.
     NotRemembered,
-    /// Up to this token it is like a prompt that came before, and differs from there on: of the last
-    /// eight that differ, the one it is like the longest.
+    /// The prompt agrees with an earlier prompt up to this token, and differs from there on. The report
+    /// uses the one with the longest common part among the last eight prompts that diverge.
     Diverged {
         /// The first token that differs, counted from the start of the prompt.
         token: usize,
     },
-    /// It was cached, and evicted for the blocks of another request.
+    /// It was cached, and evicted to make room for another request.
     Evicted {
-        /// When.
+        /// The time of the eviction.
         when: When,
-        /// The policy that chose it; `priority` if retention put it in a rank of its own.
+        /// The policy that chose it; `priority` if retention gave it a lower rank than other blocks.
         policy: &'static str,
-        /// For whom.
+        /// The request that needed the space.
         requester: Requester,
-        /// What the policy thought of it, if it says so.
+        /// The policy's outlook of the block, if the policy gives one.
         outlook: Option<Outlook>,
     },
-    /// It was cached until its time to live ran out, and evicted before it was used again.
+    /// It was cached until its time to live ended, and evicted without being used again.
     Expired {
         /// When it was evicted.
         when: When,
-        /// For whom.
+        /// The request that needed the space.
         requester: Requester,
     },
-    /// It was cached, but said not to be used again (an end of life, `no_cache`), and evicted.
+    /// It was cached, but marked as not to be used again (an end of life, `no_cache`), and evicted.
     EndOfLife {
         /// When it was evicted.
         when: When,
-        /// For whom.
+        /// The request that needed the space.
         requester: Requester,
     },
     /// It was cached, and evicted because its tenant was above its ceiling.
     TenantCeiling {
         /// When it was evicted.
         when: When,
-        /// For whom.
+        /// The request that needed the space.
         requester: Requester,
     },
-    /// It was cached, and dropped by its id.
+    /// It was cached, and dropped by its block id.
     DroppedById {
-        /// When.
+        /// The time of the drop.
         when: When,
     },
     /// It was cached until a reset.
     Reset {
-        /// When.
+        /// The time of the reset.
         when: When,
     },
-    /// The same tokens were seen in another epoch.
+    /// These tokens were seen in another epoch.
     OtherEpoch {
         /// The epoch.
         epoch: u64,
     },
-    /// The same tokens were seen under another salt.
+    /// These tokens were seen under another salt.
     OtherSalt,
-    /// The same tokens were seen under another adapter, or under none.
+    /// These tokens were seen under another adapter, or without an adapter.
     OtherAdapter,
-    /// The same tokens were seen with other extra keys: tenant, user, multimodal items, or several
-    /// kinds at once.
+    /// These tokens were seen with other extra keys: tenant, user or multimodal items, or several kinds
+    /// differ at once.
     OtherKeys,
     /// A running request has the same content and has not committed it yet.
     BeingComputed {
-        /// Which.
+        /// The request that computes it.
         by: Requester,
     },
-    /// It was asked for before, but never committed: its request ended, was preempted, or cannot publish.
+    /// It was requested before, but never committed: its request ended, was preempted, or cannot
+    /// publish.
     NotComputed,
     /// Cached blocks with its hash hold another content.
     Collision,
     /// It is cached, but a lookup does not reach it: a block before it is missing.
     Unreachable,
-    /// It comes behind a block that nobody has seen.
+    /// A block before it was never seen, or is not remembered.
     Behind,
-    /// The whole prompt is cached; its last token is always left to compute.
+    /// The whole prompt is cached. Its last token is always left to compute.
     LastToken,
     /// The last tokens of the prompt fill no block; only full blocks are cached.
     TooShort,
-    /// Of a model with several KV-cache groups: groups of full attention have it cached, or, where
-    /// there are none, it was computed before; but no hit ends behind it that all groups can serve.
+    /// With several KV-cache groups: the full-attention groups have it cached (or, without such groups,
+    /// it was computed before), but no hit that covers it can be served by all groups.
     Unserved {
-        /// The group that reaches least; `None` if none is to blame but what hits are multiples of.
+        /// The group with the shortest reach. `None` if only the alignment of hits is the cause.
         group: Option<u16>,
     },
-    /// Of one KV-cache group: its tokens were computed before, and the group has kept nothing of them:
-    /// a window or chunk was given up, or no state was copied there. See [`kvpool::groups::Keep`].
+    /// In one KV-cache group: its tokens were computed before, but the group cached nothing of them.
+    /// Its window or chunk was discarded, or no state was copied there. See [`kvpool::groups::Keep`].
     NotKept,
 }
 
 impl MissReason {
-    /// Names of all reasons, as users read them.
+    /// The names of all reasons, as shown to users.
     pub const NAMES: [&'static str; 22] = [
         "never-seen",
         "not-remembered",
@@ -179,13 +180,13 @@ impl MissReason {
         }
     }
 
-    /// The reason's name, as users read it.
+    /// The name of the reason, as shown to users.
     #[must_use]
     pub const fn name(&self) -> &'static str {
         Self::NAMES[self.index()]
     }
 
-    /// When the content left the cache, if that is the reason.
+    /// When the content left the cache; `None` if the reason has no time.
     #[must_use]
     pub const fn when(&self) -> Option<When> {
         match self {
@@ -199,7 +200,8 @@ impl MissReason {
         }
     }
 
-    /// For requester it left the cache, or who computes it, if that is the reason.
+    /// The request that the content was evicted for, or that computes it; `None` if the reason has
+    /// none.
     #[must_use]
     pub const fn requester(&self) -> Option<&Requester> {
         match self {
@@ -212,37 +214,38 @@ impl MissReason {
         }
     }
 
-    /// The first token that differs, if that is the reason.
+    /// The first token that differs, for [`Self::Diverged`].
     #[must_use]
     pub const fn token(&self) -> Option<usize> {
         if let Self::Diverged { token } = self { Some(*token) } else { None }
     }
 
-    /// The epoch that it was seen in, if that is the reason.
+    /// The epoch in which the tokens were seen, for [`Self::OtherEpoch`].
     #[must_use]
     pub const fn epoch(&self) -> Option<u64> {
         if let Self::OtherEpoch { epoch } = self { Some(*epoch) } else { None }
     }
 
-    /// The KV-cache group that is to blame, if that is the reason.
+    /// The KV-cache group that limited the hit, for [`Self::Unserved`].
     #[must_use]
     pub const fn group(&self) -> Option<u16> {
         if let Self::Unserved { group } = self { *group } else { None }
     }
 
-    /// What evicted it, if that is the reason.
+    /// The policy that evicted the content, for [`Self::Evicted`].
     #[must_use]
     pub const fn policy(&self) -> Option<&'static str> {
         if let Self::Evicted { policy, .. } = self { Some(*policy) } else { None }
     }
 
-    /// What the policy that evicted it thought of it, if that is the reason and it says so.
+    /// The outlook of the policy that evicted the content, for [`Self::Evicted`], if the policy gives
+    /// one.
     #[must_use]
     pub const fn outlook(&self) -> Option<Outlook> {
         if let Self::Evicted { outlook, .. } = self { *outlook } else { None }
     }
 
-    /// The same reason but for the time, and what was thought of it then.
+    /// Whether two reasons are equal except for the time and the outlook.
     fn continues(&self, before: &Self) -> bool {
         match (self, before) {
             (
@@ -257,7 +260,7 @@ impl MissReason {
     }
 }
 
-/// Blocks, one after the other, that had to be computed for the same reason.
+/// Consecutive blocks that had to be computed for the same reason.
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
 pub struct MissSpan {
@@ -265,31 +268,31 @@ pub struct MissSpan {
     pub blocks: Range<usize>,
     /// Positions of their tokens in the prompt.
     pub tokens: Range<usize>,
-    /// Why. Where it is an eviction, the time, and the outlook, are those of the first block, which of
-    /// a chain goes last.
+    /// The reason. For an eviction, the time and the outlook are those of the first block, which is the
+    /// last block of a chain to be evicted.
     pub reason: MissReason,
 }
 
-/// Why a request had to compute what it did, when it was admitted or resumed last.
+/// Why a request had to compute blocks at its last admission or resumption.
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
 pub struct Explanation {
     /// The request.
     pub request: RequestId,
-    /// Which admission it was, resumptions included, counted from 1.
+    /// The number of the admission, counted from 1. Resumptions count too.
     pub admission: u64,
-    /// Whether it was resumed: its tokens are those that it had by then.
+    /// Whether the request was resumed. Its tokens are then those that it had at the resumption.
     pub resumed: bool,
     /// Tokens per block.
     pub block_size: usize,
     /// Tokens of its prompt.
     pub prompt_tokens: usize,
-    /// Of those, tokens whose KV was cached.
+    /// The number of these tokens whose KV was cached.
     pub cached_tokens: usize,
-    /// The rest, from the first missed block to the end of the prompt.
+    /// The missed blocks, from the first one to the end of the prompt.
     pub spans: Vec<MissSpan>,
-    /// With several KV-cache groups, how far each alone would have served the prompt. Blocks are hash
-    /// units then.
+    /// How far each KV-cache group alone would have served the prompt; empty with one group. With
+    /// several groups, the blocks of this explanation are hash units.
     pub groups: Vec<GroupReach>,
 }
 
@@ -299,28 +302,30 @@ pub struct Explanation {
 pub struct GroupReach {
     /// The group.
     pub group: u16,
-    /// What it keeps.
+    /// The specification of the group.
     pub spec: GroupSpec,
-    /// Tokens of the longest hit that it could have served.
+    /// The length in tokens of the longest hit that the group could have served.
     pub reach_tokens: usize,
-    /// Whether it is to blame for the length of the hit: no other reaches less.
+    /// Whether the group limits the hit: no other group reaches less.
     pub limits: bool,
-    /// Why it serves no more; empty if no hit of this prompt can be longer. Blocks are those of the
-    /// group's table.
+    /// Why the group serves no more; empty if no hit of this prompt can be longer. The block positions
+    /// are those of the group's table. `tokens` are the tokens that the group would have served in
+    /// addition.
     ///
-    /// Of full attention, the first block that is missing. Of other groups, the longest hit that the
-    /// group could have served once, and the first block that this lacks now; and the longest hit whose
-    /// tokens were computed, if it kept nothing for that; or, if there is neither, what is said of the
-    /// first token that was never computed. `tokens` are those that the group would have served
-    /// besides.
+    /// For full attention, there is one span: the first block that is missing. For other groups, there
+    /// is a span for each of these that applies:
+    /// - the longest hit that the group could have served earlier, with the first block of it that is
+    ///   missing now;
+    /// - the longest hit whose tokens were computed, if the group did not cache what that hit needs;
+    /// - if neither applies, the reason for the first token that was never computed.
     pub ends: Vec<MissSpan>,
 }
 
 impl Explanation {
-    /// Spans at most: what comes behind so many is one more, [`MissReason::Behind`].
+    /// The maximum number of spans. All later blocks are in one more span, [`MissReason::Behind`].
     pub const MAX_SPANS: usize = 64;
 
-    /// One block more.
+    /// Adds one block with its reason.
     pub(super) fn push(&mut self, reason: MissReason) {
         let block = self.spans.last().map_or(self.cached_tokens / self.block_size, |span| span.blocks.end);
         let end = ((block + 1) * self.block_size).min(self.prompt_tokens);
@@ -334,23 +339,23 @@ impl Explanation {
     }
 }
 
-/// Tokens that were computed, by reason.
+/// The number of tokens that were computed, by reason.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct MissCounts([u64; MissReason::NAMES.len()]);
 
 impl MissCounts {
-    /// Tokens that were computed for the reason of this name.
+    /// Returns the number of tokens for the reason with this name.
     #[must_use]
     pub fn get(&self, name: &str) -> Option<u64> {
         MissReason::NAMES.iter().position(|&known| known == name).map(|at| self.0[at])
     }
 
-    /// Every reason's name and its tokens.
+    /// Iterates over all reasons: the name and the number of tokens.
     pub fn iter(&self) -> impl Iterator<Item = (&'static str, u64)> + '_ {
         MissReason::NAMES.into_iter().zip(self.0)
     }
 
-    /// Tokens of all reasons.
+    /// The number of tokens for all reasons together.
     #[must_use]
     pub fn total(&self) -> u64 {
         self.0.iter().sum()
@@ -363,18 +368,19 @@ impl MissCounts {
     }
 }
 
-/// Tokens that requests had to compute, by reason: those of first admissions, and those of resumptions.
+/// The number of tokens that requests had to compute, by reason, at first admissions and at
+/// resumptions.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct MissStats {
-    /// They sum up to [`ManagerStats::computed_tokens`](kvpool::ManagerStats::computed_tokens) and what
-    /// a connector brought ([`ManagerStats::external_tokens`](kvpool::ManagerStats::external_tokens)).
+    /// At first admissions. The sum is
+    /// [`ManagerStats::computed_tokens`](kvpool::ManagerStats::computed_tokens) plus the tokens that a
+    /// connector supplied ([`ManagerStats::external_tokens`](kvpool::ManagerStats::external_tokens)).
     pub admitted: MissCounts,
-    /// They sum up to [`ManagerStats::resumed_tokens`](kvpool::ManagerStats::resumed_tokens) less those
-    /// that hit.
+    /// At resumptions. The sum is
+    /// [`ManagerStats::resumed_tokens`](kvpool::ManagerStats::resumed_tokens) less those that hit.
     pub resumed: MissCounts,
-    /// Of those that are [`MissReason::Unserved`], in both, the tokens that each KV-cache group is to
-    /// blame for.
+    /// The [`MissReason::Unserved`] tokens of both, by the KV-cache group that limited the hit.
     pub unserved: Vec<u64>,
 }
 

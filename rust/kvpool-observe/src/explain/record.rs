@@ -1,28 +1,30 @@
-//! `Record`: contents of blocks that are or were cached, or were asked for: a bounded number of them.
+//! `Record`: a bounded record of contents that are cached, were cached, or were requested.
 //!
-//! Owns: which contents are remembered, with their tokens, what came before them, and where they stand:
-//! cached, gone, and why, or never computed. A content is named by the key of its hash, so an entry
-//! knows its place in every chain that has it.
+//! Owns: which contents are remembered, with their tokens, their predecessors, and their status:
+//! cached, removed (and why), or never computed. A content is identified by the key of its hash, so one
+//! entry serves every chain that contains the content.
 //!
-//! What is forgotten first: contents that are not cached, in the order in which they left or were asked
-//! for last; cached ones only where they are more than half of all. So with twice the pool's blocks
-//! everything that is cached is remembered, and as many contents again that were.
+//! Eviction from the record: contents that are not cached are forgotten first, in the order in which
+//! they were removed or last requested. Cached contents are forgotten only while they are more than
+//! half of all entries. So a record with twice the pool's blocks remembers every cached content, and as
+//! many contents again that are no longer cached.
 //!
-//! **Doubt.** An entry is in doubt if contents behind it may have been forgotten; so are the first
-//! blocks of prompts as a whole once one of them was. Behind what is in no doubt, a content without an
-//! entry was never here. Claim: if a content that was here has no entry, then the entry of the content
-//! before it, if there is one, is in doubt. Forgetting the content put it in doubt, and an entry that
-//! is made later is in doubt unless its own absence was none.
+//! **Doubt.** An entry is in doubt if descendants of it may have been forgotten. The start of prompts,
+//! as a parent, is in doubt once any first block was forgotten. If a parent is not in doubt, a child
+//! without an entry was never seen. Claim: if a content was seen and has no entry, then its parent's
+//! entry, if there is one, is in doubt. Reason: forgetting the content put the parent in doubt. A
+//! parent entry that is made later is in doubt too, unless its own absence proves that it was never
+//! seen.
 //!
-//! **Groups.** With several KV-cache groups a hash unit has an entry of its own, which is that of its
-//! content in the first group too, and knows its tokens and whether they were ever computed. What other
-//! groups cache has entries that know where it stands, and no more.
+//! **Groups.** With several KV-cache groups, each hash unit has an entry, which contains its tokens and
+//! whether they were ever computed. It is also the entry of the unit's content in the first group. The
+//! contents that other groups cache have entries that contain only their status.
 //!
 //! Invariants, recounted by [`Record::check_invariants`]: X1: an entry is found by its key, and is on
-//! the list that its status says; X2: siblings are linked both ways, and to the parent that they say.
+//! the list of its status. X2: siblings are linked both ways, and to the parent that they refer to.
 //!
-//! Costs: O(1) per operation; the walk over siblings ends after [`SIBLINGS`]. 95 bytes per content, and
-//! 4 per token, taken at construction and written as contents come.
+//! Costs: O(1) per operation. A walk over siblings ends after [`SIBLINGS`]. The memory is 95 bytes per
+//! content plus 4 per token, reserved at construction and written as contents are added.
 
 use std::fmt;
 
@@ -33,75 +35,77 @@ use kvpool_policies::parts::Slots;
 
 use crate::changes::Cause;
 
-/// Contents behind one content that are compared, the latest first.
+/// The number of children of a content that are compared, latest first.
 pub(super) const SIBLINGS: usize = 8;
 
-/// Lists: not cached, and cached.
+/// The two lists of entries: not cached, and cached.
 const GONE: usize = 0;
 const CACHED: usize = 1;
 
-/// No entry, no request.
+/// The values of "no entry" and "no request".
 const NONE: u32 = 0;
 const NOBODY: u32 = u32::MAX;
 
-/// What comes before a content.
+/// The predecessor of a content in its chain.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Before {
-    /// Nothing: it is the first block of prompts.
+    /// No predecessor: the content is the first block of prompts.
     Start,
     /// The content with this key.
     Key(u64),
 }
 
-/// Where a content stands.
+/// The status of a content.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) enum Status {
     Cached,
-    /// Why it left, in which operation, and how many admissions there had been.
+    /// Removed: the cause, the number of the operation, and the number of admissions until then.
     Gone(Cause, u64, u64),
-    /// Computed, but never cached: with KV-cache groups, whatever the others have of it.
+    /// Computed, but not cached. With KV-cache groups, other groups may have cached a part of it.
     Written,
-    /// Asked for, and never computed.
+    /// Requested, but never computed.
     NotComputed,
-    /// Not computed since it was forgotten, if it was.
+    /// Requested, and not computed since. It may have been computed earlier and forgotten.
     Unknown,
 }
 
 #[derive(Clone, Copy, Debug)]
 struct Entry {
-    /// Why it left; read only with [`Entry::COMPUTED`] and on the list of those that are not cached.
+    /// Why it was removed. Valid only with [`Entry::COMPUTED`] and on the list of entries that are not
+    /// cached.
     cause: Cause,
     operation: u64,
     admission: u64,
-    /// Requests that compute it, by slot: the first that still did when another came, and that other.
+    /// The slots of up to two requests that compute it: an earlier one that was still computing it when
+    /// a later one was admitted, and that later one.
     owners: [u32; 2],
-    /// Contents that this entry's number has had.
+    /// How many contents have used the number of this entry.
     generation: u32,
     parent: u32,
-    /// Of the parent, when it was linked.
+    /// The generation of the parent when it was linked.
     parent_generation: u32,
-    /// The content behind it that came last.
+    /// The latest child of this content.
     child: u32,
-    /// Contents behind the same parent: later, and earlier ones.
+    /// The neighbouring children of the same parent: the next later and the next earlier one.
     later: u32,
     earlier: u32,
     flags: u8,
 }
 
 impl Entry {
-    /// It has been cached.
+    /// The content has been cached.
     const COMPUTED: u8 = 1;
-    /// Contents behind it may have been forgotten.
+    /// Children of the content may have been forgotten.
     const DOUBT: u8 = 2;
-    /// It is the first block of prompts.
+    /// The content is the first block of prompts.
     const START: u8 = 4;
-    /// It is among the siblings of its parent.
+    /// The entry is linked to its siblings.
     const LINKED: u8 = 8;
-    /// Its tokens are known.
+    /// The tokens of the content are known.
     const TOKENS: u8 = 16;
-    /// It had never been here when its entry was made.
+    /// The content had never been seen when its entry was made.
     const NEW: u8 = 32;
-    /// Its tokens were computed, whatever KV-cache groups kept of it.
+    /// The tokens of the content were computed, whether or not a KV-cache group cached them.
     const WRITTEN: u8 = 64;
 
     const EMPTY: Self = Self {
@@ -126,7 +130,7 @@ impl Entry {
 pub(super) struct Record {
     capacity: usize,
     block_size: usize,
-    /// By number; entry 0 stands for the start of prompts.
+    /// The keys, indexed by number. Entry 0 represents the start of prompts.
     keys: Vec<u64>,
     entries: Vec<Entry>,
     tokens: Vec<u32>,
@@ -134,7 +138,7 @@ pub(super) struct Record {
     lists: BlockLists,
 }
 
-/// How much there is, and not what: the tokens are users' prompts.
+/// Prints sizes only, because the tokens are users' prompts.
 impl fmt::Debug for Record {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let known = self.keys.len().saturating_sub(1);
@@ -146,7 +150,7 @@ impl fmt::Debug for Record {
 }
 
 impl Record {
-    /// An empty record of so many contents.
+    /// Makes an empty record with room for `capacity` contents.
     pub(super) fn new(capacity: usize, block_size: usize) -> Result<Self, PoolError> {
         let too_many = |_: PoolError| {
             PoolError::config(
@@ -196,19 +200,21 @@ impl Record {
         }
     }
 
-    /// The requests that may be computing it, by slot.
+    /// The slots of the requests that may be computing the content.
     pub(super) fn owners(&self, number: u32) -> impl Iterator<Item = usize> {
         self.entry(number).owners.into_iter().filter(|&owner| owner != NOBODY).map(|owner| owner as usize)
     }
 
-    /// The request in `slot` computes it, too. `still` says of earlier ones whether they still do.
+    /// Records that the request in `slot` computes the content, too. `still` returns whether an earlier
+    /// request still computes it.
     pub(super) fn own(&mut self, number: u32, slot: usize, still: impl Fn(usize) -> bool) {
         let first = self.owners(number).find(|&owner| owner != slot && still(owner));
         let slot = u32::try_from(slot).unwrap_or(NOBODY);
         self.entry_mut(number).owners = first.map_or([slot, NOBODY], |first| [first as u32, slot]);
     }
 
-    /// The entry before a content; `None` if there is none. The start of prompts is one.
+    /// Returns the entry of a predecessor, `None` if it has no entry. The start of prompts always has
+    /// one.
     pub(super) fn parent(&self, before: Before) -> Option<u32> {
         match before {
             Before::Start => Some(NONE),
@@ -216,12 +222,12 @@ impl Record {
         }
     }
 
-    /// Whether contents behind an entry may have been forgotten.
+    /// Whether children of an entry may have been forgotten.
     pub(super) fn in_doubt(&self, parent: u32) -> bool {
         self.entry(parent).is(Entry::DOUBT)
     }
 
-    /// Tokens of the contents behind an entry that came last.
+    /// The tokens of the latest children of an entry.
     pub(super) fn behind(&self, parent: u32) -> impl Iterator<Item = &[u32]> {
         let first = self.entry(parent).child;
         let siblings = std::iter::successors(Some(first), |&at| Some(self.entry(at).earlier));
@@ -233,7 +239,8 @@ impl Record {
         })
     }
 
-    /// The entry of a content; a new one if there is none. `hint` may be the entry before it.
+    /// Returns the entry of a content, and adds it if necessary. `hint` may be the entry of the
+    /// predecessor.
     pub(super) fn enter(&mut self, key: u64, before: Before, tokens: Option<&[u32]>, hint: u32) -> u32 {
         let found = self.find(key);
         let number = found.unwrap_or_else(|| self.begin(key));
@@ -265,26 +272,26 @@ impl Record {
         number
     }
 
-    /// The tokens of an entry are computed, whatever becomes of them.
+    /// Records that the tokens of an entry were computed, whether or not they get cached.
     pub(super) fn written(&mut self, number: u32) {
         self.entry_mut(number).flags |= Entry::WRITTEN;
     }
 
-    /// The content with this key can be found by lookups from now on.
+    /// Records that lookups can find the content with this key from now on.
     pub(super) fn appeared(&mut self, key: u64) {
         let number = self.enter_bare(key);
         self.entry_mut(number).flags |= Entry::COMPUTED;
         self.put(number, CACHED);
     }
 
-    /// It no longer can.
+    /// Records that lookups can no longer find the content with this key.
     pub(super) fn departed(&mut self, key: u64, cause: Cause, operation: u64, admission: u64) {
         let number = self.enter_bare(key);
         self.put(number, GONE);
         self.leave(number, cause, operation, admission);
     }
 
-    /// Nothing can be found any more.
+    /// Records that lookups can no longer find any content.
     pub(super) fn cleared(&mut self, cause: Cause, operation: u64, admission: u64) {
         while let Some(number) = self.lists.front(CACHED) {
             self.put(number.get(), GONE);
@@ -298,7 +305,7 @@ impl Record {
         entry.flags |= Entry::COMPUTED;
     }
 
-    /// The entry of a content of which nothing but its key is known.
+    /// Returns the entry of a content, and adds one without tokens or predecessor if necessary.
     fn enter_bare(&mut self, key: u64) -> u32 {
         self.find(key).unwrap_or_else(|| {
             let number = self.begin(key);
@@ -314,7 +321,7 @@ impl Record {
         self.lists.push_back(list, number);
     }
 
-    /// A number for a new content, that of a forgotten one if all are in use.
+    /// Assigns a number to a new content: an unused number, or that of a content that is forgotten.
     fn begin(&mut self, key: u64) -> u32 {
         let number = if self.keys.len() <= self.capacity {
             self.keys.push(0);
@@ -333,7 +340,7 @@ impl Record {
     fn forget_one(&mut self) -> u32 {
         let from = if self.lists.len(CACHED) > self.capacity / 2 { CACHED } else { GONE };
         let front = self.lists.front(from).or_else(|| self.lists.front(1 - from));
-        let number = front.map_or(NONE, BlockId::get); // one of them has an entry: the record is full
+        let number = front.map_or(NONE, BlockId::get); // a full record has an entry in one of the lists
         self.lists.remove(BlockId::new(number));
         self.unlink(number);
         let entry = self.entry(number);
@@ -348,7 +355,7 @@ impl Record {
         number
     }
 
-    /// Makes `number` the latest of the contents behind `parent`, unless it is one of them.
+    /// Makes `number` the latest child of `parent`, unless it is a child already.
     fn link(&mut self, number: u32, parent: u32) {
         let generation = self.entry(parent).generation;
         let entry = self.entry(number);
@@ -368,7 +375,7 @@ impl Record {
         entry.flags |= Entry::LINKED;
     }
 
-    /// Takes `number` out from among its siblings. Its parent may have been forgotten; they are linked still.
+    /// Unlinks `number` from its siblings. They stay linked even if their parent was forgotten.
     fn unlink(&mut self, number: u32) {
         let Entry { parent, parent_generation, later, earlier, .. } = self.entry(number);
         if !self.entry(number).is(Entry::LINKED) {
@@ -387,8 +394,8 @@ impl Record {
         entry.flags &= !Entry::LINKED;
     }
 
-    /// Recounts the record from scratch. `cached` are the keys of all contents that lookups can find,
-    /// in order.
+    /// Checks X1 and X2 from scratch. `cached` are the sorted keys of all contents that lookups can
+    /// find.
     pub(super) fn check_invariants(&self, cached: &[u64]) -> Result<(), InvariantViolation> {
         const FOUND: &str = "X1 (what is remembered is where its status says)";
         const LINKED: &str = "X2 (contents behind one are linked)";
@@ -401,7 +408,8 @@ impl Record {
         for number in 1..=used as u32 {
             let (key, entry) = (self.keys[number as usize], self.entry(number));
             let is_cached = self.lists.list_of(BlockId::new(number)) == Some(CACHED);
-            // What was forgotten while it was cached, and asked for again, is not known to be.
+            // A content that was forgotten while it was cached, and then requested again, is not known
+            // to be cached.
             let unknown = !entry.is(Entry::COMPUTED) && !entry.is(Entry::NEW);
             let is_right = is_cached == cached.binary_search(&key).is_ok() || (unknown && !is_cached);
             let right = self.find(key) == Some(number) && is_right;

@@ -1,4 +1,4 @@
-//! What an explanation says to a person.
+//! Formats explanations as text for users.
 
 use std::fmt;
 
@@ -14,7 +14,7 @@ impl fmt::Display for When {
     }
 }
 
-/// "for" somebody, if that is known.
+/// Formats " for request ..." if the requester is known, otherwise nothing.
 struct For<'a>(&'a Requester);
 
 impl fmt::Display for For<'_> {
@@ -91,7 +91,7 @@ impl fmt::Display for MissSpan {
     }
 }
 
-/// What the group serves, and why no more.
+/// Formats how far the group serves a prompt, and why no further.
 impl fmt::Display for GroupReach {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { group, spec, reach_tokens, limits, ends } = self;
@@ -106,7 +106,7 @@ impl fmt::Display for GroupReach {
     }
 }
 
-/// One line for the request, one per group if there are several, and one per span.
+/// Formats one line for the request, one per group if there are several, and one per span.
 impl fmt::Display for Explanation {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { request, admission, prompt_tokens, cached_tokens, .. } = self;

@@ -1,36 +1,37 @@
 //! `Histogram`: counts in fixed buckets, and their sum.
 //!
-//! Owns: the counts. Buckets never change, so that histograms of several pools, and of one at several
-//! times, can be added and subtracted bucket by bucket. Costs: adding is a search in some twenty
-//! numbers, whatever the count.
+//! Owns: the counts. The buckets of a histogram never change, so histograms of several pools, and of
+//! one pool at several times, can be added and subtracted bucket by bucket. Costs: `add` searches about
+//! twenty bounds, whatever the count.
 
-/// Counts by value, in buckets of fixed upper ends.
+/// Counts of values, in buckets with fixed upper bounds.
 ///
 /// ```
 /// use kvpool_observe::metrics::Histogram;
 /// let mut hits = Histogram::new(&[0.0, 1.0, 10.0]);
 /// hits.add(1.0, 3);
 /// hits.add(50.0, 1);
-/// hits.add(f64::NAN, 9); // unknown: counted nowhere
+/// hits.add(f64::NAN, 9); // not counted
 /// assert_eq!(hits.counts(), [0, 3, 0, 1]);
 /// assert_eq!((hits.count(), hits.sum()), (4, 53.0));
 /// ```
 #[derive(Clone, Debug, PartialEq)]
 pub struct Histogram {
     bounds: &'static [f64],
-    /// One more than bounds: the last is what is beyond them.
+    /// The counts. There is one more than there are bounds, for values above all of them.
     counts: Vec<u64>,
     sum: f64,
 }
 
 impl Histogram {
-    /// Nothing counted. Upper ends of buckets rise, and belong to them.
+    /// Makes an empty histogram. `bounds` are the upper bounds of the buckets, ascending and inclusive.
     #[must_use]
     pub fn new(bounds: &'static [f64]) -> Self {
         Self { bounds, counts: vec![0; bounds.len() + 1], sum: 0.0 }
     }
 
-    /// Counts a value so many times; below nothing as nothing, and what is no number not at all.
+    /// Counts a value `times` times. A negative value counts as 0. A value that is not a number is not
+    /// counted.
     #[inline]
     pub fn add(&mut self, value: f64, times: u64) {
         if value.is_nan() || times == 0 {
@@ -44,25 +45,25 @@ impl Histogram {
         self.sum += value * times as f64;
     }
 
-    /// Upper ends of all buckets but the last, which has none.
+    /// The upper bounds of all buckets except for the last, which has none.
     #[must_use]
     pub const fn bounds(&self) -> &'static [f64] {
         self.bounds
     }
 
-    /// Counts of each bucket alone.
+    /// The count of each bucket. The counts are not cumulative.
     #[must_use]
     pub fn counts(&self) -> &[u64] {
         &self.counts
     }
 
-    /// Values counted.
+    /// The number of values counted.
     #[must_use]
     pub fn count(&self) -> u64 {
         self.counts.iter().sum()
     }
 
-    /// Their sum.
+    /// The sum of the values counted.
     #[must_use]
     pub const fn sum(&self) -> f64 {
         self.sum

@@ -1,34 +1,31 @@
-//! Metrics: how old contents are when they are hit and when they go, by tier; what went, and why; hits
-//! of each tenant.
+//! Metrics: the age of contents at hits and at removals, by tier; removals by cause; hits by tenant.
 //!
-//! Owns: these counts and histograms of one pool, and the times of its blocks that they are made of.
-//! What a pool and a manager count themselves ([`PoolStats`](kvpool::PoolStats),
-//! [`ManagerStats`](kvpool::ManagerStats)), what explains misses and what the advisor says is theirs,
-//! and is not counted again here.
+//! Owns: these counts and histograms of one pool, and the times of its blocks from which they are
+//! computed. The counters of a pool and of a manager ([`PoolStats`](kvpool::PoolStats),
+//! [`ManagerStats`](kvpool::ManagerStats)), of the explainer and of the advisor are not repeated here.
 //!
-//! **Time** is told ([`PoolWatch::observe_time`](crate::PoolWatch::observe_time),
-//! [`BlockPool::advance_time`](kvpool::BlockPool::advance_time)); nobody reads a clock. What was told
-//! last is the time of all that follows. Before anything was told there are counts, and no ages. A
-//! block that was computed before that has no age, nor has one that was there before the pool was
-//! watched.
+//! **Time** is passed in by the caller ([`PoolWatch::observe_time`](crate::PoolWatch::observe_time),
+//! [`BlockPool::advance_time`](kvpool::BlockPool::advance_time)); no code here reads a clock. The time
+//! last passed is the time of all later events. Before the first time there are counts, but no ages. A
+//! block that was computed before the first time, or before the pool was watched, has no age.
 //!
 //! | histogram | from | to |
 //! |---|---|---|
-//! | age at a hit | a block's content became computed | each hit of it |
-//! | gap between uses | it became computed, or was hit | the next hit |
-//! | lifetime | it became computed | it is evicted |
-//! | idle before its eviction | it became computed, or was hit last | it is evicted |
-//! | hits before its eviction | | how often it was hit, without a unit |
+//! | age at a hit | a block's content became computed | each hit of the block |
+//! | gap between uses | it became computed, or its previous hit | the next hit |
+//! | lifetime | it became computed | its eviction |
+//! | idle before eviction | it became computed, or its last hit | its eviction |
+//! | hits before eviction | | the number of hits, without a unit |
 //!
-//! A hit is a block that a lookup acquired; sharing by id is none. Evicted is what made way for others
-//! or whose retention ended; what was dropped by name, or forgotten with all the rest, is counted apart
-//! and is in no histogram.
+//! A hit is a block that a lookup acquired; sharing a block by its id is not a hit. Evicted blocks are
+//! those that made room for others, or whose retention ended. Blocks that were dropped by id or cleared
+//! with all others are counted separately, and are in no histogram.
 //!
-//! Invariants: N1: contents stored and not gone are the computed ones of the pool; N2: each histogram
-//! has counted at most what there was to be counted.
+//! Invariants: N1: the contents stored and not removed are the computed contents of the pool. N2: each
+//! histogram has at most as many values as events were counted.
 //!
-//! Costs: 24 bytes per block, all taken at construction. A hit, a content that is computed and one that
-//! goes cost a line of memory each, and a bucket for every run of blocks with the same times.
+//! Costs: 24 bytes per block, all allocated at construction. A hit, a computed content and a removed
+//! content each take one cache line, and one bucket update per run of blocks with the same times.
 
 mod histogram;
 mod tenants;
@@ -41,44 +38,44 @@ use kvpool::{BlockId, BlockPool, InvariantViolation, PoolError};
 pub use histogram::Histogram;
 pub use tenants::{MAX_TENANTS, TenantCounts, TenantHits};
 
-/// Upper ends of buckets of ages, in seconds: from ten milliseconds to a week.
+/// The upper bounds of the buckets for ages, in seconds: from ten milliseconds to a week.
 pub const AGE_BOUNDS: [f64; 18] = [
     0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0, 60.0, 180.0, 600.0, 1_800.0, 3_600.0, 10_800.0, 21_600.0,
     86_400.0, 259_200.0, 604_800.0,
 ];
 
-/// Upper ends of buckets of hits.
+/// The upper bounds of the buckets for numbers of hits.
 pub const HIT_BOUNDS: [f64; 9] = [0.0, 1.0, 2.0, 4.0, 8.0, 16.0, 64.0, 256.0, 1_024.0];
 
-/// What was counted of one pool since it is watched. All in blocks, but for ages.
+/// The metrics of one pool since the start of the watch. All values except for ages are in blocks.
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
 pub struct PoolMetrics {
-    /// The time that was told last; `None` before any was.
+    /// The time last passed in; `None` before the first.
     pub time: Option<f64>,
-    /// Blocks whose content became computed, those included that were when the watch began.
+    /// Blocks whose content became computed, including those that were computed when the watch began.
     pub stored: u64,
     /// Computed blocks that were evicted, by cause: see [`Self::evictions`].
     evicted: [u64; EVICTION_CAUSES.len()],
-    /// Computed blocks that were dropped by name, or as duplicates.
+    /// Computed blocks that were dropped by id, or as duplicates.
     pub dropped: u64,
-    /// Computed blocks that were forgotten by resets and ended epochs.
+    /// Computed blocks that were removed by resets and ended epochs.
     pub cleared: u64,
     /// Seconds from becoming computed to each hit.
     pub age_at_hit: Histogram,
-    /// Seconds from becoming computed, or the hit before, to each hit.
+    /// Seconds from the previous hit, or from becoming computed, to each hit.
     pub reuse_gap: Histogram,
     /// Seconds from becoming computed to the eviction.
     pub lifetime: Histogram,
-    /// Seconds from becoming computed, or the last hit, to the eviction.
+    /// Seconds from the last hit, or from becoming computed, to the eviction.
     pub idle_before_eviction: Histogram,
-    /// Hits of each block before its eviction.
+    /// The number of hits of each block before its eviction.
     pub hits_before_eviction: Histogram,
-    /// Blocks that lookups asked for, by tenant.
+    /// Blocks that lookups requested, by tenant.
     pub tenants: TenantCounts,
 }
 
-/// Names of causes of evictions.
+/// The names of the causes of evictions.
 const EVICTION_CAUSES: [&str; 5] = ["policy", "priority", "end-of-life", "expired", "tenant-ceiling"];
 
 impl PoolMetrics {
@@ -99,24 +96,24 @@ impl PoolMetrics {
         }
     }
 
-    /// Evicted blocks by cause, every cause by its name.
+    /// Iterates over all causes of evictions: the name and the number of blocks.
     pub fn evictions(&self) -> impl Iterator<Item = (&'static str, u64)> + '_ {
         EVICTION_CAUSES.into_iter().zip(self.evicted)
     }
 
-    /// Blocks that were evicted, whatever the cause.
+    /// The number of blocks that were evicted, for all causes.
     #[must_use]
     pub fn evicted(&self) -> u64 {
         self.evicted.iter().sum()
     }
 }
 
-/// What is known of a block's content.
+/// The times and hits of a block's content.
 #[derive(Clone, Copy, Debug)]
 struct Seen {
-    /// When it became computed; no number if that is not known.
+    /// When it became computed; NaN if unknown.
     born: f64,
-    /// When it became so, or was hit last.
+    /// When it was hit last, or else became computed; NaN if unknown.
     used: f64,
     hits: u32,
     is_known: bool,
@@ -126,18 +123,18 @@ impl Seen {
     const NOTHING: Self = Self { born: f64::NAN, used: f64::NAN, hits: 0, is_known: false };
 }
 
-/// What counts, of one pool.
+/// Collects the metrics of one pool.
 #[derive(Debug)]
 pub(crate) struct Meter {
-    /// No number before any was told.
+    /// The time last passed in; NaN before the first.
     now: f64,
-    /// By block.
+    /// The times and hits of each block.
     seen: Vec<Seen>,
     metrics: PoolMetrics,
 }
 
 impl Meter {
-    /// Counts from now on. O(blocks).
+    /// Starts to collect the metrics of a pool. O(blocks).
     pub(crate) fn new(pool: &BlockPool) -> Result<Self, PoolError> {
         let blocks = pool.num_blocks();
         let computed = (0..blocks as u32).filter(|&block| pool.is_computed(BlockId::new(block))).count();
@@ -146,7 +143,7 @@ impl Meter {
         Ok(meter)
     }
 
-    /// Room for a pool of so many blocks; what fails changes nothing.
+    /// Makes room for a pool of `num_blocks` blocks. An error changes nothing.
     pub(crate) fn grow(&mut self, num_blocks: usize) -> Result<(), PoolError> {
         let more = num_blocks.saturating_sub(self.seen.len());
         try_reserve(&mut self.seen, more)?;
@@ -154,18 +151,19 @@ impl Meter {
         Ok(())
     }
 
-    /// The time from now on, or an earlier one that is ignored: another clock that is behind.
+    /// Sets the time. An earlier time than the current one is ignored, because it comes from another
+    /// clock.
     pub(crate) fn time_passed(&mut self, now: f64) {
-        // The first time is no later than no number.
+        // `now > NaN` is false, so the first time needs a check of its own.
         if now.is_finite() && (self.now.is_nan() || now > self.now) {
             self.now = now;
         }
     }
 
-    /// The time from now on.
+    /// Checks that the time can be set to `now`.
     ///
     /// # Errors
-    /// [`PoolError::TimeBackwards`], [`PoolError::InvalidConfig`] for what is no number.
+    /// [`PoolError::TimeBackwards`]; [`PoolError::InvalidConfig`] if `now` is not finite.
     pub(crate) fn check_time(&self, now: f64) -> Result<(), PoolError> {
         if !now.is_finite() {
             return Err(PoolError::config("now", now, "a number of seconds"));
@@ -181,7 +179,7 @@ impl Meter {
         let asked = lookup.hashes.len();
         self.metrics.tenants.count(lookup.tenant, lookup.hits, asked.saturating_sub(lookup.hits));
         let Self { now, seen, metrics } = self;
-        // Neighbours in a chain mostly have the same times: one bucket for all of them.
+        // Neighbours in a chain mostly have the same times, so a run of them is counted at once.
         let (mut born, mut used, mut run) = (f64::NAN, f64::NAN, 0);
         let mut count = |born: f64, used: f64, run: u64| {
             metrics.age_at_hit.add(*now - born, run);
@@ -234,23 +232,24 @@ impl Meter {
         }
     }
 
-    /// All contents are forgotten. Their times stay, and are overwritten when blocks become computed again.
+    /// Counts all contents as cleared. Their times are overwritten when the blocks become computed
+    /// again.
     pub(crate) fn cleared(&mut self) {
         self.metrics.cleared += self.cached();
     }
 
-    /// Computed blocks now.
+    /// The number of blocks that are computed now.
     fn cached(&self) -> u64 {
         let PoolMetrics { stored, dropped, cleared, .. } = self.metrics;
         stored.saturating_sub(dropped + cleared + self.metrics.evicted())
     }
 
-    /// What was counted. O(buckets and tenants).
+    /// Returns the metrics. O(buckets and tenants).
     pub(crate) fn metrics(&self) -> PoolMetrics {
         PoolMetrics { time: (!self.now.is_nan()).then_some(self.now), ..self.metrics.clone() }
     }
 
-    /// N1 and N2. O(blocks).
+    /// Checks N1 and N2. O(blocks).
     pub(crate) fn check(&self, blocks: Blocks<'_>) -> Result<(), InvariantViolation> {
         const STORED: &str = "N1 (contents stored and not gone are the computed ones)";
         const COUNTED: &str = "N2 (histograms count what there was)";

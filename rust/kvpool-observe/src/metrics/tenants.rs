@@ -1,20 +1,20 @@
-//! Hits by tenant, of a bounded number of them.
+//! Hits by tenant. The number of tenants is bounded.
 //!
-//! Owns: the counts. Who comes first is counted apart, the rest together: a label of a metric must not
-//! have as many values as a caller likes. The advisor counts tenants, too, in a window that forgets;
-//! what is here only grows.
+//! Owns: the counts. The first tenants are counted separately and all others together, because a label
+//! of a metric must have a bounded number of values. The advisor also counts tenants, in a window that
+//! forgets. The counts here only grow.
 
 use kvpool::retention::TenantId;
 
-/// Tenants that are counted apart.
+/// The maximum number of tenants that are counted separately.
 pub const MAX_TENANTS: usize = 64;
 
-/// Blocks that lookups asked for.
+/// The number of blocks that lookups requested.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct TenantHits {
-    /// Found and acquired.
+    /// Blocks that were found and acquired.
     pub hits: u64,
-    /// Not found.
+    /// Blocks that were not found.
     pub misses: u64,
 }
 
@@ -25,14 +25,14 @@ impl TenantHits {
     }
 }
 
-/// The same by tenant. With KV-cache groups, hash units in the place of blocks.
+/// Hits and misses by tenant. With KV-cache groups, the unit is a hash unit instead of a block.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct TenantCounts {
-    /// By tenant, in their order.
+    /// The tenants that are counted separately, sorted by id.
     known: Vec<(TenantId, TenantHits)>,
-    /// Of all tenants behind the first [`MAX_TENANTS`].
+    /// All tenants after the first [`MAX_TENANTS`], together.
     pub others: TenantHits,
-    /// Of lookups on nobody's behalf.
+    /// Lookups without a tenant.
     pub nobody: TenantHits,
 }
 
@@ -50,7 +50,7 @@ impl TenantCounts {
         }
     }
 
-    /// Tenants that are counted apart, in order.
+    /// Iterates over the tenants that are counted separately, sorted by id.
     pub fn iter(&self) -> impl Iterator<Item = (TenantId, TenantHits)> + '_ {
         self.known.iter().copied()
     }

@@ -1,24 +1,24 @@
-//! `Contents`: what can be found in a pool, in each of its tiers, with its tokens, and what of it
-//! consumers were told.
+//! `Contents`: the matchable contents of a worker's pools, by tier, with their tokens, and which of
+//! them consumers know.
 //!
-//! A pool tells of hashes that come and go. Consumers want more: the tokens of each, its place in its
-//! chain, and nothing that no lookup can reach. So this holds a copy of what the pools hold, brought up
-//! to date away from their steps, and says what has changed since consumers were told last
-//! ([`Contents::settle`]), or all of it ([`Contents::snapshot`]).
+//! A pool reports hashes that are stored and removed. Consumers also need the tokens of each hash and
+//! its place in its chain, and they must not learn of contents that no lookup can reach. So this type
+//! keeps a copy of the pools' contents, updated outside of their steps. It returns what has changed
+//! since the last report ([`Contents::settle`]), or everything ([`Contents::snapshot`]).
 //!
-//! Owns: which contents are *open*, and in which tiers: those in which they are, with tokens that are
-//! known, and in groups where a block is of no use without the one before it at the start of a chain,
-//! or behind a parent that is open in the same tier or a faster one. Those are what a lookup can reach,
-//! and what is told. What hangs on a content that was dropped is not told any more until that is back;
-//! nor is what the device holds behind a block that only host memory has, which no lookup there gets
-//! to.
+//! Owns: which contents are *open*, and in which tiers. A content is open in a tier if the tier holds
+//! it, its tokens are known, and a lookup can reach it. In groups where a block is useless without its
+//! parent, that means: the content is at the start of a chain, or its parent is open in the same tier
+//! or a faster one. Only open contents are reported. If a content is dropped, its descendants are
+//! reported as removed until it is back. Blocks on the device whose parent is only in host memory are
+//! not reported either, because no lookup on the device reaches them.
 //!
-//! Invariants, which [`Contents::check`] recounts: the table leads to each node and to no other; a node
-//! that holds nothing and has no children is free; every child names its parent; a node is open exactly
-//! where the rule says so; nothing closed is told behind a settling.
+//! Invariants, which [`Contents::check`] recounts: the table leads to each node and to no other. A node
+//! without tiers and children is free. Every child refers to its parent. A node is open exactly where
+//! the rule above applies. After a settling, no closed content is reported.
 //!
-//! Memory: per content 80 bytes, its tokens, and 8 for the table. Costs: O(1) per change, some 100 ns;
-//! a parent that goes or comes back costs what hangs on it.
+//! Memory: 80 bytes per content, its tokens, and 8 bytes for the table. Costs: O(1) per change, about
+//! 100 ns. A parent that is removed or comes back costs O(descendants).
 
 mod checks;
 mod telling;
@@ -30,28 +30,36 @@ use kvpool::BlockHash;
 
 use crate::publish::event::{Digest, Extra, Label};
 
-/// No node.
+/// The index that means "no node".
 const NONE: u32 = u32::MAX;
 
-/// Tiers that a content can be in.
+/// The maximum number of tiers.
 pub const MAX_TIERS: u8 = 8;
 
-/// The tiers of a set of them, a bit each, the fastest first.
+/// The tiers in a bit set, fastest first.
 fn tiers(mut bits: u8) -> impl Iterator<Item = u8> {
     std::iter::from_fn(move || {
         let tier = bits.trailing_zeros();
-        // Away with the lowest one; of none there is none.
+        // Clears the lowest bit. Ends if all bits are 0.
         bits &= bits.checked_sub(1)?;
         Some(tier as u8)
     })
 }
 
-/// What a block was hashed with beside tokens.
+/// The extra keys of a block, in the form of events.
+///
+/// ```
+/// use std::sync::Arc;
+/// use kvpool_observe::publish::{Extra, Keys, Label};
+/// let label = Arc::new(Label { lora_name: Some("adapter".into()), ..Label::default() });
+/// let keys = Keys { label, extra: Some([Extra::Text("adapter".into())].into()) };
+/// assert_eq!(keys.label.salt, None);
+/// ```
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Keys {
-    /// What it shares with the other blocks of its request.
+    /// The keys that it shares with the other blocks of its request.
     pub label: Arc<Label>,
-    /// What was its own.
+    /// The keys of this block only.
     pub extra: Option<Arc<[Extra]>>,
 }
 
@@ -59,14 +67,14 @@ pub struct Keys {
 struct Node {
     digest: Digest,
     group: u16,
-    /// Tiers that hold it, a bit each.
+    /// The tiers that hold it, one bit each.
     tiers: u8,
-    /// Tiers that consumers know it in.
+    /// The tiers in which consumers know it, one bit each.
     told: u8,
-    /// Of the tiers that hold it, those in which it is open.
+    /// The tiers that hold it and in which it is open, one bit each.
     open: u8,
     has_tokens: bool,
-    /// Whether it waits for a settling.
+    /// Whether the node is in the list of changed nodes that the next settling reports.
     dirty: bool,
     parent: u32,
     first_child: u32,
@@ -75,18 +83,18 @@ struct Node {
     keys: Option<Box<Keys>>,
 }
 
-/// What changed, in the order in which it is to be told.
+/// A change to report. Changes are in the order in which consumers must get them.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Change {
-    /// Everything that was told is void.
+    /// Everything reported earlier is void.
     Cleared,
-    /// A run of nodes, each the parent of the next.
+    /// A run of nodes was stored. Each node is the parent of the next.
     Stored { tier: u8, nodes: Vec<u32> },
-    /// Contents of a group.
+    /// Contents of a group were removed.
     Removed { tier: u8, group: u16, digests: Vec<Digest> },
 }
 
-/// A content and what hangs on it.
+/// A content that was stored, with its parent and tokens.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Arrival<'a> {
     pub(crate) tier: u8,
@@ -97,33 +105,43 @@ pub(crate) struct Arrival<'a> {
 }
 
 /// The contents of one worker's pools.
+///
+/// ```
+/// use kvpool_observe::publish::{Digest, Group, Publisher, base};
+/// let mut publisher = Publisher::new(vec![Group::full(2)], 0, base(1_700_000_000))?;
+/// publisher.stored(0, 0, Digest::of_number(7), None, Some(&[1, 2]));
+/// // The parent, 8, was never stored.
+/// publisher.stored(0, 0, Digest::of_number(9), Some(Digest::of_number(8)), Some(&[5, 6]));
+/// assert_eq!((publisher.contents().len(0), publisher.contents().untold()), (2, 1));
+/// # Ok::<(), kvpool_observe::publish::PublisherError>(())
+/// ```
 #[derive(Clone, Debug)]
 pub struct Contents {
-    /// Tokens of a block, by group, and whether it is of no use without the one before it.
+    /// By group: the tokens of a block, and whether a block is useless without its parent.
     groups: Vec<(usize, bool)>,
-    /// Room for the tokens of each node.
+    /// The number of token slots of each node.
     stride: usize,
     nodes: Vec<Node>,
     tokens: Vec<u32>,
     table: HashTable<u32>,
     free: Vec<u32>,
-    /// Chains begin below this: a node of no content.
+    /// The first start of a chain: a node without a parent.
     first_root: u32,
     dirty: Vec<u32>,
-    /// Whether all that was told is void.
+    /// Whether everything reported earlier is void.
     cleared: bool,
-    /// Contents per tier.
+    /// The number of contents in each tier.
     counts: [usize; MAX_TIERS as usize],
-    /// The node of the latest arrival: the parent of the next, most often.
+    /// The node of the latest arrival, which is usually the parent of the next.
     latest: u32,
     ignored: u64,
-    /// Of [`Self::update`], kept for its room.
+    /// A work list of [`Self::update`], kept to reuse its memory.
     waiting: Vec<u32>,
 }
 
 impl Contents {
-    /// By group: tokens of a block, and whether one is of no use without the one before it. Contents of
-    /// other groups are ignored, and counted.
+    /// Makes an empty copy. `groups` has, by group, the tokens of a block and whether a block is
+    /// useless without its parent. Contents of other groups are ignored, and counted.
     #[must_use]
     pub fn new(groups: &[(usize, bool)]) -> Self {
         Self {
@@ -143,33 +161,33 @@ impl Contents {
         }
     }
 
-    /// Contents in a tier.
+    /// The number of contents in a tier.
     #[must_use]
     pub fn len(&self, tier: u8) -> usize {
         self.counts.get(usize::from(tier)).copied().unwrap_or(0)
     }
 
-    /// Whether no tier holds anything.
+    /// Whether all tiers are empty.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.counts.iter().all(|&count| count == 0)
     }
 
-    /// Changes of groups or tiers that there are not.
+    /// The number of changes that were ignored, because their group or tier is unknown.
     #[must_use]
     pub const fn ignored(&self) -> u64 {
         self.ignored
     }
 
-    /// Contents that are held and can't be told: their tokens are not known, or what is before them is
-    /// not here.
+    /// The number of contents that cannot be reported, because their tokens are unknown or their parent
+    /// is missing.
     #[must_use]
     pub fn untold(&self) -> usize {
         self.nodes.iter().filter(|node| node.tiers != 0 && node.open == 0).count()
     }
 
     fn slot_of(hash: &BlockHash, group: u16) -> u64 {
-        // A digest's bytes are as good as random; the high ones choose a bucket's tag.
+        // The bytes of a digest are as good as random. The high bits choose the tag of a bucket.
         (hash.key() ^ u64::from(group)).wrapping_mul(0x9e37_79b9_7f4a_7c15)
     }
 
@@ -185,7 +203,7 @@ impl Contents {
         self.nodes.get(at as usize)
     }
 
-    /// A new node that holds nothing.
+    /// Adds a node that no tier holds.
     fn add(&mut self, digest: Digest, group: u16) -> u32 {
         let node = Node {
             digest,
@@ -216,7 +234,7 @@ impl Contents {
         at
     }
 
-    /// The first of the siblings below a node, or of the chains.
+    /// The first child of a node, or the first start of a chain for [`NONE`].
     fn head_mut(&mut self, parent: u32) -> &mut u32 {
         match self.nodes.get_mut(parent as usize) {
             Some(node) => &mut node.first_child,
@@ -249,8 +267,8 @@ impl Contents {
         }
     }
 
-    /// Frees a node that holds nothing, on which nothing hangs, and which consumers need not be told of
-    /// any more.
+    /// Frees a node if no tier holds it, it has no children, and no change of it waits to be reported.
+    /// Then does the same for its parent.
     fn free_if_idle(&mut self, at: u32) {
         let mut at = at;
         while let Some(node) = self.nodes.get(at as usize) {
@@ -287,16 +305,16 @@ impl Contents {
         }
     }
 
-    /// The tiers in which the rule says that a node is open.
+    /// The tiers in which a node is open by the rule.
     fn may_open(&self, at: u32) -> u8 {
         let Some(node) = self.node(at).filter(|node| node.has_tokens) else { return 0 };
         let parent = self.node(node.parent).filter(|_| self.is_chained(node.group));
-        // No faster than the fastest of its parent's.
+        // No faster than the fastest tier in which its parent is open.
         let fastest = parent.map_or(0, |parent| parent.open.trailing_zeros());
         node.tiers & 0xff_u8.checked_shl(fastest).unwrap_or(0)
     }
 
-    /// Opens or closes a node and what hangs on it, as the rule says.
+    /// Opens or closes a node and its descendants by the rule.
     fn update(&mut self, at: u32) {
         let mut waiting = std::mem::take(&mut self.waiting);
         waiting.push(at);
@@ -307,7 +325,7 @@ impl Contents {
             };
             let fastest = node.open.trailing_zeros();
             node.open = open;
-            // What hangs on it asks for its fastest tier alone.
+            // Children depend only on the fastest tier in which the node is open.
             let mut child = if open.trailing_zeros() == fastest { NONE } else { node.first_child };
             self.mark(at);
             while let Some(node) = self.node(child) {
@@ -328,7 +346,7 @@ impl Contents {
         known
     }
 
-    /// A content can be found in a tier.
+    /// Adds a content to a tier.
     pub(crate) fn stored(&mut self, arrival: Arrival<'_>) {
         let Arrival { tier, digest, group, parent, tokens } = arrival;
         if !self.is_known(tier, group) {
@@ -354,11 +372,12 @@ impl Contents {
         self.give_tokens(at, tokens);
         self.mark(at);
         self.update(at);
-        // What is named as its parent need not be: of one that was here already nothing changes.
+        // The parent's node may be unused: a content that was already present keeps its parent.
         self.free_if_idle(before);
     }
 
-    /// The node of what is named as a parent. What is not here may come: then this waits for it.
+    /// Returns the node of a parent. If the parent is unknown, adds a placeholder. The parent fills it
+    /// when it arrives.
     fn node_of_parent(&mut self, parent: &Digest, group: u16) -> u32 {
         let latest = self.node(self.latest);
         if latest.is_some_and(|node| node.digest.hash == parent.hash && node.group == group) {
@@ -371,7 +390,7 @@ impl Contents {
         })
     }
 
-    /// Moves a node below another parent.
+    /// Moves a node to another parent, unless that would make a cycle.
     fn hang(&mut self, at: u32, before: u32) {
         let Some(parent) = self.node(at).map(|node| node.parent).filter(|&parent| parent != before) else {
             return;
@@ -383,7 +402,8 @@ impl Contents {
         }
     }
 
-    /// Whether a node hangs on another one: what names such a parent is no chain.
+    /// Whether a node is `other` or a descendant of `other`. `other` cannot become a child of such a
+    /// node.
     fn is_below(&self, at: u32, other: u32) -> bool {
         let mut at = at;
         while let Some(node) = self.node(at) {
@@ -405,7 +425,7 @@ impl Contents {
         node.has_tokens = true;
     }
 
-    /// What is before a content, its tokens, and what it was hashed with beside them, if it is here.
+    /// Sets the parent, tokens and extra keys of a content, if a tier holds it.
     pub(crate) fn learned(
         &mut self,
         digest: &Digest,
@@ -432,7 +452,7 @@ impl Contents {
         self.update(at);
     }
 
-    /// A content can no longer be found in a tier.
+    /// Removes a content from a tier.
     pub(crate) fn removed(&mut self, tier: u8, digest: &Digest, group: u16) {
         if !self.is_known(tier, group) {
             return;
@@ -451,7 +471,7 @@ impl Contents {
         self.update(at);
     }
 
-    /// A tier holds nothing any more.
+    /// Removes all contents from a tier.
     pub(crate) fn cleared(&mut self, tier: u8) {
         if tier >= MAX_TIERS {
             return;
@@ -462,7 +482,7 @@ impl Contents {
             }
         }
         if self.is_empty() {
-            // One word for all of them, instead of one for each.
+            // One event clears everything, instead of one removal per content.
             self.cleared = true;
             for node in &mut self.nodes {
                 node.told = 0;
@@ -470,7 +490,7 @@ impl Contents {
         }
     }
 
-    /// What an event says of a node: its digest, its tokens, and what it was hashed with beside them.
+    /// The parts of an event about a node: its digest, its tokens and its extra keys.
     pub(crate) fn told(&self, at: u32) -> Option<(Digest, &[u32], Option<&Keys>)> {
         let node = self.node(at)?;
         let len = self.block_tokens(node.group);
@@ -478,17 +498,17 @@ impl Contents {
         Some((node.digest, self.tokens.get(start..start + len)?, node.keys.as_deref()))
     }
 
-    /// The group of a node, and what is before it.
+    /// The group of a node, and the digest of its parent.
     pub(crate) fn place(&self, at: u32) -> Option<(u16, Option<Digest>)> {
         let node = self.node(at)?;
         Some((node.group, self.node(node.parent).map(|parent| parent.digest)))
     }
 
-    /// Tokens of a block of a group.
+    /// The tokens of a block of a group.
     pub(crate) fn block_tokens(&self, group: u16) -> usize {
         self.groups.get(usize::from(group)).map_or(0, |&(tokens, _)| tokens)
     }
 }
 
-/// The group of a node that is free: that of contents that no lookup can ask for, which are never told.
+/// The group number of a free node. No lookup can ask for this group, so it is never reported.
 const FREE: u16 = u16::MAX;

@@ -1,13 +1,13 @@
-//! `encode`: a batch of events as bytes, in any of the forms.
+//! `encode`: encodes a batch of events as bytes, in any of the forms.
 //!
-//! Owns: names, order and presence of every field. What is specified in `docs/events.md` is written
-//! here, and nowhere else.
+//! Owns: the names, order and presence of every field. This is the only code that writes the format
+//! that `docs/events.md` specifies.
 //!
-//! A batch is an array of three: the time in seconds, the events, and the data-parallel rank, a number
-//! always: `AIBrix` refuses a nil. vLLM's packer reserves the long header for the map of a
-//! `BlockStored`, however few keys it has; so does this one, and the bytes are the same.
+//! A batch is an array of three: the time in seconds, the events, and the data-parallel rank. The rank
+//! is always a number, because `AIBrix` rejects a nil. vLLM's packer reserves the long header for the
+//! map of a `BlockStored`, even with few keys. This encoder does the same, so the bytes are identical.
 //!
-//! Costs: O(bytes): per block of 16 tokens some 25 ns.
+//! Costs: O(bytes), about 25 ns per block of 16 tokens.
 
 use std::sync::Arc;
 
@@ -15,12 +15,12 @@ use crate::publish::event::{Digest, Event, Extra, GroupName, Label};
 use crate::publish::form::{Dialect, Form, HashForm, Layout};
 use crate::publish::msgpack::Writer;
 
-/// The bytes of a batch. Without events it is a heartbeat.
+/// Encodes a batch. A batch without events is a heartbeat.
 ///
 /// ```
 /// use kvpool_observe::publish::{Event, Form, encode};
 /// let bytes = encode(Form::default(), 1_700_000_000.5, 0, &[Event::Cleared]);
-/// assert_eq!(bytes[..2], [0x93, 0xcb]); // an array of three, the first of them a float
+/// assert_eq!(bytes[..2], [0x93, 0xcb]); // an array of three that starts with a float
 /// assert!(bytes.ends_with(b"AllBlocksCleared\0"));
 /// ```
 #[must_use]
@@ -44,7 +44,7 @@ pub fn encode(form: Form, timestamp: f64, rank: u32, events: &[Event<'_>]) -> Ve
     out.into_bytes()
 }
 
-/// An event as a map.
+/// Writes an event as a map.
 fn map(out: &mut Writer, form: Form, event: &Event<'_>) {
     match *event {
         Event::Stored { tier, group, hashes, parent, tokens, block_tokens, label, extra } => {
@@ -95,7 +95,7 @@ fn map(out: &mut Writer, form: Form, event: &Event<'_>) {
     }
 }
 
-/// The fields of a stored run that are left out where they say nothing.
+/// The fields of a stored run that are omitted when they are empty.
 struct Optional<'a> {
     salt: Option<&'a str>,
     extra: &'a [Option<Arc<[Extra]>>],
@@ -118,7 +118,7 @@ impl<'a> Optional<'a> {
         }
     }
 
-    /// Where it is and whose: SGLang has no such fields.
+    /// The locality and the ownership. SGLang has no such fields.
     fn place(&self) -> (Option<&str>, Option<&str>) {
         if self.group.is_none() {
             return (None, None);
@@ -173,7 +173,7 @@ fn optional(out: &mut Writer, name: &str, value: Option<&str>) {
     }
 }
 
-/// An event by position.
+/// Writes an event as a positional array.
 fn array(out: &mut Writer, form: Form, event: &Event<'_>) {
     let is_vllm = form.dialect == Dialect::Vllm;
     match *event {
@@ -255,7 +255,7 @@ fn parent_digest(out: &mut Writer, form: Form, parent: Option<Digest>) {
     }
 }
 
-/// An entry per block: nil, or what it was hashed with.
+/// Writes one entry per block: nil, or its extra keys.
 fn extra_keys(out: &mut Writer, extra: &[Option<Arc<[Extra]>>]) {
     out.array(extra.len());
     for keys in extra {

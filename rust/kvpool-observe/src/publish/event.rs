@@ -1,10 +1,17 @@
-//! `Event`: what a consumer is told, before it is bytes.
+//! `Event`: an event for consumers, before it is encoded.
 
 use std::sync::Arc;
 
 use kvpool::BlockHash;
 
-/// A digest, and how much of it its algorithm made.
+/// A digest, and its length in bytes.
+///
+/// ```
+/// use kvpool::BlockHash;
+/// use kvpool_observe::publish::Digest;
+/// assert_eq!(Digest::of_number(7).last8(), 7);
+/// assert_eq!(Digest::new(BlockHash::from_bytes([1; 32]), 16).bytes(), [1; 16]);
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Digest {
     pub(crate) hash: BlockHash,
@@ -12,7 +19,7 @@ pub struct Digest {
 }
 
 impl Digest {
-    /// The digest whose first `len` bytes count: 8 to 32, others are taken as the nearest of these.
+    /// Makes a digest from the first `len` bytes of a hash. `len` is clamped to 8 to 32.
     #[must_use]
     pub const fn new(hash: BlockHash, len: usize) -> Self {
         let len = if len < 8 {
@@ -25,7 +32,7 @@ impl Digest {
         Self { hash, len }
     }
 
-    /// A digest of 8 bytes: what was a number already.
+    /// Makes a digest of 8 bytes from a number.
     #[must_use]
     pub fn of_number(number: u64) -> Self {
         let mut bytes = [0; 32];
@@ -33,7 +40,7 @@ impl Digest {
         Self { hash: BlockHash::from_bytes(bytes), len: 8 }
     }
 
-    /// The bytes that count.
+    /// The bytes of the digest.
     #[must_use]
     pub fn bytes(&self) -> &[u8] {
         &self.hash.as_bytes()[..usize::from(self.len)]
@@ -57,76 +64,105 @@ impl Digest {
     }
 }
 
-/// What a block was hashed with beside its tokens, as vLLM tells it: untagged.
+/// An extra key of a block, untagged as in vLLM's events.
+///
+/// ```
+/// use kvpool_observe::publish::Extra;
+/// // An image that begins three tokens before the block.
+/// let image = Extra::Item("digest of the image".into(), -3);
+/// assert_ne!(image, Extra::Text("adapter".into()));
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Extra {
-    /// The name of an adapter, a salt.
+    /// The name of an adapter, or a salt.
     Text(String),
-    /// A multimodal item, and where it begins, counted from the block's first token.
+    /// A multimodal item, and its start relative to the block's first token.
     Item(String, i64),
     /// A digest of embeddings.
     Bytes(Vec<u8>),
 }
 
-/// What the blocks of a request share beside tokens: an event has one of each.
+/// The keys that all blocks of a request share. Each event has one label.
+///
+/// ```
+/// use kvpool_observe::publish::Label;
+/// let label = Label { salt: Some("team-a".into()), ..Label::default() };
+/// assert_eq!(label.lora_name, None);
+/// ```
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Label {
     /// The number of the adapter.
     pub lora_id: Option<i64>,
-    /// Its name.
+    /// The name of the adapter.
     pub lora_name: Option<String>,
-    /// The cache salt. In vLLM's form it is the first block's extra key.
+    /// The cache salt. In vLLM's form it is an extra key of the first block.
     pub salt: Option<String>,
-    /// The session that computed them.
+    /// The session that computed the blocks.
     pub session: Option<String>,
-    /// Where they are, if not at this worker. Dynamo's indexer ignores what has one.
+    /// The location of the blocks, if not at this worker. Dynamo's indexer ignores blocks with a
+    /// locality.
     pub locality: Option<String>,
-    /// Whose they are, if not this worker's. Dynamo's indexer ignores what has one.
+    /// The owner of the blocks, if not this worker. Dynamo's indexer ignores blocks with an owner.
     pub ownership: Option<String>,
 }
 
-/// What a KV-cache group is, for a consumer.
+/// The description of a KV-cache group in events.
+///
+/// ```
+/// use kvpool_observe::publish::GroupName;
+/// let name = GroupName { index: Some(1), kind: Some("sliding_window".into()), window: Some(1024) };
+/// assert_eq!(name.kind.as_deref(), Some("sliding_window"));
+/// ```
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct GroupName {
-    /// Its number; none is not told.
+    /// Its number; `None` omits the number from events.
     pub index: Option<u16>,
-    /// Its kind, as `full_attention`.
+    /// Its kind, for example `full_attention`.
     pub kind: Option<Arc<str>>,
-    /// Tokens that it looks back at.
+    /// The size of its window, in tokens.
     pub window: Option<u32>,
 }
 
-/// One change.
+/// One event.
+///
+/// ```
+/// use kvpool_observe::publish::{Digest, Event, Form, GroupName, encode};
+/// let group = GroupName::default();
+/// let event = Event::Removed { tier: 0, group: &group, hashes: &[Digest::of_number(7)] };
+/// let bytes = encode(Form::default(), 0.0, 0, &[event]);
+/// assert!(bytes.windows(12).any(|some| some == b"BlockRemoved"));
+/// ```
 #[derive(Clone, Copy, Debug)]
 pub enum Event<'a> {
-    /// A run of contents, each the parent of the next, can be found.
+    /// A run of contents was stored. Each content is the parent of the next.
     Stored {
-        /// Where: 0 is the device.
+        /// The tier; 0 is the device.
         tier: u8,
         /// Their group.
         group: &'a GroupName,
         /// Their digests.
         hashes: &'a [Digest],
-        /// What is before the first of them.
+        /// The parent of the first content.
         parent: Option<Digest>,
-        /// Their tokens.
+        /// The tokens of all contents.
         tokens: &'a [u32],
-        /// Tokens of each.
+        /// The number of tokens of each content.
         block_tokens: usize,
-        /// What they share beside tokens.
+        /// The keys that they share.
         label: &'a Label,
-        /// What each was hashed with beside tokens: as many as hashes, or none at all, which is not told.
+        /// The extra keys of each content. It has one entry per hash, or is empty, which omits the
+        /// field.
         extra: &'a [Option<Arc<[Extra]>>],
     },
-    /// Contents are no longer found in a tier.
+    /// Contents were removed from a tier.
     Removed {
-        /// Where.
+        /// The tier.
         tier: u8,
         /// Their group.
         group: &'a GroupName,
         /// Their digests.
         hashes: &'a [Digest],
     },
-    /// Nothing is found any more, in any tier.
+    /// All contents were removed from all tiers.
     Cleared,
 }

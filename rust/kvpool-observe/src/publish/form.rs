@@ -1,4 +1,4 @@
-//! `Form`: which of the forms of an event a consumer reads.
+//! `Form`: the encoding of events that a consumer reads.
 
 use std::str::FromStr;
 
@@ -7,32 +7,32 @@ use thiserror::Error;
 /// How an event is laid out.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Layout {
-    /// A map with names: what engines write since the middle of 2026.
+    /// A map with field names. Engines write this since the middle of 2026.
     #[default]
     Map,
-    /// A positional array: what they wrote before, and what some consumers still read alone.
+    /// A positional array. Engines wrote this before; some consumers read nothing else.
     Array,
 }
 
-/// Whose fields, and whose names of tiers.
+/// Which engine's fields and tier names are used.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Dialect {
-    /// vLLM's.
+    /// vLLM.
     #[default]
     Vllm,
-    /// SGLang's: fewer fields, the salt beside them, no groups.
+    /// SGLang: fewer fields, a separate field for the salt, and no groups.
     Sglang,
 }
 
-/// What a digest becomes in an event.
+/// How a digest is encoded.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum HashForm {
-    /// Its last 8 bytes as an unsigned number: vLLM's.
+    /// The last 8 bytes as an unsigned number, as in vLLM.
     #[default]
     Last8,
-    /// Its first 8 bytes as a signed number: SGLang's.
+    /// The first 8 bytes as a signed number, as in SGLang.
     First8,
-    /// All of it, as bytes.
+    /// The whole digest, as bytes.
     Bytes,
 }
 
@@ -49,13 +49,13 @@ pub enum HashForm {
 pub struct Form {
     /// How an event is laid out.
     pub layout: Layout,
-    /// Whose fields.
+    /// Which engine's fields and tier names are used.
     pub dialect: Dialect,
-    /// What a digest becomes.
+    /// How a digest is encoded.
     pub hashes: HashForm,
 }
 
-/// No form has this name.
+/// The error for an unknown name of a form.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[error("there is no form {name:?}: one of {}", Form::NAMES.map(|(name, _)| name).join(", "))]
 pub struct UnknownForm {
@@ -78,7 +78,7 @@ impl Form {
         Self { layout, dialect, hashes }
     }
 
-    /// What a tier is called: 0 is the device, then the host, disks, and what lies beyond.
+    /// The name of a tier: 0 is the device, followed by host memory, disks and remote stores.
     #[must_use]
     pub const fn medium(self, tier: u8) -> &'static str {
         match (self.dialect, tier) {

@@ -1,13 +1,15 @@
-//! `KeysOf`: what a request's blocks were hashed with beside tokens, in the words of events.
+//! `KeysOf`: translates the extra keys of a request's blocks to those of events.
 //!
-//! | of kvpool | in events |
+//! | kvpool | events |
 //! |---|---|
-//! | the adapter's id | `lora_name`, and each block's first extra key |
-//! | salt | the first block's extra key; in SGLang's form `cache_salt` |
-//! | tenant, user | a part of the salt, as `tenant=...;user=...;salt=...`: a router that does not ask with it must not hit |
-//! | multimodal items | extra keys of the blocks that they lie in, from where they begin |
+//! | the adapter's id | `lora_name`, and an extra key of each block |
+//! | salt | an extra key of the first block; in SGLang's form `cache_salt` |
+//! | tenant, user | a part of the salt, as `tenant=...;user=...;salt=...` |
+//! | multimodal items | extra keys of the blocks that they overlap, with their start |
 //!
-//! Bytes that are no text are written as hex digits.
+//! Because tenant and user are a part of the salt, a router that does not know them finds no match.
+//!
+//! Bytes that are not UTF-8 are written as hex digits.
 
 use std::fmt::Write as _;
 use std::sync::Arc;
@@ -18,7 +20,7 @@ use kvpool::ExtraKeys;
 use crate::publish::contents::Keys;
 use crate::publish::event::{Extra, Label};
 
-/// The label of the latest request: its blocks come one after the other.
+/// Caches the label of the latest request, because the blocks of a request come one after the other.
 #[derive(Default)]
 pub(crate) struct KeysOf {
     latest: Option<(Arc<ExtraKeys>, Arc<Label>)>,
@@ -34,7 +36,7 @@ fn text(bytes: &[u8]) -> String {
     }
 }
 
-/// One name for all that separates requests of equal tokens.
+/// Joins everything that separates requests with equal tokens into one salt.
 fn salt_of(extra: &ExtraKeys) -> Option<String> {
     let salt = extra.salt.as_deref().map(text);
     let named = |name: &str, value: Option<&[u8]>| value.map(|value| format!("{name}={}", text(value)));
@@ -50,7 +52,7 @@ fn salt_of(extra: &ExtraKeys) -> Option<String> {
 }
 
 impl KeysOf {
-    /// The keys of a block of so many tokens; `None` if it was hashed with tokens alone.
+    /// Returns the keys of a block of `block_tokens` tokens; `None` if it has no extra keys.
     pub(crate) fn of(&mut self, learned: &Learned, block_tokens: usize) -> Option<Keys> {
         let extra = learned.extra.as_ref()?;
         let label = match &self.latest {

@@ -1,16 +1,15 @@
-//! What routers are told of a kvpool: which worker can find which prefixes, in the formats that engines
-//! have made common.
+//! Events for routers: which worker holds which prefixes, in the common formats of engines.
 //!
 //! ```text
-//!   pools' feeds        what came and went, with tokens (of this crate, or of an engine's face)
-//!     Contents            what can be found, and what of it was told
-//!     Publisher           numbers, first words, gaps, heartbeats, replays; one sequence per sink
-//!       encode              a batch as bytes, in any Form
-//!   sockets             not here: the Python package has them, and any other transport may be put in their place
+//!    pools' feeds  changes with tokens, from this crate or from an engine integration
+//!      Contents    the matchable contents, and which of them consumers know
+//!     Publisher    numbers, gaps, heartbeats, replays; one sequence per sink
+//!       encode     a batch as bytes, in any Form
+//!      sockets     not in this crate: in the Python package, or any other transport
 //! ```
 //!
-//! Nothing of this runs within a step: a pool's feed is all that a step pays for. `docs/events.md`
-//! specifies the bytes, and what consumers make of them.
+//! None of this runs within a step: a step only pays for the feed of its pool. `docs/events.md`
+//! specifies the bytes and how consumers process them.
 //!
 //! ```
 //! use kvpool_observe::publish::{Digest, Group, Publisher, SinkConfig, base};

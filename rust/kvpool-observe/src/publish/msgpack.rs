@@ -1,13 +1,13 @@
-//! `Writer`: the `MessagePack` that events need.
+//! `Writer`: writes the subset of `MessagePack` that events need.
 //!
-//! Owns: which of its forms a value gets: the shortest, as every packer does, but for the header of a
-//! map whose size its writer did not know beforehand. Six shapes, and two of them are nearly all bytes:
-//! numbers of tokens and of hashes, which are written many at a time without a branch each. A crate for
-//! all of `MessagePack` would be called for each of them.
+//! Owns: which encoding a value gets. It is the shortest, as in every packer, except for the header of
+//! a map whose size is reserved in advance. Events need only six kinds of values. Most bytes are arrays
+//! of tokens and of hashes, which are written many at a time and without branches. A general
+//! `MessagePack` crate would be called once for each number.
 //!
-//! Costs: some 1 ns per token.
+//! Costs: about 1 ns per token.
 
-/// Numbers are gathered here before they are appended.
+/// The number of tokens that are encoded in a buffer before they are appended.
 const AT_ONCE: usize = 64;
 
 /// Appends values to bytes.
@@ -74,7 +74,7 @@ impl Writer {
         self.bytes.extend_from_slice(binary);
     }
 
-    /// What comes next are so many values.
+    /// Writes the header of an array of `len` values, which the caller writes next.
     pub(crate) fn array(&mut self, len: usize) {
         match len {
             0..=15 => self.bytes.push(0x90 | len as u8),
@@ -83,12 +83,13 @@ impl Writer {
         }
     }
 
-    /// What comes next are so many keys, each with its value: fewer than 16.
+    /// Writes the header of a map of `len` entries, fewer than 16. The caller writes the keys and
+    /// values next.
     pub(crate) fn map(&mut self, len: u8) {
         self.bytes.push(0x80 | len);
     }
 
-    /// The same, in the longer form that a writer reserves that counts as it goes.
+    /// Like `map`, with the longer header that a packer reserves before it has counted the entries.
     pub(crate) fn reserved_map(&mut self, len: u8) {
         self.bytes.extend_from_slice(&[0xde, 0, len]);
     }
@@ -100,7 +101,7 @@ impl Writer {
         for some in tokens.chunks(AT_ONCE) {
             let mut end = 0;
             for &token in some {
-                // The bytes of each form from the left, and how many of them count.
+                // The encoded bytes, left-aligned in a word, and how many of them are used.
                 let value = u64::from(token);
                 let (word, len) = match token {
                     0..=0x7f => (value << 56, 1),

@@ -1,20 +1,20 @@
-//! `Publisher`: numbered batches of what changed, for each of several sinks.
+//! `Publisher`: makes numbered batches of changes for several sinks.
 //!
-//! Owns: the number of every batch, and what a sink has to be told to be right again. One rule serves
+//! Owns: the number of every batch, and what each sink needs to become consistent. These rules serve
 //! all consumers:
 //!
-//! - Numbers begin at [`base`] of the time of the start, so that no incarnation reuses or falls below
-//!   those of an earlier one. Consumers drop what is numbered lower than what they know, some of them
-//!   without a word.
-//! - The first batch begins with `AllBlocksCleared`; what is there already follows as ordinary stores.
-//! - A sink that lost a batch gets no more until it is told everything anew: a number is skipped, which
-//!   every consumer notices, and `AllBlocksCleared` with all that is there follows.
-//! - Where nothing changes, an empty batch keeps the sequence alive: a consumer that came late asks for
-//!   what it missed when it sees one.
+//! - Numbers begin at [`base`] of the start time, so that a restarted worker never reuses the numbers
+//!   of an earlier incarnation, and never falls below them. Consumers drop batches with a lower number
+//!   than the last, some of them silently.
+//! - The first batch begins with `AllBlocksCleared`. The existing contents follow as ordinary stores.
+//! - If a sink lost a batch, it gets a full report next. One number is skipped, which every consumer
+//!   notices. Then `AllBlocksCleared` and all contents follow.
+//! - If nothing changes, an empty batch is sent as a heartbeat. A consumer that joined late requests
+//!   the batches that it missed when it receives one.
 //!
-//! A sink's latest batches are kept for [`Publisher::replay`].
+//! The latest batches of each sink are kept for [`Publisher::replay`].
 //!
-//! Costs: O(changes) per flush and form; a sink that is told anew costs O(contents).
+//! Costs: O(changes) per flush and form. A full report costs O(contents).
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -30,40 +30,53 @@ use crate::publish::event::{Digest, Event, Extra, GroupName, Label};
 use crate::publish::form::Form;
 use crate::publish::keys::KeysOf;
 
-/// Contents that one batch tells of at most, as far as what is told anew can be cut.
+/// The number of contents after which a full report starts a new batch.
 const SNAPSHOT_CONTENTS: usize = 8192;
 
-/// The first number of what starts at this time: a million numbers for each second since 1970.
+/// Returns the first batch number for a start time: about a million numbers for each second since 1970.
 ///
 /// ```
 /// assert_eq!(kvpool_observe::publish::base(1_700_000_000), 1_700_000_000 << 20);
 /// ```
 #[must_use]
 pub const fn base(unix_seconds: u64) -> u64 {
-    // More seconds than 2^43 would not fit: then numbers end before those of the last incarnation
-    // begin, in 280,000 years.
+    // Only the low 43 bits of the seconds fit, so numbers would start again from 0 after 280,000 years.
     (unix_seconds & ((1 << 43) - 1)) << 20
 }
 
-/// A KV-cache group, as consumers are to see it.
+/// The description of a KV-cache group for consumers.
+///
+/// ```
+/// use kvpool_observe::publish::{Group, GroupName};
+/// let name = GroupName { index: Some(1), kind: Some("sliding_window".into()), window: Some(1024) };
+/// let groups = [Group::full(16), Group { name, block_tokens: 16, chained: false }];
+/// assert!(groups[0].chained && !groups[1].chained);
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Group {
-    /// What it is called.
+    /// Its number, kind and window.
     pub name: GroupName,
-    /// Tokens of a block.
+    /// The tokens of a block.
     pub block_tokens: usize,
-    /// Whether a block is of no use without the one before it, as in full attention.
+    /// Whether a block is useless without its parent, as in full attention.
     pub chained: bool,
 }
 
-/// A sink's settings.
+/// The settings of a sink.
+///
+/// ```
+/// use kvpool_observe::publish::SinkConfig;
+/// let config = SinkConfig { form: "sglang".parse()?, ..SinkConfig::default() };
+/// assert_eq!(config.replay_batches, 10_000);
+/// # Ok::<(), kvpool_observe::publish::UnknownForm>(())
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SinkConfig {
     /// The form of its events.
     pub form: Form,
-    /// Batches that are kept for replays.
+    /// The number of batches that are kept for replays.
     pub replay_batches: usize,
-    /// Bytes that they have at most, but for the latest.
+    /// The maximum size of these batches in bytes. The latest batch is always kept.
     pub replay_bytes: usize,
 }
 
@@ -73,33 +86,33 @@ impl Default for SinkConfig {
     }
 }
 
-/// What a publisher can't be made with.
+/// Why a publisher call failed.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum PublisherError {
-    /// Nothing could be told of.
+    /// There is no group.
     #[error("groups is empty: at least one KV-cache group")]
     NoGroups,
-    /// Blocks of no tokens.
+    /// The blocks of a group have no tokens.
     #[error("block_tokens of group {group} is 0: must be at least 1")]
     NoTokens {
         /// The group.
         group: usize,
     },
-    /// Too many groups.
+    /// There are too many groups.
     #[error("groups are {groups}: at most {most}")]
     TooManyGroups {
-        /// How many.
+        /// The number of groups.
         groups: usize,
-        /// How many there can be.
+        /// The maximum number of groups.
         most: usize,
     },
-    /// There is no such sink.
+    /// No sink has this number.
     #[error("there is no sink {sink}: there are {sinks}")]
     UnknownSink {
-        /// What was asked for.
+        /// The number that was passed.
         sink: usize,
-        /// How many there are.
+        /// The number of sinks.
         sinks: usize,
     },
 }
@@ -109,19 +122,19 @@ pub enum PublisherError {
 pub struct Batch {
     /// The sink.
     pub sink: usize,
-    /// Its number, in the sink's sequence.
+    /// The number of the batch, in the sink's sequence.
     pub number: u64,
-    /// Its bytes; sinks of one form share them.
+    /// The encoded batch. Sinks with the same form share it.
     pub payload: Arc<[u8]>,
 }
 
-/// All that is there, for whoever begins to follow a sink.
+/// All contents. A consumer that starts to follow a sink needs them.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Snapshot {
     /// The base of the incarnation's numbers.
     pub epoch: u64,
-    /// The number of the last batch of the sink that is part of it: what follows has higher ones.
-    /// `None` before the first.
+    /// The number of the sink's last batch that the snapshot covers: later batches have higher numbers.
+    /// `None` before the first batch.
     pub cut: Option<u64>,
     /// Batches of ordinary stores, parents first.
     pub payloads: Vec<Arc<[u8]>>,
@@ -129,9 +142,9 @@ pub struct Snapshot {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum State {
-    /// Is to be told everything.
+    /// The sink has received nothing, and needs a full report.
     Fresh,
-    /// Lost a batch: is to be told everything, behind a gap.
+    /// The sink lost a batch, and needs a skipped number and a full report.
     Lost,
     Following,
 }
@@ -140,10 +153,10 @@ enum State {
 struct Sink {
     config: SinkConfig,
     state: State,
-    /// Whether nothing is to be made for it.
+    /// Whether no batches are made for the sink.
     held: bool,
     next: u64,
-    /// When it was last sent something.
+    /// The time at which the last batch was made for it.
     sent_at: f64,
     kept: VecDeque<(u64, Arc<[u8]>)>,
     kept_bytes: usize,
@@ -162,7 +175,7 @@ impl Sink {
     }
 }
 
-/// What one worker tells.
+/// The publisher of one worker: it collects changes and makes the batches of all sinks.
 ///
 /// ```
 /// use kvpool::BlockHash;
@@ -186,11 +199,11 @@ pub struct Publisher {
     base: u64,
     contents: Contents,
     sinks: Vec<Sink>,
-    /// Batches of others', which go out with the next flush.
+    /// Encoded batches from other sources, which are sent with the next flush.
     foreign: Vec<Arc<[u8]>>,
 }
 
-/// The words of vLLM for what a KV-cache group is.
+/// vLLM's name for the kind of a KV-cache group, and its window.
 fn kind_of(kind: GroupKind) -> (&'static str, Option<usize>) {
     match kind {
         GroupKind::Full => ("full_attention", None),
@@ -203,7 +216,7 @@ fn kind_of(kind: GroupKind) -> (&'static str, Option<usize>) {
 }
 
 impl Group {
-    /// The group of a pool that has one, of full attention.
+    /// The group of a pool with a single, full-attention group.
     #[must_use]
     pub fn full(block_tokens: usize) -> Self {
         Self::of(0, GroupKind::Full, block_tokens)
@@ -216,7 +229,7 @@ impl Group {
         Self { name, block_tokens, chained }
     }
 
-    /// The groups of a manager.
+    /// Returns the groups of a manager.
     #[must_use]
     pub fn all_of(manager: &CacheManager) -> Vec<Self> {
         match manager.groups() {
@@ -230,10 +243,11 @@ impl Group {
 }
 
 impl Publisher {
-    /// Of pools with these groups, by number, for a data-parallel rank, with numbers from `base` on.
+    /// Makes a publisher for pools with these groups, by number. `rank` is the data-parallel rank.
+    /// Batch numbers start at `base`.
     ///
     /// # Errors
-    /// [`PublisherError`] names what is wrong with the groups.
+    /// [`PublisherError`] describes what is wrong with the groups.
     pub fn new(groups: Vec<Group>, rank: u32, base: u64) -> Result<Self, PublisherError> {
         let most = usize::from(u16::MAX);
         if groups.is_empty() {
@@ -256,7 +270,7 @@ impl Publisher {
         })
     }
 
-    /// Another sink: its number. It is told everything with the next flush.
+    /// Adds a sink and returns its number. The next flush sends it a full report.
     pub fn add(&mut self, config: SinkConfig) -> usize {
         self.sinks.push(Sink {
             config,
@@ -270,20 +284,20 @@ impl Publisher {
         self.sinks.len() - 1
     }
 
-    /// What is there, and what was told of it.
+    /// The contents of the worker's pools, and which of them consumers know.
     #[must_use]
     pub const fn contents(&self) -> &Contents {
         &self.contents
     }
 
-    /// The first number of this incarnation.
+    /// The first batch number of this incarnation.
     #[must_use]
     pub const fn base(&self) -> u64 {
         self.base
     }
 
-    /// A content can be found in a tier, behind its parent. Its tokens may be known already, or be told
-    /// later ([`Self::learned`]).
+    /// Adds a content to a tier, after its parent. If its tokens are not known yet, [`Self::learned`]
+    /// can add them later.
     pub fn stored(
         &mut self,
         tier: u8,
@@ -295,7 +309,7 @@ impl Publisher {
         self.contents.stored(Arrival { tier, digest, group, parent, tokens });
     }
 
-    /// What is before a content that is there, its tokens, and what it was hashed with beside them.
+    /// Sets the parent, tokens and extra keys of a content that a tier holds.
     pub fn learned(
         &mut self,
         group: u16,
@@ -307,17 +321,17 @@ impl Publisher {
         self.contents.learned(&digest, group, parent.as_ref(), tokens, keys);
     }
 
-    /// A content can no longer be found in a tier.
+    /// Removes a content from a tier.
     pub fn removed(&mut self, tier: u8, group: u16, digest: Digest) {
         self.contents.removed(tier, &digest, group);
     }
 
-    /// A tier holds nothing any more.
+    /// Removes all contents from a tier.
     pub fn cleared(&mut self, tier: u8) {
         self.contents.cleared(tier);
     }
 
-    /// What a tier's pool has told since the last time.
+    /// Applies a batch of the feed of a tier's pool.
     pub fn take_in(&mut self, tier: u8, batch: &FeedBatch) {
         let len = if batch.digest_len == 0 { 32 } else { batch.digest_len };
         let digest = |hash| Digest::new(hash, len);
@@ -325,7 +339,8 @@ impl Publisher {
             match *event {
                 FeedEvent::Stored { hash, group, depth, tokens, .. } => {
                     let parent = batch.parent(at);
-                    // What stands somewhere in a chain, behind what nobody knows, is no beginning of one.
+                    // A content in the middle of a chain whose parent is unknown must not pass for the
+                    // start of a chain.
                     let placed = depth == 0 || parent.is_some();
                     let tokens = tokens.filter(|_| placed).map(|span| batch.tokens(span));
                     self.stored(tier, group, digest(hash), parent.map(digest), tokens);
@@ -343,14 +358,14 @@ impl Publisher {
         }
     }
 
-    /// Sends a batch that somebody else has made to every sink, behind what changed, with the next
-    /// flush. What it tells is in no snapshot: whoever is told everything anew is not told of it.
+    /// Sends an encoded batch from another source to every sink with the next flush, after the changes.
+    /// Snapshots and full reports do not contain its contents.
     pub fn pass_on(&mut self, payload: Vec<u8>) {
         self.foreign.push(payload.into());
     }
 
-    /// A batch of a sink did not reach it: it gets the next flush's snapshot instead of what changes
-    /// until then.
+    /// Records that a batch did not reach a sink. The next flush sends the sink a full report instead
+    /// of the changes.
     ///
     /// # Errors
     /// [`PublisherError::UnknownSink`].
@@ -363,7 +378,8 @@ impl Publisher {
         Ok(())
     }
 
-    /// Whether a sink has no room: then nothing is made for it, and what changes meanwhile is lost for it.
+    /// Pauses or resumes a sink. While it is paused, no batches are made for it, and it loses all
+    /// changes.
     ///
     /// # Errors
     /// [`PublisherError::UnknownSink`].
@@ -373,9 +389,9 @@ impl Publisher {
         Ok(())
     }
 
-    /// The batches of what changed since the last flush, in the order of the sinks and of their
-    /// numbers. A sink that was sent nothing for `heartbeat` seconds gets an empty one. `now` is the
-    /// time in seconds; behind a clock that was set back a heartbeat comes at once.
+    /// Returns the batches of all changes since the last flush, in the order of the sinks and of their
+    /// numbers. A sink that was sent nothing for `heartbeat` seconds gets an empty batch. `now` is the
+    /// time in seconds. If the clock was set back, a heartbeat is sent at once.
     pub fn flush(&mut self, now: f64, heartbeat: f64) -> Vec<Batch> {
         let changes = self.contents.settle();
         let foreign = std::mem::take(&mut self.foreign);
@@ -422,8 +438,8 @@ impl Publisher {
         batches
     }
 
-    /// The batches of a sink from a number on that are still kept, in order. A consumer that asked for
-    /// earlier ones sees that by the first number.
+    /// Returns the batches of a sink from number `from` on that are still kept, in order. If earlier
+    /// batches are gone, the first number is higher than `from`.
     ///
     /// # Errors
     /// [`PublisherError::UnknownSink`].
@@ -438,7 +454,7 @@ impl Publisher {
         Ok(sink.kept.range(first..).map(|(number, payload)| (*number, payload)))
     }
 
-    /// All that a sink was told and that is still so, in its form.
+    /// Returns all contents that a sink was sent and that are still valid, in its form.
     ///
     /// # Errors
     /// [`PublisherError::UnknownSink`].
@@ -451,7 +467,7 @@ impl Publisher {
         Ok(Snapshot { epoch: self.base, cut, payloads })
     }
 
-    /// All that was told and is still so, cut into batches.
+    /// Encodes all contents that consumers know, split into batches.
     fn everything(&self, form: Form, now: f64, cleared: bool) -> Vec<Arc<[u8]>> {
         let mut batches = Vec::new();
         let mut some = Vec::new();
@@ -482,7 +498,7 @@ impl Publisher {
         encode(form, now, self.rank, &events).into()
     }
 
-    /// A change with all that an event of it needs, in one place.
+    /// Collects the data of a change that its event borrows.
     fn told(&self, change: &Change, plain: &Arc<Label>) -> Option<Told> {
         match change {
             Change::Cleared => Some(Told::Cleared),
@@ -540,14 +556,14 @@ impl Publisher {
     }
 }
 
-/// Batches that all sinks of a form in one state get.
+/// The batches that all sinks with the same form and state get.
 struct Shared {
     form: Form,
     anew: bool,
     payloads: Vec<Arc<[u8]>>,
 }
 
-/// What [`Event`] borrows.
+/// The data that an [`Event`] borrows.
 enum Told {
     Cleared,
     Stored {

@@ -1,42 +1,45 @@
-//! `Choice`: which mode is in office, from what each would have hit.
+//! `Choice`: chooses the active mode, from the hits that each mode would have had.
 //!
-//! Owns: sums of what each mode gained over mode 0, and of the squared difference of each pair of
-//! modes, over *chunks* of references. Two of each: a short one, forgotten over 4 capacities of
-//! references, and a long one over 32.
+//! Owns: the sums of each mode's gain over mode 0, and of the squared difference of each pair of modes,
+//! over *chunks* of references. Each sum exists twice: a short one that decays over 4 capacities of
+//! references, and a long one that decays over 32.
 //!
 //! ```text
-//!   worth of a mode     = short gain + long gain / 4, and for mode 0 an edge: 1/1000 of the references, over the short horizon
-//!   lead of a over b    = worth(a) - worth(b)
-//!   its variance        = short squares(a, b) + long squares(a, b) / 16
-//!   the best takes over if its lead over the one in office is > half a standard deviation and > a quarter of the edge
+//! worth of a mode  = short gain + long gain / 4
+//!                    + for mode 0 only, an edge: 1/1000 of the references, over the short horizon
+//! lead of a over b = worth(a) - worth(b)
+//! its variance     = short squares(a, b) + long squares(a, b) / 16
+//! The best mode becomes active if its lead over the active one is
+//! more than half a standard deviation and more than a quarter of the edge.
 //! ```
 //!
-//! What all modes hit cancels: only differences count. Half a standard deviation is little, and it is
-//! enough, because a change is free (no block moves) and is undone as easily.
+//! Only differences between modes count: hits that all modes have cancel out. Half a standard deviation
+//! is a low threshold. It is sufficient, because a change is free (no block moves) and can be undone at
+//! once.
 //!
-//! Integers only, with 8 fractional bits, no square roots: squares are compared. So the choice is the
-//! same on any host.
+//! All arithmetic is in integers with 8 fractional bits, and squares are compared instead of roots. So
+//! the choice is the same on any host.
 //!
-//! Costs: O(1): 36 pairs per chunk, of which there are 64 per capacity.
+//! Costs: O(1): 36 pairs per chunk, with 64 chunks per capacity.
 
 use super::mode::Mode;
 use kvpool::InvariantViolation;
 use kvpool::parts::ensure;
 
-/// Modes that there are.
+/// The number of modes.
 pub(super) const MODES: usize = Mode::ALL.len();
 /// Fractional bits.
 const BITS: u32 = 8;
-/// Horizons in chunks: 4 capacities and 32.
+/// The horizons, in chunks: 4 capacities and 32 capacities.
 const SHORT: i64 = 4 * Choice::CHUNKS;
 const LONG: i64 = 32 * Choice::CHUNKS;
 
 #[derive(Clone, Debug)]
 struct Sums {
-    /// Over mode 0.
+    /// The gain over mode 0.
     gain: [i64; MODES],
     square: [[i128; MODES]; MODES],
-    /// In chunks.
+    /// The number of chunks over which the sums decay.
     horizon: i64,
 }
 
@@ -62,13 +65,13 @@ impl Sums {
     }
 }
 
-/// The choice among [`Mode::ALL`].
+/// Chooses one of [`Mode::ALL`].
 ///
 /// ```
 /// use kvpool_policies::adaptive::Choice;
 /// let mut choice = Choice::default();
 /// assert_eq!(choice.mode(), 0);
-/// // Of 16 references mode 2 hits one more than LRU does, all the time.
+/// // Of every 16 references, mode 2 hits one more than LRU.
 /// for _ in 0..8 {
 ///     choice.record(16, &[5, 5, 6, 5, 5, 5]);
 /// }
@@ -90,19 +93,19 @@ impl Default for Choice {
 }
 
 impl Choice {
-    /// Chunks that a capacity of references is cut into.
+    /// The number of chunks per capacity of references.
     pub const CHUNKS: i64 = 64;
-    /// The most references that a chunk counts as.
+    /// The maximum number of references that a chunk counts.
     const MOST: u64 = 1 << 32;
 
-    /// The mode in office: its place in [`Mode::ALL`].
+    /// The active mode, as an index into [`Mode::ALL`].
     #[must_use]
     pub const fn mode(&self) -> usize {
         self.mode
     }
 
-    /// A chunk of `references` has ended, of which each mode would have hit so many. Returns the mode
-    /// in office.
+    /// Records a chunk of `references`, with the number of hits that each mode would have had. Returns
+    /// the active mode.
     pub fn record(&mut self, references: u64, hits: &[u64; MODES]) -> usize {
         let bounded = |count: u64| count.min(Self::MOST) as i64;
         self.references += bounded(references) << BITS;
@@ -116,7 +119,8 @@ impl Choice {
         if best != self.mode {
             let lead = worth(best) - worth(self.mode);
             let variance = self.short.square[best][self.mode] + self.long.square[best][self.mode] / 16;
-            // Lead and variance both have fractional bits; lead > deviation / 2 is 4 lead^2 > variance.
+            // Lead and variance both have fractional bits. `lead > deviation / 2` is
+            // `4 lead^2 > variance`.
             let lead_is_seen = 4 * i128::from(lead) * i128::from(lead) > variance << BITS;
             if lead_is_seen && lead > edge / 4 {
                 self.mode = best;

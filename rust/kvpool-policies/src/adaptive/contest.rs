@@ -1,17 +1,18 @@
-//! `Contest`: a sample of what is released, a shadow per mode to serve it, and the choice that comes of it.
+//! `Contest`: a sample of the released blocks, one shadow cache per mode, and the choice of the best
+//! mode.
 //!
-//! Owns: which keys are in the sample, the releases that wait, the shadows, and the chunk being
-//! counted. A key is sampled by its mixed bits: one of 8, more of them while a shadow would have fewer
-//! than 1,024 entries, all below 2,048 blocks.
+//! Owns: which keys are in the sample, the releases that wait, the shadows, and the current chunk. A
+//! key is sampled by its mixed bits: one in 8 keys. The rate is higher if a shadow would have fewer
+//! than 1,024 entries, and all keys are sampled below 2,048 blocks.
 //!
-//! *A release*, as shadows serve it, is what was released with no hit and no admission between. In the
-//! pool that is one request that ends; a caller that hits and releases block by block has releases of
-//! one block. At most one shadow capacity is kept; a longer release is served in parts. It is served
-//! when the next one begins, so that the evictions for a request are in the mode that was in office
-//! when the request before it ended.
+//! *A release*, as shadows serve it, is all blocks that were released without a hit or an admission in
+//! between. In the pool that is one request that ends. A caller that hits and releases block by block
+//! has releases of one block. At most one shadow capacity is kept; a longer release is served in parts.
+//! A release is served when the next one begins. So the evictions for a request use the mode that was
+//! active when the previous request ended.
 //!
-//! Costs: a release of a sampled key is one access to each of the 6 shadows; 16 bytes per sampled block
-//! that waits.
+//! Costs: the release of a sampled key takes one access to each of the 6 shadows. 16 bytes per sampled
+//! block that waits.
 
 use super::choice::{Choice, MODES};
 use super::mode::Mode;
@@ -21,34 +22,34 @@ use kvpool::parts::ensure;
 use kvpool::parts::try_reserve;
 use kvpool::{InvariantViolation, PoolError};
 
-/// One of so many keys is sampled at most.
+/// The sampling rate is at least one key in this number.
 const RATE: usize = 8;
-/// Entries that a shadow has at least, if the pool has as many.
+/// The minimum number of entries of a shadow, if the pool has as many blocks.
 const ENTRIES: usize = 1024;
 
-/// Without room until it has grown.
+/// The contest of the modes. It is empty until it has grown.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Contest {
-    /// By mode.
+    /// The shadows, indexed by mode.
     shadows: Vec<Shadow>,
-    /// Entries of each.
+    /// The number of entries of each shadow.
     entries: usize,
-    /// One of so many keys is sampled, a power of 2; 0 before there is room.
+    /// One key in this number is sampled, a power of 2; 0 before there is room.
     rate: usize,
-    /// The release that goes on or was the last.
+    /// The sampled blocks of the current release, or of the last one.
     waiting: Vec<Sampled>,
-    /// The depth of the block released last, sampled or not.
+    /// The depth of the last released block, sampled or not.
     depth: u32,
-    /// A chain began since the last sampled block.
+    /// Whether a chain began after the last sampled block.
     begins: bool,
-    /// The chunk: references, and hits by mode.
+    /// The current chunk: references, and hits by mode.
     references: usize,
     hits: [u64; MODES],
     choice: Choice,
 }
 
 impl Contest {
-    /// The mode in office.
+    /// The active mode.
     pub(super) const fn mode(&self) -> Mode {
         Mode::ALL[self.choice.mode()]
     }
@@ -57,9 +58,9 @@ impl Contest {
         self.rate > 0 && mixed(key) & (self.rate as u64 - 1) == 0
     }
 
-    /// A block with this content is released, as part of the release that goes on.
+    /// Adds a released block with this content to the current release.
     pub(super) fn release(&mut self, key: u64, depth: u32) {
-        // Chains come deepest first.
+        // Chains are released deepest block first.
         self.begins |= depth >= self.depth;
         self.depth = depth;
         if self.samples(key) {
@@ -70,7 +71,7 @@ impl Contest {
         }
     }
 
-    /// Serves what waits.
+    /// Serves the current release.
     pub(super) fn end_release(&mut self) {
         if self.waiting.is_empty() {
             return;
@@ -101,7 +102,8 @@ impl Contest {
         self.hits = [0; MODES];
     }
 
-    /// Sampling rate, and entries of a shadow, for a pool of `capacity` blocks.
+    /// Returns the sampling rate, and the number of entries of a shadow, in a pool of `capacity`
+    /// blocks.
     fn size_for(capacity: usize) -> (usize, usize) {
         let mut rate = RATE;
         while rate > 1 && capacity / rate < ENTRIES {
@@ -110,9 +112,9 @@ impl Contest {
         (rate, (capacity / rate).max(1))
     }
 
-    /// Is the contest of a pool of `capacity` blocks from now on, or has not changed if there is no
-    /// memory. If fewer keys are sampled from now on, as when a pool grows over 2,048, 4,096 or 8,192
-    /// blocks, shadows start empty, and until they are full all modes hit the same.
+    /// Adapts the contest to a pool of `capacity` blocks. Changes nothing if there is not enough
+    /// memory. If the sampling rate falls, as when a pool grows over 2,048, 4,096 or 8,192 blocks, the
+    /// shadows start empty. Until they are full, all modes hit the same.
     pub(super) fn grow(&mut self, capacity: usize) -> Result<(), PoolError> {
         let (rate, entries) = Self::size_for(capacity);
         try_reserve(&mut self.waiting, entries)?;

@@ -1,38 +1,41 @@
-//! `adaptive`: kvpool's own policy. It is LRU until a sample of the traffic shows that something else
+//! `adaptive`: kvpool's own policy. It is LRU until a sample of the traffic shows that another order
 //! would hit more.
 //!
-//! One order of the blocks (`order`) in which recency and frequency are kept apart, so that what a use
-//! is worth can change at any moment without moving a block. Six *modes* (`mode`) say what it is worth,
-//! in capacities of admitted blocks that a block counts as younger than it is:
+//! There is one order of the blocks (`order`). Recency and frequency are stored separately in it, so
+//! that the weight of a use can change at any time without moving a block. The weights come from six
+//! *modes* (`mode`). A weight is the number of capacities of admitted blocks by which a block counts as
+//! younger than it is:
 //!
-//! | mode | used again | each doubling more | proven | good at |
+//! | mode | used again | each further doubling | proven | good at |
 //! |---|---|---|---|---|
-//! | 0 | | | | LRU: sessions that go on, and end |
-//! | 1 | 1 | | | chats with one-shots between them |
-//! | 2 | 2 | | | the same, in a smaller cache |
-//! | 3 | 4 | | | bursts of scans, popularity that drifts |
-//! | 4 | 8 | 8 | | documents of steady popularity: frequency first, recency within |
-//! | 5 | | | 4 | loops larger than the cache: what is there stays, some of what is new replaces it |
+//! | 0 | | | | LRU: sessions that continue for a while, then end |
+//! | 1 | 1 | | | chats mixed with one-time prompts |
+//! | 2 | 2 | | | the same in a smaller cache |
+//! | 3 | 4 | | | bursts of scans, drifting popularity |
+//! | 4 | 8 | 8 | | documents of steady popularity: frequency first, recency second |
+//! | 5 | | | 4 | loops larger than the cache: old blocks stay, and some new blocks replace others |
 //!
-//! A shadow per mode, a cache of one of 8 keys with an eighth of the capacity (`shadow`, `contest`),
-//! serves what is released; prefix hits are compared 64 times per capacity of references; the best mode
-//! takes over when its lead is more than noise ([`Choice`]). What was evicted lately is remembered with
-//! its uses, exactly (`recent`). Figures and limits: `benches/results/2026-11-28-eviction-study.md`.
+//! Each mode has a shadow (`shadow`, `contest`): a cache of one in 8 keys, with an eighth of the
+//! capacity, that serves the released blocks. Prefix hits are compared 64 times per capacity of
+//! references. The best mode becomes active when its lead is more than noise ([`Choice`]). Recent
+//! evictions are remembered exactly, with their numbers of uses (`recent`). For figures and limits see
+//! `benches/results/2026-11-28-eviction-study.md`.
 //!
-//! Parameters: none. Integers only; the same calls give the same order on any host.
+//! There are no parameters. All arithmetic is in integers. So the order depends only on the calls, not
+//! on the host.
 //!
-//! *Growing*: what is known of blocks and evictions stays, and so do the mode in office and the sums
-//! that chose it; bonuses, windows and half-life are those of the new capacity. Shadows grow with what
-//! they hold, or start empty if the sample becomes thinner, below 8,192 blocks.
+//! *Growing* keeps the state of blocks and evictions, the active mode, and the sums that chose it.
+//! Bonuses, windows and the half-life become those of the new capacity. Shadows keep their contents, or
+//! start empty if the sampling rate falls, which happens below 8,192 blocks.
 //!
-//! Cost: O(1) amortized: 16 comparisons per eviction, 6 more accesses per sampled release, which come
-//! together when the next release begins. 111 bytes per block: order 31, evictions 30, shadows 47,
-//! releases that wait 2; from 8,192 blocks on. Smaller pools sample more keys: 160 from 4,096 blocks,
-//! 258 from 2,048, 455 below, which is 0.9 MB at most.
+//! Cost: O(1) amortized. An eviction takes 16 comparisons. A sampled release takes 6 more accesses, all
+//! when the next release begins. Memory from 8,192 blocks on: 111 bytes per block (order 31, evictions
+//! 30, shadows 47, waiting releases 2). Smaller pools sample more keys: 160 bytes from 4,096 blocks,
+//! 258 from 2,048, and 455 below, which is at most 0.9 MB.
 //!
-//! When not to use it: where evictions must cost as little as LRU's; where the cache holds a large part
-//! of the working set (LRU hits the same, and `adaptive` becomes LRU); without a pool around it in the
-//! smallest caches, where the best mode changes faster than shadows can tell.
+//! Do not use it where evictions must be as cheap as in LRU, or where the cache holds a large part of
+//! the working set: LRU hits the same there, and `adaptive` becomes LRU. Do not use it without a pool
+//! in very small caches either, because there the best mode changes faster than shadows can detect.
 
 mod choice;
 mod contest;
@@ -52,31 +55,45 @@ pub use mode::Mode;
 use order::Order;
 use recent::{REMEMBERED, Recent};
 
-/// Modes between recency and frequency, chosen by shadows.
+/// The `adaptive` policy: its order changes between recency and frequency, as shadow caches choose.
+///
+/// ```
+/// use kvpool::{BlockId, Content, Policy};
+/// use kvpool_policies::Adaptive;
+/// let (first, second) = (BlockId::new(1), BlockId::new(2));
+/// let mut order = Adaptive::new(8)?;
+/// for block in [first, second] {
+///     order.admit(block, Content { key: block.get().into(), depth: 0 });
+///     order.release(block);
+/// }
+/// // The policy is LRU until its shadow caches choose another mode.
+/// assert_eq!(order.pop(), Some(first));
+/// # Ok::<(), kvpool::PoolError>(())
+/// ```
 #[derive(Clone, Debug)]
 pub struct Adaptive {
     order: Order,
-    /// By block, as the depths, where there is a contest.
+    /// By block: the key and the depth of its content. Empty without a contest.
     keys: Vec<u64>,
     depths: Vec<u32>,
     evictions: Recent,
-    /// `None` if the mode is fixed.
+    /// The contest that chooses the mode; `None` if the mode is fixed.
     contest: Option<Box<Contest>>,
 }
 
 impl Adaptive {
-    /// An empty order for blocks `1..num_blocks`.
+    /// Makes an empty order for blocks `1..num_blocks`.
     ///
     /// # Errors
-    /// [`PoolError::InvalidConfig`] if there is no memory for so many blocks.
+    /// [`PoolError::InvalidConfig`] if there is not enough memory for this number of blocks.
     pub fn new(num_blocks: usize) -> Result<Self, PoolError> {
         Self::with(num_blocks, Mode::ALL[0], Some(Box::default()))
     }
 
-    /// The same, always in one mode: to compare. It has no shadows.
+    /// Like [`Self::new`], with a fixed mode and no shadows, for comparisons.
     ///
     /// # Errors
-    /// [`PoolError::InvalidConfig`] if there is no memory for so many blocks.
+    /// [`PoolError::InvalidConfig`] if there is not enough memory for this number of blocks.
     pub fn fixed(num_blocks: usize, mode: Mode) -> Result<Self, PoolError> {
         Self::with(num_blocks, mode, None)
     }
@@ -89,13 +106,13 @@ impl Adaptive {
         Ok(policy)
     }
 
-    /// The mode in office.
+    /// The active mode.
     #[must_use]
     pub const fn mode(&self) -> Mode {
         self.order.mode()
     }
 
-    /// Takes the mode that the contest has chosen.
+    /// Switches to the mode that the contest has chosen.
     fn follow(&mut self) {
         if let Some(mode) = self.contest.as_deref().map(Contest::mode)
             && mode != self.mode()
@@ -186,7 +203,7 @@ impl Policy for Adaptive {
         if let Some(contest) = &mut self.contest {
             try_reserve(&mut self.keys, num_blocks)?;
             try_reserve(&mut self.depths, num_blocks)?;
-            contest.grow(num_blocks.saturating_sub(1))?; // the last that can fail
+            contest.grow(num_blocks.saturating_sub(1))?; // nothing after this can fail
             self.keys.resize(num_blocks, 0);
             self.depths.resize(num_blocks, 0);
         }

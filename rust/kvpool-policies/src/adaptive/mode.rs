@@ -1,32 +1,42 @@
-//! `Mode`: recency and frequency kept apart, so that the weight of frequency can change at any moment.
+//! `Mode`: the weights of frequency and recency, which can change at any time.
 //!
-//! A block with u uses is of class floor(log2 u), 0 to 7. There is a list per class, and one per class
-//! for *proven* blocks: 16. Each is in order of release. The victim is the front with the smallest
-//! `stamp + bonus of its list`, of equals that of the first list. With all bonuses 0 that is LRU,
-//! whatever the lists are. A change of mode changes 16 numbers and moves no block.
+//! A block with u uses has class floor(log2 u), 0 to 7. There are 16 lists: one per class, and one per
+//! class for *proven* blocks. Each list is in order of release. The victim is the front block with the
+//! smallest `stamp + bonus of its list`; ties go to the first list. If all bonuses are 0, that is LRU,
+//! whatever the lists contain. A change of mode changes 16 numbers and moves no block.
 //!
-//! - *Stamp*: the clock at the last release. The clock counts admitted blocks, and a little for each
-//!   moment of release.
-//! - *Uses*: 1 when admitted, one more for each hit, 255 at most; halved for every 16 capacities since
-//!   the last one. A content whose eviction is remembered goes on from the uses that it had.
-//! - *Proven*: hit since it was admitted, or released in a privileged window: the clock is cut into
-//!   windows of an eighth of a capacity, and every fourth one is privileged. In a loop larger than the
-//!   cache no block is ever hit; so some must be kept.
+//! - *Stamp*: the clock at the last release. The clock counts admitted blocks, and a small amount for
+//!   each release.
+//! - *Uses*: 1 at admission, plus one for each hit, at most 255. They are halved for every 16
+//!   capacities since the last use. A content whose eviction is remembered continues with the uses that
+//!   it had.
+//! - *Proven*: the block was hit since its admission, or was released in a privileged window. The clock
+//!   is divided into windows of an eighth of a capacity, and every fourth window is privileged. In a
+//!   loop larger than the cache, no block is ever hit, so some blocks must be kept without a hit.
 
-/// Classes of uses.
+/// The number of classes of uses.
 const CLASSES: usize = 8;
 pub(super) const LISTS: usize = 2 * CLASSES;
-/// What one admitted block adds to the clock; a moment of release adds 1.
+/// The amount that one admitted block adds to the clock. A release adds 1.
 pub(super) const TICK: u64 = 1 << 16;
 
-/// What uses are worth: how many capacities of admitted blocks a block counts as younger than it is.
+/// The weight of uses: the number of capacities of admitted blocks by which a block counts as younger
+/// than it is.
+///
+/// ```
+/// use kvpool_policies::Adaptive;
+/// use kvpool_policies::adaptive::Mode;
+/// let frequency = Mode::ALL[4];
+/// assert_eq!(Adaptive::fixed(8, frequency)?.mode(), frequency);
+/// # Ok::<(), kvpool::PoolError>(())
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Mode {
-    /// Of class 1, 2 to 3 uses.
+    /// For blocks of class 1, with 2 to 3 uses.
     pub used_again: u64,
-    /// For each further doubling of the uses.
+    /// Added for each further doubling of the uses.
     pub doubling: u64,
-    /// For a proven block, whatever its class.
+    /// Added for a proven block of any class.
     pub proven: u64,
 }
 
@@ -35,7 +45,7 @@ impl Mode {
         Self { used_again, doubling, proven }
     }
 
-    /// The modes that there are; the first is LRU.
+    /// All modes. The first is LRU.
     pub const ALL: [Self; 6] = [
         Self::of(0, 0, 0),
         Self::of(1, 0, 0),
@@ -45,7 +55,7 @@ impl Mode {
         Self::of(0, 0, 4),
     ];
 
-    /// By list, in a pool of `capacity` blocks.
+    /// The bonus of each list, in a pool of `capacity` blocks.
     pub(super) fn bonuses(self, capacity: usize) -> [u64; LISTS] {
         std::array::from_fn(|list| {
             let class = (list % CLASSES) as u64;
@@ -56,7 +66,7 @@ impl Mode {
     }
 }
 
-/// Of the content of a block.
+/// The uses of the content of a block.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Uses {
     pub(super) count: u8,
@@ -64,7 +74,7 @@ pub(super) struct Uses {
 }
 
 impl Uses {
-    /// The list of a block that was used so.
+    /// The list of a block with these uses.
     pub(super) fn list(self) -> usize {
         let class = self.count.max(1).ilog2() as usize;
         if self.proven { CLASSES + class } else { class }

@@ -1,42 +1,43 @@
-//! `Order`: blocks by recency and frequency, kept apart, so that a mode weighs them when one is evicted.
+//! `Order`: the blocks by recency and frequency, stored separately, so that the mode weighs them at
+//! each eviction.
 //!
-//! Owns: the lists, one per class of uses, and what is known of each block: its stamp and its uses
-//! (`mode` defines both). Whose blocks these are it does not know: those of a pool, or the entries of a
-//! shadow.
+//! Owns: the lists, one per class of uses, and the stamp and uses of each block (`mode` defines both).
+//! The blocks are those of a pool or the entries of a shadow; the order does not depend on that.
 //!
 //! Invariant: a block in the order is on the list of its class.
 //!
-//! Costs: O(1); a pop compares the fronts of 16 lists. 19 bytes per block, taken by [`Order::reserve`] alone.
+//! Costs: O(1). A pop compares the front blocks of 16 lists. 19 bytes per block, allocated only by
+//! [`Order::reserve`].
 
 use super::mode::{LISTS, Mode, TICK, Uses};
 use crate::block_lists::BlockLists;
 use kvpool::parts::{ensure, try_reserve};
 use kvpool::{BlockId, InvariantViolation, PoolError};
 
-/// Capacities without a use after which the uses count half.
+/// The number of capacities without a use after which the uses are halved.
 const HALF_LIFE: u64 = 16;
-/// Windows per capacity, and of how many one is privileged.
+/// The number of windows per capacity. One window in `PRIVILEGED` is privileged.
 const WINDOWS: u64 = 8;
 const PRIVILEGED: u64 = 4;
 
 #[derive(Clone, Debug)]
 pub(super) struct Order {
     lists: BlockLists,
-    /// By block, as the uses.
+    /// By block: the stamp and the uses.
     stamps: Vec<u64>,
     uses: Vec<Uses>,
     clock: u64,
-    /// On the clock, of this capacity.
+    /// The half-life and the length of a window, in units of the clock. They depend on the capacity.
     half_life: u64,
     window: u64,
     bonuses: [u64; LISTS],
     mode: Mode,
-    /// Blocks were released, and nothing was hit or admitted since.
+    /// Whether a block was released, and none was hit or admitted since.
     releasing: bool,
 }
 
 impl Order {
-    /// An empty order without room.
+    /// Makes an empty order of capacity 0.
     pub(super) fn new(mode: Mode) -> Result<Self, PoolError> {
         let lists = BlockLists::new(LISTS, 0)?;
         Ok(Self {
@@ -61,17 +62,17 @@ impl Order {
         self.bonuses = mode.bonuses(self.capacity());
     }
 
-    /// Blocks that it has room for, without the null block.
+    /// The number of blocks that it has room for, without the null block.
     pub(super) const fn capacity(&self) -> usize {
         self.stamps.len().saturating_sub(1)
     }
 
-    /// Blocks that may be popped.
+    /// The number of blocks that may be popped.
     pub(super) const fn len(&self) -> usize {
         self.lists.num_linked()
     }
 
-    /// How often the content of `block` was used.
+    /// The number of uses of the content of `block`.
     pub(super) fn uses(&self, block: BlockId) -> Option<u8> {
         self.uses.get(block.index()).map(|uses| uses.count)
     }
@@ -83,7 +84,8 @@ impl Order {
         }
     }
 
-    /// `block` has another content, which had been used so often when it was evicted, if that is remembered.
+    /// Sets a new content of `block`. `before` is its number of uses when it was evicted, if that is
+    /// remembered.
     pub(super) fn admit(&mut self, block: BlockId, before: Option<u8>) {
         self.releasing = false;
         self.lists.remove(block);
@@ -103,13 +105,13 @@ impl Order {
         }
     }
 
-    /// What is released next is a release of its own.
+    /// Starts a new release with the next released block.
     pub(super) const fn begin_release(&mut self) {
         self.releasing = false;
     }
 
-    /// Puts `block` in. Whether a release begins with it; `None`, and nothing changed, if there is no
-    /// such block.
+    /// Adds `block` to the order. Returns whether it starts a release. Returns `None`, and changes
+    /// nothing, if there is no such block.
     pub(super) fn release(&mut self, block: BlockId) -> Option<bool> {
         let at = block.index();
         if block.is_null() || at >= self.stamps.len() {
@@ -124,7 +126,7 @@ impl Order {
         Some(begins)
     }
 
-    /// Takes the block that is worth least.
+    /// Removes and returns the block with the lowest value.
     pub(super) fn pop(&mut self) -> Option<BlockId> {
         let fronts = (0..LISTS).filter_map(|list| {
             let front = self.lists.front(list)?;
@@ -157,14 +159,14 @@ impl Order {
         self.releasing = false;
     }
 
-    /// Takes the memory for blocks up to `num_blocks - 1`, and changes nothing that is seen.
+    /// Allocates memory for blocks up to `num_blocks - 1`, without a visible change.
     pub(super) fn reserve(&mut self, num_blocks: usize) -> Result<(), PoolError> {
         try_reserve(&mut self.stamps, num_blocks)?;
         try_reserve(&mut self.uses, num_blocks)?;
-        self.lists.grow(num_blocks) // blocks that the others do not have yet are never put on a list
+        self.lists.grow(num_blocks) // blocks that the other arrays lack are never put on a list
     }
 
-    /// Has blocks up to `num_blocks - 1` from now on, after [`Self::reserve`].
+    /// Grows to blocks up to `num_blocks - 1`, after [`Self::reserve`].
     pub(super) fn resize(&mut self, num_blocks: usize) {
         let num_blocks = num_blocks.max(self.stamps.len());
         self.stamps.resize(num_blocks, 0);

@@ -1,43 +1,44 @@
-//! `Recent`: the keys of the last so many evictions, and how often each had been used. With *entries*,
-//! also the keys that are here, one per entry: then one look says whether a key is here, was evicted
-//! lately, or neither.
+//! `Recent`: the keys of a bounded number of recent evictions, with their uses. With *entries*, it also
+//! contains the keys that are present, one per entry. Then one lookup returns whether a key is present,
+//! was evicted recently, or neither.
 //!
 //! Owns: a ring with a place per eviction, the keys of the entries, and a table that finds both. A key
-//! that is taken leaves a gap: what is remembered is an age in evictions, not a number of keys as in
-//! [`crate::ghosts::Ghosts`], where keys live on in the room of those that were taken. Nothing is lost
-//! before its time: one lost ghost in the middle of a chain makes the next prefix end there.
+//! that is taken leaves a gap. So an eviction is remembered until a fixed number of later evictions. In
+//! [`crate::ghosts::Ghosts`] the bound is a number of keys, and keys live longer if others are taken.
+//! Nothing is forgotten early here: one lost ghost in the middle of a chain would make the next prefix
+//! end there.
 //!
-//! Invariants: a place with a count is found by its key, no other is; a key has one place, or one
-//! entry, or neither.
+//! Invariants: a place with a count is found by its key, and a place without a count is not. A key has
+//! one place, or one entry, or neither.
 //!
-//! Costs: all operations O(1); 15 bytes per eviction remembered and 14 per entry, taken by
-//! [`Recent::reserve`] alone.
+//! Costs: all operations are O(1). 15 bytes per remembered eviction and 14 per entry, allocated only by
+//! [`Recent::reserve`].
 
 use crate::slots::Slots;
 use kvpool::parts::ensure;
 use kvpool::parts::try_reserve;
 use kvpool::{InvariantViolation, PoolError};
 
-/// Evictions remembered per block.
+/// The number of evictions that are remembered per block.
 pub(super) const REMEMBERED: usize = 2;
-/// The most evictions that are remembered.
+/// The maximum number of evictions that are remembered.
 const MOST: usize = 1 << 31;
 
 #[derive(Clone, Debug)]
 pub(super) struct Recent {
-    /// By number: those of entries, from 1 on, and behind them those of places.
+    /// The keys, indexed by number: the entries from 1 on, followed by the places.
     keys: Vec<u64>,
-    /// By place: uses of the key, 0 for a gap.
+    /// The uses of the key at each place; 0 for a gap.
     counts: Vec<u8>,
-    /// Finds numbers by keys.
+    /// The index from keys to numbers.
     numbers: Slots,
     entries: usize,
-    /// The place of the next eviction: the oldest one's.
+    /// The place of the next eviction, which currently holds the oldest one.
     next: usize,
 }
 
 impl Recent {
-    /// Remembers nothing.
+    /// Makes an empty memory of capacity 0.
     pub(super) fn new() -> Self {
         Self { keys: vec![0], counts: Vec::new(), numbers: Slots::new(), entries: 0, next: 0 }
     }
@@ -47,23 +48,23 @@ impl Recent {
         1 + self.entries + place
     }
 
-    /// The place of a number; `None` of an entry's.
+    /// The place of a number; `None` if the number is that of an entry.
     fn place(&self, number: u32) -> Option<usize> {
         (number as usize).checked_sub(1 + self.entries)
     }
 
-    /// The entry that has `key`.
+    /// Returns the entry with `key`.
     pub(super) fn entry(&self, key: u64) -> Option<u32> {
         self.numbers.find(&self.keys, key).filter(|&number| self.place(number).is_none())
     }
 
-    /// The key of `entry`, or the last that it had.
+    /// Returns the key of `entry`, or the last key that it had.
     pub(super) fn key(&self, entry: u32) -> u64 {
         self.keys[entry as usize]
     }
 
-    /// `key`, which no entry has, used `count` times, is evicted. The oldest eviction is forgotten if
-    /// there is no room.
+    /// Records the eviction of `key`, which has no entry, with its number of uses. Forgets the oldest
+    /// eviction if there is no room.
     pub(super) fn push(&mut self, key: u64, count: u8) {
         let place = self.next;
         let number = self.number(place);
@@ -73,7 +74,7 @@ impl Recent {
             self.counts[place] = 0;
         }
         self.keys[number] = key;
-        // In place of an entry that had it, or of an eviction before.
+        // Replaces an entry with this key, or an earlier eviction of it.
         let before = self.numbers.put(&self.keys, number as u32); // at most MOST
         if let Some(gap) = before.and_then(|before| self.place(before)) {
             self.counts[gap] = 0;
@@ -82,14 +83,14 @@ impl Recent {
         self.next = if place + 1 == self.counts.len() { 0 } else { place + 1 };
     }
 
-    /// How often `key` had been used, if its eviction is remembered; it is no more.
+    /// Forgets the eviction of `key` and returns its number of uses, if the eviction is remembered.
     pub(super) fn take(&mut self, key: u64) -> Option<u8> {
         let number = self.numbers.remove(&self.keys, key)?;
         let place = self.place(number)?;
         Some(std::mem::take(&mut self.counts[place]))
     }
 
-    /// `key`, which no entry has, is at `entry` from now on, which has none. As [`Self::take`] for the rest.
+    /// Puts `key`, which has no entry, into the empty `entry`. Otherwise like [`Self::take`].
     pub(super) fn admit(&mut self, entry: u32, key: u64) -> Option<u8> {
         self.keys[entry as usize] = key;
         let before = self.numbers.put(&self.keys, entry)?;
@@ -97,19 +98,20 @@ impl Recent {
         Some(std::mem::take(&mut self.counts[place]))
     }
 
-    /// What `entry` has, used `count` times, is evicted. Where there are entries there is room for evictions.
+    /// Records the eviction of the key of `entry`, with its number of uses. With entries, there is
+    /// always room for evictions.
     pub(super) fn evict(&mut self, entry: u32, count: u8) {
         self.push(self.key(entry), count);
     }
 
-    /// Forgets all evictions, and what the entries have. O(capacity).
+    /// Forgets all evictions and all entries. O(capacity).
     pub(super) fn clear(&mut self) {
         self.numbers.clear();
         self.counts.fill(0);
         self.next = 0;
     }
 
-    /// Takes the memory for so many entries and evictions, and changes nothing.
+    /// Allocates memory for `entries` and `evictions`, without a visible change.
     pub(super) fn reserve(&mut self, entries: usize, evictions: usize) -> Result<(), PoolError> {
         let evictions = evictions.min(MOST);
         try_reserve(&mut self.keys, 1 + entries + evictions)?;
@@ -117,12 +119,12 @@ impl Recent {
         self.numbers.reserve(entries + evictions)
     }
 
-    /// Has so many entries, and remembers so many evictions, from now on, after [`Self::reserve`]. None
-    /// of those that are remembered is forgotten. The first `used` entries have a key.
+    /// Grows to `entries` and `evictions`, after [`Self::reserve`]. Keeps all remembered evictions. The
+    /// first `used` entries have a key.
     pub(super) fn grow(&mut self, entries: usize, evictions: usize, used: u32) {
         let (entries, before) = (entries.max(self.entries), self.counts.len());
         let evictions = evictions.min(MOST).max(before);
-        // From the oldest to the newest; then there is room.
+        // Sorts the ring from oldest to newest, so that new places can follow.
         let first = self.number(0);
         self.keys[first..].rotate_left(self.next);
         self.counts.rotate_left(self.next);
@@ -147,7 +149,7 @@ impl Recent {
         self.numbers.find(&self.keys, key).is_some_and(|number| self.place(number).is_some())
     }
 
-    /// Recounts the places, and `used` entries.
+    /// Checks the places, and the first `used` entries, from scratch.
     pub(super) fn check_invariants(&self, used: u32) -> Result<(), InvariantViolation> {
         const NAME: &str =
             "AD1 (an eviction that is remembered is found, and what an entry has, no other is)";
@@ -182,7 +184,7 @@ mod tests {
         let mut recent = of(3);
         (1..=3).for_each(|key| recent.push(key, 7));
         assert_eq!((recent.take(2), recent.take(2)), (Some(7), None));
-        recent.push(4, 1); // the gap is older than nothing: 1 goes all the same
+        recent.push(4, 1); // evicts 1, although there is a gap
         assert!(!recent.contains(1) && recent.contains(3) && recent.contains(4));
         recent.check_invariants(0).unwrap();
     }
@@ -193,9 +195,9 @@ mod tests {
         [(1, 7), (2, 7), (1, 5)].into_iter().for_each(|(key, count)| recent.push(key, count));
         recent.check_invariants(0).unwrap();
         assert_eq!(recent.known(), 2);
-        recent.push(3, 7); // in the gap
+        recent.push(3, 7); // goes into the gap
         assert_eq!((recent.take(1), recent.take(2), recent.take(3)), (Some(5), Some(7), Some(7)));
-        // The oldest of all is the same key.
+        // The oldest eviction has the same key.
         (1..=3).chain([1]).for_each(|key| recent.push(key, 9));
         recent.check_invariants(0).unwrap();
         assert_eq!(recent.known(), 3);
@@ -229,7 +231,7 @@ mod tests {
         recent.check_invariants(2).unwrap();
         recent.evict(1, 4);
         recent.admit(1, 30);
-        // Entries in front, evictions behind, whatever was where before.
+        // After growing, entries come first and evictions after them, at new positions.
         recent.reserve(5, 4).unwrap();
         recent.grow(5, 4, 2);
         recent.check_invariants(2).unwrap();

@@ -1,19 +1,19 @@
-//! `Shadow`: what a cache of sampled keys would hit if it were always in one mode.
+//! `Shadow`: simulates a cache of the sampled keys in a fixed mode, to count its hits.
 //!
-//! Owns: an order in a fixed mode over entries that stand for blocks, their keys and those of
-//! evictions, and the hits not scored yet.
+//! Owns: an order in a fixed mode over entries, which represent blocks; their keys and those of
+//! evictions; and the hits that are not scored yet.
 //!
-//! A release is served as a manager serves a request, because to hold its blocks or not changes what a
-//! small cache hits: all that is there is taken out of the order; the rest is admitted from the head
-//! on, as far as it fits; then all is put back, deepest first.
+//! A release is served as a manager serves a request, because holding a request's blocks changes the
+//! hits of a small cache. All keys that are present leave the order. The others are admitted, from the
+//! head on, as far as they fit. Then all are put back, deepest first.
 //!
-//! *Prefix hits.* A block counts only if all before it hit too. Keys come deepest first, so these are
-//! the hits after the last miss of a chain: a run that a miss sets to 0, scored when the next chain
-//! begins.
+//! *Prefix hits.* A block counts only if all blocks before it hit too. Keys come deepest first, so the
+//! prefix hits are those after the last miss of a chain. They are counted in a run that each miss
+//! resets to 0, and that is scored when the next chain begins.
 //!
-//! Invariant: between releases all entries in use are in the order.
+//! Invariant: between releases, all used entries are in the order.
 //!
-//! Costs: O(1) amortized per key; 63 bytes per entry, taken by [`Shadow::reserve`] alone.
+//! Costs: O(1) amortized per key. 63 bytes per entry, allocated only by [`Shadow::reserve`].
 
 use super::mode::Mode;
 use super::order::Order;
@@ -26,9 +26,10 @@ use kvpool::{InvariantViolation, PoolError};
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Sampled {
     pub(super) key: u64,
-    /// Its chain begins, from the deep end, with this or with one before it that is not in the sample.
+    /// Whether its chain begins, at the deep end, with this block or with one before it that is not
+    /// sampled.
     pub(super) begins: bool,
-    /// Its entry in the shadow that serves it; the null block for none.
+    /// The entry in the current shadow; the null block if the shadow has none.
     entry: BlockId,
 }
 
@@ -42,14 +43,14 @@ impl Sampled {
 pub(super) struct Shadow {
     order: Order,
     keys: Recent,
-    /// Entries in use: those above were never used.
+    /// The number of entries that have been used. Higher entries were never used.
     used: u32,
     /// Hits of the chain that is being released, since its last miss.
     run: u64,
 }
 
 impl Shadow {
-    /// Empty, with the memory for `entries`.
+    /// Makes an empty shadow with memory for `entries`.
     pub(super) fn new(mode: Mode, entries: usize) -> Result<Self, PoolError> {
         let mut shadow = Self { order: Order::new(mode)?, keys: Recent::new(), used: 0, run: 0 };
         shadow.reserve(entries)?;
@@ -57,7 +58,7 @@ impl Shadow {
         Ok(shadow)
     }
 
-    /// The entry of `key`; the null block for none.
+    /// Returns the entry of `key`; the null block if the key has none.
     fn find(&self, key: u64) -> BlockId {
         self.keys.entry(key).map_or(NULL_BLOCK, BlockId::new)
     }
@@ -80,7 +81,7 @@ impl Shadow {
         }
         if hits < release.len() {
             for sampled in release.iter_mut().rev().filter(|sampled| sampled.entry.is_null()) {
-                // A key that was released twice was admitted for the first time above.
+                // If a key occurs twice in the release, its first occurrence was admitted above.
                 sampled.entry = self.find(sampled.key);
                 if sampled.entry.is_null() {
                     sampled.entry = self.admit(sampled.key);
@@ -89,12 +90,12 @@ impl Shadow {
         }
         self.order.begin_release();
         for sampled in release {
-            self.order.release(sampled.entry); // nothing for the null block
+            self.order.release(sampled.entry); // does nothing for the null block
         }
         score
     }
 
-    /// Gives `key` an entry; the null block if this release has all of them.
+    /// Assigns an entry to `key`; the null block if this release uses all of them.
     fn admit(&mut self, key: u64) -> BlockId {
         let entry = if (self.used as usize) < self.order.capacity() {
             self.used += 1;
@@ -116,19 +117,19 @@ impl Shadow {
         self.run = 0;
     }
 
-    /// Takes the memory for `entries`, and changes nothing that is seen.
+    /// Allocates memory for `entries`, without a visible change.
     pub(super) fn reserve(&mut self, entries: usize) -> Result<(), PoolError> {
         self.keys.reserve(entries, entries * REMEMBERED)?;
         self.order.reserve(entries + 1)
     }
 
-    /// Has `entries` from now on, after [`Self::reserve`]. What is there stays.
+    /// Grows to `entries`, after [`Self::reserve`]. Keeps all contents.
     pub(super) fn grow(&mut self, entries: usize) {
         self.order.resize(entries + 1);
         self.keys.grow(entries, entries * REMEMBERED, self.used);
     }
 
-    /// Recounts everything; `sampled` says which keys are in the sample.
+    /// Checks the invariants from scratch. `sampled` returns whether a key is in the sample.
     pub(super) fn check_invariants(&self, sampled: impl Fn(u64) -> bool) -> Result<(), InvariantViolation> {
         const NAME: &str = "AD3 (a shadow's entries are in its order, and sampled)";
         self.order.check_invariants()?;

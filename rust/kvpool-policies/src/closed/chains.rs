@@ -1,9 +1,9 @@
-//! `Chained`: a prefix-closed order, where blocks are released one by one, as in stream form, and
-//! nobody says what hangs on what.
+//! `Chained`: a prefix-closed order for callers that release blocks one at a time, as in stream form,
+//! and do not pass parents.
 //!
-//! Owns: which blocks of a release are a chain. They come deepest first, so each hangs on the one after
-//! it. A victim waits for what hangs on it, as in a pool, so that a cache evicts from the ends of
-//! chains, whatever the policy says.
+//! Owns: which blocks of a release form a chain. They are released deepest first, so the parent of each
+//! is the one after it. A victim waits for its descendants, as in a pool. So a cache evicts from the
+//! ends of chains, under any policy.
 //!
 //! Costs: those of [`Closed`].
 
@@ -13,7 +13,7 @@ use kvpool::{
 
 use super::{Closed, Node};
 
-/// A policy as a prefix-closed order, for whoever has no [`Evictor`]'s words for what hangs on what.
+/// A policy as a prefix-closed order, for callers that cannot pass parents to an [`Evictor`].
 ///
 /// ```
 /// use kvpool::{BlockId, Content, Policy, Release};
@@ -27,33 +27,33 @@ use super::{Closed, Node};
 /// order.admit(id(2), Content { key: 22, depth: 1 });
 /// order.release(id(2));
 /// order.release(id(1));
-/// // S3-FIFO alone gives up 1 first, which came first. But 2 depends on it.
+/// // S3-FIFO alone evicts block 1 first, because it was admitted first. But block 2 depends on it.
 /// assert_eq!(std::iter::from_fn(|| order.pop()).collect::<Vec<_>>(), [id(2), id(1)]);
 /// # Ok::<(), kvpool::PoolError>(())
 /// ```
 #[derive(Clone, Debug)]
 pub struct Chained<P> {
     closed: Closed<P>,
-    /// What was released last of this request, and how many of it are to come.
+    /// The block of this request that was released last, and the number of blocks to come.
     behind: BlockId,
     left: u32,
 }
 
 impl<P: Policy + Clone> Chained<P> {
-    /// An empty order for blocks `1..num_blocks`, with all its memory taken.
+    /// Makes an empty order for blocks `1..num_blocks`, and allocates all its memory.
     ///
     /// # Errors
-    /// [`PoolError::InvalidConfig`] if there is no memory for so many blocks.
+    /// [`PoolError::InvalidConfig`] if there is not enough memory for this number of blocks.
     pub fn new(policy: P, num_blocks: usize) -> Result<Self, PoolError> {
         Ok(Self { closed: Closed::new(policy, num_blocks, None)?, behind: NULL_BLOCK, left: 0 })
     }
 
-    /// Whether it is a block of the order's; its flags.
+    /// The flags of a block; `None` if the order has no such block.
     fn flags(&self, block: BlockId) -> Option<u8> {
         self.closed.nodes.get(block.index()).filter(|_| !block.is_null()).map(|node| node.flags)
     }
 
-    /// `block` waits from now on, if it did not.
+    /// Makes `block` idle, if it is not.
     fn begin_wait(&mut self, block: BlockId, flags: u8) {
         if flags & Node::KNOWN == 0 {
             self.closed.registered_unsaid(block, 0);
@@ -63,12 +63,12 @@ impl<P: Policy + Clone> Chained<P> {
         }
     }
 
-    /// `child`, if it is idle and deeper, hangs on `parent` from now on, and on nothing else. So no
-    /// block hangs on itself, around a ring.
+    /// Replaces the parent of `child` by `parent`, if `child` is idle and deeper. The depths ensure
+    /// that links form no cycle.
     fn hang_on(&mut self, child: BlockId, parent: BlockId) {
         let deeper = self.closed.node(child).depth > self.closed.node(parent).depth;
         if deeper && self.closed.contains(child) && self.closed.parent(child) != Some(parent) {
-            // As if it were taken, and given back behind another.
+            // Removes the block and inserts it again with the new parent.
             self.closed.end_idle(child);
             self.closed.hang(child, parent);
             self.closed.begin_idle(child);

@@ -1,36 +1,37 @@
-//! Ages: how they are counted, and the bins that they are learned in.
+//! Ages: their unit, and the bins in which they are learned.
 //!
-//! Owns: the unit, a *tick*, and the edges of the bins. With a clock of the caller's a tick is 1/16 of
-//! a second; without one it is 1/256 of a capacity of admitted blocks. Bins are half octaves from 8
-//! seconds to two hours, and octaves before and behind. Coarser ones cost up to three points where a
-//! loop returns after ten minutes.
+//! Owns: the unit, a *tick*, and the edges of the bins. With the caller's clock, a tick is 1/16 of a
+//! second. Without it, a tick is 1/256 of a capacity of admitted blocks. Bins are half octaves from 8
+//! seconds to two hours, and octaves before and after. Coarser bins cost up to three percentage points
+//! of hits where a loop returns after ten minutes.
 //!
-//! Stamps are 32 bits and wrap: ages are differences, right for 8 years, or 16 million capacities.
+//! Stamps have 32 bits and wrap around. Ages are differences, correct for 8 years, or 16 million
+//! capacities.
 
-/// Bins of age.
+/// The number of bins of ages.
 pub(super) const BINS: usize = 28;
-/// Ticks of a second.
+/// The number of ticks per second.
 pub(super) const SECOND: u32 = 16;
-/// Ticks of a capacity of admitted blocks.
+/// The number of ticks per capacity of admitted blocks.
 pub(super) const CAPACITY: u64 = 256;
 
-/// Where each bin begins, in seconds.
+/// The start of each bin, in seconds.
 const SECONDS: [u32; BINS] = [
     0, 1, 2, 4, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512, 768, 1024, 1536, 2048, 3072, 4096,
     6144, 8192, 16_384, 32_768, 65_536,
 ];
 
-/// Where a bin begins, in ticks.
+/// The start of a bin, in ticks.
 pub(super) const fn start(bin: usize) -> u32 {
     SECONDS[bin] * SECOND
 }
 
-/// How long a bin is, in ticks; the last, which has no end, as long as it is old.
+/// The length of a bin, in ticks. The last bin has no end; its length is that of its start.
 pub(super) const fn width(bin: usize) -> u32 {
     if bin + 1 < BINS { start(bin + 1) - start(bin) } else { start(bin) }
 }
 
-/// The logarithm of how long a bin is: all are powers of 2.
+/// The binary logarithm of the length of each bin. All lengths are powers of 2.
 pub(super) const LOG_WIDTHS: [u8; BINS] = {
     let mut logs = [0; BINS];
     let mut bin = 0;
@@ -42,7 +43,7 @@ pub(super) const LOG_WIDTHS: [u8; BINS] = {
     logs
 };
 
-/// The first bin of an octave of seconds: of 0 to 1, of 1 to 2, of 2 to 4, and so on.
+/// The first bin of each octave of seconds: 0 to 1, 1 to 2, 2 to 4, and so on.
 const FIRST: [u8; 18] = {
     let mut first = [0; 18];
     let mut octave = 1;
@@ -57,23 +58,23 @@ const FIRST: [u8; 18] = {
     first
 };
 
-/// The bin of an age.
+/// Returns the bin of an age.
 #[inline]
 pub(super) fn bin(age: u32) -> usize {
     let seconds = age / SECOND;
     let octave = (32 - seconds.leading_zeros()).min(17) as usize;
     let first = usize::from(FIRST[octave]);
-    // An octave has two bins at most.
+    // An octave has at most two bins.
     if first + 1 < BINS && age >= start(first + 1) { first + 1 } else { first }
 }
 
-/// The logarithm of an age, in eighths of an octave: 0 for a tick or less, 255 at most.
+/// The logarithm of an age, in eighths of an octave: 0 for at most one tick, and at most 255.
 #[inline]
 pub(super) fn eighths(age: u32) -> u8 {
     let age = age.max(1);
     let octave = age.ilog2();
     let part = if octave >= 3 { age >> (octave - 3) } else { age << (3 - octave) } & 7;
-    (octave * 8 + part) as u8 // 31 * 8 + 7 at most
+    (octave * 8 + part) as u8 // at most 31 * 8 + 7
 }
 
 #[cfg(test)]

@@ -1,39 +1,44 @@
-//! Classes: what is alike about blocks that come back alike.
+//! Classes: groups of blocks with similar features, for which the times to the next use are learned.
 //!
-//! Owns: the features that make a class, their limits, and the number of each class.
+//! Owns: the features of a class, their limits, and the number of each class.
 //!
 //! | feature | of | values |
 //! |---|---|---|
 //! | uses | the block | 1; 2; 3 to 7; more |
-//! | gap | the block: the mean of the times between its uses, on a logarithmic scale | six of two octaves each, from 1.5 s on; none for one use |
-//! | share | the request that released it: how much of it was known before | nothing (one block counts as nothing); less than 9/10; more |
+//! | gap | the block | six ranges of two octaves each, from 1.5 s on; none for one use |
+//! | share | the request that released it | none (also for one block); less than 9/10; more |
 //! | output | that request: tokens of its answer | below 32, or unknown; 200; 600; more |
 //! | finish | that request: how it ended | unknown, or at a limit; end of turn; tool calls |
 //!
-//! The number of a class is that of its request's features times [`HISTORIES`], plus that of the
-//! block's own. From the number its uses and gap come back, roughly: that is what a ghost remembers.
+//! The gap is the mean of the times between the uses of a block, on a logarithmic scale. The share is
+//! the part of the request's blocks that were known before.
+//!
+//! The number of a class is the number of its request's features times [`HISTORIES`], plus the number
+//! of the block's own. Uses and gap can be recovered from it approximately. A ghost remembers only the
+//! class.
 
 use std::fmt;
 
 use super::age::eighths;
 use kvpool::{Finish, Signal};
 
-/// No gap yet.
+/// The gap of a block that was used once.
 pub(super) const NO_GAP: u8 = u8::MAX;
 
 const GAPS: usize = 6;
-/// Of uses: the least of each but the first.
+/// The minimum number of uses in each range except for the first.
 const USES: [u8; 3] = [2, 3, 8];
 const SHARES: usize = 3;
 const OUTPUTS: usize = 4;
 const FINISHES: usize = 3;
 
-/// Classes of uses and gaps.
+/// The number of classes of uses and gaps.
 const HISTORIES: usize = 1 + USES.len() * GAPS;
-/// All classes.
+/// The number of classes.
 pub(super) const CLASSES: usize = HISTORIES * SHARES * OUTPUTS * FINISHES;
 
-/// Classes that differ only in what was said of a request are a family.
+/// The number of families. The classes of a family differ only in the output and the finish of the
+/// request.
 pub(super) const FAMILIES: usize = HISTORIES * SHARES;
 
 /// The family of a class.
@@ -41,23 +46,23 @@ pub(super) const fn family(class: usize) -> usize {
     class / (HISTORIES * OUTPUTS * FINISHES) * HISTORIES + class % HISTORIES
 }
 
-/// Where the gaps' classes begin, and how far apart they are, in eighths of an octave of ticks.
+/// The start of the first range of gaps, and the width of each, in eighths of an octave of ticks.
 const FIRST_GAP: u8 = 36;
 const GAP_STEP: u8 = 16;
 
-/// How often a block was used, and how far apart.
+/// The number of uses of a block, and the time between them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct History {
     pub(super) uses: u8,
-    /// The mean of the logarithms, in eighths of an octave; [`NO_GAP`] before a second use.
+    /// The mean of the logarithms of the gaps, in eighths of an octave; [`NO_GAP`] before a second use.
     pub(super) gap: u8,
 }
 
 impl History {
-    /// Of a content that was used once.
+    /// The history of a content that was used once.
     pub(super) const NEW: Self = Self { uses: 1, gap: NO_GAP };
 
-    /// It is used again, `age` ticks after the last time.
+    /// The history after another use, `age` ticks after the last one.
     #[inline]
     pub(super) fn again(self, age: u32) -> Self {
         let last = u32::from(eighths(age)).min(u32::from(NO_GAP) - 1);
@@ -74,7 +79,7 @@ impl History {
         1 + (uses - 1) * GAPS + gap
     }
 
-    /// What the number of a class still says.
+    /// The approximate history of a class.
     pub(super) fn of_class(class: u16) -> Self {
         let Some(number) = (usize::from(class) % HISTORIES).checked_sub(1) else { return Self::NEW };
         let gap = FIRST_GAP + GAP_STEP * (number % GAPS) as u8 + GAP_STEP / 2;
@@ -82,15 +87,16 @@ impl History {
     }
 }
 
-/// Of a class whose gaps are in capacities of admitted blocks.
+/// Added to the number of a class whose gaps are in capacities of admitted blocks.
 const COUNTED: u16 = 1 << 15;
 
-/// The number of a class for whoever reads explanations, by whether its gaps are the caller's time.
+/// The public number of a class, for explanations. `timed` is whether its gaps are in the caller's
+/// time.
 pub(super) const fn numbered(class: u16, timed: bool) -> u16 {
     if timed { class } else { class | COUNTED }
 }
 
-/// What is alike about the blocks of a class, by its [number](numbered).
+/// Formats a description of a class, by its [public number](numbered).
 pub(super) fn words(class: u16, f: &mut fmt::Formatter<'_>) -> fmt::Result {
     let (class, timed) = (usize::from(class & !COUNTED), class & COUNTED == 0);
     let (history, said) = (class % HISTORIES, class / HISTORIES);
@@ -105,7 +111,7 @@ pub(super) fn words(class: u16, f: &mut fmt::Formatter<'_>) -> fmt::Result {
             "26 min or more",
         ]
     } else {
-        // Of new blocks.
+        // In capacities of new blocks.
         [
             "less than 0.4 capacities",
             "less than 1.5 capacities",
@@ -129,7 +135,7 @@ pub(super) fn words(class: u16, f: &mut fmt::Formatter<'_>) -> fmt::Result {
     write!(f, ", prompt {share}{output}{}", finishes[said % FINISHES])
 }
 
-/// How much of a prompt of `length` blocks was known before.
+/// The range of the share of known blocks in a prompt of `length` blocks.
 pub(super) fn share(length: u32, known: u32) -> u16 {
     match known {
         0 | 1 => 0,
@@ -138,14 +144,14 @@ pub(super) fn share(length: u32, known: u32) -> u16 {
     }
 }
 
-/// What is said of a request, where a class would be: above all classes.
+/// Encoded signals start here. They are stored in place of a class, and are above all classes.
 const SAID: u16 = 1 << 15;
-/// Nothing was said.
+/// No signal was given.
 pub(super) const UNSAID: u16 = SAID;
-/// Neither a class nor anything said.
+/// Neither a class nor a signal.
 pub(super) const NOBODYS: u16 = u16::MAX;
 
-/// A signal, to be kept with a block in use.
+/// Encodes a signal, to be stored with a block in use.
 pub(super) fn say(signal: Signal) -> u16 {
     let tokens = signal.output_tokens.unwrap_or(0);
     let output = [32, 200, 600].iter().filter(|&&least| tokens >= least).count();
@@ -157,32 +163,32 @@ pub(super) fn say(signal: Signal) -> u16 {
     SAID + (output * FINISHES + finish) as u16
 }
 
-/// What was said, as its part of a class: nothing where a block has a class.
+/// Extracts the part of a class that the signal determines: 0 if the value is a class.
 #[inline]
 pub(super) const fn said(class: u16) -> u16 {
     class.saturating_sub(SAID)
 }
 
-/// The class of a block.
+/// Computes the class of a block.
 #[inline]
 pub(super) fn of(share: u16, said: u16, history: History) -> u16 {
     (share * (OUTPUTS * FINISHES) as u16 + said) * HISTORIES as u16 + history.number() as u16
 }
 
-/// The class that a block taught with, or waits in: the first for one that has none yet, which only
-/// mistakes of a caller's ask for.
+/// Returns the class of an idle block, or class 0 for a value that is not a class. The latter occurs
+/// only after errors of the caller.
 #[inline]
 pub(super) const fn learned(class: u16) -> u16 {
     if waits(class) { class } else { 0 }
 }
 
-/// Whether it is a class, as what waits has: not what was said of what is in use.
+/// Whether the value is the class of an idle block, not the encoded signal of a block in use.
 #[inline]
 pub(super) const fn waits(class: u16) -> bool {
     class < SAID
 }
 
-/// Whether it is a class, or something said.
+/// Whether the value is a valid class or encoded signal.
 pub(super) const fn is_sound(class: u16) -> bool {
     (class as usize) < CLASSES || (class >= SAID && ((class - SAID) as usize) < OUTPUTS * FINISHES)
 }
@@ -213,7 +219,7 @@ mod tests {
         assert!(seen.iter().all(|&seen| seen));
     }
 
-    /// The words say of how far apart what the number does.
+    /// The gap in the description agrees with that in the number.
     #[test]
     fn every_class_has_words_of_its_own() {
         struct Words(u16);

@@ -1,26 +1,26 @@
-//! `Clock`: what time it is, whoever says it.
+//! `Clock`: the time, from the caller or from admitted blocks.
 //!
-//! Owns: the choice between the caller's clock and one of our own, which counts admitted blocks. The
-//! caller's counts from the first time that it is told on. One that stands still for [`STILL`]
-//! capacities of admitted blocks is believed no more, until everything is forgotten: ages that never
-//! grow would keep what was used once for ever.
+//! Owns: the choice between the caller's clock and an internal one, which counts admitted blocks. The
+//! caller's clock is used from its first time on. If it does not move during [`STILL`] capacities of
+//! admitted blocks, it is ignored until everything is forgotten. Otherwise ages would never grow, and
+//! blocks that were used once would be kept for ever.
 //!
-//! Invariant: time never goes back.
+//! Invariant: time never goes backward.
 
 use super::age;
 use kvpool::Kept;
 
-/// Capacities of admitted blocks during which a clock must move.
+/// The number of capacities of admitted blocks within which the caller's clock must move.
 const STILL: u64 = 8;
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 enum Source {
-    /// Admitted blocks.
+    /// The internal clock counts admitted blocks.
     #[default]
     Own,
-    /// Times that the caller tells: the latest, in ticks.
+    /// The caller passes times. Contains the latest, in ticks.
     Told(u64),
-    /// The caller's stood still.
+    /// The internal clock, because the caller's clock did not move.
     OwnForGood,
 }
 
@@ -28,7 +28,7 @@ enum Source {
 pub(super) struct Clock {
     now: u32,
     source: Source,
-    /// Of our own: parts of a tick. Of the caller's: blocks admitted since it moved.
+    /// With the internal clock: fractions of a tick. With the caller's: blocks admitted since it moved.
     admitted: u64,
 }
 
@@ -39,7 +39,7 @@ impl Clock {
         self.now
     }
 
-    /// How long ago a time was.
+    /// The age of a time, in ticks.
     #[inline]
     pub(super) const fn age(self, stamp: u32) -> u32 {
         self.now.wrapping_sub(stamp)
@@ -50,7 +50,7 @@ impl Clock {
         matches!(self.source, Source::Told(_))
     }
 
-    /// So many ticks, as users count them.
+    /// Converts ticks to the unit that users see.
     pub(super) fn kept(self, ticks: f64) -> Kept {
         if self.is_told() {
             Kept::Seconds((ticks / f64::from(age::SECOND)) as f32)
@@ -59,7 +59,8 @@ impl Clock {
         }
     }
 
-    /// A block is admitted to a pool of `capacity`. Returns whether ticks are of another length from now on.
+    /// Counts an admitted block, in a pool of `capacity` blocks. Returns whether the length of a tick
+    /// changes.
     #[inline]
     pub(super) fn admit(&mut self, capacity: usize) -> bool {
         let capacity = (capacity as u64).max(1);
@@ -80,12 +81,12 @@ impl Clock {
         false
     }
 
-    /// The caller says what time it is, in seconds. Returns whether ticks are of another length from now on.
+    /// Sets the caller's time, in seconds. Returns whether the length of a tick changes.
     pub(super) fn tell(&mut self, seconds: f64) -> bool {
         if !seconds.is_finite() || self.source == Source::OwnForGood {
             return false;
         }
-        let ticks = (seconds * f64::from(age::SECOND)) as u64; // rounds down, 0 below 0
+        let ticks = (seconds * f64::from(age::SECOND)) as u64; // rounds down; negative times become 0
         let begins = match self.source {
             Source::Told(before) if ticks <= before => return false,
             Source::Told(before) => {

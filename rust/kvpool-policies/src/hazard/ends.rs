@@ -1,15 +1,16 @@
-//! `Ends`: the blocks that a class may give up.
+//! `Ends`: the blocks of a class that may be evicted.
 //!
-//! Owns: which they are, and how they rank. The oldest of a class is worth least where the hazard falls
-//! with age, as that of most does. Where content comes back after a long time, the hazard rises, and
-//! the newest is worth least: it would have to be held the longest. In a loop larger than the cache,
-//! oldest first never hits; newest first keeps a part of it.
+//! Owns: the candidates of each class, and their ranks. If the hazard falls with age, as in most
+//! classes, the oldest block has the lowest worth. If content comes back after a long time, the hazard
+//! rises with age. Then the newest block has the lowest worth, because it would have to be held the
+//! longest. In a loop larger than the cache, evicting the oldest first never hits. Evicting the newest
+//! first keeps a part of the loop.
 //!
-//! The newest of a class is the head of what was released last. [`crate::Closed`] puts it aside, and
-//! what hangs on it, until the end of the chain is found and goes.
+//! The newest block of a class is the head of the last release. [`crate::Closed`] parks it and its
+//! descendants until it finds the end of the chain, which is evicted.
 //!
-//! Costs: a lookup of a worth; another where that of younger blocks may be less. O(1), but for a class
-//! that is asked for the first time since worths were learned: O(bins).
+//! Costs: one lookup of a worth, and another one if younger blocks may have a lower worth. O(1), except
+//! for O(bins) at the first use of a class after worths were learned.
 
 use super::clock::Clock;
 use super::states::States;
@@ -25,7 +26,8 @@ pub(super) struct Ends<'a> {
 }
 
 impl Ends<'_> {
-    /// Of `class`: what is worth least, and its rank. Of equals the oldest ranks lowest.
+    /// Returns the candidate of `class` with the lowest worth, and its rank. Among equals, the oldest
+    /// has the lowest rank.
     #[inline]
     pub(super) fn least(&mut self, class: u16) -> Option<(u64, Run)> {
         let stamp = |block: BlockId| Some(self.lists.members.get(block)?.stamp);
@@ -36,7 +38,8 @@ impl Ends<'_> {
         let oldest = (rank(worths.at(old), old), run);
         let run = Run { class, stamp: stamp(self.lists.back(class.into())?)?, oldest: false };
         let young = self.clock.age(run.stamp);
-        // What was put aside and comes back is first of its class, and may be younger than the last.
+        // A block that was set aside and put back is the first of its class, and may be younger than
+        // the last.
         if young <= old && !worths.may_rise(old) {
             return Some(oldest);
         }
@@ -58,8 +61,8 @@ mod tests {
         clock.tell(0.0);
         clock.tell(20.0);
         let mut table = Table::new().unwrap();
-        table.event(1, age::bin(30 * age::SECOND), 1000); // class 1 comes back after half a minute,
-        table.event(2, age::bin(age::SECOND), 1000); // class 2 after a second
+        table.event(1, age::bin(30 * age::SECOND), 1000); // class 1 comes back after half a minute
+        table.event(2, age::bin(age::SECOND), 1000); // class 2 comes back after a second
         table.learn();
         for (class, least) in [(1, new), (2, old), (3, old)] {
             lists.clear();
@@ -70,7 +73,7 @@ mod tests {
             assert_eq!(ends.least(class as u16).map(|(_, run)| run.oldest), Some(least == old), "{class}");
             assert_eq!(ends.least(0), None);
         }
-        // What was put aside and came back is first, and younger than the last.
+        // A block that was set aside and put back is the first, and younger than the last.
         lists.clear();
         lists.members.get_mut(new).unwrap().stamp = clock.now();
         lists.push_back(2, old);

@@ -1,62 +1,67 @@
-//! `Memory`: what was evicted lately, and of which class it was.
+//! `Memory`: a lossy memory of recent evictions, with their classes.
 //!
-//! Owns: ghosts of 8 bytes in buckets of 8, one cache line each: a mark of 16 bits of the key, the
-//! class, and when it was used last. A full bucket loses its oldest. So a ghost may be lost early, and
-//! one in some thousands is another content's: it is a memory for statistics, not for the identity of
-//! anything. Of every chain one block of [`EVERY`] is remembered, for its neighbours: blocks of a
-//! request are used together, and the memory reaches four times as far back.
+//! Owns: ghosts of 8 bytes, in buckets of 8 that are one cache line each. A ghost contains a mark (16
+//! bits of the key), the class, and the time of the last use. A full bucket loses its oldest ghost. So
+//! a ghost may be lost early, and one in several thousand belongs to another content. The memory is for
+//! statistics, not for the identity of contents. In every chain, one block in [`EVERY`] is remembered
+//! and represents its neighbours. The blocks of a request are used together, and so the memory reaches
+//! four times as far back.
 //!
-//! *Neighbours* behind it that went right before it have marks of 2 bits in its ghost. What is new
-//! behind a known prompt, as a question about a document, has none there, or two times of three
-//! another: without marks it would be taken for what comes back.
+//! *Neighbours.* The ghost also contains marks of 2 bits for the neighbours after it that were evicted
+//! just before it. A new block after a known prompt, such as a question about a document, has no mark
+//! there, or a different one in two of three cases. Without marks it would be taken for a block that
+//! comes back.
 //!
-//! *Together.* The line of a ghost is a cache miss. So ghosts wait until there are [`TOGETHER`] or
-//! somebody looks, and the lines of all are asked for at once; so are those of the contents of one call
-//! ([`Memory::ask_for`]).
+//! *Batches.* Access to the line of a ghost is a cache miss. So ghosts are collected until there are
+//! [`TOGETHER`], or until the memory is read. Then the lines of all are fetched at once. The lines for
+//! the contents of one call are fetched at once, too ([`Memory::ask_for`]).
 //!
-//! Costs: one line per eviction or admission that is remembered; 7 bytes per block of the pool. Small
-//! pools forget fastest: they have up to four times as many ghosts, 0.11 MB more at most.
+//! Costs: one cache line per eviction or admission that is remembered. 7 bytes per block of the pool.
+//! Small pools forget fastest, so they have up to four times as many ghosts, which is at most 0.11 MB
+//! more.
 
 use super::class::CLASSES;
 use crate::slots::mixed;
 use kvpool::parts::try_reserve;
 use kvpool::{Content, PoolError};
 
-/// Of so many neighbours one is remembered: those at depths that it divides.
+/// One block in this number is remembered: those whose depths are multiples of it.
 pub(super) const EVERY: u32 = 4;
-/// Ghosts that are put down at once.
+/// The number of ghosts that are stored at once.
 const TOGETHER: usize = 16;
-/// Ghosts of a bucket.
+/// The number of ghosts per bucket.
 const WAYS: usize = 8;
-/// Ghosts per block of the pool: 7/8.
+/// The number of ghosts per block of the pool: 7/8.
 const SHARE: (usize, usize) = (7, 8);
-/// A pool with fewer than so many, that of 64 k blocks, has more: the geometric mean of its own and
-/// these, and so many times its own at most. Chosen on what the policy is tuned on: four times as many
-/// in pools of up to 16 k blocks and 57,344 in larger ones was worse where LRU is best, a fifth of a
-/// workload and more; 28,672 or 40,960 there where loops and scans come back late.
+/// A threshold, the number of ghosts of a pool of 64 k blocks, and a maximum factor. A pool below the
+/// threshold has the geometric mean of its own number and the threshold, but at most its own number
+/// times the factor. Both were chosen on the traces that the policy is tuned on. A factor of 4 up to 16
+/// k blocks with 57,344 in larger pools was worse where LRU is best, with caches of a fifth of a
+/// workload and more. Thresholds of 28,672 or 40,960 were worse where loops and scans come back late.
 const FEW: (usize, usize) = (57_344, 4);
 
 /// An evicted content.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Ghost {
     mark: u16,
-    /// The class; above it the marks of the neighbours behind, the nearest lowest. [`GAP`] for none.
+    /// The class in the low bits. Above it the marks of the neighbours after it, the nearest lowest.
+    /// [`GAP`] for an empty place.
     what: u16,
-    /// Its last use.
+    /// The time of its last use.
     pub(super) stamp: u32,
 }
 
 const GAP: u16 = u16::MAX;
-/// Where a ghost goes: above all ages.
+/// Ranks of places where a new ghost goes, above all ages.
 const FREE: u64 = 1 << 32;
 const SAME: u64 = 1 << 33;
 const NO_GHOST: Ghost = Ghost { mark: 0, what: GAP, stamp: 0 };
-/// Bits of a class, and of a neighbour's mark.
+/// The number of bits of a class, and of a neighbour's mark.
 const CLASS: u32 = 10;
 const NEIGHBOUR: u32 = 2;
 const _: () = assert!(CLASSES < (1 << CLASS) && CLASS + (EVERY - 1) * NEIGHBOUR <= 16);
 
-/// Of a neighbour: 1 to 3; 0 is none.
+/// The mark of a neighbour, 1 to 3. 0 means none.
 const fn small_mark(key: u64) -> u16 {
     (key % 3) as u16 + 1
 }
@@ -66,10 +71,11 @@ impl Ghost {
         self.what & ((1 << CLASS) - 1)
     }
 
-    /// Whether this one, of a content at `depth`, holds for a neighbour, too.
+    /// Whether this ghost, of a content at `depth`, also represents a neighbour.
     pub(super) const fn holds_for(self, depth: u32, neighbour: Content) -> bool {
         if neighbour.depth < depth {
-            // In stream form, which comes from the far end: a use of the deeper one is one of this.
+            // In stream form, which starts from the deep end, a use of the deeper block implies a use
+            // of this one.
             return depth - neighbour.depth < EVERY;
         }
         let behind = neighbour.depth - depth;
@@ -78,17 +84,17 @@ impl Ghost {
     }
 }
 
-/// One that is to be put down: its key, and what and when it was.
+/// A ghost to be stored: its key, its class and marks, and its last use.
 type Waiting = (u64, u16, u32);
 
 #[derive(Clone, Debug, Default)]
 pub(super) struct Memory {
     ghosts: Vec<[Ghost; WAYS]>,
-    /// To be put down, the first so many.
+    /// The ghosts to be stored: the first `num_waiting` entries.
     waiting: [Waiting; TOGETHER],
     num_waiting: usize,
-    /// The depth of what was evicted last, if it was none that is remembered, and the marks of it and
-    /// of those behind it.
+    /// The depth of the last evicted content, if it is not one that is remembered, with its mark and
+    /// those of the neighbours after it.
     neighbours: (u32, u16),
 }
 
@@ -100,8 +106,8 @@ impl Memory {
         (bucket as usize, mixed as u16)
     }
 
-    /// Asks for the lines of those of `contents` that are remembered: all of them are there when they
-    /// are looked at one by one.
+    /// Fetches the cache lines of those of `contents` that may be remembered, so that later lookups hit
+    /// the CPU cache.
     #[inline]
     pub(super) fn ask_for(&self, contents: impl Iterator<Item = Content>) {
         let remembered = contents.filter(|content| content.depth.is_multiple_of(EVERY));
@@ -114,7 +120,7 @@ impl Memory {
         std::hint::black_box(keys.fold(0, |read, key| read ^ line(key)));
     }
 
-    /// What is remembered of `key`, and no more; after [`Self::settle`].
+    /// Returns and removes the ghost of `key`. Call [`Self::settle`] first.
     pub(super) fn take(&mut self, key: u64) -> Option<Ghost> {
         let (bucket, mark) = self.place(key);
         let found =
@@ -122,8 +128,8 @@ impl Memory {
         Some(std::mem::replace(found, NO_GHOST))
     }
 
-    /// Remembers `content`, or as much of it as its neighbour's ghost has room for. Whether there are
-    /// so many to be put down that [`Self::settle`] is due.
+    /// Records the eviction of `content`, or only its mark for a neighbour's ghost. Returns whether the
+    /// batch is full, so that [`Self::settle`] is due.
     #[inline]
     pub(super) fn push(&mut self, content: Content, class: u16, stamp: u32) -> bool {
         let (depth, marks) = self.neighbours;
@@ -140,7 +146,7 @@ impl Memory {
         self.num_waiting == TOGETHER
     }
 
-    /// Puts down what waits for it. `lost` is told of each ghost that made room, if one had to.
+    /// Stores the collected ghosts. Calls `lost` with each ghost that had to make room.
     pub(super) fn settle(&mut self, now: u32, mut lost: impl FnMut(Ghost)) {
         let (waiting, count) = (self.waiting, std::mem::take(&mut self.num_waiting));
         let waiting = &waiting[..count];
@@ -153,7 +159,8 @@ impl Memory {
     fn replace(&mut self, key: u64, what: u16, stamp: u32, now: u32) -> Option<Ghost> {
         let (bucket, mark) = self.place(key);
         let ghosts = self.ghosts.get_mut(bucket)?;
-        // The ghost of the same, else a gap, else the oldest; of equals the first.
+        // The place of the same ghost, else an empty place, else the oldest ghost; the first among
+        // equals.
         let rank = |ghost: &Ghost| match ghost {
             Ghost { what: GAP, .. } => FREE,
             ghost if ghost.mark == mark => SAME,
@@ -168,12 +175,12 @@ impl Memory {
         (what_goes < FREE).then_some(before)
     }
 
-    /// Ghosts that there is room for.
+    /// The capacity: the maximum number of ghosts.
     pub(super) fn len(&self) -> usize {
         self.ghosts.len() * WAYS
     }
 
-    /// The ghosts at every `step`th place, from another one on at each turn.
+    /// The ghosts at every `step`th place. Each turn starts at another place.
     pub(super) fn sample(&self, turn: usize, step: usize) -> impl Iterator<Item = Ghost> {
         let places = (turn % step..self.len()).step_by(step);
         places.map(|place| self.ghosts[place / WAYS][place % WAYS]).filter(|ghost| ghost.what != GAP)
@@ -192,13 +199,13 @@ impl Memory {
         more.div_ceil(WAYS).max(1)
     }
 
-    /// Takes the memory for a pool of `capacity` blocks, and changes nothing.
+    /// Allocates memory for a pool of `capacity` blocks, without a visible change.
     pub(super) fn reserve(&mut self, capacity: usize) -> Result<(), PoolError> {
         try_reserve(&mut self.ghosts, Self::buckets_for(capacity))
     }
 
-    /// Is that of a pool of `capacity` blocks from now on, after [`Self::reserve`]. What a larger one
-    /// looks for elsewhere is forgotten.
+    /// Grows to a pool of `capacity` blocks, after [`Self::reserve`]. Forgets all ghosts if the number
+    /// of buckets changes, because keys then map to other buckets.
     pub(super) fn grow(&mut self, capacity: usize) {
         let buckets = Self::buckets_for(capacity);
         if buckets > self.ghosts.len() {
@@ -219,7 +226,7 @@ mod tests {
         memory
     }
 
-    /// Puts one down at once. The ghost that made room.
+    /// Stores a ghost at once. Returns the ghost that made room.
     fn push(memory: &mut Memory, content: Content, class: u16, stamp: u32, now: u32) -> Option<Ghost> {
         memory.push(content, class, stamp);
         let mut made_room = None;
@@ -286,8 +293,8 @@ mod tests {
         );
     }
 
-    /// With an even step a sample had one way of all buckets, or every other: 56 counted 107,296 of the
-    /// first 38,188.
+    /// Regression: with an even step, a sample contained one way of all buckets, or every other one.
+    /// With a step of 56 it estimated 107,296 ghosts instead of 38,188.
     #[test]
     fn a_sample_counts_what_a_memory_has_that_is_not_full() {
         for capacity in [1 << 17, 75_000, 90_000] {
@@ -304,7 +311,7 @@ mod tests {
         }
     }
 
-    /// Together or one by one: the same ghosts, and the same make room.
+    /// Batches have the same result as single ghosts, and the same ghosts make room.
     #[test]
     fn ghosts_that_are_put_down_together_are_those_that_are_put_down_one_by_one() {
         let (mut one_by_one, mut together) = (of(50), of(50));

@@ -1,39 +1,44 @@
-//! `hazard`: evicts what is least likely to come back soon, as it has learned from what did.
+//! `hazard`: evicts the blocks that are least likely to be used again soon, as learned from earlier
+//! blocks.
 //!
-//! A block that waits belongs to a *class*: how often it was used and how far apart, how much of its
-//! request's prompt was known before, how long the answer was, and how the request ended, if anybody
-//! says so (`class`). Of every class it is counted at which ages blocks came back and how many lived
-//! through these ages without (`age`, `table`); what was evicted is remembered for a while, with its
-//! class, so that early eviction hides nothing (`memory`). From these follows what a block of the class
-//! is worth at any age: expected hits per second from now on. The victim is what is worth least of the
-//! oldest and the newest block of each class (`ends`, `tails`): what comes back after a long time is
-//! worth more the nearer that is, and of a loop that does not fit the newest goes.
+//! An idle block belongs to a *class* (`class`). The class depends on the number of uses of the block
+//! and the time between them. It also depends on its request: how much of the prompt was known before,
+//! and, if the caller passes signals, how long the answer was and how the request ended. For every
+//! class, the policy counts at which ages blocks were used again, and how many lived through these ages
+//! without a use (`age`, `table`). Evicted blocks are remembered for a while, with their class, so that
+//! early eviction hides no reuse (`memory`). These counts determine the worth of a block of the class
+//! at any age: expected hits per second from now on. Each class offers its oldest or its newest block,
+//! and the victim is the one with the lowest worth (`ends`, `tails`). If content comes back after a
+//! long time, its worth rises as that time approaches. In a loop that does not fit, the newest block is
+//! evicted.
 //!
-//! *Chains.* Whoever uses a block uses those before it: a parent that went first would break what is
-//! behind it, and the newest of a class is the head of a chain. So it belongs behind what keeps chains
-//! closed: [`crate::Closed`] in a pool, [`crate::Chained`] in stream form.
+//! *Chains.* Each use of a block is a use of the blocks before it. So evicting a parent first would
+//! make its descendants useless, and the newest block of a class is the head of a chain. This policy
+//! therefore needs a wrapper that evicts descendants first: [`crate::Closed`] in a pool,
+//! [`crate::Chained`] in stream form.
 //!
-//! *Time* is the caller's clock, if it is told; else admitted blocks (`clock`). Signals at a release,
-//! its finish reason and the length of the answer, refine the classes; where they are wrong or noise,
-//! classes learn that they do not matter.
+//! *Time* is the caller's clock if there is one, otherwise a count of admitted blocks (`clock`).
+//! Signals at a release, the finish reason and the length of the answer, refine the classes. If signals
+//! are wrong or random, the classes learn that they have no influence.
 //!
-//! After LHD (Beckmann, Chen, Cidon: "LHD: Improving Cache Hit Rate by Maximizing Hit Density", NSDI
-//! 2018), which ranks by hit density by class of age and use; Gittins, "Bandit Processes and Dynamic
-//! Allocation Indices", 1979, for the choice of the horizon. That tool calls and ends of turns tell
-//! when a session returns: Continuum, arXiv 2511.02230; that re-use has its distribution by category of
-//! request: "`KVCache` Cache in the Wild", ATC 2025.
+//! Sources: LHD (Beckmann, Chen, Cidon: "LHD: Improving Cache Hit Rate by Maximizing Hit Density", NSDI
+//! 2018) ranks by hit density, with classes of age and use. Gittins, "Bandit Processes and Dynamic
+//!       Allocation Indices", 1979: the choice of the horizon. Continuum, arXiv 2511.02230: tool calls
+//!       and ends of turns indicate when a session returns. "`KVCache` Cache in the Wild", ATC 2025:
+//!       the distribution of reuse depends on the category of the request.
 //!
-//! Parameters: none. Integers only; the same calls give the same order on any host. How the constants
-//! were chosen, figures and limits: `benches/results/2026-11-28-eviction-study.md`.
+//! There are no parameters. All arithmetic is in integers. So the order depends only on the calls, not
+//! on the host. For the choice of the constants, figures and limits see
+//! `benches/results/2026-11-28-eviction-study.md`.
 //!
-//! Cost: O(1) per block, amortized where the newest goes: the head of a chain is put aside until its
-//! end is gone. O(classes) for the first victim of a moment; worths are learned anew every 4,096
-//! releases, or every eighth of a capacity, which is O(classes seen). 23 bytes per block, 14 more than
-//! LRU; and 0.35 MB whatever the size: small pools pay that, too, and up to 0.11 MB for a memory that
-//! reaches farther.
+//! Cost: O(1) per block. It is amortized where the newest block is evicted, because the head of a chain
+//! is set aside until its descendants are evicted. The first victim at a new time takes O(classes).
+//! Worths are learned again every 4,096 releases, or every eighth of a capacity if that is more, in
+//! O(classes seen). Memory: 23 bytes per block, 14 more than LRU, and 0.35 MB for any size. Small pools
+//! take up to 0.11 MB more, because their memory reaches farther back.
 //!
-//! When not to use it: where evictions must cost as little as LRU's; where the cache holds a large part
-//! of the working set, and LRU hits the same.
+//! Do not use it where evictions must be as cheap as in LRU, or where the cache holds a large part of
+//! the working set: LRU hits the same there.
 
 mod age;
 mod class;
@@ -57,70 +62,82 @@ use states::{Entry, State, States, UNKNOWN};
 use table::Table;
 use tails::{Run, Tails};
 
-/// Releases between two times that worths are learned, at least, and per capacity.
+/// Worths are learned again after the larger of `LEARN` releases and a capacity divided by
+/// `LEARN_PER_CAPACITY`.
 const LEARN: u64 = 4096;
 const LEARN_PER_CAPACITY: u64 = 8;
-/// Blocks, and ghosts, that are asked for their age each time.
+/// The number of blocks, and of ghosts, whose ages are sampled each time.
 const SAMPLE: usize = 1024;
-/// Releases after which what was learned counts half: so many capacities, at least, and at most.
+/// The half-life of what was learned, in capacities of releases, and the limits of the half-life in
+/// releases.
 const HALF_LIFE: u64 = 64;
 const HALF_LIFE_LIMITS: (u64, u64) = (1 << 17, 1 << 26);
 
-/// One of so many is asked. An odd number: buckets of ghosts fill from the front, requests have
-/// lengths, and both are often powers of two; a step with a factor of theirs would ask the same places
-/// of each, and count some classes many times over and others not at all.
+/// Returns the step of a sample of `len` places. The step is odd: buckets of ghosts fill from the
+/// front, requests have typical lengths, and both are often powers of two. A step with a common factor
+/// would always sample the same places of each, and so count some classes many times over and others
+/// not at all.
 const fn sample_step(len: usize) -> usize {
     (len / SAMPLE) | 1
 }
 
 const NOBODY: (BlockId, u16, u32) = (NULL_BLOCK, 0, 0);
 
-/// What one block was, and became. Most of a request are alike: what was worked out for one holds for
-/// the next.
+/// The state of a block before and after a call. Most blocks of a request are in the same state, so the
+/// result for one block is reused for the next.
 #[derive(Clone, Copy, Debug)]
 struct Alike {
     before: State,
     after: State,
-    /// Of a hit: that of its age.
+    /// For a hit: the bin of its age.
     bin: usize,
 }
 
-/// No block is like that.
+/// A value that equals the state of no block.
 const NONE_ALIKE: Alike =
     Alike { before: State { class: class::NOBODYS, ..UNKNOWN }, after: UNKNOWN, bin: 0 };
 
-/// By when content of the same class came back.
+/// The `hazard` policy: evicts by the times after which content of the same class was used again.
+///
+/// ```
+/// use kvpool::Policy;
+/// use kvpool_policies::{Chained, Hazard};
+/// let order = Chained::new(Hazard::new(8)?, 8)?;
+/// assert!(order.keeps_time() && order.wants_signals());
+/// # Ok::<(), kvpool::PoolError>(())
+/// ```
 #[derive(Clone, Debug)]
 pub struct Hazard {
-    /// What is known of each block, and by class those that wait: oldest first.
+    /// The state of each block, and one list per class of its idle blocks, oldest first.
     lists: BlockLists<States>,
     clock: Clock,
     table: Table,
     tails: Tails,
     memory: Memory,
-    /// The time that the tails were ranked at.
+    /// The time at which the tails were ranked.
     ranked: u32,
-    /// Of the release that goes on: how much of its prompt was known.
+    /// For the current release: the range of the share of known blocks in its prompt.
     share: u16,
-    /// The last victim, its class and its age, until a content comes in: for explanations.
+    /// The last victim, its class and its age, until the next admission: for explanations.
     gone: (BlockId, u16, u32),
-    /// The depth of the last block of which a ghost was looked for, and what it was.
+    /// The depth and the ghost of the last block for which a ghost was looked up; `None` if there was
+    /// no ghost.
     found: Option<(u32, Ghost)>,
-    /// The last block that was hit, and the last of the release that goes on.
+    /// The last block that was hit, and the last block of the current release.
     hit: Alike,
     returned: Alike,
     released: u64,
     learned: u64,
-    /// So many releases, and worths are learned anew.
+    /// The number of releases at which worths are learned again.
     learns: u64,
     decayed: u64,
 }
 
 impl Hazard {
-    /// An empty order for blocks `1..num_blocks`.
+    /// Makes an empty order for blocks `1..num_blocks`.
     ///
     /// # Errors
-    /// [`PoolError::InvalidConfig`] if there is no memory for so many blocks.
+    /// [`PoolError::InvalidConfig`] if there is not enough memory for this number of blocks.
     pub fn new(num_blocks: usize) -> Result<Self, PoolError> {
         let mut policy = Self {
             lists: BlockLists::new(CLASSES, 0)?,
@@ -152,7 +169,7 @@ impl Hazard {
         self.lists.members.get(block).copied()
     }
 
-    /// What `block`, which is on no list, becomes.
+    /// Sets the state of `block`, which is on no list.
     #[inline]
     fn set(&mut self, block: BlockId, state: State) {
         if let Some(before) = self.lists.members.get_mut(block) {
@@ -160,7 +177,7 @@ impl Hazard {
         }
     }
 
-    /// Ticks are of another length: what was learned and remembered means nothing any more.
+    /// Forgets everything that was learned and remembered, because the length of a tick has changed.
     fn restart(&mut self) {
         self.table.clear();
         self.memory.clear();
@@ -170,19 +187,20 @@ impl Hazard {
         self.tails.change_all();
     }
 
-    /// Takes `block` off its list, if it is on one. Most are not.
+    /// Removes `block` from its list, if it is on one. Most blocks are not.
     #[inline]
     fn unlist(&mut self, block: BlockId) -> bool {
         self.lists.list_of(block).is_some() && self.take_off(block)
     }
 
-    /// Another block may be the oldest of its class, or the newest.
+    /// Removes `block` from its list. Marks the class as changed, because its oldest or newest block
+    /// may be another one now.
     fn take_off(&mut self, block: BlockId) -> bool {
         let list = self.lists.remove(block);
         list.inspect(|&list| self.tails.change(list as u16)).is_some()
     }
 
-    /// `block` becomes the last of a class.
+    /// Adds `block` as the last of a class.
     fn put_last(&mut self, block: BlockId, state: State) {
         self.unlist(block);
         self.set(block, state);
@@ -190,7 +208,7 @@ impl Hazard {
         self.lists.push_back(state.class.into(), block);
     }
 
-    /// Puts down what was evicted.
+    /// Stores the ghosts that were collected.
     fn settle(&mut self) {
         let Self { memory, table, clock, .. } = self;
         memory.settle(clock.now(), |lost| {
@@ -198,7 +216,8 @@ impl Hazard {
         });
     }
 
-    /// Of a content that comes in: what is remembered of it, or of its neighbour in the chain.
+    /// Returns the ghost that represents a content, its own or that of its neighbour in the chain.
+    /// Counts the reuse.
     fn remembered(&mut self, content: Content) -> Option<Ghost> {
         if !content.depth.is_multiple_of(EVERY) {
             let holds = |&(depth, ghost): &(u32, Ghost)| ghost.holds_for(depth, content);
@@ -212,14 +231,14 @@ impl Hazard {
         ghost
     }
 
-    /// Counts who is waiting, by a sample, and learns from that and what was counted.
+    /// Counts the idle blocks and the ghosts by a sample, and learns new worths from all counts.
     fn learn(&mut self) {
         self.table.begin_sample();
         let turn = (self.released / LEARN) as usize;
         let states = &self.lists.members;
         let step = sample_step(states.len());
         let blocks = (turn % step..states.len()).step_by(step).map(|block| BlockId::new(block as u32));
-        // What was put aside, for a block hangs on it, waits like those on the lists.
+        // Blocks that were set aside because they have children count like those on the lists.
         for state in blocks.filter_map(|block| states.get(block)).filter(|state| class::waits(state.class)) {
             self.table.wait(state.class, age::bin(self.clock.age(state.stamp)), step as u32);
         }
@@ -231,8 +250,8 @@ impl Hazard {
         self.tails.change_all();
     }
 
-    /// What is at the end of its class that the last victim was at, if it is as old, and nothing else
-    /// has changed: what ranked lowest then does now.
+    /// Pops the next block at the same end of the last victim's class, if it has the same stamp. If
+    /// nothing else has changed, it still has the lowest rank.
     #[inline]
     fn pop_alike(&mut self) -> Option<BlockId> {
         let Run { class, stamp, oldest } = self.tails.run()?;
@@ -241,13 +260,13 @@ impl Hazard {
         self.lists.pop_if(class.into(), oldest, is_alike)
     }
 
-    /// What ranks lowest in a class.
+    /// Returns the candidate of a class with the lowest rank.
     fn least(&mut self, class: u16) -> Option<Run> {
         let mut ends = Ends { lists: &self.lists, clock: self.clock, table: &mut self.table };
         ends.least(class).map(|(_, run)| run)
     }
 
-    /// What ranks lowest.
+    /// Pops the block with the lowest rank of all classes.
     #[inline(never)]
     fn pop_least(&mut self) -> Option<BlockId> {
         if self.ranked != self.clock.now() {
@@ -261,7 +280,7 @@ impl Hazard {
         Some(victim)
     }
 
-    /// What becomes of a waiting block that is hit now; its bin is in `self.hit`.
+    /// Returns the new state of an idle block that is hit. The bin of its age is in `self.hit`.
     #[inline]
     fn hit_of(&mut self, before: State) -> State {
         let stamp = self.clock.now();
@@ -273,7 +292,7 @@ impl Hazard {
         self.hit.after
     }
 
-    /// What becomes of a block that is released now.
+    /// Returns the new state of a block that is released.
     #[inline]
     fn released_as(&mut self, before: State) -> State {
         let stamp = self.clock.now();
@@ -284,7 +303,7 @@ impl Hazard {
         self.returned.after
     }
 
-    /// So many more blocks were released.
+    /// Counts released blocks, and learns if it is time.
     #[inline]
     fn count_released(&mut self, blocks: u64) {
         self.released += blocks;
@@ -293,12 +312,12 @@ impl Hazard {
         }
     }
 
-    /// When worths are learned anew.
+    /// Sets the time of the next learning.
     fn set_learns(&mut self) {
         self.learns = self.learned + (self.capacity() as u64 / LEARN_PER_CAPACITY).max(LEARN);
     }
 
-    /// It is time to learn, and perhaps to forget.
+    /// Learns new worths, and halves the old counts if a half-life has passed.
     #[cold]
     fn tick(&mut self) {
         self.settle();
@@ -324,7 +343,7 @@ impl Policy for Hazard {
     }
 
     fn signal(&mut self, block: BlockId, signal: Signal) {
-        // What waits keeps its class.
+        // An idle block keeps its class.
         if self.lists.list_of(block).is_none()
             && let Some(state) = self.lists.members.get_mut(block)
         {
@@ -337,7 +356,7 @@ impl Policy for Hazard {
     }
 
     fn set_time(&mut self, now: f64) {
-        self.settle(); // at the time that they went
+        self.settle(); // with the time of their eviction
         if self.clock.tell(now) {
             self.restart();
         }
@@ -369,10 +388,11 @@ impl Policy for Hazard {
 
     fn hit(&mut self, block: BlockId) {
         self.unlist(block);
-        // The head of another prompt: what was found for the one before says nothing of what comes in
-        // behind it.
+        // A hit starts another prompt: a ghost found for an earlier prompt does not apply to its
+        // blocks.
         self.found = None;
-        // What is in use is hit by those who use it together: that is no coming back.
+        // If the block is in use already, several requests use it together. That does not count as a
+        // reuse.
         if let Some(before) = self.state(block).filter(|state| class::waits(state.class)) {
             let after = self.hit_of(before);
             self.set(block, after);
@@ -399,7 +419,7 @@ impl Policy for Hazard {
             if taken > 0 {
                 self.tails.change(before.class);
             } else {
-                self.set(*first, after); // it was put aside
+                self.set(*first, after); // the block was set aside
             }
             self.table.event(before.class, self.hit.bin, taken.max(1) as u32);
             rest = &rest[taken.max(1)..];
@@ -437,7 +457,7 @@ impl Policy for Hazard {
             if put > 0 {
                 self.tails.change(after.class);
             } else {
-                self.put_last(first.block, after); // it waits already
+                self.put_last(first.block, after); // the block is idle already
             }
             self.count_released(put.max(1) as u64);
             rest = &rest[put.max(1)..];
@@ -460,7 +480,7 @@ impl Policy for Hazard {
 
     fn take(&mut self, block: BlockId) {
         self.unlist(block);
-        // Somebody else keeps it, for reasons of their own: how long it waits teaches nothing.
+        // Another rank keeps the block for its own reasons, so its waiting time is not learned from.
         if let Some(state) = self.state(block).filter(|state| class::waits(state.class)) {
             self.set(block, State { class: class::UNSAID, ..state });
         }
@@ -472,8 +492,8 @@ impl Policy for Hazard {
         {
             let class = class::learned(state.class);
             self.lists.push_front(class.into(), block);
-            // What hung on it was the last victim, and just like it: of this class it ranks no higher,
-            // so that the class still ranks lowest.
+            // The last victim was a child of this block and had the same class and stamp. So this block
+            // ranks no higher, and the class still has the lowest rank.
             let alike = self.tails.run().filter(|run| (run.class, run.stamp) == (class, state.stamp));
             let next = if alike.is_some_and(|run| !run.oldest) { self.least(class) } else { alike };
             match next {
@@ -527,7 +547,7 @@ impl Policy for Hazard {
         let before = self.lists.members.len();
         let num_blocks = num_blocks.max(before);
         self.memory.reserve(num_blocks.saturating_sub(1))?;
-        self.lists.grow(num_blocks)?; // last: it accepts blocks as soon as it has grown
+        self.lists.grow(num_blocks)?; // last, because it accepts blocks as soon as it has grown
         let now = self.clock.now();
         self.lists.members.iter_mut().skip(before).for_each(|state| state.stamp = now);
         self.memory.grow(num_blocks.saturating_sub(1));

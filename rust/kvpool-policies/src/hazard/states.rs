@@ -1,10 +1,10 @@
-//! `States`: what is known of each block, and its place among those of its class.
+//! `States`: the state of each block, and its links in the list of its class.
 //!
-//! Owns: one entry of 16 bytes per block. A block that waits is on the list of its class, so its class
-//! is the number of its list.
+//! Owns: one entry of 16 bytes per block. An idle block is on the list of its class: the number of its
+//! class is that of its list.
 //!
-//! Invariant: what is on a list has a class. What has a class and is on no list is put aside: a block
-//! hangs on it.
+//! Invariant: a block on a list has a class. A block with a class that is on no list was set aside,
+//! because it has children.
 //!
 //! Costs: 16 bytes per block.
 
@@ -13,20 +13,21 @@ use crate::block_lists::Members;
 use kvpool::parts::{Link, Links, try_reserve};
 use kvpool::{BlockId, PoolError};
 
-/// What is known of a block.
+/// The state of a block.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct State {
-    /// Its last release, or its last use while it is held.
+    /// The time of the last release. If the block is held, it is the time of the last use.
     pub(super) stamp: u32,
-    /// At its last release; in use, what was said of the request that will release it.
+    /// The class at its last release. For a block in use, the encoded signal of the request that will
+    /// release it.
     pub(super) class: u16,
     pub(super) history: History,
 }
 
-/// Of a block without a content.
+/// The state of a block without a content.
 pub(super) const UNKNOWN: State = State { stamp: 0, class: class::UNSAID, history: History::NEW };
 
-/// Two are compared as one number: runs of blocks are found by it.
+/// Compares two states as one number each, because runs of equal blocks are found by comparison.
 impl PartialEq for State {
     #[inline]
     fn eq(&self, other: &Self) -> bool {
@@ -47,23 +48,24 @@ pub(super) struct Entry {
     pub(super) state: State,
 }
 
-/// By block.
+/// The entries, indexed by block.
 #[derive(Clone, Debug, Default)]
 pub(super) struct States(Vec<Entry>);
 
 impl States {
-    /// With the null block.
+    /// The number of entries, the null block included.
     pub(super) const fn len(&self) -> usize {
         self.0.len()
     }
 
-    /// That of a real block.
+    /// Returns the state of a block; `None` for the null block.
     #[inline]
     pub(super) fn get(&self, block: BlockId) -> Option<&State> {
         self.0.get(block.index()).filter(|_| !block.is_null()).map(|entry| &entry.state)
     }
 
-    /// That of a real block, to be changed: not the class of one that is on a list.
+    /// Returns the state of a block for changes; `None` for the null block. The caller must not change
+    /// the class of a block on a list.
     #[inline]
     pub(super) fn get_mut(&mut self, block: BlockId) -> Option<&mut State> {
         self.entry_mut(block).map(|entry| &mut entry.state)
@@ -74,7 +76,7 @@ impl States {
         self.0.get_mut(block.index()).filter(|_| !block.is_null())
     }
 
-    /// All of them.
+    /// Iterates over all states.
     pub(super) fn iter_mut(&mut self) -> impl Iterator<Item = &mut State> {
         self.0.iter_mut().map(|entry| &mut entry.state)
     }
@@ -106,7 +108,8 @@ impl Members for States {
 
     #[inline]
     fn note(&mut self, id: u32, list: Option<usize>) {
-        // Taken off a list it keeps its class: it teaches with it when it comes back.
+        // A block that leaves a list keeps its class, which is learned from when the block is used
+        // again.
         let entry = self.0.get_mut(id as usize).filter(|entry| entry.link.is_linked());
         if let (Some(entry), Some(list)) = (entry, list) {
             entry.state.class = list as u16; // below CLASSES

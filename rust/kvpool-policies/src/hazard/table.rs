@@ -1,59 +1,62 @@
-//! `Table`: what each class has taught about when content comes back, and what a block of it is
-//! therefore worth at any age.
+//! `Table`: the reuse that was counted for each class, and the worth of a block of the class at any age
+//! that follows from it.
 //!
-//! Owns: by class and bin of age, how many blocks came back at that age (*events*), how many were lost
-//! from sight then (*lost*: a ghost made room), and how many are of that age (*waiting*: the mean of
-//! samples, the last of which count most). Events and losses count half after so many releases.
+//! Owns: three counts by class and bin of age. *Events* are blocks that were used again at that age.
+//! *Lost* are ghosts of that age that had to make room. *Waiting* are the blocks of that age now, as a
+//! mean over samples in which recent samples weigh most. Events and losses are halved periodically.
 //!
 //! ```text
-//!   exposure of a bin  = events in it and behind it + waiting and lost behind it + half of those in it
-//!   hazard of a family = (events + PRIOR x hazard of all classes) / (exposure + PRIOR)
-//!   hazard of a class  = (events + PRIOR x hazard of its family) / (exposure + PRIOR)
-//!   worth at an age    = the largest, over horizons, of P(comes back by then) / E(time held until then or until it comes back)
+//! exposure of a bin  = events in it and later + waiting and lost later + half of those in it
+//! hazard of a family = (events + PRIOR x hazard of all classes) / (exposure + PRIOR)
+//! hazard of a class  = (events + PRIOR x hazard of its family) / (exposure + PRIOR)
+//! worth at an age    = the maximum, over horizons, of
+//!                      P(used again by then) / E(time held until then or until the use)
 //! ```
 //!
-//! The exposure is the actuary's; blocks that were evicted early stay in it as long as they are
-//! remembered, for else early eviction would hide long gaps. The worth is Gittins' index of a block
-//! that is held until a horizon of its own choice: expected hits per tick. Before anything is learned
-//! it falls with age, the same for all classes: LRU.
+//! The exposure is the actuarial one. Blocks that were evicted early stay in it as long as they are
+//! remembered, because otherwise early eviction would hide long gaps. The worth is the Gittins index of
+//! a block that is held until its best horizon: expected hits per tick. Before anything is learned, the
+//! worth falls with age, equally for all classes, which is LRU.
 //!
-//! All and families are learned by [`Table::learn`]; a class when it is first asked for after that, for
-//! most have no block that could go.
+//! [`Table::learn`] learns the hazards of all classes together and of families. The worths of a class
+//! are computed when they are first needed after that, because most classes have no block to evict.
 //!
-//! Costs: an event one addition. [`Table::learn`] O(classes seen x bins), and as much of each class
-//! that is asked for. 16 bytes per class and bin.
+//! Costs: an event is one addition. [`Table::learn`] takes O(classes seen x bins), plus as much for
+//! each class that is needed. 16 bytes per class and bin.
 
 use super::age::{BINS, LOG_WIDTHS, bin, start};
 use super::class::{CLASSES, FAMILIES, family};
 use kvpool::PoolError;
 use kvpool::parts::try_reserve;
 
-/// What one block counts.
+/// The amount that one block adds to a count.
 const ONE: u32 = 16;
-/// What the hazard of all classes counts for in each family, and that of a family in each of its
+/// The weight of the hazard of all classes in each family, and of that of a family in each of its
 /// classes: a hundred blocks.
 const PRIOR: u64 = 100 * ONE as u64;
-/// The hazard of all classes before anything is learned, and what that counts for.
+/// The hazard of all classes before anything is learned, and its weight.
 const START: (Bins<u32>, u64) = ([(1 << HAZARD) / 100; BINS], 200);
-/// Fractional bits of a hazard, and of a probability.
+/// The number of fractional bits of a hazard, and of a probability.
 const HAZARD: u32 = 24;
 const CERTAIN: u32 = 30;
-/// What times are divided by, as powers of 2, so that products fit 64 bits: 2^30 x 2^21 ticks / 2^18.
+/// The binary logarithm of the divisor of times. With it, products fit into 64 bits: 2^30 x 2^21 ticks
+/// / 2^18.
 const SHORTER: u32 = 18;
 
-/// A newest block counts as worth more by this part: what few blocks have taught does not turn an order.
+/// The newest block of a class counts as worth more by one part in this number, so that few
+/// observations do not reverse an order.
 const NEWER: u32 = 4;
 
-/// The part of the mean that the latest sample of those who wait makes, unless it is one of the first.
-/// One by itself has few blocks of most classes and ages.
+/// The latest sample of waiting blocks has a weight of one part in this number, except for the first
+/// samples. A single sample has few blocks of most classes and ages.
 const LATEST: u32 = 8;
 
-/// A worth of so much is a hit per tick.
+/// The worth that means one hit per tick.
 pub(super) const WORTH: f64 = (1_u64 << 32) as f64;
 
 type Bins<T> = [T; BINS];
 
-/// What was counted of a class.
+/// The counts of a class.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Counts {
     events: Bins<u32>,
@@ -63,16 +66,16 @@ struct Counts {
 
 const NONE: Counts = Counts { events: [0; BINS], lost: [0; BINS], waiting: [0; BINS] };
 
-/// What blocks are worth, by age.
+/// The worths of blocks, by age.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Worths {
     worths: Bins<u32>,
-    /// Bit by bin: a younger block may be worth less by a [`NEWER`]th.
+    /// One bit per bin: whether a younger block may be worth less by one part in [`NEWER`].
     rises: u32,
 }
 
 impl Counts {
-    /// Nothing was counted, or it is forgotten.
+    /// Whether nothing was counted, or everything was forgotten.
     fn is_none(&self) -> bool {
         let counts = self.events.iter().chain(&self.lost).chain(&self.waiting);
         counts.fold(0, |all, count| all | count) == 0
@@ -87,19 +90,19 @@ impl Counts {
 
 #[derive(Clone, Debug)]
 pub(super) struct Table {
-    /// By class.
+    /// The counts of each class.
     counts: Vec<Counts>,
-    /// Bit by class: something may have been counted.
+    /// One bit per class: whether something may have been counted.
     seen: Classes,
-    /// Of those who wait; no more than count.
+    /// The number of samples of waiting blocks, at most [`LATEST`].
     samples: u32,
-    /// By family.
+    /// The hazards of each family.
     hazards: Vec<Bins<u32>>,
-    /// Bit by family: of more than one of its classes something was counted.
+    /// One bit per family: whether more than one of its classes has counts.
     divided: u64,
-    /// By class, as far as it is not stale.
+    /// The worths of each class, unless they are stale.
     worths: Vec<Worths>,
-    /// Bit by class: what it is worth was not asked for since the last learning.
+    /// One bit per class: whether its worths have to be computed again since the last learning.
     stale: Classes,
 }
 
@@ -107,7 +110,7 @@ type Classes = [u64; CLASSES.div_ceil(64)];
 const _: () = assert!(FAMILIES <= 64, "a bit for each");
 
 impl Table {
-    /// That has learned nothing, with all its memory taken.
+    /// Makes a table without counts, and allocates all its memory.
     pub(super) fn new() -> Result<Self, PoolError> {
         let (mut counts, mut hazards, mut worths) = (Vec::new(), Vec::new(), Vec::new());
         try_reserve(&mut counts, CLASSES)?;
@@ -128,7 +131,7 @@ impl Table {
         &mut self.counts[class]
     }
 
-    /// Classes of which something may have been counted.
+    /// The classes for which something may have been counted.
     fn seen(&self) -> impl Iterator<Item = usize> + use<> {
         self.seen.into_iter().enumerate().flat_map(|(at, mut bits)| {
             std::iter::from_fn(move || {
@@ -139,20 +142,20 @@ impl Table {
         })
     }
 
-    /// So many blocks of a class came back at an age in that bin.
+    /// Counts `blocks` of a class that were used again, at an age in this bin.
     #[inline]
     pub(super) fn event(&mut self, class: u16, bin: usize, blocks: u32) {
         let count = &mut self.see(class).events[bin];
         *count = count.saturating_add(ONE * blocks);
     }
 
-    /// So many were lost from sight.
+    /// Counts `blocks` of a class whose ghosts were lost, at an age in this bin.
     pub(super) fn lose(&mut self, class: u16, bin: usize, blocks: u32) {
         let count = &mut self.see(class).lost[bin];
         *count = count.saturating_add(ONE * blocks);
     }
 
-    /// A new sample of those who wait, which [`Self::wait`] says.
+    /// Starts a new sample of waiting blocks, which the caller adds with [`Self::wait`].
     pub(super) fn begin_sample(&mut self) {
         self.samples = LATEST.min(self.samples + 1);
         let latest = self.latest();
@@ -161,20 +164,21 @@ impl Table {
         }
     }
 
-    /// The part of the mean that the latest sample makes: half for the second, a quarter for the next two.
+    /// The weight of the latest sample is one part in this number: half for the second sample, a
+    /// quarter for the next two.
     #[inline]
     const fn latest(&self) -> u32 {
         self.samples.next_power_of_two()
     }
 
-    /// So many are of that age now.
+    /// Adds `blocks` of a class to the sample, with an age in this bin.
     pub(super) fn wait(&mut self, class: u16, bin: usize, blocks: u32) {
         let one = ONE / self.latest();
         let count = &mut self.see(class).waiting[bin];
         *count = count.saturating_add(one.saturating_mul(blocks));
     }
 
-    /// Half of what was counted is forgotten.
+    /// Halves all events and losses.
     pub(super) fn decay(&mut self) {
         for class in self.seen() {
             let Counts { events, lost, .. } = &mut self.counts[class];
@@ -187,7 +191,7 @@ impl Table {
         self.stale[class / 64] >> (class % 64) & 1 != 0
     }
 
-    /// What blocks of a class are worth.
+    /// Returns the worths of the blocks of a class. Computes them if they are stale.
     #[inline]
     pub(super) fn worths(&mut self, class: u16) -> &Worths {
         let class = usize::from(class);
@@ -198,7 +202,7 @@ impl Table {
         &self.worths[class]
     }
 
-    /// The same, worked out anew if it is stale.
+    /// Like [`Self::worths`], without storing the result.
     pub(super) fn worths_now(&self, class: u16) -> Worths {
         let class = usize::from(class);
         if self.is_stale(class) { self.worked_out(class) } else { self.worths[class] }
@@ -207,14 +211,14 @@ impl Table {
     #[cold]
     fn worked_out(&self, class: usize) -> Worths {
         let hazards = &self.hazards[family(class)];
-        // Where nobody said anything else, the class is its family.
+        // If only one class of the family has counts, the class has the hazards of the family.
         if self.divided >> family(class) & 1 == 0 {
             return Worths::of(hazards);
         }
         Worths::of(&self.counts[class].counted().hazards(hazards, PRIOR))
     }
 
-    /// Learns from what was counted: all that was worked out is stale.
+    /// Learns from the counts, and makes all worths stale.
     pub(super) fn learn(&mut self) {
         let mut families = [Counted::default(); FAMILIES];
         let mut found = 0;
@@ -238,7 +242,7 @@ impl Table {
         self.stale = [u64::MAX; _];
     }
 
-    /// Forgets everything.
+    /// Removes all counts.
     pub(super) fn clear(&mut self) {
         for class in self.seen() {
             self.counts[class] = NONE;
@@ -252,7 +256,7 @@ impl Table {
 #[derive(Clone, Copy, Debug, Default)]
 struct Counted {
     events: Bins<u64>,
-    /// Lost, or waiting.
+    /// The blocks that were lost or are waiting.
     censored: Bins<u64>,
 }
 
@@ -271,12 +275,12 @@ impl Counted {
         }
     }
 
-    /// The hazards, if so much more is counted that has these.
+    /// Returns the hazards, with `more` additional counts that have the hazards `prior`.
     fn hazards(&self, prior: &Bins<u32>, more: u64) -> Bins<u32> {
         let (mut hazards, mut behind) = ([0; BINS], 0);
         for bin in (0..BINS).rev() {
             let (events, censored) = (self.events[bin], self.censored[bin]);
-            // Sums have 42 bits; as many as fit beside the fraction decide.
+            // Sums have 42 bits. The highest bits that fit beside the fraction are used.
             let exposed = behind + events + censored / 2 + more;
             let less = (64 - exposed.leading_zeros()).saturating_sub(63 - HAZARD);
             hazards[bin] = hazard(
@@ -289,14 +293,14 @@ impl Counted {
     }
 }
 
-/// A probability with [`HAZARD`] fractional bits. Both are below 2^64: counts have 32 bits, and classes
-/// are below 2^10.
+/// Returns a probability with [`HAZARD`] fractional bits. The arguments are below 2^64, because counts
+/// have 32 bits, and there are fewer than 2^10 classes.
 fn hazard(events: u64, exposure: u64) -> u32 {
     (events / exposure.max(1)).min(1 << HAZARD) as u32
 }
 
 impl Worths {
-    /// What a block is worth in each bin, if these are the hazards.
+    /// Returns the worth of a block in each bin that follows from these hazards.
     fn of(hazards: &Bins<u32>) -> Self {
         let (mut comes, mut held) = ([0_u64; BINS], [0_u64; BINS]);
         let mut lives = 1_u64 << CERTAIN;
@@ -305,15 +309,15 @@ impl Worths {
             held[bin] = (((lives - comes[bin] / 2) << LOG_WIDTHS[bin]) >> SHORTER).max(1);
             lives -= comes[bin];
         }
-        // From the last bin on: those behind that bring more in less time are worth waiting for, and
-        // the horizon lies behind them.
+        // From the last bin on: if later bins bring more hits per tick, it is worth waiting for them,
+        // and the horizon is after them.
         let (mut stretches, mut count) = ([(0, 1); BINS], 0);
         let mut worths = [0; BINS];
         for bin in (0..BINS).rev() {
             let (mut hits, mut time) = (comes[bin], held[bin]);
             while count > 0 {
                 let (more, longer) = stretches[count - 1];
-                // More per tick: below 2^30 and 2^34.
+                // Compares hits per tick. The factors are below 2^30 and 2^34.
                 if more * time <= hits * longer {
                     break;
                 }
@@ -332,28 +336,28 @@ impl Worths {
         Self { worths, rises }
     }
 
-    /// What a block is worth at an age, in expected hits per 2^32 ticks: between the beginnings of two
-    /// bins in proportion, so that worths of two classes cross where they should and not at the edge of
-    /// a bin. No less than half of what it was: behind a bin in which all come back worths fall to
-    /// nothing, but not in it.
+    /// Returns the worth of a block at an age, in expected hits per 2^32 ticks. It is interpolated
+    /// between the starts of two bins, so that the worths of two classes do not cross only at the edges
+    /// of bins. Within a bin it does not fall below half: after a bin in which all blocks are used
+    /// again, the worth is 0, but not inside of that bin.
     #[inline]
     pub(super) fn at(&self, age: u32) -> u32 {
         let bin = bin(age);
         let (from, to) = (self.worths[bin], self.worths[(bin + 1).min(BINS - 1)]);
         let more = i64::from(to.max(from / 2)) - i64::from(from);
-        // Below 2^52, but for the last bin, where it is 0.
+        // Below 2^52, except in the last bin, where the factor is 0.
         (i64::from(from) + ((more * i64::from(age - start(bin))) >> LOG_WIDTHS[bin])) as u32
     }
 
-    /// Whether a younger block may be worth less by a [`NEWER`]th than one of that age.
+    /// Whether a younger block may be worth less, by one part in [`NEWER`], than one of this age.
     #[inline]
     pub(super) fn may_rise(&self, age: u32) -> bool {
-        // Between two bins a worth is at most the larger one.
+        // Between the starts of two bins, a worth is at most the larger of the two.
         self.rises >> bin(age) & 3 != 0
     }
 }
 
-/// What the newest block of a class counts as worth, if it is worth so much.
+/// The worth that the newest block of a class counts as, if its own is `worth`.
 #[inline]
 pub(super) const fn newer(worth: u32) -> u32 {
     worth.saturating_add(worth / NEWER)
@@ -373,7 +377,7 @@ mod tests {
         let mut table = Table::new().unwrap();
         let first = table.worths(0).worths;
         assert!((0..CLASSES as u16).all(|class| table.worths(class).worths == first));
-        // But for rounding.
+        // Except for rounding errors.
         assert!(first.windows(2).all(|two| two[0] + two[0] / 64 >= two[1]), "{first:?}");
     }
 
@@ -395,7 +399,7 @@ mod tests {
         assert!(worth(&mut table, 2, 12) < worth(&mut table, 2, 0), "and falls behind it");
     }
 
-    /// Where it says that no younger block is worth less by a quarter, none is.
+    /// If `may_rise` is false, no younger block is worth less by a quarter.
     #[test]
     fn what_may_rise_is_known() {
         let mut table = Table::new().unwrap();

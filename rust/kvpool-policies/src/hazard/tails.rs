@@ -1,31 +1,30 @@
-//! `Tails`: which class has the next victim.
+//! `Tails`: finds the class that has the next victim.
 //!
-//! Owns: for each class a rank, that of the block that it would give up, and the lowest of each group
-//! of 32 classes. As long as nothing but the class of the last victim has changed, its next block is
-//! compared with the lowest rank of all others, and with nothing else. As long as nothing has changed
-//! but that the one at an end of that class went, and the next there is as old, it goes without a look
-//! at any rank.
+//! Owns: the rank of each class, which is that of its candidate for eviction, and the lowest rank of
+//! each group of 32 classes. While only the class of the last victim has changed, its next candidate is
+//! compared with the lowest rank of all others. While nothing has changed except for the eviction of
+//! that victim, and the next block at that end has the same stamp, that block is evicted without any
+//! comparison.
 //!
-//! Costs: [`Tails::next`] of the class of the last victim one comparison; else 32 per group with a
-//! class that has changed, 64 and one per group in all. 8 bytes per class.
+//! Costs: [`Tails::next`] takes one comparison for the class of the last victim. Otherwise it takes 32
+//! per group with a changed class, plus 64 and one per group. 8 bytes per class.
 
 use super::class::CLASSES;
 
-/// Classes of a group.
+/// The number of classes in a group.
 const GROUP: usize = 32;
 const GROUPS: usize = CLASSES.div_ceil(GROUP);
 const _: () = assert!(GROUPS <= 32, "a bit for each");
 
-/// Of a class without blocks.
+/// The rank of a class without blocks.
 const EMPTY: u64 = u64::MAX;
 
-/// Victims that follow one another without a look at any rank: of a class those at one end that were
-/// used last at one time.
+/// A run of victims that need no comparison: the blocks at one end of a class with the same stamp.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Run {
     pub(super) class: u16,
     pub(super) stamp: u32,
-    /// Whether they are the oldest of the class, or the newest.
+    /// Whether they are at the old end of the class, or at the new end.
     pub(super) oldest: bool,
 }
 
@@ -33,21 +32,21 @@ pub(super) struct Run {
 pub(super) struct Tails {
     ranks: Box<[[u64; GROUP]; GROUPS]>,
     lowest: [u64; GROUPS],
-    /// Bit by class: it has a rank.
+    /// One bit per class: whether it has a rank.
     ranked: [u32; GROUPS],
-    /// Bit by class: its blocks have changed, and its rank may have.
+    /// One bit per class: whether its blocks have changed, so that its rank may have, too.
     changed: [u32; GROUPS],
-    /// Bit by group: one of its classes has changed.
+    /// One bit per group: whether one of its classes has changed.
     groups: u32,
     /// The class of the last victim.
     first: usize,
-    /// The lowest rank of all other classes, but for those that have changed.
+    /// The lowest rank of all other classes, except for those that have changed.
     second: u64,
-    /// What the last victim was one of, if only that it went has changed.
+    /// The run of the last victim, if nothing but its eviction has changed.
     run: Option<Run>,
 }
 
-/// The lowest rank, where it is, and the lowest of the others; of equals the first.
+/// Returns the lowest rank, its position, and the lowest rank of the others. Ties go to the first.
 fn two_lowest(ranks: &[u64]) -> (u64, usize, u64) {
     ranks.iter().enumerate().fold((EMPTY, 0, EMPTY), |(lowest, at, second), (place, &rank)| {
         if rank < lowest { (rank, place, lowest) } else { (lowest, at, second.min(rank)) }
@@ -68,7 +67,7 @@ impl Tails {
         }
     }
 
-    /// The blocks of a class have changed.
+    /// Records that the blocks of a class have changed.
     #[inline]
     pub(super) const fn change(&mut self, class: u16) {
         let (group, class) = (class as usize / GROUP, class as usize % GROUP);
@@ -77,20 +76,20 @@ impl Tails {
         self.run = None;
     }
 
-    /// The victim, one of those, has gone.
+    /// Records the eviction of a victim of this run.
     #[inline]
     pub(super) const fn went(&mut self, run: Run) {
         self.change(run.class);
         self.run = Some(run);
     }
 
-    /// Of whom the next victim is one, if there is another.
+    /// The run of which the next victim is one, if the run continues.
     #[inline]
     pub(super) const fn run(&self) -> Option<Run> {
         self.run
     }
 
-    /// Every class that has a rank has to be ranked anew.
+    /// Marks every class that has a rank as changed.
     pub(super) fn change_all(&mut self) {
         for group in 0..GROUPS {
             self.changed[group] |= self.ranked[group];
@@ -99,8 +98,8 @@ impl Tails {
         self.run = None;
     }
 
-    /// The victim of the lowest rank, of equals that of the first class. `least` says of a class what
-    /// it would give up, and its rank.
+    /// Returns the candidate with the lowest rank; ties go to the first class. `least` returns the
+    /// candidate of a class, and its rank.
     #[inline]
     pub(super) fn next<B>(&mut self, mut least: impl FnMut(u16) -> Option<(u64, B)>) -> Option<B> {
         let (group, class) = (self.first / GROUP, self.first % GROUP);
@@ -115,7 +114,7 @@ impl Tails {
         least(self.first as u16).map(|(_, victim)| victim)
     }
 
-    /// Ranks the classes that have changed, and finds the first.
+    /// Ranks the classes that have changed, and finds the lowest rank.
     fn rank<B>(&mut self, mut least: impl FnMut(u16) -> Option<(u64, B)>) {
         while self.groups != 0 {
             let group = self.groups.trailing_zeros() as usize;
@@ -135,13 +134,13 @@ impl Tails {
         (self.first, self.second) = (group * GROUP + class, second.min(other));
     }
 
-    /// Whether a class has a rank, or gets one before the next victim.
+    /// Whether a class has a rank, or will get one before the next victim.
     pub(super) fn knows(&self, class: u16) -> bool {
         let (group, class) = (usize::from(class) / GROUP, usize::from(class) % GROUP);
         (self.ranked[group] | self.changed[group]) >> class & 1 == 1
     }
 
-    /// No class has a block.
+    /// Removes all ranks, because no class has a block.
     pub(super) fn clear(&mut self) {
         *self.ranks = [[EMPTY; GROUP]; GROUPS];
         (self.lowest, self.ranked, self.changed) = ([EMPTY; GROUPS], [0; GROUPS], [0; GROUPS]);
@@ -153,8 +152,8 @@ impl Tails {
 mod tests {
     use super::*;
 
-    /// Against a search of all classes: one changes at a time, that of the victim for the most part, or
-    /// all of them.
+    /// Compares with a search over all classes. Each turn changes one class, mostly that of the last
+    /// victim, or all of them.
     #[test]
     fn the_lowest_is_found_in_whatever_group() {
         let mut tails = Tails::new();

@@ -1,9 +1,9 @@
-//! `Deadlines`: when the retention of which block runs out, in an indexed binary heap.
+//! `Deadlines`: the end of each block's time to live, in an indexed binary heap.
 //!
-//! Owns: one deadline per block at most. What has ended is not in the heap, so its size is the number
-//! of times to live that run.
+//! Owns: at most one deadline per block. Deadlines that have ended are not in the heap, so its size is
+//! the number of running times to live.
 //!
-//! Costs: O(log blocks) to set, end, or run out; 20 bytes per block.
+//! Costs: O(log blocks) to set, end or expire a deadline. 20 bytes per block.
 
 use kvpool::parts::{ensure, try_reserve};
 use kvpool::{BlockId, InvariantViolation, PoolError};
@@ -13,10 +13,10 @@ fn time_of(key: u64) -> f64 {
     f64::from_bits(if key >> 63 == 1 { key & !(1 << 63) } else { !key })
 }
 
-/// Not in the heap.
+/// The place of a block that is not in the heap.
 const OUT: u32 = u32::MAX;
 
-/// A time in the order of its number: greater time, greater key. Only finite times get in.
+/// Converts a time to a key with the same order. The time must be finite.
 fn key_of(time: f64) -> u64 {
     let bits = (time + 0.0).to_bits(); // -0 and 0 are the same time
     if bits >> 63 == 1 { !bits } else { bits | 1 << 63 }
@@ -24,9 +24,9 @@ fn key_of(time: f64) -> u64 {
 
 #[derive(Clone, Debug, Default)]
 pub(super) struct Deadlines {
-    /// (key, block): a heap, earliest first; of equal keys the lower id.
+    /// A heap of (key, block), earliest first, and the lower id first among equal keys.
     heap: Vec<(u64, u32)>,
-    /// By block: its place in the heap.
+    /// The place of each block in the heap.
     places: Vec<u32>,
 }
 
@@ -47,20 +47,20 @@ impl Deadlines {
         self.places.get(block.index()).is_some_and(|&place| place != OUT)
     }
 
-    /// When that of `block` ends, if it runs.
+    /// The deadline of `block`, if there is one.
     pub(super) fn of(&self, block: BlockId) -> Option<f64> {
         let (key, _) = *self.heap.get(self.place(block)?)?;
         Some(time_of(key))
     }
 
-    /// The place of `block`, if it is there.
+    /// The place of `block` in the heap, if it is there.
     fn place(&self, block: BlockId) -> Option<usize> {
         let place = *self.places.get(block.index())? as usize;
         self.heap.get(place).filter(|&&(_, other)| other == block.get()).map(|_| place)
     }
 
-    /// Sets the deadline of `block` in place of any that it had. One beyond all numbers is the largest
-    /// of them.
+    /// Sets the deadline of `block`, and replaces an existing one. An infinite deadline becomes the
+    /// largest finite number.
     pub(super) fn set(&mut self, block: BlockId, deadline: f64) {
         let key = key_of(deadline.min(f64::MAX));
         if let Some(place) = self.places.get_mut(block.index()).filter(|place| **place == OUT) {
@@ -73,7 +73,7 @@ impl Deadlines {
         }
     }
 
-    /// Ends the deadline of `block`. Returns whether it had one.
+    /// Removes the deadline of `block`. Returns whether it had one.
     pub(super) fn end(&mut self, block: BlockId) -> bool {
         let Some(place) = self.place(block) else { return false };
         self.places[block.index()] = OUT;
@@ -85,7 +85,7 @@ impl Deadlines {
         true
     }
 
-    /// Takes a block whose deadline is `now` or before.
+    /// Removes and returns a block whose deadline is `now` or earlier.
     pub(super) fn pop_due(&mut self, now: f64) -> Option<BlockId> {
         let now = key_of(now);
         let &(_, block) = self.heap.first().filter(|(key, _)| *key <= now)?;
@@ -97,7 +97,7 @@ impl Deadlines {
         self.places.fill(OUT);
     }
 
-    /// Notes the place of the block that is there.
+    /// Updates the place of the block at this position of the heap.
     fn note(&mut self, place: usize) {
         let block = self.heap[place].1;
         if let Some(slot) = self.places.get_mut(block as usize) {
@@ -105,7 +105,7 @@ impl Deadlines {
         }
     }
 
-    /// Moves what is at a place up or down, to where it belongs.
+    /// Moves the entry at a position up or down to its correct position.
     fn sift(&mut self, mut at: usize) {
         while at > 0 && self.heap[at] < self.heap[(at - 1) / 2] {
             self.swap(at, (at - 1) / 2);
@@ -128,7 +128,7 @@ impl Deadlines {
         self.note(b);
     }
 
-    /// R3 for one block; checked of every block, it is R3. O(1).
+    /// Checks R3 for one block. Checking all blocks checks R3 completely. O(1).
     pub(super) fn check_block(&self, block: BlockId) -> Result<(), InvariantViolation> {
         let Some(&noted) = self.places.get(block.index()) else { return Ok(()) };
         let sound = self.place(block).map_or(noted == OUT, |place| {
@@ -136,7 +136,8 @@ impl Deadlines {
             self.heap[place.saturating_sub(1) / 2] <= self.heap[place]
                 && children.all(|child| self.heap[place] <= *child)
         });
-        // And the place of that number, so that every place is looked at, too: there are no more than blocks.
+        // Also checks the position whose number equals the block id. There are at most as many
+        // positions as blocks, so every position is checked.
         let at = self.heap.get(block.index()).map(|&(_, there)| BlockId::new(there));
         let known = at.is_none_or(|there| self.place(there) == Some(block.index()));
         let fits = self.heap.len() <= self.places.len();
@@ -145,7 +146,7 @@ impl Deadlines {
         })
     }
 
-    /// Changes the place of a block behind the heap's back.
+    /// Injects a fault: changes the recorded place of a block.
     #[cfg(feature = "fault-injection")]
     pub(super) fn corrupt(&mut self, block: BlockId, to: u32) -> bool {
         let slot = self.places.get_mut(block.index()).filter(|slot| **slot != OUT);
@@ -168,7 +169,7 @@ mod tests {
         Pop(i8),
     }
 
-    /// Deep enough for every way up and down.
+    /// The heap gets deep enough for every path up and down.
     const BLOCKS: u32 = 120;
 
     fn call() -> impl Strategy<Value = Call> {
@@ -185,8 +186,8 @@ mod tests {
     }
 
     proptest! {
-        /// Against a map: what is due comes earliest first, of equal times the lower id, and what was
-        /// ended never.
+        /// Compares with a map: due blocks are returned earliest first, and by id among equal times.
+        /// Deadlines that were ended never become due.
         #[test]
         fn deadlines_equal_a_map(calls in prop::collection::vec(call(), 1..400), last in -60_i8..61) {
             let mut deadlines = Deadlines::default();

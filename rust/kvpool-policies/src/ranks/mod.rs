@@ -1,18 +1,20 @@
 //! `Ranks`: a policy's order with retention around it.
 //!
-//! Owns: the rank of every block, and the lists of those that are not left to the policy.
-//! [`crate::Closed`] says which rank goes first, and whether a victim may go at all.
+//! Owns: the rank of every block, and the lists of the ranks that the policy does not order.
+//! [`crate::Closed`] documents the order of the ranks, and decides whether a victim may be evicted.
 //!
-//! Without retention the arrays are empty: every block is of normal rank, so the policy has it, and nobody's.
+//! Without retention the arrays are empty: every block has the normal rank, is ordered by the policy,
+//! and has no tenant.
 //!
-//! Invariants, recounted by [`Ranks::check_invariants`] and [`Ranks::check_block`] of every block:
-//! - R1: a block of normal rank is with the policy, or set aside for its tenant; of any other rank on
-//!   that rank's list or on none (in use, or given up by [`Ranks::pop`] and not yet back).
-//! - R2: tenants' blocks are counted; R3: deadlines are a heap.
+//! Invariants, recounted by [`Ranks::check_invariants`], and by [`Ranks::check_block`] for every block:
+//! - R1: a block of normal rank is in the policy's order, or set aside for its tenant. A block of any
+//!   other rank is on that rank's list or on none (in use, or returned by [`Ranks::pop`] and not put
+//!   back).
+//! - R2: the counts of tenants' blocks are correct. R3: deadlines are a heap.
 //! - R4: at most `pin_budget` blocks are pinned.
 //!
-//! Costs: without retention one branch per call. With it O(1), and O(log blocks) for deadlines: a block
-//! under its tenant's floor is set aside once for each time that it was put in the order.
+//! Costs: one branch per call without retention. With retention O(1), and O(log blocks) for deadlines.
+//! A block below its tenant's floor is set aside once for each time that it was put into the order.
 
 mod deadlines;
 mod tenants;
@@ -30,23 +32,23 @@ use kvpool::retention::{
 };
 use kvpool::{BlockId, Candidate, Content, InvariantViolation, Policy, PoolError, Release};
 
-/// Ranks, as numbers of lists: demoted, priorities 0 to 100, pinned. [`NORMAL`]'s list is always empty:
-/// the policy has it.
+/// Ranks, which are also numbers of lists: demoted, priorities 0 to 100, pinned. The list of [`NORMAL`]
+/// is always empty, because the policy orders those blocks.
 const DEMOTED: u8 = 0;
 const NORMAL: u8 = Priority::NORMAL.get() + 1;
 const HIGHEST: u8 = Priority::MAX.get() + 1;
 const PINNED: u8 = HIGHEST + 1;
 const NUM_RANKS: usize = PINNED as usize + 1;
 
-/// What was said of a block.
+/// The retention of a block.
 #[derive(Clone, Copy, Debug)]
 struct Entry {
-    /// Seconds of an idle time to live; negative without one.
+    /// The idle time to live in seconds; negative if the block has none.
     idle_ttl: f64,
     rank: u8,
     tenant: u8,
     then: Then,
-    /// Its time to live ran out, and it was neither used nor told anything since.
+    /// Whether its time to live has ended, and it was neither used nor given another retention since.
     expired: bool,
 }
 
@@ -54,7 +56,7 @@ const UNSAID: Entry =
     Entry { idle_ttl: -1.0, rank: NORMAL, tenant: NOBODY, then: Then::Normal, expired: false };
 
 impl Entry {
-    /// Why it is evicted when its turn comes.
+    /// The cause that an eviction of the block would have now.
     const fn cause(self) -> EvictionCause {
         match self.rank {
             _ if self.expired => EvictionCause::Expired,
@@ -91,25 +93,25 @@ fn check(config: &RetentionConfig, usable: usize) -> Result<(), PoolError> {
     Ok(())
 }
 
-/// The order of a policy, with retention if it was asked for.
+/// The order of a policy, optionally with retention.
 #[derive(Clone, Debug)]
 pub(super) struct Ranks<P> {
     pub(super) policy: P,
     pub(super) has_retention: bool,
-    /// By block.
+    /// The retention of each block.
     entries: Vec<Entry>,
     lists: BlockLists,
-    /// Bit by rank: its list has blocks.
+    /// One bit per rank: whether its list has blocks.
     filled: u128,
     deadlines: Deadlines,
     tenants: Tenants,
     pin_budget: usize,
-    /// Blocks by rank, held ones included.
+    /// The number of blocks of each rank, held ones included.
     counts: [u32; NUM_RANKS],
-    /// The latest time.
+    /// The time last passed in.
     pub(super) now: Option<f64>,
     expired: u64,
-    /// Why the block popped last was next.
+    /// The cause for the block that was popped last.
     pub(super) cause: EvictionCause,
 }
 
@@ -179,7 +181,8 @@ impl<P: Policy> Ranks<P> {
         self.filled = rest | u128::from(!self.lists.is_empty(list)) << list;
     }
 
-    /// Puts `block` in the order, and among its tenant's idle ones: next of its rank, or last.
+    /// Puts `block` into the order, and among its tenant's idle blocks, as the next of its rank or as
+    /// the last.
     fn put(&mut self, block: BlockId, next: bool) {
         let Entry { rank, tenant, .. } = self.entry(block);
         if rank != NORMAL {
@@ -195,7 +198,7 @@ impl<P: Policy> Ranks<P> {
         }
     }
 
-    /// Takes `block` off the list of its rank, and out of what is set aside.
+    /// Removes `block` from the list of its rank and from the blocks that are set aside.
     fn unlist(&mut self, block: BlockId) {
         if let Some(list) = self.lists.remove(block) {
             self.mark_filled(list);
@@ -203,7 +206,7 @@ impl<P: Policy> Ranks<P> {
         self.tenants.sheltered.remove(block);
     }
 
-    /// Blocks of one chain have contents from now on.
+    /// Registers blocks of one chain with their contents.
     pub(super) fn admit_all(&mut self, run: &[(BlockId, Content)]) {
         if self.has_retention {
             self.counts[usize::from(NORMAL)] += run.len() as u32;
@@ -243,7 +246,7 @@ impl<P: Policy> Ranks<P> {
         }
     }
 
-    /// [`Self::hit`] of blocks of sound contents.
+    /// Like [`Self::hit`], for several blocks with valid contents.
     pub(super) fn hit_all(&mut self, blocks: &[BlockId], content: impl Fn(BlockId) -> Content) {
         if !self.has_retention {
             return self.policy.hit_all(blocks);
@@ -270,8 +273,8 @@ impl<P: Policy> Ranks<P> {
         self.put(block, false);
     }
 
-    /// Takes the next victim out of the order. `idle` says of a block whether it has no holder:
-    /// policies may have others in the order, and a floor is not for them.
+    /// Removes the next victim from the order. `idle` returns whether a block has no holder: policies
+    /// may have held blocks in their order, and a floor does not apply to those.
     pub(super) fn pop(&mut self, idle: impl Fn(BlockId) -> bool) -> Option<BlockId> {
         if !self.has_retention {
             return self.policy.pop();
@@ -293,7 +296,7 @@ impl<P: Policy> Ranks<P> {
         Some(next)
     }
 
-    /// The next by priority and policy; those that are under their tenant's floor are set aside.
+    /// Pops the next block by priority and policy. Blocks below their tenant's floor are set aside.
     fn pop_ranked(&mut self, idle: impl Fn(BlockId) -> bool) -> Option<BlockId> {
         loop {
             let next = self
@@ -306,7 +309,7 @@ impl<P: Policy> Ranks<P> {
         }
     }
 
-    /// The front of the lowest filled rank of a range.
+    /// Pops the front block of the lowest rank with blocks, within a range.
     fn pop_first(&mut self, ranks: Range<u8>) -> Option<BlockId> {
         let within = self.filled & ((1 << ranks.end) - (1 << ranks.start));
         if within == 0 {
@@ -314,14 +317,14 @@ impl<P: Policy> Ranks<P> {
         }
         let block = self.lists.front(within.trailing_zeros() as usize)?;
         self.unlist(block);
-        // Still there if its links are broken: then nothing can be given up.
+        // If the links are broken, the block is still on its list, and cannot be evicted.
         self.lists.list_of(block).is_none().then_some(block)
     }
 
-    /// Takes `block` out of the order wherever it is, as [`Self::pop`] would.
+    /// Removes `block` from the order, wherever it is, like [`Self::pop`].
     fn take(&mut self, block: BlockId) {
         self.tenants.idle.remove(block);
-        // What is set aside the policy has given up already.
+        // The policy has already returned a block that is set aside.
         if self.entry(block).rank == NORMAL && self.tenants.sheltered.list_of(block).is_none() {
             self.policy.take(block);
         }
@@ -348,7 +351,7 @@ impl<P: Policy> Ranks<P> {
         self.policy.forget(block);
     }
 
-    /// The content of `block` is gone, and with it all that was said. Returns the rank that it had.
+    /// Resets the retention of `block`, because its content is gone. Returns the rank that it had.
     fn end(&mut self, block: BlockId) -> u8 {
         if !self.has_retention {
             return NORMAL;
@@ -374,7 +377,8 @@ impl<P: Policy> Ranks<P> {
         self.policy.clear();
     }
 
-    /// Moves `block`, which is in the order if it is `idle`, to where `retention` says.
+    /// Sets the retention of `block` and moves it to its new rank. The block is in the order if it is
+    /// `idle`.
     pub(super) fn retain(
         &mut self,
         block: BlockId,
@@ -384,7 +388,7 @@ impl<P: Policy> Ranks<P> {
     ) -> Result<Hint, PoolError> {
         let deadline = match (retention.ttl, self.now) {
             (None, _) => None,
-            (Some(Ttl::Idle(_)), Some(_)) if !idle => None, // its release will start it
+            (Some(Ttl::Idle(_)), Some(_)) if !idle => None, // its release will start the time to live
             (Some(Ttl::Idle(seconds) | Ttl::Absolute(seconds)), Some(now)) => Some(now + seconds),
             (Some(_), None) => return Err(no_clock()),
         };
@@ -404,8 +408,7 @@ impl<P: Policy> Ranks<P> {
         }
         if let Some(entry) = self.entries.get_mut(block.index()) {
             entry.then = retention.then;
-            // An end of life that is said of what is demoted already, because its time ran out, changes
-            // nothing.
+            // If an expired, demoted block is demoted again, it stays expired.
             entry.expired &= before == DEMOTED && rank == DEMOTED;
             entry.idle_ttl = match retention.ttl {
                 Some(Ttl::Idle(seconds)) => seconds,
@@ -418,7 +421,7 @@ impl<P: Policy> Ranks<P> {
         Ok(hint)
     }
 
-    /// From the rank that it has to the back of `rank`.
+    /// Moves a block from its rank to the back of `rank`.
     fn move_to(&mut self, rank: u8, block: BlockId, content: Content, idle: bool) {
         self.tenants.idle.remove(block);
         self.unlist(block);
@@ -437,7 +440,7 @@ impl<P: Policy> Ranks<P> {
         }
     }
 
-    /// A block whose time to live has run out by now, and where it goes.
+    /// Pops a block whose time to live has ended, with its next retention.
     pub(super) fn pop_expired(&mut self) -> Option<(BlockId, Retention)> {
         let block = self.deadlines.pop_due(self.now?)?;
         self.expired += 1;
@@ -461,7 +464,7 @@ impl<P: Policy> Ranks<P> {
         Ok(())
     }
 
-    /// Says whose `block` is, which is in the order if it is `idle`.
+    /// Assigns `block` to a tenant, if it has none. The block is in the order if it is `idle`.
     pub(super) fn assign(&mut self, block: BlockId, tenant: TenantId, idle: bool) {
         let tenant = self.tenants.find(tenant);
         let Some(entry) = self.entries.get_mut(block.index()).filter(|entry| entry.tenant == NOBODY) else {
@@ -517,8 +520,8 @@ impl<P: Policy> Ranks<P> {
         }
     }
 
-    /// R1 to R4 as far as they concern one block, and for the null block what is counted. O(1),
-    /// O(ranks) for the null block.
+    /// Checks R1 to R4 for one block. For the null block, checks the totals. O(1), O(ranks) for the
+    /// null block.
     pub(super) fn check_block(&self, block: BlockId) -> Result<(), InvariantViolation> {
         self.policy.check_block(block)?;
         self.lists.check_block(block)?;
@@ -536,7 +539,7 @@ impl<P: Policy> Ranks<P> {
         })
     }
 
-    /// Changes a link of the policy's, or of the lists of ranks and tenants, behind their back.
+    /// Injects a fault into a link of the policy, or of the lists of ranks and tenants.
     #[cfg(feature = "fault-injection")]
     pub(super) fn corrupt(&mut self, block: BlockId, what: usize, to: u32) -> bool {
         match what.checked_sub(16) {
@@ -550,7 +553,8 @@ impl<P: Policy> Ranks<P> {
         }
     }
 
-    /// Recounts what is not a block's own. `known` are the blocks that have a content.
+    /// Checks from scratch what does not belong to a single block. `known` returns whether a block has
+    /// a content.
     pub(super) fn check_invariants(&self, known: impl Fn(BlockId) -> bool) -> Result<(), InvariantViolation> {
         self.policy.check_invariants()?;
         self.lists.check_invariants()?;

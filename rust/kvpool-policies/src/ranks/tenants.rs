@@ -1,30 +1,31 @@
-//! `Tenants`: how many blocks each tenant with limits has, and which of them are idle.
+//! `Tenants`: the number of blocks of each tenant with limits, and which of them are idle.
 //!
-//! Owns: counts by tenant, the idle blocks of each in the order of their release, and those of them
-//! that are set aside because the tenant is not above its floor. It decides nothing: [`super::Ranks`]
-//! asks it. Without limits it is empty, and nobody's blocks are listed.
+//! Owns: counts by tenant, the idle blocks of each in the order of their release, and those that are
+//! set aside because the tenant is not above its floor. [`super::Ranks`] makes all decisions. Without
+//! limits this is empty. Blocks without a tenant are not listed.
 //!
-//! Costs: every operation O(1), but O(tenants) for a victim while one is above its ceiling; 18 bytes
-//! per block with limits.
+//! Costs: every operation is O(1), except for O(tenants) per victim while a tenant is above its
+//! ceiling. 18 bytes per block with limits.
 
 use crate::block_lists::BlockLists;
 use kvpool::parts::ensure;
 use kvpool::retention::{TenantId, TenantLimits};
 use kvpool::{BlockId, InvariantViolation, PoolError};
 
-/// No tenant with limits.
+/// The index for blocks without a tenant, or whose tenant has no limits.
 pub(super) const NOBODY: u8 = u8::MAX;
 
 #[derive(Clone, Debug)]
 pub(super) struct Tenants {
-    /// Ascending by tenant.
+    /// The limits, sorted by tenant.
     limits: Vec<TenantLimits>,
     counts: Vec<usize>,
-    /// By tenant: its idle blocks, least recently released first; pinned ones apart.
+    /// The idle blocks of each tenant, least recently released first. Pinned blocks are not included.
     pub(super) idle: BlockLists,
-    /// By tenant: those of them that were next and are under the floor.
+    /// The blocks of each tenant that are set aside: it was their turn, and the tenant is not above its
+    /// floor.
     pub(super) sheltered: BlockLists,
-    /// Tenants above their ceiling.
+    /// The number of tenants above their ceiling.
     num_above: usize,
 }
 
@@ -48,12 +49,12 @@ impl Tenants {
         self.sheltered.grow(num_blocks)
     }
 
-    /// The index of a tenant with limits.
+    /// Returns the index of a tenant; [`NOBODY`] if it has no limits.
     pub(super) fn find(&self, tenant: TenantId) -> u8 {
         self.limits.binary_search_by_key(&tenant, |limits| limits.tenant).map_or(NOBODY, |at| at as u8)
     }
 
-    /// The tenant with an index.
+    /// Returns the tenant with an index.
     pub(super) fn id(&self, tenant: u8) -> Option<TenantId> {
         self.limits.get(usize::from(tenant)).map(|limits| limits.tenant)
     }
@@ -66,7 +67,7 @@ impl Tenants {
         self.limits[at].ceiling.is_some_and(|ceiling| count > ceiling)
     }
 
-    /// Counts a block more or less of `tenant`.
+    /// Changes the block count of `tenant`.
     fn set_count(&mut self, tenant: u8, change: impl Fn(usize) -> usize) {
         let at = usize::from(tenant);
         let Some(&before) = self.counts.get(at) else { return };
@@ -85,13 +86,13 @@ impl Tenants {
         self.set_count(tenant, |count| count.saturating_sub(1));
     }
 
-    /// A tenant above its floor has one block less to give than it had, or one more than its floor:
-    /// another one that was set aside does not have to be.
+    /// Returns a block of `tenant` that no longer has to be set aside, if the tenant is above its
+    /// floor. Called when the tenant got one more block, or has one idle block less.
     pub(super) fn spare_another(&mut self, tenant: u8) -> Option<BlockId> {
         if self.is_under_floor(tenant) { None } else { self.sheltered.pop_front(usize::from(tenant)) }
     }
 
-    /// A victim of a tenant above its ceiling, left where it is.
+    /// Returns a victim of a tenant above its ceiling, without removing it.
     pub(super) fn above_ceiling(&self) -> Option<BlockId> {
         if self.num_above == 0 {
             return None;
@@ -105,7 +106,7 @@ impl Tenants {
         self.limits.get(at).is_some_and(|limits| self.counts[at] <= limits.floor)
     }
 
-    /// Lists `block` as idle: as the one released last, or first.
+    /// Adds `block` to the idle blocks: at the front if `first`, otherwise as the one released last.
     #[inline]
     pub(super) fn list(&mut self, tenant: u8, block: BlockId, first: bool) {
         if tenant == NOBODY {
@@ -126,7 +127,7 @@ impl Tenants {
         shelters
     }
 
-    /// Takes any block that was set aside.
+    /// Removes and returns any block that was set aside.
     pub(super) fn pop_sheltered(&mut self) -> Option<BlockId> {
         if self.sheltered.num_linked() == 0 {
             return None;
@@ -141,7 +142,7 @@ impl Tenants {
         self.num_above = 0;
     }
 
-    /// R2 for one block. O(1), O(tenants) for the null block.
+    /// Checks R2 for one block. O(1), O(tenants) for the null block.
     pub(super) fn check_block(&self, block: BlockId) -> Result<(), InvariantViolation> {
         self.idle.check_block(block)?;
         self.sheltered.check_block(block)?;
@@ -150,7 +151,8 @@ impl Tenants {
         ensure(idle, "R2 (what is set aside is idle)", || format!("{block:?} is set aside for {aside:?}"))
     }
 
-    /// Recounts what is not a block's own: R2 is this, and [`Self::check_block`] of every block.
+    /// Checks the totals of R2. Together with [`Self::check_block`] for every block, R2 is checked
+    /// completely.
     pub(super) fn check_counts(&self, tenants: impl Iterator<Item = u8>) -> Result<(), InvariantViolation> {
         self.idle.check_invariants()?;
         self.sheltered.check_invariants()?;

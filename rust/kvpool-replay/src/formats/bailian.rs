@@ -5,18 +5,20 @@
 //!
 //! | field | unit | |
 //! |---|---|---|
-//! | `chat_id` | number | names this request |
+//! | `chat_id` | number | identifies this request |
 //! | `parent_chat_id` | number | the request that it continues; -1 or missing: none |
 //! | `timestamp` | s from the start of the recording | |
 //! | `input_length`, `output_length` | tokens | |
 //! | `type` | string | text, search, image, file, ...: kept as the kind |
-//! | `turn` | number from 1 | checked, and otherwise given by the order |
-//! | `hash_ids` | one id per block of 16 tokens, unless the caller says otherwise | the partial last block has one |
+//! | `turn` | number from 1 | only checked; the order determines the turn |
+//! | `hash_ids` | one id per block | also for the partial last block |
 //!
-//! Ids are salted hashes of the *tokens of a block*, renumbered: equal ids behind different prefixes
-//! are different blocks to a cache, so ids are chained here. A session is what leads to the same root
-//! through `parent_chat_id`, and is named by the root's `chat_id`; where the root lies before the
-//! recording, by the oldest one known.
+//! Blocks have 16 tokens, unless the caller passes another size.
+//!
+//! Ids are salted hashes of the *tokens of a block*, renumbered. Equal ids after different prefixes are
+//! different blocks to a cache, so ids are chained here. A session is all requests that lead to the
+//! same root through `parent_chat_id`. Its name is the root's `chat_id`, or, if the root is before the
+//! recording, that of the oldest known request.
 
 use std::collections::HashMap;
 
@@ -28,7 +30,7 @@ use super::{
 };
 use crate::{blocks::Chains, error::TraceError, options::ReadOptions, request::TraceRequest};
 
-/// Tokens of a block in the published traces.
+/// The block size of the published traces, in tokens.
 pub(crate) const BLOCK_TOKENS: usize = 16;
 
 const FIELDS: &[Field] = &[
@@ -61,7 +63,7 @@ pub(crate) struct Decoder {
     assumed: Assumed,
     block_tokens: usize,
     chains: Chains,
-    /// The root of each request's session.
+    /// The root of the session of each request.
     roots: HashMap<i64, i64>,
 }
 
@@ -85,7 +87,7 @@ impl Decoder {
             output_length: decoded.output_length,
             hash_ids: self.chains.chain(0, &decoded.hash_ids),
         };
-        // Here and not at the end, which a limit may cut off.
+        // Set here and not at the end, because a limit may skip the end.
         out.notes.unchained = self.chains.unchained();
         let session = Some(root.to_string().into());
         out.ready.push_back(Ready { session, kind: decoded.kind, ..Ready::new(line, request) });

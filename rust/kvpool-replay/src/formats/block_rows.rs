@@ -1,18 +1,18 @@
-//! `block-rows`: one request a line that says its block size, as KVCache.AI's kvcache-simulator reads them.
+//! `block-rows`: one request a line with its block size, as read by KVCache.AI's kvcache-simulator.
 //!
 //! One JSON object a line, in order of arrival:
 //!
 //! | field | unit | |
 //! |---|---|---|
-//! | `hash_ids` | one id per block | block identities in the order of the prompt; the partial last block has one |
+//! | `hash_ids` | one id per block, in order | also for the partial last block |
 //! | `input_length` | tokens | |
-//! | `block_size` | tokens | may be missing if `block_tokens` shows it, or the caller says it |
-//! | `block_tokens` | tokens: one number for all blocks, or one per block | optional; all blocks but the last are of one size |
-//! | `timestamp` | ms | optional: without it, when the request before arrives |
+//! | `block_size` | tokens | optional if `block_tokens` or the caller supplies it |
+//! | `block_tokens` | tokens: one number, or one per block | optional; only the last block may be smaller |
+//! | `timestamp` | ms | optional: the time of the previous row |
 //! | `output_length` | tokens | optional: 0 |
 //!
-//! Rows of different sizes are brought to one: the largest, unless the caller names another; one must
-//! divide the other. Ids of different sizes never match.
+//! Rows of different sizes are converted to one size: the largest, unless the caller passes another.
+//! One size must divide the other. Ids of different sizes never match.
 
 use serde::Deserialize;
 use serde_json::Value;
@@ -43,7 +43,7 @@ struct Line {
     output_length: Option<u32>,
 }
 
-/// Tokens of all blocks, or of each.
+/// The tokens of all blocks, or of each block.
 #[derive(Deserialize)]
 #[serde(untagged)]
 enum BlockTokens {
@@ -67,7 +67,7 @@ pub(crate) struct Decoder {
     wanted: Option<usize>,
     chains: Chains,
     requests: SizedRequests,
-    /// Line and arrival of the row before.
+    /// The line and the arrival time of the previous row.
     previous: Option<(u64, f64)>,
     may_go_back: bool,
 }
@@ -93,8 +93,8 @@ impl Decoder {
         let size = self.block_size(&row, line)?;
         let timestamp_ms = row.timestamp.or(self.previous.map(|(_, ms)| ms)).unwrap_or(0.0);
         out.notes.untimed += u64::from(row.timestamp.is_none());
-        // Looked at here since rows are checked only when all are there, with their lines but out of
-        // their order.
+        // The order is checked here, because rows are otherwise checked only at the end, when they may
+        // be sorted.
         if let Some((previous_line, previous_ms)) = self.previous
             && timestamp_ms < previous_ms
             && !self.may_go_back
@@ -102,7 +102,7 @@ impl Decoder {
             return Err(TraceError::TimeBackwards { line, timestamp_ms, previous_line, previous_ms });
         }
         self.previous = Some((line, timestamp_ms));
-        // Ids of another size are other ids.
+        // Equal ids of different sizes are different ids.
         let hash_ids = self.chains.chain(size as u64, &row.hash_ids);
         let output_length = row.output_length.unwrap_or(0);
         let request = TraceRequest { timestamp_ms, input_length: row.input_length, output_length, hash_ids };
@@ -110,7 +110,7 @@ impl Decoder {
         Ok(())
     }
 
-    /// The block size of a row: what it says, what its blocks show, or what the caller says.
+    /// The block size of a row: from its field, from its `block_tokens`, or from the caller.
     fn block_size(&self, row: &Line, line: u64) -> Result<usize, TraceError> {
         let shown = match &row.block_tokens {
             Some(BlockTokens::All(size)) => Some(*size),

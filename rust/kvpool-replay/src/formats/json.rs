@@ -1,8 +1,8 @@
-//! From JSON to typed records, and from JSON that is none to an error that says what is wrong with it.
+//! Decoding of JSON records, and errors that describe what is wrong with an invalid record.
 //!
-//! Two passes, one of them rare: a good record is decoded straight into its struct. When that fails, it
-//! is parsed again as a JSON value, and its [`Field`]s are checked one by one, only to say exactly what
-//! is wrong. So good records pay nothing for the quality of the messages.
+//! There are two passes, and the second is rare. A valid record is decoded directly into its struct. If
+//! that fails, it is parsed again as a JSON value, and its [`Field`]s are checked one by one, only to
+//! build an exact error. So valid records have no cost for the quality of the messages.
 
 use std::fmt;
 
@@ -22,8 +22,7 @@ pub(crate) const MILLISECONDS: &str = "ms, 0 or more";
 pub(crate) const SECONDS: &str = "s, 0 or more";
 pub(crate) const NAME: &str = "a string or a whole number";
 
-/// A field of a record: what it is called, whether it may be missing, and what is wrong with a value,
-/// if anything.
+/// A field of a record: its name, whether it is required, and the check of its value.
 pub(crate) struct Field {
     pub(crate) name: &'static str,
     pub(crate) needed: bool,
@@ -53,14 +52,14 @@ pub(crate) fn decode<'a, T: Deserialize<'a>>(
     assumed: Assumed,
     fields: &'static [Field],
 ) -> Result<T, TraceError> {
-    // A struct also decodes from an array of its fields; only an object is a record.
+    // A struct also decodes from an array of its fields, but a record must be an object.
     if text.first() != Some(&b'{') {
         return Err(diagnose(text, line, assumed, fields, None));
     }
     serde_json::from_slice(text).map_err(|error| diagnose(text, line, assumed, fields, Some(&error)))
 }
 
-/// Says what is wrong with a record that did not decode, or decoded and lacks something.
+/// Builds the error for a record that did not decode, or that decoded and is incomplete.
 #[cold]
 pub(crate) fn diagnose(
     text: &[u8],
@@ -82,8 +81,8 @@ pub(crate) fn diagnose(
             mixed(text, line, assumed).unwrap_or(problem)
         }
         Some(problem) => problem,
-        // What is left is a field that stands twice: as a value the later one wins, as a record it is
-        // refused.
+        // The remaining case is a duplicate field. Parsing as a value keeps the last one, and decoding
+        // refuses it.
         None => decoding.map_or_else(
             || TraceError::NotJson { line, column: 0, reason: "not a record".to_owned() },
             |error| not_json(line, error),
@@ -91,16 +90,16 @@ pub(crate) fn diagnose(
     }
 }
 
-/// The error for a record that looks like another format's, if it does.
+/// Returns the error for a record that looks like one of another format, if it does.
 pub(crate) fn mixed(text: &[u8], line: u64, assumed: Assumed) -> Option<TraceError> {
     let mut scanner = Scanner::default();
     scanner.feed(text);
     if scanner.is_array() {
-        // Of the formats of arrays, none can be told from an array that is a mistake.
+        // The formats that use arrays cannot be distinguished from an array by mistake.
         return None;
     }
     let found = super::TraceFormat::detect(&scanner);
-    // Anything at all looks like Mooncake where nothing else fits: only one of its own fields says so.
+    // Detection falls back to Mooncake, so the record must also have Mooncake's own fields.
     let looks =
         found != super::TraceFormat::Mooncake || (scanner.has("timestamp") && scanner.has("hash_ids"));
     (found != assumed.format && looks && assumed.detected).then_some(TraceError::MixedFormats {
@@ -110,7 +109,7 @@ pub(crate) fn mixed(text: &[u8], line: u64, assumed: Assumed) -> Option<TraceErr
     })
 }
 
-/// The first problem with the fields of an object; `path` is what to put in front of their names.
+/// Returns the first problem with the fields of an object. `path` is a prefix for their names.
 pub(crate) fn check_fields(
     object: &Map<String, Value>,
     path: &str,
@@ -136,8 +135,8 @@ fn names(fields: &[Field]) -> String {
 }
 
 pub(crate) fn not_json(line: u64, error: &serde_json::Error) -> TraceError {
-    // The parser ends its message with its own line number; within a record that spans lines, it counts
-    // from the first.
+    // The parser's message ends with its own line number, which counts from the first line of the
+    // record.
     let reason = error.to_string();
     let reason = reason.split_once(" at line ").map_or(reason.as_str(), |(before, _)| before);
     let line = line + (error.line() as u64).saturating_sub(1);
@@ -191,7 +190,7 @@ pub(crate) fn check_whole(value: &Value, field: String, line: u64) -> Option<Tra
     value.as_i64().is_none().then(|| bad_value(value, field, line, "a whole number"))
 }
 
-/// The error for a value that is no number, or a number out of range.
+/// Returns the error for a value that is not a number, or that is out of range.
 pub(crate) fn bad_value(value: &Value, field: String, line: u64, allowed: &'static str) -> TraceError {
     match value {
         Value::Number(number) => {
@@ -201,7 +200,7 @@ pub(crate) fn bad_value(value: &Value, field: String, line: u64, allowed: &'stat
     }
 }
 
-/// A JSON value's type in words.
+/// Describes the type of a JSON value.
 pub(crate) fn kind(value: &Value) -> &'static str {
     match value {
         Value::Null => "null",
@@ -213,11 +212,11 @@ pub(crate) fn kind(value: &Value) -> &'static str {
     }
 }
 
-/// The most characters of a value that an error quotes.
+/// The maximum number of characters of a value that an error quotes.
 const MOST_QUOTED: usize = 80;
 
-/// A value as errors quote it: its first 80 characters, with `...` where more follow, and without
-/// control characters, which a terminal would obey. They are written as Rust does.
+/// Formats a value for an error: its first 80 characters, with `...` if there are more. Control
+/// characters, which would affect a terminal, are escaped as in Rust.
 pub(crate) fn shorten(text: &str) -> String {
     let mut letters = text.chars();
     let mut quoted = String::new();
@@ -234,7 +233,7 @@ pub(crate) fn shorten(text: &str) -> String {
     quoted
 }
 
-/// Seconds as ms, to the microsecond: 61.114 s are 61114 ms and not a hair more.
+/// Converts seconds to ms, rounded to the microsecond, so that 61.114 s are exactly 61114 ms.
 pub(crate) fn ms_of(seconds: f64, field: &str, line: u64) -> Result<f64, TraceError> {
     let ms = (seconds * 1e6).round() / 1e3;
     if ms.is_finite() && ms >= 0.0 {

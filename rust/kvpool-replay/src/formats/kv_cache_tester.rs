@@ -1,14 +1,14 @@
-//! `kv-cache-tester`: coding-agent sessions as callanjfox/kv-cache-tester records them
+//! `kv-cache-tester`: sessions of coding agents as recorded by callanjfox/kv-cache-tester
 //! (`traces/trace_NNNN.json`).
 //!
-//! One JSON document per session: a file each, several in a row in one file or on one line, or one a
-//! line. A folder of such files is read in the order of their names.
+//! There is one JSON document per session. Documents may be in separate files, one after another in one
+//! file or on one line, or one a line. A folder of such files is read in the order of their names.
 //!
 //! | field of a document | unit | |
 //! |---|---|---|
-//! | `id` | string or number | names the session; without it, its place in the input does |
+//! | `id` | string or number | the name of the session; by default its position in the input |
 //! | `block_size` | tokens | mostly 64 |
-//! | `hash_id_scope` | `local` (default) or `global` | whether ids mean the same in other documents |
+//! | `hash_id_scope` | `local` (default) or `global` | `global`: ids mean the same in all documents |
 //! | `requests` | array | requests and sub-agents, in order |
 //!
 //! | field of a request | unit | |
@@ -16,17 +16,17 @@
 //! | `t` | s from the start of the session | |
 //! | `in`, `out` | tokens | |
 //! | `hash_ids` | one id per *full* block | chained here, per document unless the scope is global |
-//! | `think_time` | s | optional: what the client waited after the answer before |
+//! | `think_time` | s | optional: the client's delay after the previous answer |
 //! | `model` | string | optional: kept as the kind |
 //!
-//! An entry of type `subagent` has `requests` of its own, in which there may be further sub-agents.
-//! They run beside the rest under the name `session/agent_id`, and share its ids. Their `t` counts from
-//! the start of the session, too; if one lies before the `t` of the entry itself, all of that
-//! sub-agent's count from there.
+//! An entry of type `subagent` has its own `requests`, which may contain further sub-agents. Sub-agents
+//! run concurrently with the other requests under the name `session/agent_id`, and share their ids.
+//! Their `t` also counts from the start of the session. If any of them is before the `t` of the entry
+//! itself, all times of that sub-agent are relative to the entry.
 //!
-//! All sessions begin at time 0, unless [`ReadOptions::sessions_at_once`] says how many run at a time:
-//! then each further one begins where the one that ends first has its last arrival. Different models
-//! share no KV, but the trace is read as if all requests went to one engine.
+//! All sessions begin at time 0, unless [`ReadOptions::sessions_at_once`] limits how many run at a
+//! time. Then each further session begins at the last arrival of the running session that ends first.
+//! Different models share no KV, but the trace is read as if all requests went to one engine.
 
 use serde::Deserialize;
 use serde_json::Value;
@@ -112,12 +112,12 @@ pub(crate) struct Decoder {
     chains: Chains,
     requests: SizedRequests,
     documents: u64,
-    /// When the sessions under way have their last arrival, if only so many run at a time.
+    /// The times of the last arrivals of the running sessions, if their number is limited.
     lanes: Vec<f64>,
     lanes_at_once: Option<usize>,
 }
 
-/// What is the same for all requests of a document.
+/// The values that are the same for all requests of a document.
 struct Session {
     line: u64,
     begin_ms: f64,
@@ -155,7 +155,7 @@ impl Decoder {
             begin_ms,
             end_ms: begin_ms,
             block_tokens: document.block_size as usize,
-            // Documents are counted from 1; what is global is kept apart by size.
+            // Documents are counted from 1. Global ids have a separate space per block size.
             space: if global { (1 << 63) | u64::from(document.block_size) } else { self.documents },
         };
         if document.block_size == 0 || !self.flatten(document.requests, &name, 0.0, &mut session)? {
@@ -169,7 +169,7 @@ impl Decoder {
         Ok(())
     }
 
-    /// The place of the session that ends first, if no further one may run beside it.
+    /// Returns the lane of the session that ends first, if no further session may run concurrently.
     fn free_lane(&self) -> Option<usize> {
         if self.lanes.len() < self.lanes_at_once? {
             return None;
@@ -178,13 +178,13 @@ impl Decoder {
         first.map(|(lane, _)| lane)
     }
 
-    /// What is wrong with a document that decoded, but lacks something.
+    /// Builds the error for a document that decoded, but is incomplete.
     #[cold]
     fn explain(&self, text: &[u8], line: u64) -> TraceError {
         json::diagnose(text, line, self.assumed, FIELDS, None)
     }
 
-    /// Takes in the requests of a session or a sub-agent; `false` if one lacks a field.
+    /// Adds the requests of a session or a sub-agent. Returns `false` if a request lacks a field.
     fn flatten(
         &mut self,
         entries: Vec<Entry>,

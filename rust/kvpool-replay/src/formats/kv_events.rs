@@ -1,7 +1,7 @@
-//! `kv-events`: what an engine's prefix cache said that it stores, recorded, and the requests that must
-//! have been behind it.
+//! `kv-events`: recorded KV events of an engine's prefix cache, and the requests that must have caused
+//! them.
 //!
-//! One line is one of
+//! One line is one of:
 //!
 //! - a batch, as vLLM publishes them (ZMQ, msgpack), written as JSON:
 //!   `{"ts": s, "events": [...], "data_parallel_rank": n}`, or the same as an array, `[s, [...], n]`;
@@ -12,35 +12,37 @@
 //! | `type` | `BlockStored`, `BlockRemoved`, `AllBlocksCleared` | kvpool's: `stored`, `removed`, `cleared` |
 //! | `block_hashes` | numbers or strings, a run of consecutive blocks | kvpool's: `hash` |
 //! | `parent_block_hash` | the block before the run, or null | kvpool's: `parent` |
-//! | `block_size` | tokens | kvpool's has none: the caller says it |
+//! | `block_size` | tokens | kvpool's events have none: the caller supplies it |
 //! | `medium` | `GPU` or null: the first tier | others are skipped |
 //! | `group_idx` | 0 or null: the first group of layers | others are skipped |
 //!
 //! Events are objects, or arrays with these fields in vLLM's older order. Token ids are not needed and
-//! not kept.
+//! are not stored.
 //!
 //! # What is reconstructed
 //!
-//! A stored run was computed by some request, and that request's prompt and answer so far are the run
-//! and all blocks before it. So each stored run shows one use of its whole chain:
+//! Some request computed each stored run. Its prompt, with its answer so far, consists of the run and
+//! all blocks before it. So each stored run shows one use of its whole chain:
 //!
-//! - **One request** is a run, with the runs that go on where it ends (the further chunks of its
-//!   prefill, the blocks of its answer) as long as each comes at most [`ReadOptions::event_gap_ms`]
-//!   after the one before, on the same rank, and the end of the chain was not removed or cleared
-//!   between.
-//! - It **arrives** when its first run is stored; `ids` are the chain up to its last run, all of them
+//! - **One request** is a run, with the later runs that continue it (the further chunks of its prefill,
+//!   the blocks of its answer). Each must come at most [`ReadOptions::event_gap_ms`] after the previous
+//!   one, on the same rank. The end of the chain must not be removed or cleared in between.
+//! - It **arrives** when its first run is stored. `ids` are the chain up to its last run, all of them
 //!   full blocks.
-//! - A block that is stored **again** was lost and computed again, by another request.
+//! - If a block is stored **again**, it was lost, and another request computed it again.
 //!
-//! # What cannot be
+//! # What cannot be reconstructed
 //!
 //! - Requests that found every full block leave no event. So the trace has fewer requests than there
-//!   were, and its hit rate is a **lower bound**, given an exact split; with an infinite gap the number
-//!   of requests is one, too, whatever the split: a turn that continues its session right behind its
-//!   last answer then counts as the same request.
-//! - With a finite gap a slow prefill or answer may be split, and then counts what it holds as found again.
-//! - Partial blocks, and where the prompt ends and the answer begins: all is input, outputs are 0 tokens.
-//! - Blocks before the recording began: a run whose parent was never stored stands behind that one block.
+//!   were, and its hit rate is a **lower bound**, if the split into requests is exact. With an infinite
+//!   gap, the number of requests is a lower bound under any split: a turn that continues its session
+//!   directly after its last answer then counts as the same request.
+//! - With a finite gap, a slow prefill or answer may be split. The second part then counts the blocks
+//!   of the first as hits.
+//! - Partial blocks, and the boundary between prompt and answer, are unknown: everything is input, and
+//!   outputs are 0 tokens.
+//! - Blocks stored before the recording began are unknown: if the parent of a run was never stored,
+//!   only that one block is assumed before the run.
 
 use std::collections::HashMap;
 
@@ -67,14 +69,14 @@ fn check_events(value: &Value, field: String, line: u64) -> Option<TraceError> {
     (!value.is_array()).then(|| json::bad_value(value, field, line, "an array of events"))
 }
 
-/// Places of an event's fields in vLLM's older, positional form.
+/// The positions of an event's fields in vLLM's older, positional form.
 const POSITIONS: [(&str, usize); 5] =
     [("block_hashes", 1), ("parent_block_hash", 2), ("block_size", 4), ("medium", 6), ("group_idx", 9)];
 
-/// A block's hash as recorded.
+/// A block's hash, as recorded.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 enum Hash {
-    /// Signed ones are the same 64 bits.
+    /// A number. Signed numbers are stored as the same 64 bits.
     Number(u64),
     Text(Box<str>),
 }
@@ -83,14 +85,14 @@ enum Hash {
 #[derive(Clone, Copy, Debug)]
 struct Block {
     parent: Option<u32>,
-    /// Blocks of its chain, itself included.
+    /// The number of blocks of its chain, itself included.
     depth: u32,
     tokens: u32,
-    /// Known only as the parent of another.
+    /// Whether the block is known only as the parent of another.
     stands_in: bool,
 }
 
-/// A request as far as it is known.
+/// A request, as far as it is reconstructed.
 #[derive(Clone, Copy, Debug)]
 struct Found {
     line: u64,
@@ -107,9 +109,9 @@ pub(crate) struct Decoder {
     numbers: HashMap<Hash, u32>,
     blocks: Vec<Block>,
     found: Vec<Found>,
-    /// By rank and last block: the request that may go on there.
+    /// By rank and last block: the request that may continue there.
     open: HashMap<(u64, u64), usize, IdHasherBuilder>,
-    /// The first time, in s.
+    /// The time of the first event, in s.
     origin: Option<f64>,
     now_ms: f64,
 }
@@ -140,7 +142,7 @@ impl Event<'_> {
     }
 }
 
-/// Where an event stands.
+/// The position of an event in the input.
 struct At<'a> {
     line: u64,
     path: &'a str,
@@ -215,7 +217,7 @@ impl Decoder {
         }
     }
 
-    /// Events without a time happen when the one before did.
+    /// Sets the time of the next events. Without a time, they have the time of the previous event.
     fn set_time(
         &mut self,
         ts: Option<&Value>,
@@ -226,7 +228,8 @@ impl Decoder {
         match ts.and_then(Value::as_f64) {
             Some(seconds) => {
                 let origin = *self.origin.get_or_insert(seconds);
-                // Publishers' clocks differ: what is older than the first event happens with it.
+                // The clocks of publishers differ: an event older than the first one gets the time of
+                // the first one.
                 self.now_ms = json::ms_of((seconds - origin).max(0.0), field, line)?;
             }
             None => out.notes.untimed += 1,
@@ -292,7 +295,7 @@ impl Decoder {
         }
     }
 
-    /// A run of blocks that were computed now.
+    /// Adds a run of stored blocks.
     fn stored(&mut self, event: &Event<'_>, at: &At<'_>, out: &mut Output) -> Result<(), TraceError> {
         let tokens = match event.get("block_size", "block_size") {
             Some(size) => match size.as_u64().and_then(|size| u32::try_from(size).ok()) {
@@ -321,7 +324,7 @@ impl Decoder {
         }
         let Some(end) = end else { return Ok(()) };
         if Some(end) == parent {
-            // A run of nothing.
+            // The run is empty.
             out.notes.skipped_events += 1;
             return Ok(());
         }
@@ -341,7 +344,7 @@ impl Decoder {
         Ok(())
     }
 
-    /// The number of a block that others stand behind.
+    /// Returns the number of a parent block, and adds it if it was never stored.
     fn parent(&mut self, hash: Hash, tokens: u32, out: &mut Output) -> u32 {
         let next = self.blocks.len() as u32;
         let number = *self.numbers.entry(hash).or_insert(next);
@@ -352,7 +355,7 @@ impl Decoder {
         number
     }
 
-    /// The number of a block that is stored behind `parent`.
+    /// Returns the number of a block that is stored after `parent`, and adds it if it is new.
     fn store(
         &mut self,
         hash: Hash,
@@ -400,7 +403,7 @@ impl Decoder {
             let Some(last) = self.blocks.get(found.end as usize) else { continue };
             let mut ids = room_for(last.depth as usize, last.tokens as usize)?;
             let mut next = Some(found.end);
-            // A parent is older than its children, so this ends.
+            // A parent has a lower number than its children, so this loop ends.
             while let Some(number) = next {
                 ids.push(u64::from(number));
                 next = self.blocks.get(number as usize).and_then(|block| block.parent);
@@ -437,7 +440,7 @@ fn hash_of(value: &Value) -> Option<Hash> {
     }
 }
 
-/// The hashes of an event: an array, or kvpool's single one.
+/// The hashes of an event: an array, or the single hash of a kvpool event.
 fn hashes(event: &Event<'_>, at: &At<'_>) -> Result<Vec<Hash>, TraceError> {
     match event.get("block_hashes", "hash") {
         Some(Value::Array(values)) => values

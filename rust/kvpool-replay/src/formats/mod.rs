@@ -1,23 +1,26 @@
-//! The formats of traces: their names, how each is told from the others, and how its records become requests.
+//! The formats of traces: how each is detected, and how its records become requests.
 //!
 //! Owns [`TraceFormat`] and the decoders, one file per format, each with its fields, units and source:
 //!
-//! | format | a record is | time | ids stand for | told by |
+//! | format | a record is | time | ids identify | detected by |
 //! |---|---|---|---|---|
-//! | [`mooncake`] | a line, one request | `timestamp`, ms | prefixes, 512 tokens | nothing else fits |
-//! | [`mooncake_sessions`] | a line, one turn | `timestamp` or `delay`, ms | prefixes, 512 tokens | `session_id` or `delay` |
-//! | [`bailian`] | a line, one request | `timestamp`, s | contents, 16 tokens | `chat_id` |
-//! | [`kv_cache_tester`] | a JSON document, one session | `t`, s | contents of one document | `requests` |
-//! | [`block_rows`] | a line, one request | `timestamp`, ms, or none | contents, size in the line | `block_size` or `block_tokens` |
-//! | [`kv_events`] | a line, events of a cache | `ts`, s | prefixes | `events`, an array, or an event's `type` |
+//! | [`mooncake`] | a line, a request | `timestamp`, ms | prefixes | no other format fits |
+//! | [`mooncake_sessions`] | a line, a turn | `timestamp`, `delay`, ms | prefixes | `session_id` or `delay` |
+//! | [`bailian`] | a line, a request | `timestamp`, s | contents | `chat_id` |
+//! | [`kv_cache_tester`] | a JSON document, a session | `t`, s | contents of a document | `requests` |
+//! | [`block_rows`] | a line, a request | `timestamp` or none, ms | contents | `block_size`, `block_tokens` |
+//! | [`kv_events`] | a line, events of a cache | `ts`, s | prefixes | `events`, an array, an event's `type` |
 //!
-//! Whatever the format, what comes out is a [`Trace`](crate::trace::Trace): requests in order of
-//! arrival, times in ms, ids that name prefixes, one block size. Where ids name contents, they are
-//! chained here: an id behind another prefix becomes another id, which is what a prefix cache makes of
-//! it. And the number of ids for which this made a difference is in [`ReadNotes`].
+//! Blocks have 512 tokens in the Mooncake formats and 16 in `bailian`, by default. The other formats
+//! contain the size.
 //!
-//! A trace has one format. It is told from the keys of the first record, or named; a record that does
-//! not fit and looks like another format's is [`TraceError::MixedFormats`].
+//! The result of reading is always a [`Trace`](crate::trace::Trace): requests in order of arrival,
+//! times in ms, ids that identify prefixes, and one block size. Ids that identify contents are chained
+//! here: an id after another prefix becomes another id, as in a prefix cache. [`ReadNotes`] contains
+//! the number of ids that this changed.
+//!
+//! A trace has one format. It is detected from the keys of the first record, or passed by the caller. A
+//! record that does not fit and looks like one of another format gives [`TraceError::MixedFormats`].
 
 pub mod bailian;
 pub mod block_rows;
@@ -43,8 +46,8 @@ pub(crate) use crate::format::Assumed;
 pub use crate::format::TraceFormat;
 
 impl TraceFormat {
-    /// Tokens that an id stands for, where neither the trace nor the caller says; `None` where the
-    /// trace must say.
+    /// The number of tokens per id, if neither the trace nor the caller specifies it. `None` if the
+    /// trace must specify it.
     #[must_use]
     pub const fn default_block_tokens(self) -> Option<usize> {
         match self {
@@ -54,28 +57,28 @@ impl TraceFormat {
         }
     }
 
-    /// Whether [`write_trace`] writes it.
+    /// Whether [`write_trace`] can write this format.
     #[must_use]
     pub const fn is_written(self) -> bool {
         matches!(self, Self::Mooncake | Self::MooncakeSessions | Self::Bailian)
     }
 
-    /// Whether a record is a JSON document and not a line.
+    /// Whether a record is a JSON document instead of a line.
     pub(crate) const fn has_documents(self) -> bool {
         matches!(self, Self::KvCacheTester)
     }
 
-    /// Whether requests are put in order of arrival by the reader, since the records are not.
+    /// Whether the reader sorts requests by arrival, because the records are not in that order.
     pub(crate) const fn is_sorted_by_reader(self) -> bool {
         matches!(self, Self::MooncakeSessions | Self::KvCacheTester | Self::KvEvents)
     }
 
-    /// Whether the ids are chained by the decoder, so that they need no check.
+    /// Whether the decoder chains the ids, so that they need no check.
     pub(crate) const fn is_chained_by_reader(self) -> bool {
         !matches!(self, Self::Mooncake | Self::MooncakeSessions)
     }
 
-    /// The format of a first record with these keys.
+    /// Detects the format of a first record from its keys.
     pub(crate) fn detect(record: &Scanner) -> Self {
         let event_type = matches!(
             record.kind(),
@@ -115,7 +118,7 @@ impl FromStr for TraceFormat {
     }
 }
 
-/// A format's way from records to requests.
+/// The decoder of a format, from records to requests.
 #[derive(Debug)]
 pub(crate) enum Decoder {
     Mooncake(mooncake::Decoder),
@@ -142,7 +145,7 @@ impl Decoder {
         }
     }
 
-    /// Takes in one record, which begins in `line`.
+    /// Decodes one record, which begins in `line`.
     pub(crate) fn record(&mut self, text: &[u8], line: u64, out: &mut Output) -> Result<(), TraceError> {
         out.notes.records += 1;
         match self {
@@ -155,7 +158,7 @@ impl Decoder {
         }
     }
 
-    /// Gives what could not be given before the last record was seen.
+    /// Returns the requests that could not be returned before the last record was read.
     pub(crate) fn finish(&mut self, out: &mut Output) -> Result<(), TraceError> {
         match self {
             Self::Mooncake(_) | Self::MooncakeSessions(_) | Self::Bailian(_) => Ok(()),

@@ -1,4 +1,5 @@
-//! `mooncake`: what kvcache-ai/Mooncake publishes with its FAST'25 paper, and the format that kvpool writes.
+//! `mooncake`: the format of kvcache-ai/Mooncake's traces for its FAST'25 paper, and kvpool's default
+//! for writing.
 //!
 //! One JSON object a line, in order of arrival:
 //!
@@ -6,10 +7,13 @@
 //! |---|---|---|
 //! | `timestamp` | ms from the start of the recording | |
 //! | `input_length`, `output_length` | tokens | |
-//! | `hash_ids` | one id per block, of 512 tokens unless the caller says otherwise | prefix ids; the partial last block has one |
+//! | `hash_ids` | one prefix id per block | also for the partial last block |
 //!
-//! The block size is not in the file. Traces that leave out the id of the partial block are read, too,
-//! if all lines do. Other fields are passed over, but not those that tell another format.
+//! Blocks have 512 tokens, unless the caller passes another size.
+//!
+//! The file does not contain the block size. Traces without an id for the partial block can be read,
+//! too, if it is missing in all lines. Other fields are ignored, except for those that indicate another
+//! format.
 
 use serde::{Deserialize, de::IgnoredAny};
 
@@ -37,7 +41,7 @@ struct Line {
     input_length: u32,
     output_length: u32,
     hash_ids: Vec<u64>,
-    // What a line of this format has not.
+    // Fields that a line of this format does not have.
     chat_id: Option<IgnoredAny>,
     session_id: Option<IgnoredAny>,
     block_size: Option<IgnoredAny>,

@@ -1,24 +1,27 @@
-//! `mooncake-sessions`: Mooncake's lines with sessions, as NVIDIA's `AIPerf` and Dynamo replay them.
+//! `mooncake-sessions`: Mooncake's lines with sessions, as replayed by NVIDIA's `AIPerf` and Dynamo.
 //!
-//! One JSON object a line, one turn of a session; the turns of a session stand in order, sessions in any:
+//! One JSON object a line, one turn of a session. The turns of a session are in order; sessions may be
+//! mixed.
 //!
 //! | field | unit | |
 //! |---|---|---|
-//! | `session_id` | string or number | the conversation; a line without one stands alone |
+//! | `session_id` | string or number | the conversation; a line without one is a request of its own |
 //! | `timestamp` | ms from the start of the recording | optional |
-//! | `delay` | ms from the end of the turn before | optional; kept as the think time |
+//! | `delay` | ms from the end of the previous turn | optional; kept as the think time |
 //! | `input_length`, `output_length` | tokens | `output_length` may be missing: 0 |
-//! | `finish_reason` | how the request ended: `stop`, `tool_calls`, `length`, `abort` and what engines call these | optional |
-//! | `hash_ids` | one id per block, of 512 tokens unless the caller says otherwise | prefix ids of the *whole* prompt |
+//! | `finish_reason` | `stop`, `tool_calls`, `length`, `abort` and synonyms of engines | optional |
+//! | `hash_ids` | one prefix id per block | covers the *whole* prompt |
 //!
-//! Arrival: `timestamp` where there is one. Otherwise the arrival of the turn before plus `delay`,
-//! which is early by the time that the answer took: nobody recorded it. A first turn without a time
-//! arrives at 0. Requests are put in order of arrival.
+//! Blocks have 512 tokens, unless the caller passes another size.
 //!
-//! Read as whole prompts, as Dynamo's `mooncake` does. Traces whose later turns hold only what was
-//! added (Dynamo's `mooncake-delta`, what `AIPerf` makes up) look the same and are not told apart:
-//! their prompts would read too short. Request graphs (`wait_for`, `branches`) and contents
-//! (`messages`, `text_input`) are passed over.
+//! Arrival: `timestamp` if there is one. Otherwise the arrival of the previous turn plus `delay`. That
+//! is too early by the duration of the answer, which is not recorded. A first turn without a time
+//! arrives at 0. Requests are sorted by arrival.
+//!
+//! Prompts are read as whole prompts, as in Dynamo's `mooncake`. In some traces, later turns contain
+//! only the added part (Dynamo's `mooncake-delta`, and synthetic traces of `AIPerf`). They look the
+//! same and cannot be distinguished: their prompts would be read too short. Request graphs (`wait_for`,
+//! `branches`) and contents (`messages`, `text_input`) are ignored.
 
 use std::collections::HashMap;
 
@@ -55,7 +58,7 @@ struct Line {
     output_length: Option<u32>,
     finish_reason: Option<Box<str>>,
     hash_ids: Vec<u64>,
-    // What a line of this format has not.
+    // A field that a line of this format does not have.
     chat_id: Option<IgnoredAny>,
 }
 
@@ -63,7 +66,7 @@ struct Line {
 pub(crate) struct Decoder {
     assumed: Assumed,
     block_tokens: usize,
-    /// Line and arrival of the last turn of each session.
+    /// The line and the arrival time of the last turn of each session.
     last: HashMap<Box<str>, (u64, f64)>,
 }
 

@@ -1,4 +1,4 @@
-//! What decoders return: requests, their block size, and notes.
+//! The results of decoders: requests, their block size, and notes.
 
 use std::collections::VecDeque;
 
@@ -7,24 +7,27 @@ use serde::Serialize;
 
 use crate::{labels::Label, request::TraceRequest};
 
-/// What was noticed, and what was done to the records, while a trace was read. None of it is an error.
+/// Observations and conversions while a trace was read. None of them is an error.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct ReadNotes {
-    /// Records: lines that are not blank, or documents.
+    /// The number of records: lines that are not blank, or documents.
     pub records: u64,
-    /// Requests that stood behind a later one, and were put in order.
+    /// The number of requests that came after a later one and were sorted.
     pub reordered: u64,
-    /// Prefixes behind which an id stood that stood behind another prefix before: ids that name
-    /// contents. They were made into ids that name prefixes. 0 where ids name prefixes already, or were
-    /// not chained.
+    /// The number of (prefix, id) whose id was seen after another prefix before, which means that ids
+    /// identify contents. They were converted to prefix ids. 0 if ids identify prefixes already, or
+    /// were not chained.
     pub unchained: u64,
-    /// Requests whose blocks were made into blocks of another size.
+    /// The number of requests whose blocks were converted to another size.
     pub regrouped: u64,
-    /// Requests without a time of their own, placed by their delay or behind the request before.
+    /// The number of requests without a time, which got one from their delay or from the previous
+    /// request.
     pub untimed: u64,
-    /// Recorded events that are no stored blocks of the first tier: removals, other tiers, other kinds.
+    /// The number of recorded events that are not stored blocks of the first tier: removals, other
+    /// tiers, other kinds.
     pub skipped_events: u64,
-    /// Stored runs whose parent block was not recorded: the prompt before it is taken to be that one block.
+    /// The number of stored runs whose parent block was not recorded. Only that one block is assumed
+    /// before the run.
     pub unknown_parents: u64,
 }
 
@@ -54,11 +57,11 @@ impl Ready {
     }
 }
 
-/// What decoders give: requests, their block size, and what they noticed.
+/// The results of a decoder: requests, their block size, and notes.
 #[derive(Debug, Default)]
 pub(crate) struct Output {
     pub(crate) ready: VecDeque<Ready>,
-    /// Set before the first request is given.
+    /// The block size. Set before the first request.
     pub(crate) block_tokens: usize,
     pub(crate) notes: ReadNotes,
 }

@@ -1,23 +1,23 @@
-//! Where a JSON value ends, and which keys its outermost object has, without parsing it.
+//! Finds the end of a JSON value, and the keys of its outermost object, without parsing it.
 //!
-//! Owns [`Scanner`]. It follows strings, escapes and nesting and nothing else, so it works on values
-//! that are not whole yet and accepts much that is no JSON: whoever parses the value says what is wrong
-//! with it. Memory: at most [`MAX_KEYS`] keys of at most [`MAX_TEXT`] bytes.
+//! Owns [`Scanner`]. It tracks only strings, escapes and nesting. So it works on incomplete values, and
+//! accepts much that is not JSON; the parser reports such errors later. Memory: at most [`MAX_KEYS`]
+//! keys of at most [`MAX_TEXT`] bytes.
 
-/// Keys that are kept.
+/// The maximum number of keys that are stored.
 const MAX_KEYS: usize = 64;
-/// Bytes of a key or a string that are kept.
+/// The maximum number of bytes that are stored of a key or a string.
 const MAX_TEXT: usize = 64;
 
-/// Follows one JSON value.
+/// Scans one JSON value.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Scanner {
     /// The first byte of the value.
     first: Option<u8>,
     depth: usize,
-    /// Inside a string, and whether the byte before was a backslash.
+    /// Inside a string: whether the previous byte was a backslash.
     string: Option<bool>,
-    /// The outermost string being read, or read last.
+    /// The outermost string that is being read, or was read last.
     text: Vec<u8>,
     keys: Vec<Vec<u8>>,
     /// The string value of the key `type`.
@@ -26,7 +26,7 @@ pub(crate) struct Scanner {
 }
 
 impl Scanner {
-    /// Goes on with `bytes`, and gives how many of them belong to the value; blanks before it are counted in.
+    /// Scans `bytes`, and returns how many of them belong to the value, including blanks before it.
     pub(crate) fn feed(&mut self, bytes: &[u8]) -> usize {
         for (at, &byte) in bytes.iter().enumerate() {
             if self.done {
@@ -71,7 +71,7 @@ impl Scanner {
             }
             _ => {
                 self.first.get_or_insert(byte);
-                // A number, a word or nonsense: it ends with the line, and whoever parses it complains.
+                // A number, a word or an error. It ends with the line, and the parser reports an error.
                 self.done = self.depth == 0;
             }
         }
@@ -95,17 +95,17 @@ impl Scanner {
         self.done
     }
 
-    /// Whether it is an array.
+    /// Whether the value is an array.
     pub(crate) fn is_array(&self) -> bool {
         self.first == Some(b'[')
     }
 
-    /// Whether the outermost object has this key, as far as it was seen.
+    /// Whether the outermost object has this key, in the part scanned so far.
     pub(crate) fn has(&self, key: &str) -> bool {
         self.keys.iter().any(|one| one == key.as_bytes())
     }
 
-    /// What the key `type` holds, if it holds a string.
+    /// The string value of the key `type`; empty without such a key.
     pub(crate) fn kind(&self) -> &[u8] {
         &self.kind
     }

@@ -1,12 +1,12 @@
-//! Requests that each say their block size, made into requests of one block size.
+//! Requests with individual block sizes, converted to one block size.
 //!
-//! Owns [`SizedRequests`], for the formats whose records name a size. The rule: the trace's size is
-//! what the caller asked for, else the largest that occurs, and every size must divide it or be divided
-//! by it. Ids of different sizes never match: equal text has other ids in other blocks, and a trace
-//! does not say which belong together.
+//! Owns [`SizedRequests`], for formats whose records contain a size. The trace gets the size that the
+//! caller requested, or else the largest that occurs. Every size must divide it or be a multiple of it.
+//! Ids of different sizes never match: equal text has other ids in blocks of another size, and a trace
+//! does not show which correspond.
 //!
-//! Whether partial last blocks have ids is one property of the whole trace; the first request that
-//! shows it decides.
+//! Whether partial last blocks have ids is a property of the whole trace. The first request that shows
+//! it decides.
 
 use std::collections::{HashMap, hash_map::Entry};
 
@@ -17,7 +17,7 @@ use crate::{
     validate::RequestChecker,
 };
 
-/// Requests with a block size each; their ids are chained already.
+/// Requests with a block size each. Their ids are already chained.
 #[derive(Debug, Default)]
 pub(crate) struct SizedRequests {
     requests: Vec<(Ready, usize)>,
@@ -28,7 +28,8 @@ impl SizedRequests {
         self.requests.push((ready, block_tokens));
     }
 
-    /// Gives all requests in blocks of one size, and that size; `wanted` is the caller's.
+    /// Outputs all requests in blocks of one size, and that size. `wanted` is the size that the caller
+    /// requested.
     pub(crate) fn finish(&mut self, wanted: Option<usize>, out: &mut Output) -> Result<(), TraceError> {
         let requests = std::mem::take(&mut self.requests);
         let largest = requests.iter().map(|(_, size)| *size).max().unwrap_or(1);

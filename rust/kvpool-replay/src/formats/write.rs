@@ -1,8 +1,9 @@
-//! Writing traces in the formats that others read.
+//! Writes traces in formats that other tools read.
 //!
-//! The bytes depend on the trace alone: a time that is a whole number is written without a fraction,
-//! another one with the fewest digits that name it. Reading them back with the same block size gives
-//! the same requests, but for what the format has no place for: [`write_trace`] says what that is.
+//! The bytes depend only on the trace. A time that is a whole number is written without a fraction, and
+//! any other time with the fewest digits that identify it. Reading a file back with the same block size
+//! gives the same requests, except for the data that the format cannot represent: [`write_trace`] lists
+//! them.
 
 use std::{
     collections::{HashMap, HashSet},
@@ -13,13 +14,13 @@ use crate::{error::TraceError, format::TraceFormat, trace::Trace};
 
 /// Writes a trace, one request a line.
 ///
-/// What is lost, by format; none of them says the block size.
+/// Some data are lost, depending on the format. No format contains the block size.
 ///
 /// | format | lost |
 /// |---|---|
 /// | `mooncake` | sessions, kinds, think times, finish reasons |
 /// | `mooncake-sessions` | kinds; the think time of a session's first request |
-/// | `bailian` | think times, finish reasons; names of sessions, which become numbers; times below a microsecond |
+/// | `bailian` | think times; finish reasons; names of sessions (numbers instead); parts of a microsecond |
 ///
 /// ```
 /// use kvpool_replay::{formats::{TraceFormat, write_trace}, trace::{Trace, TraceRequest}};
@@ -29,14 +30,17 @@ use crate::{error::TraceError, format::TraceFormat, trace::Trace};
 /// let trace = Trace::new(vec![request], 16).unwrap();
 /// let mut file = Vec::new();
 /// write_trace(&trace, TraceFormat::Bailian, &mut file).unwrap();
-/// let line = r#"{"chat_id": 0, "parent_chat_id": -1, "timestamp": 1.5, "input_length": 20, "output_length": 9, "type": "text", "turn": 1, "hash_ids": [4, 5]}"#;
+/// let line = concat!(
+///     r#"{"chat_id": 0, "parent_chat_id": -1, "timestamp": 1.5, "input_length": 20, "#,
+///     r#""output_length": 9, "type": "text", "turn": 1, "hash_ids": [4, 5]}"#
+/// );
 /// assert_eq!(file, [line.as_bytes(), b"\n"].concat());
 /// ```
 ///
 /// # Errors
 ///
-/// [`TraceError::NotWritten`] for a format that is only read; [`TraceError::Write`] with what `out`
-/// says. Part of the trace may have been written then.
+/// [`TraceError::NotWritten`] for a format that can only be read; [`TraceError::Write`] with the error
+/// of `out`. Part of the trace may have been written then.
 pub fn write_trace(trace: &Trace, format: TraceFormat, out: impl Write) -> Result<(), TraceError> {
     let mut out = BufWriter::with_capacity(1 << 16, out);
     let written = match format {
@@ -50,11 +54,11 @@ pub fn write_trace(trace: &Trace, format: TraceFormat, out: impl Write) -> Resul
     written.and_then(|()| out.flush()).map_err(|source| TraceError::Write { source })
 }
 
-/// Writes a trace as Mooncake JSONL: one request a line, `\n` after each, ids in full.
+/// Writes a trace as Mooncake JSONL: one request a line, `\n` after each, and all ids.
 ///
-/// As [`write_trace`] in the format `mooncake`: the bytes depend on the trace alone, and reading them
-/// back gives the same requests (times of more than 15 digits may change in the last bit). The output
-/// is buffered here and flushed at the end.
+/// This is [`write_trace`] with the format `mooncake`. The bytes depend only on the trace, and reading
+/// them back gives the same requests (times of more than 15 digits may change in the last bit). The
+/// output is buffered, and flushed at the end.
 ///
 /// ```
 /// use kvpool_replay::trace::{Trace, TraceRequest, write_jsonl};
@@ -69,7 +73,7 @@ pub fn write_trace(trace: &Trace, format: TraceFormat, out: impl Write) -> Resul
 ///
 /// # Errors
 ///
-/// What `out` says; part of the trace may have been written.
+/// The error of `out`. Part of the trace may have been written then.
 pub fn write_jsonl(trace: &Trace, out: impl Write) -> io::Result<()> {
     write_trace(trace, TraceFormat::Mooncake, out).map_err(|error| match error {
         TraceError::Write { source } => source,
@@ -77,7 +81,7 @@ pub fn write_jsonl(trace: &Trace, out: impl Write) -> io::Result<()> {
     })
 }
 
-/// What a format adds to a line.
+/// The additional fields of a line.
 struct Extra {
     /// Before the timestamp.
     start: String,
@@ -97,7 +101,8 @@ fn lines(
         // `Display` of an f64 writes whole numbers without a fraction and never an exponent.
         write!(
             out,
-            "{{{start}\"timestamp\": {}, \"input_length\": {}, \"output_length\": {}, {middle}\"hash_ids\": [",
+            "{{{start}\"timestamp\": {}, \"input_length\": {}, \"output_length\": {}, \
+             {middle}\"hash_ids\": [",
             request.timestamp_ms / unit_ms,
             request.input_length,
             request.output_length,
@@ -122,7 +127,7 @@ fn sessions(trace: &Trace, out: &mut impl Write) -> io::Result<()> {
         let label = labels.get(index);
         let start =
             label.session.map_or_else(String::new, |name| format!("\"session_id\": {}, ", quoted(name)));
-        // A first turn follows nothing.
+        // A first turn has no previous turn.
         let first = label.session.is_none_or(|name| begun.insert(name));
         let delay = label.think_ms.filter(|_| !first);
         let delay = delay.map_or_else(String::new, |ms| format!("\"delay\": {ms}, "));
@@ -135,7 +140,7 @@ fn sessions(trace: &Trace, out: &mut impl Write) -> io::Result<()> {
 
 fn bailian(trace: &Trace, out: &mut impl Write) -> io::Result<()> {
     let labels = trace.labels();
-    // By session: its last request and its number of turns.
+    // The last request and the number of turns of each session.
     let mut last: HashMap<u32, (usize, u32)> = HashMap::new();
     lines(trace, out, 1e3, |index| {
         let session = labels.session_number(index);
@@ -153,7 +158,7 @@ fn bailian(trace: &Trace, out: &mut impl Write) -> io::Result<()> {
     })
 }
 
-/// A JSON string.
+/// Formats a JSON string.
 fn quoted(text: &str) -> String {
     serde_json::Value::from(text).to_string()
 }

@@ -1,34 +1,41 @@
 //! The parameters of the trace generator, their defaults and their ranges.
 //!
-//! Owns [`GeneratorConfig`] and [`LogNormal`]. The defaults give a trace of a general-purpose assistant with
-//! some coding agents: their orders of magnitude are those of public traces (prompts of thousands of tokens,
-//! answers of hundreds; agents with contexts that grow to a hundred thousand), not a fit to any one of them.
+//! Owns [`GeneratorConfig`] and [`LogNormal`]. The defaults give a trace of a general-purpose assistant
+//! with some coding agents. Their orders of magnitude are those of public traces (prompts of thousands
+//! of tokens, answers of hundreds; agents with contexts that grow to a hundred thousand). They are not
+//! fitted to any one trace.
 //!
-//! Invariant: the generator starts only from a configuration that [`GeneratorConfig::validate`] has passed,
-//! and with such a configuration it cannot fail.
+//! Invariant: the generator starts only from a configuration that passes [`GeneratorConfig::validate`],
+//! and cannot fail with such a configuration.
 
 use crate::{error::GeneratorError, trace::DEFAULT_BLOCK_TOKENS};
 
 /// A log-normal distribution: `median * e^(sigma * z)` with z standard normal.
 ///
-/// Half of the draws lie below the median; one in six is above `median * e^sigma`.
+/// Half of the draws are below the median, and one in six is above `median * e^sigma`.
+///
+/// ```
+/// use kvpool_replay::generate::{GeneratorConfig, LogNormal};
+/// let config = GeneratorConfig { chat_pause_s: LogNormal::new(30.0, 0.5), ..Default::default() };
+/// assert!(config.validate().is_ok());
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct LogNormal {
     /// The median, in the unit of the parameter; above 0, at most 1e9.
     pub median: f64,
-    /// The spread, without unit; 0 (all draws equal the median) to 5.
+    /// The spread, without a unit: from 0 (all draws equal the median) to 5.
     pub sigma: f64,
 }
 
 impl LogNormal {
-    /// The distribution with this median and spread.
+    /// Makes the distribution with this median and spread.
     #[must_use]
     pub const fn new(median: f64, sigma: f64) -> Self {
         Self { median, sigma }
     }
 }
 
-/// What to generate.
+/// The parameters of a synthetic trace.
 ///
 /// Each request is one of three kinds: a turn of a chat, a step of an agent, or a one-shot call. The
 /// fractions are of requests, not of sessions.
@@ -36,7 +43,8 @@ impl LogNormal {
 /// ```
 /// use kvpool_replay::generate::{GeneratorConfig, generate};
 ///
-/// let config = GeneratorConfig { seed: 7, requests: 100, agent_fraction: 0.0, ..GeneratorConfig::default() };
+/// let config =
+///     GeneratorConfig { seed: 7, requests: 100, agent_fraction: 0.0, ..GeneratorConfig::default() };
 /// let trace = generate(&config).unwrap();
 /// assert_eq!(trace.requests().len(), 100);
 /// assert_eq!(trace, generate(&config).unwrap());
@@ -46,11 +54,12 @@ impl LogNormal {
 /// ```
 #[derive(Clone, Debug, PartialEq)]
 pub struct GeneratorConfig {
-    /// Picks the trace; all values are equally good. Default 0.
+    /// Selects the trace. All seeds are equally good. Default 0.
     pub seed: u64,
-    /// Requests to make, 1 to 100,000,000. Default 10,000.
+    /// The number of requests, 1 to 100,000,000. Default 10,000.
     pub requests: usize,
-    /// Tokens that one id stands for, 1 or more; changes the ids alone, not times and lengths. Default 512.
+    /// The number of tokens per id, 1 or more. It affects only the ids, not times and lengths. Default
+    /// 512.
     pub block_tokens: usize,
     /// Requests per second over all kinds, above 0; arrivals are a Poisson process. Default 4.
     pub rate_per_s: f64,
@@ -66,15 +75,15 @@ pub struct GeneratorConfig {
 
     /// Different system prompts of chats and one-shot requests, 1 to 1,000,000. Default 64.
     pub system_prompts: usize,
-    /// How much the popular ones prevail: the prompt of rank r is drawn in proportion to `r^-skew` (Zipf),
-    /// for agents as well; 0 (all alike) to 10. Default 1.1.
+    /// The skew of their popularity: the prompt of rank r is drawn in proportion to `r^-skew` (Zipf),
+    /// for agents as well. From 0 (all equally popular) to 10. Default 1.1.
     pub system_prompt_skew: f64,
     /// Tokens of a system prompt. Default median 1,000, sigma 0.8.
     pub system_prompt_tokens: LogNormal,
 
-    /// Turns of a chat, mean of a geometric distribution, 1 to 1e6. Default 4.
+    /// The number of turns of a chat: the mean of a geometric distribution, 1 to 1e6. Default 4.
     pub chat_turns: f64,
-    /// Tokens of a user's message. Default median 200, sigma 1.4: pasted documents are the tail.
+    /// Tokens of a user's message. Default median 200, sigma 1.4: the tail represents pasted documents.
     pub chat_user_tokens: LogNormal,
     /// Tokens of an answer in a chat. Default median 350, sigma 0.7.
     pub chat_output_tokens: LogNormal,
@@ -86,7 +95,8 @@ pub struct GeneratorConfig {
     pub agent_profiles: usize,
     /// Tokens of an agent's instructions and tools. Default median 12,000, sigma 0.4.
     pub agent_prompt_tokens: LogNormal,
-    /// Steps of an agent session, mean of a geometric distribution, 1 to 1e6. Default 40.
+    /// The number of steps of an agent session: the mean of a geometric distribution, 1 to 1e6. Default
+    /// 40.
     pub agent_turns: f64,
     /// Tokens of the task at the start, and of each tool result after it. Default median 600, sigma 1.3.
     pub agent_tool_tokens: LogNormal,
@@ -96,9 +106,9 @@ pub struct GeneratorConfig {
     /// 0.8.
     pub agent_pause_s: LogNormal,
 
-    /// Tokens of a one-shot request behind its system prompt. Default median 3,000, sigma 1.2.
+    /// Tokens of a one-shot request after its system prompt. Default median 3,000, sigma 1.2.
     pub one_shot_tokens: LogNormal,
-    /// Tokens of its answer. Default median 150, sigma 1.
+    /// Tokens of the answer to a one-shot request. Default median 150, sigma 1.
     pub one_shot_output_tokens: LogNormal,
 }
 
@@ -148,7 +158,7 @@ impl GeneratorConfig {
         number("chat_fraction", self.chat_fraction, within(self.chat_fraction, 0.0, 1.0), FRACTION)?;
         number("agent_fraction", self.agent_fraction, within(self.agent_fraction, 0.0, 1.0), FRACTION)?;
         let sum = self.chat_fraction + self.agent_fraction;
-        // Room for rounding: 0.7 + 0.3 is a little less than 1, other such sums a little more.
+        // Tolerates rounding: 0.7 + 0.3 is slightly less than 1, and other such sums are slightly more.
         number("chat_fraction + agent_fraction", sum, sum <= 1.0 + 1e-9, "at most 1")?;
         whole("max_input_tokens", self.max_input_tokens as usize, 1..=usize::MAX, "1 or more")?;
         whole("max_output_tokens", self.max_output_tokens as usize, 1..=usize::MAX, "1 or more")?;
@@ -179,7 +189,7 @@ impl GeneratorConfig {
 
 const RATE: &str = "above 0, at most 1e6";
 
-/// False for what is no number as well.
+/// Whether a value is within a range. False for NaN.
 fn within(value: f64, least: f64, most: f64) -> bool {
     value >= least && value <= most
 }

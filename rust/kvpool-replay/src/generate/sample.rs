@@ -1,49 +1,49 @@
 //! Random draws that give the same numbers on every host.
 //!
-//! Owns [`Sampler`]: `ChaCha8` (a specified stream cipher, so its output never changes with a library's
-//! version) and the distributions that the trace generator needs.
+//! Owns [`Sampler`]: `ChaCha8` and the distributions that the trace generator needs. `ChaCha8` is a
+//! specified stream cipher, so its output never changes with a library's version.
 //!
-//! **Why own logarithms.** `f64::ln`, `exp` and `powf` come from the platform's mathematics library and may
-//! differ in the last bit between hosts. Here every floating-point operation is one of `+ - * /`, `sqrt`, a
-//! comparison or a conversion: IEEE 754 fixes the result of each to the last bit, and Rust neither fuses nor
-//! reorders them. [`ln`] and [`exp`] are short series over these, good to about 1e-14 relative, far beyond
-//! what lengths of whole tokens need. (One exception: 32-bit x86 without SSE2 rounds differently, and no
-//! engine runs there.)
+//! **Why own logarithms.** `f64::ln`, `exp` and `powf` come from the platform's mathematics library and
+//! may differ in the last bit between hosts. Here every floating-point operation is one of `+ - * /`,
+//! `sqrt`, a comparison or a conversion. IEEE 754 specifies the result of each to the last bit, and
+//! Rust neither fuses nor reorders them. [`ln`] and [`exp`] are short series of such operations, with a
+//! relative error of about 1e-14. That is far better than lengths of whole tokens need. (One exception:
+//! 32-bit x86 without SSE2 rounds differently, and no engine runs there.)
 //!
-//! Draws use up the stream in the order of the calls, and some use it by rejection: a change in the order of
-//! calls changes all that follows.
+//! Draws consume the stream in the order of the calls, and some consume a variable amount by rejection.
+//! A change in the order of calls changes everything after it.
 
 use rand_chacha::{
     ChaCha8Rng,
     rand_core::{Rng, SeedableRng},
 };
 
-/// A seeded source of draws.
+/// A seeded source of random draws.
 #[derive(Debug)]
 pub(crate) struct Sampler {
     rng: ChaCha8Rng,
 }
 
 impl Sampler {
-    /// The stream of `seed`: the `ChaCha8` key is the seed in little-endian bytes, then zeros.
+    /// Makes the stream of `seed`: the `ChaCha8` key is the seed in little-endian bytes, then zeros.
     pub(crate) fn new(seed: u64) -> Self {
         let mut key = [0; 32];
         key[..8].copy_from_slice(&seed.to_le_bytes());
         Self { rng: ChaCha8Rng::from_seed(key) }
     }
 
-    /// Uniform over [0, 1): the upper 53 bits of a draw, divided by 2^53.
+    /// Draws uniformly from [0, 1): the upper 53 bits of a draw, divided by 2^53.
     pub(crate) fn unit(&mut self) -> f64 {
         (self.rng.next_u64() >> 11) as f64 / (1_u64 << 53) as f64
     }
 
-    /// Exponential with the given mean, by inversion: `-mean * ln(1 - u)`.
+    /// Draws from the exponential distribution with the given mean, by inversion: `-mean * ln(1 - u)`.
     pub(crate) fn exponential(&mut self, mean: f64) -> f64 {
         -mean * ln(1.0 - self.unit())
     }
 
-    /// Standard normal, by Marsaglia's polar method; the second of each pair is thrown away, so that a draw
-    /// leaves no hidden state.
+    /// Draws from the standard normal distribution, by Marsaglia's polar method. The second number of
+    /// each pair is discarded, so that a draw leaves no hidden state.
     pub(crate) fn normal(&mut self) -> f64 {
         loop {
             let x = 2.0 * self.unit() - 1.0;
@@ -55,12 +55,13 @@ impl Sampler {
         }
     }
 
-    /// Log-normal: `median * exp(sigma * z)`.
+    /// Draws from the log-normal distribution: `median * exp(sigma * z)`.
     pub(crate) fn log_normal(&mut self, median: f64, sigma: f64) -> f64 {
         median * exp(sigma * self.normal())
     }
 
-    /// Geometric over 1, 2, ... with the given mean (at least 1), by inversion.
+    /// Draws from the geometric distribution over 1, 2, ... with the given mean (at least 1), by
+    /// inversion.
     pub(crate) fn geometric(&mut self, mean: f64) -> u32 {
         if mean <= 1.0 {
             return 1;
@@ -71,7 +72,8 @@ impl Sampler {
         (failures as u32).saturating_add(1)
     }
 
-    /// An index into `cumulative`, with probabilities proportional to its steps; 0 for an empty table.
+    /// Draws an index into `cumulative`, with probabilities proportional to its steps; 0 for an empty
+    /// table.
     pub(crate) fn index(&mut self, cumulative: &[f64]) -> usize {
         let total = cumulative.last().copied().unwrap_or(0.0);
         let target = self.unit() * total;
@@ -79,7 +81,8 @@ impl Sampler {
     }
 }
 
-/// Cumulative Zipf weights of `count` ranks: rank r weighs `r^-skew`, made as `exp(-skew * ln r)`.
+/// Returns the cumulative Zipf weights of `count` ranks. Rank r has the weight `r^-skew`, computed as
+/// `exp(-skew * ln r)`.
 pub(crate) fn zipf_table(count: usize, skew: f64) -> Vec<f64> {
     let mut sum = 0.0;
     (1..=count)
@@ -90,14 +93,14 @@ pub(crate) fn zipf_table(count: usize, skew: f64) -> Vec<f64> {
         .collect()
 }
 
-/// ln 2, split so that a whole number of up to 11 bits times the upper part is exact.
+/// ln 2, split so that the product of the upper part and a whole number of up to 11 bits is exact.
 const LN2_UPPER: f64 = 0.693_147_180_369_123_8;
 const LN2_LOWER: f64 = 1.908_214_929_270_587_7e-10;
 
-/// Natural logarithm of a positive, normal, finite number; 0 for anything else.
+/// The natural logarithm of a positive, normal, finite number; 0 for anything else.
 ///
-/// `x = m * 2^e` with m in [sqrt(1/2), sqrt(2)), then `ln m = 2 atanh(s)`, `s = (m - 1) / (m + 1)`, as its
-/// power series: |s| < 0.172, so that 11 terms leave an error below 1e-17.
+/// `x = m * 2^e` with m in [sqrt(1/2), sqrt(2)). Then `ln m = 2 atanh(s)`, with
+/// `s = (m - 1) / (m + 1)`, by its power series. |s| < 0.172, so 11 terms leave an error below 1e-17.
 pub(crate) fn ln(x: f64) -> f64 {
     if !(x.is_normal() && x > 0.0) {
         return 0.0;
@@ -119,10 +122,10 @@ pub(crate) fn ln(x: f64) -> f64 {
     exponent * LN2_UPPER + (2.0 * s * sum + exponent * LN2_LOWER)
 }
 
-/// `e^x`, with x held to [-700, 700].
+/// `e^x`, with x clamped to [-700, 700].
 ///
-/// `x = k ln 2 + r` with |r| <= 0.35, the Taylor series of `e^r` to 15 terms (error below 1e-18), times `2^k`
-/// made from its bits.
+/// `x = k ln 2 + r` with |r| <= 0.35. The result is the Taylor series of `e^r` to 15 terms (error below
+/// 1e-18), times `2^k`, which is made from its bits.
 pub(crate) fn exp(x: f64) -> f64 {
     let x = x.clamp(-700.0, 700.0);
     let doublings = (x / std::f64::consts::LN_2).round();
@@ -154,7 +157,7 @@ mod tests {
         assert!(exp(f64::MAX).is_finite() && exp(f64::MIN) > 0.0);
     }
 
-    /// Pins bits, not values: they must be the same on every host.
+    /// Compares bits, not approximate values, because they must be the same on every host.
     #[test]
     fn draws_are_pinned() {
         assert_eq!(ln(10.0).to_bits(), 0x4002_6bb1_bbb5_5516);
@@ -177,10 +180,10 @@ mod tests {
         assert!((mean(&mut |s| s.normal().powi(2)) - 1.0).abs() < 0.03);
         assert!((mean(&mut |s| f64::from(s.geometric(5.0))) - 5.0).abs() < 0.1);
         assert!((mean(&mut |s| f64::from(s.geometric(1.0))) - 1.0).abs() < 1e-9);
-        // Half of a log-normal lies below its median.
+        // Half of the draws of a log-normal distribution are below its median.
         let below = mean(&mut |s| f64::from(s.log_normal(100.0, 1.0) < 100.0));
         assert!((below - 0.5).abs() < 0.01);
-        // Weights 1, 1/2, 1/3.
+        // The weights are 1, 1/2 and 1/3.
         let table = zipf_table(3, 1.0);
         let first = mean(&mut |s| f64::from(s.index(&table) == 0));
         assert!((first - 6.0 / 11.0).abs() < 0.01);

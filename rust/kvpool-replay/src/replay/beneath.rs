@@ -1,13 +1,14 @@
-//! `Beneath`: tiers beneath the device in engine mode: host memory, a disk.
+//! `Beneath`: the tiers beneath the device in engine mode, such as host memory or a disk.
 //!
-//! Owns: what each tier holds, and when its link is free. A prompt's full blocks are in every tier once
-//! they are computed, as a write-through offload has it; each tier forgets what was used least of late,
-//! the deepest block of a prompt first. Behind what the device has, a block comes from the first tier
-//! that holds it. It passes the tiers above, and a link moves one load at a time, in the order of
-//! admissions; a request runs when all of its load is there.
+//! Owns: the contents of each tier, and the time at which its link is free. A prompt's full blocks are
+//! in every tier once they are computed, as with a write-through offload. Each tier evicts the least
+//! recently used block, the deepest block of a prompt first. A block that is not on the device comes
+//! from the first tier that holds it, if all blocks before it are cached. It passes through the tiers
+//! above. A link moves one load at a time, in the order of admissions. A request runs when its whole
+//! load has arrived.
 //!
-//! Writing takes no time and no room of a link. A resumed request computes again what the device has
-//! forgotten.
+//! Writing takes no time and does not use the links. A resumed request recomputes the blocks that the
+//! device has evicted.
 //!
 //! Cost: amortised O(1) per block and tier.
 
@@ -18,11 +19,11 @@ use kvpool::BlockHash;
 use super::config::TierConfig;
 use super::report::{TierReport, share};
 
-/// What is used last goes last.
+/// An LRU cache of block hashes.
 #[derive(Debug, Default)]
 struct Lru {
     used: HashMap<BlockHash, u64>,
-    /// In order of use; what was used again since has another number there.
+    /// Uses in order. An entry is stale if the block has been used again, with a higher number.
     order: VecDeque<(u64, BlockHash)>,
     uses: u64,
 }
@@ -57,13 +58,13 @@ struct Tier {
     busy_ms: f64,
 }
 
-/// Blocks that each tier serves of a prompt, behind what the device has.
+/// The number of blocks of a prompt that each tier serves, after the hit on the device.
 pub(super) type Served = Vec<usize>;
 
 #[derive(Debug)]
 pub(super) struct Beneath {
     tiers: Vec<Tier>,
-    /// Full blocks of prompts that are not computed yet, by request.
+    /// By request: the full blocks of prompts that are not computed yet.
     coming: HashMap<usize, Box<[BlockHash]>>,
 }
 
@@ -78,7 +79,7 @@ impl Beneath {
         self.tiers.is_empty()
     }
 
-    /// What would be served of these blocks, one behind the other.
+    /// Returns how many of these consecutive blocks each tier would serve.
     pub(super) fn served(&self, blocks: &[BlockHash]) -> Served {
         let mut served = vec![0; self.tiers.len()];
         for block in blocks {
@@ -90,7 +91,8 @@ impl Beneath {
         served
     }
 
-    /// A request is admitted: what it asked for was used, and is loaded. Returns when all of it is there.
+    /// Records the admission of a request: its blocks count as used, and its load is scheduled. Returns
+    /// the time at which the whole load has arrived.
     pub(super) fn admitted(
         &mut self,
         request: usize,
@@ -120,7 +122,7 @@ impl Beneath {
         there_ms
     }
 
-    /// A prompt is computed: its full blocks are in every tier.
+    /// Stores the full blocks of a computed prompt in every tier.
     pub(super) fn computed(&mut self, request: usize) {
         let Some(blocks) = self.coming.remove(&request) else { return };
         for tier in &mut self.tiers {
@@ -129,7 +131,7 @@ impl Beneath {
         }
     }
 
-    /// A request is given up.
+    /// Forgets a request that was rejected.
     pub(super) fn forget(&mut self, request: usize) {
         self.coming.remove(&request);
     }

@@ -1,4 +1,4 @@
-//! Settings of a replay, and why one cannot run.
+//! The settings of a replay, and its errors.
 
 use std::fmt::{self, Display};
 use std::str::FromStr;
@@ -9,18 +9,30 @@ use kvpool::{EvictionPolicy, HashAlgorithm, ManagerError, Verify};
 use crate::error::ExpandError;
 
 /// A tier beneath the device.
+///
+/// ```
+/// use kvpool_replay::replay::{Mode, ReplayConfig, TierConfig};
+/// let host = TierConfig { blocks: 100_000, load_ms_per_block: 0.1 };
+/// let config = ReplayConfig { mode: Mode::Engine, tiers: vec![host], ..ReplayConfig::default() };
+/// assert_eq!(config.tiers[0].blocks, 100_000);
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct TierConfig {
-    /// Blocks that it holds. At least 1.
+    /// The number of blocks that it holds. At least 1.
     pub blocks: usize,
-    /// Milliseconds that one block takes from it to the tier above.
+    /// The time to move one block to the tier above, in milliseconds.
     pub load_ms_per_block: f64,
 }
 
 /// How requests are run.
+///
+/// ```
+/// use kvpool_replay::replay::Mode;
+/// assert_eq!("engine".parse(), Ok(Mode::Engine));
+/// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Mode {
-    /// Each request looked up and stored at once.
+    /// Each request is looked up and stored at once.
     #[default]
     Lookup,
     /// Continuous batching in virtual time.
@@ -31,7 +43,7 @@ impl Mode {
     /// Every mode.
     pub const ALL: &'static [Self] = &[Self::Lookup, Self::Engine];
 
-    /// The mode's name, as users write it.
+    /// The name of the mode, as in options.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -57,43 +69,57 @@ impl FromStr for Mode {
 }
 
 /// Settings of a replay.
+///
+/// ```
+/// use std::sync::Arc;
+/// use kvpool_replay::generate::{GeneratorConfig, generate};
+/// use kvpool_replay::replay::{Mode, Replay, ReplayConfig};
+/// let trace = generate(&GeneratorConfig { requests: 20, ..Default::default() })?;
+/// let config = ReplayConfig { mode: Mode::Engine, block_size: 32, ..ReplayConfig::default() };
+/// let mut replay = Replay::new(Arc::new(trace), config)?;
+/// assert_eq!(replay.advance(usize::MAX)?, 20);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone, PartialEq)]
 pub struct ReplayConfig {
     /// How requests are run.
     pub mode: Mode,
-    /// Tokens per block of the pool.
+    /// The block size of the pool, in tokens.
     pub block_size: usize,
-    /// KV-cache groups of a hybrid model, whose hash unit is `block_size`; `None` is one group of full
-    /// attention. Lookup mode goes through the manager then: full blocks alone can hit, and the last
-    /// token of a prompt is always computed.
+    /// The KV-cache groups of a hybrid model, whose hash unit is `block_size`. `None` means one group
+    /// of full attention. With groups, lookup mode uses the manager: only full blocks can hit, and the
+    /// last token of a prompt is always computed.
     pub groups: Option<Groups>,
-    /// Usable blocks of the pool, the null block not counted. At least 1.
+    /// The number of usable blocks of the pool, without the null block. At least 1.
     pub capacity_blocks: usize,
     /// How blocks are hashed.
     pub algorithm: HashAlgorithm,
     /// How hits are verified.
     pub verify: Verify,
-    /// Seed of the hash algorithm, where it takes one.
+    /// The seed of the hash algorithm, for algorithms that use one.
     pub seed: Option<String>,
-    /// Eviction policy.
+    /// The eviction policy.
     pub eviction: EvictionPolicy,
-    /// Say of computed tokens why they had to be. Not in lookup mode without groups, which has no manager.
+    /// Whether to report why tokens had to be computed. Not supported in lookup mode without groups,
+    /// which has no manager.
     pub explain: bool,
-    /// Share of the pool that an admission leaves available while others run (engine mode).
+    /// Engine mode: the share of the pool that an admission leaves available while others run.
     pub watermark: f64,
-    /// Engine mode: requests that run at once, at most. At least 1.
+    /// Engine mode: the maximum number of requests that run at once. At least 1.
     pub max_running: usize,
-    /// Engine mode: tokens that one step computes, at most: one per decoding request, the rest prefill.
-    /// At least 1. Of a hybrid model in lookup mode, tokens of a prompt that are computed at a time.
+    /// Engine mode: the maximum number of tokens that one step computes: one per decoding request, the
+    /// rest prefill. At least 1. In lookup mode of a hybrid model: the number of prompt tokens that are
+    /// computed at a time.
     pub step_tokens: usize,
-    /// Engine mode: milliseconds of virtual time that a step takes, before its prefill tokens.
+    /// Engine mode: the virtual time of a step without prefill tokens, in milliseconds.
     pub step_ms: f64,
-    /// Engine mode: prefill tokens per second of virtual time, added to `step_ms`.
+    /// Engine mode: prefill tokens per second of virtual time. Their time is added to `step_ms`.
     pub prefill_tokens_per_s: f64,
-    /// Engine mode of one group: tiers beneath the device, from it down. What they hold is loaded, and
-    /// not computed.
+    /// Engine mode with one group: tiers beneath the device, top down. Blocks that they hold are loaded
+    /// instead of computed.
     pub tiers: Vec<TierConfig>,
-    /// Threads that expand and hash prompts ahead of the replay, at most 1024; 0 chooses the number of cores.
+    /// The number of threads that expand and hash prompts ahead of the replay, at most 1024. 0 means
+    /// one per core.
     pub threads: usize,
 }
 
@@ -120,7 +146,7 @@ impl Default for ReplayConfig {
     }
 }
 
-/// The seed may be a secret: it is hidden.
+/// Hides the seed, which may be a secret.
 impl fmt::Debug for ReplayConfig {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("ReplayConfig")
@@ -139,33 +165,33 @@ impl fmt::Debug for ReplayConfig {
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 #[non_exhaustive]
 pub enum ReplayError {
-    /// A setting out of range.
+    /// A setting is out of range.
     #[error("{field} is {value}: must be {expected}")]
     InvalidConfig {
         /// The setting.
         field: &'static str,
         /// Its value.
         value: String,
-        /// What is allowed.
+        /// The allowed values.
         expected: String,
     },
-    /// The ids of a request do not give tokens.
+    /// The ids of a request cannot be expanded to tokens.
     #[error("request {request}: {error}")]
     Expand {
-        /// Number of the request, from 1.
+        /// The number of the request, from 1.
         request: usize,
-        /// Why.
+        /// The error.
         error: ExpandError,
     },
-    /// The threads that hash ahead did not start, or one of them died.
+    /// The threads that hash ahead did not start, or one of them ended early.
     #[error("hashing ahead with {threads} threads: {reason}")]
     Threads {
-        /// How many there were to be.
+        /// The intended number of threads.
         threads: usize,
-        /// What the system said.
+        /// The error of the system.
         reason: String,
     },
-    /// The manager or the pool refused.
+    /// The manager or the pool returned an error.
     #[error(transparent)]
     Manager(#[from] ManagerError),
 }

@@ -1,23 +1,24 @@
 //! Engine mode: continuous batching in virtual time, through the manager.
 //!
-//! One step: requests that have arrived are admitted, first come first served, while a running place,
-//! budget and blocks are left; every decoding request computes its last token and samples the next; the
-//! rest of the budget goes to prefill, oldest first, in chunks. When an append does not fit, the
-//! request admitted last is preempted by recompute and waits at the head of the queue. A step takes
-//! `step_ms`, plus its prefill tokens at `prefill_tokens_per_s`.
+//! In one step, requests that have arrived are admitted, first come first served, as long as the limit
+//! of running requests, the budget and the blocks allow. Every decoding request computes its last token
+//! and samples the next. The rest of the budget is used for prefill, oldest request first, in chunks.
+//! If an append does not fit, the request admitted last is preempted by recompute and waits at the head
+//! of the queue. A step takes `step_ms`, plus the time of its prefill tokens at `prefill_tokens_per_s`.
 //!
-//! Of a hybrid model a prompt gets its blocks chunk by chunk, for a window gives up what lies left of
-//! it from chunk to chunk; a chunk ends where a state is to be kept, too.
+//! With a hybrid model, a prompt gets its blocks chunk by chunk, because the blocks left of a window
+//! are released after each chunk. A chunk also ends where a state has to be kept.
 //!
-//! What [tiers beneath the device](super::TierConfig) have of a prompt behind the device's hit is
-//! loaded when it is admitted; until it is there, the request has its blocks and its place, and is not
-//! computed. Where nothing else runs, time moves to the first load's end.
+//! If [tiers beneath the device](super::TierConfig) hold blocks of a prompt after the hit on the
+//! device, these blocks are loaded at the admission. Until they have arrived, the request has its
+//! blocks and counts as running, but is not computed. If nothing else runs, time advances to the end of
+//! the first load.
 //!
-//! **Overload.** While somebody waits, the server does all that it can: what it finishes in those
-//! steps, by their time, is the rate at which it serves. Where requests arrive faster than that and the
-//! last one still finds a queue, the queue grew with the trace, and the times to the first token say
-//! how long the trace is, and not how fast the server is. A rush that has been worked off by then is
-//! none.
+//! **Overload.** While requests wait, the server works at full capacity. The requests that it finishes
+//! in those steps, divided by the time of the steps, are its service rate. If requests arrive faster
+//! than that, and the last one still finds a queue, the queue has grown over the whole trace. The times
+//! to the first token then reflect the length of the trace, not the speed of the server. A burst that
+//! was worked off before the end is not an overload.
 
 use std::collections::VecDeque;
 
@@ -35,7 +36,7 @@ use super::{ReplayConfig, ReplayError};
 use crate::expand::output_token;
 use crate::trace::Trace;
 
-/// A request that waits: with its prompt, or known to the manager since it was preempted.
+/// A request that waits: a new one with its prompt, or a preempted one that the manager knows.
 #[derive(Debug)]
 enum Waiting {
     New { index: usize, cursor: Box<HashCursor> },
@@ -45,46 +46,47 @@ enum Waiting {
 /// A request that runs.
 #[derive(Clone, Copy, Debug)]
 struct Running {
-    /// Its number in the trace, and its id.
+    /// Its number in the trace, which is also its id.
     index: usize,
-    /// Tokens that it has: prompt and output.
+    /// The number of its tokens: prompt and output.
     tokens: usize,
-    /// Of those, tokens whose KV is written.
+    /// The number of these tokens whose KV is written.
     computed: usize,
-    /// Whether all of them have blocks, as far as it is known: of a hybrid model a prompt gets blocks
-    /// chunk by chunk.
+    /// Whether all known tokens have blocks. With a hybrid model, a prompt gets blocks chunk by chunk.
     is_covered: bool,
-    /// Output tokens sampled.
+    /// The number of output tokens sampled.
     output: u32,
-    /// When what it loads is there; `None` once it is.
+    /// The time at which its load arrives; `None` if it has no load, or once the load has arrived.
     loads_until_ms: Option<f64>,
 }
 
-/// The manager, the queues and what was counted.
+/// The manager, the queues and the counts.
 #[derive(Debug)]
 pub(super) struct Engine {
     pub(super) manager: Journaled<CacheManager>,
     max_running: usize,
     step_tokens: usize,
-    /// How much of a prompt there must be blocks for when it is admitted.
+    /// The part of a prompt that needs blocks at the admission.
     part: Part,
     step_ms: f64,
     prefill_ms_per_token: f64,
     now_ms: f64,
     first_ms: f64,
-    /// Requests of the trace that have arrived.
+    /// The number of requests of the trace that have arrived.
     arrived: usize,
     finished: usize,
     waiting: VecDeque<Waiting>,
-    /// In order of admission.
+    /// The running requests, in order of admission.
     running: Vec<Running>,
-    /// The head of the queue did not fit, and nothing has been released since: asking again would be in vain.
+    /// Whether the head of the queue did not fit and no blocks have been released since, so that
+    /// another attempt would fail.
     blocked: bool,
     time_to_first_token_ms: f64,
-    /// Time of the steps in which somebody waited, and the requests that finished in them.
+    /// The time of the steps in which requests waited, and the number of requests that finished in
+    /// them.
     queued_ms: f64,
     finished_in_queue: u64,
-    /// Who waited when the last request had arrived; `None` before that.
+    /// The number of waiting requests when the last request had arrived; `None` before that.
     waiting_at_last_arrival: Option<usize>,
     pub(super) hits: HitCounts,
     pub(super) last_half: HitCounts,
@@ -138,7 +140,7 @@ impl Engine {
                 self.waiting_at_last_arrival.get_or_insert(self.waiting.len());
             }
             if self.running.is_empty() {
-                continue; // nothing fitted or nothing is there: time moves to the next arrival
+                continue; // no request runs: time moves to the next arrival
             }
             if self.running.iter().all(|request| request.loads_until_ms.is_some()) {
                 let arrival = trace.requests().get(self.arrived).map(|next| next.timestamp_ms);
@@ -148,14 +150,15 @@ impl Engine {
             }
             self.land()?;
             if self.running.iter().all(|request| request.loads_until_ms.is_some()) {
-                continue; // somebody else arrived
+                continue; // another request arrived first
             }
             self.step(trace)?;
         }
         Ok(self.finished)
     }
 
-    /// Queues what has arrived by now; if nothing runs and nothing waits, waits for the next arrival.
+    /// Queues the requests that have arrived by now. If nothing runs or waits, advances time to the
+    /// next arrival.
     fn arrive(&mut self, trace: &Trace, prompts: &mut Prefetch) -> Result<(), ReplayError> {
         let requests = trace.requests();
         if self.arrived == 0 {
@@ -193,9 +196,10 @@ impl Engine {
         let mut options = AdmitOptions::default();
         if self.manager.groups().is_some() {
             match self.manager.fit(&cursor, self.part)?.fit {
-                // Blocks come chunk by chunk: a state can be kept only where no table reaches further.
+                // Blocks are allocated chunk by chunk, because a state can be kept only where no table
+                // reaches further.
                 Fit::Ok => options.part.allocate_tokens = Some(0),
-                // Refused below.
+                // The admission below fails.
                 Fit::Later | Fit::InChunks | Fit::Never => options.part = self.part,
             }
         }
@@ -222,7 +226,7 @@ impl Engine {
                 self.reach.add(&found);
                 let block_size = self.manager.pool().block_size() as u64;
                 let hit = admission.cached_tokens as u64 / block_size;
-                // Of a hybrid model the prompt is shorter here than in the trace: see `Form::Named`.
+                // With a hybrid model, the prompt is shorter here than in the trace: see `Form::Named`.
                 let all = u64::from(trace.requests()[index].input_length);
                 self.hits.add(all, all, hit, block_size);
                 if index >= trace.requests().len() / 2 {
@@ -259,14 +263,14 @@ impl Engine {
                 self.blocked = true;
                 self.waiting.push_front(Waiting::Preempted(request));
             }
-            // Of a hybrid model: what it has grown to, in one chunk.
+            // With a hybrid model, its whole text has to fit in one chunk.
             Err(ManagerError::OutOfBlocks(_)) => self.reject(request.index)?,
             Err(error) => return Err(error.into()),
         }
         Ok(())
     }
 
-    /// What is loaded by now is there: those requests run.
+    /// Ends the loads that have arrived by now, so that their requests run.
     fn land(&mut self) -> Result<(), ReplayError> {
         let now_ms = self.now_ms;
         for request in &mut self.running {
@@ -279,22 +283,22 @@ impl Engine {
         Ok(())
     }
 
-    /// Waits for all loads: what loads cannot be preempted.
+    /// Waits for all loads, because a loading request cannot be preempted.
     fn land_all(&mut self) -> Result<(), ReplayError> {
         let loads = self.running.iter().filter_map(|request| request.loads_until_ms);
         self.now_ms = loads.fold(self.now_ms, f64::max);
         self.land()
     }
 
-    /// One step of the engine.
+    /// Runs one step of the engine.
     fn step(&mut self, trace: &Trace) -> Result<(), ReplayError> {
         let decodes =
             |request: &&Running| request.loads_until_ms.is_none() && request.computed + 1 == request.tokens;
         let decoding = self.running.iter().filter(decodes).count();
         let mut budget = self.step_tokens.saturating_sub(decoding);
         let mut prefilled = 0;
-        // Prefill in chunks, oldest first. A request whose prompt is done samples its first token in
-        // the same step.
+        // Prefill in chunks, oldest first. A request whose prompt is complete samples its first token
+        // in the same step.
         let mut sampling = Vec::with_capacity(self.running.len());
         let mut place = 0;
         while let Some(&request) = self.running.get(place) {
@@ -305,8 +309,8 @@ impl Engine {
             }
             let left = tokens - computed;
             if left > 1 || !is_covered {
-                // The last token of a prompt is computed by the step that samples behind it, whatever
-                // the budget.
+                // The step that samples the first token also computes the last token of the prompt, for
+                // any budget.
                 let most = if left > 1 { left.min(budget) } else { 1 };
                 let Some(chunk) = self.cover(place, most)? else { continue };
                 if left > 1 {
@@ -331,7 +335,7 @@ impl Engine {
         self.report.peak_waiting = self.report.peak_waiting.max(queued);
         self.sample(trace, &mut sampling)?;
         if self.manager.groups().is_some() {
-            // Copies of states: an engine executes them, a replay has no bytes.
+            // Copies of states: an engine would execute them. A replay has no bytes to copy.
             self.manager.take_plan()?;
         }
         let before = self.finished;
@@ -343,8 +347,9 @@ impl Engine {
         Ok(())
     }
 
-    /// Makes room for the next chunk of a prompt: of one group nothing is to be done. Returns how many
-    /// tokens it has, for a state may have to be kept before; `None` if the request had to go.
+    /// Allocates blocks for the next chunk of a prompt; with one group they exist already. Returns the
+    /// number of tokens of the chunk, which may be smaller because a state has to be kept. Returns
+    /// `None` if the request was preempted or rejected.
     fn cover(&mut self, place: usize, chunk: usize) -> Result<Option<usize>, ReplayError> {
         let Running { index, computed, .. } = self.running[place];
         if self.manager.groups().is_none() || chunk == 0 {
@@ -356,7 +361,7 @@ impl Engine {
         while place < self.running.len() {
             match self.manager.extend(request, end) {
                 Ok(_) => return Ok(Some(end - computed)),
-                // Alone: in smaller chunks, if there are any.
+                // No other request runs: tries smaller chunks.
                 Err(ManagerError::OutOfBlocks(_)) if self.running.len() == 1 => match (end - computed) / 2 {
                     0 => self.reject_last(&mut Vec::new())?,
                     half => end = computed + half,
@@ -368,10 +373,10 @@ impl Engine {
         Ok(None)
     }
 
-    /// Commits what the sampling requests have, and appends a sampled token to each: one call.
+    /// Commits the tokens of the sampling requests, and appends a sampled token to each, in one call.
     fn sample(&mut self, trace: &Trace, sampling: &mut Vec<usize>) -> Result<(), ReplayError> {
         loop {
-            // A request whose output is complete appends nothing more: `finish` releases it.
+            // A request whose output is complete appends nothing: `finish` releases it.
             let wants = |request: &Running| request.output < trace.requests()[request.index].output_length;
             let rows: Vec<_> = sampling.iter().map(|&place| self.running[place]).collect();
             let growing: Vec<_> = rows.iter().filter(|request| wants(request)).collect();
@@ -382,8 +387,8 @@ impl Engine {
             let rows = Rows { requests, tokens: &tokens, computed, ..Rows::default() };
             match self.manager.append(&rows) {
                 Ok(_) => break,
-                // Alone, and the next token needs a block more than the pool has: it would run into
-                // this forever.
+                // No other request runs, and the next token needs more blocks than the pool has, so
+                // retrying would never end.
                 Err(ManagerError::OutOfBlocks(refusal))
                     if self.running.len() == 1 && !refusal.can_ever_fit =>
                 {
@@ -421,7 +426,7 @@ impl Engine {
         Ok(())
     }
 
-    /// Gives up on the request admitted last.
+    /// Rejects the request admitted last.
     fn reject_last(&mut self, sampling: &mut Vec<usize>) -> Result<(), ReplayError> {
         self.land_all()?;
         let Some(victim) = self.running.pop() else { return Ok(()) };
@@ -429,7 +434,7 @@ impl Engine {
         self.reject(victim.index)
     }
 
-    /// Gives up on a request that the manager knows.
+    /// Rejects a request that the manager knows.
     fn reject(&mut self, index: usize) -> Result<(), ReplayError> {
         self.manager.release(RequestRef::Int(index as i64), Until::Now)?;
         self.beneath.forget(index);
@@ -445,7 +450,7 @@ impl Engine {
         while place < self.running.len() {
             let request = self.running[place];
             let done = request.output >= TraceRequestEnd::of(trace, request.index).output_length;
-            // A prompt without output is done once it is computed.
+            // A prompt without output is complete once it is computed.
             if done && request.computed + usize::from(request.output > 0) >= request.tokens {
                 self.manager.commit(RequestRef::Int(request.index as i64), request.computed)?;
                 self.manager.release(RequestRef::Int(request.index as i64), Until::Now)?;
@@ -463,7 +468,7 @@ impl Engine {
         let stats = self.manager.stats();
         let requests = trace.requests();
         let last_ms = requests.last().map_or(0.0, |request| request.timestamp_ms);
-        // Those that can never fit take none of the server's time.
+        // Requests that can never fit take no server time.
         let wanted = (requests.len() as u64).saturating_sub(self.report.rejected);
         let arrivals_per_s = (self.waiting_at_last_arrival.is_some() && last_ms > self.first_ms)
             .then(|| wanted as f64 * 1000.0 / (last_ms - self.first_ms));
@@ -493,7 +498,7 @@ impl Engine {
     }
 }
 
-/// What the trace says of a request's beginning and end.
+/// The arrival and the output length of a request in the trace.
 struct TraceRequestEnd {
     arrival_ms: f64,
     output_length: u32,

@@ -1,16 +1,16 @@
-//! Hybrid models: what a replay does with several KV-cache groups.
+//! Hybrid models: replay with several KV-cache groups.
 //!
 //! Owns [`Grouped`], lookup mode of such a model, and [`Reach`], how far each group alone would have
-//! served the prompts. In lookup mode requests come one after the other, without time, as in the one of
-//! a single group; but through the manager, for groups are its: full blocks alone can hit, and the last
-//! token of a prompt is always computed. A prompt is computed in chunks, as a server does it: what lies
-//! left of a window is given up from chunk to chunk, and a chunk ends where a state is to be kept.
+//! served the prompts. As with a single group, lookup mode runs requests one after the other, without
+//! time. It uses the manager, which implements groups: only full blocks can hit, and the last token of
+//! a prompt is always computed. A prompt is computed in chunks, as in a server: the blocks left of a
+//! window are released after each chunk, and a chunk ends where a state has to be kept.
 //!
-//! **Where prompts end.** A window and a state are kept at the end of a prompt above all, for the next
-//! turn goes on from there. A trace says so of whole blocks only: the partial last block of a prompt
-//! has an id of its own, and the next turn, which continues it, names another. So prompts end with
-//! their last whole block here ([`Form::Named`](super::prefetch::Form)); what is behind it is computed
-//! and not stored. Outputs are left out: no prompt of a trace repeats them.
+//! **Where prompts end.** A window and a state are kept mainly at the end of a prompt, because the next
+//! turn continues there. A trace has this information only for whole blocks: the partial last block of
+//! a prompt has an id of its own, and the next turn, which continues the block, has another id. So
+//! prompts end with their last whole block here ([`Form::Named`](super::prefetch::Form)). The rest is
+//! computed and not stored. Outputs are omitted, because no prompt of a trace repeats them.
 
 use kvpool::groups::{GroupSpec, Groups, Tokens};
 use kvpool::{
@@ -25,27 +25,28 @@ use super::prefetch::indexed_tokens;
 use super::report::{GroupReport, HitCounts, share};
 use crate::trace::Trace;
 
-/// How far groups alone would have served prompts, in tokens.
+/// How many prompt tokens each group alone would have served.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Reach {
     by_group: Vec<u64>,
 }
 
 impl Reach {
-    /// What the next admission of a prompt will find, by group. Changes nothing.
+    /// Returns, by group, what the next admission of a prompt will find. Changes nothing.
     pub(super) fn of(manager: &CacheManager, prompt: &HashCursor) -> Result<Vec<Tokens>, ManagerError> {
         let Some(groups) = manager.groups() else { return Ok(Vec::new()) };
         let limit = Tokens(prompt.num_tokens().saturating_sub(1));
         Ok(manager.pool().reach_of_groups(groups, prompt.chain(), limit)?)
     }
 
-    /// Counts what was found, once the request is admitted.
+    /// Counts what was found. Call it after the request is admitted.
     pub(super) fn add(&mut self, found: &[Tokens]) {
         self.by_group.resize(found.len(), 0);
         self.by_group.iter_mut().zip(found).for_each(|(sum, tokens)| *sum += tokens.0 as u64);
     }
 
-    /// `unserved` are the tokens that groups are to blame for, if somebody explains.
+    /// Makes the reports of all groups. `unserved` are the tokens that each group limited, if
+    /// explanations are enabled.
     pub(super) fn report(&self, groups: &Groups, tokens: u64, unserved: Option<&[u64]>) -> Vec<GroupReport> {
         let reach = self.by_group.iter().copied().chain(std::iter::repeat(0));
         let report = |(group, (spec, reach_tokens)): (usize, (&GroupSpec, u64))| {
@@ -58,17 +59,17 @@ impl Reach {
     }
 }
 
-/// The manager and what was counted.
+/// The manager and the counts.
 #[derive(Debug)]
 pub(super) struct Grouped {
     pub(super) manager: Journaled<CacheManager>,
-    /// Tokens of a prompt that are computed at a time, at most.
+    /// The maximum number of prompt tokens that are computed at a time.
     chunk: usize,
     done: usize,
     pub(super) hits: HitCounts,
     pub(super) last_half: HitCounts,
     pub(super) reach: Reach,
-    /// Prompts that the pool could not hold to the end.
+    /// The number of prompts that the pool could not hold completely.
     pub(super) cut_short: u64,
 }
 
@@ -109,7 +110,7 @@ impl Grouped {
         Ok(self.done)
     }
 
-    /// One request, from its admission to its release. Returns how many of its tokens were cached.
+    /// Runs one request, from its admission to its release. Returns how many of its tokens were cached.
     fn run(&mut self, id: i64, prompt: HashCursor) -> Result<usize, ReplayError> {
         let tokens = prompt.num_tokens();
         let part = Part { allocate_tokens: Some(0), ..Part::WHOLE };
@@ -117,9 +118,9 @@ impl Grouped {
         let admission = match self.manager.admit(id.into(), prompt, &options) {
             Ok(admission) => admission,
             Err(refused) => match refused.error {
-                // It names no whole block.
+                // The prompt has no whole block.
                 ManagerError::EmptyPrompt { .. } => return Ok(0),
-                // The pool does not hold a state of each group.
+                // The pool is too small for a state of each group.
                 ManagerError::OutOfBlocks(_) => {
                     self.cut_short += 1;
                     return Ok(0);
@@ -135,7 +136,7 @@ impl Grouped {
             let end = self.manager.next_checkpoint(request)?.map_or(end, |checkpoint| end.min(checkpoint));
             match self.manager.extend(request, end) {
                 Ok(_) => {}
-                // As far as it goes: in ever smaller chunks, down to a block.
+                // Retries with smaller chunks, down to a block.
                 Err(ManagerError::OutOfBlocks(_)) if chunk > self.manager.pool().block_size() => {
                     chunk /= 2;
                     continue;
@@ -147,7 +148,7 @@ impl Grouped {
                 Err(error) => return Err(error.into()),
             }
             self.manager.commit(request, end)?;
-            // Copies of states: an engine executes them, a replay has no bytes.
+            // Copies of states: an engine would execute them. A replay has no bytes to copy.
             self.manager.take_plan()?;
             computed = end;
         }

@@ -1,4 +1,4 @@
-//! Lookup mode: each request looked up and stored at once.
+//! Lookup mode: each request is looked up and stored at once.
 
 use kvpool::{BlockPool, InvariantViolation, PoolStats, Signal};
 use kvpool_journal::Journaled;
@@ -9,7 +9,7 @@ use super::prefetch::{Prefetch, indexed_tokens};
 use super::report::HitCounts;
 use crate::trace::Trace;
 
-/// The pool and what was counted.
+/// The pool and the counts.
 #[derive(Debug)]
 pub(super) struct Lookup {
     pub(super) pool: Journaled<BlockPool>,
@@ -39,7 +39,7 @@ impl Lookup {
             }
             let mut table = self.pool.match_and_acquire(chain, usize::MAX, None)?;
             let hits = table.len();
-            // A prompt larger than the pool is stored as far as it goes.
+            // A prompt larger than the pool is stored as far as it fits.
             let missing = (chain.len() - hits).min(self.pool.num_available());
             table.extend(self.pool.allocate(missing)?);
             self.pool.register(&table[hits..], chain, hits)?;

@@ -1,15 +1,16 @@
-//! Replay: a request trace through the shipped pool and manager.
+//! Replay: runs a request trace through the real pool and manager.
 //!
-//! Two modes:
+//! There are two modes:
 //!
-//! - **lookup**: each request is looked up and stored at once, one after the other, and released. Every
-//!   block of the prompt counts as a whole block, the partial last one too; a full hit is allowed; a
-//!   block weighs the tokens of the prompt that it holds. This is the definition behind published hit
-//!   rates of traces, and it has no time in it.
-//! - **engine**: virtual time. Requests arrive at their timestamps, wait, are admitted while blocks and
-//!   the bound on running requests allow, prefill in chunks under a token budget per step, decode one
-//!   token per step, are preempted by recompute when blocks run out, and release their blocks at the
-//!   end. Only full blocks can hit, and the last prompt token is always computed: what a server does.
+//! - **lookup**: each request is looked up, stored and released at once, one after the other. Every
+//!   block of the prompt counts as a whole block, also a partial last one. A full hit is allowed. The
+//!   weight of a block is the number of prompt tokens that it holds. This definition is used for
+//!   published hit rates of traces. There is no time.
+//! - **engine**: virtual time. Requests arrive at their timestamps, wait, and are admitted as blocks
+//!   and the limit of running requests allow. They prefill in chunks under a token budget per step, and
+//!   decode one token per step. They are preempted by recompute when blocks run out, and release their
+//!   blocks at the end. Only full blocks can hit, and the last prompt token is always computed, as in a
+//!   server.
 //!
 //! Owns the session ([`Replay`]), which advances in slices so that a caller can show progress, and the
 //! worker threads that expand and hash prompts ahead of it, in trace order. The result does not depend
@@ -45,14 +46,15 @@ enum Runner {
     Engine(Box<Engine>),
 }
 
-/// A replay under way.
+/// A replay in progress.
 ///
 /// ```
 /// use std::sync::Arc;
 /// use kvpool_replay::generate::{GeneratorConfig, generate};
 /// use kvpool_replay::replay::{Replay, ReplayConfig};
 /// let trace = generate(&GeneratorConfig { requests: 50, ..Default::default() }).unwrap();
-/// let mut replay = Replay::new(Arc::new(trace), ReplayConfig { capacity_blocks: 50_000, ..Default::default() })?;
+/// let config = ReplayConfig { capacity_blocks: 50_000, ..Default::default() };
+/// let mut replay = Replay::new(Arc::new(trace), config)?;
 /// while replay.advance(10)? < replay.total() {}
 /// let report = replay.report();
 /// assert!(report.hits.block_hits > 0 && report.hits.block_hits < report.hits.blocks);
@@ -67,16 +69,18 @@ pub struct Replay {
 }
 
 impl Replay {
-    /// Sets up the pool and starts hashing.
+    /// Makes the pool or manager, and starts hashing.
     ///
     /// # Errors
-    /// [`ReplayError::InvalidConfig`] and what pool, manager and hasher say of their settings.
+    /// [`ReplayError::InvalidConfig`], and the errors of the pool, manager and hasher for their
+    /// settings.
     pub fn new(trace: Arc<Trace>, config: ReplayConfig) -> Result<Self, ReplayError> {
         Self::start(trace, config, None)
     }
 
-    /// As [`Self::new`], and `journal` records what the pool (lookup mode) or the manager (engine mode)
-    /// is asked. All of it: a replay waits for a journal whose writer is behind ([`Journal::waiting`]).
+    /// Like [`Self::new`], with a journal that records the calls of the pool (lookup mode) or the
+    /// manager (engine mode). It records all calls: a replay waits if the journal's writer is slower
+    /// ([`Journal::waiting`]).
     ///
     /// ```
     /// use std::sync::Arc;
@@ -93,7 +97,7 @@ impl Replay {
     /// ```
     ///
     /// # Errors
-    /// As [`Self::new`].
+    /// The errors of [`Self::new`].
     pub fn with_journal(
         trace: Arc<Trace>,
         config: ReplayConfig,
@@ -132,7 +136,8 @@ impl Replay {
         )?;
         let trace_block = trace.block_tokens();
         if config.mode == Mode::Lookup && config.groups.is_none() && config.block_size > 0 {
-            // A partial block is filled up from its trace block: a block must not reach into the next.
+            // A partial block is extended with the tokens of its trace block, and must not reach into
+            // the next one.
             let divides = trace_block.is_multiple_of(config.block_size);
             let expected =
                 format!("a divisor of the trace's {trace_block} in lookup mode; engine mode takes any");
@@ -207,8 +212,8 @@ impl Replay {
         trace: &Trace,
         journal: Option<Journal>,
     ) -> Result<Journaled<CacheManager>, ReplayError> {
-        // Everything is remembered, as far as that is possible: a trace is finite. Of each unit, and of
-        // each group's block of it.
+        // The record of the explainer is large enough for the whole trace, as far as possible: an entry
+        // per hash unit, and one for each group's block.
         let blocks = |request: &TraceRequest| {
             let tokens = u64::from(request.input_length) + u64::from(request.output_length);
             usize::try_from(tokens).unwrap_or(usize::MAX) / config.block_size.max(1)
@@ -225,16 +230,17 @@ impl Replay {
         })
     }
 
-    /// Requests of the trace.
+    /// The number of requests of the trace.
     #[must_use]
     pub fn total(&self) -> usize {
         self.trace.requests().len()
     }
 
-    /// Runs on until `requests` more requests are finished, or all are. Returns how many are finished.
+    /// Runs until `requests` more requests are finished, or all are. Returns the number of finished
+    /// requests.
     ///
     /// # Errors
-    /// [`ReplayError::Expand`] for ids that give no tokens; what the manager refuses.
+    /// [`ReplayError::Expand`] for ids that cannot be expanded to tokens; the errors of the manager.
     pub fn advance(&mut self, requests: usize) -> Result<usize, ReplayError> {
         match &mut self.runner {
             Runner::Lookup(lookup) => lookup.advance(&self.trace, &mut self.prompts, requests),
@@ -243,7 +249,7 @@ impl Replay {
         }
     }
 
-    /// What has been measured so far.
+    /// Returns the measurements so far.
     #[must_use]
     pub fn report(&self) -> Report {
         let (hits, last_half, pool, engine, misses) = match &self.runner {
@@ -286,7 +292,7 @@ impl Replay {
         }
     }
 
-    /// The journal that records, if there is one: how long it is, and whether it stopped.
+    /// The journal, if there is one, for example to query its length and whether it has stopped.
     #[must_use]
     pub fn journal(&self) -> Option<&Journal> {
         match &self.runner {
@@ -305,7 +311,7 @@ impl Replay {
         }
     }
 
-    /// Ends the journal and hands it over; its last frame is written when it is flushed or dropped.
+    /// Ends the journal and returns it. Its last frame is written when it is flushed or dropped.
     pub fn take_journal(&mut self) -> Option<Journal> {
         match &mut self.runner {
             Runner::Lookup(lookup) => lookup.pool.take_journal(),
@@ -314,10 +320,10 @@ impl Replay {
         }
     }
 
-    /// Recounts the invariants of the pool or manager that was replayed.
+    /// Checks the invariants of the replayed pool or manager.
     ///
     /// # Errors
-    /// The first broken invariant.
+    /// The first violated invariant.
     pub fn check_invariants(&self) -> Result<(), kvpool::InvariantViolation> {
         match &self.runner {
             Runner::Lookup(lookup) => lookup.check_invariants(),

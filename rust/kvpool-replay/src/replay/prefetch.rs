@@ -1,9 +1,9 @@
 //! Worker threads that expand and hash prompts ahead of the replay.
 //!
-//! Hashes depend on tokens alone, never on the pool, so prompts can be hashed before their turn:
-//! request `i` by worker `i mod n`, each with a bounded channel of its own, read round robin. The
-//! replay sees the prompts in trace order, whatever the number of workers; memory is bounded by the
-//! channels.
+//! Hashes depend only on tokens, never on the pool, so prompts can be hashed in advance. Worker
+//! `i mod n` hashes request `i`. Each worker has its own bounded channel, and the channels are read
+//! round robin. So the replay gets the prompts in trace order, for any number of workers, and the
+//! channels bound the memory.
 
 use std::sync::Arc;
 use std::thread::available_parallelism;
@@ -16,34 +16,35 @@ use crate::sync::mpsc::{Receiver, sync_channel};
 use crate::sync::thread;
 use crate::trace::{Trace, TraceRequest};
 
-/// More threads than this are a mistake.
+/// The maximum number of threads. A higher number is certainly a mistake.
 pub(super) const MAX_THREADS: usize = 1024;
 
-/// Prompts that a worker may be ahead.
+/// The number of prompts that a worker may be ahead.
 const AHEAD: usize = 16;
 
-/// Which tokens of a request are its prompt.
+/// Which tokens of a request form its prompt.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Form {
-    /// Every block that the trace names as a whole block: the partial last one is filled up from its id.
+    /// Every block with an id, as a whole block. A partial last block is extended with the tokens of
+    /// its id.
     Filled,
     /// All tokens.
     Whole,
-    /// Those of the whole blocks that the trace names, and, if there are more, one that no other
-    /// request has. A trace does not say what the rest of a partial block has in common with the
-    /// request that goes on from there; without it, prompts end where others hit.
+    /// The tokens of the whole blocks with an id, and, if there are more, one token that no other
+    /// request has. A trace does not show what the rest of a partial block has in common with the next
+    /// turn. Without the rest, prompts end where the next turn hits.
     Named,
 }
 
-/// Tokens of the prompt that lie in blocks which the trace names. A trace that names full blocks only
-/// leaves its prompts' tails out: they are never hit.
+/// The number of prompt tokens in blocks with an id. If a trace has ids only for full blocks, the ends
+/// of prompts are not counted, and never hit.
 pub(super) fn indexed_tokens(request: &TraceRequest, trace_block_tokens: usize) -> u64 {
     u64::from(request.input_length).min(request.hash_ids.len() as u64 * trace_block_tokens as u64)
 }
 
 type Prompt = Result<HashCursor, ReplayError>;
 
-/// Prompts in trace order.
+/// Supplies the prompts in trace order.
 #[derive(Debug)]
 pub(super) struct Prefetch {
     workers: Vec<Worker>,
@@ -57,10 +58,10 @@ struct Worker {
 }
 
 impl Prefetch {
-    /// Starts the workers. They end when the trace does, or when this is dropped.
+    /// Starts the workers. They end at the end of the trace, or when this is dropped.
     ///
     /// # Errors
-    /// [`ReplayError::Threads`] if the system refuses one; those started before it then end.
+    /// [`ReplayError::Threads`] if the system refuses a thread. The threads started before it then end.
     pub(super) fn start(
         trace: &Arc<Trace>,
         hasher: &Arc<BlockHasher>,
@@ -77,7 +78,7 @@ impl Prefetch {
             let work = move || {
                 for request in (first..trace.requests().len()).step_by(threads) {
                     if sender.send(prompt(&trace, &hasher, form, request)).is_err() {
-                        return; // the replay is gone
+                        return; // the replay was dropped
                     }
                 }
             };
@@ -89,7 +90,7 @@ impl Prefetch {
         Ok(prefetch)
     }
 
-    /// The prompt of the next request of the trace. To be called once per request.
+    /// Returns the prompt of the next request of the trace. Call it once per request.
     pub(super) fn next(&mut self) -> Prompt {
         let threads = self.workers.len();
         let worker = self.next % threads.max(1);
@@ -102,8 +103,8 @@ impl Prefetch {
 }
 
 impl Drop for Prefetch {
-    /// Ends the workers, and waits for the prompt that each is at: no thread, and none of its memory,
-    /// outlives its replay.
+    /// Ends the workers, and waits for the prompt that each is hashing. So no thread, and none of its
+    /// memory, outlives its replay.
     fn drop(&mut self) {
         let threads: Vec<_> = self.workers.drain(..).map(|worker| worker.thread).collect();
         for thread in threads {
@@ -128,7 +129,7 @@ fn prompt(trace: &Trace, hasher: &Arc<BlockHasher>, form: Form, index: usize) ->
         }
         Form::Named => {
             let named = request.hash_ids.len().min(request.input_length as usize / block_tokens);
-            let whole = (named * block_tokens) as u32; // at most the request's
+            let whole = (named * block_tokens) as u32; // at most the request's length
             expander.expand(&request.hash_ids[..named], whole, &mut tokens).map_err(expand_error)?;
             if whole < request.input_length {
                 tokens.push(output_token(index as u32, 0));

@@ -1,4 +1,4 @@
-//! What a replay measured, with its definitions.
+//! The results of a replay, with their definitions.
 
 use std::collections::BTreeMap;
 
@@ -7,28 +7,29 @@ use serde::Serialize;
 
 use super::{Mode, ReplayConfig};
 
-/// Hits of a set of requests. Each request counts once, at its first admission.
+/// The hits of a set of requests. Each request counts once, at its first admission.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct HitCounts {
-    /// Requests counted.
+    /// The number of requests.
     pub requests: u64,
-    /// Blocks of their prompts, partial last ones included.
+    /// The number of blocks of their prompts, partial last ones included.
     pub blocks: u64,
-    /// Of those, blocks found cached. A block counts only if every block before it in its prompt was found.
+    /// The number of these blocks that were found cached. A block counts only if every block before it
+    /// in its prompt was found.
     pub block_hits: u64,
-    /// Blocks that the prompt fills.
+    /// The number of blocks that the prompts fill completely.
     pub full_blocks: u64,
-    /// Of those, blocks found cached.
+    /// The number of these full blocks that were found cached.
     pub full_block_hits: u64,
-    /// Tokens of their prompts.
+    /// The number of tokens of their prompts.
     pub tokens: u64,
-    /// Of those, tokens in blocks found cached.
+    /// The number of these tokens that are in blocks found cached.
     pub token_hits: u64,
 }
 
 impl HitCounts {
-    /// Adds a request of `tokens` tokens, `indexed` of which are in blocks that the trace names, with
-    /// `hit_blocks` found.
+    /// Adds a request of `tokens` tokens. `indexed` of them are in blocks with an id, and `hit_blocks`
+    /// blocks were found.
     pub(super) fn add(&mut self, tokens: u64, indexed: u64, hit_blocks: u64, block_size: u64) {
         self.requests += 1;
         self.tokens += tokens;
@@ -44,75 +45,76 @@ pub(super) fn share(part: u64, whole: u64) -> f64 {
     if whole == 0 { 0.0 } else { part as f64 / whole as f64 }
 }
 
-/// Figures of engine mode.
+/// The measurements of engine mode.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
 pub struct EngineReport {
     /// Virtual seconds from the first arrival to the last finish.
     pub virtual_seconds: f64,
-    /// Steps of the virtual engine.
+    /// The number of steps of the virtual engine.
     pub steps: u64,
-    /// Output tokens appended.
+    /// The number of output tokens appended.
     pub decode_appends: u64,
-    /// Requests given up: their prompt, or what they had grown to, is larger than the pool.
+    /// The number of rejected requests: their prompt, or the text that they had grown to, is larger
+    /// than the pool.
     pub rejected: u64,
-    /// Preemptions by recompute.
+    /// The number of preemptions by recompute.
     pub preemptions: u64,
-    /// Tokens of resumed requests, and of those the ones still cached: kept apart from the hits of
-    /// first admissions.
+    /// The number of tokens of resumed requests. It is separate from the counts of first admissions.
     pub resumed_tokens: u64,
-    /// See `resumed_tokens`.
+    /// The number of `resumed_tokens` that were still cached.
     pub resumed_token_hits: u64,
-    /// Most requests running at once.
+    /// The maximum number of requests that ran at once.
     pub peak_running: usize,
-    /// Most requests waiting during a step: for a place, for blocks, or again after a preemption.
+    /// The maximum number of requests that waited during a step: because of the limit of running
+    /// requests, for blocks, or after a preemption.
     pub peak_waiting: usize,
-    /// Requests that arrive per second, from the first arrival to the last, the rejected ones left out.
-    /// `None` if all arrive at once, or not all have arrived yet.
+    /// The number of requests that arrive per second, from the first arrival to the last, without the
+    /// rejected ones. `None` if all arrive at once, or if not all have arrived yet.
     pub arrivals_per_s: Option<f64>,
-    /// Requests finished per virtual second of the steps in which others waited: the most that this
-    /// server serves of this trace. `None` if nobody ever waited.
+    /// The number of requests finished per virtual second, in steps in which others waited: the service
+    /// rate of this server on this trace. `None` if no request ever waited.
     pub served_per_s: Option<f64>,
-    /// Requests that waited when the last one had arrived.
+    /// The number of requests that waited when the last one had arrived.
     pub waiting_at_last_arrival: usize,
-    /// Whether more arrive than are served, and the last one still finds a queue: it grew for as long
-    /// as the trace went on, and the times to the first token with it.
+    /// Whether requests arrive faster than they are served, and the last one still finds a queue. Then
+    /// the queue, and with it the times to the first token, grew during the whole trace.
     pub overloaded: bool,
-    /// Mean time from arrival to the end of prefill, in virtual milliseconds.
+    /// The mean time from arrival to the end of prefill, in virtual milliseconds.
     pub mean_time_to_first_token_ms: f64,
 }
 
-/// What one KV-cache group of a hybrid model would have served.
+/// The tokens that one KV-cache group of a hybrid model would have served.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct GroupReport {
     /// `full`, `sliding`, `chunked`, `state` or `cross`.
     pub kind: &'static str,
-    /// Tokens of the window or chunk.
+    /// The size of the window or chunk, in tokens.
     pub span: Option<usize>,
-    /// Tokens per block.
+    /// The block size, in tokens.
     pub block_tokens: usize,
-    /// Prompt tokens that the group alone would have served, of requests at their first admission. A
-    /// hit needs all groups.
+    /// The number of prompt tokens that the group alone would have served, of requests at their first
+    /// admission. A hit needs all groups.
     pub reach_tokens: u64,
-    /// Share of the tokens.
+    /// The share of the prompt tokens.
     pub reach_rate: f64,
-    /// Tokens that hits were short for the sake of this group, though full attention had them; only if
-    /// reasons were asked for.
+    /// The number of tokens by which this group shortened hits, although full attention had them.
+    /// Present only if explanations are enabled.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub unserved_tokens: Option<u64>,
 }
 
-/// What a tier beneath the device served, behind what the device and the tiers above it had.
+/// The blocks that a tier beneath the device served, after the hits of the device and the tiers above.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct TierReport {
-    /// Blocks that it holds.
+    /// The number of blocks that it holds.
     pub blocks: usize,
-    /// Blocks of prompts that came from it.
+    /// The number of prompt blocks that came from it.
     pub block_hits: u64,
-    /// Tokens in them.
+    /// The number of tokens in these blocks.
     pub token_hits: u64,
-    /// Their share of the prompts' tokens.
+    /// The share of the prompts' tokens.
     pub token_hit_rate: f64,
-    /// Virtual seconds in which its link moved something, what came from the tiers beneath it included.
+    /// Virtual seconds in which its link moved blocks, including those from the tiers beneath it.
     pub busy_seconds: f64,
 }
 
@@ -121,52 +123,54 @@ pub struct TierReport {
 pub struct Report {
     /// `lookup` or `engine`.
     pub mode: &'static str,
-    /// Tokens per block.
+    /// The block size, in tokens.
     pub block_size: usize,
-    /// Tokens that one id of the trace stands for.
+    /// The number of tokens per id of the trace.
     pub trace_block_tokens: usize,
-    /// Usable blocks.
+    /// The number of usable blocks.
     pub capacity_blocks: usize,
-    /// Hash algorithm.
+    /// The hash algorithm.
     pub algorithm: &'static str,
-    /// Verification of hits.
+    /// How hits were verified.
     pub verify: &'static str,
-    /// Eviction policy.
+    /// The eviction policy.
     pub eviction: &'static str,
     /// Counts over all requests.
     pub hits: HitCounts,
-    /// Hit share of the blocks.
+    /// The share of the blocks that hit.
     pub block_hit_rate: f64,
-    /// Hit share of the blocks that prompts fill.
+    /// The share of the full blocks that hit.
     pub full_block_hit_rate: f64,
-    /// Hit share of the tokens.
+    /// The share of the tokens that hit.
     pub token_hit_rate: f64,
-    /// Counts over the last half of the requests: the cache is warm by then.
+    /// Counts over the last half of the requests, when the cache is warm.
     pub last_half: HitCounts,
-    /// Hit share of the tokens of the last half.
+    /// The share of the tokens of the last half that hit.
     pub last_half_token_hit_rate: f64,
-    /// Blocks handed out.
+    /// The number of blocks allocated.
     pub allocated: u64,
-    /// Of those, blocks that held cached content.
+    /// The number of these blocks that held cached content.
     pub evicted: u64,
-    /// Refused hits.
+    /// The number of hits refused because of a collision.
     pub collisions: u64,
-    /// Tokens that were computed at first admissions, by reason; only if it was asked for.
+    /// The number of tokens computed at first admissions, by reason. Present only if explanations are
+    /// enabled.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub misses: Option<BTreeMap<&'static str, u64>>,
-    /// Of a hybrid model: what each group alone would have served.
+    /// For a hybrid model: the tokens that each group alone would have served.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub groups: Vec<GroupReport>,
-    /// Of a hybrid model: states that were copied to be kept.
+    /// For a hybrid model: the number of states that were copied to be kept.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub checkpoints: Option<u64>,
-    /// Of a hybrid model in lookup mode: prompts that the pool could not hold to the end.
+    /// For a hybrid model in lookup mode: the number of prompts that the pool could not hold
+    /// completely.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub cut_short: Option<u64>,
-    /// Of tiers beneath the device, from the device down.
+    /// The tiers beneath the device, top down.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub tiers: Vec<TierReport>,
-    /// Engine mode only.
+    /// The measurements of engine mode; `None` in lookup mode.
     pub engine: Option<EngineReport>,
 }
 

@@ -1,35 +1,35 @@
-//! Hit curves: capacity against hits, and what follows from them for a model in GiB.
+//! Hit curves: hits as a function of capacity, and the value of each GiB for a given model.
 //!
-//! Owns [`HitCurve`], whoever made it; [`KvBytes`], the size of a model's KV; [`HitCurve::knee`]; and
-//! [`HitCurve::worth`], which says what each further GiB buys.
+//! Owns [`HitCurve`], the result of all estimators; [`KvBytes`], the size of a model's KV;
+//! [`HitCurve::knee`]; and [`HitCurve::worth`], the value of each further GiB.
 //!
-//! Definitions. A curve is a step function: its points are where hits rise, and between two points the
-//! lower one holds. A GiB is 2^30 bytes of KV over all layers and all ranks. Seconds saved are hit
-//! tokens divided by a rate of prefill that the caller states: compute time that is not spent, not a
-//! promise about latency.
+//! Definitions. A curve is a step function: its points are the capacities at which hits rise, and
+//! between two points the lower one applies. A GiB is 2^30 bytes of KV over all layers and all ranks.
+//! Seconds saved are hit tokens divided by a prefill rate that the caller passes. They are compute time
+//! that is not spent, not a promise about latency.
 //!
-//! Costs: a question is a binary search, the knee one pass over the points, of which there are 24 bytes each.
+//! Costs: a query is a binary search. The knee is one pass over the points, of 24 bytes each.
 
 use super::error::{SizingError, setting};
 use super::references::References;
 
 const GIB: f64 = (1_u64 << 30) as f64;
 
-/// Hits at one capacity.
+/// The hits at one capacity.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct CurvePoint {
-    /// Blocks that the cache holds.
+    /// The capacity of the cache, in blocks.
     pub capacity_blocks: u64,
-    /// References that it hits.
+    /// The number of references that hit.
     pub block_hits: u64,
-    /// Prompt tokens in them.
+    /// The number of prompt tokens in these references.
     pub token_hits: u64,
 }
 
 /// Hits as a function of capacity.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct HitCurve {
-    /// Capacities strictly rise, hits never fall.
+    /// The points. Capacities strictly rise, and hits never fall.
     points: Vec<CurvePoint>,
     references: u64,
     prompt_tokens: u64,
@@ -37,7 +37,7 @@ pub struct HitCurve {
 }
 
 impl HitCurve {
-    /// A curve through `points`, whose capacities and hits rise.
+    /// Makes a curve through `points`, whose capacities and hits rise.
     pub(super) fn of(points: Vec<CurvePoint>, references: &References) -> Self {
         Self::with_totals(
             points,
@@ -56,31 +56,31 @@ impl HitCurve {
         Self { points, references, prompt_tokens, block_tokens }
     }
 
-    /// Where hits rise, by capacity. Empty if nothing is ever hit.
+    /// The points at which hits rise, by capacity. Empty if there is never a hit.
     #[must_use]
     pub fn points(&self) -> &[CurvePoint] {
         &self.points
     }
 
-    /// References counted, hits and misses.
+    /// The number of references, hits and misses.
     #[must_use]
     pub fn references(&self) -> u64 {
         self.references
     }
 
-    /// Tokens of all prompts.
+    /// The number of tokens of all prompts.
     #[must_use]
     pub fn prompt_tokens(&self) -> u64 {
         self.prompt_tokens
     }
 
-    /// Tokens of a block.
+    /// The block size, in tokens.
     #[must_use]
     pub fn block_tokens(&self) -> usize {
         self.block_tokens
     }
 
-    /// Hits of a cache of `capacity_blocks` blocks.
+    /// Returns the hits of a cache of `capacity_blocks` blocks.
     #[must_use]
     pub fn at(&self, capacity_blocks: u64) -> CurvePoint {
         let below = self.points.partition_point(|point| point.capacity_blocks <= capacity_blocks);
@@ -88,8 +88,8 @@ impl HitCurve {
         CurvePoint { capacity_blocks, ..point.unwrap_or_default() }
     }
 
-    /// At most `most` points, evenly spread over the logarithm of the capacity, the first and the last
-    /// among them: enough to draw the curve. O(`most` log points).
+    /// Returns at most `most` points, evenly spread over the logarithm of the capacity, including the
+    /// first and the last. They are enough to draw the curve. O(`most` log points).
     #[must_use]
     pub fn spread(&self, most: usize) -> Vec<CurvePoint> {
         let (Some(&first), Some(&last)) = (self.points.first(), self.points.last()) else {
@@ -111,26 +111,26 @@ impl HitCurve {
         spread
     }
 
-    /// The most that the curve reaches, at the smallest capacity that reaches it.
+    /// Returns the maximum of the curve, at the smallest capacity that reaches it.
     #[must_use]
     pub fn ceiling(&self) -> CurvePoint {
         self.points.last().copied().unwrap_or_default()
     }
 
-    /// Hits of a point as a share of all references, 0 to 1.
+    /// The hits of a point as a share of all references, 0 to 1.
     #[must_use]
     pub fn block_rate(&self, point: CurvePoint) -> f64 {
         share(point.block_hits, self.references)
     }
 
-    /// Hit tokens of a point as a share of all prompt tokens, 0 to 1.
+    /// The hit tokens of a point as a share of all prompt tokens, 0 to 1.
     #[must_use]
     pub fn token_rate(&self, point: CurvePoint) -> f64 {
         share(point.token_hits, self.prompt_tokens)
     }
 
-    /// The smallest capacity that hits `share` (0 to 1) of the curve's own ceiling in tokens; `None`
-    /// out of that range or if nothing is ever hit.
+    /// Returns the smallest capacity that hits `share` (0 to 1) of the maximum of the curve, in tokens.
+    /// `None` for a share out of range, or if there is never a hit.
     #[must_use]
     pub fn capacity_for(&self, share: f64) -> Option<CurvePoint> {
         if !(0.0..=1.0).contains(&share) {
@@ -140,19 +140,20 @@ impl HitCurve {
         self.points.get(self.points.partition_point(|point| point.token_hits < least)).copied()
     }
 
-    /// The knee: behind it, capacity buys less than it does on average.
+    /// Returns the knee: beyond it, further capacity brings less than the average capacity.
     ///
-    /// By the rule of Kneedle (Satopää, Albrecht, Irwin and Raghavan, "Finding a 'Kneedle' in a
-    /// Haystack", 2011): scale capacity and hit tokens to 0 to 1, from nothing to the ceiling, and take
-    /// the point farthest above the diagonal. Two differences: no smoothing, as the curve is not noisy,
-    /// and the largest maximum instead of the first that passes a sensitivity, as the whole curve is
-    /// known. Of equals the smallest capacity.
+    /// The knee is found by the rule of Kneedle (Satopää, Albrecht, Irwin and Raghavan, "Finding a
+    /// 'Kneedle' in a Haystack", 2011). Capacity and hit tokens are scaled to 0 to 1, from nothing to
+    /// the maximum. The knee is the point farthest above the diagonal. There are two differences. There
+    /// is no smoothing, because the curve is not noisy. The largest maximum is used instead of the
+    /// first that passes a sensitivity, because the whole curve is known. Ties go to the smallest
+    /// capacity.
     ///
-    /// The range matters: a long flat end moves the knee up a little. `most_blocks` ends the curve at
-    /// the largest cache that is for sale; `None` takes all of it.
+    /// The range matters: a long flat end moves the knee up slightly. `most_blocks` ends the curve at
+    /// the largest cache that you can buy. `None` uses the whole curve.
     ///
-    /// `None` if no point is above the diagonal: then every block is worth at least as much as the one
-    /// before, and the largest cache is the best.
+    /// Returns `None` if no point is above the diagonal. Then every block is worth at least as much as
+    /// the previous one, and the largest cache is the best.
     #[must_use]
     pub fn knee(&self, most_blocks: Option<u64>) -> Option<Knee> {
         let end = most_blocks
@@ -171,8 +172,8 @@ impl HitCurve {
         best
     }
 
-    /// What caches of the given sizes save, in order: for a table of "GiB, hit rate, tokens and seconds
-    /// saved".
+    /// Returns what caches of the given sizes save, in order: the rows of a table of GiB, hit rate,
+    /// tokens and seconds saved.
     ///
     /// ```
     /// use kvpool_replay::generate::{GeneratorConfig, generate};
@@ -189,8 +190,8 @@ impl HitCurve {
     ///
     /// # Errors
     ///
-    /// [`SizingError::Setting`] for sizes that do not rise from 0 or more, for a rate that is not above
-    /// 0, and for a block of more than 2^64 - 1 bytes.
+    /// [`SizingError::Setting`] if sizes are negative or do not rise, if the rate is not above 0, or if
+    /// a block has more than 2^64 - 1 bytes.
     pub fn worth(
         &self,
         kv: KvBytes,
@@ -227,42 +228,50 @@ impl HitCurve {
     }
 }
 
-/// Where a curve bends most.
+/// The point at which a curve bends most.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Knee {
     /// The point.
     pub point: CurvePoint,
-    /// How far it is above the diagonal, 0 to 1: a knee below 0.1 or so is hardly one.
+    /// The distance above the diagonal, 0 to 1. A knee below about 0.1 is not significant.
     pub prominence: f64,
 }
 
-/// What a cache of one size saves.
+/// The savings of a cache of one size.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Worth {
-    /// Its size.
+    /// The size, in GiB.
     pub gib: f64,
-    /// Its capacity and hits.
+    /// The capacity and hits.
     pub point: CurvePoint,
-    /// Hits as a share of all references, 0 to 1.
+    /// The hits as a share of all references, 0 to 1.
     pub block_rate: f64,
-    /// Hit tokens as a share of all prompt tokens, 0 to 1.
+    /// The hit tokens as a share of all prompt tokens, 0 to 1.
     pub token_rate: f64,
     /// Seconds of prefill saved over the whole trace.
     pub seconds_saved: f64,
-    /// Tokens saved over the whole trace by each GiB beyond the size before (beyond nothing, for the first).
+    /// Tokens saved over the whole trace by each GiB added since the previous size (since 0, in the
+    /// first row).
     pub tokens_per_gib: f64,
-    /// Seconds of prefill saved by each of them.
+    /// Seconds of prefill saved by each of these GiB.
     pub seconds_per_gib: f64,
 }
 
-/// Bytes that a token leaves in the KV cache of a model, over all layers.
+/// The size of a token in the KV cache of a model, in bytes over all layers.
+///
+/// ```
+/// use kvpool_replay::sizing::KvBytes;
+/// let llama_8b = KvBytes::attention(32, 8, 128, 2)?; // bf16
+/// assert_eq!(llama_8b.bytes_per_block(16)?, 2 << 20);
+/// # Ok::<(), kvpool_replay::sizing::SizingError>(())
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct KvBytes {
     per_token: u64,
 }
 
 impl KvBytes {
-    /// A model whose tokens take `bytes` bytes.
+    /// Makes the size of a model whose tokens take `bytes` bytes each.
     ///
     /// # Errors
     ///
@@ -285,7 +294,7 @@ impl KvBytes {
     ///
     /// # Errors
     ///
-    /// [`SizingError::Setting`] for a 0.
+    /// [`SizingError::Setting`] if an argument is 0.
     pub fn attention(
         layers: u16,
         kv_heads: u16,
@@ -301,7 +310,7 @@ impl KvBytes {
         Self::product(2, &parts)
     }
 
-    /// Multi-head latent attention: one latent vector per layer, its position part included.
+    /// Multi-head latent attention: one latent vector per layer, including its positional part.
     ///
     /// ```
     /// # use kvpool_replay::sizing::KvBytes;
@@ -311,12 +320,13 @@ impl KvBytes {
     ///
     /// # Errors
     ///
-    /// [`SizingError::Setting`] for a 0.
+    /// [`SizingError::Setting`] if an argument is 0.
     pub fn latent(layers: u16, latent_dim: u16, dtype_bytes: u16) -> Result<Self, SizingError> {
         Self::product(1, &[("layers", layers), ("latent_dim", latent_dim), ("dtype_bytes", dtype_bytes)])
     }
 
-    /// Four factors of 16 bits and a 2 may reach beyond 64 bits by one: that saturates.
+    /// Multiplies all factors. The product of four 16-bit factors and 2 may exceed 64 bits by one bit,
+    /// in which case it saturates.
     fn product(factor: u64, parts: &[(&'static str, u16)]) -> Result<Self, SizingError> {
         let mut per_token = factor;
         for &(name, value) in parts {
@@ -328,17 +338,17 @@ impl KvBytes {
         Ok(Self { per_token })
     }
 
-    /// Bytes of one token.
+    /// The number of bytes per token.
     #[must_use]
     pub fn bytes_per_token(self) -> u64 {
         self.per_token
     }
 
-    /// Bytes of a block of `block_tokens` tokens.
+    /// The number of bytes of a block of `block_tokens` tokens.
     ///
     /// # Errors
     ///
-    /// [`SizingError::Setting`] if they are 0 or do not fit 64 bits.
+    /// [`SizingError::Setting`] if the result is 0 or does not fit 64 bits.
     pub fn bytes_per_block(self, block_tokens: usize) -> Result<u64, SizingError> {
         let bytes = self.per_token.checked_mul(block_tokens as u64).filter(|&bytes| bytes > 0);
         bytes.ok_or_else(|| {
@@ -346,11 +356,11 @@ impl KvBytes {
         })
     }
 
-    /// Whole blocks in `gib` GiB.
+    /// The number of whole blocks in `gib` GiB.
     ///
     /// # Errors
     ///
-    /// [`SizingError::Setting`] for a size below 0 or not finite, and as
+    /// [`SizingError::Setting`] for a size below 0 or not finite, and the errors of
     /// [`bytes_per_block`](Self::bytes_per_block).
     pub fn blocks_in(self, gib: f64, block_tokens: usize) -> Result<u64, SizingError> {
         if !(gib.is_finite() && gib >= 0.0) {
@@ -360,17 +370,17 @@ impl KvBytes {
         Ok((gib * GIB) as u64 / self.bytes_per_block(block_tokens)?)
     }
 
-    /// GiB of `blocks` blocks.
+    /// The size of `blocks` blocks, in GiB.
     ///
     /// # Errors
     ///
-    /// As [`bytes_per_block`](Self::bytes_per_block).
+    /// The errors of [`bytes_per_block`](Self::bytes_per_block).
     pub fn gib_of(self, blocks: u64, block_tokens: usize) -> Result<f64, SizingError> {
         Ok(self.bytes_per_block(block_tokens)? as f64 * blocks as f64 / GIB)
     }
 }
 
-/// `part / whole`; 0 of nothing.
+/// Returns `part / whole`; 0 if `whole` is 0.
 pub(super) fn share(part: u64, whole: u64) -> f64 {
     if whole == 0 { 0.0 } else { part as f64 / whole as f64 }
 }

@@ -1,4 +1,4 @@
-//! The errors of sizing: what was asked, and what is allowed.
+//! The errors of sizing.
 
 use std::fmt::Display;
 
@@ -21,43 +21,44 @@ pub enum SizingError {
     Setting {
         /// The setting.
         name: &'static str,
-        /// What it was.
+        /// The value.
         value: String,
-        /// What it may be.
+        /// The allowed values.
         allowed: &'static str,
     },
-    /// More than the 32-bit numbers of the reference table can count.
+    /// There are more items than the 32-bit numbers of the reference table can count.
     #[error("{value} {what}; at most {limit} can be sized exactly, more by sampling the stream")]
     TooMany {
-        /// What is counted: `requests` or `block references`.
+        /// The kind of item: `requests` or `block references`.
         what: &'static str,
-        /// How many there are.
+        /// The number of items.
         value: usize,
-        /// How many there may be.
+        /// The maximum.
         limit: usize,
     },
-    /// An id follows two different ids, or stands twice in a request: prefixes are then no chains, and
-    /// no figure of this module would mean anything. Only traces read without the check of prefixes
-    /// come here.
+    /// An id follows two different ids, or occurs twice in a request. Then prefixes are not chains, and
+    /// no result of this module would be meaningful. This error occurs only for traces that were read
+    /// without the check of prefixes.
     #[error(
-        "request {request}: id {id} at hash_ids[{position}] has another parent than before; read the trace with the check of prefixes to see where"
+        "request {request}: id {id} at hash_ids[{position}] has another parent than before; read the \
+         trace with the check of prefixes to see where"
     )]
     BrokenPrefix {
-        /// Number of the request, from 1.
+        /// The number of the request, from 1.
         request: usize,
         /// The id.
         id: u64,
-        /// Where it stands, from 0.
+        /// The position of the id, from 0.
         position: usize,
     },
 }
 
-/// The error for a setting.
+/// Makes the error for a setting.
 pub(super) fn setting(name: &'static str, value: impl Display + Copy, allowed: &'static str) -> SizingError {
     SizingError::Setting { name, value: value.to_string(), allowed }
 }
 
-/// The error for a capacity.
+/// Makes the error for a capacity.
 pub(super) fn too_many(capacity_blocks: usize) -> SizingError {
     setting(
         "capacity_blocks",

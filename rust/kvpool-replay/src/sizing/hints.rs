@@ -1,40 +1,50 @@
-//! The value of hints: LRU that is told, now and then, what will not come back.
+//! The value of hints: LRU that gets end-of-life hints for some of its blocks.
 //!
 //! Owns [`lru_with_hints`].
 //!
-//! **The definition.** A block is *dead* after a request if no later request of the trace uses it; the
-//! dead blocks of a prompt are its tail. With probability `accuracy` an engine is told so, when the
-//! request ends, for each dead block on its own; it is never told so of a block that will be used
-//! again. A block that it is told of is released for good: it is first in line for eviction, so it
-//! takes no place from any other block, which is the same as not storing it. All other blocks are kept
-//! by LRU, tail first. So accuracy 0 is plain LRU, accuracy 1 is LRU over what is worth keeping, and in
-//! between is what a caller gains that knows the end of a session, or a one-shot prompt, so often. To
-//! be told of a whole request's dead blocks or of none of them, with the same probability, comes to the
-//! same on average, with ten times the spread between seeds: 25.28 +- 0.02 and 25.31 +- 0.18 % of
-//! 288,500 references at 9,139 blocks and accuracy 0.5.
+//! **The definition.** A block is *dead* after a request if no later request of the trace uses it. The
+//! dead blocks of a prompt are its tail. When a request ends, the engine gets a hint for each dead
+//! block independently, with probability `accuracy`. It never gets a hint for a block that will be used
+//! again. A block with a hint is first in line for eviction, so it takes no place from any other block.
+//! That is equivalent to not storing it. All other blocks are kept by LRU, tail first. So accuracy 0 is
+//! plain LRU, and accuracy 1 is LRU over only the blocks that are used again. A value in between shows
+//! the gain for a caller that knows the end of a session, or a one-shot prompt, in this share of cases.
+//! Hints for all dead blocks of a request or for none, with the same probability, have the same mean
+//! and ten times the spread between seeds: 25.28 +- 0.02 and 25.31 +- 0.18 % of 288,500 references at
+//! 9,139 blocks and accuracy 0.5.
 //!
-//! **The draws.** Block d of request r is told if the 53 upper bits of a hash of (seed, r, d),
-//! `SplitMix64`'s (Steele, Lea and Flood 2014), are below `accuracy * 2^53`. So results depend on the
-//! seed and on nothing else, and what is told at one accuracy is told at every higher one: rows of a
-//! table differ by accuracy, not by luck.
+//! **The draws.** Block d of request r gets a hint if the upper 53 bits of a hash of (seed, r, d) are
+//! below `accuracy * 2^53`. The hash is `SplitMix64` (Steele, Lea and Flood 2014). So results depend
+//! only on the seed, and a block with a hint at one accuracy has one at every higher accuracy. The rows
+//! of a table differ by accuracy, not by chance.
 //!
-//! Costs: as LRU at one capacity, and 1 to 2 ns per dead block.
+//! Costs: those of LRU at one capacity, and 1 to 2 ns per dead block.
 
 use super::error::{SizingError, setting};
 use super::lru::simulate;
 use super::outcome::Outcome;
 use super::references::References;
 
-/// How good hints are.
+/// The quality of hints.
+///
+/// ```
+/// use kvpool_replay::generate::{GeneratorConfig, generate};
+/// use kvpool_replay::sizing::{Blocks, HintConfig, References, lru_with_hints};
+/// let trace = generate(&GeneratorConfig { requests: 50, ..GeneratorConfig::default() }).unwrap();
+/// let references = References::new(&trace, Blocks::All)?;
+/// lru_with_hints(&references, 100, HintConfig { accuracy: 0.5, seed: 0 })?;
+/// assert!(lru_with_hints(&references, 100, HintConfig { accuracy: 1.5, seed: 0 }).is_err());
+/// # Ok::<(), kvpool_replay::sizing::SizingError>(())
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct HintConfig {
-    /// Probability, 0 to 1, that a dead block is known to be dead.
+    /// The probability, 0 to 1, of a hint for a dead block.
     pub accuracy: f64,
-    /// Picks the draws; all values are equally good.
+    /// Selects the random draws. All seeds are equally good.
     pub seed: u64,
 }
 
-/// Hits of an LRU cache of `capacity_blocks` blocks that is given end-of-life hints.
+/// Returns the hits of an LRU cache of `capacity_blocks` blocks that gets end-of-life hints.
 ///
 /// ```
 /// use kvpool_replay::generate::{GeneratorConfig, generate};
@@ -67,10 +77,10 @@ pub fn lru_with_hints(
     }))
 }
 
-/// Which dead blocks an engine is told of.
+/// Draws which dead blocks get a hint.
 pub(super) struct Draws {
     seed: u64,
-    /// Of 2^53.
+    /// The threshold, as a multiple of 2^-53.
     threshold: u64,
 }
 
@@ -83,20 +93,20 @@ impl Draws {
         Ok(Self { seed: config.seed, threshold })
     }
 
-    /// Whether it is told, when a request ends, of all its dead blocks: that a session is over.
+    /// Whether all dead blocks of a request get a hint when it ends, as at the end of a session.
     pub(super) fn told_of_all(&self, request: usize) -> bool {
-        self.told(request, u32::MAX) // beyond any block of a request
+        self.told(request, u32::MAX) // larger than the number of any dead block
     }
 
-    /// Whether it is told of the `nth` dead block of a request, counted from the first of them.
+    /// Whether the `nth` dead block of a request gets a hint, counted from the first dead block.
     pub(super) fn told(&self, request: usize, nth: u32) -> bool {
         let request_key = mix(self.seed.wrapping_add(mix(request as u64)));
         mix(request_key.wrapping_add(u64::from(nth))) >> 11 < self.threshold
     }
 }
 
-/// The output function of `SplitMix64`: a permutation of 64 bits in which every bit of the input moves
-/// every bit of the output.
+/// The output function of `SplitMix64`: a permutation of 64 bits in which every input bit affects every
+/// output bit.
 pub(super) const fn mix(value: u64) -> u64 {
     let value = value.wrapping_add(0x9e37_79b9_7f4a_7c15);
     let value = (value ^ (value >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);

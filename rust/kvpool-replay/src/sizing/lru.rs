@@ -1,22 +1,25 @@
 //! LRU at one capacity, request by request.
 //!
-//! Owns the simulation behind [`lru`], hit rates [over time](super::over_time()) and
-//! [hints](super::hints): which requests hit what, where the [curve](super::stack) says only how much.
+//! Owns the simulation used by [`lru`], hit rates [over time](super::over_time()) and
+//! [hints](super::hints). It shows which requests hit which blocks; the [curve](super::stack) has only
+//! totals.
 //!
-//! The state is per request: of the blocks that it was the last to use, those that are cached. They are
-//! a run of its prompt, from where later requests have taken a prefix away to where eviction, deepest
-//! first, has come. The oldest request with cached blocks is evicted from; it only ever moves on.
+//! The state is one entry per request: the cached ones among the blocks that it was the last to use.
+//! They are a run of its prompt. Later requests remove a prefix of the run, and eviction removes blocks
+//! from its end, deepest first. Blocks are evicted from the oldest request with cached blocks, which
+//! only moves forward.
 //!
-//! Costs: O(requests + runs) per capacity, 12 bytes per request.
+//! Costs: O(requests + runs) per capacity, and 12 bytes per request.
 
 use super::outcome::Outcome;
 use super::references::References;
 
-/// Hits of an LRU cache of `capacity_blocks` blocks: as [`lru_distances`](super::lru_distances) has
-/// them in sum.
+/// Returns the hits of an LRU cache of `capacity_blocks` blocks. The total is the same as that of
+/// [`lru_distances`](super::lru_distances).
 ///
 /// ```
-/// use kvpool_replay::{generate::{GeneratorConfig, generate}, sizing::{Blocks, References, lru, lru_distances}};
+/// use kvpool_replay::generate::{GeneratorConfig, generate};
+/// use kvpool_replay::sizing::{Blocks, References, lru, lru_distances};
 ///
 /// let trace = generate(&GeneratorConfig { requests: 500, ..GeneratorConfig::default() }).unwrap();
 /// let references = References::new(&trace, Blocks::All)?;
@@ -28,13 +31,13 @@ pub fn lru(references: &References, capacity_blocks: usize) -> Outcome {
     simulate(references, capacity_blocks, |_, dead| dead)
 }
 
-/// Cached blocks that one request was the last to use.
+/// The cached blocks that one request was the last to use.
 #[derive(Clone, Copy, Debug, Default)]
 struct Resident {
-    /// The first, counted from the root, and behind the last: blocks that will be used again.
+    /// The range of the blocks that will be used again, counted from the root.
     start: u32,
     end: u32,
-    /// Deeper ones, which nobody will use again; they only take places.
+    /// The number of deeper blocks. No request will use them again, so they only occupy space.
     dead: u32,
 }
 
@@ -47,15 +50,15 @@ impl Resident {
     fn shrink(&mut self, most: usize) -> usize {
         let dead = most.min(self.dead as usize);
         let live = (most - dead).min((self.end - self.start) as usize);
-        // Neither is more than what is there.
+        // Neither number is larger than the field that it is subtracted from.
         self.dead -= dead as u32;
         self.end -= live as u32;
         dead + live
     }
 }
 
-/// LRU where `stored(request, dead)` says how many of the `dead` blocks of a request, which nobody will
-/// use again, take a place all the same.
+/// Simulates LRU. `stored(request, dead)` returns how many of the `dead` blocks of a request, which are
+/// never used again, are stored nevertheless.
 pub(super) fn simulate(
     references: &References,
     capacity_blocks: usize,
@@ -69,7 +72,8 @@ pub(super) fn simulate(
         let mut hit = 0;
         for run in references.runs_to(index) {
             let from = &mut resident[run.from as usize];
-            // The run begins where the cached blocks do: what was before was taken by later requests.
+            // The run begins where the cached blocks begin, because later requests have removed the
+            // blocks before it.
             let found = from.end.min(run.end()).saturating_sub(run.start);
             from.start = run.end();
             from.end = from.end.max(from.start);

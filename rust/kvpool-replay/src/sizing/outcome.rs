@@ -1,13 +1,13 @@
-//! What a cache of one size does with a trace, request by request.
+//! The results of one simulation, request by request.
 //!
-//! Owns [`Outcome`], which every estimator for a single capacity gives, and [`PolicyRun`], which adds
-//! what an eviction policy did.
+//! Owns [`Outcome`], the result of every estimator for a single capacity, and [`PolicyRun`], which adds
+//! the evictions and insertions of a policy.
 
 use super::curve::{CurvePoint, share};
 use super::references::References;
 use super::turnover::Turnover;
 
-/// Hits of each request in a cache of one capacity.
+/// The hits of each request in a cache of one capacity.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Outcome {
     total: CurvePoint,
@@ -17,7 +17,8 @@ pub struct Outcome {
 }
 
 impl Outcome {
-    /// `hits` has an entry for each request: the blocks that it hits, from the root on.
+    /// Makes an outcome. `hits` has an entry for each request: the number of blocks that hit, from the
+    /// root on.
     pub(super) fn new(references: &References, capacity_blocks: usize, hits: Vec<u32>) -> Self {
         let mut total = CurvePoint { capacity_blocks: capacity_blocks as u64, ..CurvePoint::default() };
         for (index, &blocks) in hits.iter().enumerate() {
@@ -28,32 +29,32 @@ impl Outcome {
         Self { total, references: blocks, prompt_tokens, hits }
     }
 
-    /// Capacity, and hits over the whole trace.
+    /// The capacity, and the hits over the whole trace.
     #[must_use]
     pub fn total(&self) -> CurvePoint {
         self.total
     }
 
-    /// Blocks that each request hits, from the root on.
+    /// The number of blocks of each request that hit, from the root on.
     #[must_use]
     pub fn hits(&self) -> &[u32] {
         &self.hits
     }
 
-    /// Hits as a share of all references, 0 to 1.
+    /// The hits as a share of all references, 0 to 1.
     #[must_use]
     pub fn block_rate(&self) -> f64 {
         share(self.total.block_hits, self.references)
     }
 
-    /// Hit tokens as a share of all prompt tokens, 0 to 1.
+    /// The hit tokens as a share of all prompt tokens, 0 to 1.
     #[must_use]
     pub fn token_rate(&self) -> f64 {
         share(self.total.token_hits, self.prompt_tokens)
     }
 }
 
-/// What a policy did with a trace at one capacity.
+/// The result of running a policy over a trace at one capacity.
 #[derive(Clone, Debug, PartialEq)]
 pub struct PolicyRun {
     outcome: Outcome,
@@ -68,27 +69,28 @@ impl PolicyRun {
         Self { outcome, evictions, insertions, turnovers: turnover.into_shares() }
     }
 
-    /// Hits of each request, and of all.
+    /// The hits of each request, and in total.
     #[must_use]
     pub const fn outcome(&self) -> &Outcome {
         &self.outcome
     }
 
-    /// Blocks evicted.
+    /// The number of blocks evicted.
     #[must_use]
     pub const fn evictions(&self) -> u64 {
         self.evictions
     }
 
-    /// Blocks that came in: references to blocks that were not resident, as far as they fit.
+    /// The number of blocks inserted: references to blocks that were not resident, as far as they fit.
     #[must_use]
     pub fn insertions(&self) -> u64 {
         self.insertions
     }
 
-    /// Resident turnover, 0 to 1, of each window of `capacity` insertions into the full cache: the
-    /// share of the blocks resident at its end that came in during it. An order by insertion alone has
-    /// 1 always; a policy that stagnates comes down towards 0, because new contents go at once.
+    /// The resident turnover, 0 to 1, of each window of `capacity` insertions into the full cache. It
+    /// is the share of the blocks resident at the end of the window that were inserted during it. An
+    /// order by insertion alone always has 1. A policy that stagnates approaches 0, because new
+    /// contents are evicted at once.
     #[must_use]
     pub fn turnovers(&self) -> &[f64] {
         &self.turnovers

@@ -1,8 +1,8 @@
-//! Hit rate over time.
+//! Hit rates over time.
 //!
-//! Owns [`over_time`]: what a cache does in each window of a trace. It shows what a mean hides: how
-//! long the cache takes to warm up, whether it holds its rate (a policy that clings to old favourites
-//! decays), and the bursts that empty it.
+//! Owns [`over_time`], which returns the hit rate in each window of a trace. It shows what a mean
+//! hides: how long the cache takes to warm up, whether it keeps its rate (a policy that keeps old
+//! favourites decays), and the bursts that empty it.
 //!
 //! Costs: one pass over the requests.
 
@@ -11,43 +11,43 @@ use super::error::{SizingError, setting};
 use super::outcome::Outcome;
 use super::references::References;
 
-/// The most windows that a trace is cut into.
+/// The maximum number of windows of a trace.
 pub const MAX_WINDOWS: usize = 1_000_000;
 
-/// Hits of the requests that arrive in one window of time.
+/// The hits of the requests that arrive in one window of time.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Window {
-    /// Where it begins, in ms from the first arrival; it ends where the next one begins.
+    /// The start of the window, in ms from the first arrival. It ends where the next one begins.
     pub start_ms: f64,
-    /// Requests that arrive in it.
+    /// The number of requests that arrive in the window.
     pub requests: u64,
-    /// Their block references.
+    /// The number of their block references.
     pub blocks: u64,
-    /// Of those, hits.
+    /// The number of these references that hit.
     pub block_hits: u64,
-    /// Their prompt tokens.
+    /// The number of their prompt tokens.
     pub tokens: u64,
-    /// Of those, tokens in blocks that are hit.
+    /// The number of these tokens in blocks that hit.
     pub token_hits: u64,
 }
 
 impl Window {
-    /// Hits as a share of the references, 0 to 1; 0 if nothing arrives.
+    /// The hits as a share of the references, 0 to 1; 0 if no request arrives.
     #[must_use]
     pub fn block_rate(&self) -> f64 {
         share(self.block_hits, self.blocks)
     }
 
-    /// Hit tokens as a share of the prompt tokens, 0 to 1; 0 if nothing arrives.
+    /// The hit tokens as a share of the prompt tokens, 0 to 1; 0 if no request arrives.
     #[must_use]
     pub fn token_rate(&self) -> f64 {
         share(self.token_hits, self.tokens)
     }
 }
 
-/// Cuts an outcome into windows of `window_ms`, from the first arrival to the last, those in which
-/// nothing arrives included. `outcome` is that of the same references, at any capacity and by any
-/// policy: [`lru`](super::lru()) as a rule.
+/// Splits an outcome into windows of `window_ms`, from the first arrival to the last, including empty
+/// windows. `outcome` must be that of the same references. It may be of any capacity and policy, and
+/// usually comes from [`lru`](super::lru()).
 ///
 /// ```
 /// use kvpool_replay::{generate::{GeneratorConfig, generate}, sizing::{Blocks, References, lru, over_time}};
@@ -61,7 +61,7 @@ impl Window {
 ///
 /// # Errors
 ///
-/// [`SizingError::Setting`] for a window that is not above 0, or so short that there are more than
+/// [`SizingError::Setting`] if the window is not above 0, or if there would be more than
 /// [`MAX_WINDOWS`].
 pub fn over_time(
     references: &References,

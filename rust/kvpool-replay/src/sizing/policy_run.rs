@@ -1,6 +1,6 @@
-//! The two forms of asking an eviction policy what it does with a trace at one capacity.
+//! Runs of an eviction policy over a trace at one capacity, in one of two forms.
 //!
-//! Owns [`Form`], and [`run_policy`], which finds a policy by name.
+//! Owns [`Form`], and [`run_policy`], which runs a policy in either form.
 
 use std::str::FromStr;
 
@@ -12,13 +12,18 @@ use super::pool_form::pool_form;
 use super::references::References;
 use super::stream::stream;
 
-/// How a policy is asked.
+/// How a policy is run.
+///
+/// ```
+/// use kvpool_replay::sizing::Form;
+/// assert_eq!("stream".parse(), Ok(Form::Stream));
+/// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Form {
-    /// As the shipped pool does, whole requests at a time: see [`pool_form`].
+    /// As in the real pool, whole requests at a time: see [`pool_form`].
     #[default]
     Pool,
-    /// As papers simulate, each block for itself: see [`stream`].
+    /// As in the simulations of papers, block by block: see [`stream`].
     Stream,
 }
 
@@ -34,10 +39,11 @@ impl FromStr for Form {
     }
 }
 
-/// Runs a policy by its name, from empty, at one capacity.
+/// Runs a policy over a trace, from empty, at one capacity.
 ///
 /// ```
-/// use kvpool_replay::{generate::{GeneratorConfig, generate}, sizing::{Blocks, Form, References, lru, run_policy}};
+/// use kvpool_replay::generate::{GeneratorConfig, generate};
+/// use kvpool_replay::sizing::{Blocks, Form, References, lru, run_policy};
 ///
 /// let trace = generate(&GeneratorConfig { requests: 500, ..GeneratorConfig::default() }).unwrap();
 /// let references = References::new(&trace, Blocks::All)?;
@@ -48,15 +54,15 @@ impl FromStr for Form {
 ///
 /// # Errors
 /// [`SizingError::Setting`] for a capacity that a policy cannot have, or whose arrays do not fit in
-/// memory; in stream form for a policy that is no order of its own (`last-accessed`).
+/// memory; in stream form also for a policy without an order of its own (`last-accessed`).
 pub fn run_policy(
     references: &References,
     capacity_blocks: usize,
     policy: EvictionPolicy,
     form: Form,
 ) -> Result<PolicyRun, SizingError> {
-    // Never more than the trace can fill, however large the capacity: shares of a capacity do not
-    // matter where nothing goes.
+    // The capacity is limited to the number of blocks in the trace. Shares of a capacity do not matter
+    // if there are no evictions.
     match form {
         Form::Pool => {
             let blocks = capacity_blocks.min(references.unique_blocks()).max(1) + 1;

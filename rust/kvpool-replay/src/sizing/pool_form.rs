@@ -1,19 +1,19 @@
-//! Pool form: any evictor at one capacity, as a manager drives it.
+//! Pool form: runs any evictor at one capacity, as a manager drives it.
 //!
-//! Owns [`pool_form`] and [`pool_form_with_hints`]: the shipped [`Evictor`]s, with everything around
-//! them reduced to arrays: no hashing, no block tables. So a grid of policies and capacities takes
-//! seconds, and its figures are those of the pool.
+//! Owns [`pool_form`] and [`pool_form_with_hints`]. They run the pool's real [`Evictor`]s, with
+//! everything around them reduced to arrays, without hashing and block tables. So a grid of policies
+//! and capacities takes seconds, and the results are those of the pool.
 //!
-//! **The definition.** One request after the other, each whole: the longest cached prefix is taken
-//! (`hit`); the rest is allocated, free blocks first, then what the evictor gives up; what was
-//! allocated is registered head first; then all is released, deepest first. A request's own blocks are
-//! in use meanwhile and are never evicted for it. Of a prompt larger than the cache as much as fits is
-//! kept. This is what [lookup mode](crate::replay) does on the whole pool, to the block; but for
-//! policies that tell contents apart by a few bits of their keys, as `hazard` does: keys here are not
-//! those of digests.
+//! **The definition.** Requests run one after the other, each as a whole. The longest cached prefix is
+//! acquired (`hit`). The rest is allocated, first from free blocks, then by eviction. The allocated
+//! blocks are registered, head first. Then all blocks are released, deepest first. A request's own
+//! blocks are in use meanwhile and are never evicted for it. If a prompt is larger than the cache, as
+//! much as fits is kept. The result equals that of [lookup mode](crate::replay) on the whole pool, to
+//! the block. The exception are policies that distinguish contents by a few bits of their keys, such as
+//! `hazard`, because the keys here are not those of digests.
 //!
-//! Costs: one evictor operation per reference, hits and misses alike, 20 to 100 ns by policy; 4 bytes
-//! per unique block and 8 per block of capacity beside the evictor's own.
+//! Costs: one evictor operation per reference, hit or miss, 20 to 100 ns depending on the policy. 4
+//! bytes per unique block and 8 per block of capacity, in addition to the evictor's own.
 
 use kvpool::retention::Retention;
 use kvpool::{BlockId, Candidate, Content, Evictor};
@@ -25,11 +25,11 @@ use super::references::References;
 use super::stream::key_of;
 use super::turnover::Turnover;
 
-/// No block; no content.
+/// The value for "no block" and "no content".
 const NONE: u32 = 0;
 
-/// Hits and evictions of `evictor`, which is empty and made for `capacity_blocks + 1` blocks, the null
-/// block included, or for as many as the trace can fill.
+/// Returns the hits and evictions of `evictor`. It must be empty, and made for `capacity_blocks + 1`
+/// blocks, the null block included. Fewer are enough if they hold all blocks of the trace.
 ///
 /// ```
 /// use kvpool_replay::{generate::{GeneratorConfig, generate}, sizing::{Blocks, References, lru, pool_form}};
@@ -46,14 +46,14 @@ pub fn pool_form(references: &References, capacity_blocks: usize, evictor: &mut 
     drive(references, capacity_blocks, evictor, |_| usize::MAX)
 }
 
-/// As [`pool_form`], with end-of-life hints given to the evictor's own [retention](kvpool::retention):
-/// when a request has been released, the blocks that no later one uses are demoted, all of them or,
-/// with the rest of the stated probability, none. Over LRU the hits are about those of
+/// Like [`pool_form`], with end-of-life hints for the evictor's own [retention](kvpool::retention).
+/// When a request has been released, the blocks that no later request uses are demoted with the given
+/// probability, all or none of them. Over LRU, the hits are about those of
 /// [`lru_with_hints`](super::lru_with_hints), which does not store such blocks at all.
 ///
-/// Hints about single blocks would be worth little in a pool: a block waits for its cached descendants,
-/// so one that nothing was said of keeps the demoted ones above it (conversation trace, 5 %, every
-/// second dead block named: 20.1 instead of 25.3).
+/// Hints for single blocks would be worth little in a pool. A block waits for its cached descendants,
+/// so one without a hint keeps its demoted ancestors (conversation trace, 5 %, a hint for every second
+/// dead block: 20.1 instead of 25.3).
 ///
 /// ```
 /// use kvpool::retention::RetentionConfig;
@@ -87,14 +87,15 @@ pub fn pool_form_with_hints(
     }))
 }
 
-/// `ends_from` says from which depth on a request's blocks are demoted when it has been released.
+/// Runs the simulation. `ends_from` returns the depth from which on a request's blocks are demoted
+/// after its release.
 fn drive(
     references: &References,
     capacity_blocks: usize,
     evictor: &mut dyn Evictor,
     ends_from: impl Fn(usize) -> usize,
 ) -> PolicyRun {
-    // Never more than the trace can fill, however large the capacity.
+    // The capacity is limited to the number of blocks in the trace.
     let blocks = capacity_blocks.min(references.unique_blocks());
     let mut cache = Cache {
         block_of: vec![NONE; references.unique_blocks()],
@@ -108,7 +109,8 @@ fn drive(
     let mut hits = Vec::with_capacity(references.requests());
     for index in 0..references.requests() {
         let contents = references.request(index);
-        let _ = evictor.set_time(references.times_ms()[index] / 1000.0); // a checked trace: times never go back
+        // Cannot fail: in a checked trace, times never go backward.
+        let _ = evictor.set_time(references.times_ms()[index] / 1000.0);
         table.clear();
         table.extend(
             contents
@@ -116,7 +118,7 @@ fn drive(
                 .map(|&content| BlockId::new(cache.block_of[content as usize]))
                 .take_while(|block| !block.is_null()),
         );
-        evictor.hit_run(&table); // nobody holds any of them
+        evictor.hit_run(&table); // no request holds any of them
         let hit = table.len();
         hits.push(hit as u32);
         while table.len() < contents.len() {
@@ -140,7 +142,8 @@ fn drive(
         evictor.insert(&mut released);
         if let (Some(ended), Some(retention)) = (table.get(ends_from(index)..), evictor.retention_mut()) {
             for &block in ended {
-                let _ = retention.retain(block, Retention::END_OF_LIFE); // refused only for a time to live
+                // An error is possible only with a time to live.
+                let _ = retention.retain(block, Retention::END_OF_LIFE);
             }
         }
         turnover.end_window();
@@ -150,24 +153,26 @@ fn drive(
 }
 
 struct Cache {
-    /// By content: the block that it is in.
+    /// The block of each content.
     block_of: Vec<u32>,
-    /// By block: the content that it holds, once it was used.
+    /// The content of each block that was ever used.
     content_of: Vec<u32>,
-    /// Blocks that were ever used: the others are free.
+    /// The number of blocks that were ever used. All others are free.
     used: usize,
     evictions: u64,
 }
 
 impl Cache {
-    /// A block for a new content; `None` if all are in use by the request that asks.
+    /// Returns a block for a new content; `None` if the current request uses all blocks.
     fn take(&mut self, evictor: &mut dyn Evictor) -> Option<BlockId> {
         if self.used + 1 < self.content_of.len() {
             self.used += 1;
             return Some(BlockId::new(self.used as u32));
         }
         if evictor.is_empty() {
-            return None; // as a pool does, which never asks for a victim that is not there: asking may park what is in use
+            // A pool does not ask for a victim either if no block is evictable, because that could park
+            // blocks in use.
+            return None;
         }
         let victim = evictor.evict()?;
         self.block_of[self.content_of[victim.index()] as usize] = NONE;

@@ -1,20 +1,20 @@
-//! A trace as block references: the form that every estimator works on.
+//! A trace as block references, the input of every estimator.
 //!
 //! Owns [`References`]: dense block numbers in the order of requests, request boundaries, prompt
-//! lengths and times; and, found in the same pass, the [`Run`]s in which blocks are used again (see
-//! [`runs`](super::runs) for what they are and why they make everything else cheap).
+//! lengths and times. One pass also finds the [`Run`]s in which blocks are used again.
+//! [`runs`](super::runs) explains them, and why they make everything else cheap.
 //!
-//! Definitions, the same as in [lookup mode](crate::replay): requests one after the other, no time; a
-//! block counts as a hit only if all blocks before it in its prompt are hits; a reference weighs the
-//! prompt tokens in it, so the partial last block weighs less. [`Blocks::Full`] leaves partial blocks
-//! out, as an engine does, which can find full blocks only.
+//! Definitions, as in [lookup mode](crate::replay): requests run one after the other, without time. A
+//! block counts as a hit only if all blocks before it in its prompt are hits. The weight of a reference
+//! is its number of prompt tokens, so a partial last block weighs less. [`Blocks::Full`] excludes
+//! partial blocks, as in an engine, which can find only full blocks.
 //!
-//! Invariants: blocks are numbered in the order of first use; an id has one parent, so what two
-//! requests share is a prefix of both; the counts fit 32 bits.
+//! Invariants: blocks are numbered in the order of first use. An id has one parent, so the common
+//! blocks of two requests are a prefix of both. The counts fit 32 bits.
 //!
-//! Costs: one hash-map step per reference (10 to 45 ns). Held: 4 bytes per reference, 36 per request,
-//! 20 per run, of which there are 1.0 per request on agents and 1.4 on chats. While it is made: 4 bytes
-//! per unique block and the map, 20 to 40 more.
+//! Costs: one hash-map step per reference (10 to 45 ns). Memory: 4 bytes per reference, 36 per request,
+//! and 20 per run; there are 1.0 runs per request on agents and 1.4 on chats. During construction: 4
+//! more bytes per unique block, and the map with 20 to 40.
 
 use std::collections::{HashMap, hash_map::Entry};
 use std::str::FromStr;
@@ -28,13 +28,18 @@ use crate::id_hash::IdHasherBuilder;
 use crate::trace::Trace;
 
 /// Which blocks of a prompt are references.
+///
+/// ```
+/// use kvpool_replay::sizing::Blocks;
+/// assert_eq!("full".parse(), Ok(Blocks::Full));
+/// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Blocks {
-    /// All that the trace names, the partial last one too where it has an id: the definition of
-    /// published hit rates.
+    /// All blocks with an id, also a partial last block if it has one. Published hit rates use this
+    /// definition.
     #[default]
     All,
-    /// Full blocks only: what an engine can find again.
+    /// Full blocks only, which are all that an engine can find again.
     Full,
 }
 
@@ -73,9 +78,9 @@ impl FromStr for Blocks {
 /// ```
 #[derive(Clone, Debug, PartialEq)]
 pub struct References {
-    /// Shared with copies that differ in what is known at the end of requests.
+    /// Shared with copies whose signals differ.
     blocks: Arc<Vec<u32>>,
-    /// Where each request ends in `blocks`.
+    /// The end of each request in `blocks`.
     ends: Vec<u32>,
     input_tokens: Vec<u32>,
     times_ms: Vec<f64>,
@@ -86,11 +91,11 @@ pub struct References {
     block_tokens: usize,
 }
 
-/// One less than the largest `u32`, which marks "none".
+/// The maximum count: one less than the largest `u32`, which means "none".
 const MOST: usize = u32::MAX as usize - 1;
 
 impl References {
-    /// The references of a trace, at the trace's own block size.
+    /// Makes the references of a trace, at the trace's own block size.
     ///
     /// # Errors
     ///
@@ -126,12 +131,12 @@ impl References {
         };
         let mut blocks = Vec::with_capacity(total);
         let mut numbers: HashMap<u64, u32, IdHasherBuilder> = HashMap::default();
-        // Of each block, the block before it in its prompts; `u32::MAX` for a first one.
+        // The parent of each block; `u32::MAX` for a first block.
         let mut parents: Vec<u32> = Vec::new();
         for index in 0..requests.len() {
             let mut parent = u32::MAX;
             for (position, &id) in ids_of(index).iter().enumerate() {
-                let next = parents.len() as u32; // fits: at most one per reference
+                let next = parents.len() as u32; // fits, because there is at most one per reference
                 let block = match numbers.entry(id) {
                     Entry::Vacant(entry) => {
                         parents.push(parent);
@@ -155,13 +160,13 @@ impl References {
         Ok(references)
     }
 
-    /// Requests.
+    /// The number of requests.
     #[must_use]
     pub fn requests(&self) -> usize {
         self.ends.len()
     }
 
-    /// The blocks of request `index` (from 0), root first; empty beyond the last request.
+    /// The blocks of request `index` (from 0), root first; empty after the last request.
     #[must_use]
     pub fn request(&self, index: usize) -> &[u32] {
         let Some(&end) = self.ends.get(index) else { return &[] };
@@ -169,82 +174,84 @@ impl References {
         &self.blocks[start as usize..end as usize]
     }
 
-    /// Blocks of request `index`; 0 beyond the last request.
+    /// The number of blocks of request `index`; 0 after the last request.
     #[must_use]
     pub fn request_len(&self, index: usize) -> u32 {
         self.request(index).len() as u32
     }
 
-    /// Block references.
+    /// The number of block references.
     #[must_use]
     pub fn len(&self) -> usize {
         self.blocks.len()
     }
 
-    /// Whether there is none: all prompts are shorter than a block, and only full blocks were asked for.
+    /// Whether there are no references: all prompts are shorter than a block, and only full blocks were
+    /// selected.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.blocks.is_empty()
     }
 
-    /// Different blocks.
+    /// The number of distinct blocks.
     #[must_use]
     pub fn unique_blocks(&self) -> usize {
         self.unique_blocks as usize
     }
 
-    /// References to blocks that were there before: the hits of a cache that never evicts.
+    /// The number of references to blocks that were used before: the hits of a cache that never evicts.
     #[must_use]
     pub fn reused(&self) -> usize {
         self.len() - self.unique_blocks()
     }
 
-    /// Tokens of all prompts, in blocks or not: what token hit rates are a share of.
+    /// The number of tokens of all prompts, in blocks or not. Token hit rates are shares of it.
     #[must_use]
     pub fn prompt_tokens(&self) -> u64 {
         self.prompt_tokens
     }
 
-    /// Prompt tokens of request `index`; 0 beyond the last request.
+    /// The number of prompt tokens of request `index`; 0 after the last request.
     #[must_use]
     pub fn input_tokens(&self, index: usize) -> u32 {
         self.input_tokens.get(index).copied().unwrap_or(0)
     }
 
-    /// Prompt tokens in the first `blocks` blocks of request `index`; 0 beyond the last request.
+    /// The number of prompt tokens in the first `blocks` blocks of request `index`; 0 after the last
+    /// request.
     #[must_use]
     pub fn tokens_of(&self, index: usize, blocks: u32) -> u64 {
         let covered = u64::from(blocks.min(self.request_len(index))).saturating_mul(self.block_tokens as u64);
         covered.min(u64::from(self.input_tokens(index)))
     }
 
-    /// Arrival of each request, in ms.
+    /// The arrival time of each request, in ms.
     #[must_use]
     pub fn times_ms(&self) -> &[f64] {
         &self.times_ms
     }
 
-    /// What is known of request `index` when it ends: nothing beyond the last request.
+    /// The signal of request `index` at its end; the default after the last request.
     #[must_use]
     pub fn signal(&self, index: usize) -> Signal {
         self.signals.get(index).copied().unwrap_or_default()
     }
 
-    /// Changes what is known of each request when it ends: to ask what it is worth.
+    /// Changes the signal of each request, for example to find the value of signals.
     pub fn change_signals(&mut self, change: impl Fn(usize, Signal) -> Signal) {
         for (index, signal) in self.signals.iter_mut().enumerate() {
             *signal = change(index, *signal);
         }
     }
 
-    /// Requests of which it is known how they ended.
+    /// The number of requests with a known finish reason.
     #[must_use]
     pub fn finish_reasons(&self) -> usize {
         self.signals.iter().filter(|signal| signal.finish != Finish::Unknown).count()
     }
 
-    /// The same references, and nobody knows how requests ended: to ask what knowing it is worth.
-    /// Shares what is large: 40 bytes per request.
+    /// Returns the same references without finish reasons, for example to find their value. Shares the
+    /// large arrays: takes 40 bytes per request.
     #[must_use]
     pub fn without_finish_reasons(&self) -> Self {
         let mut without = self.clone();
@@ -252,7 +259,7 @@ impl References {
         without
     }
 
-    /// Tokens of a full block.
+    /// The size of a full block, in tokens.
     #[must_use]
     pub fn block_tokens(&self) -> usize {
         self.block_tokens
@@ -269,7 +276,7 @@ impl References {
         self.runs.to(index)
     }
 
-    /// Bytes held.
+    /// Heap memory, in bytes.
     #[must_use]
     pub fn heap_bytes(&self) -> usize {
         4 * (self.blocks.capacity() + self.ends.capacity() + self.input_tokens.capacity())

@@ -1,54 +1,55 @@
 //! Runs: the reuses of a trace, many blocks at a time.
 //!
-//! Owns [`Runs`] and their discovery. A [`Run`] says: these neighbouring blocks of request `to` were
-//! last used by request `from`. Every reuse of the trace lies in exactly one run, and every estimator
-//! of this module works on runs instead of references: there are 1 to 2 of them per request, while a
+//! Owns [`Runs`] and their discovery. A [`Run`] is a range of neighbouring blocks of request `to` that
+//! request `from` was the last to use. Every reuse of the trace is in exactly one run, and every
+//! estimator of this module uses runs instead of references. There are 1 to 2 runs per request, while a
 //! request has 24 (chats) to 223 (agents) references.
 //!
-//! **Why reuses come in runs.** An id has one parent, so what two requests share is a prefix of both. Hence
+//! **Why reuses come in runs.** An id has one parent, so the common blocks of two requests are a prefix
+//! of both. Therefore:
 //!
-//! 1. the blocks that `r` was the last to use are always a *suffix* of `r`: each later request takes a
-//!    prefix away;
-//! 2. along a prompt, root first, last uses only get older: whoever used a block used those before it
-//!    as well;
-//! 3. so the blocks of a request that were last used by `r` are neighbours, and begin where that suffix
-//!    of `r` begins.
+//! 1. The blocks that `r` was the last to use are always a *suffix* of `r`, because each later request
+//!    removes a prefix.
+//! 2. Along a prompt, from the root, last uses only get older, because each use of a block is a use of
+//!    the blocks before it.
+//! 3. So the blocks of a request that `r` was the last to use are neighbours, and begin where that
+//!    suffix of `r` begins.
 //!
-//! In a recency stack whose order within a request is root first (see [`stack`](super::stack)) a run is
-//! therefore a run of neighbours as well: one question to the stack answers for all of its blocks. The
-//! number of runs is that of the changes of preferred children when a tree is walked from the root to a
-//! node for each request, as in link-cut trees (Sleator and Tarjan 1983): O(log n) amortised per
-//! request in the worst case.
+//! In a recency stack whose order within a request is root first (see [`stack`](super::stack)), a run
+//! is therefore a range of neighbours as well, and one query covers all of its blocks. Consider a tree
+//! of all prompts that is walked from the root to a node for each request. The number of runs equals
+//! the number of changes of preferred children, as in link-cut trees (Sleator and Tarjan 1983). That is
+//! O(log n) amortised per request in the worst case.
 //!
-//! Costs: one step per reference; 16 bytes per run and 4 for its place in the order by `from`.
+//! Costs: one step per reference. 16 bytes per run, and 4 for its place in the order by `from`.
 
-/// Blocks of one request that another was the last to use.
+/// Neighbouring blocks of one request that another request was the last to use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Run {
     /// The request that used them last, from 0.
     pub from: u32,
     /// The request that uses them again.
     pub to: u32,
-    /// The first of them, counted in blocks from the root; the same in both requests.
+    /// The position of the first block, counted from the root. It is the same in both requests.
     pub start: u32,
-    /// How many; at least 1.
+    /// The number of blocks, at least 1.
     pub count: u32,
 }
 
 impl Run {
-    /// Behind the last block, from the root.
+    /// The position after the last block, counted from the root.
     #[must_use]
     pub fn end(&self) -> u32 {
         self.start + self.count
     }
 }
 
-/// All runs of a trace, by the request in which they end and by the one in which they begin.
+/// All runs of a trace, indexed by the request in which they end and by the one in which they begin.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Runs {
-    /// In order of `to`, then root first.
+    /// The runs, in order of `to`, then root first.
     runs: Vec<Run>,
-    /// Where the runs that end in each request end in `runs`.
+    /// By request: the end in `runs` of the runs that end in it.
     to_ends: Vec<u32>,
     /// Indices of `runs` in order of `from`, then of `to`, which is root first.
     by_from: Vec<u32>,
@@ -56,10 +57,10 @@ pub struct Runs {
 }
 
 impl Runs {
-    /// Finds the runs of requests, which are blocks below `unique_blocks`.
+    /// Finds the runs of requests, whose block numbers are below `unique_blocks`.
     pub(super) fn find<'a>(requests: impl Iterator<Item = &'a [u32]>, unique_blocks: usize) -> Self {
         let mut found = Self::default();
-        // Of each block, the last request to use it; `u32::MAX` for none.
+        // The last request that used each block; `u32::MAX` before the first use.
         let mut last = vec![u32::MAX; unique_blocks];
         for (to, request) in (0..).zip(requests) {
             let mut open: Option<Run> = None;
@@ -81,7 +82,7 @@ impl Runs {
         found
     }
 
-    /// A counting sort, which keeps the order of `to`.
+    /// Sorts by `from` with a counting sort, which preserves the order of `to`.
     fn sort_by_from(&mut self, requests: usize) {
         let mut places = vec![0_u32; requests + 1];
         for run in &self.runs {
@@ -99,7 +100,7 @@ impl Runs {
         }
     }
 
-    /// How many runs there are.
+    /// The number of runs.
     #[must_use]
     pub fn len(&self) -> usize {
         self.runs.len()
@@ -117,14 +118,14 @@ impl Runs {
         self.runs.get(span(&self.to_ends, index)).unwrap_or_default()
     }
 
-    /// The runs that begin in request `index`, root first; what is behind the last of them is never
+    /// The runs that begin in request `index`, root first. The blocks after the last of them are never
     /// used again.
     pub fn from(&self, index: usize) -> impl Iterator<Item = &Run> {
         let places = self.by_from.get(span(&self.from_ends, index)).unwrap_or_default();
         places.iter().filter_map(|&place| self.runs.get(place as usize))
     }
 
-    /// Blocks of request `index`, counted from the root, that some later request uses again.
+    /// The number of blocks of request `index`, counted from the root, that later requests use again.
     #[must_use]
     pub fn live(&self, index: usize) -> u32 {
         let last = self.by_from.get(span(&self.from_ends, index)).and_then(<[u32]>::last);
@@ -137,7 +138,7 @@ impl Runs {
     }
 }
 
-/// The range of entry `index`; one that is empty and out of range beyond the last.
+/// The range of entry `index`; empty after the last entry.
 fn span(ends: &[u32], index: usize) -> std::ops::Range<usize> {
     let start = index.checked_sub(1).and_then(|before| ends.get(before)).copied().unwrap_or(0);
     let end = ends.get(index).copied().unwrap_or(start);

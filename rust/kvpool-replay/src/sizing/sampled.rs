@@ -1,32 +1,33 @@
-//! LRU at every capacity from a sample, for traces too large to hold.
+//! LRU at every capacity from a sample, for traces that do not fit into memory.
 //!
-//! Owns [`SampledLru`], which takes a stream of requests, and its settings.
+//! Owns [`SampledLru`], which processes a stream of requests, and its settings.
 //!
 //! **The method** is SHARDS (Waldspurger, Park, Garthwaite and Ahmad, "Efficient MRC Construction with
-//! SHARDS", 2015), as [`SampledStack`] of the core has it, which the advisor of a live pool uses too:
-//! look only at the blocks whose hashed id is below a threshold, a share R of all; their stack
-//! distances among each other, divided by R, estimate distances in the whole trace, and each counts for
-//! 1/R references.
+//! SHARDS", 2015), as implemented by [`SampledStack`], which the advisor of a live pool uses too. Only
+//! blocks whose hashed id is below a threshold are followed, a share R of all. Their stack distances
+//! among each other, divided by R, estimate distances in the whole trace. Each reference to a followed
+//! block counts for 1/R references.
 //!
-//! - *Fixed rate*: R stays; memory grows with the number of different blocks times R.
-//! - *Fixed size*: when more than [`max_blocks`](SampleConfig::max_blocks) blocks are followed, those
-//!   with the largest hash are given up and the threshold sinks to it, so R is only ever as large as
-//!   memory allows. What was counted before keeps its weight, the 1/R of its time; so does the paper,
+//! - *Fixed rate*: R does not change. Memory grows with the number of distinct blocks times R.
+//! - *Fixed size*: if more than [`max_blocks`](SampleConfig::max_blocks) blocks are followed, those
+//!   with the largest hashes are dropped and the threshold falls accordingly. So R is as large as
+//!   memory allows. Earlier counts keep their weight, the 1/R of their time. The paper does the same,
 //!   in other units.
-//! - What the references counted lack to the references seen goes to distance 1 (the paper's
-//!   SHARDS-adj): the difference comes from the few very hot blocks, such as the first block of
-//!   everybody's system prompt, which happen to be in the sample or not, and whose distances are short.
+//! - The sampled references, scaled by 1/R, differ from the references seen. The difference is counted
+//!   at distance 1 (the paper's SHARDS-adj). It comes from the few very hot blocks, such as the first
+//!   block of a common system prompt, which may or may not be in the sample, and whose distances are
+//!   short.
 //!
-//! A sampled trace is a trace: what two of its requests share is still a prefix, so the semantics are
-//! those of [`stack`](super::stack), request by request and root first.
+//! A sampled trace is also a trace: the common blocks of two of its requests are still a prefix. So the
+//! semantics are those of [`stack`](super::stack), request by request and root first.
 //!
-//! Distances are kept in buckets of at most 0.4 % width and each bucket counts at its upper end, so
-//! memory is bounded and the curve errs to the careful side.
+//! Distances are stored in buckets of at most 0.4 % width, and each bucket counts at its upper end. So
+//! memory is bounded, and the curve errs on the safe side.
 //!
-//! **The error** falls with the number of blocks followed, not with the rate, so a bound is the better
-//! choice: then the rate is as large as can be. Mean absolute error of the block hit rate, in points,
-//! over 20 seeds and five capacities from 1 to 20 % of the unique blocks (the smallest capacity is the
-//! worst):
+//! **The error** falls with the number of blocks followed, not with the rate. So a bound on the number
+//! is the better choice, because the rate is then as large as possible. The table has the mean absolute
+//! error of the block hit rate, in percentage points. The mean is over 20 seeds and five capacities
+//! from 1 to 20 % of the unique blocks (the smallest is the worst):
 //!
 //! | follow | conversation, 182,790 blocks | agents, 67,188 blocks |
 //! |---|---|---|
@@ -35,10 +36,12 @@
 //! | 10 % | 0.5 to 1.0 | 0.1 to 1.4 |
 //! | 1 % | 1.4 to 2.8 | 0.1 to 3.6 |
 //!
-//! Without the correction at distance 1 the first row is 5 points off, as block 0 is in every request.
+//! Without the correction at distance 1, the first row is off by 5 points, because block 0 is in every
+//! request.
 //!
-//! Costs: a hash per reference (1 to 3 ns) and 100 to 400 ns per sampled one; 54 to 110 bytes per block
-//! followed, and 0.25 MB for the buckets. Sampling saves memory, not time: what fits is faster exactly.
+//! Costs: a hash per reference (1 to 3 ns) and 100 to 400 ns per sampled one. 54 to 110 bytes per block
+//! followed, and 0.25 MB for the buckets. Sampling saves memory, not time: if the trace fits, the exact
+//! method is faster.
 
 use kvpool_observe::advisor::{Bound, DistanceHistogram, SampledStack};
 
@@ -49,23 +52,30 @@ use super::references::Blocks;
 use super::stack::ReuseDistances;
 use crate::trace::{DEFAULT_BLOCK_TOKENS, TraceRequest};
 
-/// What to sample.
+/// The settings of a sample.
+///
+/// ```
+/// use kvpool_replay::sizing::{SampleConfig, SampledLru};
+/// let sampled = SampledLru::new(SampleConfig { max_blocks: Some(8_192), ..SampleConfig::default() })?;
+/// assert_eq!((sampled.rate(), sampled.followed()), (1.0, 0));
+/// # Ok::<(), kvpool_replay::sizing::SizingError>(())
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct SampleConfig {
-    /// Share of the blocks to follow, above 0, at most 1. With [`max_blocks`](Self::max_blocks), the
-    /// share to begin with. Default 1.
+    /// The share of the blocks to follow, above 0, at most 1. With [`max_blocks`](Self::max_blocks),
+    /// the initial share. Default 1.
     pub rate: f64,
-    /// Blocks to follow at most, 1 to 2^30; `None` keeps the rate. Default 65,536: 10 MB.
+    /// The maximum number of blocks to follow, 1 to 2^30; `None` keeps the rate. Default 65,536: 10 MB.
     pub max_blocks: Option<usize>,
-    /// Picks the sample; all values are equally good. Default 0.
+    /// Selects the sample. All seeds are equally good. Default 0.
     pub seed: u64,
-    /// Tokens that one id of the trace stands for, 1 or more. Default 512.
+    /// The number of tokens per id of the trace, 1 or more. Default 512.
     pub block_tokens: usize,
     /// Which blocks of a prompt are references.
     pub blocks: Blocks,
 }
 
-/// Exact up to 65,536 different blocks, and a sample of 65,536 blocks beyond.
+/// Exact up to 65,536 distinct blocks, and a sample of 65,536 blocks beyond.
 impl Default for SampleConfig {
     fn default() -> Self {
         Self {
@@ -82,7 +92,7 @@ const MOST_FOLLOWED: usize = 1 << 30;
 /// Distances up to 512 have a bucket each.
 const FINE_BITS: u32 = 9;
 
-/// Stack distances from a sample of the blocks.
+/// Estimates stack distances from a sample of the blocks.
 ///
 /// ```
 /// use kvpool_replay::generate::{GeneratorConfig, generate};
@@ -105,17 +115,17 @@ const FINE_BITS: u32 = 9;
 pub struct SampledLru {
     config: SampleConfig,
     stack: SampledStack,
-    /// References counted, and tokens in them, by distance.
+    /// The weights of references, and of the tokens in them, by distance.
     blocks: DistanceHistogram,
     tokens: DistanceHistogram,
     references: u64,
     prompt_tokens: u64,
-    /// Weight of the references that were sampled, new blocks included.
+    /// The weight of the references that were sampled, including those to new blocks.
     counted: f64,
 }
 
 impl SampledLru {
-    /// An empty sample.
+    /// Makes an empty sample.
     ///
     /// # Errors
     ///
@@ -145,7 +155,7 @@ impl SampledLru {
         })
     }
 
-    /// Takes in the next request, in order of arrival.
+    /// Adds the next request, in order of arrival.
     pub fn push(&mut self, request: &TraceRequest) {
         let block_tokens = self.config.block_tokens;
         let ids = match self.config.blocks {
@@ -156,7 +166,8 @@ impl SampledLru {
         self.prompt_tokens += u64::from(request.input_length);
         self.stack.begin();
         for (depth, &id) in ids.iter().enumerate().rev() {
-            // Ids are dense, the stack wants keys that are spread: different ones for different ids.
+            // Ids are dense, but the stack needs keys that are spread. `mix` maps different ids to
+            // different keys.
             let Some(touch) = self.stack.touch(mix(id)) else { continue };
             self.counted += touch.weight;
             if let Some(distance) = touch.distance {
@@ -169,23 +180,24 @@ impl SampledLru {
         }
     }
 
-    /// Blocks that are followed now.
+    /// The number of blocks that are followed now.
     #[must_use]
     pub fn followed(&self) -> usize {
         self.stack.followed()
     }
 
-    /// The share of blocks that are followed now.
+    /// The share of the blocks that are followed now.
     #[must_use]
     pub fn rate(&self) -> f64 {
         self.stack.rate()
     }
 
-    /// The estimate. Its references and prompt tokens are exact, its hits are rounded, and never more
-    /// than those.
+    /// Returns the estimate. Its references and prompt tokens are exact. Its hits are rounded, and
+    /// never exceed those.
     #[must_use]
     pub fn finish(mut self) -> ReuseDistances {
-        // All of them were hits if anything was sampled at all; nothing is missing at a rate of 1.
+        // The missing references count as hits if anything was sampled. At a rate of 1, none are
+        // missing.
         if self.rate() < 1.0 && self.followed() > 0 {
             let missing = self.references as f64 - self.counted;
             self.blocks.add(1, missing);
@@ -197,8 +209,8 @@ impl SampledLru {
         {
             hits += blocks;
             tokens += block_tokens;
-            // Negative while the first bucket owes more than was found: nothing is hit then. The
-            // conversions saturate.
+            // The sum is negative while the correction in the first bucket is larger than the hits
+            // found. Then there are no hits. The conversions saturate.
             let point = CurvePoint {
                 capacity_blocks,
                 block_hits: (hits.round() as u64).min(self.references),

@@ -1,32 +1,32 @@
 //! LRU at every capacity in one pass: stack distances.
 //!
-//! Owns [`lru_distances`] and what it gives, [`ReuseDistances`].
+//! Owns [`lru_distances`] and its result, [`ReuseDistances`].
 //!
 //! **Why one pass is enough** (Mattson, Gecsei, Slutz and Traiger, "Evaluation techniques for storage
 //! hierarchies", 1970). Order all blocks by last use, latest first, and within a request root first,
-//! since a request's blocks are released tail first. An LRU cache of C blocks then holds the first C of
-//! this stack, for every C at once: hits are pinned while the rest of the prompt is stored, so a
-//! request's own blocks never push each other out, but for those of a prompt that is larger than the
-//! cache, of which the first C stay. So a reference is a hit in a cache of C blocks exactly if the
-//! block's position in the stack, its *distance*, is at most C. A block stands behind its parent, so
-//! its distance is the larger one: the hits of a request are a prefix at every capacity, and nothing is
-//! lost by counting references one by one.
+//! because a request's blocks are released tail first. An LRU cache of C blocks then holds the first C
+//! of this stack, for every C at once. Hits are held while the rest of the prompt is stored, so a
+//! request's own blocks never push each other out. The exception is a prompt larger than the cache, of
+//! which the first C blocks stay. So a reference hits in a cache of C blocks if and only if the block's
+//! position in the stack, its *distance*, is at most C. A block comes after its parent, so its distance
+//! is larger. So the hits of a request are a prefix at every capacity, and references can be counted
+//! one by one.
 //!
-//! **Why it is fast.** Blocks come in [`Run`](super::Run)s, and all that a run asks for is the number
-//! of blocks last used after its request `from`: a sum over requests, from a tree (Fenwick 1994) with
-//! one entry per request that fits the cache, where the usual ones have one entry per reference. The
-//! blocks of a run are neighbours in the stack, so their distances are consecutive, and count as two
-//! marks in an array of differences.
+//! **Why it is fast.** Blocks come in [`Run`](super::Run)s. A run only needs the number of blocks last
+//! used after its request `from`. That is a sum over requests, from a tree (Fenwick 1994) with one
+//! entry per request, which fits into the CPU cache. Other implementations have one entry per
+//! reference. The blocks of a run are neighbours in the stack, so their distances are consecutive, and
+//! two entries in an array of differences represent them.
 //!
 //! Costs, once [`References`] are made: O(runs * log(requests) + unique blocks). 8 bytes per unique
-//! block while it works; 24 bytes held per distance that occurs.
+//! block during the computation, and 24 bytes in the result per distance that occurs.
 
 use kvpool_observe::advisor::Fenwick;
 
 use super::curve::{CurvePoint, HitCurve};
 use super::references::References;
 
-/// Stack distances of all references, exact.
+/// Returns the exact stack distances of all references.
 ///
 /// ```
 /// use kvpool_replay::{generate::{GeneratorConfig, generate}, sizing::{Blocks, References, lru_distances}};
@@ -36,7 +36,7 @@ use super::references::References;
 /// let distances = lru_distances(&references);
 /// let curve = distances.curve();
 /// assert!(curve.at(100).block_hits < curve.at(1000).block_hits);
-/// // A cache as large as the largest distance loses nothing.
+/// // A cache as large as the largest distance evicts no block before its last use.
 /// assert_eq!(curve.ceiling().block_hits, references.reused() as u64);
 /// assert_eq!(distances.quantile(1.0), Some(curve.ceiling().capacity_blocks));
 /// # Ok::<(), kvpool_replay::sizing::SizingError>(())
@@ -46,7 +46,7 @@ pub fn lru_distances(references: &References) -> ReuseDistances {
     let mut used_last = Fenwick::new(references.requests());
     // Differences of the number of full blocks at each distance.
     let mut full = vec![0_i64; references.unique_blocks() + 2];
-    // Partial last blocks that are used again are few: distance and tokens of each.
+    // Reused partial last blocks are rare: the distance and tokens of each.
     let mut partial: Vec<(u32, u64)> = Vec::new();
     let block_tokens = references.block_tokens() as u64;
     for index in 0..references.requests() {
@@ -55,8 +55,8 @@ pub fn lru_distances(references: &References) -> ReuseDistances {
             u64::from(references.input_tokens(index)) % block_tokens,
         );
         for run in references.runs_to(index) {
-            // Behind its own ancestors, which the runs before this one have taken out, and all that was
-            // used later.
+            // The distance is after its own ancestors, which the runs before this one have removed from
+            // the tree, and after all blocks that were used later.
             let first = run.start + used_last.after(run.from) + 1;
             // Only the last block of a prompt can be partial.
             let whole = if u64::from(run.end()) > filled { run.count - 1 } else { run.count };
@@ -73,7 +73,7 @@ pub fn lru_distances(references: &References) -> ReuseDistances {
     ReuseDistances::new(HitCurve::of(points(&full, &partial, block_tokens), references))
 }
 
-/// Sums up the hits at each distance.
+/// Sums the hits at each distance.
 fn points(full: &[i64], partial: &[(u32, u64)], block_tokens: u64) -> Vec<CurvePoint> {
     let mut points = Vec::new();
     let mut partial = partial.iter().peekable();
@@ -81,7 +81,8 @@ fn points(full: &[i64], partial: &[(u32, u64)], block_tokens: u64) -> Vec<CurveP
     let mut here = 0;
     for (distance, difference) in (0..).zip(full) {
         here += difference;
-        let (mut blocks, mut tokens) = (here as u64, here as u64 * block_tokens); // never below 0, see `lru_distances`
+        // `here` is never negative, see `lru_distances`.
+        let (mut blocks, mut tokens) = (here as u64, here as u64 * block_tokens);
         while let Some((_, rest)) = partial.next_if(|&&(at, _)| u64::from(at) == distance) {
             blocks += 1;
             tokens += rest;
@@ -97,21 +98,21 @@ fn points(full: &[i64], partial: &[(u32, u64)], block_tokens: u64) -> Vec<CurveP
     points
 }
 
-/// How far apart uses of the same block are, in different blocks used in between, the block itself
-/// counted: 1 is a block at the top of the stack. Hence also what an LRU cache of any size finds.
+/// The distances between uses of the same block: the number of distinct blocks used in between, plus
+/// one for the block itself. They determine the hits of an LRU cache of any size.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ReuseDistances {
     curve: HitCurve,
 }
 
-/// References in one range of distances.
+/// The references in one range of distances.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DistanceBucket {
     /// The smallest distance of the range.
     pub from: u64,
-    /// The largest.
+    /// The largest distance of the range.
     pub to: u64,
-    /// References in it.
+    /// The number of references in the range.
     pub references: u64,
 }
 
@@ -120,31 +121,31 @@ impl ReuseDistances {
         Self { curve }
     }
 
-    /// Hits of an LRU cache of every capacity.
+    /// The hits of an LRU cache at every capacity.
     #[must_use]
     pub fn curve(&self) -> &HitCurve {
         &self.curve
     }
 
-    /// The curve, given up.
+    /// Converts into the curve.
     #[must_use]
     pub fn into_curve(self) -> HitCurve {
         self.curve
     }
 
-    /// References to blocks that were there before: those that have a distance.
+    /// The number of references to blocks that were used before, which have a distance.
     #[must_use]
     pub fn reused(&self) -> u64 {
         self.curve.ceiling().block_hits
     }
 
-    /// References that have none, as their block is new: no cache can hit them.
+    /// The number of references to new blocks, which have no distance: no cache can hit them.
     #[must_use]
     pub fn cold(&self) -> u64 {
         self.curve.references() - self.reused()
     }
 
-    /// The smallest distance that a `fraction` (0 to 1) of the reused references does not exceed;
+    /// The smallest distance that a `fraction` (0 to 1) of the reused references does not exceed.
     /// `None` if no block is ever used again, or for a fraction out of range.
     #[must_use]
     pub fn quantile(&self, fraction: f64) -> Option<u64> {
@@ -158,11 +159,12 @@ impl ReuseDistances {
             .map(|point| point.capacity_blocks)
     }
 
-    /// References by distance, in powers of two: 1, 2, 3 to 4, 5 to 8, ... up to the largest that
+    /// The references by distance, in powers of two: 1, 2, 3 to 4, 5 to 8, ... up to the largest that
     /// occurs. Empty if no block is ever used again.
     ///
     /// ```
-    /// # use kvpool_replay::{generate::{GeneratorConfig, generate}, sizing::{Blocks, References, lru_distances}};
+    /// # use kvpool_replay::generate::{GeneratorConfig, generate};
+    /// # use kvpool_replay::sizing::{Blocks, References, lru_distances};
     /// # let trace = generate(&GeneratorConfig { requests: 500, ..GeneratorConfig::default() }).unwrap();
     /// let distances = lru_distances(&References::new(&trace, Blocks::All)?);
     /// let histogram = distances.histogram();

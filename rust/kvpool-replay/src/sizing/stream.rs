@@ -1,23 +1,24 @@
-//! Any policy at one capacity, block by block: the stream form.
+//! Stream form: runs any policy at one capacity, block by block.
 //!
-//! Owns [`stream`], which runs an eviction [`Policy`] of the core over a trace without a pool.
+//! Owns [`stream`], which runs an eviction [`Policy`] of the core over a trace, without a pool.
 //!
-//! **Definition**, that of the published figures (`docs/sizing.md`). Requests come one after the other.
-//! Of each, first its hits are counted: the longest prefix of its blocks that is resident. Then every
-//! block of it is touched, *last block first*: a resident one is hit and released, behind a gap as
-//! well; an absent one is admitted, which asks the ghosts; if the cache is full a victim goes; then it
-//! is released. No block is held meanwhile: a request may evict blocks of its own. So the cache is not
-//! prefix-closed, and a policy that breaks chains pays for it in the next prefix.
+//! **The definition** is that of the published figures (`docs/sizing.md`). Requests run one after the
+//! other. First the hits of a request are counted: the longest prefix of its blocks that is resident.
+//! Then every block of it is used, *last block first*. A resident block is hit and released, also after
+//! a gap. An absent block is admitted, which looks up the ghosts; if the cache is full, a victim is
+//! evicted; then the block is released. No block is held meanwhile, so a request may evict its own
+//! blocks. So the cache is not prefix-closed, and a policy that breaks chains loses hits in the next
+//! prefix.
 //!
-//! This is what papers simulate, and it is cheap: of use to compare policies with the literature and to
-//! size many capacities. What the shipped pool does, which holds blocks and evicts no parent before its
-//! children, is what [`replay`](crate::replay) says.
+//! Papers simulate in this form, and it is cheap. Use it to compare policies with the literature and to
+//! size many capacities. The real pool holds blocks and evicts no parent before its children;
+//! [`replay`](crate::replay) runs it.
 //!
-//! An admission that comes before its eviction needs a block id more than there are resident blocks:
-//! the policy is grown for `capacity + 1` blocks, and shares that it takes of its capacity are by that
-//! little larger.
+//! An admission before its eviction needs one more block id than there are resident blocks. So the
+//! policy is grown to `capacity + 1` blocks, and shares that it computes from its capacity are slightly
+//! larger.
 //!
-//! Costs: O(references) calls of the policy; 16 bytes per resident block, 4 per unique block, 4 per
+//! Costs: O(references) calls of the policy. 16 bytes per resident block, 4 per unique block, 4 per
 //! request, and the policy's own.
 
 use kvpool::{
@@ -31,24 +32,24 @@ use super::outcome::{Outcome, PolicyRun};
 use super::references::References;
 use super::turnover::Turnover;
 
-/// Which content is in which block.
+/// The blocks and their contents.
 struct Resident {
-    /// By content: its block; 0 for none.
+    /// The block of each content; 0 for none.
     block_of: Vec<u32>,
-    /// By block.
+    /// The content and the depth of each block.
     contents: Vec<u32>,
     depths: Vec<u32>,
-    /// The block id without content.
+    /// The block id without a content.
     spare: BlockId,
     blocks: usize,
 }
 
-/// The key of a content: any that is not the content's number, which is dense.
+/// The key of a content. It is not the content's number, because those are dense.
 pub(super) fn key_of(content: u32) -> u64 {
     mix(u64::from(content))
 }
 
-/// Runs `policy`, from empty, with `capacity_blocks` resident blocks.
+/// Runs `policy` over a trace, from empty, with `capacity_blocks` resident blocks.
 ///
 /// ```
 /// use kvpool_policies::{Recency, S3Fifo};
@@ -65,7 +66,8 @@ pub(super) fn key_of(content: u32) -> u64 {
 /// ```
 ///
 /// # Errors
-/// [`SizingError::Setting`] for a capacity that a policy cannot have, or whose arrays do not fit in memory.
+/// [`SizingError::Setting`] for a capacity that a policy cannot have, or whose arrays do not fit in
+/// memory.
 pub fn stream<P: Policy + ?Sized>(
     references: &References,
     capacity_blocks: usize,
@@ -79,7 +81,7 @@ pub fn stream<P: Policy + ?Sized>(
         return Ok(PolicyRun::new(outcome, 0, Turnover::new(0, 0)));
     }
     let mut hits = Vec::with_capacity(references.requests());
-    // Never more than the trace can fill, however large the capacity.
+    // The capacity is limited to the number of blocks in the trace.
     let blocks = capacity_blocks.min(references.unique_blocks());
     policy.clear();
     policy.grow(capacity_blocks + 2).map_err(|_| too_many(capacity_blocks))?;
@@ -128,7 +130,7 @@ pub fn stream<P: Policy + ?Sized>(
 }
 
 impl Resident {
-    /// Gives `content` the spare block.
+    /// Puts `content` into the spare block.
     fn insert<P: Policy + ?Sized>(&mut self, policy: &mut P, content: u32, depth: u32) -> BlockId {
         let (block, at) = (self.spare, self.spare.index());
         policy.admit(block, Content { key: key_of(content), depth });
@@ -139,8 +141,8 @@ impl Resident {
         block
     }
 
-    /// Makes the victim's block the spare one. All blocks but the last are in the order, so there is a
-    /// victim.
+    /// Evicts a block, which becomes the spare one. All blocks but the last are in the order, so there
+    /// is a victim.
     fn evict<P: Policy + ?Sized>(&mut self, policy: &mut P) -> usize {
         let Some(victim) = policy.pop() else { return 0 };
         let at = victim.index();

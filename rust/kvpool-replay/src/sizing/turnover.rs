@@ -1,25 +1,25 @@
-//! Resident turnover: does a cache still change?
+//! Resident turnover: measures whether the contents of a cache still change.
 //!
-//! Owns [`Turnover`], which follows the insertions of one simulation. Of each window of `capacity`
-//! insertions into the full cache it says which share of the blocks resident at the window's end came
-//! in during it, 0 to 1. An order by insertion alone has 1 always; a policy that stagnates comes down
-//! towards 0, because new contents go at once.
+//! Owns [`Turnover`], which tracks the insertions of one simulation. For each window of `capacity`
+//! insertions into the full cache, it computes the share, 0 to 1, of the blocks resident at the end of
+//! the window that were inserted during it. An order by insertion alone always has 1. A policy that
+//! stagnates approaches 0, because new contents are evicted at once.
 //!
 //! Costs: O(1) per insertion, O(blocks) per window; 8 bytes per block.
 
 #[derive(Clone, Debug)]
 pub(super) struct Turnover {
     capacity: u64,
-    /// By block: the number of the insertion that brought its content; 0 for none.
+    /// The number of the insertion of each block's content; 0 for none.
     since: Vec<u64>,
     insertions: u64,
-    /// Insertions before the present window.
+    /// The number of insertions before the current window.
     before: u64,
     shares: Vec<f64>,
 }
 
 impl Turnover {
-    /// For block ids below `num_ids`.
+    /// Makes a measurement for block ids below `num_ids`.
     pub(super) fn new(capacity: usize, num_ids: usize) -> Self {
         let capacity = capacity.max(1) as u64;
         Self { capacity, since: vec![0; num_ids], insertions: 0, before: 0, shares: Vec::new() }
@@ -29,7 +29,7 @@ impl Turnover {
         self.insertions
     }
 
-    /// A content came into `block`; `full` says that another had to go for it.
+    /// Counts a content inserted into `block`. `full` is whether another had to be evicted for it.
     pub(super) fn insert(&mut self, block: usize, full: bool) {
         self.insertions += 1;
         self.since[block] = self.insertions;
@@ -38,12 +38,12 @@ impl Turnover {
         }
     }
 
-    /// The content of `block` is gone.
+    /// Records that the content of `block` was evicted.
     pub(super) fn evict(&mut self, block: usize) {
         self.since[block] = 0;
     }
 
-    /// Ends the window if it is over; to be called when as many blocks are resident as can be.
+    /// Ends the window if it is complete. Call it when the maximum number of blocks is resident.
     pub(super) fn end_window(&mut self) {
         if self.insertions - self.before < self.capacity {
             return;

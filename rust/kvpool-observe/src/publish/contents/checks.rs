@@ -1,18 +1,18 @@
-//! Looks at contents from outside: for tests and checks.
+//! Read-only queries for tests and checks.
 
 use super::{Contents, Digest, FREE, MAX_TIERS, NONE, tiers};
 
 impl Contents {
-    /// Everything that consumers were told: tier, group and digest of each. For tests and checks.
+    /// Everything that consumers know: the tier, group and digest of each content.
     pub fn told_of(&self) -> impl Iterator<Item = (u8, u16, Digest)> {
         let nodes = self.nodes.iter().filter(|node| node.group != FREE);
         nodes.flat_map(|node| tiers(node.told).map(|tier| (tier, node.group, node.digest)))
     }
 
-    /// Recounts what is always so. O(contents).
+    /// Checks the invariants of the contents. O(contents).
     ///
     /// # Errors
-    /// What is wrong.
+    /// A description of the first violation.
     pub fn check(&self) -> Result<(), String> {
         let mut counts = [0; MAX_TIERS as usize];
         let mut used = 0;

@@ -1,22 +1,23 @@
-//! What consumers are told of contents: what changed since the last time, or all of it.
+//! Reports to consumers: the changes since the last report, or everything.
 //!
-//! Owns the order of it: what came before what went, parents before what hangs on them; and which nodes
-//! are one run.
+//! Owns: the order of changes, and which nodes form one run. Stored contents come before removed ones,
+//! and parents before their children.
 //!
-//! Costs: O(changes), with those before them that were not told yet; a snapshot is O(contents).
+//! Costs: O(changes and their unreported ancestors). A snapshot is O(contents).
 
 use super::{Change, Contents, Digest, Keys, MAX_TIERS, tiers};
 
 impl Contents {
-    /// What changed since the last settling. Consumers that are told it know what is open, and nothing
-    /// else. Frees what is gone: [`Self::finish`] when the changes are bytes.
+    /// Returns the changes since the last settling. Consumers that apply them know exactly the open
+    /// contents. Frees the nodes of removed contents.
     pub(crate) fn settle(&mut self) -> Vec<Change> {
         let mut changes = Vec::new();
         if std::mem::take(&mut self.cleared) {
             changes.push(Change::Cleared);
         }
         let dirty = std::mem::take(&mut self.dirty);
-        // What came, those before it first; then what went: what moves from tier to tier is never nowhere.
+        // Stored contents first, each after its ancestors, then removed ones. So a content that moves
+        // between tiers is always in at least one.
         let (mut runs, mut chain) = (Runs::new(changes), Vec::new());
         for &at in &dirty {
             let mut above = at;
@@ -38,7 +39,7 @@ impl Contents {
             let gone = node.told & !node.open;
             node.told &= !gone;
             if node.tiers == 0 {
-                // It stays only for what hangs on it.
+                // The node remains only as the parent of its children.
                 (node.has_tokens, node.keys) = (false, None);
             }
             for tier in tiers(gone) {
@@ -54,12 +55,12 @@ impl Contents {
             group,
             digests,
         }));
-        // Nodes that changes name are open, and stay.
+        // Nodes in the changes are open, so they are not freed.
         dirty.into_iter().for_each(|at| self.free_if_idle(at));
         changes
     }
 
-    /// Tells of the tiers that consumers do not know a node in.
+    /// Reports the tiers in which a node is open and that consumers do not know yet.
     fn tell(&mut self, at: u32, runs: &mut Runs) {
         let Some(node) = self.nodes.get_mut(at as usize) else { return };
         let new = node.open & !node.told;
@@ -71,7 +72,7 @@ impl Contents {
         }
     }
 
-    /// Whether an event can have both a node and the one before it.
+    /// Whether one event can contain both a node and its parent.
     fn goes_on(&self, at: u32, parent: u32) -> bool {
         let (Some(node), Some(parent)) = (self.node(at), self.node(parent)) else { return false };
         match (&node.keys, &parent.keys) {
@@ -83,7 +84,8 @@ impl Contents {
         }
     }
 
-    /// All that is open, parents first, as if nobody had been told anything. Only settled contents have one.
+    /// Returns all open contents, parents first, as if nothing had been reported. The caller has called
+    /// [`Self::settle`].
     pub(crate) fn snapshot(&self) -> Vec<Change> {
         let mut runs = Runs::new(Vec::new());
         let mut waiting: Vec<u32> = Vec::new();
@@ -110,10 +112,10 @@ impl Contents {
     }
 }
 
-/// Stored runs that are being put together: one for each tier may go on.
+/// Collects the runs of stored contents. The last run of each tier can be continued.
 struct Runs {
     changes: Vec<Change>,
-    /// Where the run of a tier is, and its last node.
+    /// By tier: the index of its last run, and the last node of that run.
     open: [Option<(usize, u32)>; MAX_TIERS as usize],
 }
 
