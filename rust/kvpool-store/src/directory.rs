@@ -343,8 +343,8 @@ impl Directory {
         self.leaving.contains(&(*key, self.namespaces.len() as u32 - 1))
     }
 
-    /// Marks that the back end is asked to remove an object which has no place here, or with `asked`
-    /// false, that the removal has ended.
+    /// With `asked`, records that the back end is asked to remove an object which has no place here.
+    /// Otherwise, records that the removal has ended.
     pub(crate) fn leave(&mut self, key: ObjectKey, asked: bool) {
         let name = (key, self.namespaces.len() as u32 - 1);
         if asked {

@@ -21,7 +21,6 @@
 //!
 //! Cost: 128 bytes per place in addition to the slab, and two small writes into the page cache per
 //! object. Neither write waits for the disk.
-//! neither waits for the disk.
 
 use std::fs::File;
 use std::io;

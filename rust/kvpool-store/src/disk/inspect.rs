@@ -3,7 +3,6 @@
 //! It needs neither a namespace nor memory of slots. Headers may be read while a store uses the folder;
 //! an object that is being written then looks damaged or absent. Operations that change the folder take
 //! its lock.
-//! the folder takes its lock.
 
 use std::collections::BTreeMap;
 use std::fs;
