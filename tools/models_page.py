@@ -3,8 +3,8 @@
     python tools/models_page.py            # writes the page
     python tools/models_page.py --check    # the page is what this writes
 
-Owns the text of the page. Its tables are made from the families of ``kvpool.models`` and from the examples of
-the tests (``tests/model_configs.py``), so each number on the page is one that the tests compare.
+This file owns the text of the page. Its tables come from the families of ``kvpool.models`` and the
+examples of the tests (``tests/model_configs.py``). So the tests compare each number on the page.
 """
 
 from __future__ import annotations
@@ -76,11 +76,13 @@ def _models() -> Iterator[str]:
     for example in EXAMPLES:
         windows = "; ".join(f"{span:,}: {_sum(products)}" for span, products in example.windows.items())
         _, family = _text_of(example)
-        yield f"| {example.model} | {family.name} | {_sum(example.full)} | {windows} | {_sum(example.state)} |"
+        yield (
+            f"| {example.model} | {family.name} | {_sum(example.full)} | {windows} | {_sum(example.state)} |"
+        )
 
 
 def _sum(products: Sum) -> str:
-    """A sum of products, and what it comes to."""
+    """Formats a sum of products and its value."""
     if not products:
         return ""
     words = " + ".join(" x ".join(f"{factor:,}" for factor in one) for one in products)

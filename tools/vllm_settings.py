@@ -1,12 +1,13 @@
 #!/usr/bin/env python3
-"""Lists all settings of vLLM, and whether each is part of the name of stored KV: docs/stored-names.md.
+"""Lists all settings of vLLM, and whether each is part of the name of stored KV, for
+docs/stored-names.md.
 
     python tools/vllm_settings.py 0.32.0=vllm-0.32.0/vllm 0.33.0=vllm-0.33.0/vllm
     python tools/vllm_settings.py --check           # the vLLM that is installed
 
-Reads the source of each version, and imports none of it. Without ``--check`` it writes the table. With it, it
-says what the table lacks for these versions. Exit code 0: written, or nothing is missing. 1: something is
-missing. 2: bad usage.
+Reads the source of each version, without importing it. Without ``--check`` it writes the table. With
+it, it prints the settings that the table lacks for these versions. Exit code 0: written, or nothing is
+missing. 1: something is missing. 2: bad usage.
 """
 
 from __future__ import annotations
@@ -30,14 +31,14 @@ if TYPE_CHECKING:
 
 ROOT: Final = Path(__file__).resolve().parent.parent
 PAGE: Final = ROOT / "docs" / "stored-names.md"
-#: The table lies between these lines of the page.
+#: The lines of the page around the table.
 MARKS: Final = ("<!-- settings -->", "<!-- end of settings -->")
 #: Fields of a class of vLLM, by name, each with the versions that have it.
 Settings = dict[str, dict[str, list[str]]]
 
 
 def fields_of(package: Path) -> dict[str, tuple[list[str], set[str]]]:
-    """The fields of each class of vLLM's configuration, and the names in their types."""
+    """Returns the fields of each class of vLLM's configuration, and the names in their types."""
     found: dict[str, tuple[list[str], set[str]]] = {}
     for file in sorted((package / "config").glob("*.py")):
         for node in ast.parse(file.read_text(encoding="utf-8")).body:
@@ -55,13 +56,15 @@ def fields_of(package: Path) -> dict[str, tuple[list[str], set[str]]]:
 
 
 def excluded_because(kind: str, name: str) -> str | None:
-    """Why a field is not part of the name, or None."""
+    """Returns the reason why a field is not part of the name, or None."""
     tables = [excluded.FIELDS.get(kind, {}), *([excluded.TEXT_ONLY] if kind == "ModelConfig" else [])]
     return next((why for table in tables for names, why in table.items() if name in names.split()), None)
 
 
 def settings_of(sources: Mapping[str, Path]) -> Settings:
-    """The fields of all classes that can be reached from ``VllmConfig`` through fields that count."""
+    """Returns the fields of all classes that can be reached from ``VllmConfig`` through fields that are
+    part of the name.
+    """
     settings: Settings = {}
     for version, package in sources.items():
         classes = fields_of(package)
@@ -77,7 +80,7 @@ def settings_of(sources: Mapping[str, Path]) -> Settings:
 
 
 def table(settings: Settings, versions: Sequence[str]) -> str:
-    """The table as Markdown."""
+    """Makes the table as Markdown."""
     lines = [f"vLLM {', '.join(versions)}.", ""]
     for kind in sorted(settings, key=lambda kind: (kind != "VllmConfig", kind)):
         reasons: dict[str, list[str]] = {}
@@ -109,7 +112,9 @@ def wrap(text: str, indent: str = "") -> str:
 
 
 def listed(page: str) -> dict[str, dict[str, str | None]]:
-    """Reads the page: by class and setting, why the setting is not in the name, or None if it is."""
+    """Reads the page. For each class and setting, returns the reason why it is not part of the name, or
+    None.
+    """
     found: dict[str, dict[str, str | None]] = {}
     body = page.partition(MARKS[0])[2].partition(MARKS[1])[0]
     for section in re.split(r"^### ", body, flags=re.MULTILINE)[1:]:

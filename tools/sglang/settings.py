@@ -1,10 +1,10 @@
-"""Writes docs/sglang-settings.md: every setting of SGLang 0.5.23, and why it is part of the name of a
-page or not.
+"""Writes docs/sglang-settings.md: every setting of SGLang 0.5.23, and why it is part of a page's name
+or not.
 
     python -m tools.sglang.settings > docs/sglang-settings.md
 
 The settings that are not part of the name are in ``kvpool.integrations.sglang.unrelated``. ``RELATED``
-has the others, and only the page needs them. ``tools.sglang.identity`` compares both with SGLang.
+contains the others, which only the page needs. ``tools.sglang.identity`` compares both with SGLang.
 """
 
 from __future__ import annotations

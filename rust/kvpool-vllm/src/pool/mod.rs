@@ -29,7 +29,6 @@
 //!
 //! Costs: O(1) per block and key; the core's bytes per block and 4 more. An entry in an overlay takes
 //! about 100 bytes.
-//! about 100 bytes.
 
 pub(crate) mod counts;
 pub(crate) mod hashes;
