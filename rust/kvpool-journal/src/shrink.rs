@@ -13,6 +13,19 @@ use crate::replay::{Options, of_kind, steps};
 use crate::subject::{Step, Subject};
 
 /// The failure that must remain while operations are left out.
+///
+/// ```
+/// use kvpool_journal::{Journal, JournalConfig, Journaled, Goal, PoolCalls, shrink};
+/// let journal = Journal::ring(1 << 20, JournalConfig::default())?;
+/// let mut pool = Journaled::<kvpool::BlockPool>::with_journal(kvpool::PoolConfig::default(), journal)?;
+/// pool.allocate(3)?;
+/// pool.allocate(usize::MAX).unwrap_err();
+/// let image = pool.journal_image().unwrap_or_default();
+/// // Only the refused call is needed to reach the same answer again.
+/// let shrunk = shrink(&image, Goal::Answer(1), &mut |_| true)?;
+/// assert!(shrunk.is_some_and(|shrunk| shrunk.operations.len() <= 2));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Goal {
     /// An invariant is broken, or the pool is poisoned.

@@ -48,7 +48,6 @@ pub trait Backend: fmt::Debug + Send + Sync {
     ///
     /// # Errors
     /// [`BackendError`] if the objects cannot be listed.
-    /// [`BackendError`] if it cannot be told what is there.
     fn restore(
         &self,
         namespace: NamespaceDigest,

@@ -6,6 +6,14 @@
 use std::time::Duration;
 
 /// The conditions under which the breaker opens.
+///
+/// ```
+/// use kvpool_store::{BreakerConfig, StoreConfig};
+/// use std::time::Duration;
+/// let breaker = BreakerConfig { failures: 3, pause: Duration::from_secs(30) };
+/// let config = StoreConfig { breaker, ..StoreConfig::default() };
+/// # assert_eq!(config.breaker.failures, 3);
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BreakerConfig {
     /// Number of consecutive failures and passed deadlines at which the breaker opens; at least 1.

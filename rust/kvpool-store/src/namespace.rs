@@ -97,6 +97,13 @@ pub struct Span {
 }
 
 /// The digest of a [`Namespace`].
+///
+/// ```
+/// use kvpool_store::NamespaceDigest;
+/// let digest = NamespaceDigest::from_bytes([0xab; 32]);
+/// assert_eq!(digest.to_string(), "ab".repeat(32));
+/// assert_eq!(digest.to_string().parse(), Ok(digest));
+/// ```
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct NamespaceDigest([u8; 32]);
 

@@ -62,6 +62,15 @@ pub struct ObjectKey {
 
 /// Identifies an object in a back end that has no places: its namespace and its key. Its text is
 /// `namespace/hash-group`, in hexadecimal except for the group.
+///
+/// ```
+/// use kvpool_store::{NamespaceDigest, ObjectKey, ObjectName};
+/// let key = ObjectKey { hash: [0xab; 32].into(), group: 1 };
+/// let name = ObjectName { namespace: NamespaceDigest::from_bytes([7; 32]), key };
+/// let text = name.to_string();
+/// assert!(text.ends_with("abab-1"));
+/// assert_eq!(text.parse(), Ok(name));
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct ObjectName {
     /// Digest of the namespace.

@@ -116,6 +116,25 @@ pub(crate) const fn around_copy_engine(direction: Direction, bytes: u64) -> Meth
 }
 
 /// Properties of a copy that are known before it is made.
+///
+/// ```
+/// use kvpool_transfer::{Direction, Method, Question, Thresholds};
+/// let question = Question {
+///     direction: Direction::ToDevice,
+///     descriptors: 100,
+///     bytes: 100 << 21,
+///     pinned: true,
+///     packed: true,
+///     has_batch: true,
+///     capturing: false,
+///     legacy_stream: false,
+///     coherent: false,
+///     inline: false,
+/// };
+/// // Pieces of 2 MiB are large enough for the copy engine.
+/// assert_eq!(question.answer(&Thresholds::default())?, Method::Batch);
+/// # Ok::<(), kvpool_transfer::TransferError>(())
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Question {
     /// Direction of the copy.

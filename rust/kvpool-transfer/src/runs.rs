@@ -20,6 +20,12 @@ pub struct Run {
 
 /// Merges the pairs of a mapping into runs. The order of the pairs does not matter, because a mapping
 /// is one simultaneous assignment. O(n), or O(n log n) if the sources do not ascend.
+///
+/// ```
+/// use kvpool_transfer::{Pair, Run, runs};
+/// let pairs = [Pair { src: 4, dst: 7 }, Pair { src: 5, dst: 8 }, Pair { src: 9, dst: 1 }];
+/// assert_eq!(runs(&pairs), [Run { src: 4, dst: 7, len: 2 }, Run { src: 9, dst: 1, len: 1 }]);
+/// ```
 #[must_use]
 pub fn runs(pairs: &[Pair]) -> Vec<Run> {
     if pairs.is_sorted_by_key(|pair| pair.src) {

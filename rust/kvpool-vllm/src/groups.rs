@@ -90,6 +90,13 @@ impl Growth {
 }
 
 /// The free blocks that a call must leave.
+///
+/// ```
+/// use kvpool_vllm::Room;
+/// let room = Room { reserved: 2, watermark: 1 };
+/// assert!(room.fits(7, 10));
+/// assert!(!room.fits(8, 10));
+/// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Room {
     /// Number of blocks that are reserved for others.

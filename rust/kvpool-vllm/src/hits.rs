@@ -23,6 +23,15 @@ pub struct GroupFound {
 }
 
 /// The lookups of the groups of a model.
+///
+/// ```
+/// use kvpool_vllm::{Group, Hits};
+/// // One group of full attention with blocks of 16 tokens, which is a family of its own.
+/// let groups = [Group::new("full", 0, 16, 1)?];
+/// let hits = Hits::new(&groups, 16, vec![(vec![0], false, 0)])?;
+/// # drop(hits);
+/// # Ok::<(), kvpool_vllm::VllmError>(())
+/// ```
 #[derive(Clone, Debug)]
 pub struct Hits {
     lookup: Lookup,

@@ -53,6 +53,20 @@ pub trait Digests {
 }
 
 /// The blocks of the last hit, from the first block of a prompt.
+///
+/// ```
+/// use kvpool_vllm::{Key, LastHit};
+/// let mut hit = LastHit::default();
+/// let key_of = |at: usize| Key::new(&[at as u8; 32], 0);
+/// // Blocks 0 to 2 of 5 are cached.
+/// let find = |range: std::ops::Range<usize>, out: &mut Vec<u32>| {
+///     out.extend(range.filter(|&at| at < 3).map(|at| at as u32));
+///     Ok(())
+/// };
+/// assert!(hit.resume(0, 5, key_of, find)?);
+/// assert_eq!(hit.blocks(), [0, 1, 2]);
+/// # Ok::<(), kvpool_vllm::VllmError>(())
+/// ```
 #[derive(Clone, Debug, Default)]
 pub struct LastHit {
     /// [`Pool::removals`](crate::Pool::removals) at the time of the lookup.

@@ -101,6 +101,14 @@ fn replays(prompt: usize, scheduler_block: usize, drops: bool) -> [usize; 2] {
 }
 
 /// Selects the blocks of a group that are worth a place in the index.
+///
+/// ```
+/// use kvpool_vllm::{Reads, Retention};
+/// // A window of 4 tokens in blocks of 2 tokens; hits end at multiples of 8 tokens.
+/// let window = Retention { reads: Reads::Window(4), block_tokens: 2, alignment: 8, drops: false };
+/// let kept: Vec<_> = (0..8).filter(|&at| window.keeps(at, None, &[])).collect();
+/// assert_eq!(kept, [2, 3, 6, 7]);
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Retention {
     /// The tokens that its layers read.

@@ -22,6 +22,13 @@ pub struct Window {
 /// such a run, returns the run from block 0 to the largest accepted end, which needs no block before
 /// it. `cached(i)` is called once per block, and again for the first `need`. The argument of `may_end`
 /// is one past the last block of a run.
+///
+/// ```
+/// use kvpool_vllm::{Window, find_window};
+/// // Blocks 0 to 4 are cached, and the window needs 2 blocks.
+/// let found = find_window(8, 2, |block| block < 5, |_| true);
+/// assert_eq!(found, Window { first: 3, end: 5 });
+/// ```
 pub fn find_window(
     len: usize,
     need: usize,

@@ -79,6 +79,14 @@ impl Default for Options {
 }
 
 /// Settings of an engine.
+///
+/// ```
+/// use kvpool_transfer::{Device, EngineConfig, TransferEngine};
+/// let engine = TransferEngine::new(Device::Cpu, EngineConfig { threads: 2, ..EngineConfig::default() })?;
+/// assert_eq!(engine.num_in_flight(), 0);
+/// engine.close();
+/// # Ok::<(), kvpool_transfer::TransferError>(())
+/// ```
 #[derive(Clone, Copy, Debug)]
 pub struct EngineConfig {
     /// Number of threads that share a copy by the processor.

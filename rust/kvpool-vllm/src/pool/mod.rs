@@ -62,6 +62,17 @@ pub struct Removed {
 }
 
 /// A block pool of vLLM. Block 0 is the null block.
+///
+/// ```
+/// use kvpool_vllm::Pool;
+/// let mut pool = Pool::new(8, true)?;
+/// let mut blocks = Vec::new();
+/// pool.allocate(3, &mut blocks, None)?;
+/// assert_eq!((blocks.as_slice(), pool.num_free()), (&[1, 2, 3][..], 4));
+/// pool.free([3, 2, 1])?;
+/// assert_eq!(pool.num_free(), 7);
+/// # Ok::<(), kvpool_vllm::VllmError>(())
+/// ```
 #[derive(Debug)]
 pub struct Pool {
     pub(crate) core: BlockPool,
