@@ -146,7 +146,7 @@ mod tests {
         assert_eq!(answers.of(&key(1, 0), second), None);
         answers.tell(key(1, 0), true, second, 0);
         answers.tell(key(2, 0), false, second, 0);
-        assert_eq!(answers.of(&key(1, 0), second), Some(true), "told again");
+        assert_eq!(answers.of(&key(1, 0), second), Some(true), "reported again");
         answers.tell(key(3, 0), false, second, 0);
         assert_eq!((answers.of(&key(1, 0), second), answers.of(&key(2, 0), second)), (None, Some(false)));
         answers.forget(&key(2, 0));

@@ -1,7 +1,8 @@
 //! Workers: the threads that wait for back ends, so that no caller does.
 //!
-//! A worker moves one object at a time, or, if the back end has [lanes](Lane), several at once. It
-//! takes a second one only if no other worker is idle. A panic of a back end counts as a failure.
+//! A worker moves one object at a time, or many at once if the back end has [lanes](Lane). A busy
+//! worker takes a further object only if no other worker is idle. A panic of a back end counts as a
+//! failure.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;

@@ -294,7 +294,7 @@ mod tests {
             let pieces = |regions: Vec<Region>| regions.iter().map(|one| one.nbytes).collect::<Vec<_>>();
             let (one, many) = (pieces(of(1)), pieces(of(9)));
             if name.ends_with("one element") {
-                assert_eq!((one, many), (vec![4], vec![2, 2]), "its strides do not tell");
+                assert_eq!((one, many), (vec![4], vec![2, 2]), "its strides show nothing");
             } else {
                 assert_eq!(one, many, "{name}");
             }
