@@ -113,7 +113,7 @@ def waited_for_core() -> int:
 
 
 def run(kind: str) -> list[tuple[float, float, float]]:
-    """Runs the load. Returns the microseconds of each step: ``TIMES``."""
+    """Runs the load. Returns the times of each step in microseconds, in the order of ``TIMES``."""
     manager = kvpool.CacheManager(BLOCKS, block_size=BLOCK)
     prompts = [
         [(one * 7919 + at) % 128_000 for at in range(PROMPT * BLOCK)] for one in range(REQUESTS * STEPS)

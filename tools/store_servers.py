@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""Tests kvpool.store with real servers on this machine, which are stopped, killed and emptied
-meanwhile.
+"""Tests kvpool.store with real servers on this machine, which are stopped, killed and emptied during
+the test.
 
     python tools/store_servers.py                     # Redis, S3 (moto), Mooncake
     python tools/store_servers.py --packages target/store-servers

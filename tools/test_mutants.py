@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Tests the tests: plants defects, and checks that the model tests and the fuzzer find and shrink each.
+"""Plants defects, and checks that the model tests and the fuzzer find and shrink each of them.
 
     python tools/test_mutants.py                          # every defect; minutes, most of them cargo's
     python tools/test_mutants.py lost-unlink --json

@@ -14,6 +14,6 @@ attention. ``README.md`` describes the calls of a step in order.
 - ``model``, ``hybrid``, ``checkpoint``, ``sampling``: the models, whose results do not depend on the
   batch.
 - ``check``: checks that none of the above changes a bit of any result.
-- ``display``: the output for people.
+- ``display``: the output on the terminal.
 ``python -m examples.paged_engine --help`` runs it, from the repository's root.
 """

@@ -1,4 +1,4 @@
-"""The output of the engine for people: growing texts, and the table of the check."""
+"""The output of the engine on a terminal: growing texts, and the table of the check."""
 
 from __future__ import annotations
 

@@ -47,7 +47,7 @@ class Group:
 
     @property
     def name(self) -> str:
-        """Returns the name for people."""
+        """Returns a readable name."""
         if self.state:
             return "state"
         return "full attention" if self.window is None else f"window of {self.window}"

@@ -362,7 +362,7 @@ def a_leak(mirror: Any) -> None:
 
 
 def an_event(mirror: Any) -> None:
-    """Drops the events."""
+    """Makes the mirror drop its events."""
     mirror.block_pool.events.removed = lambda *_: None
     mirror.block_pool.events.stored = lambda *_: None
 

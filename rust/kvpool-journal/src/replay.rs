@@ -220,7 +220,7 @@ pub(crate) fn drive_on<S: Subject>(
     Ok((report, subject))
 }
 
-/// Returns an operation as text for people. A long text is cut.
+/// Returns an operation as readable text. A long text is cut.
 pub(crate) fn shown(operation: &impl Words) -> String {
     const LONGEST: usize = 600;
     let mut text = format!("{} {}", operation.call(), operation.words());

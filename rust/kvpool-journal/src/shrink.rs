@@ -39,7 +39,7 @@ pub enum Goal {
 pub struct Shrunk {
     /// Number of operations before.
     pub before: usize,
-    /// The remaining operations, as text for people.
+    /// The remaining operations, as readable text.
     pub operations: Vec<String>,
     /// The failure.
     pub failure: String,

@@ -65,7 +65,7 @@ pub trait Subject: Sized {
     /// Like [`Self::run`].
     fn resolve(&mut self, operation: &Self::Call) -> Result<Self::Call, ReplayError>;
 
-    /// Runs a self-contained operation among others than those with which it was recorded. Recorded
+    /// Runs a self-contained operation outside of the sequence in which it was recorded. Recorded
     /// blocks and swaps are replaced by those that the same operations returned here. A prompt of the
     /// epoch at the recording becomes a prompt of the present epoch.
     ///

@@ -41,7 +41,7 @@ pub struct Answer {
     pub blocks: Vec<BlockId>,
     /// The swap that the call began.
     pub swap: Option<u64>,
-    /// The answer as text for people.
+    /// The answer as readable text.
     pub told: String,
     /// The answer as a test compares it.
     pub value: Value,
@@ -52,7 +52,7 @@ pub(crate) trait Reply: Outcome + std::fmt::Debug {
     /// The answer as a test compares it.
     fn value(&self) -> Value;
 
-    /// The answer as text for people.
+    /// The answer as readable text.
     fn told(&self) -> String {
         format!("{self:?}")
     }

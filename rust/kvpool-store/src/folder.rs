@@ -108,7 +108,7 @@ impl FolderBackend {
         At { namespace: namespace.to_owned(), file: file.to_owned(), path }
     }
 
-    /// Opens the folder of an object's file, without following links beneath the store's own folder.
+    /// Opens the folder of an object's file, without following links below the store's own folder.
     fn folder_of(&self, at: &At, make: Option<Access>) -> io::Result<OwnedFd> {
         let root = private::open_folder(&self.config.folder)?;
         let part = at.path.parent().unwrap_or(&at.path);

@@ -15,8 +15,8 @@
 //!   second offer.
 //! * **Persistence.** The objects are there after a restart, however the process ended.
 //!
-//! The last two hold for a disk. Each back end for a server that others write to documents which of
-//! them it provides.
+//! The disk gives the last two guarantees. Other back ends, whose objects several engines share,
+//! document which of them they give.
 //!
 //! ```text
 //!   Store        jobs, deadlines: decides everything, on the caller's thread, in the order of the calls

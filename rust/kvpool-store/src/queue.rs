@@ -59,8 +59,8 @@ pub(crate) enum Target {
     Staged(Lent),
 }
 
-/// The slot of a staged load. The first who takes it has it: the worker, to copy, or the store, after
-/// the deadline.
+/// The slot of a staged load. It is taken once, by the first to ask: by the worker, to copy
+/// into it, or by the store, after the deadline.
 #[derive(Clone, Debug)]
 pub(crate) struct Lent(Arc<Mutex<Option<Writing>>>);
 

@@ -120,7 +120,7 @@ impl Change {
 pub struct Arrived {
     /// Number of leading null blocks of its table, because no token reads the hits there.
     pub skipped: usize,
-    /// Number of blocks to append after those and its hits.
+    /// Number of blocks to append after the skipped ones and its hits.
     pub missing: usize,
     /// Number of blocks for all of its tokens, if all of them must find room.
     pub whole: usize,

@@ -19,7 +19,7 @@ use kvpool::groups::{Blocks, GroupSpec, Tokens};
 pub struct Call {
     /// Number of tokens to compute now.
     pub new: usize,
-    /// Number of slots in addition to those.
+    /// Number of slots in addition to those of the new tokens.
     pub lookahead: usize,
     /// Whether full blocks are cached.
     pub caches: bool,
@@ -118,7 +118,7 @@ impl Room {
 pub struct Arrival {
     /// Number of leading blocks of its table that no token reads. These are null blocks.
     pub skipped: usize,
-    /// Number of blocks that it lacks after those and its hits.
+    /// Number of blocks that it lacks after the skipped ones and its hits.
     pub missing: usize,
 }
 

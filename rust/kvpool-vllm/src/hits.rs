@@ -14,11 +14,11 @@ use crate::lookup::{Family, Found, Index, Lookup, Reads};
 pub struct GroupFound {
     /// Number of leading null blocks.
     pub nulls: usize,
-    /// Number of blocks after those, which are the first ones of the group's [`LastHit`].
+    /// Number of blocks after the null blocks. They are the first ones of the group's [`LastHit`].
     pub known: usize,
-    /// The blocks after those.
+    /// The blocks after the null blocks and the known ones.
     pub blocks: Vec<u32>,
-    /// Number of tokens of all of them.
+    /// Number of tokens of all these blocks.
     pub tokens: usize,
 }
 

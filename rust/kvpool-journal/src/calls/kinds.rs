@@ -20,9 +20,9 @@ copied! {
     Size: usize, usize, |n| n, |n| n, |n| words::counted(n, "block");
     /// A step.
     Step: u64, u64, |n| n, |n| n, |n| n.to_string();
-    /// A ticket that ends.
+    /// The ticket to end.
     Ticket: u64, kvpool::Ticket, kvpool::Ticket::get, kvpool::Ticket::new, |n| n.to_string();
-    /// A ticket that blocks wait for.
+    /// A ticket for whose end blocks wait.
     Until: u64, kvpool::Ticket, kvpool::Ticket::get, kvpool::Ticket::new, |n| n.to_string();
     /// A time.
     Seconds: f64, f64, |n| n, |n| n, |n| n.to_string();

@@ -68,7 +68,7 @@ pub trait Argument<S: Recordable> {
     /// Calls `call` with the argument.
     fn lend<R>(own: &Self::Own, call: impl FnOnce(Self::Live<'_>) -> R) -> R;
 
-    /// The argument as text for people.
+    /// The argument as readable text.
     fn words(record: &Self::Record) -> String;
 
     /// The record as a slot of its kind.

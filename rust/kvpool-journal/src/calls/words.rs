@@ -17,7 +17,7 @@ use kvpool_vllm::Key;
 /// Number of items of a list that are shown.
 const SHOWN: usize = 8;
 
-/// An operation with a text for people.
+/// An operation that has a readable text.
 pub trait Words {
     /// Name of the called method.
     fn call(&self) -> &'static str;

@@ -1,7 +1,8 @@
 //! Reads the records of a journal, which may be cut or damaged.
 //!
 //! A reader stops at the first frame that is incomplete or whose checksum differs, and reports the position.
-//! It refuses whole frames whose numbers do not follow each other: no process writes such.
+//! It refuses complete frames whose operation numbers are not consecutive, because no process writes
+//! such frames.
 
 use std::marker::PhantomData;
 

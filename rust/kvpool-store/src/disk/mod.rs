@@ -73,7 +73,7 @@ impl Io {
     }
 }
 
-/// The text for people.
+/// Formats the kind of I/O as readable text.
 impl fmt::Display for Io {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
@@ -196,7 +196,7 @@ impl DiskBackend {
 
 /// Number of places whose headers are read and reported together.
 const AT_ONCE: u32 = 8192;
-/// Stands for a header that cannot be read: neither a header nor a free place.
+/// The bytes that replace a header that cannot be read. They are neither a header nor a free place.
 const UNREADABLE: Bytes = [u8::MAX; HEADER_BYTES];
 /// The bytes of a free place.
 const FREE: Bytes = [0; HEADER_BYTES];

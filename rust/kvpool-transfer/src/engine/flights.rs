@@ -140,7 +140,7 @@ impl Flights {
         }
     }
 
-    /// Number of transfers that have not ended, after a look at each.
+    /// Checks every transfer in the list, and returns the number of those that have not ended.
     pub(super) fn num_under_way(&self) -> usize {
         let mut remains = Remains::default();
         let list = self.lock();

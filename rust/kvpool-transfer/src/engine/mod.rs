@@ -199,7 +199,7 @@ impl TransferEngine {
         self.thresholds.read().unwrap_or_else(PoisonError::into_inner).link_ctas
     }
 
-    /// Number of copies that have not ended, after a look at each.
+    /// Checks every copy in the list, and returns the number of those that have not ended.
     #[must_use]
     pub fn num_in_flight(&self) -> usize {
         self.flights.num_under_way()

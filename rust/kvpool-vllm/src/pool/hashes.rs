@@ -41,8 +41,8 @@ impl Pool {
         if !self.keeps_history() || block == 0 {
             return self.settle(block);
         }
-        // The policy has to be notified of another content. A free block has to be among the cached
-        // ones.
+        // Notify the policy that the block now has another content. A free block becomes one of the
+        // cached ones.
         let id = [BlockId::new(block)];
         let was_queued = self.held(block) == 0;
         self.drop_content(block)?;
@@ -119,7 +119,7 @@ impl Pool {
     ) -> Result<bool, PoolError> {
         let id = BlockId::new(block);
         if block != 0 && self.held(block) == 0 && self.keeps_history() {
-            // The policy is notified of a content: the block is among the cached ones from now on.
+            // Notify the policy of a new content. From now on, the block is one of the cached ones.
             self.drop_content(block)?;
             self.core.acquire_by_id(&[id])?;
             let is_new = self.give_hash(key, block, num_tokens, (depth, before))?;
