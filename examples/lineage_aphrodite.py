@@ -1,6 +1,4 @@
-"""Aphrodite's prefix-caching allocator (ancestor 002): reuse, promotion onto a cached block, copy on
-write.
-"""
+"""Uses Aphrodite's prefix-caching allocator (ancestor 002): reuse, promotion, copy-on-write."""
 
 from __future__ import annotations
 
@@ -8,13 +6,13 @@ from kvpool.lineage.aphrodite import PrefixCachingBlockAllocator
 
 
 def main() -> None:
-    """Two sequences with one prefix."""
+    """Allocates two sequences with a common prefix."""
     allocator = PrefixCachingBlockAllocator(num_blocks=6, block_size=4, block_ids=range(100, 106))
 
     first = allocator.allocate_immutable(prev_block=None, token_ids=[1, 2, 3, 4])
     twin = allocator.allocate_immutable(prev_block=None, token_ids=[1, 2, 3, 4])
     print("equal content:", first.block_id, twin.block_id)
-    allocator.mark_blocks_as_computed()  # the step is sure to run
+    allocator.mark_blocks_as_computed()  # the step is certain to run
     print("a prefill can skip:", allocator.get_common_computed_block_ids([[100, 105]]))
     allocator.free(twin)
 

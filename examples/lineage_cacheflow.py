@@ -1,4 +1,4 @@
-"""CacheFlow's block manager (ancestor 003): a forked prompt, a copy on write, a swap out and in."""
+"""Uses CacheFlow's block manager (ancestor 003): a forked prompt, a copy-on-write, a swap out and in."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from kvpool.lineage.cacheflow import BlockSpaceManager, SequenceStatus
 
 @dataclass
 class Sequence:
-    """What the manager needs of an engine's sequence."""
+    """The part of an engine's sequence that the manager uses."""
 
     seq_id: int
     logical_token_blocks: list[str]
@@ -18,13 +18,13 @@ class Sequence:
 
 @dataclass
 class SequenceGroup:
-    """What it needs of a group."""
+    """The part of an engine's sequence group that the manager uses."""
 
     seqs: list[Sequence]
 
 
 def main() -> None:
-    """Takes a group of two sequences through its life."""
+    """Runs a group of two sequences from its allocation to its end."""
     manager = BlockSpaceManager(block_size=16, num_gpu_blocks=8, num_cpu_blocks=8, watermark=0.1)
     group = SequenceGroup([Sequence(number, ["prompt"] * 2) for number in range(2)])
     for blocks in (2, 9):

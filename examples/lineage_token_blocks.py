@@ -1,4 +1,4 @@
-"""Aphrodite's token blocks (ancestor 000): buffers that are reused, and block hashes with extra keys."""
+"""Uses Aphrodite's token blocks (ancestor 000): buffers that are reused, and block hashes with extra keys."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from kvpool.lineage.token_blocks import BlockPool, LogicalTokenBlock, PhysicalTo
 
 
 def main() -> None:
-    """Fills a block, hashes it for two tenants, releases it, and takes its buffer again."""
+    """Fills a block, hashes it for two tenants, releases it, and reuses its buffer."""
     pool = BlockPool()
     with LogicalTokenBlock(block_number=0, block_size=4, pool=pool) as block:
         block.append_tokens([101, 102, 103])

@@ -1,6 +1,4 @@
-"""vLLM v0's prefix-caching allocator (ancestor 004): reuse, copy on write, and an abort that leaves
-nothing.
-"""
+"""Uses vLLM v0's prefix-caching allocator (ancestor 004): reuse, copy-on-write, and an abort."""
 
 from __future__ import annotations
 
@@ -16,7 +14,7 @@ PROMPT = [[1, 2, 3, 4], [5, 6, 7, 8]]
 
 
 def ids(blocks: list[Block]) -> list[int | None]:
-    """The physical blocks of a sequence."""
+    """Returns the physical blocks of a sequence."""
     return [block.block_id for block in blocks]
 
 
@@ -27,9 +25,9 @@ def main() -> None:
     table = allocator.allocate_immutable_blocks(None, PROMPT)
     tail = allocator.allocate_mutable_block(table[-1])
     tail.append_token_ids([9])
-    allocator.mark_blocks_as_computed([])  # the step has run: what was filled is cached
+    allocator.mark_blocks_as_computed([])  # the step has run, so filled blocks are cached
     fork = allocator.fork(tail)
-    fork[-1].append_token_ids([10])  # the tail is shared: this one gets a copy
+    fork[-1].append_token_ids([10])  # the tail is shared, so this block gets a copy
     print(
         "first:",
         ids([*table, tail]),
@@ -47,7 +45,7 @@ def main() -> None:
     other = allocator.allocate_immutable_blocks(None, PROMPT, kvpool.ExtraKeys(tenant="somebody else"))
     hashes = [block.content_hash for block in other if block.content_hash is not None]
     for block in other:
-        allocator.free(block)  # aborted before its step had run
+        allocator.free(block)  # aborted before its step has run
     print(
         "another tenant's blocks:",
         len(hashes),

@@ -1,6 +1,4 @@
-"""vLLM v0's block manager over kvpool: a prompt that two sequences share, a copy on write, a swap out
-and back.
-"""
+"""Uses vLLM v0's block manager over kvpool: a shared prompt, a copy-on-write, a swap out and back."""
 
 from __future__ import annotations
 
@@ -12,7 +10,7 @@ from kvpool.lineage.v0.block_manager_util import SequenceStatus
 
 
 def sequence(seq_id: int, tokens: list[int]) -> Any:
-    """What an engine has: any class with these names will do."""
+    """Makes a sequence as an engine has it. Any class with these names works."""
     return SimpleNamespace(
         seq_id=seq_id, tokens=tokens, status=SequenceStatus.WAITING, get_token_ids=lambda: tokens
     )

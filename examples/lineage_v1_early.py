@@ -1,4 +1,4 @@
-"""The first vLLM V1 block queue (ancestor 001): a tiny prefix cache over it, with hits verified by tokens."""
+"""Uses the first vLLM V1 block queue (ancestor 001): a tiny prefix cache with verified hits."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ BLOCK_SIZE = 4
 
 
 def main() -> None:
-    """Caches a prompt, frees it, hits its prefix from another one."""
+    """Caches a prompt, frees it, and hits its prefix with another prompt."""
     queue = FreeKVCacheBlockQueue([KVCacheBlock(number) for number in range(3)])
     cached: dict[BlockHashType, KVCacheBlock] = {}
 

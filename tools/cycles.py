@@ -1,12 +1,12 @@
-"""Import circles: files of the Rust crates and of the Python package that need each other.
+"""Finds import cycles: files of the Rust crates and of the Python package that need each other.
 
-A file of a crate needs the files of the names that it uses: in ``use`` declarations and in paths that
-begin with ``crate``, ``super`` or a module of its own. A name that a file re-exports belongs to the
-file that defines it. Comments and unit tests do not count. A file with an ``impl`` of a type does not
-need the file that defines the type: the files of one type are one.
+A file of a crate needs the files of the names that it uses, in ``use`` declarations and in paths that
+begin with ``crate``, ``super`` or one of its own modules. A name that a file re-exports belongs to the
+file that defines it. Comments and unit tests do not count. An ``impl`` of a type in another file does
+not count either: the files of one type count as one.
 
-A module of the package is a file; what it needs is what it imports when it is imported itself: imports under
-``TYPE_CHECKING`` and in functions are not counted.
+A module of the package is a file. It needs the modules that it imports when it is imported itself.
+Imports under ``TYPE_CHECKING`` and in functions do not count.
 
     python tools/cycles.py            # prints each circle and its names; fails if there are more than --most
 """
@@ -34,7 +34,7 @@ TESTS = re.compile(r"#\[cfg\((?:all\()?test[^\n]*\n(?:\s*#\[[^\n]*\n)*\s*mod ")
 
 @dataclass
 class Source:
-    """A file of a crate: its code, and the paths that it re-exports by their names."""
+    """A file of a crate: its code, its re-exported paths by name, and its used paths."""
 
     code: str
     exports: dict[str, str] = field(default_factory=dict)
@@ -42,7 +42,7 @@ class Source:
 
 
 def leaves(tree: str) -> list[str]:
-    """The paths of a ``use`` declaration."""
+    """Returns the paths of a ``use`` declaration."""
     tree = tree.strip()
     braces = re.fullmatch(r"((?:\w+::)*)\{(.*)\}", tree, re.DOTALL)
     if braces is None:
@@ -59,7 +59,7 @@ def leaves(tree: str) -> list[str]:
 
 
 def sources(folder: Path) -> dict[Module, Source]:
-    """The files of a crate by their modules."""
+    """Returns the files of a crate by module."""
     found = {}
     for path in sorted(folder.rglob("*.rs")):
         module = path.relative_to(folder).with_suffix("").parts
@@ -80,7 +80,7 @@ def sources(folder: Path) -> dict[Module, Source]:
 def resolve(
     modules: dict[Module, Source], at: Module, path: str, depth: int = 0
 ) -> tuple[Module, str] | None:
-    """The file of the crate that defines what a path names, and the name."""
+    """Returns the file that defines the item of a path, and the item's name."""
     first, *names = path.split("::")
     if first == "crate":
         at = ()
@@ -101,7 +101,7 @@ def resolve(
 
 
 def rust_files(folder: Path) -> Graph:
-    """What each file of a crate needs of the others."""
+    """Returns for each file of a crate the files and names that it needs."""
     modules = sources(folder)
     types = {module: set(TYPE.findall(source.code)) for module, source in modules.items()}
     graph: Graph = {}
@@ -121,7 +121,7 @@ def rust_files(folder: Path) -> Graph:
 
 
 def python_modules(package: Path) -> Graph:
-    """What each file of a package imports from the others when it is imported."""
+    """Returns for each file of a package the modules and names that it imports when it is imported."""
     names = {}
     for path in package.rglob("*.py"):
         parts = path.relative_to(package.parent).with_suffix("").parts
@@ -129,16 +129,16 @@ def python_modules(package: Path) -> Graph:
     graph: Graph = {name: {} for name in names}
     for name, path in names.items():
         for module, what in imports(ast.parse(path.read_text()).body):
-            # A name of a package may be a module of it.
+            # The imported name may be a module of the package.
             needed = f"{module}.{what}" if f"{module}.{what}" in names else module
-            # A package's own __init__ is imported before its modules, and gathers them.
+            # A package's own __init__ is imported before its modules, so it does not count as a need.
             if needed in names and needed != name and not name.startswith(f"{needed}."):
                 graph[name].setdefault(needed, set()).add(what or needed)
     return graph
 
 
 def imports(body: list[ast.stmt]) -> list[tuple[str, str]]:
-    """Modules and names that the statements of a module import when they run."""
+    """Returns the modules and names that the statements of a module import when they run."""
     found: list[tuple[str, str]] = []
     for node in body:
         match node:
@@ -157,14 +157,16 @@ def imports(body: list[ast.stmt]) -> list[tuple[str, str]]:
 
 
 def cycles(graph: Graph) -> list[list[str]]:
-    """One circle of each knot of files, untied by cutting its last edge."""
+    """Returns one cycle of each connected group of files. Cuts one edge of each found cycle until none
+    is left.
+    """
     graph = {name: dict(needed) for name, needed in graph.items()}
     found = []
     while True:
         try:
             list(TopologicalSorter(graph).static_order())
         except CycleError as error:
-            # The sorter names each module before one that needs it.
+            # The sorter lists each module before the one that needs it.
             cycle: list[str] = error.args[1][::-1]
             found.append(cycle)
             del graph[cycle[0]][cycle[1]]
@@ -173,7 +175,7 @@ def cycles(graph: Graph) -> list[list[str]]:
 
 
 def main() -> int:
-    """Prints the circles."""
+    """Prints the cycles."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )

@@ -3,19 +3,20 @@
 promtool.
 
     python tools/dashboard_check.py
-    python tools/dashboard_check.py
 
-- ``promtool check rules`` and ``promtool test rules`` accept the alert rules: each alert fires, and does not.
+- ``promtool check rules`` and ``promtool test rules`` accept the alert rules. In the tests each alert
+  fires in one case and stays silent in another.
 - ``promtool check metrics`` accepts the page.
 - Prometheus reads the page of a load (``tools/dashboard/load.py``) once a second and evaluates the
   alert rules.
-- Prometheus then answers every query of the dashboard without an error or a warning, and no panel is empty.
+- Prometheus then answers every query of the dashboard without an error or a warning, and no panel is
+  empty.
 
 Prometheus and promtool come from the search path. Prometheus listens on 127.0.0.1, keeps its data in a
-temporary folder and ends with this program.
+temporary folder, and ends with this program.
 
-Exit code 0: every check passed; or Prometheus is unavailable and the last line says that nothing was
-checked, which is exit code 1 with CI set in the environment. 1: a check failed. 2: bad usage. 130:
+Exit code 0: every check passed, or Prometheus is unavailable and the last line states that nothing was
+checked. With CI set in the environment the latter is exit code 1. 1: a check failed. 2: bad usage. 130:
 Ctrl-C.
 """
 
@@ -49,9 +50,9 @@ if TYPE_CHECKING:
 DASHBOARD: Final = ROOT / "docs" / "metrics" / "kvpool-dashboard.json"
 RULES: Final = ROOT / "docs" / "metrics" / "kvpool.rules.yml"
 RULES_TEST: Final = ROOT / "tools" / "dashboard" / "rules_test.yml"
-#: Seconds that Prometheus has for its start and for an answer.
+#: Seconds that Prometheus has to start, and to answer a request.
 PATIENCE: Final = 30.0
-#: Seconds of the load.
+#: Seconds for which the load runs.
 SECONDS: Final = 60
 #: Values of Grafana's variables. The page is read once a second, and every pool and store is chosen.
 VARIABLES: Final = {
@@ -64,7 +65,7 @@ VARIABLES: Final = {
 
 
 class PrometheusError(Exception):
-    """Prometheus or promtool refuses something; the message has its reason."""
+    """Prometheus or promtool reported an error; the message contains its reason."""
 
 
 def queries(panel: dict[str, Any]) -> list[str]:
@@ -98,7 +99,7 @@ class Prometheus:
         self._url = url
 
     def ask(self, path: str, **parameters: str | float) -> Any:
-        """The answer of its HTTP API.
+        """Returns the answer of the HTTP API.
 
         Raises:
             PrometheusError: The answer is an error or has a warning.
@@ -115,7 +116,9 @@ class Prometheus:
         return told["data"]
 
     def problems(self) -> Iterator[str]:
-        """Failed reads of the page, failed evaluations of rules, and panels that were empty all the time."""
+        """Yields failed reads of the page, failed evaluations of rules, and panels that were always
+        empty.
+        """
         for target in self.ask("targets", state="active")["activeTargets"]:
             if target["health"] != "up" or target["lastError"]:
                 yield f"the page is {target['health']}: {target['lastError']}"
@@ -139,7 +142,7 @@ class Prometheus:
 
 @contextlib.contextmanager
 def running(target: str) -> Iterator[Prometheus]:
-    """Starts Prometheus on the page at ``target``.
+    """Starts Prometheus, which reads the page at ``target``.
 
     Raises:
         PrometheusError: Prometheus does not start.
@@ -151,7 +154,7 @@ def running(target: str) -> Iterator[Prometheus]:
         "scrape_configs": [{"job_name": "kvpool", "static_configs": [{"targets": [target]}]}],
     }
     with tempfile.TemporaryDirectory() as folder, (Path(folder) / "log").open("w+b") as log:
-        # JSON is YAML.
+        # Every JSON text is also YAML.
         path = Path(folder) / "prometheus.yml"
         path.write_text(json.dumps(config), encoding="utf-8")
         command = ["prometheus", f"--config.file={path}", f"--storage.tsdb.path={folder}/data"]

@@ -1,19 +1,19 @@
 #!/usr/bin/env python3
-"""Publishes to Dynamo's own indexer and compares what it knows with what the pools hold.
+"""Publishes to Dynamo's own indexer, and compares the indexer's content with the pools.
 
     python tools/dynamo_check.py                   # every scenario, and 1,000 random histories
     python tools/dynamo_check.py --histories 100 --seed 7
 
-Needs the package ``ai-dynamo-runtime``, which ``make dynamo-check`` puts into --packages: 250 MB from
-the index. Its HTTP server listens on every interface, so all of it runs in a network namespace of its
-own, where there is nothing but a loopback interface; --any-interface does without.
+Needs the package ``ai-dynamo-runtime``, which ``make dynamo-check`` installs into --packages: 250 MB
+from the package index. Its HTTP server listens on every interface. So everything runs in a network
+namespace with only a loopback interface; --any-interface runs without that.
 
 Scenarios: a late join, a gap, restarts, overflows, moves between tiers, storms of evictions, every
-form; and a control that must fail. Behind each, and at random moments of the histories, ``/dump`` is
-compared with the pool, content by content and tier by tier.
+event format, and a control that must fail. After each, and at random moments of the histories,
+``/dump`` is compared with the pool, content by content and tier by tier.
 
-Exit code 0: all held; or the indexer cannot be had, and the last line says that nothing was checked;
-with CI set in the environment that is 1. 1: a difference. 2: bad usage. 130: Ctrl-C.
+Exit code 0: no difference, or the indexer is unavailable and the last line states that nothing was
+checked. With CI set in the environment the latter is 1. 1: a difference. 2: bad usage. 130: Ctrl-C.
 """
 
 from __future__ import annotations
@@ -37,16 +37,16 @@ if __name__ == "__main__":
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-#: What Linux calls them: reading and writing the flags of an interface, and the flag of one that is up.
+#: Linux ioctls that read and write the flags of an interface, and the flag of an active interface.
 GET_FLAGS, SET_FLAGS, UP = 0x8913, 0x8914, 0x1
 
 
 class UnavailableError(Exception):
-    """The indexer cannot be had here; the message says why."""
+    """The indexer is unavailable; the message states the reason."""
 
 
 def raise_loopback() -> None:
-    """Takes the loopback interface of a new network namespace into use."""
+    """Enables the loopback interface of a new network namespace."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as any_socket:
         request = struct.pack("16sh", b"lo", 0)
         answer = fcntl.ioctl(any_socket, GET_FLAGS, request.ljust(40, b"\0"))
@@ -55,10 +55,10 @@ def raise_loopback() -> None:
 
 
 def require(packages: Path) -> None:
-    """Looks whether the indexer is there.
+    """Checks that the indexer is installed.
 
     Raises:
-        UnavailableError: It is not.
+        UnavailableError: The indexer is not installed, or cannot be imported.
     """
     if not (packages / "dynamo" / "indexer").is_dir():
         raise UnavailableError(f"there is no ai-dynamo-runtime in {packages}")
@@ -73,10 +73,10 @@ def require(packages: Path) -> None:
 
 
 def apart() -> list[str]:
-    """What runs a command in a network namespace of its own.
+    """Returns the command prefix that runs a command in its own network namespace.
 
     Raises:
-        UnavailableError: This machine, or who runs this, may have none.
+        UnavailableError: This machine or this user may not create one.
     """
     program = shutil.which("unshare")
     if program is None:

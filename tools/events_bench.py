@@ -1,18 +1,19 @@
 #!/usr/bin/env python3
-"""What a publisher of KV events costs the steps of a scheduler, with consumers of several kinds.
+"""Measures how a publisher of KV events slows the steps of a scheduler, with several kinds of
+consumers.
 
     python tools/events_bench.py --rounds 20
 
-One thread steps through a load of prompts: each step admits, commits and releases. Each round runs it
-without a publisher and with one: with a subscriber that reads, one that asks for replays all the time,
-one that reads nothing, one that died, and with a function whose queue is full. What a round says of a
-kind is compared with what it says of no consumer at all, in the same minute. Whoever compares wants a
-quiet machine: the last line says how busy it was.
+One thread runs the steps of a load of prompts; each step admits, commits and releases. Each round runs
+the load without a publisher, and with a publisher for each kind of consumer. The kinds are: a
+subscriber that reads, one that requests replays all the time, one that reads nothing, one that died,
+and a function whose queue is full. The figures of a kind are compared with those without a consumer in
+the same round. A comparison needs a quiet machine; the last line shows how busy it was.
 
-Of each step there are three times. *Wall* is what it took. *Core* is what its thread had to wait for a
-core, as the kernel counts it: that is what consumers' processes and everybody else take of the machine.
-*Own* is wall less core: the step's work, and what it waited for the interpreter and for locks, which is
-what the publisher does to a step. *CPU* is what the thread ran: own less CPU is that waiting alone.
+Each step has three times. *Wall* is the elapsed time. *Own* is wall less the time that the thread
+waited for a core, as the kernel counts it. That waiting time comes from other processes, including the
+consumers. So own is the step's work, plus its waits for the interpreter and for locks, which the
+publisher may cause. *CPU* is the time that the thread ran; own less CPU is the waiting alone.
 
 Exit code 0: measured. 2: bad usage.
 """
@@ -37,16 +38,16 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
 BLOCK: Final = 16
-#: Blocks of the pool, blocks of a prompt, requests of a step, and steps of a run.
+#: Blocks of the pool, blocks of a prompt, requests per step, and steps per run.
 BLOCKS, PROMPT, REQUESTS, STEPS = 8192, 64, 8, 400
 KINDS: Final = ("no publisher", "no subscriber", "reads", "replays", "slow", "dead", "full")
-#: What the kernel says of the thread that asks: ran, waited for a core, how often.
+#: The kernel's figures for the calling thread: time run, time waited for a core, number of runs.
 WAITED: Final = Path("/proc/thread-self/schedstat")
-#: What is said of each step.
+#: The times of each step.
 TIMES: Final = ("wall", "own", "cpu")
 
-# : Subscribes to its first argument and reads everything, or nothing; or asks its third one for
-# replays, one by one.
+# A subscriber to its first argument. It reads everything or nothing, or requests replays from its third
+# argument, one by one.
 READER: Final = """
 import sys, time, zmq
 context = zmq.Context()
@@ -69,7 +70,7 @@ while True:
 
 @contextlib.contextmanager
 def published(kind: str, manager: kvpool.CacheManager) -> Iterator[None]:
-    """A publisher with a consumer of a kind."""
+    """Publishes the events of a manager to a consumer of this kind, for the duration of the context."""
     if kind == "no publisher":
         yield
         return
@@ -102,7 +103,9 @@ def published(kind: str, manager: kvpool.CacheManager) -> Iterator[None]:
 
 
 def waited_for_core() -> int:
-    """Nanoseconds that this thread has waited for a core since it began; 0 where the kernel does not say."""
+    """Returns the nanoseconds for which this thread has waited for a core; 0 if the kernel does not
+    report it.
+    """
     try:
         return int(WAITED.read_bytes().split()[1])
     except OSError:
@@ -110,7 +113,7 @@ def waited_for_core() -> int:
 
 
 def run(kind: str) -> list[tuple[float, float, float]]:
-    """Microseconds of each step: ``TIMES``."""
+    """Runs the load. Returns the times of each step in microseconds, in the order of ``TIMES``."""
     manager = kvpool.CacheManager(BLOCKS, block_size=BLOCK)
     prompts = [
         [(one * 7919 + at) % 128_000 for at in range(PROMPT * BLOCK)] for one in range(REQUESTS * STEPS)
@@ -127,7 +130,7 @@ def run(kind: str) -> list[tuple[float, float, float]]:
             wall, cpu = time.perf_counter_ns() - begun, time.thread_time_ns() - ran
             own = wall - (waited_for_core() - waited)
             spent.append((wall / 1e3, own / 1e3, cpu / 1e3))
-            # What an engine does meanwhile is none of the scheduler's: it waits for its GPU.
+            # Sleep as a scheduler does while it waits for the GPU. The consumers run meanwhile.
             time.sleep(0.0005)
     return spent[STEPS // 10 :]
 
@@ -140,10 +143,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     options = parser.parse_args(argv)
     if options.rounds < 1:
         parser.error("--rounds is at least 1")
-    #: By kind, of each round: p50 and p99 of each time.
+    #: For each kind and round: p50 and p99 of each time.
     figures: dict[str, list[list[tuple[float, float]]]] = {kind: [] for kind in KINDS}
     for number in range(options.rounds):
-        # Another one first each time: what slows the machine for a while slows all.
+        # Each round starts with another kind, so that a temporary slowdown affects all kinds.
         for kind in (*KINDS[number % len(KINDS) :], *KINDS[: number % len(KINDS)]):
             steps = run(kind)
             columns = [sorted(column) for column in zip(*steps, strict=True)]

@@ -6,12 +6,12 @@
     python tools/fuzz.py pool --driver           # without libFuzzer: random inputs, guided by nothing
     python tools/fuzz.py --all --merge           # target/fuzz into fuzz/corpus: as few inputs as cover it
 
-Stable Rust is enough: rustc is asked for the coverage that libFuzzer reads, and libFuzzer comes from
-crates.io as C++. Without a C++ compiler the driver runs instead, and that is said. Inputs that reach
-something new are kept in target/fuzz/corpus, and what fails in target/fuzz/artifacts; its report, a
-small Rust test, is printed.
+Stable Rust is enough: rustc generates the coverage that libFuzzer reads, and libFuzzer comes from
+crates.io as C++. Without a C++ compiler the driver runs instead, and a message states that. Inputs that
+reach new code are kept in target/fuzz/corpus, and failing inputs in target/fuzz/artifacts. The report
+of a failure, a small Rust test, is printed.
 
-Exit code 0: nothing was found. 1: something was. 2: bad usage, or a build that failed. 130: Ctrl-C.
+Exit code 0: no failure was found. 1: a failure was found. 2: bad usage, or a failed build. 130: Ctrl-C.
 """
 
 from __future__ import annotations
@@ -34,14 +34,14 @@ from rich.table import Table
 
 ROOT: Final = Path(__file__).resolve().parent.parent
 TARGETS: Final = ("free_list", "index", "pool", "manager", "trace_reader", "journal_reader", "vllm_pool")
-#: Those of other crates than the core, with the feature that builds them.
+#: Targets of other crates than the core, with the feature that builds them.
 FEATURES: Final = dict.fromkeys(("trace_reader", "journal_reader"), "readers")
-# : Longer inputs mean longer cases, not other ones. Calls of the laboratory take more bytes; a file of
-# a trace or a : journal is longer than any.
+# Longer inputs make longer cases, but no other ones. Calls of the laboratory take more bytes, and the
+# file of a trace or a journal is longer still.
 LONGEST: Final = dict.fromkeys(("pool", "manager", "vllm_pool", *FEATURES), 2048)
-#: Inputs of a committed corpus, at most.
+#: Largest number of inputs of a committed corpus.
 MOST_INPUTS: Final = 60
-#: What cargo-fuzz asks for, without a sanitizer: the crates have no unsafe code to watch.
+#: The flags of cargo-fuzz without a sanitizer, because the crates have no unsafe code to check.
 COVERAGE: Final = (
     "-Cpasses=sancov-module",
     "-Cllvm-args=-sanitizer-coverage-level=4",
@@ -53,33 +53,33 @@ CARGO: Final = os.environ.get("CARGO", "cargo")
 
 
 class FuzzError(Exception):
-    """A build that failed, or a fuzzer that broke."""
+    """A build failed, or a fuzzer broke."""
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """What a run of a target came to."""
+    """The result of a run of a target."""
 
     target: str
     fuzzer: str
     seconds: float
     runs: int | None
     found: bool
-    #: Operations of the shrunk case.
+    #: Number of operations of the shrunk case.
     operations: int | None
-    #: What was found, and the case as a Rust test.
+    #: The failure, and the case as a Rust test.
     report: str
     artifact: str | None
 
 
 def cxx() -> str | None:
-    """A C++ compiler."""
+    """Returns the path of a C++ compiler, or ``None``."""
     named = os.environ.get("CXX")
     return named or next((name for name in ("c++", "g++", "clang++") if shutil.which(name)), None)
 
 
 def host() -> str:
-    """The triple that rustc builds for by default."""
+    """Returns the default target triple of rustc."""
     rustc = os.environ.get("RUSTC", "rustc")
     said = subprocess.run([rustc, "-vV"], check=True, capture_output=True, text=True, cwd=ROOT).stdout
     found = re.search(r"^host: (.*)$", said, re.MULTILINE)
@@ -89,7 +89,7 @@ def host() -> str:
 
 
 def cargo(arguments: list[str], tree: Path, environment: dict[str, str] | None = None) -> None:
-    """Runs cargo; what it says is shown only if it fails."""
+    """Runs cargo. Its output is shown only if it fails."""
     done = subprocess.run(
         [CARGO, *arguments],
         cwd=tree,
@@ -110,7 +110,7 @@ def build(
     driver: bool,
     environment: dict[str, str] | None = None,
 ) -> dict[str, list[str]]:
-    """Builds targets of a tree, or the driver: commands that run them."""
+    """Builds targets of a tree, or the driver. Returns the commands that run them."""
     common = [
         "build",
         "--locked",
@@ -122,14 +122,14 @@ def build(
         "--target-dir",
         str(target_dir),
     ]
-    # The targets of the core need nothing else built.
+    # The targets of the core need no other features.
     features = sorted({FEATURES[target] for target in targets if target in FEATURES})
     common += ["--no-default-features"]
     if driver:
         cargo([*common, "--features", ",".join(features), "--bin", "kvpool-fuzz"], tree, environment)
         program = str(target_dir / "fuzz" / "kvpool-fuzz")
         return {target: [program, "random", target] for target in targets}
-    # With --target the flags are not those of build scripts and macros, which no coverage is wanted of.
+    # With --target, the flags do not apply to build scripts and macros, which need no coverage.
     triple, flags = host(), " ".join([*COVERAGE, os.environ.get("RUSTFLAGS", "")]).strip()
     bins = [argument for target in targets for argument in ("--bin", target)]
     environment = {**(environment or {}), "RUSTFLAGS": flags}
@@ -144,7 +144,7 @@ def build(
 def command(
     base: list[str], target: str, seconds: float, seeds: Path, work: Path, *, driver: bool
 ) -> list[str]:
-    """The whole command of a run; seeds are read, what is new goes to work."""
+    """Returns the full command of a run. It reads the seeds, and writes new inputs to the work folder."""
     corpus, artifacts = work / "corpus" / target, work / "artifacts"
     for folder in (corpus, artifacts, seeds):
         folder.mkdir(parents=True, exist_ok=True)
@@ -163,7 +163,7 @@ def command(
 
 
 def run(base: list[str], target: str, seconds: float, seeds: Path, work: Path, *, driver: bool) -> Outcome:
-    """Runs a target until something is found or time is up."""
+    """Runs a target until a failure is found or the time is over."""
     start = time.monotonic()
     done = subprocess.run(
         command(base, target, seconds, seeds, work, driver=driver),
@@ -178,9 +178,9 @@ def run(base: list[str], target: str, seconds: float, seeds: Path, work: Path, *
 
 
 def read_outcome(target: str, said: str, code: int, seconds: float, *, driver: bool) -> Outcome:
-    """What the output of a run says."""
+    """Reads the result from the output of a run."""
     shrunk = re.search(r"shrunk to (\d+) operations:\n", said)
-    # The report: from what was found to the end of the test.
+    # The report extends from the failure to the end of the test.
     report = re.search(
         r"^[^\n]*\n*shrunk to \d+ operations:\n.*?(?=^(?:stack|note|==|MS:)|\Z)", said, re.M | re.S
     )
@@ -201,15 +201,16 @@ def read_outcome(target: str, said: str, code: int, seconds: float, *, driver: b
 
 
 def merge(base: list[str], target: str, seeds: Path, work: Path) -> tuple[int, int, float]:
-    """Replaces the committed corpus by a small one: inputs, their bytes, what share of the edges they
-    reach.
+    """Replaces the committed corpus by a small one. Returns the number of inputs, their bytes, and the
+    share of the edges that they reach.
     """
     corpus, merged, control = work / "corpus" / target, work / "merged", work / f"merge-{target}"
     corpus.mkdir(parents=True, exist_ok=True)
     shutil.rmtree(merged, ignore_errors=True)
     merged.mkdir(parents=True)
     control.unlink(missing_ok=True)
-    # Edges alone, not how often each is taken: a corpus of tens of inputs and not of thousands.
+    # Count only edges, not how often each is taken: this gives a corpus of tens of inputs instead of
+    # thousands.
     flags = [
         "-set_cover_merge=1",
         "-use_counters=0",
@@ -233,7 +234,9 @@ def merge(base: list[str], target: str, seeds: Path, work: Path) -> tuple[int, i
 
 
 def read_control(text: str) -> dict[str, set[int]]:
-    """What each input reaches, by the control file of a merge: counts, paths, then features of each input."""
+    """Reads the control file of a merge: counts, paths, then the features of each input. Returns the
+    features by input.
+    """
     lines = text.splitlines()
     paths = lines[2 : 2 + int(lines[0])]
     rows = (line.split() for line in lines if line.startswith("FT "))
@@ -241,8 +244,8 @@ def read_control(text: str) -> dict[str, set[int]]:
 
 
 def cover(features: dict[str, set[int]], most: int) -> list[str]:
-    """At most so many inputs: always the one that reaches most of what is left, the first by name of
-    equal ones.
+    """Chooses at most ``most`` inputs. Always adds the input that reaches the most remaining features;
+    for equal inputs, the first by name.
     """
     left, chosen = set[int]().union(*features.values()), list[str]()
     while left and len(chosen) < most:
@@ -253,7 +256,7 @@ def cover(features: dict[str, set[int]], most: int) -> list[str]:
 
 
 def table(outcomes: list[Outcome]) -> Table:
-    """One row per target."""
+    """Makes a table with one row per target."""
     shown = Table("target", "by", "seconds", "inputs", "found")
     for outcome in outcomes:
         runs = f"{outcome.runs:,}" if outcome.runs is not None else "?"

@@ -3,16 +3,16 @@
 
     python tools/journal_check.py TRACE
 
-- The whole: the trace through a CacheManager as a continuous-batching server, few requests at once so
-  that there are many operations; then every operation again, with every answer and every digest
-  compared.
-- Cuts: the file ends at a random byte. What is left has to replay exactly, and no more than one frame
-  is lost.
-- Kills: the same recording in another process, which gets SIGKILL once its file has passed a random
-  byte. What it leaves has to be the beginning of the whole journal, and to replay exactly.
+- The whole journal: the trace runs through a CacheManager as in a continuous-batching server. Few
+  requests run at once, so that there are many operations. Then every operation is replayed, and every
+  answer and digest is compared.
+- Cuts: the file is cut at a random byte. The rest has to replay exactly, and at most one frame may be
+  lost.
+- Kills: another process makes the same recording and gets SIGKILL after its file has passed a random
+  byte. The file has to be the beginning of the whole journal, and has to replay exactly.
 
-Exits 1 if anything differs. What recording costs is measured by
-`cargo bench -p kvpool-benches --bench journal`.
+Exits with 1 if anything differs. `cargo bench -p kvpool-benches --bench journal` measures the cost of
+recording.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ import kvpool
 
 OPERATIONS = 1_000_000
 MAX_RUNNING = 4
-#: Of cuts, and of kills.
+#: Number of cuts, and of kills.
 TIMES = 20
 
 
 def record(trace: Path, journal: Path) -> kvpool.journal.JournalStats:
-    """Runs the trace until so many operations are recorded, or to its end."""
+    """Runs the trace until ``OPERATIONS`` operations are recorded, or to its end."""
     settings = kvpool.journal.Journal(journal)
     replay = kvpool.traces.Replay(
         kvpool.traces.Trace.read(trace), mode="engine", max_running=MAX_RUNNING, journal=settings
@@ -59,7 +59,9 @@ def must_replay(journal: Path | bytes, what: str) -> kvpool.journal.JournalRepor
 
 
 def frame_ends(journal: bytes) -> list[int]:
-    """Where its frames end, that of the header first: without it there is no journal."""
+    """Returns the end positions of the journal's frames. The first frame is the header, without which
+    there is no journal.
+    """
     ends, at = [], 8
     while at < len(journal):
         at += 12 + int.from_bytes(journal[at : at + 4], "little")
@@ -68,17 +70,18 @@ def frame_ends(journal: bytes) -> list[int]:
 
 
 def cut(whole: bytes, at: int) -> None:
-    """The first bytes of the journal replay, to the end of the last whole frame."""
+    """Checks that the first bytes of the journal replay to the end of the last whole frame."""
     report = must_replay(whole[:at], f"cut at byte {at:,}")
     if at - report.cut_bytes != max(end for end in frame_ends(whole) if end <= at):
         sys.exit(f"cut at byte {at:,}: {report.cut_bytes:,} bytes are lost")
     print(
-        f"  cut at byte {at:>11,}: {report.operations:>9,} operations replay, {report.cut_bytes:>6,} bytes are lost"
+        f"  cut at byte {at:>11,}: {report.operations:>9,} operations replay, {report.cut_bytes:>6,} bytes "
+        "are lost"
     )
 
 
 def kill(whole: bytes, at: int, trace: Path, folder: Path) -> None:
-    """A recording that is killed once its file has passed a byte leaves the beginning of the journal."""
+    """Checks that a recording which is killed after a position leaves the beginning of the journal."""
     path = folder / f"killed-{at}.kvj"
     child = multiprocessing.get_context("spawn").Process(target=record, args=(trace, path))
     child.start()
@@ -94,7 +97,8 @@ def kill(whole: bytes, at: int, trace: Path, folder: Path) -> None:
     report = must_replay(left, f"killed at byte {at:,}")
     how = "finished" if child.exitcode == 0 else f"ended by {signal.Signals(-(child.exitcode or 0)).name}"
     print(
-        f"  {how} behind byte {at:>11,}: {len(left):>11,} bytes are left, {report.operations:>9,} operations replay"
+        f"  {how} behind byte {at:>11,}: {len(left):>11,} bytes are left, {report.operations:>9,} "
+        "operations replay"
     )
 
 

@@ -1,10 +1,12 @@
 #!/usr/bin/env python3
-"""Vectors of the bytes of KV events, written from ``docs/events.md`` alone: no code of the package is used.
+"""Writes the bytes of KV events as test vectors, from ``docs/events.md`` alone, without code of the
+package.
 
     python tools/make_event_vectors.py          # writes rust/kvpool-observe/tests/publish/vectors.json
     python tools/make_event_vectors.py --check  # compares; make lint runs it
 
-Map headers are written as vLLM's packer writes them: that of a ``BlockStored`` always in its long form.
+Map headers are written like those of vLLM's packer: the header of a ``BlockStored`` always has its long
+form.
 """
 
 from __future__ import annotations
@@ -28,7 +30,7 @@ class LongMap(dict[str, Any]):
 
 
 def pack(value: Any) -> bytes:
-    """A value as MessagePack, in the shortest form but for a LongMap's header."""
+    """Packs a value as MessagePack in the shortest form, except for the header of a LongMap."""
     match value:
         case None:
             return b"\xc0"
@@ -79,7 +81,7 @@ def pack_int(value: int) -> bytes:
 
 
 def stored(hashes: list[Any], parent: Any, tokens: list[int], medium: str, **more: Any) -> LongMap:
-    """vLLM's map: eight keys that are always there, and the others in their order."""
+    """Makes vLLM's map: eight keys that always exist, and the others in their order."""
     event = LongMap(
         type="BlockStored",
         block_hashes=hashes,

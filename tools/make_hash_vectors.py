@@ -1,15 +1,15 @@
 #!/usr/bin/env python3
 """Makes rust/kvpool-hash/tests/data/hash_vectors.json, the published vectors of kvpool's block hashes.
 
-An implementation of docs/hashing.md that shares nothing with the Rust code: hashlib, pickle, cbor2,
-xxhash and blake3 do the work, and SipHash is written out below. vLLM's digests are made the way vLLM
-makes them, by pickling or CBOR-encoding Python objects.
+It implements docs/hashing.md and shares no code with the Rust implementation: hashlib, pickle, cbor2,
+xxhash and blake3 do the work, and SipHash is implemented below. vLLM's digests are made like in vLLM,
+by pickling or CBOR-encoding Python objects.
 
     pip install cbor2 xxhash blake3
     python tools/make_hash_vectors.py            # writes the file
     python tools/make_hash_vectors.py --check    # compares it, writes nothing, exits 1 on a difference
 
-The output depends on nothing but this file: no randomness, no environment.
+The output depends only on this file: it uses no randomness and no environment.
 """
 
 from __future__ import annotations
@@ -33,11 +33,10 @@ OUTPUT = Path(__file__).resolve().parent.parent / "rust/kvpool-hash/tests/data/h
 MASK = (1 << 64) - 1
 
 # --- SipHash-1-3 with 128 bits of output
-# -----------------------------------------------------------------------------
 
 
 def siphash13_128(key: bytes, message: bytes) -> bytes:
-    """The 16 bytes of SipHash-1-3-128: both words little endian, first word first."""
+    """Returns the 16 bytes of SipHash-1-3-128: both words little endian, the first word first."""
     k0, k1 = (int.from_bytes(key[i : i + 8], "little") for i in (0, 8))
     v = [
         k0 ^ 0x736F6D6570736575,
@@ -79,7 +78,6 @@ def siphash13_128(key: bytes, message: bytes) -> bytes:
 
 
 # --- Native encoding
-# -------------------------------------------------------------------------------------------------
 
 
 def u32(value: int) -> bytes:
@@ -155,11 +153,10 @@ def native_hash(algorithm: str, case: dict[str, Any]) -> Callable[[bytes], bytes
 
 
 # --- vLLM's encodings
-# ------------------------------------------------------------------------------------------------
 
 
 def vllm_hash(algorithm: str) -> Callable[[Any], bytes]:
-    """vllm.utils.hashing, for the algorithm without its "vllm-"."""
+    """Returns the function of vllm.utils.hashing for an algorithm without the prefix "vllm-"."""
 
     def serialize(value: Any) -> bytes:
         return (
@@ -174,7 +171,7 @@ def vllm_hash(algorithm: str) -> Callable[[Any], bytes]:
 
 
 def fresh(data: bytes) -> str:
-    """A string object of its own, as one that was decoded from a message is."""
+    """Returns a new string object, like one that was decoded from a message."""
     return data.decode()
 
 
@@ -199,7 +196,6 @@ def vllm_extra_keys(extra: dict[str, Any], start: int, end: int) -> tuple[Any, .
 
 
 # --- Cases
-# -----------------------------------------------------------------------------------------------------------
 
 NATIVE = ["sha256", "blake3", "xxh3"]
 VLLM = ["vllm-sha256", "vllm-sha256-cbor", "vllm-xxhash", "vllm-xxhash-cbor"]
@@ -209,7 +205,7 @@ EDGES = [0, 1, 23, 24, 255, 256, 65535, 65536, 2**31 - 1, 2**31, 2**32 - 1]
 
 
 def formula(count: int, mul: int, add: int, mod: int) -> dict[str, int]:
-    """Token i is (i * mul + add) % mod."""
+    """Describes tokens: token i is (i * mul + add) % mod."""
     return {"count": count, "mul": mul, "add": add, "mod": mod}
 
 
@@ -280,7 +276,7 @@ def cases() -> list[dict[str, Any]]:
     for i, (name, key) in enumerate({"zeros": "00" * 32, "counting": bytes(range(32)).hex()}.items()):
         case(f"key of {name}", 16, plain, algorithms=["blake3"], seed=None, key=key)
         case(f"key of {name}, seed", 16, plain, algorithms=["blake3"], key=key, tenant=text(f"t{i}"))
-    # Extra keys that every encoding has.
+    # Extra keys that every encoding supports.
     case("adapter", 4, [1, 2, 3, 4, 5, 6, 7, 8], adapter={"id": text("content-93b1")})
     case("adapter with path", 4, [1, 2, 3, 4, 5, 6, 7, 8], adapter={"id": text("a"), "path": "/lora/a"})
     case("adapter, path equal to id", 4, [1, 2, 3, 4], adapter={"id": text("same"), "path": "same"})
@@ -325,7 +321,7 @@ def cases() -> list[dict[str, Any]]:
     )
     case("epoch", 4, [1, 2, 3, 4, 5, 6, 7, 8], epoch=1)
     case("epoch, largest", 4, [1, 2, 3, 4], epoch=2**64 - 1, salt=text("s"))
-    # Extra keys of the native encoding only; the same string in each field.
+    # Extra keys that only the native encoding supports, and the same string in each field.
     case("tenant", 4, [1, 2, 3, 4], algorithms=NATIVE, tenant=text("same"))
     case("user", 4, [1, 2, 3, 4], algorithms=NATIVE, user=text("same"))
     case("salt, same string", 4, [1, 2, 3, 4], algorithms=NATIVE, salt=text("same"))
@@ -349,7 +345,7 @@ def cases() -> list[dict[str, Any]]:
 
 
 def expected(case: dict[str, Any]) -> dict[str, Any]:
-    """The case with its digests: the root's first, then one per block."""
+    """Adds the digests to a case: the root's first, then one per block."""
     tokens, size, extra = tokens_of(case["tokens"]), case["block_size"], case["extra"]
     blocks = [(start, tokens[start : start + size]) for start in range(0, len(tokens), size)]
     assert all(len(block) == size for _, block in blocks), case["name"]
@@ -377,12 +373,11 @@ def expected(case: dict[str, Any]) -> dict[str, Any]:
 
 
 # --- vLLM blocks with extra keys made by the engine, where object identity counts
-# -------------------------------------
 
 
 def vllm_blocks() -> list[dict[str, Any]]:
-    """Each atom: null, a number, or [kind, hex, repeats, object]; equal object numbers are one Python
-    object.
+    """Makes blocks of vLLM with extra keys. An atom is null, a number, or [kind, hex, repeats, object].
+    Equal object numbers stand for the same Python object.
     """
 
     def atom(spec: Any, objects: dict[int, Any]) -> Any:
@@ -429,7 +424,8 @@ def vllm_blocks() -> list[dict[str, Any]]:
         ],
         [[b(b"", 1), b(b"a" * 255, 2), b(b"a" * 256, 3), s("", 4), s("ü" * 127, 5), s("ü" * 128, 6)]],
         [[s(f"n{i}", i), s(f"n{i // 2}", i // 2)] for i in range(300)],
-        # Data that stands outside of frames, and what is left between: also less than a frame's least length.
+        # Data outside of frames, and the rests between them, also shorter than the least length of a
+        # frame.
         [[s("a", 1, 65535)], [s("b", 2, 65536)], [s("c", 3, 65537), None], [s("b", 2, 65536)], [1]],
         [
             [b(b"a", 1, 65536), b(b"b", 2, 65536), 5, b(b"c", 3, 70000)],
@@ -439,11 +435,11 @@ def vllm_blocks() -> list[dict[str, Any]]:
     ]
     inputs: list[tuple[Any, Any]] = []
     for extra in extras:
-        # The last extras are large; they need one token list only.
+        # The last extras are large, so one token list is enough for them.
         lists = ([1, 2, 3, 4], [7], []) if extra is None or len(extra) < 2 else ([1, 2, 3, 4],)
         inputs += [(tokens, extra) for tokens in lists]
-    # Tokens of two bytes each: with parents of 32 and of 16 bytes, the frame is exactly full after
-    # 32,750 and 32,758.
+    # Tokens of two bytes each. With parents of 32 and of 16 bytes, a frame is exactly full after 32,750
+    # and 32,758 tokens.
     for count in (32749, 32750, 32751, 32757, 32758, 32759):
         inputs += [(formula(count, 1, 0, 200), extra) for extra in (None, [[s("x", 1)]])]
     out = []
@@ -474,10 +470,10 @@ def document() -> str:
         return ",\n".join("  " + json.dumps(entry, ensure_ascii=True) for entry in entries)
 
     head = json.dumps(
-        "Vectors of docs/hashing.md, written by tools/make_hash_vectors.py. Strings of extra keys are hex. Token i of "
-        "a formula is (i * mul + add) % mod. The first digest and fingerprint of a list are the root's, then one per "
-        "block. Parents of vllm_blocks are the bytes 00, 01, 02, ...; their extra keys are tuples of null, numbers and "
-        "[type, hex, repeats, object]."
+        "Vectors of docs/hashing.md, written by tools/make_hash_vectors.py. Strings of extra keys are hex. "
+        "Token i of a formula is (i * mul + add) % mod. The first digest and fingerprint of a list are the "
+        "root's, then one per block. Parents of vllm_blocks are the bytes 00, 01, 02, ...; their extra keys "
+        "are tuples of null, numbers and [type, hex, repeats, object]."
     )
     return (
         f'{{"about": {head},\n"none_hash": {json.dumps(none_hash)},\n'

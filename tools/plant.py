@@ -1,5 +1,5 @@
-"""Plants hundreds of defects in a copy of the sources, each with a number. One build has all of them,
-and the variable KVPOOL_MUTANT turns one on.
+"""Plants hundreds of defects in a copy of the sources. Each has a number. One build contains all of
+them, and the variable KVPOOL_MUTANT enables one.
 
 A mutant is one change of one line:
 
@@ -10,9 +10,9 @@ A mutant is one change of one line:
     one       `+ 1` or `- 1` is left out
     accept    the closure of `filter`, `any`, `is_some_and` or `is_none_or` accepts everything
 
-Checks of invariants, debug assertions, const functions, macros, formatting and tests stay as they
-are. A hash of its text puts a mutant into one of two halves: `tuning` may be looked at while a
-driver is improved, `blind` judges it.
+Checks of invariants, debug assertions, const functions, macros, formatting and tests get no mutants. A
+hash of its text puts a mutant into one of two halves. `tuning` may be used while a driver is improved;
+`blind` judges the driver.
 """
 
 from __future__ import annotations
@@ -40,9 +40,9 @@ SOURCES: Final = {
     "manager": tuple(f"kvpool/src/{name}" for name in ("groups", "manager", "sequence", "tiers")),
     "vllm": ("kvpool-vllm/src",),
 }
-#: Crates with mutants.
+#: Crates that contain mutants.
 CRATES: Final = ("kvpool", "kvpool-policies", "kvpool-vllm")
-#: Files that check, inject faults or make texts.
+#: Files without mutants, because they check, inject faults or make texts.
 LEFT_ALONE: Final = {"checks.rs", "invariants.rs", "faults.rs", "error.rs", "names.rs", "lib.rs"}
 SWITCH: Final = """
 /// Whether the mutant of this number is on. `KVPOOL_MUTANT` is read once.
@@ -71,17 +71,20 @@ ONE: Final = re.compile(
 )
 CLOSURE: Final = re.compile(r"\.(?:filter|any|is_some_and|is_none_or)(\(\|[^|]*\| )")
 IF: Final = re.compile(r"^(\s*(?:\} else )?if )(.+)( \{)$")
-NO_STATEMENT: Final = r"(?:let|return|break|continue|use|const|static|type|struct|fn|mod|pub|assert|debug_assert|ensure|unreachable)"
+NO_STATEMENT: Final = (
+    r"(?:let|return|break|continue|use|const|static|type|struct|fn|mod|pub|assert|debug_assert|ensure|"
+    r"unreachable)"
+)
 STATEMENT: Final = re.compile(rf"^(\s+)((?!{NO_STATEMENT}\b)[\w*(].*;)$")
 FUNCTION: Final = re.compile(r"^(\s*)(?:pub(?:\([a-z]+\))? )?(const )?fn (\w+)")
-#: Starts of regions without mutants, up to the brace that closes them.
+#: Starts of regions without mutants. A region ends at its closing brace.
 REGION: Final = re.compile(
     r"^(\s*)(?:macro_rules!|impl.* (?:fmt::)?(?:Debug|Display|Default) for |impl.* Error for )"
 )
 SKIPPED: Final = re.compile(
     r"\s*(?:$|//|#|(?:debug_)?assert|ensure|(?:pub )?const |static |type |use )|.*\.(?:sound|broken)\("
 )
-#: What mutants of a part of a text have added to it, and the text.
+#: Patterns that remove the text that other mutants of the same line have added.
 ADDED: Final = (
     (re.compile(r"\(if crate::mutant\(\d+\) \{ .*? \} else \{ (.*?) \}\)"), r"\1"),
     (re.compile(r" \|\| crate::mutant\(\d+\)"), ""),
@@ -108,17 +111,17 @@ class Mutant:
     part: str
     text: str
     subject: str
-    #: A hash of file, text, kind and part: the same in another copy, whatever moves around it.
+    #: A hash of file, text, kind and part. It is equal in another copy, even if other lines move.
     key: str
 
     @property
     def half(self) -> str:
-        """Whether a driver may be tuned with it."""
+        """Returns the half of the mutant. A driver may be tuned only with mutants of `tuning`."""
         return "tuning" if int(self.key[-1], 16) % 2 else "blind"
 
 
 def split(text: str, operator: str) -> list[str]:
-    """The sides of an operator outside parentheses."""
+    """Returns the operands of an operator outside of parentheses."""
     sides, depth, start = list[str](), 0, 0
     for at, sign in enumerate(text):
         depth += (sign in "([{") - (sign in ")]}")
@@ -139,7 +142,7 @@ def closing(text: str, at: int) -> int:
 
 
 def change_sides(condition: str, take: Callable[[Change], int]) -> str:
-    """A condition of which each side of `&&`, or else of `||`, can be left out."""
+    """Returns a condition in which each operand of `||`, or otherwise of `&&`, can be disabled."""
     for operator, with_mutant in (
         ("||", "(({side}) && !crate::mutant({n}))"),
         ("&&", "(({side}) || crate::mutant({n}))"),
@@ -152,7 +155,7 @@ def change_sides(condition: str, take: Callable[[Change], int]) -> str:
 
 
 def change_closures(line: str, take: Callable[[Change], int]) -> str:
-    """A line whose closures of filters can accept everything."""
+    """Returns a line in which the closures of filters can accept everything."""
     for found in reversed(list(CLOSURE.finditer(line))):
         start, end = found.end(), closing(line, found.start(1))
         if end >= 0 and not line[start:end].startswith("{"):
@@ -162,7 +165,9 @@ def change_closures(line: str, take: Callable[[Change], int]) -> str:
 
 
 def change(line: str, before: str, after: str, take: Callable[[Change], int]) -> str:
-    """A line with all its mutants. `take` numbers them. `before` and `after` are the lines around it."""
+    """Returns a line with all its mutants. `take` numbers them. `before` and `after` are the lines
+    around it.
+    """
     whole = line
 
     def one(found: re.Match[str]) -> str:
@@ -198,7 +203,7 @@ def change(line: str, before: str, after: str, take: Callable[[Change], int]) ->
 
 
 def open_lines(lines: list[str]) -> Iterable[tuple[int, str]]:
-    """The lines that may get mutants, with their positions."""
+    """Returns the lines that may get mutants, with their positions."""
     leave: str | None = None
     for at, line in enumerate(lines):
         if leave is not None:
@@ -220,14 +225,14 @@ class Planter:
     """Numbers mutants, file by file."""
 
     def __init__(self, left_out: frozenset[tuple[str, int]]) -> None:
-        #: Lines that stay as they are, each a file and its number. Their mutants have numbers all the same.
+        #: Lines without mutants, each as file and line number. Their mutants still get numbers.
         self.left_out = left_out
         self.mutants: list[Mutant] = []
         self.number = 0
         self.seen: dict[str, int] = {}
 
     def take(self, subject: str, file: str, line: int, text: str, it: Change) -> int:
-        """The number of a new mutant."""
+        """Registers a new mutant and returns its number."""
         self.number += 1
         part = it.part
         for added, before in ADDED:
@@ -240,7 +245,7 @@ class Planter:
         return self.number
 
     def plant(self, subject: str, file: str, text: str) -> str:
-        """A file with all its mutants. Each stays in its line."""
+        """Returns a file with all its mutants. Each mutant stays in its line."""
         code, tests, rest = text.partition("#[cfg(test)]\nmod ")
         lines = code.split("\n")
         planted = list(lines)
@@ -255,7 +260,9 @@ class Planter:
 def plant(
     tree: Path, left_out: frozenset[tuple[str, int]] = frozenset()
 ) -> tuple[dict[Path, str], list[Mutant]]:
-    """The files of a tree that get mutants, with them, and the mutants. Lines of `left_out` get none."""
+    """Plants mutants in the files of a tree. Returns the changed files and the mutants. Lines in
+    `left_out` get none.
+    """
     planter, files = Planter(left_out), dict[Path, str]()
     for subject, places in SOURCES.items():
         tops = [tree / "rust" / place for place in places]

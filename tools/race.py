@@ -1,18 +1,19 @@
 #!/usr/bin/env python3
 """Races drivers of random calls over planted mutants: which driver kills which mutant.
 
-    python tools/race.py # every driver over a sample of the mutants; half an hour python tools/race.py
-    --drivers lab --each 50 python tools/race.py --report # the tables of what ran so far python
-    tools/race.py --list # the mutants as JSON, nothing is built
+    python tools/race.py                          # every driver over a sample of the mutants; half an hour
+    python tools/race.py --drivers lab --each 50
+    python tools/race.py --report                 # tables of the results so far
+    python tools/race.py --list                   # the mutants as JSON, without a build
 
-`tools/plant.py` plants all mutants in a copy of the sources (target/race/tree), and one build has them
-all. First every driver runs without a mutant and must pass. Then each driver runs over the mutants of
-its subject. A driver kills a mutant if it fails, crashes, or does not end. Results are appended to
-target/race/results.jsonl, and a later run skips what it finds there. Remove that file after a change of
-a driver.
+`tools/plant.py` plants all mutants in a copy of the sources (target/race/tree), and one build contains
+them all. First every driver runs without a mutant and must pass. Then each driver runs over the mutants
+of its subject. A driver kills a mutant if it fails, crashes, or does not end. Results are appended to
+target/race/results.jsonl, and a later run skips existing results. Remove that file after a change of a
+driver.
 
-Exit code 0: the laboratory killed every mutant that it ran over and another driver killed. 1: it missed one.
-2: bad usage, a build that failed, or a driver that fails without a mutant. 130: Ctrl-C.
+Exit code 0: the laboratory killed every mutant that it ran over and that another driver killed. 1: it
+missed one. 2: bad usage, a failed build, or a driver that fails without a mutant. 130: Ctrl-C.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ from rich.table import Table
 
 ROOT: Final = Path(__file__).resolve().parent.parent
 if __name__ == "__main__":
-    sys.path[0] = str(ROOT)  # tools/ holds a folder that is named vllm
+    sys.path[0] = str(ROOT)  # the folder tools/ contains a folder named vllm
 
 from tools import fuzz, plant  # noqa: E402
 from tools.test_mutants import Copy, MutantError  # noqa: E402
@@ -42,9 +43,9 @@ from tools.test_mutants import Copy, MutantError  # noqa: E402
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-#: Memory of a driver. A mutant may allocate without end.
+#: Memory limit of a driver, because a mutant may allocate without end.
 MOST_MEMORY: Final = 4 << 30
-#: Random cases are the same each time, and are not shrunk or kept.
+#: Random cases are equal in each run, and are neither shrunk nor stored.
 ENVIRONMENT: Final = {
     "PROPTEST_DISABLE_FAILURE_PERSISTENCE": "1",
     "PROPTEST_MAX_SHRINK_ITERS": "0",
@@ -59,39 +60,42 @@ class Driver:
 
     name: str
     subjects: tuple[str, ...]
-    #: The folder of its crate below the tree, and the name of its program or test binary.
+    #: Folder of its crate below the tree, and name of its program or test binary.
     crate: str
     binary: str
-    #: The arguments: `{seconds}`, `{seed}` and `{tree}` are filled in. A test binary gets names of tests.
+    #: Arguments, in which `{seconds}`, `{seed}` and `{tree}` are replaced. A test binary gets names of tests.
     arguments: tuple[str, ...]
-    #: Operations of a model; it runs as long as they take.
+    #: Number of operations of a model, which runs until they are done.
     operations: int = 0
     seeds: int = 1
 
     @property
     def is_test(self) -> bool:
-        """Whether it is a test binary."""
+        """Whether the driver is a test binary."""
         return "{seed}" not in self.arguments
 
     def is_in(self, tree: Path) -> bool:
-        """Whether a tree has it."""
+        """Whether a tree contains the driver."""
         place = tree / self.crate / (f"tests/{self.binary}" if self.is_test else "Cargo.toml")
         return place.exists() or place.with_suffix(".rs").exists()
 
     def command(self, program: str, tree: Path, seconds: float, seed: int) -> list[str]:
-        """The whole command of a run."""
+        """Returns the full command of a run."""
         filled = [one.format(seconds=seconds, seed=seed, tree=tree) for one in self.arguments]
         return [program, *filled, *(("--test-threads=1", "--quiet") if self.is_test else ())]
 
 
 def fuzzer(target: str, *subjects: str) -> Driver:
-    """The fuzz target, driven by random inputs from its committed corpus."""
-    options = f"random {target} --seconds {{seconds}} --seed {{seed}} --corpus {{tree}}/fuzz/corpus/{target}".split()
+    """Returns the driver of a fuzz target, which gets random inputs and starts from the committed
+    corpus.
+    """
+    corpus = f"{{tree}}/fuzz/corpus/{target}"
+    options = f"random {target} --seconds {{seconds}} --seed {{seed}} --corpus {corpus}".split()
     return Driver(f"fuzz {target}", subjects, "fuzz", "kvpool-fuzz", tuple(options))
 
 
 def laboratory(profile: str, *subjects: str, more: str = "") -> Driver:
-    """The laboratory."""
+    """Returns the driver of the laboratory for a profile."""
     options = f"{profile} --seconds {{seconds}} --seed {{seed}} {more}".split()
     return Driver(f"lab {profile}", subjects, "lab", "kvpool-lab", tuple(options), seeds=3)
 
@@ -119,15 +123,15 @@ class Run:
     key: str
     driver: str
     seed: int
-    #: survived, killed or hang; a hang kills, too.
+    #: survived, killed or hang; a hang counts as killed.
     outcome: str
     seconds: float
-    #: The first words of the failure.
+    #: Beginning of the failure's message.
     found: str
 
 
 class Race:
-    """Plants, builds and runs."""
+    """Plants mutants, builds the drivers, and runs them."""
 
     def __init__(self, work: Path, console: Console, seconds: float) -> None:
         self.work, self.console, self.seconds = work, console, seconds
@@ -136,7 +140,7 @@ class Race:
         self.mutants: list[plant.Mutant] = []
 
     def cargo(self, *arguments: str) -> tuple[int, list[dict[str, Any]], str]:
-        """Runs cargo in the copy: exit code, messages, and the text of errors."""
+        """Runs cargo in the copy. Returns the exit code, the messages, and the text of errors."""
         command = [
             fuzz.CARGO,
             *arguments,
@@ -150,8 +154,8 @@ class Race:
         return done.returncode, messages, done.stderr[-3000:]
 
     def plant(self) -> None:
-        """Plants all mutants that compile. Remembers the lines of those that do not, so that files keep
-        their times.
+        """Plants all mutants that compile. Stores the lines of those that do not, so that unchanged
+        files keep their times.
         """
         packages = [word for crate in plant.CRATES for word in ("-p", crate)]
         note = self.work / "left_out.json"
@@ -182,8 +186,8 @@ class Race:
             self.console.print(f"{len(left_out)} lines left out, whose mutants do not compile")
 
     def build(self, drivers: Iterable[Driver]) -> None:
-        """Builds the drivers: tests, and then programs, for which cargo builds the crates with other
-        features.
+        """Builds the drivers: first the tests, then the programs, for which cargo builds the crates
+        with other features.
         """
         for tests in (True, False):
             options = ["test", "--no-run"] if tests else ["build"]
@@ -212,7 +216,7 @@ class Race:
                     self.programs[crate, one["target"]["name"]] = one["executable"]
 
     def run(self, driver: Driver, number: int, key: str, seed: int) -> Run:
-        """Runs a driver with a mutant on."""
+        """Runs a driver with one mutant enabled."""
         most = int(self.seconds * 8 + 10)
 
         def limit() -> None:
@@ -250,13 +254,13 @@ class Race:
 
 
 def package(folder: Path) -> str:
-    """The name of the crate of a folder."""
+    """Returns the name of the crate in a folder."""
     text = (folder / "Cargo.toml").read_text()
     return next(line.split('"')[1] for line in text.splitlines() if line.startswith("name = "))
 
 
 def shorten(said: str) -> str:
-    """The failure of a driver, on one line."""
+    """Returns the failure of a driver as one line."""
     lines = [line.strip() for line in said.splitlines() if line.strip()]
     start = next((at + 1 for at, line in enumerate(lines) if " panicked at " in line), 0)
     wanted = [
@@ -266,7 +270,7 @@ def shorten(said: str) -> str:
 
 
 def sample(mutants: list[plant.Mutant], each: int) -> list[plant.Mutant]:
-    """At most `each` mutants of every subject: the first ones by hash."""
+    """Returns at most `each` mutants of every subject: the first ones by hash."""
     chosen = list[plant.Mutant]()
     for subject in plant.SOURCES:
         chosen += sorted((one for one in mutants if one.subject == subject), key=lambda one: one.key)[:each]
@@ -274,12 +278,14 @@ def sample(mutants: list[plant.Mutant], each: int) -> list[plant.Mutant]:
 
 
 def read(path: Path) -> list[Run]:
-    """The runs of a file."""
+    """Reads the runs of a file."""
     return [Run(**json.loads(line)) for line in path.read_text().splitlines()] if path.exists() else []
 
 
 def report(mutants: list[plant.Mutant], runs: list[Run]) -> tuple[Table, list[plant.Mutant]]:
-    """How many mutants each driver kills, and the mutants that only others than the laboratory kill."""
+    """Returns a table of the mutants that each driver kills, and the mutants that only other drivers
+    than the laboratory kill.
+    """
     ran, kills = defaultdict[str, set[str]](set), defaultdict[str, set[str]](set)
     for run in runs:
         ran[run.driver].add(run.key)
@@ -361,7 +367,7 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def race_all(race: Race, drivers: list[Driver], mutants: list[plant.Mutant], results: Path) -> None:
-    """Runs the drivers over mutants of their subjects; what ran before is left out."""
+    """Runs the drivers over the mutants of their subjects. Skips runs that exist."""
     for driver in drivers:
         control = race.run(driver, 0, "", 1)
         race.console.print(f"{driver.name}: {control.outcome}, {control.seconds} s without a mutant")

@@ -219,7 +219,7 @@ class Run:
         libraries = [
             call("cc", f"-print-file-name={name}").stdout.strip() for name in ("libasan.so", "libstdc++.so.6")
         ]
-        # Reports of reads behind an object of Python's need its memory from malloc.
+        # A read past the end of a Python object is reported only if malloc has allocated the object.
         environment = {
             "PYTHONPATH": str(package.parent),
             "PYTHONMALLOC": "malloc",

@@ -1,17 +1,18 @@
 #!/usr/bin/env python3
-"""Drives kvpool.store over real servers on this machine, which are stopped, killed and emptied in between.
+"""Tests kvpool.store with real servers on this machine, which are stopped, killed and emptied during
+the test.
 
     python tools/store_servers.py                     # Redis, S3 (moto), Mooncake
     python tools/store_servers.py --packages target/store-servers
 
-For each: what one store wrote another finds and reads; a server that is stopped in the middle of loads
-costs misses, and no call of the caller's thread waits for it; one that is killed and comes back empty
-costs misses. Every byte that is handed out is compared. The table has the latencies of calls while the
-server was stopped.
+For each server: one store finds and reads the objects that another one wrote. A server that is stopped
+in the middle of loads causes misses, and no call of the caller's thread waits for it. A server that is
+killed and restarts empty causes misses. Every loaded byte is compared. The table shows the latencies of
+calls while the server was stopped.
 
-Packages of the servers are taken from --packages, where ``make store-servers-check`` puts them. Exit
-code 0: all held. 1: something did not. 2: bad usage. 3: nothing failed, but a server cannot be had;
-with CI set that is 1. 130: Ctrl-C.
+Packages of the servers are taken from --packages, where ``make store-servers-check`` installs them.
+Exit code 0: all checks passed. 1: a check failed. 2: bad usage. 3: no check failed, but a server is
+unavailable; with CI set in the environment that is 1. 130: Ctrl-C.
 """
 
 from __future__ import annotations
@@ -48,25 +49,25 @@ _Answer = TypeVar("_Answer")
 OBJECTS: Final = 48
 SLOTS: Final = 16
 OBJECT_BYTES: Final = 1 << 20
-#: Calls that are timed while a server is stopped, and after how many a transfer of one object begins.
+#: Number of calls that are timed while a server is stopped. Every EVERY-th call starts a transfer.
 CALLS: Final = 2000
 EVERY: Final = 16
-#: Seconds after which a transfer is given up, and how long a round of checks may take.
+#: Seconds after which a transfer is given up, and the longest duration of a round of checks.
 DEADLINE: Final = 1.0
 AGES: Final = 120.0
 
 
 class ServersError(Exception):
-    """Something did not hold; the message says what."""
+    """A check failed; the message describes it."""
 
 
 class MissingError(Exception):
-    """A server cannot be had; the message says what is missing."""
+    """A server is unavailable; the message states what is missing."""
 
 
 @dataclasses.dataclass
 class Server:
-    """A process, and what opens back ends on it."""
+    """A server process, and the functions that open back ends on it."""
 
     name: str
     command: list[str]
@@ -92,7 +93,7 @@ class Server:
 def redis(folder: Path) -> Server:
     try:
         program = binary("redis-server", "valkey-server")
-    except BaseException as error:  # pytest's own way to skip
+    except BaseException as error:  # pytest raises its own exception to skip
         raise MissingError(str(error)) from error
     path = str(folder / "socket")
     return Server(
@@ -157,25 +158,25 @@ def mooncake(folder: Path, packages: Path | None) -> Server:
 
 
 class Engine:
-    """A store, its slots, and objects whose bytes follow from their number."""
+    """A store, its slots, and objects whose bytes follow from their numbers."""
 
     def __init__(self, server: Server, object_bytes: int) -> None:
         self.bytes = object_bytes
-        # Behind the slots of loads, those of single transfers.
+        # The slots of single transfers follow those of loads.
         self.arena = Arena(SLOTS + CALLS // EVERY, object_bytes)
         namespace = Namespace(
-            model="check", weights="", kv_dtype="", scales="", layouts=[], block_size=16, layers=(0, 1), heads=(0, 1),
-            hash_algorithm="sha256", hash_seed=b"", extra={},
+            model="check", weights="", kv_dtype="", scales="", layouts=[], block_size=16, layers=(0, 1),
+            heads=(0, 1), hash_algorithm="sha256", hash_seed=b"", extra={},
         )  # fmt: skip
         capacity = (OBJECTS + CALLS // EVERY) * (object_bytes + 4096)
         self.store = Store(
-            server.backend(self.arena, capacity), self.arena, namespace, admission="always", deadline=DEADLINE,
-            breaker_failures=1000, believed_for=0.0, staged=False,
+            server.backend(self.arena, capacity), self.arena, namespace, admission="always",
+            deadline=DEADLINE, breaker_failures=1000, believed_for=0.0, staged=False,
         )  # fmt: skip
 
-        #: How jobs have ended that nobody has asked for yet.
+        #: Results of ended jobs that were not requested yet.
         self.ended: dict[int, list[str]] = {}
-        #: Single loads: job, slot, and the object that it asked for.
+        #: Single loads: job, slot, and requested object.
         self.loads: list[tuple[int, int, int]] = []
 
     def note(self, ended: Sequence[tuple[int, Sequence[str]]]) -> None:
@@ -200,7 +201,7 @@ class Engine:
                 raise ServersError(f"transfers never ended: {self.store.stats().last_error}")
 
     def fill(self, numbers: Sequence[int]) -> int:
-        """Stores objects; returns how many were."""
+        """Stores objects. Returns the number of objects that were stored."""
         kept = 0
         for first in range(0, len(numbers), SLOTS):
             some = numbers[first : first + SLOTS]
@@ -213,8 +214,8 @@ class Engine:
         return kept
 
     def fill_at_length(self, numbers: Sequence[int]) -> int:
-        """Stores objects, and again what was not stored, which is none of the server's faults on a busy
-        machine.
+        """Stores objects, and repeats those that were not stored. On a busy machine that is not the
+        server's fault.
         """
         end = time.monotonic() + AGES
         while (kept := self.fill(numbers)) < len(numbers) and time.monotonic() < end:
@@ -222,7 +223,7 @@ class Engine:
         return kept
 
     def load(self, numbers: Sequence[int], between: Callable[[], None] = lambda: None) -> dict[int, str]:
-        """Loads objects, and compares the bytes of those that are handed out."""
+        """Loads objects, and compares the bytes of those that were found."""
         found: dict[int, str] = {}
         for first in range(0, len(numbers), SLOTS):
             some = numbers[first : first + SLOTS]
@@ -236,8 +237,8 @@ class Engine:
         return found
 
     def eventually(self, numbers: Sequence[int]) -> dict[int, str]:
-        """Loads objects, and again what missed: on a busy machine a deadline may pass without the
-        server to blame.
+        """Loads objects, and repeats the misses. On a busy machine a deadline may pass although the
+        server works.
         """
         found = self.load(numbers)
         end = time.monotonic() + AGES
@@ -246,7 +247,7 @@ class Engine:
         return found
 
     def calls(self) -> dict[str, list[float]]:
-        """Microseconds of calls that a scheduler makes, one by one, by name."""
+        """Returns the microseconds of single calls that a scheduler makes, by name."""
         keys = [key(number) for number in range(100)]
         lookups: dict[str, Callable[[], object]] = {
             "contains": lambda: self.store.contains(keys),
@@ -270,16 +271,18 @@ class Engine:
                 continue
             number, slot = nth // EVERY, SLOTS + nth // EVERY
             if number % 2 == 0:
-                timed("put", lambda number=number, slot=slot: self.store.put([key(OBJECTS + number)], [slot]))  # type: ignore[misc]
+                new = [key(OBJECTS + number)]
+                timed("put", lambda new=new, at=slot: self.store.put(new, [at]))  # type: ignore[misc]
             else:
                 wanted = number % OBJECTS
-                job = timed("get", lambda wanted=wanted, slot=slot: self.store.get([key(wanted)], [slot]))  # type: ignore[misc]
+                old = [key(wanted)]
+                job = timed("get", lambda old=old, at=slot: self.store.get(old, [at]))  # type: ignore[misc]
                 loads.append((job, slot, wanted))
         self.loads += loads
         return spent
 
     def compare(self) -> None:
-        """The bytes of the single loads that have ended well."""
+        """Compares the bytes of the single loads that have succeeded."""
         for job, slot, number in self.loads:
             if self.finish(job) == ["ok"] and self.arena.read(slot) != self.payload(number):
                 raise ServersError(f"wrong bytes of object {number}")
@@ -296,7 +299,7 @@ def expect(holds: bool, what: str) -> None:
 
 
 def check(server: Server, object_bytes: int) -> list[str]:
-    """All that is said above, of one server. Returns a row of the table."""
+    """Runs all checks with one server. Returns a row of the table."""
     everything = list(range(OBJECTS))
     server.start()
     one = Engine(server, object_bytes)

@@ -1,18 +1,18 @@
 #!/usr/bin/env python3
-"""Tests the tests: plants defects, and sees that the model tests and the fuzzer find each, and shrink it.
+"""Plants defects, and checks that the model tests and the fuzzer find and shrink each of them.
 
     python tools/test_mutants.py                          # every defect; minutes, most of them cargo's
     python tools/test_mutants.py lost-unlink --json
     python tools/test_mutants.py --list
 
-A defect is a replacement of text that must occur exactly once in the sources, so that it cannot quietly
-become none. It is planted in a copy (target/mutants/tree); what it takes to build that is shared by
-all. First the copy without a defect must pass everything. Then every test that should find a defect
-must fail within its time limit, and the fuzzer, which starts from the committed corpus, must find it
-within its own and shrink it to at most 12 operations, which are printed as a Rust test.
+A defect replaces a text that must occur exactly once in the sources. So a defect cannot silently
+disappear. It is planted in a copy (target/mutants/tree), and all defects share one build folder. First
+the copy without a defect must pass everything. Then every test that should find a defect must fail
+within its time limit. The fuzzer starts from the committed corpus. It must find the defect within its
+own limit, and shrink it to at most 12 operations, which are printed as a Rust test.
 
-Exit code 0: every defect was found by all that should find it. 1: one survived, or the sources
-themselves fail. 2: bad usage, a defect that cannot be planted, a build that failed. 130: Ctrl-C.
+Exit code 0: every defect was found by all that should find it. 1: a defect survived, or the sources
+themselves fail. 2: bad usage, a defect that cannot be planted, or a failed build. 130: Ctrl-C.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from rich.table import Table
 
 ROOT: Final = Path(__file__).resolve().parent.parent
 if __name__ == "__main__":
-    sys.path[0] = str(ROOT)  # tools/ holds a folder that is named vllm
+    sys.path[0] = str(ROOT)  # the folder tools/ contains a folder named vllm
 
 from tools import fuzz  # noqa: E402
 
@@ -43,27 +43,25 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
 MOST_OPERATIONS: Final = 12
-#: Built again for every defect, run for a minute at most: what is built quickly wins.
+#: Each defect is built again and run for at most a minute, so a quick build matters most.
 QUICK_BUILDS: Final = {
     "CARGO_PROFILE_DEV_DEBUG": "0",
     "CARGO_PROFILE_FUZZ_OPT_LEVEL": "1",
     "CARGO_PROFILE_FUZZ_DEBUG": "0",
 }
-#: What the copy is made of: the workspace as cargo sees it.
+#: The parts of the workspace that are copied.
 COPIED: Final = ("Cargo.toml", "Cargo.lock", "clippy.toml", "rust", "benches", "fuzz", "lab", "cuda")
 
 
 class MutantError(Exception):
-    """A defect that cannot be planted, or a copy that does not build."""
+    """A defect cannot be planted, or the copy does not build."""
 
 
 @dataclass(frozen=True)
 class Replacement:
-    """Text of a file, of the core or of what is over it, that is there exactly once, and what takes its
-    place.
-    """
+    """A text that occurs exactly once in a file of a crate, and its replacement."""
 
-    #: Below rust, a crate's src left out of its path: kvpool/pool/mod.rs.
+    #: Path below rust, without the src folder of the crate: kvpool/pool/mod.rs.
     file: str
     old: str
     new: str
@@ -71,14 +69,14 @@ class Replacement:
 
 @dataclass(frozen=True)
 class Defect:
-    """What is planted, and who should find it."""
+    """A planted defect, and the tests that should find it."""
 
     name: str
     what: str
     replacements: tuple[Replacement, ...]
-    #: Test binaries of kvpool and of the laboratory; each must fail.
+    #: Test binaries of kvpool and of the laboratory. Each must fail.
     tests: tuple[str, ...]
-    #: The fuzz target; empty where no target compares what the defect changes.
+    #: Fuzz target; empty if no target checks what the defect changes.
     target: str
 
 
@@ -96,41 +94,41 @@ DEFECTS: Final = tuple(
 
 @dataclass
 class Result:
-    """What became of a defect; without one, of the sources."""
+    """The result for a defect, or for the sources without a defect."""
 
     name: str
-    #: Seconds until each test failed; none if it passed, or was still running.
+    #: Seconds until each test failed; None if it passed or was still running.
     tests: dict[str, float | None] = field(default_factory=dict)
     target: str = ""
     fuzzer: str = ""
-    #: Seconds until the fuzzer had found and shrunk it.
+    #: Seconds until the fuzzer had found and shrunk the defect.
     fuzzer_seconds: float | None = None
     operations: int | None = None
     report: str = ""
 
     @property
     def found(self) -> bool:
-        """Whether everybody found it, and it is small."""
+        """Whether all tests have found the defect, and the fuzzer's case is small."""
         by_tests = bool(self.tests) and all(seconds is not None for seconds in self.tests.values())
         is_small = self.operations is not None and self.operations <= MOST_OPERATIONS
         return by_tests and (is_small or not self.target)
 
     @property
     def clean(self) -> bool:
-        """Whether nobody found anything."""
+        """Whether no test and no fuzzer has found a failure."""
         return all(seconds is None for seconds in self.tests.values()) and self.fuzzer_seconds is None
 
 
 class Copy:
-    """The copy of the sources that defects are planted in."""
+    """The copy of the sources in which defects are planted."""
 
     def __init__(self, source: Path, tree: Path) -> None:
         self.source, self.tree = source, tree
 
     def refresh(self, planted: Mapping[Path, str] = MappingProxyType({})) -> None:
-        """Makes the copy equal to the sources, but for the texts of `planted`.
+        """Makes the copy equal to the sources, except for the texts of `planted`.
 
-        Equal files keep their times, so nothing is built anew for them.
+        Equal files keep their times, so nothing is rebuilt for them.
         """
         wanted = set[Path]()
         for name in COPIED:
@@ -143,10 +141,10 @@ class Copy:
                     self.write(relative, planted[path].encode() if path in planted else path.read_bytes())
         for path in list(self.tree.rglob("*")):
             if path.is_file() and path.relative_to(self.tree) not in wanted:
-                path.unlink()  # regressions that a failing test has left
+                path.unlink()  # regression files that a failed test has written
 
     def write(self, relative: Path, content: bytes) -> None:
-        """Writes a file, unless it is so already."""
+        """Writes a file, unless it already has this content."""
         path = self.tree / relative
         if not path.is_file() or path.read_bytes() != content:
             path.parent.mkdir(parents=True, exist_ok=True)
@@ -160,7 +158,7 @@ class Copy:
 
 
 def planted(defect: Defect, source: Path) -> dict[Path, str]:
-    """The files of a defect, with it."""
+    """Returns the files that a defect changes, with the defect."""
     files: dict[Path, str] = {}
     for replacement in defect.replacements:
         crate, _, below = replacement.file.partition("/")
@@ -174,7 +172,7 @@ def planted(defect: Defect, source: Path) -> dict[Path, str]:
 
 
 class Runner:
-    """Builds the copy, and runs tests and fuzzers of it."""
+    """Builds the copy, and runs its tests and fuzzers."""
 
     def __init__(
         self, copy: Copy, work: Path, *, seconds: float, driver: bool, say: Callable[[str], None]
@@ -183,7 +181,7 @@ class Runner:
         self.build_dir = work / "build"
 
     def build_tests(self, tests: tuple[str, ...]) -> dict[str, str]:
-        """Executables of test binaries."""
+        """Builds test binaries. Returns their executables."""
         names = [argument for test in tests for argument in ("--test", test)]
         of_the_lab = any((self.copy.tree / "lab" / "tests" / f"{test}.rs").exists() for test in tests)
         crates = ["-p", "kvpool", *(("-p", "kvpool-lab") if of_the_lab else ())]
@@ -202,9 +200,9 @@ class Runner:
         return {test: found[test] for test in tests}
 
     def run_test(self, executable: str) -> float | None:
-        """Seconds until the test failed."""
+        """Runs a test binary. Returns the seconds until it failed, or ``None``."""
         start = time.monotonic()
-        # What it found is enough: shrinking is the fuzzer's part.
+        # Do not shrink here: the fuzzer does that.
         environment = {**os.environ, "PROPTEST_MAX_SHRINK_ITERS": "0"}
         try:
             done = subprocess.run(
@@ -217,7 +215,7 @@ class Runner:
             )
         except subprocess.TimeoutExpired:
             return None
-        # 101: a test failed; anything else is no test's answer.
+        # Exit code 101 means that a test failed. Other codes mean that the binary broke.
         if done.returncode not in {0, 101, -6}:
             raise MutantError(f"{executable} ended with {done.returncode}:\n{done.stdout.decode()[-2000:]}")
         return round(time.monotonic() - start, 1) if done.returncode else None
@@ -231,7 +229,7 @@ class Runner:
             result.tests[test] = self.run_test(executables[test])
 
     def run_fuzzer(self, result: Result, target: str) -> None:
-        """Runs a fuzz target from the committed corpus; what was found before does not count."""
+        """Runs a fuzz target from the committed corpus, without inputs of earlier runs."""
         self.say(f"{result.name}: building the fuzz target {target}")
         driver = self.driver
         programs = fuzz.build(
@@ -248,7 +246,7 @@ class Runner:
             result.report = outcome.report
 
     def control(self, defects: tuple[Defect, ...], seconds: float) -> Result:
-        """The sources as they are: nobody finds anything."""
+        """Runs everything on the sources without a defect, where no failure may be found."""
         self.copy.refresh()
         result = Result("(none)")
         self.run_tests(result, tuple(sorted({test for defect in defects for test in defect.tests})))
@@ -262,7 +260,7 @@ class Runner:
         return result
 
     def try_defect(self, defect: Defect) -> Result:
-        """Plants a defect, and lets everybody look for it."""
+        """Plants a defect, and runs its tests and its fuzzer."""
         self.copy.plant(defect)
         result = Result(defect.name)
         self.run_tests(result, defect.tests)
@@ -272,7 +270,7 @@ class Runner:
 
 
 def table(results: list[Result]) -> Table:
-    """One row per defect."""
+    """Makes a table with one row per defect."""
     shown = Table("defect", "found by model tests, s", "found by fuzzer, s", "operations after shrinking")
     for result in results:
         tests = ", ".join(
@@ -289,7 +287,7 @@ def table(results: list[Result]) -> Table:
 
 
 def as_json(result: Result) -> dict[str, Any]:
-    """For programs."""
+    """Returns the JSON form of a result."""
     return {**asdict(result), "found": result.found}
 
 

@@ -1,17 +1,19 @@
 #!/usr/bin/env python3
-"""Measures vLLM's KV-cache management, stock and with kvpool inside, and checks that both hand out the
+"""Measures vLLM's KV-cache management, stock and with kvpool inside, and checks that all hand out the
 same blocks.
 
-    .venv-vllm/bin/python tools/vllm_bench.py # every load, stock, pool and manager
+    # Every load, at stock, pool and manager:
+    .venv-vllm/bin/python tools/vllm_bench.py
     .venv-vllm/bin/python tools/vllm_bench.py --load decode --levels stock manager --events off
-    .venv-vllm/bin/python tools/vllm_bench.py --trace conversation.jsonl # a Mooncake trace for the
-    first load
+    # The first load from a Mooncake trace:
+    .venv-vllm/bin/python tools/vllm_bench.py --trace conversation.jsonl
 
-Needs the environment of tools/vllm_env.py. All runs are made in one process, the levels in turn within
-each round. vLLM's Request, request hasher and KVCacheManager are called as its scheduler calls them;
-there is no model. Times are those of the calls alone; with --clock thread those that the scheduler's
-thread ran, for a busy machine. Exit code 0: done, and the block ids, hits and preemptions of every
-level are those of stock. 1: they differ, or the runs cannot be made. 2: bad usage. 130: Ctrl-C.
+Needs the environment of tools/vllm_env.py. All runs are made in one process; the levels take turns
+within each round. vLLM's Request, request hasher and KVCacheManager are called like by its scheduler;
+there is no model. Times are those of the calls alone. On a busy machine use --clock thread, which
+counts only the time that the scheduler's thread ran. Exit code 0: the block ids, hits and preemptions
+of every level equal those of stock. 1: they differ, or the runs cannot be made. 2: bad usage. 130:
+Ctrl-C.
 """
 
 from __future__ import annotations
@@ -29,12 +31,21 @@ import kvpool
 
 ROOT: Final = Path(__file__).resolve().parent.parent
 if __name__ == "__main__":
-    sys.path[0] = str(ROOT)  # tools/ holds a folder that is named vllm
+    sys.path[0] = str(ROOT)  # the folder tools/ contains a folder named vllm
 
 from tools.vllm.bench_loads import LOADS, TRACE_REQUESTS, Load, LoadError, Settings, make_load  # noqa: E402
 from tools.vllm.bench_report import Result, as_json, describe, facts, markdown, rich_table  # noqa: E402
 from tools.vllm.bench_run import import_vllm, run_level  # noqa: E402
-from tools.vllm.bench_stats import CLOCKS, STOCK, BenchError, Run, clock_cost_ns, compare, figures, rotations  # noqa: E402
+from tools.vllm.bench_stats import (  # noqa: E402
+    CLOCKS,
+    STOCK,
+    BenchError,
+    Run,
+    clock_cost_ns,
+    compare,
+    figures,
+    rotations,
+)
 from tools.vllm.common import arguments, ended, wide_console  # noqa: E402
 
 if TYPE_CHECKING:
@@ -102,13 +113,13 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
 
 
 def measure(loads: Sequence[Load], options: argparse.Namespace, console: Console) -> Runs:
-    """All runs: round by round, so that what slows the machine for a while slows every level."""
+    """Makes all runs, round by round, so that a temporary slowdown of the machine affects every level."""
     runs: Runs = {}
     kinds = {"off": (False,), "on": (True,), "both": (False, True)}[options.events]
     columns = [TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn()]
     total = options.rounds * len(loads) * len(kinds) * len(options.levels)
-    # Drawn between runs and now and then within one: a thread that draws would take time from what is
-    # measured.
+    # Draw the progress only between runs and at times within one: a drawing thread would take time from
+    # the measurement.
     with Progress(*columns, console=console, auto_refresh=False) as progress:
         task = progress.add_task("runs", total=total)
         for number, order in enumerate(rotations(options.levels, options.rounds), 1):
@@ -135,7 +146,7 @@ def measure(loads: Sequence[Load], options: argparse.Namespace, console: Console
 
 
 def evaluate(loads: Sequence[Load], runs: Runs, options: argparse.Namespace, clock_ns: float) -> list[Result]:
-    """The figures by load and events, and what the levels did otherwise than stock."""
+    """Returns the figures by load and events, and the differences between each level and stock."""
     results = []
     for load in loads:
         for events in (False, True):
@@ -168,7 +179,7 @@ def evaluate(loads: Sequence[Load], runs: Runs, options: argparse.Namespace, clo
 
 
 def bench(options: argparse.Namespace, console: Console) -> tuple[list[str], str]:
-    """Runs all loads at all levels, and writes what was asked for. Returns what is wrong."""
+    """Runs all loads at all levels, and writes the requested files. Returns the problems."""
     settings = Settings(options.trace, options.requests, options.quick)
     loads = [make_load(name, settings) for name in options.load or LOADS]
     with console.status("importing vLLM"):
@@ -199,7 +210,7 @@ def bench(options: argparse.Namespace, console: Console) -> tuple[list[str], str
 def main(argv: Sequence[str] | None = None) -> int:
     options = parse(argv)
     os.environ.setdefault("VLLM_LOGGING_LEVEL", "WARNING")
-    os.environ.pop("KVPOOL_VLLM", None)  # the levels are put in place and taken out here
+    os.environ.pop("KVPOOL_VLLM", None)  # the levels are installed and removed here
     return ended("vllm_bench", lambda console: bench(options, console), (BenchError, LoadError))
 
 

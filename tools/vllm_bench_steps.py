@@ -1,20 +1,20 @@
 #!/usr/bin/env python3
-"""Measures whole steps of vLLM's own scheduler, stock and with kvpool inside: what is left of a saving
-in the end.
+"""Measures whole steps of vLLM's own scheduler, stock and with kvpool inside: the saving that remains
+in a whole step.
 
     .venv-vllm/bin/python tools/vllm_bench_steps.py
     .venv-vllm/bin/python tools/vllm_bench_steps.py --levels stock manager --steps 400
 
-A step is ``schedule`` and ``update_from_output`` of vLLM's asynchronous scheduler, with requests that
-each get a token, one step after they were scheduled; there is no model, and the time for it is none.
-Only the groups of KV cache are those of models: one of full attention; as in gpt-oss, one with a
-sliding window beside it; as in Gemma 3, five; as in Qwen3-Next, three of a state space.
-tools/vllm_bench.py measures the calls to the KV-cache manager alone. Times are those of the thread on
-its core.
+A step is ``schedule`` and ``update_from_output`` of vLLM's asynchronous scheduler. Each request gets a
+token per step, one step after it was scheduled. There is no model, so a model takes no time. Only the
+KV-cache groups are those of models: one of full attention; two as in gpt-oss, with a sliding window;
+six as in Gemma 3, with five sliding windows; four as in Qwen3-Next, with three state spaces.
+tools/vllm_bench.py measures the calls of the KV-cache manager alone. Times are those for which the
+thread ran.
 
-Needs the environment of tools/vllm_env.py. The levels take turns within one process, a round after the
-other; every level has to give each request the same blocks. Exit code 0: it did. 1: it did not, or a
-run broke. 2: bad usage.
+Needs the environment of tools/vllm_env.py. The levels take turns within one process, one round after
+the other. Every level has to give each request the same blocks. Exit code 0: it did. 1: it did not, or
+a run broke. 2: bad usage.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 ROOT: Final = Path(__file__).resolve().parent.parent
 if __name__ == "__main__":
-    sys.path[0] = str(ROOT)  # tools/ holds a folder that is named vllm
+    sys.path[0] = str(ROOT)  # the folder tools/ contains a folder named vllm
 
 from tools.vllm.bench_loads import BLOCK_SIZE, output_token  # noqa: E402
 from tools.vllm.bench_models import MODELS, make_groups  # noqa: E402
@@ -48,27 +48,27 @@ if TYPE_CHECKING:
 
 LEVELS: Final = (STOCK, "pool", "manager")
 PROMPT: Final = 512
-CONFIG: Final = "facebook/opt-125m"  # of the models in the environment, any will do
+CONFIG: Final = "facebook/opt-125m"  # any of the models in the environment works
 WARM_STEPS: Final = 40
-REQUESTS: Final = 256  # that run at once
+REQUESTS: Final = 256  # requests that run at once
 
 
 @dataclasses.dataclass
 class Steps:
-    """What one run took, step by step in seconds, and a checksum of all block ids."""
+    """The results of one run: seconds by step, and a checksum of all block ids."""
 
     schedule: list[float]
     update: list[float]
     blocks: int
 
     def medians(self) -> tuple[float, float, float]:
-        """Of whole steps, and of their two halves."""
+        """Returns the medians of whole steps, and of their two parts."""
         whole = [one + other for one, other in zip(self.schedule, self.update, strict=True)]
         return statistics.median(whole), statistics.median(self.schedule), statistics.median(self.update)
 
 
 def load() -> SimpleNamespace:
-    """The names of vLLM's that are needed."""
+    """Imports the required names of vLLM."""
     found = SimpleNamespace(torch=importlib.import_module("torch"))
     for module, names in {
         "vllm": ("SamplingParams",),
@@ -86,7 +86,7 @@ def load() -> SimpleNamespace:
 
 
 def make_scheduler(vllm: SimpleNamespace, model: str, requests: int, length: int) -> Any:
-    """vLLM's asynchronous scheduler, with blocks for all requests at their longest."""
+    """Makes vLLM's asynchronous scheduler, with blocks for all requests at their full length."""
     groups = make_groups(model, BLOCK_SIZE)
     num_blocks = requests * len(groups) * (length // BLOCK_SIZE + 2) + 1
     cache = vllm.CacheConfig(block_size=BLOCK_SIZE, enable_prefix_caching=True)
@@ -119,7 +119,7 @@ def make_scheduler(vllm: SimpleNamespace, model: str, requests: int, length: int
 
 
 def output_of(vllm: SimpleNamespace, scheduled: Any, scheduler: Any) -> Any:
-    """What a model would have given for a step: a token for every request that is not within its prompt."""
+    """Makes the output of a model for a step: a token for every request that is past its prompt."""
     names = list(scheduled.num_scheduled_tokens)
     tokens = []
     for name in names:
@@ -132,7 +132,9 @@ def output_of(vllm: SimpleNamespace, scheduled: Any, scheduler: Any) -> Any:
 
 
 def run(level: str, model: str, vllm: SimpleNamespace, options: argparse.Namespace) -> Steps:
-    """One run, with the level's classes in place: all requests arrive, and decode for so many steps."""
+    """Runs all requests once with the level's classes installed. They arrive, then decode for the given
+    number of steps.
+    """
     core = importlib.import_module("vllm.v1.engine.core")
     core.init_none_hash(vllm.sha256)
     hasher = core.get_request_block_hasher(BLOCK_SIZE, vllm.sha256)
@@ -144,11 +146,11 @@ def run(level: str, model: str, vllm: SimpleNamespace, options: argparse.Namespa
         sampling = vllm.SamplingParams(max_tokens=outputs, ignore_eos=True)
         scheduler.add_request(vllm.Request(str(number), prompt, sampling, None, block_hasher=hasher))
     found = Steps([], [], 0)
-    clock = time.thread_time  # what else runs on the machine does not count
+    clock = time.thread_time  # excludes other load of the machine
     pending = None
     warm = WARM_STEPS
     gc.collect()
-    gc.freeze()  # as the engine does once it has started
+    gc.freeze()  # like the engine after its start
     try:
         while len(found.schedule) < options.steps:
             begun = clock()
@@ -174,7 +176,7 @@ def run(level: str, model: str, vllm: SimpleNamespace, options: argparse.Namespa
 
 
 def checksum(scheduled: Any, value: int) -> int:
-    """Adds the block ids that a step gives, of new requests and of running ones."""
+    """Adds the block ids of a step to a checksum, for new and for running requests."""
     given = [one.block_ids for one in scheduled.scheduled_new_reqs]
     given += [one for one in scheduled.scheduled_cached_reqs.new_block_ids if one is not None]
     for groups in given:
@@ -208,7 +210,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         os.environ.update(read_settings(options.venv.absolute())["environment"])
         os.environ.setdefault("VLLM_LOGGING_LEVEL", "ERROR")
-        os.environ.pop("KVPOOL_VLLM", None)  # the levels are put in place and taken out here
+        os.environ.pop("KVPOOL_VLLM", None)  # the levels are installed and removed here
         version = import_vllm(options.levels)
         vllm = load()
         runs: dict[tuple[str, str], list[Steps]] = {}
@@ -225,7 +227,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     for model in MODELS:
         row, first = f"{model:12}", 0.0
         for level in options.levels:
-            # The quietest round of each: what else runs on the machine only adds.
+            # Take the fastest round of each, because other load of the machine only adds time.
             best = min(one.medians() for one in runs[model, level])
             first = first or best[0]
             times = f"{best[0] * 1e3:.2f} ({best[1] * 1e3:.2f} + {best[2] * 1e3:.2f})"

@@ -1,20 +1,21 @@
 #!/usr/bin/env python3
-"""Checks kvpool inside a real vLLM engine: the same tokens, cached tokens, preemptions and KV events as
-without it.
+"""Checks kvpool inside of a real vLLM engine: tokens, cached tokens, preemptions and KV events have to
+equal those of stock vLLM.
 
     python tools/vllm_check.py                              # stock against pool, manager and shadow
     python tools/vllm_check.py --levels manager --model hybrid --prompts 400
 
-Needs the environment of tools/vllm_env.py. Each level is a process of its own: vllm.LLM on the CPU,
-with a made-up model of two layers and a pool so small that requests are preempted: a Llama whose layers
-both read everything, one of which one reads a window, and an LFM2 of which one keeps a recurrent state,
-so that there are two KV-cache groups. It generates for prompts that share beginnings, greedily with
-n=1, then with n=4 and sampling. vLLM's CPU backend schedules synchronously.
+Needs the environment of tools/vllm_env.py. Each level runs in its own process: vllm.LLM on the CPU,
+with a made-up model of two layers, and a pool so small that requests are preempted. One model is a
+Llama whose layers both read everything, one a Llama with a sliding window in one layer, and one an LFM2
+with a recurrent state in one layer. The latter two have two KV-cache groups. Each model generates for
+prompts that share prefixes, greedily with n=1, then with n=4 and sampling. vLLM's CPU backend schedules
+synchronously.
 
-Levels run with kvpool's KV events, which tell of a hash once however many blocks hold it; those must be
-stock's, less what stock tells twice. pool and manager run once more with KVPOOL_VLLM_EVENTS=stock: then
-the events are stock's, one by one. Exit code 0: every level did what stock did. 1: a difference, or a
-run that broke. 2: bad usage. 130: Ctrl-C.
+Levels run with kvpool's KV events, which report a hash once, however many blocks have it. They must
+equal stock's events without the repeated ones. pool and manager run once more with
+KVPOOL_VLLM_EVENTS=stock; then the events must equal stock's one by one. Exit code 0: every level
+behaved like stock. 1: a difference, or a run that broke. 2: bad usage. 130: Ctrl-C.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ from rich.table import Table
 
 ROOT: Final = Path(__file__).resolve().parent.parent
 if __name__ == "__main__":
-    sys.path[0] = str(ROOT)  # tools/ holds a folder that is named vllm
+    sys.path[0] = str(ROOT)  # the folder tools/ contains a folder named vllm
 
 from tools.vllm import common  # noqa: E402
 from tools.vllm.check_compare import EXACT, STOCK, Engine, Record, changes, verdict  # noqa: E402
@@ -46,12 +47,12 @@ if TYPE_CHECKING:
     from rich.console import Console
 
 LEVELS: Final = ("pool", "manager", "shadow")
-# Levels that are run with vLLM's events, too; shadow hands out vLLM's own.
+# Levels that also run with vLLM's events. shadow publishes vLLM's own events anyway.
 WITH_STOCK_EVENTS: Final = frozenset({"pool", "manager"})
 
 
 def planned(levels: Sequence[str]) -> list[Engine]:
-    """The runs to make, stock first."""
+    """Returns the runs to make, stock first."""
     chosen = [level for level in dict.fromkeys(levels) if level != STOCK]
     engines = [Engine(STOCK, STOCK)]
     engines += [Engine(level, EXACT if level in WITH_STOCK_EVENTS else STOCK) for level in chosen]
@@ -59,8 +60,8 @@ def planned(levels: Sequence[str]) -> list[Engine]:
 
 
 def child_environment(engine: Engine, settings: Mapping[str, Any]) -> dict[str, str]:
-    """The environment of an engine's process: the caller's, without its settings of vLLM and of kvpool
-    in it.
+    """Returns the environment of an engine's process: that of the caller, without its settings of vLLM
+    and kvpool.
     """
     kept = {key: value for key, value in os.environ.items() if not key.startswith(("KVPOOL_VLLM", "VLLM_"))}
     kept.pop("PYTHONPATH", None)
@@ -70,7 +71,7 @@ def child_environment(engine: Engine, settings: Mapping[str, Any]) -> dict[str, 
         OMP_NUM_THREADS="1",
         VLLM_CPU_KVCACHE_SPACE="1",
         VLLM_CPU_OMP_THREADS_BIND="nobind",
-        VLLM_ENABLE_V1_MULTIPROCESSING="0",  # the engine is in the process that asks it for its events
+        VLLM_ENABLE_V1_MULTIPROCESSING="0",  # the engine runs in this process, which reads its events
     )
     if engine.level != STOCK:
         kept["KVPOOL_VLLM"] = engine.level
@@ -80,7 +81,7 @@ def child_environment(engine: Engine, settings: Mapping[str, Any]) -> dict[str, 
 
 
 def run_engine(engine: Engine, model: str, settings: Mapping[str, Any], options: argparse.Namespace) -> None:
-    """Runs one engine in a process of its own and reads what it did."""
+    """Runs one engine in its own process, and reads its record."""
     begun = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="kvpool-check-") as scratch:
         result = Path(scratch) / "record.json"
@@ -114,7 +115,7 @@ def run_all(
     options: argparse.Namespace,
     console: Console,
 ) -> None:
-    """Runs the engines, one after the other; stock that breaks ends it."""
+    """Runs the engines one after the other. Ends if stock breaks."""
     columns = [TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn()]
     with Progress(*columns, console=console) as progress:
         task = progress.add_task("engines", total=len(engines))
@@ -128,7 +129,7 @@ def run_all(
 
 
 def rows(engines: Sequence[Engine]) -> list[list[str]]:
-    """One line per run and scenario."""
+    """Returns one line per run and scenario."""
     found = []
     for engine in engines:
         for scenario, record in engine.scenarios.items():
@@ -152,7 +153,7 @@ def rows(engines: Sequence[Engine]) -> list[list[str]]:
 
 
 def make_table(model: str, engines: Sequence[Engine]) -> Table:
-    """What every engine did with a model, beside stock."""
+    """Makes the table of all engines for a model, compared with stock."""
     table = Table(title=f"layers: {', '.join(MODELS[model])}")
     heads = [
         "level",
@@ -176,7 +177,7 @@ def make_table(model: str, engines: Sequence[Engine]) -> Table:
 def check(
     models: dict[str, list[Engine]], options: argparse.Namespace, console: Console
 ) -> tuple[list[str], str]:
-    """Runs all engines. Returns what is wrong, and how many runs were compared."""
+    """Runs all engines. Returns the problems, and the number of compared runs."""
     settings = common.read_settings(options.venv.absolute())
     if options.logs:
         options.logs.mkdir(parents=True, exist_ok=True)

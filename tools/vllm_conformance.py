@@ -7,13 +7,13 @@
     python tools/vllm_conformance.py offload-policy offload-manager offload-tier
 
 Needs the environment of tools/vllm_env.py. The suites are those of the KV-cache core, of connectors and
-of offloading. Levels that begin with ``offload-`` run the suites of offloading alone, with parts of
-vLLM replaced for the tests: ``offload-policy`` has ``kvpool_lru`` in the place of vLLM's LRU, tiering
-included, ``offload-manager`` kvpool's manager in the place of vLLM's with LRU, and ``offload-tier``
-kvpool's store on a disk in the place of vLLM's example of a tier. Each file, or folder, runs in a
-process of its own. ``stock`` is always run: it is what the levels are compared with. Exit code 0: every
-level passes the tests that stock passes, no more and no fewer. 1: a difference, or a level that leaves
-vLLM as it is, or a run that broke. 2: bad usage. 130: Ctrl-C.
+of offloading. Levels that begin with ``offload-`` run only the suites of offloading, with parts of vLLM
+replaced for the tests. ``offload-policy`` replaces vLLM's LRU by ``kvpool_lru``, also in tiering.
+``offload-manager`` replaces vLLM's manager with LRU by kvpool's manager. ``offload-tier`` replaces
+vLLM's example of a tier by kvpool's store on a disk. Each file or folder runs in its own process.
+``stock`` always runs, because the levels are compared with it. Exit code 0: every level passes exactly
+the tests that stock passes. 1: a difference, a level that leaves vLLM unchanged, or a run that broke.
+2: bad usage. 130: Ctrl-C.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 
 ROOT: Final = Path(__file__).resolve().parent.parent
 if __name__ == "__main__":
-    sys.path[0] = str(ROOT)  # tools/ holds a folder that is named vllm
+    sys.path[0] = str(ROOT)  # the folder tools/ contains a folder named vllm
 
 from tools.vllm import common  # noqa: E402
 from tools.vllm.conformance_suites import (  # noqa: E402
@@ -58,14 +58,14 @@ from tools.vllm.conformance_suites import (  # noqa: E402
 )
 
 PLUGINS: Final = Path(__file__).resolve().parent / "vllm"
-# pytest's exit codes that still tell what passed: all passed, some failed, interrupted (a file that cannot be
-# imported), nothing collected.
+# pytest's exit codes after which the results are valid: all passed, some failed, interrupted (a file
+# that cannot be imported), nothing collected.
 TELLING: Final = frozenset({0, 1, 2, 5})
 
 
 @dataclasses.dataclass
 class Outcome:
-    """What one file's tests did at one level."""
+    """The results of one file's tests at one level."""
 
     passed: set[str] = dataclasses.field(default_factory=set)
     failed: set[str] = dataclasses.field(default_factory=set)
@@ -79,15 +79,15 @@ class Outcome:
         return {key: sorted(value) if isinstance(value, set) else value for key, value in plain.items()}
 
 
-Suites = dict[str, list[str]]  # the files that run in one process, by what they are called
+Suites = dict[str, list[str]]  # the files that run in one process, by name of the suite
 Outcomes = dict[tuple[str, str], Outcome]  # by level and suite
 TIMEOUT: Final = 5400.0  # seconds for one suite
 RUNNING: Final[set[subprocess.Popen[bytes]]] = set()
 
 
 def read_junit(file: Path) -> Outcome:
-    """Sorts the tests of pytest's junit file; a test that fails and errs (in its teardown) is one that
-    fails.
+    """Sorts the tests of pytest's junit file. A test that fails, or errs in its teardown, counts as
+    failed.
     """
     outcome = Outcome()
     for case in ET.parse(file).getroot().iter("testcase"):
@@ -104,12 +104,14 @@ def read_junit(file: Path) -> Outcome:
 
 
 def differences(stock: set[str], level: set[str]) -> list[str]:
-    """One line for each test that passes on one side only."""
+    """Returns one line for each test that passes on one side only."""
     return [f"- {name}" for name in sorted(stock - level)] + [f"+ {name}" for name in sorted(level - stock)]
 
 
 def find_files(tests: Path, patterns: Sequence[str]) -> Suites:
-    """The test files that each pattern names, relative to vLLM's folder of tests; none of them twice."""
+    """Finds the test files that each pattern names, relative to vLLM's folder of tests. No file is
+    listed twice.
+    """
     root = tests / FOLDER
     found: Suites = {}
     for pattern in patterns:
@@ -129,7 +131,9 @@ def find_files(tests: Path, patterns: Sequence[str]) -> Suites:
 
 
 def child_environment(level: str, settings: Mapping[str, Any], replaced: Path) -> dict[str, str]:
-    """The environment of a test process: the caller's, without its settings of kvpool in vLLM."""
+    """Returns the environment of a test process: that of the caller, without its settings of kvpool in
+    vLLM.
+    """
     kept = {
         key: value for key, value in os.environ.items() if not key.startswith(("KVPOOL_", "PYTEST_", "VLLM_"))
     }
@@ -147,21 +151,21 @@ def child_environment(level: str, settings: Mapping[str, Any], replaced: Path) -
 def run_suite(
     level: str, suite: str, files: Sequence[str], settings: Mapping[str, Any], options: argparse.Namespace
 ) -> Outcome:
-    """Runs the tests of some files in a process of their own."""
+    """Runs the tests of some files in their own process."""
     with tempfile.TemporaryDirectory(prefix="kvpool-conformance-") as scratch:
         junit, replaced, log = (Path(scratch) / name for name in ("junit.xml", "replaced.json", "log"))
         command = [settings["python"], "-m", "pytest", *(f"{FOLDER}/{file}" for file in files)]
         command += [
             "-q",
             "--continue-on-collection-errors",
-            "--tb=native",  # the others parse whole files, and Python 3.11's parser gives up on some
+            "--tb=native",  # the other styles parse whole files, on which Python 3.11's parser may fail
             "-p",
             "no:cacheprovider",
             f"--junitxml={junit}",
             "--rootdir=.",
             f"--config-file={PLUGINS / 'pytest.ini'}",
         ]
-        # tests/conftest.py collects garbage after each test, and wants more packages.
+        # tests/conftest.py collects garbage after each test, and needs more packages.
         is_offload = suite in OFFLOAD_SUITES
         command += (
             ["--noconftest", "-p", "offload_plugin"]
@@ -213,7 +217,7 @@ def run_all(
     options: argparse.Namespace,
     console: Console,
 ) -> Outcomes:
-    """Runs every suite at every level, half as many at a time as there are cores."""
+    """Runs every suite at every level. The number of parallel runs is half the number of cores."""
     outcomes: Outcomes = {}
     columns = [TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn()]
     with (
@@ -230,7 +234,8 @@ def run_all(
         try:
             left = set(runs)
             while left:
-                # Not for ever: a Ctrl-C that another thread was given is seen by this one when it runs.
+                # Wait with a timeout: a Ctrl-C that another thread received is handled when this thread
+                # runs.
                 done, left = concurrent.futures.wait(
                     left, timeout=0.5, return_when=concurrent.futures.FIRST_COMPLETED
                 )
@@ -258,7 +263,9 @@ def is_on_purpose(level: str, name: str) -> bool:
 
 
 def expected(level: str, stock: Outcome, one: Outcome) -> set[str]:
-    """What a level must pass: what stock passes, but for what it fails on purpose."""
+    """Returns the tests that a level must pass: those that stock passes, without listed tests that it
+    fails.
+    """
     return {name for name in stock.passed if not (name in one.failed and is_on_purpose(level, name))}
 
 
@@ -269,8 +276,8 @@ def run_again(
     settings: Mapping[str, Any],
     options: argparse.Namespace,
 ) -> list[str]:
-    """Runs again what differs in files with a clock: what passes each time at both has passed. Returns
-    a line each.
+    """Repeats the differing tests in files with time limits. A test that always passes at both has
+    passed. Returns a line for each.
     """
     steady = []
     for level in levels[1:]:
@@ -295,7 +302,9 @@ def run_again(
 
 
 def print_table(levels: Sequence[str], suites: Suites, outcomes: Outcomes, console: Console) -> None:
-    """One row per suite; for each level passed, failed, skipped and the seconds; the sums below."""
+    """Prints one row per suite, with passed, failed, skipped and seconds for each level, and the sums
+    below.
+    """
     table = Table(title="vLLM's tests: passed / failed / skipped, seconds", show_footer=True)
     table.add_column(FOLDER, footer="all", no_wrap=True)
     for level in levels:
@@ -319,7 +328,7 @@ def print_table(levels: Sequence[str], suites: Suites, outcomes: Outcomes, conso
 
 
 def verdict(levels: Sequence[str], suites: Suites, outcomes: Outcomes) -> list[str]:
-    """What is wrong, one text for each; none: every level agrees with stock."""
+    """Returns the problems, one text for each. An empty list means that every level agrees with stock."""
     problems = []
     for level in levels:
         ran = [suite for suite in suites if (level, suite) in outcomes]
@@ -350,7 +359,7 @@ def verdict(levels: Sequence[str], suites: Suites, outcomes: Outcomes) -> list[s
 
 
 def check(levels: list[str], options: argparse.Namespace, console: Console) -> tuple[list[str], str]:
-    """Runs all suites at all levels. Returns what is wrong, and where the report is."""
+    """Runs all suites at all levels. Returns the problems, and the path of the report."""
     settings = common.read_settings(options.venv.absolute())
     suites = {name: list(files) for name, files in OFFLOAD_SUITES.items()}
     if not any(level.startswith(OFFLOAD) for level in levels):

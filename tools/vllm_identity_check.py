@@ -1,14 +1,14 @@
 #!/usr/bin/env python3
-"""Checks in a real vLLM that a restarted engine loads KV exactly if nothing that KV depends on has changed.
+"""Checks in a real vLLM that a restarted engine loads stored KV exactly if nothing that determines KV
+has changed.
 
     python tools/vllm_identity_check.py
     python tools/vllm_identity_check.py --case adapter --case revision
 
-Needs the environment of tools/vllm_env.py. Each case is two starts over one store, on the CPU, with a change
-of weights, settings or adapters between them: tools/vllm/identity_cases.py lists them. Exit code 0: the
-second start loaded chunks where nothing that KV depends on had changed, and none where something had, and all
-tokens are those of an engine without a store. 1: a difference, or a run that broke. 2: bad usage. 130:
-Ctrl-C.
+Needs the environment of tools/vllm_env.py. Each case is two starts over one store, on the CPU, with a
+change of weights, settings or adapters between them. tools/vllm/identity_cases.py lists the cases. Exit
+code 0: the second start loaded chunks exactly in the cases without a change of KV, and all tokens equal
+those of an engine without a store. 1: a difference, or a run that broke. 2: bad usage. 130: Ctrl-C.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from rich.table import Table
 
 ROOT: Final = Path(__file__).resolve().parent.parent
 if __name__ == "__main__":
-    sys.path[0] = str(ROOT)  # tools/ holds a folder that is named vllm
+    sys.path[0] = str(ROOT)  # the folder tools/ contains a folder named vllm
 
 from tools.vllm import common  # noqa: E402
 from tools.vllm.check_compare import STOCK, Engine  # noqa: E402
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 
 def problems_of(record: dict[str, Any]) -> list[str]:
-    """Returns what is wrong with a case."""
+    """Returns the problems of a case."""
     name = record["case"]
     starts = {start: record[start] for start in ("first", "during", "stock", "second") if start in record}
     broken = [f"{name}: {start}: {found['error']}" for start, found in starts.items() if "error" in found]
@@ -57,7 +57,7 @@ def problems_of(record: dict[str, Any]) -> list[str]:
 
 
 def check(cases: int, options: argparse.Namespace) -> tuple[list[str], str]:
-    """Runs the cases. Returns what is wrong, and how many have run."""
+    """Runs the cases. Returns the problems, and the number of cases."""
     settings = common.read_settings(options.venv.absolute())
     with tempfile.TemporaryDirectory(prefix="kvpool-identity-check-") as folder:
         result = Path(folder) / "records.json"

@@ -1,16 +1,17 @@
 #!/usr/bin/env python3
-"""The table of what kvpool's vLLM plug-in relies on: records it from vLLM's sources, and compares.
+"""Records the names and signatures of vLLM that kvpool's plug-in relies on, and compares them with
+vLLM's sources.
 
     python tools/vllm_signatures.py --record SOURCE SOURCE ...  # write the table anew, of these vLLMs alone
     python tools/vllm_signatures.py --check SOURCE              # compare the table with the sources of a vLLM
     python tools/vllm_signatures.py --installed                 # compare it with the vLLM of this Python
 
-SOURCE is a folder with vLLM's sources: an unpacked source distribution, or an installed package's
-folder. Nothing of it is imported, so --record and --check also do for a vLLM that cannot be installed
-here. --installed imports, and compares as the plug-in does before it does anything. What is recorded is
-in tools/vllm/wanted.toml; the table is python/kvpool/data/vllm_signatures.json.
+SOURCE is a folder with vLLM's sources: an unpacked source distribution, or the folder of an installed
+package. It is not imported. So --record and --check also work for a vLLM that cannot be installed here.
+--installed imports vLLM, and makes the same comparison as the plug-in at its start.
+tools/vllm/wanted.toml lists the names to record. The table is python/kvpool/data/vllm_signatures.json.
 
-Exit code 0: done, or no difference. 1: differences, which are printed. 2: bad usage, or no vLLM there.
+Exit code 0: done, or no difference. 1: differences, which are printed. 2: bad usage, or no vLLM found.
 """
 
 from __future__ import annotations
@@ -41,15 +42,14 @@ WANTED: Final[Mapping[str, Mapping[str, str]]] = tomllib.loads(
 
 
 class SourceError(Exception):
-    """There is no vLLM, or not the whole of one; the message says what is missing."""
+    """There is no vLLM, or it is incomplete; the message states what is missing."""
 
 
 # --- Reading sources
-# --------------------------------------------------------------------------------------------------
 
 
 class Module:
-    """One module's source."""
+    """The source of one module."""
 
     def __init__(self, path: Path) -> None:
         try:
@@ -68,7 +68,7 @@ class Module:
         self.variables = {target.id for target in targets if isinstance(target, ast.Name)}
 
     def lineage(self, name: str) -> Iterator[ast.ClassDef]:
-        """A class and, nearest first, the ones of this module that it derives from."""
+        """Yields a class and the classes of this module that it derives from, nearest first."""
         node = self.classes.get(name)
         if node is not None:
             yield node
@@ -80,7 +80,7 @@ class Module:
         for node in self.lineage(owner):
             found = [one for one in node.body if isinstance(one, ast.FunctionDef) and one.name == name]
             if found:
-                return found[-1]  # the ones before it are overloads
+                return found[-1]  # the earlier ones are overloads
         return None
 
     def public_methods(self, owner: str) -> list[str]:
@@ -101,7 +101,7 @@ class Module:
         return False
 
     def form(self, name: str) -> str | None:
-        """What is under a name, in the form of the table; None: nothing."""
+        """Returns the item with a name in the form of the table, or None."""
         owner, _, attribute = name.rpartition(".")
         if not owner:
             if name in self.functions:
@@ -125,7 +125,9 @@ class Module:
         return kind + gate.canonical(signature_of(method.args))
 
     def call_of(self, name: str) -> inspect.Signature:
-        """How a class is called: from its ``__init__``, else from the fields of a dataclass or a struct."""
+        """Returns the signature of a class, from its ``__init__`` or from the fields of a dataclass or
+        a struct.
+        """
         init = self.method(name, "__init__")
         if init is not None:
             parameters = list(signature_of(init.args).parameters.values())
@@ -145,7 +147,7 @@ def assigned(node: ast.stmt) -> Iterable[ast.expr]:
 
 
 def parameter_of(name: str, value: ast.expr | None) -> inspect.Parameter:
-    """The parameter that a field of a dataclass makes."""
+    """Returns the parameter that a field of a dataclass defines."""
     kinds = inspect.Parameter
     kind: inspect._ParameterKind = kinds.POSITIONAL_OR_KEYWORD
     default = value is not None
@@ -158,7 +160,7 @@ def parameter_of(name: str, value: ast.expr | None) -> inspect.Parameter:
 
 
 def signature_of(arguments: ast.arguments) -> inspect.Signature:
-    """The signature of a function's source, with ``...`` for every default."""
+    """Returns the signature of a function's source, with ``...`` for every default."""
     kinds = inspect.Parameter
     positional = [*arguments.posonlyargs, *arguments.args]
     required = len(positional) - len(arguments.defaults)
@@ -190,7 +192,7 @@ class Source:
         self.modules: dict[str, Module] = {}
 
     def version(self) -> str:
-        """The version, from the files that a build writes."""
+        """Returns the version, from the files that a build writes."""
         for name in ("_version.py", "../PKG-INFO"):
             path = self.package / name
             if path.is_file():
@@ -212,7 +214,7 @@ class Source:
         return self.modules[name]
 
     def recorded(self, wanted: Mapping[str, str]) -> Recorded:
-        """The forms of what is wanted, what is not there left out."""
+        """Returns the forms of the wanted names. Missing names are omitted."""
         tables: Recorded = {}
         for module_name, names in wanted.items():
             module = self.module(module_name)
@@ -229,11 +231,10 @@ class Source:
 
 
 # --- Writing the table
-# ------------------------------------------------------------------------------------------------
 
 
 def table_of(tables: dict[str, Recorded]) -> dict[str, dict[str, str | dict[str, str]]]:
-    """One level's table: ``tables`` by version."""
+    """Merges the tables of all versions into the table of one level."""
     merged: dict[str, dict[str, str | dict[str, str]]] = {}
     for module in dict.fromkeys(module for one in tables.values() for module in one):
         newest_first = [one.get(module, {}) for one in reversed(tables.values())]
@@ -270,7 +271,6 @@ def record(sources: Sequence[Source], target: Path) -> None:
 
 
 # --- Comparing
-# --------------------------------------------------------------------------------------------------------
 
 
 def lines_of(table: Mapping[str, Mapping[str, str]]) -> list[str]:
@@ -280,7 +280,7 @@ def lines_of(table: Mapping[str, Mapping[str, str]]) -> list[str]:
 
 
 def of_series(table: signatures.Table, series: str) -> Recorded:
-    """The part of the committed table that a version has."""
+    """Returns the part of the committed table that applies to a version."""
     return {
         module: {
             name: form

@@ -5,9 +5,9 @@
     python tools/vllm_tier_check.py --model full --prompts 200
 
 Needs the environment of tools/vllm_env.py. For each model three engines run the same prompts on the
-CPU, each a process of its own: one without offloading; one that offloads to an empty folder; and, after
-its end, one over the folder that it left. Exit code 0: all made the same tokens, and the last loaded
-what the one before had written. 1: a difference, or a run that broke. 2: bad usage. 130: Ctrl-C.
+CPU, each in its own process: one without offloading, one that offloads to an empty folder, and then one
+over the folder that it left. Exit code 0: all generated the same tokens, and the last loaded what the
+previous one had written. 1: a difference, or a run that broke. 2: bad usage. 130: Ctrl-C.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from rich.table import Table
 
 ROOT: Final = Path(__file__).resolve().parent.parent
 if __name__ == "__main__":
-    sys.path[0] = str(ROOT)  # tools/ holds a folder that is named vllm
+    sys.path[0] = str(ROOT)  # the folder tools/ contains a folder named vllm
 
 from tools.vllm import common  # noqa: E402
 from tools.vllm.check_compare import STOCK, Engine  # noqa: E402
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     import argparse
     from collections.abc import Sequence
 
-#: Where the tier is.
+#: The kinds of places of the tier.
 PLACES: Final = ("disk", "folder")
 
 
@@ -44,7 +44,7 @@ def run(
     settings: dict[str, Any],
     options: argparse.Namespace,
 ) -> dict[str, Any]:
-    """Runs one engine, and returns what it did."""
+    """Runs one engine, and returns its record."""
     result = scratch / f"{name}.json"
     command = [settings["python"], "-m", "tools.vllm.tier_engine", "--model", model]
     command += ["--prompts", str(options.prompts), "--blocks", str(options.blocks), "--result", str(result)]
@@ -63,7 +63,7 @@ def run(
 def check(
     model: str, place: str, settings: dict[str, Any], options: argparse.Namespace, table: Table
 ) -> list[str]:
-    """Runs the three engines. Returns what is wrong."""
+    """Runs the three engines. Returns the problems."""
     with tempfile.TemporaryDirectory(prefix="kvpool-tier-check-") as folder:
         scratch = Path(folder)
         (scratch / "model").mkdir()

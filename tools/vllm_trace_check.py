@@ -1,14 +1,15 @@
 #!/usr/bin/env python3
-"""Checks that a server's own traffic becomes a trace and a size: `vllm serve` on the CPU, recorded from
-its KV events.
+"""Checks that `vllm serve` on the CPU can be recorded as a trace from its KV events, and that the trace
+gives a size.
 
     python tools/vllm_trace_check.py
 
-Needs the environment of tools/vllm_env.py and, beside it, `kvpool` with `kvpool[cli,events,metrics]`.
-The server has a made-up model of two layers. Clients send completions: prompts that begin alike and
-prompts that repeat, which events do not show. Runs the four commands of docs/traces.md: `vllm serve`,
-`kvpool trace record`, `kvpool trace stats`, `kvpool size`. Exit code 0: the trace has the blocks of the
-prompts, and the recorder states which share of the requests it has. 1: it does not. 130: Ctrl-C.
+Needs the environment of tools/vllm_env.py, and `kvpool` with `kvpool[cli,events,metrics]` outside of
+it. The server has a made-up model of two layers. Clients send completions: prompts with a common
+prefix, and repeated prompts, which events do not show. Runs the four commands of docs/traces.md:
+`vllm serve`, `kvpool trace record`, `kvpool trace stats`, `kvpool size`. Exit code 0: the trace has the
+blocks of the prompts, and the recorder reports the share of requests that it has recorded. 1: it does
+not. 130: Ctrl-C.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 ROOT: Final = Path(__file__).resolve().parent.parent
 if __name__ == "__main__":
-    sys.path[0] = str(ROOT)  # tools/ holds a folder that is named vllm
+    sys.path[0] = str(ROOT)  # the folder tools/ contains a folder named vllm
 
 from tools.vllm.common import ConformanceError, read_settings  # noqa: E402
 
@@ -38,10 +39,10 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 BLOCK: Final = 32
-#: Prompts with a tail of their own, and how often each comes: once more, all its blocks are cached.
+#: Number of prompts with a tail of their own. A repeated prompt has all its blocks cached.
 DISTINCT: Final = 24
 REPEATED: Final = 8
-#: Requests that ask vLLM to publish what they hit.
+#: Number of requests that ask vLLM to publish their hits.
 REPORTING: Final = 8
 PREFIX: Final = 4 * BLOCK
 TAIL: Final = 3 * BLOCK
@@ -73,7 +74,7 @@ def environment(settings: dict[str, Any]) -> dict[str, str]:
 
 @contextlib.contextmanager
 def ended(process: subprocess.Popen[Any]) -> Iterator[subprocess.Popen[Any]]:
-    """Ends a process and those that it started."""
+    """Ends a process and those that it started, after the context."""
     try:
         yield process
     finally:
@@ -97,7 +98,7 @@ def wait_for(url: str, process: subprocess.Popen[Any], seconds: float) -> None:
 
 
 def prompts() -> list[tuple[list[int], bool]]:
-    """Token ids, and whether the request asks for full reports."""
+    """Returns token ids, and whether the request asks for full reports."""
     source = random.Random(44)
     shared = [source.randrange(3, 500) for _ in range(PREFIX)]
     made = [(shared + [source.randrange(3, 500) for _ in range(TAIL + 5)], False) for _ in range(DISTINCT)]
@@ -122,13 +123,13 @@ def ask(url: str, prompt: list[int], full: bool) -> None:
 
 
 def check(options: argparse.Namespace) -> list[str]:
-    """Runs the four commands and returns what is wrong."""
+    """Runs the four commands. Returns the problems."""
     settings = read_settings(options.venv)
     python, port = settings["python"], free_port()
     url = f"http://127.0.0.1:{port}"
     with tempfile.TemporaryDirectory(prefix="kvpool-trace-") as scratch, contextlib.ExitStack() as stack:
         folder = Path(scratch)
-        events = f"ipc://{folder}/events"  # vLLM binds TCP on all interfaces only
+        events = f"ipc://{folder}/events"  # over TCP, vLLM can only bind all interfaces
         model, trace, log = folder / "tiny", folder / "day.jsonl", folder / "vllm.log"
         model.mkdir()
         subprocess.run(
@@ -178,7 +179,7 @@ def check(options: argparse.Namespace) -> list[str]:
         asked = prompts()
         for prompt, full in asked:
             ask(url, prompt, full)
-        time.sleep(2)  # vLLM's publisher and its counters run behind its answers
+        time.sleep(2)  # vLLM's publisher and its counters lag behind its answers
         recorder.send_signal(signal.SIGINT)
         told, errors = recorder.communicate(timeout=60)
         print(" ".join(record), told, errors, sep="\n")

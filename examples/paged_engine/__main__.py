@@ -64,8 +64,8 @@ def _command(
     model: Annotated[
         str,
         typer.Option(
-            help="llama or hybrid, whose weights are random and whose text is noise; or a directory with a Llama "
-            "checkpoint."
+            help="llama or hybrid, whose weights are random and whose text is noise; or a directory with a "
+            "Llama checkpoint."
         ),
     ] = "llama",
     blocks: Annotated[int, typer.Option(min=1, help="Blocks of the device's pool.")] = 512,
@@ -79,7 +79,8 @@ def _command(
         str,
         typer.Option(
             metavar="all|junctions|N",
-            help="Of windows and states, where hits can end: anywhere, where prompts turn off, or every N tokens.",
+            help="Of windows and states, where hits can end: anywhere, where prompts turn off, or every N "
+            "tokens.",
         ),
     ] = "64",
     in_turn: Annotated[
@@ -103,7 +104,7 @@ def _command(
     Prompts are computed together, in paged KV blocks: chunked prefill,
     prefix caching, parallel sampling with copy-on-write, preemption by swap
     or recompute; of models with full attention, windows and recurrent
-    states. What is sampled depends on the seed alone.
+    states. The samples depend only on the seed.
     """
     if run_check == bool(prompts):
         raise typer.BadParameter("give either prompts or --check")
@@ -146,7 +147,7 @@ def _command(
 
 
 def _keep(given: str) -> Keep:
-    """What --keep says."""
+    """Parses the value of --keep."""
     if given == "all":
         return "all"
     if given == "junctions":
@@ -159,7 +160,7 @@ def _keep(given: str) -> Keep:
 
 
 def _load(model: str, device: str) -> tuple[Llama, Tokenizer]:
-    """One of the small models with random weights, or a checkpoint."""
+    """Loads one of the small models with random weights, or a checkpoint."""
     tokenizer: Tokenizer = AsciiTokenizer()
     try:
         if model == "hybrid":
@@ -171,7 +172,8 @@ def _load(model: str, device: str) -> tuple[Llama, Tokenizer]:
         else:
             config, weights, tokenizer = load_checkpoint(Path(model))
         return Llama(config, weights.to(device)), tokenizer
-    except (RuntimeError, AssertionError) as error:  # torch built without the device's support asserts
+    # torch raises AssertionError if it was built without the device.
+    except (RuntimeError, AssertionError) as error:
         raise typer.BadParameter(f"{device}: {str(error).splitlines()[0]}", param_hint="--device") from error
 
 
@@ -194,7 +196,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line and return the exit code.
 
     Args:
-        arguments: What follows ``python -m examples.paged_engine``; without them, those of the process.
+        arguments: The arguments after ``python -m examples.paged_engine``. ``None``: those of the process.
 
     """
     try:
@@ -211,7 +213,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _fail(message: str, hint: str | None, code: int) -> int:
-    """Says what went wrong, and what to do about it."""
+    """Prints an error and a hint. Returns the exit code."""
     print(f"error: {message}", file=sys.stderr)
     if hint is not None:
         print(f"hint: {hint}", file=sys.stderr)

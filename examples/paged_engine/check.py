@@ -1,9 +1,9 @@
-"""The check: whatever the scheduler does, every logits row and every token is the same, to the bit.
+"""The check: every logits row and every token has the same bits, whatever the scheduler does.
 
-Prompts with shared prefixes are sampled by engines that cache or do not, cut prompts into larger or
-smaller chunks, have room or must preempt, by swap or by recompute; and by a plain forward of each whole
-sequence, without cache, blocks or batch. KV memory is NaN wherever it holds nothing: a read of anything
-that was not written would show. Of each logits row a digest of its bytes is kept.
+Engines sample from prompts with shared prefixes. They cache or do not, cut prompts into larger or
+smaller chunks, and have room or must preempt, by swap or by recompute. The reference is a plain forward
+pass of each whole sequence, without cache, blocks or batch. Unused KV memory is NaN, so that a read of
+unwritten memory shows. For each logits row, a digest of its bytes is stored.
 """
 
 from __future__ import annotations
@@ -32,26 +32,24 @@ __all__ = ["Outcome", "Report", "Workload", "check", "modes"]
 #: Request, sample, and position in the sequence.
 Key = tuple[int, int, int]
 
-#: Digest of a logits row, and the token that was drawn from it.
+#: Digest of a logits row, and the token that was drawn from this row.
 Row = tuple[bytes, int]
 
-#: Blocks of a pool that never runs out, and of one that cannot hold what wants to run.
+#: Blocks of a pool that never runs out, and of a pool that is too small for the workload.
 _ROOM: Final = 1024
 _TIGHT: Final = 64
 
 
 @dataclass(frozen=True, slots=True)
 class Workload:
-    """Prompts in groups that share a prefix, and how they are continued."""
+    """Prompts in groups that share a prefix, and the sampling parameters of each."""
 
     prompts: list[list[int]]
     sampling: list[Sampling]
 
     @classmethod
     def make(cls, vocab_size: int, *, prompts: int, n: int = 4, max_tokens: int = 12) -> Workload:
-        """Makes prompts up: four system prompts with questions, and now and then a prompt that was
-        there before.
-        """
+        """Makes up four system prompts with questions. Some prompts repeat an earlier one."""
         random = torch.Generator().manual_seed(0)
 
         def text(least: int, most: int) -> list[int]:
@@ -67,24 +65,24 @@ class Workload:
 
     @property
     def num_tokens(self) -> int:
-        """Tokens that are sampled, at most."""
+        """Largest number of tokens that are sampled."""
         return sum(sampling.n * sampling.max_tokens for sampling in self.sampling)
 
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What came out in one mode."""
+    """The results of one mode."""
 
     mode: str
     seconds: float
-    #: None for the plain forward, which has no engine.
+    #: None for the plain forward pass, which has no engine.
     stats: EngineStats | None
     rows: dict[Key, Row] = field(repr=False)
-    #: The first row that differs from the first mode's, in words; None if all are the same.
+    #: Description of the first row that differs from the first mode; None if all are equal.
     difference: str | None = None
 
     def as_json(self) -> dict[str, Any]:
-        """What is printed with ``--json``."""
+        """Returns the data for ``--json``."""
         figures = (
             {} if self.stats is None else dataclasses.asdict(self.stats) | {"hit_rate": self.stats.hit_rate}
         )
@@ -100,9 +98,9 @@ class Outcome:
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """What came out in all modes, and what is wrong with it."""
+    """The results of all modes, and the problems found."""
 
-    #: Rows per tile, and whether that is the size that the model would like.
+    #: Number of rows per tile, and whether that is the model's preferred number.
     tile: int
     fast: bool
     outcomes: list[Outcome]
@@ -110,7 +108,7 @@ class Report:
     problems: list[str]
 
     def as_json(self) -> dict[str, Any]:
-        """What is printed with ``--json``."""
+        """Returns the data for ``--json``."""
         modes = [outcome.as_json() for outcome in self.outcomes]
         return {
             "passed": not self.problems,
@@ -145,7 +143,7 @@ class _Mode:
         )
 
 
-#: The first one is what the others are compared with.
+#: The others are compared with the first one.
 _MODES: Final = (
     _Mode("uncached", _ROOM, prefix_caching=False),
     _Mode("cached", _ROOM, prefix_caching=True),
@@ -156,24 +154,23 @@ _MODES: Final = (
     _Mode("recompute uncached", _TIGHT, prefix_caching=False, preempt="recompute"),
 )
 
-# : Of a model with several KV-cache groups, with states where prompts turn off only: hits are shorter,
-# chunks longer.
+# The mode of models with several KV-cache groups that keeps states only where prompts diverge. Hits are
+# shorter, and chunks longer.
 _JUNCTIONS: Final = _Mode("junctions", _ROOM, prefix_caching=True, keep="junctions")
 
 
 def modes(model: Llama) -> tuple[_Mode, ...]:
-    """The ways in which the check runs a model, besides the plain forward."""
+    """Returns the modes in which the check runs a model, besides the plain forward pass."""
     return (*_MODES, _JUNCTIONS) if len(model.groups) > 1 else _MODES
 
 
 def check(model: Llama, workload: Workload, *, on_tokens: Callable[[str, int], None] | None = None) -> Report:
-    """Runs the workload in all modes and compares.
+    """Runs the workload in all modes and compares the results.
 
     Args:
         model: The model.
-        workload: Prompts.
-        on_tokens: Called with the mode and a number of tokens, as they come.
-
+        workload: The prompts.
+        on_tokens: Called with the mode and a number of tokens, whenever tokens were sampled.
     """
     fast = model.choose_tile()
     tell = on_tokens or (lambda _mode, _tokens: None)
@@ -222,7 +219,7 @@ def _run_plain(
 
 
 def _compared(outcome: Outcome, before: list[Outcome]) -> Outcome:
-    """Compares an outcome with the first one."""
+    """Compares the results of a mode with those of the first one."""
     if not before:
         return outcome
     expected = before[0].rows
@@ -237,7 +234,7 @@ def _compared(outcome: Outcome, before: list[Outcome]) -> Outcome:
 
 
 def _shortfalls(model: Llama, mode: _Mode, outcome: Outcome) -> list[str]:
-    """What a mode was to show and did not: a check that exercises nothing proves nothing."""
+    """Returns the features that a mode should exercise and did not."""
     stats = outcome.stats
     assert stats is not None
     wanted = {

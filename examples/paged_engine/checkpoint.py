@@ -1,8 +1,8 @@
-"""Where a model comes from: seeded weights of its own, or a local checkpoint in Hugging Face's Llama format.
+"""Provides a model's weights: seeded random weights, or a local checkpoint in Hugging Face's Llama format.
 
-A checkpoint is a directory with ``config.json``, ``*.safetensors``, and perhaps ``tokenizer.json``.
-Everything is computed in float32. What the model does not know (other rotary scalings, sliding windows,
-quantization) is refused: a model that is almost right is worse than none.
+A checkpoint is a directory with ``config.json``, ``*.safetensors``, and optionally ``tokenizer.json``.
+Everything is computed in float32. Settings that the model does not support (other rotary scalings,
+sliding windows, quantization) are refused, because an almost correct model would be worse than none.
 """
 
 from __future__ import annotations
@@ -34,13 +34,14 @@ __all__ = [
 
 
 class CheckpointError(ValueError):
-    """A checkpoint that cannot be used; the message says what is wrong with it."""
+    """A checkpoint cannot be used; the message states the problem."""
 
 
 @dataclass(frozen=True, slots=True)
 class ModelConfig:
-    """The shape of a model. By default that of the small one with random weights: three million
-    parameters.
+    """The shape of a model.
+
+    The defaults are those of the small model with random weights, which has three million parameters.
     """
 
     vocab_size: int = 96
@@ -52,17 +53,17 @@ class ModelConfig:
     head_dim: int = 32
     rope_theta: float = 10_000.0
     norm_eps: float = 1e-5
-    #: Positions that the model was made for.
+    #: Largest number of positions that the model supports.
     max_positions: int = 2048
-    #: Tokens that end a sample.
+    #: Ids of the tokens that end a sample.
     end_tokens: tuple[int, ...] = (95,)
-    #: Whether the embedding is the output head, too.
+    #: Whether the embedding is also the output head.
     tied_embeddings: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class LayerWeights:
-    """Weights of one layer; projections of the same input are one matrix."""
+    """Weights of one layer. Projections of the same input are one matrix."""
 
     attention_norm: Tensor
     #: Rows of queries, keys and values.
@@ -84,7 +85,7 @@ class Weights:
     head: Tensor
 
     def to(self, device: str) -> Weights:
-        """The same weights on a device."""
+        """Returns the weights on a device."""
         layers = [
             type(layer)(*(getattr(layer, part.name).to(device) for part in dataclasses.fields(layer)))
             for layer in self.layers
@@ -93,7 +94,7 @@ class Weights:
 
 
 def random_weights(config: ModelConfig, seed: int = 0) -> Weights:
-    """Makes weights up: the text is noise, all else is as in a trained model."""
+    """Makes random weights. The generated text is noise; everything else is like in a trained model."""
     random = torch.Generator().manual_seed(seed)
 
     def matrix(outputs: int, inputs: int, gain: float = 1.0) -> Tensor:
@@ -115,28 +116,26 @@ def random_weights(config: ModelConfig, seed: int = 0) -> Weights:
         embedding=torch.randn(config.vocab_size, config.hidden_size, generator=random),
         layers=[layer() for _ in range(config.num_layers)],
         norm=torch.ones(config.hidden_size),
-        # Some tokens are likelier than others, as in a trained model.
+        # Some tokens are more likely than others, as in a trained model.
         head=matrix(config.vocab_size, config.hidden_size, gain=2.0),
     )
 
 
 # --- Hugging Face's format
-# -----------------------------------------------------------------------------------------
 
 
 def load_checkpoint(directory: Path) -> tuple[ModelConfig, Weights, Tokenizer]:
     """Loads a Llama-type checkpoint from a local directory.
 
     Raises:
-        CheckpointError: It is none, or needs what the model does not know.
-
+        CheckpointError: It is not a checkpoint, or needs features that the model lacks.
     """
     config = _read_config(directory)
     return config, _assemble(config, _read_tensors(directory)), _read_tokenizer(directory, config)
 
 
-# : Settings that change what a model computes, and the values that
-# :class:`~examples.paged_engine.model.Llama` knows.
+# Settings that change what a model computes, and the values that
+# :class:`~examples.paged_engine.model.Llama` supports.
 _SUPPORTED: Final[dict[str, tuple[object, ...]]] = {
     "model_type": ("llama", "mistral"),
     "hidden_act": ("silu",),
@@ -148,7 +147,7 @@ _SUPPORTED: Final[dict[str, tuple[object, ...]]] = {
 
 
 def _read_config(directory: Path) -> ModelConfig:
-    """Reads config.json, and refuses what the model does not know."""
+    """Reads config.json. Refuses settings that the model does not support."""
     path = directory / "config.json"
     try:
         raw = json.loads(path.read_text())
@@ -162,7 +161,7 @@ def _read_config(directory: Path) -> ModelConfig:
         if raw.get(name, allowed[0]) not in allowed:
             values = " or ".join(json.dumps(value) for value in allowed if value is not None) or "none"
             raise CheckpointError(f"{path}: {name} is {json.dumps(raw.get(name))}; supported: {values}")
-    # Transformers 5 has moved the rotary settings into a table of their own.
+    # Transformers 5 has moved the rotary settings into a separate table.
     rope: dict[str, Any] = raw.get("rope_parameters") or raw.get("rope_scaling") or {}
     kind = rope.get("rope_type", rope.get("type", "default"))
     if kind != "default":
@@ -202,15 +201,13 @@ def _read_tensors(directory: Path) -> dict[str, Tensor]:
     for path in files:
         try:
             tensors |= load_file(path)
-        except (
-            Exception
-        ) as error:  # safetensors has an exception of its own, and passes on those of the system
+        except Exception as error:  # safetensors raises its own exception, and those of the system
             raise CheckpointError(f"{path}: {error}") from error
     return tensors
 
 
 def _assemble(config: ModelConfig, tensors: dict[str, Tensor]) -> Weights:
-    """Picks the weights out of a checkpoint's tensors, and checks their shapes."""
+    """Selects the weights from a checkpoint's tensors, and checks their shapes."""
     size, queries, kv = (
         config.hidden_size,
         config.num_heads * config.head_dim,
@@ -253,11 +250,10 @@ def _assemble(config: ModelConfig, tensors: dict[str, Tensor]) -> Weights:
 
 
 # --- Text
-# ----------------------------------------------------------------------------------------------------------
 
 
 class Tokenizer(Protocol):
-    """Text to tokens and back."""
+    """Converts text to tokens and back."""
 
     def encode(self, text: str) -> list[int]:
         """Returns the tokens of a text; at least one, if it is not empty."""
@@ -267,12 +263,16 @@ class Tokenizer(Protocol):
 
 
 class AsciiTokenizer:
-    """The printable characters of ASCII as tokens, so that even noise can be read. Ids beyond 94 are no
-    text.
+    """Uses the printable characters of ASCII as tokens, so that even noise is readable.
+
+    Ids above 94 have no text.
     """
 
     def encode(self, text: str) -> list[int]:
-        """Returns one token per character; what is not printable ASCII becomes a question mark."""
+        """Returns one token per character.
+
+        Characters that are not printable ASCII become question marks.
+        """
         return [ord(character if " " <= character <= "~" else "?") - 32 for character in text]
 
     def decode(self, tokens: list[int]) -> str:
@@ -281,19 +281,19 @@ class AsciiTokenizer:
 
 
 class ByteTokenizer:
-    """Bytes as tokens, for a checkpoint whose own tokenizer is not to be had. Ids beyond 255 are no text."""
+    """Uses bytes as tokens, for a checkpoint without a usable tokenizer. Ids above 255 have no text."""
 
     def encode(self, text: str) -> list[int]:
         """Returns the bytes of a text."""
         return list(text.encode())
 
     def decode(self, tokens: list[int]) -> str:
-        """Returns the text of bytes; what is none shows as the replacement character."""
+        """Returns the text of bytes. Invalid bytes become the replacement character."""
         return bytes(token for token in tokens if token < 256).decode(errors="replace")
 
 
 class _JsonTokenizer:
-    """A tokenizer.json, by the package tokenizers."""
+    """Uses a tokenizer.json with the package tokenizers."""
 
     def __init__(self, tokenizer: Any) -> None:
         self._tokenizer = tokenizer
@@ -306,7 +306,7 @@ class _JsonTokenizer:
 
 
 def _read_tokenizer(directory: Path, config: ModelConfig) -> Tokenizer:
-    """Returns the checkpoint's tokenizer if there is one and the package to read it, or else bytes."""
+    """Returns the checkpoint's tokenizer if it and the package to read it exist, otherwise bytes."""
     path = directory / "tokenizer.json"
     if path.exists() and importlib.util.find_spec("tokenizers") is not None:
         return _JsonTokenizer(importlib.import_module("tokenizers").Tokenizer.from_file(str(path)))

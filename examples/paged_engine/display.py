@@ -1,4 +1,4 @@
-"""What people see of the engine: texts while they grow, and the table of the check."""
+"""The output of the engine on a terminal: growing texts, and the table of the check."""
 
 from __future__ import annotations
 
@@ -26,11 +26,10 @@ Outputs = dict[tuple[int, int], list[int]]
 
 
 # --- Generating
-# ----------------------------------------------------------------------------------------------------
 
 
 class _Screen:
-    """The ends of some texts, where sequences and blocks are, and a bar."""
+    """The ends of some texts, the numbers of sequences and blocks, and a progress bar."""
 
     _TEXTS: Final = 16
     _TAIL: Final = 64
@@ -49,7 +48,8 @@ class _Screen:
         ]
         scheduler, pool = self._engine.scheduler, self._engine.manager.stats().pool
         state = (
-            f"{len(scheduler.running)} running, {len(scheduler.waiting)} waiting, {len(scheduler.moving)} moving; "
+            f"{len(scheduler.running)} running, {len(scheduler.waiting)} waiting, {len(scheduler.moving)} "
+            "moving; "
             f"{pool.active} of {pool.usable} blocks held, {pool.cached_free} cached"
         )
         self._bar.update(self._task, completed=sum(map(len, self._outputs.values())))
@@ -59,17 +59,16 @@ class _Screen:
 def generate(
     engine: Engine, tokenizer: Tokenizer, prompts: list[tuple[list[int], Sampling]], *, in_turn: bool = False
 ) -> tuple[Outputs, list[Request]]:
-    """Runs prompts to the end, and shows it if stderr is a terminal.
+    """Runs prompts to the end. Shows the progress if stderr is a terminal.
 
     Args:
-        engine: Runs them.
-        tokenizer: Makes text of tokens.
-        prompts: Tokens, and how they are continued.
-        in_turn: One after the other.
+        engine: Runs the prompts.
+        tokenizer: Converts tokens to text.
+        prompts: The tokens and sampling parameters of each prompt.
+        in_turn: Whether to run one prompt after the other.
 
     Returns:
-        What each sample has become, and the requests.
-
+        The tokens of each sample, and the requests.
     """
     outputs: Outputs = {}
     requests: list[Request] = []
@@ -92,8 +91,9 @@ def print_outputs(
     names: list[str],
     stats: EngineStats,
 ) -> None:
-    """Prints prompts, what was cached of them, their samples, and what the engine has done; groups by
-    name.
+    """Prints prompts, their cached tokens, their samples, and the statistics of the engine.
+
+    ``names`` are those of the groups.
     """
     console = Console(highlight=False)
     for number, (prompt, request) in enumerate(zip(prompts, requests, strict=True)):
@@ -106,7 +106,8 @@ def print_outputs(
         for key in sorted(key for key in texts if key[0] == number):
             console.print(Text(f"  {name(key)}  {one_line(texts[key])}"))
     console.print(
-        f"{stats.prompt_tokens} prompt tokens, {stats.hit_rate:.0%} cached; {stats.decoded_tokens} decoded in "
+        f"{stats.prompt_tokens} prompt tokens, {stats.hit_rate:.0%} cached; {stats.decoded_tokens} decoded "
+        "in "
         f"{stats.steps} steps; {stats.cow_copies} copies on write, {stats.swapped_out} swaps, "
         f"{stats.recomputes} recomputes",
         style="dim",
@@ -114,7 +115,7 @@ def print_outputs(
 
 
 def limits(hit: Hit, names: list[str]) -> str:
-    """Says which groups a hit is the shorter for: nothing, if all of them would have served as much."""
+    """Describes which groups have shortened a hit; empty if all groups would have served the same tokens."""
     least, most = min(hit.reach), max(hit.reach)
     if hit.cached == most:
         return ""
@@ -126,29 +127,28 @@ def limits(hit: Hit, names: list[str]) -> str:
 
 
 def name(key: tuple[int, int]) -> str:
-    """A sample's name: request and sample."""
+    """Returns the name of a sample: request and sample."""
     return f"{key[0]}.{key[1]}"
 
 
 def one_line(text: str) -> str:
-    """A text as one line that a terminal can show: line breaks and whatever is no text become dots."""
+    """Returns a text as one line for a terminal. Line breaks and unprintable characters become dots."""
     return "".join(
         character if character.isprintable() and character != "\ufffd" else "·" for character in text
     )
 
 
 # --- The check
-# -----------------------------------------------------------------------------------------------------
 
 
 def check_progress(*, shown: bool) -> Progress:
-    """A bar for the check, on stderr."""
+    """Makes a progress bar for the check, on stderr."""
     columns = (TextColumn("{task.description:<20}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
     return Progress(*columns, console=Console(stderr=True), transient=True, disable=not shown)
 
 
 def print_report(report: Report) -> None:
-    """Prints the table of the check, and its verdict."""
+    """Prints the table of the check, and its result."""
     table = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, collapse_padding=True)
     table.add_column("mode", no_wrap=True)
     for column in ("prompt", "hits", "pre-\nfilled", "saved", "swaps", "recom-\nputes", "COW", "s"):
@@ -175,7 +175,8 @@ def print_report(report: Report) -> None:
     console = Console(highlight=False)
     console.print(table)
     console.print(
-        "Prompt, prefilled and saved: tokens; what recompute repeats counts. Hits: share of the prompts' tokens.\n"
+        "Prompt, prefilled and saved: tokens; what recompute repeats counts. Hits: share of the prompts' "
+        "tokens.\n"
         "Same: every logits row and every token has the bits of the first mode.",
         style="dim",
     )

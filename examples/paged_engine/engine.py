@@ -1,7 +1,7 @@
 """The engine: a model, the memory of its KV cache, and the scheduler, joined.
 
-The engine owns the bytes, kvpool decides which blocks they are in. A request is submitted, and the
-engine stepped until its samples are over; each step streams the tokens that it has sampled.
+The engine owns the bytes, and kvpool decides in which blocks they are. A request is submitted, and the
+engine is stepped until its samples have ended. Each step streams the tokens that it has sampled.
 """
 
 from __future__ import annotations
@@ -37,32 +37,32 @@ __all__ = ["Engine", "EngineConfig", "EngineStats", "TokenEvent"]
 class EngineConfig:
     """Sizes and policies of an engine."""
 
-    #: Blocks of the device's pool that can be used.
+    #: Number of usable blocks of the device's pool.
     blocks: int = 512
-    #: Token slots per block.
+    #: Number of token slots per block.
     block_size: int = 16
-    #: Blocks of the host tier, where preempted sequences are swapped to; without any, they recompute.
+    #: Blocks of the host tier, to which preempted sequences are swapped. If 0, they are recomputed.
     host_blocks: int = 1024
-    #: How a sequence gives way when blocks run out.
+    #: How a sequence is preempted when blocks run out.
     preempt: Literal["swap", "recompute"] = "swap"
-    #: Whether what is computed can be hit by others, and by a sequence that comes back.
+    #: Whether computed blocks can be hit by other sequences, and by a sequence that resumes.
     prefix_caching: bool = True
-    #: Tokens that one step computes, at most.
+    #: Largest number of tokens that one step computes.
     token_budget: int = 256
-    #: Sequences that run at once, at most.
+    #: Largest number of sequences that run at once.
     max_running: int = 64
-    #: Share of the pool that an admission leaves to the sequences that run.
+    #: Share of the pool that an admission leaves for running sequences.
     watermark: float = 0.05
-    # : What stays cached of windows and states, so that hits can end there: all; what hits need that
-    # end at multiples of : so many tokens; or where prompts end or turn off from each other.
+    # The cached blocks of windows and states at which hits can end: all, those that end at multiples of
+    # this number of tokens, or those where prompts end or diverge.
     keep: Keep = 64
-    #: Whether KV memory that holds nothing is NaN, which shows whoever reads it: for tests.
+    #: Whether unused KV memory is NaN, so that wrong reads show: for tests.
     poison: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class TokenEvent:
-    """A token that was sampled."""
+    """A sampled token."""
 
     #: Number of the request.
     request: int
@@ -70,39 +70,39 @@ class TokenEvent:
     #: Position in the sequence, prompt included.
     position: int
     token: int
-    #: Why the sample is over with it, if it is.
+    #: Reason why the sample ends with this token, if it does.
     finished: Literal["end", "length"] | None
-    #: What it was drawn from.
+    #: Logits from which the token was drawn.
     logits: Tensor
 
 
 @dataclass(frozen=True, slots=True)
 class EngineStats:
-    """What an engine has done so far."""
+    """Counters of an engine."""
 
     steps: int
-    #: Tokens of the admitted prompts.
+    #: Number of tokens in the admitted prompts.
     prompt_tokens: int
-    #: Of these, tokens that were cached.
+    #: Number of these tokens that were cached.
     hit_tokens: int
-    #: Tokens that prefill has computed, those computed again included.
+    #: Number of tokens that prefill has computed, including those computed again.
     prefill_tokens: int
-    #: Tokens that it did not have to compute, because they were cached when a sequence came in or came back.
+    #: Number of tokens that were cached when a sequence started or resumed, and so were not computed.
     saved_tokens: int
-    #: Sampled tokens that were computed.
+    #: Number of sampled tokens that were computed.
     decoded_tokens: int
-    #: Sequences that gave way by swap, and how many of them came back.
+    #: Number of sequences that were swapped out, and of those swapped in again.
     swapped_out: int
     swapped_in: int
-    #: Sequences that gave way by recompute.
+    #: Number of sequences that were preempted for recompute.
     recomputes: int
-    #: Shared blocks that were copied to be written.
+    #: Number of shared blocks that were copied before a write.
     cow_copies: int
-    #: Cached blocks that were taken to hold something else.
+    #: Number of cached blocks that were evicted.
     evicted: int
-    #: Tokens that full attention had cached, and another group could not serve.
+    #: Number of tokens that full attention had cached, but another group could not serve.
     unserved_tokens: int
-    #: Copies of states that were kept.
+    #: Number of copies of states that were kept.
     checkpoints: int
 
     @property
@@ -112,20 +112,20 @@ class EngineStats:
 
 
 class Engine:
-    """An inference engine over kvpool. A context manager: it has threads that move blocks, and memory
-    of its own.
+    """An inference engine over kvpool.
+
+    It is a context manager, because it owns threads that move blocks, and memory.
 
     Args:
         model: The model. Engines may share it.
         config: Sizes and policies.
-
     """
 
     def __init__(self, model: Llama, config: EngineConfig | None = None) -> None:
         self.model = model
         self.config = config = config or EngineConfig()
         self.device = model.weights.embedding.device
-        # Block 0 is the null block: one more than can be used, in each tier.
+        # Block 0 is the null block, so each tier has one block more than can be used.
         blocks, host_blocks = config.blocks + 1, config.host_blocks + 1 if config.host_blocks else 0
         self.kv = PagedKV(
             model.config,
@@ -135,7 +135,7 @@ class Engine:
             poison=config.poison,
             device=str(self.device),
         )
-        # One group of full attention needs no name.
+        # A single group of full attention needs no name.
         specs = [group.spec(config.block_size, config.keep) for group in model.groups]
         self.manager = CacheManager(
             blocks,
@@ -160,7 +160,7 @@ class Engine:
             prefix_caching=config.prefix_caching,
             on_new_blocks=self.kv.poison if config.poison else None,
         )
-        #: Free blocks that are NaN.
+        #: Free blocks that are filled with NaN.
         self._poisoned: set[int] = set()
         self._requests = 0
         self._steps = 0
@@ -170,9 +170,8 @@ class Engine:
         """Queues a prompt.
 
         Raises:
-            RequestTooLargeError: It could never run: the pool or the model's context is too small for it.
+            RequestTooLargeError: The pool or the model's context is too small for the request.
             ValueError: The prompt is empty, or has a token that the model does not know.
-
         """
         vocabulary, positions = self.model.config.vocab_size, self.model.config.max_positions
         if not prompt:
@@ -188,11 +187,11 @@ class Engine:
         return request
 
     def abort(self, request: Request) -> None:
-        """Ends a request that nobody waits for any more. What it has computed stays cached."""
+        """Ends a request whose result is no longer needed. Its computed blocks stay cached."""
         self.scheduler.abort(request)
 
     def run(self) -> Iterator[TokenEvent]:
-        """Steps until all requests are over, and streams their tokens."""
+        """Runs steps until all requests have ended, and streams their tokens."""
         while self.scheduler.busy:
             yield from self.step()
 
@@ -213,13 +212,13 @@ class Engine:
         return [event for pair in zip(sampling, logits, strict=True) for event in self._sample(*pair)]
 
     def stats(self) -> EngineStats:
-        """Returns what was done so far."""
+        """Returns the statistics so far."""
         manager = self.manager.stats()
         return EngineStats(
             steps=self._steps,
             prompt_tokens=manager.prompt_tokens,
             hit_tokens=manager.hit_tokens,
-            # Each token that has been appended was computed once as a decode; all other rows are prefill.
+            # Each appended token was computed once as a decode. All other rows are prefill.
             prefill_tokens=self._rows - manager.appended_tokens,
             saved_tokens=manager.hit_tokens + manager.resumed_hit_tokens,
             decoded_tokens=manager.appended_tokens,
@@ -233,7 +232,7 @@ class Engine:
         )
 
     def close(self) -> None:
-        """Waits for copies that are under way, and lets go of the memory."""
+        """Waits for copies that are under way, and releases the memory."""
         self._executor.wait()
         self._transfer.close()
         for store in self._stores:
@@ -246,13 +245,13 @@ class Engine:
         self.close()
 
     def _poison(self) -> None:
-        """Makes blocks NaN that became free: all copies that read them are done."""
+        """Fills blocks that became free with NaN. All copies that read them have ended."""
         free = set(self.manager.free_order())
         self.kv.poison(free - self._poisoned)
         self._poisoned = free
 
     def _batch(self, chunks: list[Chunk]) -> Batch:
-        """Makes rows of chunks, one per token."""
+        """Makes one row per token of the chunks."""
         counts = torch.tensor([chunk.rows for chunk in chunks])
         tokens = [token for chunk in chunks for token in chunk.sequence.tokens[chunk.start : chunk.stop]]
         positions = [position for chunk in chunks for position in range(chunk.start, chunk.stop)]
@@ -270,7 +269,7 @@ class Engine:
         ).to(self.device)
 
     def _sample(self, sequence: Sequence, logits: Tensor) -> Iterator[TokenEvent]:
-        """Draws the next token of a sequence; after the prompt, the first one of each sample."""
+        """Draws the next token of a sequence. After the prompt, draws the first token of each sample."""
         request, position = sequence.request, len(sequence.tokens)
         first = position == len(request.prompt)
         for sample in self.scheduler.branch(sequence) if first else [sequence]:

@@ -1,25 +1,24 @@
-"""A hybrid model: a recurrent layer, two sliding windows, and full attention, each a KV-cache group of
-its own.
+"""A hybrid model: a recurrent layer, two sliding windows, and full attention, each in its own KV-cache group.
 
-What Gemma 3 (windows), Qwen3-Next and Nemotron-H (recurrent layers) are made of, one layer of each
-kind, with random weights. Blocks of one pool are of equal bytes, so each group has as many layers as
-the others: one here. The windows are of two widths because each then keeps and gives up blocks of its
-own, and either may be what cuts a hit short; two layers of one width would have to be two groups, too,
-and would always agree.
+It has one layer of each kind of which Gemma 3 (windows), Qwen3-Next and Nemotron-H (recurrent layers)
+consist, with random weights. Blocks of one pool have the same number of bytes, so each group has the
+same number of layers: here one. The windows have two widths. So each keeps and releases its own blocks,
+and either may limit a hit. Two layers of one width would have to be two groups, too, and would always
+agree.
 
-The recurrent layer is linear attention with a decay, behind a short convolution. Of head ``h`` it has a
-matrix ``S``; the token at position ``t`` has a key ``k``, a value ``v``, a query ``q``, a decay ``a``
-between 0 and 1, and a gate::
+The recurrent layer is linear attention with a decay, after a short convolution. Head ``h`` has a matrix
+``S``. The token at position ``t`` has a key ``k``, a value ``v``, a query ``q``, a decay ``a`` between
+0 and 1, and a gate::
 
     S[t] = a[t] * S[t - 1] + outer(k[t], v[t])        out[t] = norm(q[t] @ S[t]) * silu(gate[t])
 
-Its *state* is what the next token needs: the last inputs of the convolution (its tail), and all ``S``.
-A request has it in one block, which every step reads and overwrites. At position 0 it is zero, whatever
-the block holds.
+Its *state* contains what the next token needs: the last inputs of the convolution (its tail), and all
+``S``. A request has its state in one block, which every step reads and overwrites. At position 0 the
+state is zero, whatever the block contains.
 
-Nothing here depends on how the tokens are cut: the recurrence and the convolution are products and
-sums, one token after the other in the order of the sequence, which no kernel reorders; all else is
-computed in tiles, as in ``model``.
+The result does not depend on how the tokens are cut into chunks. The recurrence and the convolution are
+products and sums, one token after the other in the order of the sequence, which no kernel reorders.
+Everything else is computed in tiles, as in ``model``.
 """
 
 from __future__ import annotations
@@ -48,43 +47,46 @@ __all__ = ["Hybrid", "HybridConfig", "RecurrentWeights", "hybrid_weights"]
 class HybridConfig(ModelConfig):
     """The shape of a hybrid model."""
 
-    #: What each layer reads: a recurrent state, a window of so many tokens, or everything.
+    #: The tokens that each layer reads: a recurrent state, a window of this number of tokens, or everything.
     kinds: tuple[Literal["state", "full"] | int, ...] = ("state", 32, "full", 96)
-    #: Of a recurrent layer: heads, and numbers of a key and of a value.
+    #: Number of heads of a recurrent layer, and number of values in a key and in a value.
     state_heads: int = 2
     state_key: int = 16
     state_value: int = 16
-    #: Tokens that the convolution reads, its own included.
+    #: Number of tokens that the convolution reads, including its own.
     conv_width: int = 4
 
     @property
     def conv_channels(self) -> int:
-        """Inputs of the convolution: a query, a key and a value of each head."""
+        """Number of inputs of the convolution: a query, a key and a value of each head."""
         return self.state_heads * (2 * self.state_key + self.state_value)
 
     @property
     def tail_numbers(self) -> int:
-        """Numbers of the convolution's tail."""
+        """Number of values in the convolution's tail."""
         return (self.conv_width - 1) * self.conv_channels
 
     @property
     def state_numbers(self) -> int:
-        """Numbers of a state."""
+        """Number of values in a state."""
         return self.tail_numbers + self.state_heads * self.state_key * self.state_value
 
 
 @dataclass(frozen=True, slots=True)
 class RecurrentWeights(LayerWeights):
-    """Weights of a recurrent layer: ``qkv`` has rows of the convolution's inputs, of gates, and of decays."""
+    """Weights of a recurrent layer.
 
-    #: By token, the oldest first: [width, channels].
+    ``qkv`` has rows of the convolution's inputs, of gates, and of decays.
+    """
+
+    #: One row per token, oldest first: [width, channels].
     conv: Tensor
-    #: What is added to each head's decay, before it is made one.
+    #: A bias of each head's decay, added before the sigmoid.
     decay: Tensor
 
 
 def hybrid_weights(config: HybridConfig, seed: int = 0) -> Weights:
-    """Makes weights up."""
+    """Makes random weights."""
     weights = random_weights(config, seed)
     random = torch.Generator().manual_seed(seed + 1)
     values = config.state_heads * config.state_value
@@ -99,7 +101,7 @@ def hybrid_weights(config: HybridConfig, seed: int = 0) -> Weights:
             gate_up=layer.gate_up,
             down=layer.down,
             conv=torch.randn(config.conv_width, config.conv_channels, generator=random),
-            # Some heads forget within a few tokens, others hardly.
+            # Some heads forget within a few tokens, others hardly at all.
             decay=torch.linspace(1.0, 6.0, config.state_heads),
         )
 
@@ -109,19 +111,19 @@ def hybrid_weights(config: HybridConfig, seed: int = 0) -> Weights:
 
 
 class Hybrid(Llama):
-    """The model. What is not said here is as in :class:`Llama`.
+    """The model. Everything that is not defined here is as in :class:`Llama`.
 
     Args:
-        config: Its shape.
-        weights: Its weights.
-        tile: Rows per tile.
-
+        config: The shape.
+        weights: The weights.
+        tile: Number of rows per tile.
     """
 
     config: HybridConfig
 
     def _group(self) -> list[Group]:
-        # The first group should be full attention, if there is any: hits are counted in its blocks.
+        # If there is full attention, it should be the first group, because hits are counted in its
+        # blocks.
         kinds = sorted(set(self.config.kinds), key=lambda kind: (kind != "full", kind == "state", str(kind)))
         layers = {kind: tuple(n for n, own in enumerate(self.config.kinds) if own == kind) for kind in kinds}
         return [
@@ -134,7 +136,7 @@ class Hybrid(Llama):
         ]
 
     def probe(self, tile: int) -> Hybrid:
-        """The model itself: its layers differ."""
+        """Returns the model itself, because its layers differ."""
         return Hybrid(self.config, self.weights, tile=tile)
 
     def _mix(
@@ -143,11 +145,11 @@ class Hybrid(Llama):
         if not isinstance(layer, RecurrentWeights):
             return super()._mix(number, layer, x, tile, context, kv)
         table = tile.tables[self._group_of[number]]
-        # Rows of one sequence are next to each other, and have one block.
+        # The rows of one sequence are consecutive, and have one block.
         blocks, counts = torch.unique_consecutive(table[: tile.rows, 0], return_counts=True)
         first = counts.cumsum(0) - counts
         states = kv.read_states(number, blocks, self.config.state_numbers)
-        # What a new request's block holds is no state.
+        # The block of a new request does not contain a state.
         states = states.where(tile.positions[first, None] > 0, 0.0)
         inputs, gates, decays = self._inputs(layer, x)
         convolved, tails = self._convolve(
@@ -175,7 +177,7 @@ class Hybrid(Llama):
         return mixed
 
     def _inputs(self, layer: RecurrentWeights, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Inputs of the convolution, gates, and decays of a tile: [rows, numbers]."""
+        """Computes the inputs of the convolution, the gates, and the decays of a tile: [rows, numbers]."""
         config = self.config
         fused = functional.linear(self._norm(x, layer.attention_norm), layer.qkv)
         channels, values = config.conv_channels, config.state_heads * config.state_value
@@ -185,20 +187,19 @@ class Hybrid(Llama):
     def _convolve(
         self, layer: RecurrentWeights, inputs: Tensor, tails: Tensor, counts: list[int]
     ) -> tuple[Tensor, Tensor]:
-        """The convolution of a tile's inputs, row by row with those before it in its sequence.
+        """Applies the convolution to a tile. Each row also reads the previous inputs of its sequence.
 
         Args:
             layer: The weights.
             inputs: [rows, channels].
             tails: The inputs before the first row of each sequence: [sequences, numbers].
-            counts: Rows of each sequence; rows behind them are padding.
+            counts: Number of rows of each sequence; the remaining rows are padding.
 
         Returns:
-            What comes out, and the tails behind the last rows.
-
+            The outputs, and the tails after the last rows.
         """
         width, padding = self.config.conv_width, len(inputs) - sum(counts)
-        # Every sequence's tail and rows, one sequence after the other, and where in there its rows are.
+        # Join every sequence's tail and rows, and cut the outputs of the rows out of the result.
         before = tails.view(len(counts), width - 1, -1)
         *rows, rest = inputs.split([*counts, padding])
         parts = [torch.cat(pair) for pair in zip(before, rows, strict=True)]
@@ -212,8 +213,9 @@ class Hybrid(Llama):
     def _recur(
         self, convolved: Tensor, decays: Tensor, states: Tensor, counts: list[int]
     ) -> tuple[Tensor, Tensor]:
-        """The recurrence. Returns the matrices behind each row of a tile, and behind the last row of
-        each sequence.
+        """Computes the recurrence.
+
+        Returns the matrices after each row of a tile, and after the last row of each sequence.
         """
         config = self.config
         _, keys, values = self._split(convolved)
@@ -230,14 +232,14 @@ class Hybrid(Llama):
         return matrices, torch.stack(last)
 
     def _read_out(self, convolved: Tensor, matrices: Tensor, gates: Tensor) -> Tensor:
-        """What the rows of a tile read of their matrices: [rows, heads * numbers of a value]."""
+        """Computes the outputs of the rows from their matrices: [rows, heads * numbers of a value]."""
         queries, _, _ = self._split(convolved)
         read = torch.bmm(queries.flatten(0, 1)[:, None], matrices.flatten(0, 1))[:, 0]
         normed = read * torch.rsqrt(read.square().mean(dim=1, keepdim=True) + self.config.norm_eps)
         return normed.view(len(convolved), -1) * gates
 
     def _split(self, convolved: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Queries, keys and values: [rows, heads, numbers]."""
+        """Splits into queries, keys and values: [rows, heads, numbers]."""
         config = self.config
         queries, keys, values = convolved.split(
             [config.state_heads * size for size in (config.state_key, config.state_key, config.state_value)],

@@ -1,16 +1,16 @@
-"""The KV memory that kvpool's block ids name, and where in it a token's slot or a request's state is.
+"""The KV memory that kvpool's block ids refer to, and the places of slots and states in it.
 
-Layers that keep the same of a request are a :class:`Group`: they share a block table. All groups have
-blocks of one pool, so all blocks are of the same bytes, and every group has the same number of layers:
-a block is a *page* in each of them. Page ``n`` of all blocks is one tensor, which the layer ``n`` of
-each group uses. Of a group with keys and values, slot ``offset`` of block ``block`` is row ``block *
-block_size + offset`` of the tensor. Of a group with states, the page is a row of numbers: the state,
-and padding.
+Layers that keep the same data of a request form a :class:`Group`, which shares a block table. The
+blocks of all groups come from one pool. So all blocks have the same number of bytes, and every group
+has the same number of layers. A block is a *page* in each of these layers. Page ``n`` of all blocks is
+one tensor, which layer ``n`` of each group uses. In a group with keys and values, slot ``offset`` of
+block ``block`` is row ``block * block_size + offset`` of the tensor. In a group with states, the page
+is a row of numbers: the state, followed by padding.
 
-Block 0, the null block, is what a window has given up: kvpool never hands it out, and nothing reads it.
-Whoever must not see a position reads a block of zeros instead, behind those of the pool, so that
-neither the garbage of a recycled block nor a NaN in one can reach a result (a weight of zero does not
-help against it: ``0 * NaN`` is NaN).
+Block 0, the null block, replaces the blocks that a window has released. kvpool never hands it out, and
+nothing reads it. For a position that a row must not see, it reads a block of zeros after those of the
+pool instead. So neither old content of a reused block nor a NaN can reach a result. A weight of zero
+would not help, because ``0 * NaN`` is NaN.
 """
 
 from __future__ import annotations
@@ -31,29 +31,29 @@ if TYPE_CHECKING:
 
 __all__ = ["Group", "Keep", "PagedKV"]
 
-#: Which blocks of a window, and which states, stay cached: see :class:`kvpool.GroupSpec`.
+#: Blocks of a window, and states, that stay cached: see :class:`kvpool.GroupSpec`.
 Keep = Literal["all", "junctions"] | int
 
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """Layers that keep the same of a request."""
+    """Layers that keep the same data of a request."""
 
     layers: tuple[int, ...]
-    #: Tokens that a token reads, itself included; None are all before it.
+    #: Number of tokens that a token reads, including itself; None for all tokens before it.
     window: int | None = None
-    #: Numbers of the state that each layer hands on from token to token; 0 if it keeps keys and values.
+    #: Number of values in the state of each layer; 0 if the layer keeps keys and values.
     state: int = 0
 
     @property
     def name(self) -> str:
-        """What people call it."""
+        """Returns a readable name."""
         if self.state:
             return "state"
         return "full attention" if self.window is None else f"window of {self.window}"
 
     def spec(self, block_size: int, keep: Keep) -> GroupSpec:
-        """What the manager has to know of it."""
+        """Returns the manager's specification of the group."""
         if self.state:
             return GroupSpec("state", block_size, keep=keep)
         if self.window is None:
@@ -61,30 +61,31 @@ class Group:
         return GroupSpec("sliding", block_size, window=self.window, keep=keep)
 
     def most_blocks(self, tokens: int, block_size: int, chunk: int) -> int:
-        """Blocks that a request of so many tokens holds at most, if so many are computed and committed
-        at a time.
+        """Returns the largest number of blocks that a request of ``tokens`` tokens holds.
+
+        At most ``chunk`` tokens are computed and committed at a time.
         """
         if self.state:
             return 1
         every = -(-tokens // block_size)
-        # The first token of a chunk may be the last of a block, and so may the first one that it reads.
+        # The first token of a chunk may be the last of a block, and so may the first token that it
+        # reads.
         return every if self.window is None else min(every, -(-(self.window - 1 + chunk) // block_size) + 1)
 
 
 class PagedKV:
-    """What all layers keep, in blocks.
+    """The memory of all layers, in blocks.
 
     Args:
         config: The model's shape.
-        groups: Its groups.
-        num_blocks: Blocks of the pool, null block included.
-        block_size: Token slots per block.
-        poison: Whether what was not written is NaN, which shows whoever reads it; else it is zero.
-        device: Where the memory is.
+        groups: The model's groups.
+        num_blocks: Number of blocks of the pool, including the null block.
+        block_size: Number of token slots per block.
+        poison: Whether unwritten memory is NaN, so that wrong reads show; otherwise it is zero.
+        device: The device of the memory.
 
     Raises:
-        ValueError: A state does not fit a page.
-
+        ValueError: A state does not fit into a page.
     """
 
     def __init__(
@@ -107,51 +108,53 @@ class PagedKV:
             )
             if group.state > numbers:
                 raise ValueError(
-                    f"a state of {group.state} numbers does not fit a page of {numbers}, of {block_size} tokens: "
+                    f"a state of {group.state} numbers does not fit a page of {numbers}, of {block_size} "
+                    "tokens: "
                     f"blocks need {-(-group.state * block_size // numbers)} tokens or more"
                 )
-        #: The page of each layer.
+        #: Page of each layer.
         self._page = {layer: page for group in groups for page, layer in enumerate(group.layers)}
         fill = float("nan") if poison else 0.0
         pages = range(len(groups[0].layers))
         #: One tensor per page: [keys and values, blocks, slots, heads, head dimension].
         self.pages = [torch.full(shape, fill, dtype=torch.float32, device=device) for _ in pages]
-        #: The block of zeros.
+        #: Id of the block of zeros.
         self.padding = num_blocks
         for page in self.pages:
             page[:, self.padding] = 0.0
 
     @property
     def block_bytes(self) -> int:
-        """Bytes of one block over all pages."""
+        """Number of bytes of one block over all pages."""
         return sum(page[:, 0].numel() * page.element_size() for page in self.pages)
 
     def poison(self, blocks: Iterable[int]) -> None:
-        """Makes blocks NaN that hold nothing: whoever reads them shows."""
+        """Fills unused blocks with NaN, so that wrong reads show."""
         ids = torch.tensor(list(blocks), dtype=torch.int64)
         for page in self.pages:
             page.index_fill_(1, ids.to(page.device), float("nan"))
 
     # --- Keys and values
-    # -------------------------------------------------------------------------------------------
 
     def slots(self, tables: Tensor, positions: Tensor) -> Tensor:
-        """Slots of positions, by the block tables of their rows.
+        """Returns the slots of positions, by the block tables of their rows.
 
         Args:
             tables: One block table per row: [rows, blocks].
             positions: Positions in the sequence of each row: [rows, positions].
-
         """
         return tables.gather(1, positions // self.block_size) * self.block_size + positions % self.block_size
 
     def write(self, layer: int, slots: Tensor, keys: Tensor, values: Tensor) -> None:
-        """Writes keys and values, [rows, heads, head dimension], to one slot per row."""
+        """Writes keys and values, [rows, heads, head dimension], into one slot per row."""
         for part, rows in zip(self.pages[self._page[layer]], (keys, values), strict=True):
             part.flatten(0, 1).index_copy_(0, slots, rows)
 
     def head_rows(self, slots: Tensor) -> Tensor:
-        """Where :meth:`read` finds slots, [rows, positions], by head: [rows * heads, positions]."""
+        """Returns the rows that :meth:`read` needs for slots, by head.
+
+        The shape of the slots is [rows, positions], that of the result [rows * heads, positions].
+        """
         heads = torch.arange(self.num_heads, device=slots.device)
         return (slots[:, None, :] * self.num_heads + heads[:, None]).flatten(0, 1)
 
@@ -161,14 +164,13 @@ class PagedKV:
         return rows.view(*head_rows.shape, -1)
 
     # --- States
-    # ----------------------------------------------------------------------------------------------------
 
     def read_states(self, layer: int, blocks: Tensor, size: int) -> Tensor:
         """Returns the first numbers of blocks' pages: [blocks, size]."""
         return self.pages[self._page[layer]][:, blocks].transpose(0, 1).flatten(1)[:, :size]
 
     def write_states(self, layer: int, blocks: Tensor, states: Tensor) -> None:
-        """Writes to them in place."""
+        """Writes the first numbers of blocks' pages in place."""
         page = self.pages[self._page[layer]]
         numbers = page[:, blocks].transpose(0, 1).flatten(1)
         numbers[:, : states.shape[1]] = states

@@ -1,23 +1,25 @@
-"""A Llama-type transformer over paged KV whose results do not depend, to the bit, on what else is in
-the batch.
+"""A Llama-type transformer over paged KV.
 
-Floating-point sums depend on their order, and kernels choose the order by the shape of their input. An
-engine whose batches change from step to step therefore gives one prompt several answers, and nobody can
-tell a scheduling bug from rounding. Here every kernel that sums always sees the same shape:
+Its results do not depend, to the bit, on the other rows of the batch.
 
-- Rows (tokens) are computed in *tiles* of a fixed number of rows, the last one padded. Whether a row is
-  one of a prompt's chunk or a decode, and who its neighbours are, changes nothing.
-- Attention goes over the context in *segments* of :data:`SEGMENT` positions, first to last. A segment
-  that a row does not see adds an exact zero, so it does not matter which ones a tile needs. Positions,
-  not blocks, are cut: the block size does not matter either.
+Floating-point sums depend on their order, and kernels choose the order by the shape of their input. In
+an engine whose batches change from step to step, one prompt therefore has several answers, and a
+scheduling bug cannot be distinguished from rounding. Here every kernel that sums always gets the same
+shape:
 
-A model of other layers is a subclass: it says what its layers keep (``_group``), and how a layer mixes
-tokens, in a tile over paged memory and over a whole sequence (``_mix``, ``_mix_plain``). ``hybrid`` is
-one.
+- Rows (tokens) are computed in *tiles* of a fixed number of rows; the last tile is padded. Neither the
+  neighbours of a row nor whether it belongs to a prefill chunk or a decode change anything.
+- Attention processes the context in *segments* of :data:`SEGMENT` positions, first to last. A segment
+  that a row does not see adds an exact zero, so it does not matter which segments a tile needs.
+  Segments are cut by positions, not by blocks, so the block size does not matter either.
 
-What is left is an assumption about the kernels: a row's result does not depend on its place in the tile
-or on its neighbours. :func:`batch_invariant` tests it on this machine, and :meth:`Llama.choose_tile`
-takes the largest tile that passes. A tile of one row is right by construction, and slow.
+A model with other layers is a subclass. It defines the groups of its layers (``_group``), and how a
+layer mixes tokens, in a tile over paged memory and over a whole sequence (``_mix``, ``_mix_plain``).
+``hybrid`` is an example.
+
+One assumption about the kernels remains: a row's result does not depend on its place in the tile or on
+its neighbours. :func:`batch_invariant` tests this on the machine, and :meth:`Llama.choose_tile` takes
+the largest tile that passes. A tile of one row is correct by construction, and slow.
 """
 
 from __future__ import annotations
@@ -40,16 +42,16 @@ if TYPE_CHECKING:
 
 __all__ = ["SEGMENT", "TILES", "Batch", "Context", "Llama", "Tile", "batch_invariant", "visible"]
 
-#: Positions of the context that attention takes at once.
+#: Number of context positions that attention processes together.
 SEGMENT: Final = 64
 
-#: Rows per tile, the favourite first.
+#: Number of rows per tile, preferred size first.
 TILES: Final = (32, 8, 1)
 
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """What one step computes: rows, each a token of some sequence."""
+    """The rows of one step. Each row is a token of a sequence."""
 
     #: Token of each row: [rows].
     tokens: Tensor
@@ -57,42 +59,44 @@ class Batch:
     positions: Tensor
     #: For each group, the block table of each row's sequence, padded with blocks of zeros: [rows, blocks].
     tables: list[Tensor]
-    #: Rows whose logits are wanted.
+    #: Indices of the rows whose logits are wanted.
     wanted: Tensor
 
     def to(self, device: torch.device) -> Batch:
-        """The same batch on a device."""
+        """Returns the batch on a device."""
         tables = [table.to(device) for table in self.tables]
         return Batch(self.tokens.to(device), self.positions.to(device), tables, self.wanted.to(device))
 
 
 @dataclass(frozen=True, slots=True)
 class Tile:
-    """Rows that are computed together; the last tile of a batch is padded with rows that nobody asks for."""
+    """Rows that are computed together.
+
+    The last tile of a batch is padded with rows whose results are not used.
+    """
 
     tokens: Tensor
     positions: Tensor
-    #: By group.
+    #: Block tables by group.
     tables: list[Tensor]
-    #: Rows that are none of the padding.
+    #: Number of rows without the padding.
     rows: int
 
 
 class Context:
-    """What the rows of a tile see of a group's keys and values, and where that is.
+    """The keys and values of a group that the rows of a tile see, and their places in memory.
 
     Args:
         tile: The rows.
         group: The group.
-        table: The block table of each row in it.
+        table: The block table of each row in the group.
         kv: The memory.
-
     """
 
     def __init__(self, tile: Tile, group: Group, table: Tensor, kv: PagedKV) -> None:
-        #: For each segment that a row sees something of, which of its positions: [rows, positions].
+        #: For each segment that a row sees: whether the row sees each of its positions: [rows, positions].
         self.visible = visible(tile, group)
-        #: Where the rows that are none of the padding write.
+        #: Slots that the rows without padding write.
         self.own = kv.slots(table, tile.positions[:, None])[: tile.rows, 0]
         first, last = min(self.visible), max(self.visible)
         positions = torch.arange(SEGMENT * first, SEGMENT * (last + 1), device=table.device)
@@ -100,7 +104,7 @@ class Context:
         padded = functional.pad(table, (0, max(missing, 0)), value=kv.padding)
         slots = kv.slots(padded, positions.expand(len(table), -1)).split(SEGMENT, dim=1)
         zeros = kv.padding * kv.block_size
-        #: Where the positions of each segment are, by head; what a row does not see is in the block of zeros.
+        #: Places of each segment's positions, by head. Invisible positions point to the block of zeros.
         self.rows = {
             segment: kv.head_rows(part.where(seen, zeros))
             for part, (segment, seen) in zip(slots, self.visible.items(), strict=True)
@@ -111,56 +115,58 @@ class Llama:
     """The model: RMSNorm, rotary positions, grouped-query attention, SwiGLU.
 
     Args:
-        config: Its shape.
-        weights: Its weights.
-        tile: Rows per tile; :meth:`choose_tile` takes the largest that is right.
-
+        config: The shape.
+        weights: The weights.
+        tile: Number of rows per tile; :meth:`choose_tile` takes the largest correct number.
     """
 
     def __init__(self, config: ModelConfig, weights: Weights, *, tile: int = TILES[0]) -> None:
         self.config = config
         self.weights = weights
         self.tile = tile
-        #: What the layers keep of a request.
+        #: The groups of the layers.
         self.groups = self._group()
         self._group_of = {layer: number for number, group in enumerate(self.groups) for layer in group.layers}
         self._cosines, self._sines = _rotations(config, weights.embedding.device)
 
     def _group(self) -> list[Group]:
-        """Puts layers that keep the same into one group."""
+        """Puts layers that keep the same data into one group."""
         return [Group(tuple(range(self.config.num_layers)))]
 
     def probe(self, tile: int) -> Llama:
-        """A model that computes what this one does, of as few layers as show it: here they all have the
-        same shapes.
+        """Returns a model with the same arithmetic and as few layers as possible.
+
+        Here all layers have the same shapes, so one is enough.
         """
         config = dataclasses.replace(self.config, num_layers=1)
         return Llama(config, dataclasses.replace(self.weights, layers=self.weights.layers[:1]), tile=tile)
 
     def choose_tile(self) -> bool:
-        """Takes the largest tile that is batch-invariant on this machine. Returns whether it is the
-        favourite.
+        """Takes the largest tile that is batch-invariant on this machine.
+
+        Returns whether it is the preferred size.
         """
         self.tile = next((tile for tile in TILES[:-1] if batch_invariant(self, tile)), TILES[-1])
         return self.tile == TILES[0]
 
     @torch.inference_mode()
     def forward(self, batch: Batch, kv: PagedKV) -> Tensor:
-        """Computes the rows of a step and writes their KV. Returns the logits of the wanted ones.
+        """Computes the rows of a step and writes their KV. Returns the logits of the wanted rows.
 
-        A row sees the positions of its sequence up to its own: in the pool, or in an earlier row of the
-        batch.
+        A row sees the positions of its sequence up to its own, either in the pool or in an earlier row
+        of the batch.
         """
         hidden = [self._forward_tile(tile, kv)[: tile.rows] for tile in self._tiles(batch, kv.padding)]
         return self._logits(torch.cat(hidden)[batch.wanted])
 
     @torch.inference_mode()
     def forward_plain(self, tokens: list[int]) -> Tensor:
-        """Computes one sequence from scratch, with neither cache nor blocks. Returns the logits of
-        every position.
+        """Computes one sequence from scratch, without cache and blocks.
 
-        The same arithmetic in another order, layer by layer over the whole sequence: what
-        :meth:`forward` must equal.
+        Returns the logits of every position.
+
+        The arithmetic is the same in another order, layer by layer over the whole sequence.
+        :meth:`forward` must return the same bits.
         """
         device = self.weights.embedding.device
         ids, positions = torch.tensor(tokens, device=device), torch.arange(len(tokens), device=device)
@@ -172,7 +178,10 @@ class Llama:
         return self._logits(torch.cat(hidden)[: len(tokens)])
 
     def _tiles(self, batch: Batch, padding: int) -> Iterator[Tile]:
-        """Cuts a batch into tiles. The rows of padding are where the last row is, in a block of zeros."""
+        """Cuts a batch into tiles.
+
+        Rows of padding have the position of the last row, and a block of zeros.
+        """
         count = len(batch.tokens)
         for start in range(0, count, self.tile):
             rows = min(self.tile, count - start)
@@ -195,8 +204,9 @@ class Llama:
     def _mix(
         self, number: int, layer: LayerWeights, x: Tensor, tile: Tile, context: Context | None, kv: PagedKV
     ) -> Tensor:
-        """What rows of a tile take from the tokens before them, in one layer; writes what later ones
-        take of them.
+        """Mixes the rows of a tile with the tokens before them, in one layer.
+
+        Writes what later rows read of them.
         """
         assert context is not None
         queries, keys, values = self._project(layer, x, tile.positions)
@@ -210,7 +220,7 @@ class Llama:
     def _mix_plain(
         self, number: int, layer: LayerWeights, hidden: list[Tensor], tiles: list[Tile]
     ) -> list[Tensor]:
-        """The same for all tiles of one sequence."""
+        """Does the work of :meth:`_mix` for all tiles of one sequence, without paged memory."""
         group, count = self.groups[self._group_of[number]], sum(tile.rows for tile in tiles)
         projected = [self._project(layer, x, tile.positions) for x, tile in zip(hidden, tiles, strict=True)]
         _, *parts = (torch.cat(rows)[:count] for rows in zip(*projected, strict=True))
@@ -224,14 +234,18 @@ class Llama:
         return [self._attend(queries, visible(tile, group), read) for (queries, _, _), tile in rows]
 
     def _shared_segments(self, rows: Tensor) -> list[Tensor]:
-        """Cuts keys or values of one sequence, [positions, heads, head dimension], into segments for a
-        whole tile.
+        """Cuts the keys or values of one sequence into segments for a whole tile.
+
+        Their shape is [positions, heads, head dimension].
         """
         segments = rows.view(-1, SEGMENT, *rows.shape[1:]).transpose(1, 2).unbind(0)
         return [segment.repeat(self.tile, 1, 1) for segment in segments]
 
     def _project(self, layer: LayerWeights, x: Tensor, positions: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Queries, keys and values of a tile, [rows, heads, head dimension], positions rotated in."""
+        """Computes queries, keys and values of a tile, with rotary positions.
+
+        Their shape is [rows, heads, head dimension].
+        """
         config = self.config
         fused = functional.linear(self._norm(x, layer.attention_norm), layer.qkv)
         heads = fused.view(len(x), -1, config.head_dim)
@@ -245,13 +259,13 @@ class Llama:
     def _attend(
         self, queries: Tensor, visible: dict[int, Tensor], read: Callable[[int, int], Tensor]
     ) -> Tensor:
-        """Attention of a tile's queries over the segments of their contexts.
+        """Computes the attention of a tile's queries over the segments of their contexts.
 
         Args:
             queries: [rows, heads, head dimension].
-            visible: For segments in order, which of their positions a row sees: [rows, positions].
-            read: Keys (part 0) or values (part 1) of a segment: [rows * KV heads, positions, head dimension].
-
+            visible: For each segment in order, the positions that a row sees: [rows, positions].
+            read: Returns keys (part 0) or values (part 1) of a segment: [rows * KV heads, positions,
+                head dimension].
         """
         config = self.config
         grouped = queries.reshape(-1, config.num_heads // config.num_kv_heads, config.head_dim)
@@ -272,7 +286,7 @@ class Llama:
         return (attended / total).reshape(len(queries), -1)
 
     def _finish(self, layer: LayerWeights, x: Tensor, attended: Tensor) -> Tensor:
-        """The rest of a layer: output projection and feed-forward, each added to the residual stream."""
+        """Computes the rest of a layer: output projection and feed-forward, each with its residual."""
         x = x + functional.linear(attended, layer.output)
         gate, up = functional.linear(self._norm(x, layer.mlp_norm), layer.gate_up).chunk(2, dim=1)
         return x + functional.linear(functional.silu(gate) * up, layer.down)
@@ -281,7 +295,7 @@ class Llama:
         return x * torch.rsqrt(x.square().mean(dim=1, keepdim=True) + self.config.norm_eps) * weight
 
     def _logits(self, hidden: Tensor) -> Tensor:
-        """Logits of hidden rows, in tiles as everything."""
+        """Computes the logits of hidden rows, in tiles like everything else."""
         logits = []
         for start in range(0, len(hidden), self.tile):
             rows = hidden[start : start + self.tile]
@@ -291,8 +305,7 @@ class Llama:
 
 
 def batch_invariant(model: Llama, tile: int) -> bool:
-    """Tests whether a row's logits and KV are the same bits at every place of a tile, whatever its
-    neighbours are.
+    """Tests whether a row's logits and KV have the same bits at every place of a tile, with any neighbours.
 
     The neighbours are random tokens at random positions over random KV, so that the number of segments
     changes, too.
@@ -300,12 +313,12 @@ def batch_invariant(model: Llama, tile: int) -> bool:
     probe = model.probe(tile)
     config, device, random = probe.config, probe.weights.embedding.device, torch.Generator().manual_seed(0)
     length = min(3 * SEGMENT, config.max_positions)
-    # The same number of blocks for each row and group: a state needs the first.
+    # Each row and group has the same number of blocks. A state only needs the first.
     blocks = -(-length // SEGMENT)
     held = blocks * len(probe.groups)
     kv = PagedKV(config, probe.groups, 1 + tile * held, SEGMENT, device=str(device))
-    # The probe has the first tables and the same context at every place, its neighbours have the other
-    # tables.
+    # The probe row has the first tables and the same context at every place. Its neighbours have the
+    # other tables.
     (page,) = kv.pages
     _, own, others, _ = page.tensor_split([1, 1 + held, 1 + tile * held], dim=1)
     content, position = torch.randn(own.shape, generator=random), length * 5 // 8
@@ -324,7 +337,7 @@ def batch_invariant(model: Llama, tile: int) -> bool:
 
 
 def visible(tile: Tile, group: Group) -> dict[int, Tensor]:
-    """For each segment that a row sees something of, which of its positions: [rows, positions]."""
+    """Returns for each segment that a row sees the visible positions: [rows, positions]."""
     own = tile.positions[:, None]
     first = 0 if group.window is None else max(int(own.min()) - group.window + 1, 0) // SEGMENT
     last = int(own.max()) // SEGMENT
@@ -336,12 +349,12 @@ def visible(tile: Tile, group: Group) -> dict[int, Tensor]:
 
 
 def _pad_rows(rows: Tensor, count: int, value: int = 0) -> Tensor:
-    """Appends rows of a value."""
+    """Appends rows that contain a value."""
     return functional.pad(rows, (0, 0) * (rows.dim() - 1) + (0, count - len(rows)), value=value)
 
 
 def _rotations(config: ModelConfig, device: torch.device) -> tuple[Tensor, Tensor]:
-    """Cosines and sines of the rotary embedding by position, both halves of a head alike."""
+    """Returns cosines and sines of the rotary embedding by position. Both halves of a head are equal."""
     exponents = torch.arange(0, config.head_dim, 2, dtype=torch.float64) / config.head_dim
     angles = torch.outer(
         torch.arange(config.max_positions, dtype=torch.float64), config.rope_theta**-exponents

@@ -1,4 +1,4 @@
-"""What a scheduler schedules: requests, their sequences, and the chunks of these that a step computes."""
+"""The objects of a scheduler: requests, their sequences, and the chunks that a step computes."""
 
 from __future__ import annotations
 
@@ -13,61 +13,61 @@ __all__ = ["Chunk", "Hit", "Request", "RequestTooLargeError", "Sequence"]
 
 
 class RequestTooLargeError(ValueError):
-    """A request that would not fit an otherwise empty pool, however long it waits."""
+    """A request that would not fit into an empty pool."""
 
 
 @dataclass(frozen=True, slots=True)
 class Hit:
-    """What a request has found cached when it was admitted, in tokens."""
+    """The cached tokens that a request has found when it was admitted."""
 
     cached: int
-    #: How far each group alone would have served.
+    #: Number of tokens that each group alone would have served.
     reach: list[int]
 
 
 @dataclass(eq=False, slots=True)
 class Request:
-    """A prompt, and how it is to be continued."""
+    """A prompt with its sampling parameters."""
 
     number: int
     prompt: list[int]
     sampling: Sampling
-    #: The prompt's block hashes: made once, however often the request has to try.
+    #: Block hashes of the prompt, computed once, however often the request is tried.
     hashed: HashCursor
-    #: Samples that are not over.
+    #: Samples that have not ended.
     sequences: list[Sequence] = field(default_factory=list)
-    #: None until it is admitted.
+    #: None until the request is admitted.
     hit: Hit | None = None
 
 
 @dataclass(eq=False, slots=True)
 class Sequence:
-    """One sample of a request: its tokens, and how far they are."""
+    """One sample of a request: its tokens, and how far they are computed."""
 
     request: Request
     sample: int
-    #: The prompt and what was sampled.
+    #: The prompt and the sampled tokens.
     tokens: list[int]
-    #: Tokens that the manager knows: all but one that was sampled just now.
+    #: Number of tokens that the manager knows: all, or all but the one sampled last.
     known: int
-    #: Tokens whose KV is written.
+    #: Number of tokens whose KV is written.
     computed: int = 0
     #: The blocks of each group, as the manager has them; empty while preempted or swapped out.
     tables: list[list[int]] = field(default_factory=list)
 
     @property
     def key(self) -> str:
-        """Its name in the manager."""
+        """Name of the sequence in the manager."""
         return f"{self.request.number}.{self.sample}"
 
     @property
     def age(self) -> tuple[int, int]:
-        """Sorts the oldest first."""
+        """Sort key: oldest first."""
         return (self.request.number, self.sample)
 
     @property
     def left(self) -> int:
-        """Tokens to compute: one, but for a prompt or what comes back."""
+        """Number of tokens to compute: one, except for a prompt or a resumed sequence."""
         return len(self.tokens) - self.computed
 
 
@@ -81,12 +81,13 @@ class Chunk:
 
     @property
     def rows(self) -> int:
-        """How many they are."""
+        """Number of tokens."""
         return self.stop - self.start
 
     @property
     def samples(self) -> bool:
-        """Whether its last token decides the next one. If that is known, KV that was lost is only
-        computed again.
+        """Whether its last token decides the next one.
+
+        Otherwise the chunk only recomputes lost KV or a part of the prompt.
         """
         return self.stop == len(self.sequence.tokens)

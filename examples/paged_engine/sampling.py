@@ -1,7 +1,7 @@
 """Sampling that does not depend on scheduling.
 
-Each token is drawn with a number of its own, made of the request's seed, the sample's index and the
-token's position: no generator whose state would depend on who was sampled before.
+Each token is drawn with its own random number, made of the request's seed, the sample's index and the
+token's position. There is no generator whose state would depend on earlier samples.
 """
 
 from __future__ import annotations
@@ -20,18 +20,18 @@ __all__ = ["Sampling", "draw"]
 
 @dataclass(frozen=True, slots=True)
 class Sampling:
-    """How a request is to be continued.
+    """The sampling parameters of a request.
 
     Raises:
         ValueError: A setting is out of range.
 
     """
 
-    #: Samples of the prompt, computed in parallel.
+    #: Number of samples of the prompt, computed in parallel.
     n: int = 1
-    #: Tokens per sample, at most.
+    #: Largest number of tokens per sample.
     max_tokens: int = 32
-    #: 0 takes the likeliest token.
+    #: 0 takes the most likely token.
     temperature: float = 1.0
     seed: int = 0
 

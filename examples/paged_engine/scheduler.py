@@ -1,39 +1,40 @@
-"""The scheduler: which sequences compute which tokens in a step, and with which blocks. Continuous
-batching on kvpool.
+"""The scheduler: continuous batching on kvpool.
 
-One step of the engine, and what it asks of kvpool:
+It decides which sequences compute which tokens in a step, and with which blocks.
 
-1. *Settle*: swaps whose copies have ended are completed (``PlanExecutor.poll``), and the copies are
-   made that the last commit and the last forks have planned (``PlanExecutor.run``): until then they
-   hold blocks.
-2. *Advance*: running sequences get blocks for the *chunks* that they compute now, and the tokens that
-   were sampled, in one call for the batch (``CacheManager.append_ragged``). A decode is a chunk of one
-   token, a prompt is as many chunks as the token budget makes of it, and the two share a batch. A chunk
-   ends where a state can be kept (``next_checkpoint``), and blocks for more must not be asked for:
-   whoever has them may have gone on. A sequence that shares its last block with other samples gets a
-   copy of it: copy-on-write, planned by the manager.
-3. *Admit*: waiting sequences come in, oldest first, as long as there are rows to compute and blocks to
-   hold: new ones (``admit``, which finds the cached prefix), preempted ones (``resume``), swapped ones
-   (``begin_swap_in``).
-4. *Execute*: the planned copies are made (``PlanExecutor.run``), before anything writes KV.
-   Copy-on-write is done on return, swaps go on while the model computes.
+One step of the engine, with its calls of kvpool:
+
+1. *Settle*: completes swaps whose copies have ended (``PlanExecutor.poll``), and makes the copies that
+   the last commit and the last forks have planned (``PlanExecutor.run``). Until then these copies hold
+   blocks.
+2. *Advance*: running sequences get blocks for their next *chunks*, and the manager gets the sampled
+   tokens, in one call for the batch (``CacheManager.append_ragged``). A decode is a chunk of one token.
+   The token budget cuts a prompt into chunks, and both kinds share a batch. A chunk ends where a state
+   can be kept (``next_checkpoint``). The call must not cover more than the chunk, because a state is
+   kept only where the table ends. A sequence that shares its last block with other samples gets a copy
+   of it: copy-on-write, planned by the manager.
+3. *Admit*: waiting sequences enter, oldest first, while rows and blocks are left. New ones use
+   ``admit``, which finds the cached prefix, preempted ones ``resume``, and swapped ones
+   ``begin_swap_in``.
+4. *Execute*: makes the planned copies (``PlanExecutor.run``) before anything writes KV. Copy-on-write
+   is done on return; swaps run while the model computes.
 5. The engine runs the model over the chunks.
-6. *Commit*: what is computed can be hit by others from now on (``commit_batch``); windows give up what
-   no token to come reads, and copies of states are planned, which the next step makes before it
-   overwrites the states. Then tokens are sampled, prompts branch into their samples (``fork``), and
-   what is over is released (``release``).
+6. *Commit*: other sequences can hit the computed blocks from now on (``commit_batch``). Windows release
+   the blocks that no later token reads. Copies of states are planned, which the next step makes before
+   it overwrites the states. Then tokens are sampled, prompts branch into their samples (``fork``), and
+   ended sequences are released (``release``).
 
-With several KV-cache groups the calls are the same: there is a table for each, and changes of tables
-name the group.
+With several KV-cache groups the calls are the same. Each group has a table, and changes of tables name
+the group.
 
-When blocks run out, the youngest running sequence gives way, by swap or by recompute. This cannot go
-round in circles:
+When blocks run out, the youngest running sequence is preempted, by swap or by recompute. This always
+makes progress:
 
-- What does not fit an empty pool is refused when it is submitted.
-- Sequences enter in order of age, and the youngest leaves first. So the oldest one that runs does so
-  until it is over, and the oldest one that waits is the next to enter.
-- While copies of swaps are under way, nobody enters and nobody is preempted: who lacks a block sits the
-  step out. Copies end, so that is not for long.
+- A request that does not fit into an empty pool is refused when it is submitted.
+- Sequences enter in order of age, and the youngest is preempted first. So the oldest running sequence
+  runs until it ends, and the oldest waiting one is the next to enter.
+- While copies of swaps are under way, no sequence enters or is preempted. A sequence that lacks a block
+  skips the step. Copies end soon, so this does not last long.
 """
 
 from __future__ import annotations
@@ -56,20 +57,20 @@ __all__ = ["Scheduler"]
 
 
 class Scheduler:
-    """Decides what each step computes.
+    """Decides which tokens each step computes.
 
     Args:
-        manager: Has the blocks.
-        executor: Moves their content.
-        groups: What the model keeps of a request.
-        preempt: How a sequence gives way: its blocks move to the host tier, or are dropped and computed
-            again.
-        token_budget: Tokens that a step computes, at most.
-        max_running: Sequences that run at once, at most; the samples of the last admitted request may
-            exceed it.
-        prefix_caching: Whether what is computed can be hit by others, and by a sequence that comes back.
-        on_new_blocks: Called with blocks that sequences have got, before anything is written to them.
-
+        manager: The manager of the blocks.
+        executor: Moves the content of blocks.
+        groups: The groups of the model's layers.
+        preempt: How a sequence is preempted: its blocks are moved to the host tier, or dropped and
+            computed again.
+        token_budget: Largest number of tokens that a step computes.
+        max_running: Largest number of sequences that run at once; the samples of the last admitted
+            request may exceed it.
+        prefix_caching: Whether computed blocks can be hit by other sequences, and by a sequence that
+            resumes.
+        on_new_blocks: Called with new blocks of sequences, before anything is written to them.
     """
 
     def __init__(
@@ -94,36 +95,33 @@ class Scheduler:
         self._max_running = max_running
         self._prefix_caching = prefix_caching
         self._on_new_blocks = on_new_blocks or (lambda _blocks: None)
-        #: Oldest first.
+        #: Running sequences, oldest first.
         self.running: list[Sequence] = []
-        #: New, preempted or swapped out; oldest first.
+        #: New, preempted or swapped sequences, oldest first.
         self.waiting: list[Sequence] = []
-        #: Sequences on their way from one tier to the other, by the number of their swap.
+        #: Sequences that are being swapped, by the number of their swap.
         self.moving: dict[int, Sequence] = {}
-        #: Swaps begun in this step: their copies are in the plan that is executed next.
+        #: Swaps begun in this step. The next executed plan contains their copies.
         self._begun: list[int] = []
-        #: Shared blocks that were copied to be written.
+        #: Number of shared blocks that were copied before a write.
         self.cow_copies = 0
 
     @property
     def busy(self) -> bool:
-        """Whether anything is left to do."""
+        """Whether any sequence has not ended."""
         return bool(self.running or self.waiting or self.moving)
 
     # --- What requests do
-    # ------------------------------------------------------------------------------------------
 
     def submit(self, request: Request) -> None:
         """Queues a request.
 
         Raises:
-            RequestTooLargeError: It could never run.
-
+            RequestTooLargeError: The request could never run.
         """
-        # Samples that gave way come back one by one: one of them, alone, has to fit. The last token
-        # needs no slot.
+        # Preempted samples resume one by one, so a single one has to fit. The last token needs no slot.
         slots, size = len(request.prompt) + request.sampling.max_tokens - 1, self._manager.block_size
-        # Without commits windows give nothing up.
+        # Without commits, windows release no blocks.
         chunk = min(self._token_budget, slots) if self._prefix_caching else slots
         needed = sum(group.most_blocks(slots, size, chunk) for group in self._groups)
         usable = self._manager.num_blocks - 1
@@ -135,20 +133,19 @@ class Scheduler:
         bisect.insort(self.waiting, first, key=_age)
 
     def abort(self, request: Request) -> None:
-        """Ends a request, wherever its sequences are."""
+        """Ends a request in any state of its sequences."""
         for sequence in request.sequences:
             if sequence in self.moving.values():
-                continue  # its blocks take part in copies: _settle releases them
+                continue  # copies still use its blocks; _settle releases them
             (self.running if sequence in self.running else self.waiting).remove(sequence)
             if sequence.key in self._manager:
                 self._manager.release(sequence.key)
         request.sequences.clear()
 
     # --- One step
-    # --------------------------------------------------------------------------------------------------
 
     def schedule(self) -> list[Chunk]:
-        """Says what the step computes: nothing, if all that it could do was to wait for copies."""
+        """Returns the chunks of the step. Empty if the step could only wait for copies."""
         self._settle(self._executor.poll())
         self._executor.run()
         chunks, served = self._advance()
@@ -161,8 +158,8 @@ class Scheduler:
         return chunks
 
     def commit(self, chunks: list[Chunk]) -> None:
-        """Says that the chunks' KV is written."""
-        # Only what is committed can be hit: never to do so is how prefix caching is switched off.
+        """Records that the chunks' KV is written."""
+        # Only committed blocks can be hit, so prefix caching is switched off by not committing.
         if self._prefix_caching:
             self._manager.commit_batch(
                 [chunk.sequence.key for chunk in chunks], [chunk.stop for chunk in chunks]
@@ -170,18 +167,19 @@ class Scheduler:
         for chunk in chunks:
             sequence = chunk.sequence
             sequence.computed = chunk.stop
-            for group in self._windows:  # what they have given up is block 0 now
+            for group in self._windows:  # block 0 replaces released blocks
                 sequence.tables[group] = self._manager.block_ids(sequence.key, group=group)
 
     def branch(self, parent: Sequence) -> list[Sequence]:
-        """Makes the samples of a request whose prompt is computed. They share its blocks, the last one
-        included.
+        """Makes the samples of a request whose prompt is computed.
+
+        They share its blocks, including the last one.
         """
         samples = [parent]
         for sample in range(1, parent.request.sampling.n):
             child = Sequence(parent.request, sample, list(parent.tokens), parent.known)
             try:
-                # Of each state the child gets a copy at once, and for that a block.
+                # The child gets a copy of each state at once, which needs a block.
                 self._manager.fork(parent.key, child.key)
             except OutOfBlocksError:
                 bisect.insort(
@@ -195,7 +193,7 @@ class Scheduler:
         return samples
 
     def finish(self, sequence: Sequence) -> None:
-        """Ends a sequence. What it committed stays cached until the blocks are needed."""
+        """Ends a sequence. Its committed blocks stay cached until they are needed."""
         if sequence in self.running:
             self._manager.release(sequence.key)
             self.running.remove(sequence)
@@ -204,14 +202,13 @@ class Scheduler:
         sequence.request.sequences.remove(sequence)
 
     # --- The parts of schedule()
-    # -----------------------------------------------------------------------------------
 
     def _settle(self, finished: Iterable[FinishedSwap]) -> None:
-        """Puts sequences where their swaps have brought them."""
+        """Updates the sequences of ended swaps."""
         for swap in finished:
             sequence = self.moving.pop(swap.swap)
             if sequence not in sequence.request.sequences:
-                self._manager.release(sequence.key)  # aborted on the way
+                self._manager.release(sequence.key)  # aborted during the swap
                 continue
             if swap.error is not None:
                 self._drop(sequence)  # the swap was taken back: its KV is computed again instead
@@ -220,12 +217,13 @@ class Scheduler:
             bisect.insort(self.running if runs else self.waiting, sequence, key=_age)
 
     def _tables(self, sequence: Sequence) -> list[list[int]]:
-        """The block tables of a sequence, group by group."""
+        """Returns the block tables of a sequence, group by group."""
         return [self._manager.block_ids(sequence.key, group=group) for group in range(len(self._groups))]
 
     def _advance(self) -> tuple[list[Chunk], bool]:
-        """Shares the token budget out to what runs. Returns the chunks, and whether there were blocks
-        for all.
+        """Distributes the token budget over the running sequences.
+
+        Returns the chunks, and whether there were blocks for all.
         """
         chunks = self._chunks()
         with contextlib.suppress(OutOfBlocksError):
@@ -237,7 +235,7 @@ class Scheduler:
             with contextlib.suppress(OutOfBlocksError):
                 self._cover(chunks)
                 return chunks, False
-        # Blocks are on their way: who gets none now sits this step out.
+        # Copies are under way that will free blocks. A sequence without blocks skips this step.
         covered = []
         for chunk in chunks:
             with contextlib.suppress(OutOfBlocksError):
@@ -246,7 +244,7 @@ class Scheduler:
         return covered, False
 
     def _chunks(self) -> list[Chunk]:
-        """What running sequences could compute: decodes first, then prompts, the oldest first."""
+        """Returns the chunks that running sequences could compute: decodes, then prompts, oldest first."""
         rows, chunks = self._token_budget, []
         for sequence in sorted(self.running, key=lambda sequence: sequence.left > 1):
             if rows > 0:
@@ -255,19 +253,17 @@ class Scheduler:
         return chunks
 
     def _chunk(self, sequence: Sequence, rows: int) -> Chunk:
-        """The next tokens of a sequence, at most so many."""
+        """Returns the next chunk of a sequence, of at most ``rows`` tokens."""
         start, stop = sequence.computed, min(len(sequence.tokens), sequence.computed + rows)
         if self._has_states and self._prefix_caching and stop > start + 1:
             stop = min(stop, self._manager.next_checkpoint(sequence.key) or stop)
         return Chunk(sequence, start, stop)
 
     def _cover(self, chunks: list[Chunk]) -> None:
-        """Gets blocks for chunks, and tells the manager of the tokens in them that were sampled; all or
-        nothing.
+        """Allocates the blocks of chunks, and passes their sampled tokens to the manager, all or nothing.
 
         Raises:
             OutOfBlocksError: Too few are available; nothing has changed.
-
         """
         sampled, offsets = [], [0]
         for chunk in chunks:
@@ -277,12 +273,12 @@ class Scheduler:
         changes = self._manager.append_ragged(
             keys, sampled, offsets, covered=[chunk.stop for chunk in chunks]
         )
-        # Rows of the call, positions in the table, blocks, and groups, if there are several.
+        # Rows of the call, positions in the table, blocks, and, with several groups, groups.
         columns = changes if len(self._groups) > 1 else (*changes, [0] * len(changes[0]))
         for row, index, block, group in zip(*columns, strict=True):
             table = chunks[row].sequence.tables[group]
             if index < len(table):
-                table[index] = block  # a copy in the place of a shared block
+                table[index] = block  # a copy replaces a shared block
                 self.cow_copies += 1
             else:
                 table.append(block)
@@ -291,8 +287,9 @@ class Scheduler:
             chunk.sequence.known = max(chunk.sequence.known, chunk.stop)
 
     def _preempt_youngest(self) -> None:
-        """Takes a sequence's blocks away. By recompute they are available at once, by swap when the
-        copies are done.
+        """Takes a sequence's blocks away.
+
+        With recompute they are available at once, with swap after the copies.
         """
         assert len(self.running) > 1, "alone, a sequence that submit() has let in finds its blocks"
         victim = self.running.pop()
@@ -303,17 +300,20 @@ class Scheduler:
             bisect.insort(self.waiting, victim, key=_age)
 
     def _drop(self, sequence: Sequence) -> None:
-        """Gives up a sequence's blocks, in whichever tier. Its tokens stay, to be computed again."""
+        """Releases a sequence's blocks in either tier. Its tokens stay, and will be computed again."""
         self._manager.preempt(sequence.key)
         sequence.tables, sequence.computed = [], 0
 
     def _begin(self, swap: int, sequence: Sequence) -> None:
-        """Notes a swap that the manager has begun."""
+        """Records a swap that the manager has begun."""
         self.moving[swap] = sequence
         self._begun.append(swap)
 
     def _admit(self, chunks: list[Chunk]) -> None:
-        """Lets waiting sequences in, and adds their chunks. If there is no room for the oldest, all wait."""
+        """Admits waiting sequences, and adds their chunks.
+
+        If there is no room for the oldest, all wait.
+        """
         rows = self._token_budget - sum(chunk.rows for chunk in chunks)
         while self.waiting and rows > 0 and len(self.running) + len(self.moving) < self._max_running:
             sequence = self.waiting[0]
@@ -331,14 +331,13 @@ class Scheduler:
                 rows -= chunk.rows
 
     def _enter(self, sequence: Sequence) -> None:
-        """Gets a waiting sequence what is cached of it, or was swapped out, in the way that its state
-        asks for.
+        """Starts a waiting sequence with its cached blocks, or begins its swap in, according to its state.
 
-        Blocks to be computed are for :meth:`_cover`: where the first chunk ends is known once the hit is.
+        :meth:`_cover` allocates the blocks to compute, because the end of the first chunk depends on
+        the hit.
 
         Raises:
             OutOfBlocksError: Too few blocks are available; nothing has changed.
-
         """
         key, manager, request = sequence.key, self._manager, sequence.request
         if key not in manager:
@@ -353,7 +352,7 @@ class Scheduler:
             self.waiting.remove(sequence)
 
     def _start(self, sequence: Sequence, admission: Admission) -> None:
-        """Lets a sequence run on the blocks that it got. Cached tokens are computed already."""
+        """Lets a sequence run on its blocks. Cached tokens count as computed."""
         sequence.tables, sequence.computed = admission.tables, admission.cached_tokens
         for group, table in zip(self._groups, sequence.tables, strict=True):
             if group.state:

@@ -1,13 +1,13 @@
-"""Beam search: requests that fork, and blocks that are copied when two of them go different ways.
+"""Beam search: requests that fork, and blocks that are copied when two beams continue differently.
 
-| what happens to a beam | here |
+| event | call |
 |---|---|
-| it has none among the best | ``release_batch(beams)``: only blocks that no other beam holds become free |
-| it has several | ``fork_batch(parents, children)`` for all but one: every block is shared |
-| all have a token more | ``append(beams, tokens, commit=True)``: whoever writes to a shared block gets a copy of it |
-| before the step writes KV | ``take_plan()``: the copies of all beams, one plan |
+| a beam has no continuation | ``release_batch(beams)`` frees blocks that no other beam holds |
+| a beam has several continuations | ``fork_batch(parents, children)``: the children share all blocks |
+| every beam gets a token | ``append(beams, tokens, commit=True)``: a write to a shared block copies it |
+| before the step writes KV | ``take_plan()``: one plan with the copies of all beams |
 
-Four calls per step, however many beams and searches there are.
+Each step makes four calls, whatever the number of beams and searches.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ __all__ = ["BeamSearch", "candidates", "main", "plain_search"]
 
 
 def candidates(tokens: Sequence[int]) -> list[tuple[int, int]]:
-    """The model: what may follow, and what it adds to the score."""
+    """The model: returns possible next tokens, and what each adds to the score."""
     seed = sum((i + 3) * token for i, token in enumerate(tokens[-5:])) + len(tokens)
     return [((seed * 7 + k * 5) % 13, (seed * 11 + k * 17) % 29) for k in range(3)]
 
 
 def best(beams: list[list[int]], scores: list[int], width: int) -> list[tuple[int, int, int]]:
-    """The best ways to go on: score, position of the beam, token."""
+    """Returns the best continuations: score, position of the beam, token."""
     ways = [
         (score + more, -row, token)
         for row, (tokens, score) in enumerate(zip(beams, scores, strict=True))
@@ -42,7 +42,7 @@ def best(beams: list[list[int]], scores: list[int], width: int) -> list[tuple[in
 
 
 def plain_search(prompt: Sequence[int], width: int, steps: int) -> list[list[int]]:
-    """The same with nothing but lists."""
+    """Does the same search with plain lists."""
     beams, scores = [list(prompt)], [0]
     for _ in range(steps):
         ways = best(beams, scores, width)
@@ -76,7 +76,7 @@ class BeamSearch:
         manager.commit(0, len(prompt))
 
     def step(self) -> None:
-        """Gives each of the best beams its token, and computes it."""
+        """Appends a token to each of the best beams, and computes it."""
         ways = best([beam.tokens for beam in self.beams], [beam.score for beam in self.beams], self.width)
         chosen, heirs = [], set[int]()
         forks: dict[int, int] = {}
@@ -99,13 +99,13 @@ class BeamSearch:
         )
 
     def finish(self) -> list[list[int]]:
-        """Ends all beams and returns them, the best first."""
+        """Ends all beams and returns them, best first."""
         self.manager.release_batch([beam.key for beam in self.beams])
         return [beam.tokens for beam in self.beams]
 
 
 def main() -> None:
-    """Searches with eight beams and says how many blocks they shared."""
+    """Searches with eight beams, and prints how many blocks they shared."""
     prompt = list(range(30))
     manager = kvpool.CacheManager(200, 4)
     search = BeamSearch(manager, Memory(200, 4), prompt, width=8)
@@ -114,7 +114,8 @@ def main() -> None:
     stats, tables = manager.stats(), [manager.block_ids(beam.key) for beam in search.beams]
     right = search.finish() == plain_search(prompt, 8, 20)
     print(
-        f"8 beams with {sum(map(len, tables))} entries over {len(set().union(*tables))} blocks, {stats.forks} forks, "
+        f"8 beams with {sum(map(len, tables))} entries over {len(set().union(*tables))} blocks, "
+        f"{stats.forks} forks, "
         f"{stats.copied_blocks} blocks copied, all as they should be: {right}"
     )
 

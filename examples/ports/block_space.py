@@ -1,21 +1,22 @@
-"""Groups of sequences, copy-on-write and swap, as in vLLM v0: the mapping only.
+"""Groups of sequences, copy-on-write and swap, as in vLLM v0.
 
-Code that imports ``vllm.core`` needs no port: ``kvpool.lineage.v0`` has its names, signatures and shapes
-(``docs/lineage.md``). This is for a scheduler of that shape which is yours to change.
+Code that imports ``vllm.core`` needs no port: ``kvpool.lineage.v0`` has its names, signatures and
+shapes (``docs/lineage.md``). This port is for a scheduler of that kind that you can change.
 
-| the engine's call | here |
+| call of the engine | kvpool |
 |---|---|
 | ``can_allocate(group)``: OK, LATER, NEVER | ``manager.fit(prompt).fit``: "ok", "later", "never" |
-| ``allocate(group)`` | ``manager.admit`` of the first sequence, ``manager.fork`` for the others |
-| ``can_append_slots``, ``append_slots(seq)`` | ``manager.append`` for the whole batch: blocks for all, or none |
-| the copies that ``append_slots`` returns | ``manager.take_plan()``, once per step, before the step writes KV |
+| ``allocate(group)`` | ``manager.admit`` for the first sequence, ``manager.fork`` for the others |
+| ``can_append_slots``, ``append_slots(seq)`` | ``manager.append`` for the whole batch, all or nothing |
+| the copies that ``append_slots`` returns | ``manager.take_plan()``, once per step, before KV is written |
 | ``fork(parent, child)``, ``free(seq)`` | ``manager.fork``, ``manager.release`` |
-| ``can_swap_out``, ``swap_out(group)`` | ``fit_swap_out``, ``begin_swap_out``, ``take_plan``, ``complete_swap`` |
-| ``mark_blocks_as_computed`` | ``manager.commit_batch``; without it nothing is cached, as here |
+| ``can_swap_out``, ``swap_out(group)`` | ``fit_swap_out``, ``begin_swap_out``, ``take_plan``, |
+| | ``complete_swap`` |
+| ``mark_blocks_as_computed`` | ``manager.commit_batch``; without it, as here, nothing is cached |
 
-The swaps of v0 end when they are returned: its workers execute them before anything else. Here
-``complete_swap`` is called at once for the same reason. If your copies run on a stream of their own,
-call it when they are done.
+In v0 a swap has ended when it is returned, because its workers execute it before anything else. So
+``complete_swap`` is called at once here. If your copies run on a stream of their own, call it when they
+have ended.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ Pairs = list[tuple[int, int]]
 
 @dataclass(eq=False, slots=True)
 class Group:
-    """The sequences of one prompt, by number, and what is left of them."""
+    """The sequences of one prompt by number, as far as they have not ended."""
 
     number: int
     prompt: list[int]
@@ -47,7 +48,7 @@ class Group:
 
 
 class Manager(Protocol):
-    """What the scheduler calls."""
+    """The calls of the scheduler."""
 
     @property
     def num_available(self) -> int: ...  # noqa: D102
@@ -62,7 +63,7 @@ class Manager(Protocol):
 
 
 class PlainBlockSpaceManager:
-    """What such managers do themselves: tables, reference counts, a free list per device."""
+    """A manager without kvpool: tables, reference counts, and a free list per device."""
 
     def __init__(self, num_blocks: int, block_size: int, num_cpu_blocks: int) -> None:
         self.block_size = block_size
@@ -73,24 +74,25 @@ class PlainBlockSpaceManager:
 
     @property
     def num_available(self) -> int:
-        """Free blocks of the GPU."""
+        """Number of free blocks of the GPU."""
         return len(self._free[0])
 
     def can_allocate(self, group: Group) -> Fit:
-        """Whether the prompt finds its blocks."""
+        """Whether there are blocks for the prompt."""
         needed = -(-len(group.prompt) // self.block_size)
         return "never" if needed > self._usable else "ok" if needed <= self.num_available else "later"
 
     def allocate(self, group: Group) -> None:
-        """Gives the prompt its blocks: all sequences share them."""
+        """Allocates the blocks of the prompt, which all sequences share."""
         blocks = [self._take(0) for _ in range(-(-len(group.prompt) // self.block_size))]
         for sequence in group.sequences:
             self._tables[sequence] = list(blocks)
         self._refs[0].update(dict.fromkeys(blocks, len(group.sequences)))
 
     def append_slots(self, group: Group) -> Pairs:
-        """Gives the last token of each sequence its slot. A shared block is copied by whoever writes to
-        it first.
+        """Allocates a slot for the last token of each sequence.
+
+        The first sequence that writes to a shared block copies it.
         """
         copies = []
         for sequence, tokens in group.sequences.items():
@@ -104,7 +106,7 @@ class PlainBlockSpaceManager:
         return copies
 
     def table(self, sequence: int) -> list[int]:
-        """The blocks of a sequence."""
+        """Returns the blocks of a sequence."""
         return self._tables[sequence]
 
     def free(self, sequence: int) -> None:
@@ -116,12 +118,12 @@ class PlainBlockSpaceManager:
         return self._swap(group, 0, 1)
 
     def can_swap_in(self, group: Group) -> Fit:
-        """Whether a group that was swapped out finds its blocks."""
+        """Whether there are blocks for a group that was swapped out."""
         needed = len({block for sequence in group.sequences for block in self._tables[sequence]})
         return "ok" if needed <= self.num_available else "later"
 
     def swap_in(self, group: Group) -> Pairs:
-        """Moves a group back."""
+        """Moves a group back to the GPU."""
         return self._swap(group, 1, 0)
 
     def _swap(self, group: Group, source: int, destination: int) -> Pairs:
@@ -150,35 +152,41 @@ class PlainBlockSpaceManager:
 
 
 class BlockSpaceManager:
-    """The same over ``CacheManager``."""
+    """A manager with the same answers, over ``CacheManager``."""
 
     def __init__(self, num_blocks: int, block_size: int, num_cpu_blocks: int) -> None:
         self.manager = kvpool.CacheManager(num_blocks, block_size, host_blocks=num_cpu_blocks)
 
     @property
     def num_available(self) -> int:
-        """Free blocks of the GPU."""
+        """Number of free blocks of the GPU."""
         return self.manager.num_available
 
     def can_allocate(self, group: Group) -> Fit:
-        """Whether the prompt finds its blocks: all of them at once."""
+        """Whether there are blocks for the whole prompt at once."""
         fit = self.manager.fit(group.prompt).fit
         return "never" if fit == "in_chunks" else fit
 
     def allocate(self, group: Group) -> None:
-        """Gives the prompt its blocks: all sequences share them."""
+        """Allocates the blocks of the prompt, which all sequences share."""
         first, *others = group.sequences
         self.manager.admit(first, group.prompt)
         for sequence in others:
             self.manager.fork(first, sequence)
 
     def append_slots(self, group: Group) -> Pairs:
-        """Gives the last token of each sequence its slot. Better: one call for all groups of the step."""
+        """Allocates a slot for the last token of each sequence.
+
+        One call for all groups of the step would be better.
+        """
         self.manager.append(list(group.sequences), [tokens[-1] for tokens in group.sequences.values()])
         return self._plan()
 
     def table(self, sequence: int) -> list[int]:
-        """The blocks of a sequence. Better: keep it, and apply the changes that ``append`` returns."""
+        """Returns the blocks of a sequence.
+
+        Better: keep the table, and apply the changes that ``append`` returns.
+        """
         return self.manager.block_ids(sequence)
 
     def free(self, sequence: int) -> None:
@@ -190,11 +198,11 @@ class BlockSpaceManager:
         return self._complete(self.manager.begin_swap_out(list(group.sequences)))
 
     def can_swap_in(self, group: Group) -> Fit:
-        """Whether a group that was swapped out finds its blocks."""
+        """Whether there are blocks for a group that was swapped out."""
         return self.manager.fit_swap_in(list(group.sequences))
 
     def swap_in(self, group: Group) -> Pairs:
-        """Moves a group back."""
+        """Moves a group back to the GPU."""
         return self._complete(self.manager.begin_swap_in(list(group.sequences)))
 
     def _complete(self, swap: int) -> Pairs:
@@ -214,10 +222,9 @@ def serve(
     samples: int,
     new_tokens: int,
 ) -> list[tuple[str, int, int]]:
-    """A scheduler in that engine's manner: what was swapped out first, then prompts, then a token for
-    each sequence.
+    """Runs a scheduler like that engine's: swapped groups, then prompts, then a token per sequence.
 
-    Returns what happened, to which group, and how many blocks were available then.
+    Returns each event, its group, and the number of blocks available then.
     """
     waiting, swapped, running = deque[Group](), list[Group](), list[Group]()
     for number, prompt in enumerate(prompts):
@@ -234,7 +241,7 @@ def serve(
         ready = []
         for group in list(running):
             while group in running and manager.num_available < len(group.sequences):
-                victim = running.pop()  # the youngest
+                victim = running.pop()  # the youngest group
                 host.copy(manager.swap_out(victim), memory)
                 log.append(("swap out", victim.number, manager.num_available))
                 swapped.append(victim)
@@ -274,7 +281,8 @@ def main() -> None:
         log = serve(manager, Memory(24, 4), Memory(80, 4), prompts, samples=2, new_tokens=12)
         swaps = sum(what == "swap out" for what, _, _ in log)
         print(
-            f"{type(manager).__name__}: {len(log)} events, {swaps} swaps out, {manager.num_available} available"
+            f"{type(manager).__name__}: {len(log)} events, {swaps} swaps out, {manager.num_available} "
+            "available"
         )
         results.append(log)
     print("the same answers:", results[0] == results[1])

@@ -1,13 +1,13 @@
-"""Prefill on one machine, decode on another: KV that a transfer brings, late, in any order, or not at all.
+"""Prefill and decode on two machines. A transfer brings the KV late, in any order, or not at all.
 
-| what happens | here |
+| event | call |
 |---|---|
-| the prompt is computed, a transfer is to read its KV | ``release(until=fence())``: nobody gets the blocks before |
-| the transfer has ended; transfers end in any order | ``end_fence(ticket)`` |
-| the other side makes room for the prompt, all but its last token | ``admit(external_tokens=len(prompt) - 1)`` |
-| it has all arrived | ``external_done(request)``: it is cached from now on, and the request runs |
-| blocks are missing | ``external_done(request, failed=[(first token, end)])``: the rest is computed here |
-| the request is aborted while its KV is on the way | ``release(request)``: it is "releasing" until ``external_done`` |
+| the prompt is computed and has to be transferred | ``release(until=fence())`` reserves its blocks |
+| a transfer has ended, in any order | ``end_fence(ticket)`` |
+| the decode side allocates blocks, except for the last token | ``admit(external_tokens=len(prompt) - 1)`` |
+| all blocks have arrived | ``external_done(request)``: they are cached, and the request runs |
+| blocks are missing | ``external_done(request, failed=[(first token, end)])``: they are computed here |
+| the request is aborted during its transfer | ``release(request)``: "releasing" until ``external_done`` |
 | a decode step | ``append(requests, tokens, commit=True)`` |
 """
 
@@ -30,26 +30,28 @@ __all__ = ["Service", "main"]
 
 @dataclass(eq=False, slots=True)
 class Transfer:
-    """KV on its way. It reads the source when it ends: until then the blocks must be nobody else's."""
+    """A transfer of KV.
+
+    It reads the source when it ends, so no other request may get these blocks before.
+    """
 
     key: int
     tokens: list[int]
     ticket: int
     source: list[int]
     target: list[int]
-    #: Of these blocks of the target the KV is wanted.
+    #: Positions of the target's blocks that need the KV.
     wanted: range
 
 
 class Service:
-    """Two managers, two memories, and transfers between them.
+    """Two managers, two memories, and the transfers between them.
 
     Args:
-        blocks: Blocks of the prefill side, and of the decode side.
-        block_size: Tokens per block.
+        blocks: Number of blocks of the prefill side, and of the decode side.
+        block_size: Number of tokens per block.
         lost: Share of the blocks that a transfer loses.
-        seed: Decides which, and in which order transfers end.
-
+        seed: Decides which blocks are lost, and in which order transfers end.
     """
 
     def __init__(self, blocks: tuple[int, int], block_size: int, *, lost: float = 0.0, seed: int = 0) -> None:
@@ -59,7 +61,7 @@ class Service:
         self.random = random.Random(seed)  # noqa: S311  # a workload
         self.waiting: list[tuple[int, list[int], int]] = []
         self.transfers: list[Transfer] = []
-        #: Decoding: tokens, length, and what of them the manager knows.
+        #: Decoding requests: the tokens, and the number of tokens that the manager knows.
         self.running: dict[int, tuple[list[int], int]] = {}
         self.lengths: dict[int, int] = {}
         self.done: dict[int, list[int]] = {}
@@ -67,7 +69,7 @@ class Service:
 
     @property
     def busy(self) -> bool:
-        """Whether anything is left to do."""
+        """Whether any request has not ended."""
         return bool(self.waiting or self.transfers or self.running)
 
     def submit(self, key: int, prompt: list[int], new_tokens: int) -> None:
@@ -75,14 +77,14 @@ class Service:
         self.waiting.append((key, prompt, new_tokens))
 
     def abort(self, key: int) -> None:
-        """Ends a request, wherever it is."""
+        """Ends a request in any state."""
         self.waiting = [row for row in self.waiting if row[0] != key]
         if key in self.managers[1] and self.managers[1].request(key).state != "releasing":
             self.managers[1].release(key)
             self.running.pop(key, None)
 
     def step(self) -> None:
-        """Prefills what fits both sides, ends a transfer or none, and decodes a token of each request."""
+        """Prefills requests that fit on both sides, ends at most one transfer, and decodes all requests."""
         while self.waiting and self._prefill(*self.waiting[0]):
             del self.waiting[0]
         if self.transfers and (not self.running or self.random.random() < 0.5):
@@ -91,7 +93,7 @@ class Service:
 
     def _prefill(self, key: int, prompt: list[int], new_tokens: int) -> bool:
         here, there = self.managers
-        # All that the request will ever need, so that no decode step lacks a block.
+        # Check the final length, so that no decode step lacks a block.
         if there.fit(prompt).fit != "ok" or not self._has_room(len(prompt) + new_tokens):
             return False
         try:
@@ -103,7 +105,7 @@ class Service:
         ticket = here.fence()
         here.release(key, until=ticket)
         target = there.admit(key, prompt, external_tokens=len(prompt) - 1)
-        # What is cached there already is not transferred.
+        # Cached blocks of the decode side are not transferred.
         wanted = range(
             target.cached_blocks, target.cached_blocks - -target.external_tokens // there.block_size
         )
@@ -121,7 +123,7 @@ class Service:
         return sum(-(-tokens // size) for tokens in [*held, length]) <= usable
 
     def _arrive(self, transfer: Transfer) -> None:
-        """A transfer has ended, with holes perhaps."""
+        """Ends a transfer, of which blocks may be missing."""
         here, there = self.managers
         size = there.block_size
         arrived = [block for block in transfer.wanted if self.random.random() >= self.lost]
@@ -131,7 +133,7 @@ class Service:
             failed = [(i * size, (i + 1) * size) for i in transfer.wanted if i not in arrived]
             there.external_done(transfer.key, failed=failed)
         if transfer.key not in there:
-            return  # aborted on the way: that was the end of the release
+            return  # aborted during the transfer; the release has ended now
         info = there.request(transfer.key)
         self.computed_again += len(transfer.tokens) - 1 - info.computed_tokens
         self.memories[1].step([(transfer.target, transfer.tokens, info.computed_tokens)])
@@ -157,7 +159,7 @@ class Service:
 
 
 def serve(service: Service, prompts: Sequence[list[int]], new_tokens: int) -> int:
-    """Runs all, and returns the steps."""
+    """Runs all requests. Returns the number of steps."""
     for key, prompt in enumerate(prompts):
         service.submit(key, list(prompt), new_tokens)
     steps = 0
@@ -168,14 +170,15 @@ def serve(service: Service, prompts: Sequence[list[int]], new_tokens: int) -> in
 
 
 def main() -> None:
-    """Serves twenty prompts, with transfers that lose every tenth block."""
+    """Serves twenty prompts, without losses and with transfers that lose a tenth of the blocks."""
     prompts = [[*range(12), *[number] * (3 + number)] for number in range(20)]
     for lost in (0.0, 0.1):
         service = Service((40, 60), 4, lost=lost)
         steps = serve(service, prompts, 10)
         stats = service.managers[1].stats()
         print(
-            f"{lost:.0%} lost: {steps} steps, {stats.external_tokens} tokens transferred, {stats.hit_tokens} cached, "
+            f"{lost:.0%} lost: {steps} steps, {stats.external_tokens} tokens transferred, "
+            f"{stats.hit_tokens} cached, "
             f"{service.computed_again} computed again"
         )
 

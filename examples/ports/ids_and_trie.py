@@ -1,17 +1,19 @@
-"""An allocator of ids with reference counts, and a trie of cached blocks, as in LMDeploy. Ids are numpy
-arrays.
+"""An allocator of ids with reference counts, and a trie of cached blocks, as in LMDeploy.
 
-| the engine's call | here |
+Ids are numpy arrays.
+
+| call of the engine | kvpool |
 |---|---|
-| ``allocator.allocate(n)`` | ``pool.allocate(n, out=ids)``; it evicts what it needs |
+| ``allocator.allocate(n)`` | ``pool.allocate(n, out=ids)``, which evicts blocks if needed |
 | ``allocator.add_ref_count(ids, 1)``, ``free(ids)`` | ``pool.acquire(ids)``, ``pool.release_table(ids)`` |
 | ``allocator.get_ref_count(ids)`` | ``pool.ref_counts(ids, out=)``, see :mod:`~examples.ports.index_only` |
 | ``trie.match(seq)`` | ``pool.match_and_acquire(chain)``: the match is held when it is returned |
-| ``trie.insert(seq)``, once the step is done | ``pool.register(ids, chain, start)`` and ``pool.mark_computed(ids)`` |
-| ``trie.evict(n)`` | nothing: a cached block that nobody holds counts as available |
+| ``trie.insert(seq)``, after the step | ``pool.register(ids, chain, start)``, ``pool.mark_computed(ids)`` |
+| ``trie.evict(n)`` | nothing: a cached block without references counts as available |
 
-The trie of such an engine holds a reference to every cached block, and gives it up when blocks run out.
-Here nobody holds a cached block: all that the engine does to keep those references right can go.
+The trie of such an engine holds a reference to every cached block, and drops it when blocks run out. In
+kvpool a cached block has no references. So the engine needs none of the code that maintains the trie's
+references.
 """
 
 from __future__ import annotations
@@ -38,7 +40,7 @@ Ids: TypeAlias = "np.ndarray[Any, np.dtype[np.int32]]"
 
 
 class Cache(Protocol):
-    """What the engine calls. ``tokens`` are those from the start of the sequence."""
+    """The calls of the engine. ``tokens`` begin at the start of the sequence."""
 
     @property
     def num_available(self) -> int: ...  # noqa: D102
@@ -57,12 +59,12 @@ class Node:
     tokens: tuple[int, ...]
     parent: Node | None
     children: dict[tuple[int, ...], Node] = field(default_factory=dict)
-    #: When the last request let go of it.
+    #: Time at which the last request released the block.
     released: int = 0
 
 
 class PlainIdsAndTrie:
-    """What such engines do themselves: a free list, counts in an array, a trie with a reference per node."""
+    """A cache without kvpool: a free list, reference counts, and a trie with a reference per node."""
 
     def __init__(self, num_blocks: int, block_size: int) -> None:
         self.block_size = block_size
@@ -75,11 +77,11 @@ class PlainIdsAndTrie:
 
     @property
     def num_available(self) -> int:
-        """Blocks that nobody but the trie holds."""
+        """Number of blocks without references other than that of the trie."""
         return len(self._free) + self._idle
 
     def allocate(self, n: int) -> Ids:
-        """Takes blocks, with one reference each. Evicts what is missing."""
+        """Allocates blocks with one reference each. Evicts blocks if needed."""
         if n > self.num_available:
             raise kvpool.errors.OutOfBlocksError(f"{n} blocks, {self.num_available} available")
         self.evict(n - len(self._free))
@@ -88,11 +90,11 @@ class PlainIdsAndTrie:
         return ids
 
     def add_ref(self, ids: Ids) -> None:
-        """A second holder of the same blocks."""
+        """Adds a reference to each block."""
         np.add.at(self._refs, ids, 1)
 
     def release(self, ids: Ids) -> None:
-        """Gives up one reference per block, the last one first."""
+        """Drops one reference to each block, the last block first."""
         for block in reversed(ids.tolist()):
             self._refs[block] -= 1
             if self._refs[block] == 0:
@@ -102,7 +104,7 @@ class PlainIdsAndTrie:
                 self._idle += 1
 
     def find(self, tokens: Sequence[int]) -> list[Node]:
-        """The nodes of the longest cached prefix. At least one token is left to compute."""
+        """Returns the nodes of the longest cached prefix. At least one token is left to compute."""
         node, path = self._root, []
         for end in range(self.block_size, len(tokens), self.block_size):
             child = node.children.get(tuple(tokens[end - self.block_size : end]))
@@ -112,7 +114,7 @@ class PlainIdsAndTrie:
         return path
 
     def match(self, tokens: Sequence[int]) -> Ids:
-        """The blocks of the longest cached prefix, with one reference each."""
+        """Returns the blocks of the longest cached prefix, with one reference each."""
         return self.hold(self.find(tokens))
 
     def hold(self, path: list[Node]) -> Ids:
@@ -123,8 +125,9 @@ class PlainIdsAndTrie:
         return ids
 
     def insert(self, tokens: Sequence[int], ids: Ids, start: int) -> None:
-        """Caches the full blocks from ``start`` on. What is cached already replaces the request's block
-        in ``ids``.
+        """Caches the full blocks from ``start`` on.
+
+        A block that is already cached replaces the request's block in ``ids``.
         """
         node = self._root
         for position in range(len(tokens) // self.block_size):
@@ -140,7 +143,7 @@ class PlainIdsAndTrie:
             node = child
 
     def evict(self, n: int) -> None:
-        """Forgets nodes without children that nobody holds, the longest unused first."""
+        """Removes nodes without children and without requests, the longest unused first."""
         leaves = [] if n <= 0 else [node for node in self._nodes.values() if self._evictable(node)]
         heap = [(node.released, node.block, node) for node in leaves]
         heapq.heapify(heap)
@@ -160,7 +163,7 @@ class PlainIdsAndTrie:
 
 
 class IdsAndTrie:
-    """The same over ``BlockPool``."""
+    """A cache with the same answers, over ``BlockPool``."""
 
     def __init__(self, num_blocks: int, block_size: int) -> None:
         self.block_size = block_size
@@ -169,31 +172,32 @@ class IdsAndTrie:
 
     @property
     def num_available(self) -> int:
-        """Blocks that nobody holds."""
+        """Number of blocks without references."""
         return self.pool.num_available
 
     def allocate(self, n: int) -> Ids:
-        """Takes blocks, with one reference each."""
+        """Allocates blocks with one reference each."""
         ids = np.empty(n, dtype=np.int32)
         self.pool.allocate(n, out=ids)
         return ids
 
     def add_ref(self, ids: Ids) -> None:
-        """A second holder of the same blocks."""
+        """Adds a reference to each block."""
         self.pool.acquire(ids)
 
     def release(self, ids: Ids) -> None:
-        """Gives up one reference per block. A cached one is evicted when its turn comes."""
+        """Drops one reference to each block. Cached blocks are evicted later."""
         self.pool.release_table(ids)
 
     def match(self, tokens: Sequence[int]) -> Ids:
-        """The blocks of the longest cached prefix, with one reference each."""
+        """Returns the blocks of the longest cached prefix, with one reference each."""
         most = max(len(tokens) - 1, 0) // self.block_size
         return np.array(self.pool.match_and_acquire(self.chain(tokens), most), dtype=np.int32)
 
     def insert(self, tokens: Sequence[int], ids: Ids, start: int) -> None:
-        """Caches the full blocks from ``start`` on. What is cached already replaces the request's block
-        in ``ids``.
+        """Caches the full blocks from ``start`` on.
+
+        A block that is already cached replaces the request's block in ``ids``.
         """
         chain = self.chain(tokens)
         if self.pool.probe(chain).cached_blocks > start:
@@ -203,11 +207,14 @@ class IdsAndTrie:
             self.pool.mark_computed(ids[start : len(chain)])
 
     def chain(self, tokens: Sequence[int]) -> HashChain:
-        """The hashes of the full blocks. An engine keeps one cursor per request and appends to it."""
+        """Returns the hashes of the full blocks.
+
+        An engine keeps one cursor per request, and appends to it.
+        """
         return self.hasher.cursor(tokens).chain()
 
     def _exchange(self, tokens: Sequence[int], chain: HashChain, ids: Ids, start: int) -> None:
-        """Somebody else was faster: block by block."""
+        """Registers block by block, because another request has cached some of them first."""
         digests, size = chain.digests(), self.block_size
         for position in range(start, len(chain)):
             part = tokens[position * size : (position + 1) * size]
@@ -222,9 +229,11 @@ class IdsAndTrie:
 def serve(
     cache: Cache, memory: Memory, prompts: Sequence[list[int]], new_tokens: int
 ) -> list[tuple[int, int, int]]:
-    """A scheduler that lets as many in as fit at their full length; each step computes one token of each.
+    """Runs a scheduler that admits requests while their full length fits.
 
-    Returns request, matched blocks and available blocks of every entry and exit.
+    Each step computes one token of each request.
+
+    Returns request, matched blocks and available blocks for every start and end of a request.
     """
     size = memory.block_size
     waiting = list(enumerate(prompts))
@@ -254,7 +263,7 @@ def serve(
             if len(tokens) < len(prompts[number]) + new_tokens:
                 left.append((number, tokens, ids))
                 continue
-            # The last token was sampled and never computed. The prompt's blocks are cached already.
+            # The last token was sampled but not computed. The prompt's blocks are already cached.
             cache.insert(tokens[:-1], ids, len(prompts[number]) // size)
             cache.release(ids)
             log.append((number, -1, cache.num_available))
@@ -270,7 +279,8 @@ def main() -> None:
         log = serve(cache, Memory(24, 4), prompts, new_tokens=8)
         matched = sum(number for _, number, _ in log if number > 0)
         print(
-            f"{type(cache).__name__}: {len(log)} events, {matched} blocks matched, {cache.num_available} available"
+            f"{type(cache).__name__}: {len(log)} events, {matched} blocks matched, {cache.num_available} "
+            "available"
         )
         results.append(log)
     print("the same answers:", results[0] == results[1])

@@ -1,16 +1,16 @@
-"""Asynchronous scheduling: a step is planned while two others run, before anybody knows what they sample.
+"""Asynchronous scheduling: a step is planned while two others run, before their sampled tokens are known.
 
-| what the scheduler does | here |
+| event | call |
 |---|---|
-| plans a token that is not known yet | ``covered=``: slots behind the last known token, one per step in flight |
-| learns what a step sampled | the token is in the next ``append_ragged(commit=True)``: all before it is computed |
-| learns that a request ended steps ago | ``release(after_step=last step that was planned with it)`` |
-| gives way while steps run | ``preempt(after_step=...)``; the tokens on their way are appended meanwhile |
-| a step has ended | ``complete_step(step)``: what only this step held back becomes free |
+| an unknown token is planned | ``covered=``: a slot after the last known token per step in flight |
+| a step's sampled tokens become known | the next ``append_ragged(commit=True)`` contains them |
+| a request turns out to have ended steps ago | ``release(after_step=last step that was planned with it)`` |
+| a request is preempted while steps run | ``preempt(after_step=...)``; its tokens are appended later |
+| a step has ended | ``complete_step(step)`` frees the blocks that only this step reserved |
 
-Why the fence: a step in flight still writes to the blocks of a request that has ended. Without it the
-next request gets them at once; here a connector loads a prompt into them, on a stream of its own, and
-the old step writes over it. ``Scheduler(fences=False)`` shows it.
+The fence is needed because a step in flight still writes to the blocks of an ended request. Without it
+the next request gets these blocks at once. Here a connector loads a prompt into them on a stream of its
+own, and the old step overwrites it. ``Scheduler(fences=False)`` shows this.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ if TYPE_CHECKING:
 
 __all__ = ["DEPTH", "END", "Scheduler", "answer", "main"]
 
-#: Steps that run while the next one is planned.
+#: Number of steps that run while the next one is planned.
 DEPTH = 2
-#: Ends a request: nobody knows when it comes.
+#: The token that ends a request, at an unpredictable time.
 END = 5
 
 
 def answer(prompt: Sequence[int], most: int) -> list[int]:
-    """What the model makes of a prompt, up to the end token or so many tokens."""
+    """Returns the prompt with the model's tokens, up to the end token or ``most`` tokens."""
     tokens = list(prompt)
     while len(tokens) < len(prompt) + most and (len(tokens) == len(prompt) or tokens[-1] != END):
         tokens.append(next_token(tokens))
@@ -45,25 +45,25 @@ def answer(prompt: Sequence[int], most: int) -> list[int]:
 
 @dataclass(eq=False, slots=True)
 class Request:
-    """A request as the scheduler has it."""
+    """A request as the scheduler sees it."""
 
     key: int
     tokens: list[int]
     length: int
-    #: Tokens that the manager knows.
+    #: Number of tokens that the manager knows.
     known: int = 0
     table: list[int] = field(default_factory=list)
-    #: Steps in flight that compute a token of it, and the last of them.
+    #: Number of steps in flight that compute one of its tokens, and the last of these steps.
     pending: int = 0
     last_step: int = 0
-    #: What the device has: a step reads the token of the one before there.
+    #: Tokens on the device, where a step reads the token of the previous step.
     device: list[int] = field(default_factory=list)
-    #: It waits to be resumed.
+    #: Whether the request waits to be resumed.
     preempted: bool = False
 
 
 class Scheduler:
-    """Decode steps of a batch; a connector brings the prompts."""
+    """Runs the decode steps of a batch. A connector loads the prompts."""
 
     def __init__(self, manager: kvpool.CacheManager, memory: Memory, *, fences: bool = True) -> None:
         self.manager = manager
@@ -72,13 +72,13 @@ class Scheduler:
         self.running: list[Request] = []
         self.waiting: deque[Request] = deque()
         self.done: dict[int, list[int]] = {}
-        #: Steps in flight: number, and the rows as they were planned: request, block table, position.
+        #: Steps in flight: number, and the planned rows: request, block table, position.
         self.flight: deque[tuple[int, list[tuple[Request, list[int], int]]]] = deque()
         self.number = 0
 
     @property
     def busy(self) -> bool:
-        """Whether anything is left to do."""
+        """Whether any request has not ended."""
         return bool(self.running or self.waiting or self.flight)
 
     def submit(self, key: int, prompt: list[int], most: int) -> None:
@@ -86,15 +86,18 @@ class Scheduler:
         self.waiting.append(Request(key, list(prompt), len(prompt) + most))
 
     def step(self) -> None:
-        """Plans a step, and waits for the oldest one in flight if enough of them run."""
+        """Plans a step, and waits for the oldest step in flight if enough of them run."""
         self._admit()
         if not self.running or not self._plan() or len(self.flight) > DEPTH:
             self._end()
 
     def _plan(self) -> bool:
-        """The one call of a step. False if it has to wait for blocks that steps in flight hold back."""
+        """Makes the single call of a step.
+
+        Returns False if it has to wait for blocks that steps in flight reserve.
+        """
         rows = list(self.running)
-        # What has all its tokens on the way sits the step out: its row brings what is known.
+        # A request whose tokens are all in flight skips the step. Its row only passes the known tokens.
         planned = [request for request in rows if len(request.tokens) + request.pending < request.length]
         tokens: list[int] = []
         offsets = [0]
@@ -116,7 +119,8 @@ class Scheduler:
                     self._preempt(self.running.pop())
                 if not self.manager.stats().pool.fenced:
                     continue
-                # Blocks are on their way back. Nothing has changed: the rows' tokens come with the next plan.
+                # Blocks will be freed soon. Nothing has changed, and the next plan passes the rows'
+                # tokens.
                 for request, start, stop in zip(rows, offsets, offsets[1:], strict=False):
                     request.known -= stop - start
                 return False
@@ -128,7 +132,7 @@ class Scheduler:
         for request in batch:
             request.pending += 1
             request.last_step = self.number
-        # The rows of a step in flight do not change any more: the device has them.
+        # The rows of a step in flight do not change any more, because they are on the device.
         places = [len(request.tokens) + request.pending - 2 for request in batch]
         self.flight.append(
             (
@@ -147,7 +151,7 @@ class Scheduler:
         return request.last_step if self.fences else None
 
     def _admit(self) -> None:
-        """The connector has all of the prompt but its last token, and brings it at once."""
+        """Admits requests. The connector loads the whole prompt except its last token at once."""
         while self.waiting and not self.waiting[0].pending:
             request = self.waiting[0]
             external = len(request.tokens) - 1
@@ -168,13 +172,13 @@ class Scheduler:
             request.device = list(request.tokens)
 
     def _end(self) -> None:
-        """The oldest step in flight has run: looks at what it sampled."""
+        """Ends the oldest step in flight, and processes its sampled tokens."""
         if not self.flight:
             return
         number, rows = self.flight.popleft()
         for request, table, position in rows:
             self.memory.write(table, request.device[: position + 1], position)
-            if request.key not in self.done:  # else it ended before: what the step wrote is nobody's
+            if request.key not in self.done:  # otherwise it ended before, and the slot is unused
                 self.memory.read(table, request.device[: position + 1])
             request.device.append(next_token(request.device[: position + 1]))
         self.manager.complete_step(number)
@@ -193,7 +197,7 @@ class Scheduler:
 
 
 def main() -> None:
-    """Serves twenty prompts with fences; and shows what happens without."""
+    """Serves twenty prompts with fences, and shows the failure without them."""
     prompts = [[*range(12), *[number] * (3 + number % 5)] for number in range(20)]
     for fences in (True, False):
         scheduler = Scheduler(kvpool.CacheManager(30, 4), Memory(30, 4), fences=fences)

@@ -1,13 +1,15 @@
-"""The last two shapes with the pool's batch calls, and a pool that is an index only: ids are the engine's.
+"""The two previous managers with the pool's batch calls, and a pool that is only an index.
 
-| the engine's call | here |
+In the latter the engine owns the ids.
+
+| call of the engine | kvpool |
 |---|---|
-| insert, when others may have been faster | ``pool.register_table(ids, chain, start)`` returns what it exchanged |
-| ``match_prefix`` | ``pool.lookup(chain)``: ids, count and handle, and nobody holds them |
-| ``inc_lock_ref(node)`` | ``pool.acquire_match(match)``: all of it, or ``StaleMatchError`` |
-| insert ids that the engine's allocator handed out | ``pool.adopt(ids, chain, start)``; what it exchanges goes back |
-| ``evict(n)``, for that allocator | ``pool.evict(n)``: the ids are the allocator's again |
-| is this page cached or the request's own? | ``pool.ref_counts(ids, out=)``: 0 of an id that it does not know |
+| insert, possibly after others | ``pool.register_table(ids, chain, start)`` returns replaced blocks |
+| ``match_prefix`` | ``pool.lookup(chain)``: ids, count and handle, without references |
+| ``inc_lock_ref(node)`` | ``pool.acquire_match(match)``: all blocks, or ``StaleMatchError`` |
+| insert ids of the engine's allocator | ``pool.adopt(ids, chain, start)`` returns ids that it does not need |
+| ``evict(n)``, for that allocator | ``pool.evict(n)`` returns ids to the allocator |
+| is this page cached, or owned by the request? | ``pool.ref_counts(ids, out=)``: 0 for an unknown id |
 """
 
 from __future__ import annotations
@@ -30,7 +32,7 @@ __all__ = ["BatchIdsAndTrie", "IndexOnly", "main"]
 
 
 class BatchIdsAndTrie(IdsAndTrie):
-    """``IdsAndTrie`` with one call per insert, whether somebody was faster or not."""
+    """``IdsAndTrie`` with one call per insert, even if another request has cached a block first."""
 
     def insert(self, tokens: Sequence[int], ids: Ids, start: int) -> None:
         """Caches the full blocks from ``start`` on."""
@@ -39,56 +41,58 @@ class BatchIdsAndTrie(IdsAndTrie):
             ids[start + position] = block
 
     def ref_counts(self, ids: Ids) -> Ids:
-        """How many hold each block."""
+        """Returns the reference count of each block."""
         counts = np.empty(len(ids), dtype=np.int32)
         self.pool.ref_counts(ids, out=counts)
         return counts
 
 
 class IndexOnly(IdsAndTrie):
-    """``RadixCache`` for an engine that hands out the ids itself. The pool knows those that are cached."""
+    """``RadixCache`` for an engine that hands out the ids itself. The pool only knows the cached ids."""
 
     def __init__(self, num_blocks: int, block_size: int) -> None:
         super().__init__(num_blocks, block_size)
-        #: The engine's allocator: in SGLang a tensor on the device.
+        #: The engine's allocator; in SGLang a tensor on the device.
         self.free = list(range(num_blocks - 1, 0, -1))
 
     @property
     def sizes(self) -> tuple[int, int]:
-        """Cached blocks that could be evicted, and that could not."""
+        """Numbers of cached blocks that could be evicted, and that could not."""
         stats = self.pool.stats()
         return stats.cached_free, stats.registered - stats.cached_free
 
     @property
     def num_available(self) -> int:
-        """Ids that nobody holds, cached or not."""
+        """Number of ids without references, cached or not."""
         return len(self.free) + self.pool.stats().cached_free
 
     def allocate(self, n: int) -> Ids:
-        """Takes ids from the engine's allocator. The pool gives back what is missing."""
+        """Takes ids from the engine's allocator. The pool evicts the missing ones."""
         self.free += self.pool.evict(max(n - len(self.free), 0))
         if n > len(self.free):
             raise kvpool.errors.OutOfBlocksError(f"{n} blocks, {len(self.free)} available")
         return np.array([self.free.pop() for _ in range(n)], dtype=np.int32)
 
     def match_prefix(self, tokens: Sequence[int]) -> Handle[tuple[HashChain, kvpool.Match]]:
-        """Finds the longest cached prefix and holds nothing."""
+        """Finds the longest cached prefix, without adding references."""
         chain = self.chain(tokens[:-1])
         match = self.pool.lookup(chain)
         return Handle(len(match), (chain, match))
 
     def lock(self, handle: Handle[tuple[HashChain, kvpool.Match]]) -> Ids:
-        """Holds what was matched, as far as it is still there."""
+        """Acquires the matched blocks that are still cached."""
         chain, match = handle.where
         try:
             self.pool.acquire_match(match)
-        except kvpool.errors.StaleMatchError:  # some of it was evicted
+        except kvpool.errors.StaleMatchError:  # some blocks were evicted
             return np.array(self.pool.match_and_acquire(chain, handle.num_blocks), dtype=np.int32)
         return np.array(match.block_ids, dtype=np.int32)
 
     def insert(self, tokens: Sequence[int], ids: Ids, start: int) -> None:
-        """Caches full blocks. Where somebody was faster, the request gets that block, and its own id is
-        free again.
+        """Caches full blocks.
+
+        If another request has cached a block first, this request gets that block, and its own id
+        becomes free.
         """
         chain = self.chain(tokens)
         for position, block in self.pool.adopt(ids[start : len(chain)], chain, start):
@@ -96,7 +100,7 @@ class IndexOnly(IdsAndTrie):
             ids[start + position] = block
 
     def release(self, ids: Ids) -> None:
-        """Gives up cached blocks to the pool, and others to the engine's allocator."""
+        """Releases cached blocks to the pool, and other blocks to the engine's allocator."""
         held = np.empty(len(ids), dtype=np.int32)
         self.pool.ref_counts(ids, out=held)
         self.pool.release_table(ids[held > 0])
@@ -104,7 +108,7 @@ class IndexOnly(IdsAndTrie):
 
 
 def main() -> None:
-    """Serves twelve prompts of two families on a pool that is too small for all of them."""
+    """Serves twelve prompts with two different prefixes on a pool that is too small for all of them."""
     prompts = [
         [*range(100 * (number % 2), 100 * (number % 2) + 12), *range(number, number + 5)]
         for number in range(12)

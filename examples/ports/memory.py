@@ -1,8 +1,9 @@
-"""KV memory that knows what each slot has to hold: it finds stale, missing and foreign KV.
+"""KV memory that knows the expected content of each slot, and so detects stale, missing and foreign KV.
 
-The KV of a token depends on every token before it, so a slot gets a number made of the whole prefix. A
-step writes the slots of the tokens that it computes and reads those of all tokens before. If a block is
-cached too early, handed out too soon, or shared and then written, some reader meets another number.
+The KV of a token depends on every token before it, so the content of a slot is a number computed from
+the whole prefix. A step writes the slots of the tokens that it computes, and reads the slots of all
+tokens before them. If a block is cached too early, reused too soon, or written while shared, a reader
+finds another number.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ __all__ = ["Memory", "WrongKVError"]
 
 
 class WrongKVError(AssertionError):
-    """A slot holds something else than the KV of the token that is read there."""
+    """A slot does not contain the KV of the token that is read."""
 
 
 class Memory:
@@ -28,18 +29,17 @@ class Memory:
         self._slots = [[-1] * block_size for _ in range(num_blocks)]
 
     def write(self, table: Sequence[int], tokens: Sequence[int], start: int, stop: int | None = None) -> None:
-        """A step computes tokens ``start`` to ``stop``: by default, to the last."""
+        """Computes tokens ``start`` to ``stop`` like a step. By default ``stop`` is the end."""
         marks = _marks(tokens[:stop])
         for position in range(start, len(marks)):
             block, slot = divmod(position, self.block_size)
             self._slots[table[block]][slot] = marks[position]
 
     def read(self, table: Sequence[int], tokens: Sequence[int]) -> None:
-        """A step attends to all of these tokens.
+        """Reads all of these tokens like a step that attends to them.
 
         Raises:
-            WrongKVError: A slot holds something else.
-
+            WrongKVError: A slot has another content.
         """
         for position, mark in enumerate(_marks(tokens)):
             block, slot = divmod(position, self.block_size)
@@ -47,8 +47,9 @@ class Memory:
                 raise WrongKVError(f"token {position}: block {table[block]} holds other KV in slot {slot}")
 
     def step(self, rows: Iterable[tuple[Sequence[int], Sequence[int], int]]) -> None:
-        """A batch of rows, each a block table, tokens, and the first that is computed: all write, then
-        all read.
+        """Runs a batch of rows.
+
+        Each has a block table, tokens, and the first token to compute. All rows write, then all read.
         """
         batch = list(rows)
         for table, tokens, start in batch:
@@ -57,14 +58,17 @@ class Memory:
             self.read(table, tokens)
 
     def copy(self, pairs: Iterable[tuple[int, int]], source: Memory | None = None) -> None:
-        """Copies whole blocks, all at once: pairs of source, here or in another memory, and destination."""
+        """Copies whole blocks, all at once.
+
+        Each pair is a source, here or in another memory, and a destination.
+        """
         blocks = self._slots if source is None else source._slots
         for destination, content in [(destination, list(blocks[block])) for block, destination in pairs]:
             self._slots[destination] = content
 
 
 def _marks(tokens: Sequence[int]) -> list[int]:
-    """The number of each token: of it and all before."""
+    """Returns a number for each token that depends on it and all tokens before it."""
     return list(
         accumulate(tokens, lambda mark, token: (mark * 1_000_003 + token + 1) % (2**61 - 1), initial=7)
     )[1:]

@@ -1,18 +1,19 @@
-"""A scheduler written on ``CacheManager``: continuous batching, chunked prefill and rejected drafts,
-one call per step.
+"""A scheduler written on ``CacheManager``, with one call per step.
 
-A step says three things of each request in one row of ``append_ragged``: which tokens the last step
-brought, how many are computed, and how far its blocks have to reach for the next step.
+It has continuous batching, chunked prefill and rejected drafts.
+
+A row of ``append_ragged`` contains three facts about a request: the tokens that the last step has
+added, the number of computed tokens, and the end of the slots that the next step needs.
 
 | state of the request | its tokens in the row | ``computed`` | ``covered`` |
 |---|---|---|---|
 | in its prompt | none | end of the last chunk | end of the next chunk |
 | decoding | the sampled one | all but that one | all |
-| decoding, drafts | accepted drafts and the sampled one | all but the last | all, and the drafts to try next |
-| preempted just now | the same: kept for ``resume`` | no matter | no matter |
+| decoding, drafts | accepted drafts and the sampled one | all but the last | all, and the next drafts |
+| preempted just now | the same: kept for ``resume`` | ignored | ignored |
 
-Rejected drafts need no call: they were never tokens of the request, only slots behind its last one,
-which the next step writes again.
+Rejected drafts need no call. They were never tokens of the request, only slots after its last token,
+which the next step overwrites.
 """
 
 from __future__ import annotations
@@ -32,12 +33,12 @@ __all__ = ["Request", "Scheduler", "continuation", "main", "next_token"]
 
 
 def next_token(tokens: Sequence[int]) -> int:
-    """The model: what follows."""
+    """The model: returns the next token."""
     return (3 * sum(tokens[-4:]) + len(tokens)) % 11
 
 
 def continuation(prompt: Sequence[int], new_tokens: int) -> list[int]:
-    """What the model makes of a prompt."""
+    """Returns the prompt, followed by the model's tokens."""
     tokens = list(prompt)
     for _ in range(new_tokens):
         tokens.append(next_token(tokens))
@@ -46,31 +47,30 @@ def continuation(prompt: Sequence[int], new_tokens: int) -> list[int]:
 
 @dataclass(eq=False, slots=True)
 class Request:
-    """A request as the scheduler has it. ``computed <= known <= len(tokens)``."""
+    """A request as the scheduler sees it. ``computed <= known <= len(tokens)``."""
 
     key: int
     tokens: list[int]
-    #: It is over at this length.
+    #: Length at which the request ends.
     length: int
-    #: Tokens that the manager knows, and tokens whose KV is written.
+    #: Number of tokens that the manager knows, and number of tokens whose KV is written.
     known: int = 0
     computed: int = 0
     table: list[int] = field(default_factory=list)
-    #: What the next step tries behind the last token.
+    #: Draft tokens that the next step tries after the last token.
     drafts: list[int] = field(default_factory=list)
-    #: The token behind the last one that the next step computes, drafts not counted.
+    #: End of the tokens that the next step computes, without drafts.
     end: int = 0
 
 
 class Scheduler:
-    """Continuous batching.
+    """Runs continuous batching.
 
     Args:
-        manager: Has the blocks.
-        memory: What the steps write and read.
-        budget: Tokens that a step computes, at most, drafts not counted.
-        drafts: Tokens that are tried behind each sampled one.
-
+        manager: The manager of the blocks.
+        memory: The memory that steps write and read.
+        budget: Largest number of tokens that a step computes, without drafts.
+        drafts: Number of draft tokens after each sampled one.
     """
 
     def __init__(self, manager: kvpool.CacheManager, memory: Memory, *, budget: int, drafts: int = 0) -> None:
@@ -78,7 +78,7 @@ class Scheduler:
         self.memory = memory
         self.budget = budget
         self.drafts = drafts
-        #: Oldest first.
+        #: Running requests, oldest first.
         self.running: list[Request] = []
         self.waiting: deque[Request] = deque()
         self.done: dict[int, list[int]] = {}
@@ -89,7 +89,7 @@ class Scheduler:
         self.waiting.append(Request(key, list(prompt), len(prompt) + new_tokens))
 
     def step(self) -> None:
-        """Plans a step, runs it, and looks at what it sampled."""
+        """Plans a step, runs it, and processes the sampled tokens."""
         left = self._grow()
         self._admit(left)
         batch = [request for request in self.running if request.end > request.computed]
@@ -101,7 +101,7 @@ class Scheduler:
             self._sample(request)
 
     def _grow(self) -> int:
-        """The one call of a step. Returns what is left of the budget."""
+        """Makes the single call of a step. Returns the rest of the budget."""
         left = self._share()
         rows = list(self.running)
         tokens: list[int] = []
@@ -120,7 +120,7 @@ class Scheduler:
                     covered=[request.end + len(request.drafts) for request in rows],
                 )
             except OutOfBlocksError:
-                self._preempt(self.running.pop())  # the youngest; it stays in its row
+                self._preempt(self.running.pop())  # the youngest; its row stays in the call
                 continue
             break
         for row, position, block in zip(*changes, strict=True):
@@ -128,14 +128,14 @@ class Scheduler:
         return left
 
     def _share(self) -> int:
-        """Shares the budget out: decodes first, then chunks of prompts, the oldest first."""
+        """Distributes the budget: first to decodes, then to chunks of prompts, oldest first."""
         left = self.budget
         for request in sorted(self.running, key=lambda request: len(request.tokens) - request.computed > 1):
             request.end = request.computed + min(len(request.tokens) - request.computed, left)
             left -= request.end - request.computed
             samples = request.end == len(request.tokens) and request.end > request.computed
             most = min(self.drafts, request.length - request.end - 1) if samples else 0
-            # A poor draft model: every third of its tokens is wrong.
+            # A poor draft model: every third token is wrong.
             guess = continuation(request.tokens, most)[len(request.tokens) :]
             request.drafts = [
                 (token + (len(request.tokens) + i) % 3 // 2) % 11 for i, token in enumerate(guess)
@@ -150,7 +150,7 @@ class Scheduler:
         request.computed = request.end = 0
 
     def _admit(self, left: int) -> None:
-        """Lets waiting requests in, with blocks for their first chunk."""
+        """Admits waiting requests, with blocks for their first chunk."""
         while self.waiting and left > 0:
             request = self.waiting[0]
             try:
@@ -167,7 +167,10 @@ class Scheduler:
             left -= request.end - request.computed
 
     def _sample(self, request: Request) -> None:
-        """Accepts drafts as far as they are right, and samples one token more; unless the prompt goes on."""
+        """Accepts correct drafts, and samples one more token.
+
+        Does nothing if the prompt is not finished.
+        """
         request.computed = request.end
         if request.end < len(request.tokens):
             return
@@ -185,9 +188,7 @@ class Scheduler:
 
 
 def main() -> None:
-    """Serves twenty prompts with a common start, plainly, and with chunks and drafts on a pool that is
-    too small.
-    """
+    """Serves twenty prompts with a common prefix: plainly, then with chunks, drafts and few blocks."""
     prompts = [[*range(24), *[number] * (3 + 2 * number)] for number in range(20)]
     for blocks, budget, drafts in ((400, 10_000, 0), (60, 32, 3)):
         scheduler = Scheduler(kvpool.CacheManager(blocks, 4), Memory(blocks, 4), budget=budget, drafts=drafts)
@@ -200,7 +201,8 @@ def main() -> None:
         right = all(scheduler.done[key] == continuation(prompt, 20) for key, prompt in enumerate(prompts))
         stats = scheduler.manager.stats()
         print(
-            f"{blocks} blocks, {budget} tokens a step, {drafts} drafts: {steps} steps, {stats.hit_tokens} tokens "
+            f"{blocks} blocks, {budget} tokens a step, {drafts} drafts: {steps} steps, {stats.hit_tokens} "
+            "tokens "
             f"cached, {scheduler.preemptions} preemptions, all as they should be: {right}"
         )
 

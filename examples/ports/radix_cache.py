@@ -1,17 +1,18 @@
-"""A prefix tree whose matches hold nothing, as in SGLang: the scheduler matches the whole queue, sorts
-it, then locks.
+"""A prefix tree whose matches hold nothing, as in SGLang.
 
-| the engine's call | here |
+The scheduler matches the whole queue, sorts it, then locks.
+
+| call of the engine | kvpool |
 |---|---|
-| ``match_prefix(key)``, for every waiting request | ``pool.probe(chain, most)``; the handle is chain and count |
-| ``inc_lock_ref(node)`` | ``pool.match_and_acquire(chain, blocks)``: holds what is still there |
+| ``match_prefix(key)``, for each request | ``pool.probe(chain, most)``; chain and count are the handle |
+| ``inc_lock_ref(node)`` | ``pool.match_and_acquire(chain, blocks)`` acquires what is still cached |
 | ``dec_lock_ref(node)``, and the request's own pages | ``pool.release_table(ids)`` |
-| insert when a prompt or an answer is computed | ``insert`` of :mod:`~examples.ports.ids_and_trie` |
+| insert after a prompt or an answer was computed | ``insert`` of :mod:`~examples.ports.ids_and_trie` |
 | ``evict(n)`` | nothing: ``pool.allocate`` evicts |
 | ``evictable_size``, ``protected_size`` | ``pool.stats()``: ``cached_free``, and ``registered`` less that |
 
-A page is a block: 16 tokens or more. The pool chooses the ids. For an engine that keeps its own
-allocator of slots the pool can be an index only: :mod:`~examples.ports.index_only`.
+A page is a block, with 16 tokens or more. The pool chooses the ids. For an engine with its own
+allocator of slots the pool can be only an index: :mod:`~examples.ports.index_only`.
 """
 
 from __future__ import annotations
@@ -36,14 +37,14 @@ What = TypeVar("What")
 
 @dataclass(frozen=True, slots=True)
 class Handle(Generic[What]):
-    """What a match found: ``num_blocks`` of ``where``. Nobody holds them until ``lock``."""
+    """The result of a match: ``num_blocks`` blocks of ``where``. They have no reference until ``lock``."""
 
     num_blocks: int
     where: What
 
 
 class Tree(Protocol):
-    """What the scheduler calls."""
+    """The calls of the scheduler."""
 
     @property
     def num_available(self) -> int: ...  # noqa: D102
@@ -57,47 +58,49 @@ class Tree(Protocol):
 
 
 class PlainRadixCache(PlainIdsAndTrie):
-    """What such engines do themselves, over the plain trie."""
+    """A cache without kvpool, over the plain trie."""
 
     @property
     def sizes(self) -> tuple[int, int]:
-        """Cached blocks that could be evicted, and that could not."""
+        """Numbers of cached blocks that could be evicted, and that could not."""
         return self._idle, len(self._nodes) - self._idle
 
     def match_prefix(self, tokens: Sequence[int]) -> Handle[list[Node]]:
-        """Finds the longest cached prefix and holds nothing."""
+        """Finds the longest cached prefix, without adding references."""
         path = self.find(tokens)
         return Handle(len(path), path)
 
     def lock(self, handle: Handle[list[Node]]) -> Ids:
-        """Holds what was matched, as far as it is still there."""
+        """Acquires the matched blocks that are still cached."""
         return self.hold([node for node in handle.where if self._nodes.get(node.block) is node])
 
 
 class RadixCache(IdsAndTrie):
-    """The same over ``BlockPool``."""
+    """A cache with the same answers, over ``BlockPool``."""
 
     @property
     def sizes(self) -> tuple[int, int]:
-        """Cached blocks that could be evicted, and that could not."""
+        """Numbers of cached blocks that could be evicted, and that could not."""
         stats = self.pool.stats()
         return stats.cached_free, stats.registered - stats.cached_free
 
     def match_prefix(self, tokens: Sequence[int]) -> Handle[HashChain]:
-        """Finds the longest cached prefix and holds nothing."""
+        """Finds the longest cached prefix, without adding references."""
         chain = self.chain(tokens)
         most = max(len(tokens) - 1, 0) // self.block_size
         return Handle(self.pool.probe(chain, most).cached_blocks, chain)
 
     def lock(self, handle: Handle[HashChain]) -> Ids:
-        """Holds what was matched, as far as it is still there."""
+        """Acquires the matched blocks that are still cached."""
         return np.array(self.pool.match_and_acquire(handle.where, handle.num_blocks), dtype=np.int32)
 
 
 def serve(
     cache: Tree, memory: Memory, prompts: Sequence[list[int]]
 ) -> list[tuple[int, int, tuple[int, int]]]:
-    """Prompts only: each round matches all that wait, and takes those with the longest match first.
+    """Serves prompts without decoding.
+
+    Each round matches all waiting prompts, and takes those with the longest match first.
 
     Returns request, matched blocks and sizes of each.
     """
@@ -108,7 +111,7 @@ def serve(
         matches.sort(key=lambda match: -match[0].num_blocks)
         batch = []
         for handle, number, prompt in matches:
-            # Others of this round may have evicted some of it.
+            # Other requests of this round may have evicted some of the blocks.
             matched = cache.lock(handle)
             missing = -(-len(prompt) // memory.block_size) - len(matched)
             if missing > cache.num_available:
@@ -127,7 +130,7 @@ def serve(
 
 
 def main() -> None:
-    """Serves twelve prompts of two families on a pool that is too small for all of them."""
+    """Serves twelve prompts with two different prefixes on a pool that is too small for all of them."""
     prompts = [
         [*range(100 * (number % 2), 100 * (number % 2) + 12), *range(number, number + 5)]
         for number in range(12)

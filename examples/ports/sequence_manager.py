@@ -1,16 +1,18 @@
-"""A manager over sequence objects, as in nano-vllm: the scheduler asks, the sequence carries its block table.
+"""A manager over sequence objects, as in nano-vllm.
 
-| the engine's call | here |
+The scheduler calls it, and each sequence carries its block table.
+
+| call of the engine | kvpool |
 |---|---|
-| ``can_allocate(seq)`` | ``manager.fit(prompt).fit == "ok"``: the prompt is hashed once, for this and the next call |
-| ``allocate(seq)`` | ``manager.admit``, which takes the cached prefix and new blocks, or nothing |
+| ``can_allocate(seq)`` | ``manager.fit(prompt).fit == "ok"``; the prompt is hashed once for both calls |
+| ``allocate(seq)`` | ``manager.admit``: the cached prefix and new blocks, or nothing |
 | ``can_append(seq)`` | ``manager.num_available`` |
 | ``may_append(seq)`` | ``manager.append``; for the whole batch in one call: ``append_batch`` |
-| ``deallocate(seq)`` | ``manager.release``; or ``preempt`` and ``resume``, where that is meant |
+| ``deallocate(seq)`` | ``manager.release``; for a preemption ``preempt`` and ``resume`` |
 
-When is a block cached? Such a manager says so when the prompt gets its blocks: the step that follows
-writes them before anybody reads. The port does the same with ``commit`` in ``allocate``. If your steps
-can fail, or overlap, commit when the step is done.
+Such a manager caches blocks when the prompt gets them, because the following step writes them before
+any request reads them. The port does the same with ``commit`` in ``allocate``. If your steps can fail
+or overlap, commit after the step.
 """
 
 from __future__ import annotations
@@ -34,13 +36,13 @@ __all__ = ["BlockManager", "Manager", "PlainBlockManager", "Sequence", "main", "
 
 @dataclass(eq=False, slots=True)
 class Sequence:
-    """One request, as the engine has it."""
+    """One request as the engine sees it."""
 
     number: int
     tokens: list[int]
     num_cached_tokens: int = 0
     block_table: list[int] = field(default_factory=list)
-    #: The port's: its prompt, hashed.
+    #: Only for the port: the hashed prompt.
     hashed: HashCursor | None = None
 
     def __len__(self) -> int:
@@ -48,7 +50,7 @@ class Sequence:
 
 
 class Manager(Protocol):
-    """What the scheduler calls."""
+    """The calls of the scheduler."""
 
     def can_allocate(self, seq: Sequence) -> bool: ...  # noqa: D102
     def allocate(self, seq: Sequence) -> None: ...  # noqa: D102
@@ -60,31 +62,31 @@ class Manager(Protocol):
 
 
 class PlainBlockManager:
-    """What such managers do themselves: a chain of hashes, a deque of free blocks, reference counts."""
+    """A manager without kvpool: a chain of hashes, a deque of free blocks, and reference counts."""
 
     def __init__(self, num_blocks: int, block_size: int) -> None:
         self.block_size = block_size
         self._refs = [0] * num_blocks
-        #: Blocks without content, and cached ones that nobody holds, the next to be evicted first.
+        #: Blocks without content, and cached blocks without references, the next to be evicted first.
         self._free = deque(range(1, num_blocks))
         self._idle: OrderedDict[int, None] = OrderedDict()
-        #: Which blocks hold a content, and the content of a block.
+        #: Blocks of each content, and the content of each block.
         self._index: dict[bytes, list[int]] = {}
         self._digests: dict[int, bytes] = {}
 
     @property
     def num_available(self) -> int:
-        """Blocks that can be handed out."""
+        """Number of blocks that can be handed out."""
         return len(self._free) + len(self._idle)
 
     def can_allocate(self, seq: Sequence) -> bool:
-        """Whether the prompt finds its blocks."""
+        """Whether there are blocks for the prompt."""
         hits = self._match(seq)
         idle = sum(self._refs[block] == 0 for block in hits)
         return -(-len(seq) // self.block_size) - len(hits) <= self.num_available - idle
 
     def allocate(self, seq: Sequence) -> None:
-        """Gives the prompt its blocks: cached ones as far as they go, then new ones."""
+        """Allocates the blocks of the prompt: first the cached ones, then new ones."""
         table = self._match(seq)
         seq.num_cached_tokens = len(table) * self.block_size
         for block in table:
@@ -96,18 +98,21 @@ class PlainBlockManager:
             self._register(table[position], digest)
 
     def can_append(self, seq: Sequence) -> bool:
-        """Whether the token sampled last finds a slot."""
+        """Whether there is a slot for the token sampled last."""
         return self.num_available >= ((len(seq) - 1) % self.block_size == 0)
 
     def may_append(self, seq: Sequence) -> None:
-        """Gives the token sampled last its slot. What was full before is cached from now on."""
+        """Allocates the slot of the token sampled last.
+
+        Blocks that were full before are cached from now on.
+        """
         if (len(seq) - 1) % self.block_size == 0:
             parent = self._digests[seq.block_table[-2]] if len(seq.block_table) > 1 else b""
             self._register(seq.block_table[-1], _digest(parent, seq.tokens[-1 - self.block_size : -1]))
             seq.block_table.append(self._take())
 
     def deallocate(self, seq: Sequence) -> None:
-        """Takes the blocks back, the last one first."""
+        """Releases the blocks, the last one first."""
         for block in reversed(seq.block_table):
             self._refs[block] -= 1
             if self._refs[block] == 0 and block in self._digests:
@@ -117,7 +122,7 @@ class PlainBlockManager:
         seq.block_table = []
 
     def _chain(self, tokens: Several[int]) -> list[bytes]:
-        """One digest per full block: of its tokens and the digest before."""
+        """Returns one digest per full block, of its tokens and the previous digest."""
         digests, digest = [], b""
         for end in range(self.block_size, len(tokens) + 1, self.block_size):
             digest = _digest(digest, tokens[end - self.block_size : end])
@@ -125,7 +130,10 @@ class PlainBlockManager:
         return digests
 
     def _match(self, seq: Sequence) -> list[int]:
-        """The cached blocks from the start. At least one token is left to compute."""
+        """Returns the cached blocks from the start of the prompt.
+
+        At least one token is left to compute.
+        """
         hits = []
         for digest in self._chain(seq.tokens[:-1]):
             if digest not in self._index:
@@ -134,7 +142,7 @@ class PlainBlockManager:
         return hits
 
     def _take(self) -> int:
-        """A block to write to: the content of the longest unused one is forgotten."""
+        """Takes a block to write to. If no block is free, evicts the longest unused one."""
         if self._free:
             block = self._free.popleft()
         else:
@@ -157,39 +165,45 @@ def _digest(parent: bytes, tokens: Several[int]) -> bytes:
 
 
 class BlockManager:
-    """The same over ``CacheManager``."""
+    """A manager with the same answers, over ``CacheManager``."""
 
     def __init__(self, num_blocks: int, block_size: int) -> None:
         self.manager = kvpool.CacheManager(num_blocks, block_size)
 
     @property
     def num_available(self) -> int:
-        """Blocks that can be handed out."""
+        """Number of blocks that can be handed out."""
         return self.manager.num_available
 
     def can_allocate(self, seq: Sequence) -> bool:
-        """Whether the prompt finds its blocks."""
+        """Whether there are blocks for the prompt."""
         if seq.hashed is None:
             seq.hashed = self.manager.prepare(seq.tokens)
         return self.manager.fit(seq.hashed).fit == "ok"
 
     def allocate(self, seq: Sequence) -> None:
-        """Gives the prompt its blocks, or raises ``OutOfBlocksError`` and has changed nothing."""
+        """Allocates the blocks of the prompt.
+
+        Raises ``OutOfBlocksError`` with nothing changed if there are too few.
+        """
         admission = self.manager.admit(seq.number, seq.tokens if seq.hashed is None else seq.hashed)
         seq.num_cached_tokens, seq.block_table = admission.cached_tokens, admission.block_ids
         self.manager.commit(seq.number, len(seq))
         seq.hashed = None
 
     def can_append(self, seq: Sequence) -> bool:
-        """Whether the token sampled last finds a slot."""
+        """Whether there is a slot for the token sampled last."""
         return self.manager.num_available >= ((len(seq) - 1) % self.manager.block_size == 0)
 
     def may_append(self, seq: Sequence) -> None:
-        """Gives the token sampled last its slot."""
+        """Allocates the slot of the token sampled last."""
         self.append_batch([seq])
 
     def append_batch(self, seqs: Several[Sequence]) -> None:
-        """The same for a whole batch, all or nothing, in one call: what a decode step should use."""
+        """Allocates the slots of a whole batch in one call, all or nothing.
+
+        A decode step should use this.
+        """
         changes = self.manager.append(
             [seq.number for seq in seqs], [seq.tokens[-1] for seq in seqs], commit=True
         )
@@ -197,7 +211,7 @@ class BlockManager:
             seqs[row].block_table.append(block)
 
     def deallocate(self, seq: Sequence) -> None:
-        """Takes the blocks back."""
+        """Releases the blocks."""
         self.manager.release(seq.number)
         seq.block_table = []
 
@@ -205,9 +219,11 @@ class BlockManager:
 def serve(
     manager: Manager, memory: Memory, prompts: Several[list[int]], new_tokens: int
 ) -> list[tuple[str, int, int]]:
-    """A scheduler in that engine's manner: prompts first, then a decode step; the youngest gives way.
+    """Runs a scheduler like that engine's: first prompts, then a decode step.
 
-    Returns what happened: "prefill" with request and cached tokens, "preempt" and "finish" with request
+    Preempts the youngest sequence.
+
+    Returns the events: "prefill" with request and cached tokens, "preempt" and "finish" with request
     and available blocks.
     """
     waiting = deque(Sequence(number, list(prompt)) for number, prompt in enumerate(prompts))

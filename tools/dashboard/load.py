@@ -1,10 +1,10 @@
-"""The load of ``dashboard_check.py``: sessions of four tenants on a manager with all that it counts,
-over a store.
+"""The load of ``dashboard_check.py``: sessions of four tenants on a manager with all metrics, over a
+store.
 
-Every prompt has its tenant's system prompt in front, then the session so far. There are too many
-sessions for the device, so blocks are evicted and come back from the store, which is slow, full,
-damaged and out of order at times. Halfway a burst of requests comes. The draws are always the same;
-when they come depends on the machine.
+Every prompt is the system prompt of its tenant, followed by the session so far. There are more sessions
+than the device can hold. So blocks are evicted and loaded again from the store, which is slow, full,
+damaged or unavailable at times. Halfway there is a burst of requests. The random numbers are always the
+same; their timing depends on the machine.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ NAMESPACE: Final = Namespace(
 
 
 class Trouble:
-    """A back end in memory that at times fails, loses, damages or dawdles; see
+    """A back end in memory that sometimes fails, loses or damages objects, or is slow; see
     ``kvpool.store.CustomBackend``.
     """
 
@@ -52,7 +52,7 @@ class Trouble:
         self._lock = threading.Lock()
         self._objects: dict[str, tuple[bytes, bytes]] = {}
         self._draw = random.Random(5)
-        #: Whether it is out of order.
+        #: Whether the back end is unavailable.
         self.down = False
 
     def _trouble(self) -> float:
@@ -88,7 +88,7 @@ class Trouble:
 
 
 class Session:
-    """What one user and the model have said so far."""
+    """The conversation of one user with the model so far."""
 
     def __init__(self, draw: random.Random, number: int) -> None:
         self.tenant = draw.choice((1, 1, 1, 2, 2, 3, 4))
@@ -97,14 +97,14 @@ class Session:
 
 
 class Request:
-    """A turn that runs."""
+    """A running turn."""
 
     def __init__(self, session: Session, answer: int) -> None:
         self.session, self.left = session, answer
 
 
 class Load:
-    """Steps of a scheduler."""
+    """The steps of a scheduler."""
 
     def __init__(self, metrics: Metrics) -> None:
         self._draw = random.Random(7)
@@ -147,10 +147,10 @@ class Load:
         self._steps = 0
 
     def _copy(self, pairs: list[tuple[int, int]]) -> None:
-        """Blocks have no bytes here: their digests alone matter."""
+        """Does nothing: the blocks have no bytes, only digests."""
 
     def step(self, arrivals: float) -> None:
-        """One iteration of a scheduler: so many requests come on average."""
+        """Runs one iteration of a scheduler. ``arrivals`` is the average number of new requests."""
         self._steps += 1
         self._manager.advance_time(time.monotonic())
         self._prefixes.poll()
@@ -164,7 +164,7 @@ class Load:
         idle = [at for at in range(len(self._sessions)) if at not in self._asking]
         if not idle:
             return
-        # Some sessions are asked far more often than others.
+        # Some sessions are used far more often than others.
         at = idle[min(int(self._draw.paretovariate(0.6)) - 1, self._draw.randrange(len(idle)))]
         session = self._sessions[at]
         if session.turns == 0:
@@ -213,7 +213,7 @@ class Load:
                 self._asking.discard(self._owner.pop(number))
 
     def _make_room(self) -> None:
-        """Moves requests to the host tier in a burst, and brings back what was preempted or moved."""
+        """Moves requests to the host tier in a burst, and restores preempted or moved requests."""
         running = [one for one in self._running if self._manager.request(one).state == "running"]
         if len(running) > 18 and self._steps % 20 == 0:
             with contextlib.suppress(OutOfBlocksError):
@@ -238,13 +238,13 @@ class Load:
                 self._preempted.pop(0)
 
     def close(self) -> None:
-        """Ends the store."""
+        """Closes the store."""
         self._store.close()
 
 
 @contextlib.contextmanager
 def load(metrics: Metrics, steps_per_second: float = 50) -> Iterator[threading.Event]:
-    """Runs the load in a thread until the context is left. The event is set if it has failed."""
+    """Runs the load in a thread until the context ends. The event is set if the load has failed."""
     work, over, failed = Load(metrics), threading.Event(), threading.Event()
     started = time.monotonic()
 

@@ -1,4 +1,4 @@
-"""Dynamo's standalone indexer as a process, and what it can be asked."""
+"""Runs Dynamo's standalone indexer as a process, and queries it."""
 
 from __future__ import annotations
 
@@ -19,18 +19,18 @@ if TYPE_CHECKING:
 
     from kvpool.events import ZmqSink
 
-#: Seconds after which something that has not come about will not.
+#: Seconds to wait for an expected change before it counts as missing.
 PATIENCE: Final = 30.0
 MODEL: Final = "model"
-#: What the indexer calls tiers, by ours.
+#: The indexer's names of tiers, and kvpool's numbers.
 TIERS: Final = {"device": 0, "host_pinned": 1, "disk": 2}
 
-#: What a worker holds: tier and the number of each content.
+#: The blocks of a worker: tier and number of each content.
 Held = set[tuple[int, int]]
 
 
 class DifferenceError(Exception):
-    """The indexer knows something else than what is so; the message says what."""
+    """The indexer's content differs from the expected content; the message describes the difference."""
 
 
 class Indexer:
@@ -41,7 +41,7 @@ class Indexer:
         self._connection: http.client.HTTPConnection | None = None
 
     def ask(self, path: str, body: dict[str, Any] | None = None) -> Any:
-        """What it answers: JSON."""
+        """Sends a request and returns the JSON of the answer."""
         for attempt in (1, 2):
             if self._connection is None:
                 self._connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=PATIENCE)
@@ -52,7 +52,7 @@ class Indexer:
                 answer = self._connection.getresponse()
                 content = answer.read()
             except (OSError, http.client.HTTPException):
-                # It closes connections that were idle for a while.
+                # The indexer closes idle connections. Connect again.
                 self._connection.close()
                 self._connection = None
                 if attempt == 2:
@@ -64,7 +64,7 @@ class Indexer:
         return None
 
     def register(self, worker: int, sink: ZmqSink, block_size: int) -> None:
-        """Lets it follow a sink as a worker."""
+        """Makes the indexer follow a sink, as the worker ``worker``."""
         self.ask(
             "/register",
             {
@@ -78,11 +78,11 @@ class Indexer:
         )
 
     def unregister(self, worker: int) -> None:
-        """Lets it forget a worker."""
+        """Makes the indexer forget a worker."""
         self.ask("/unregister", {"instance_id": worker, "model_name": MODEL})
 
     def dump(self) -> dict[int, Held]:
-        """What it knows, by worker."""
+        """Returns the blocks that the indexer knows, by worker."""
         held: dict[int, Held] = {}
         for model in self.ask("/dump").values():
             for entry in model["events"]:
@@ -92,13 +92,15 @@ class Indexer:
         return held
 
     def found(self, tokens: list[int]) -> int:
-        """Tokens of a prompt that it says are found on the device of the best worker."""
+        """Returns the number of a prompt's tokens that the indexer finds on the device of the best
+        worker.
+        """
         answer = self.ask("/query", {"model_name": MODEL, "token_ids": tokens})
         return max((worker["gpu"] for worker in answer["instances"].values()), default=0)
 
 
 def free_port() -> int:
-    """A port that nobody has."""
+    """Returns an unused port."""
     with socket.socket() as any_socket:
         any_socket.bind(("127.0.0.1", 0))
         return int(any_socket.getsockname()[1])
@@ -106,10 +108,10 @@ def free_port() -> int:
 
 @contextlib.contextmanager
 def running(packages: Path) -> Iterator[Indexer]:
-    """Starts an indexer, and ends it.
+    """Starts an indexer, and ends it with the context.
 
     Raises:
-        DifferenceError: It does not start.
+        DifferenceError: The indexer does not start.
     """
     port = free_port()
     command = [sys.executable, "-m", "dynamo.indexer", "--port", str(port), "--threads", "1"]
@@ -119,7 +121,7 @@ def running(packages: Path) -> Iterator[Indexer]:
         )
         indexer = Indexer(port)
         try:
-            until = time.monotonic() + 10 * PATIENCE  # one that has died is seen at once
+            until = time.monotonic() + 10 * PATIENCE  # a process that has ended is detected at once
             while True:
                 try:
                     indexer.ask("/health")

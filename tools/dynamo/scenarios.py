@@ -1,8 +1,9 @@
-"""What can happen between a worker and the indexer, and a comparison behind each.
+"""Scenarios between a worker and the indexer. Each ends with a comparison of their contents.
 
-What is so is counted apart from the publisher: by the manager's own events, closed under parents. Where
-there are tiers beneath the device, whose changes a manager does not tell in Python, it is the
-publisher's snapshot, which the tests of kvpool-observe compare with the pools block by block.
+The expected content is counted independently of the publisher, from the manager's own events, without
+blocks whose parents are missing. With tiers below the device, whose changes a manager does not report
+in Python, it is the publisher's snapshot. The tests of kvpool-observe compare that with the pools block
+by block.
 """
 
 from __future__ import annotations
@@ -25,31 +26,31 @@ if TYPE_CHECKING:
     from kvpool.events import Form
 
 BLOCK: Final = 4
-#: Histories that one worker lives for: the next one is a restart.
+#: Number of histories for which a worker runs. The next history begins with a restart.
 PER_LIFE: Final = 50
 
 
 class Leaky(ZmqSink):
-    """A sink from which batches can be lost on the way, as from a socket whose subscriber is too slow."""
+    """A sink that can lose batches, like a socket whose subscriber is too slow."""
 
     drops = False
     full = False
 
     def send(self, number: int, batch: bytes) -> bool:
-        """Loses a batch, or has no room for it, if it is to."""
+        """Sends a batch, loses it, or refuses it, according to the flags."""
         if self.full:
             return False
         return True if self.drops else super().send(number, batch)
 
     def has_room(self) -> bool:
-        """Whether it may have room again."""
+        """Whether the sink may have room again."""
         return not self.full
 
 
 class Worker:
-    """A manager, its publisher, and what it should be known to hold."""
+    """A manager, its publisher, and the content that consumers should know."""
 
-    #: Incarnations so far: each begins a second later than the one before, as restarts do.
+    #: Number of workers so far. Each begins at least a second after the previous one, as restarts do.
     lives = int(time.time())
 
     def __init__(
@@ -77,15 +78,16 @@ class Worker:
             capacity=capacity,
             start=False,
         )
-        #: By hash: the hash before it.
+        #: Maps each hash to the hash before it.
         self._cached: dict[bytes, bytes | None] = {}
         self._requests = 0
 
     def close(self) -> None:
-        """Ends, once all that was asked for is answered: the indexer would wait for ever for what a
-        worker that is gone does not send again."""
+        """Closes the worker after all replay requests are answered. Otherwise the indexer would wait
+        for ever for batches that a closed worker does not send again.
+        """
         quiet = 0
-        while quiet < 40:  # turns, not seconds: a machine that stands still shortens nothing
+        while quiet < 40:  # counted in turns, not in seconds, so that a slow machine cannot shorten it
             quiet = 0 if self.publisher.flush() else quiet + 1
             time.sleep(0.005)
         self.publisher.close()
@@ -94,7 +96,7 @@ class Worker:
         return self.sink.endpoint, self.sink.replay_endpoint
 
     def serve(self, prompt: list[int], *, keep: bool = False) -> int:
-        """Computes a prompt, and releases it unless it is kept. Returns its request."""
+        """Computes a prompt, and releases it unless ``keep`` is set. Returns its request."""
         self._requests += 1
         self.manager.admit(self._requests, prompt)
         self.manager.commit(self._requests, len(prompt))
@@ -103,11 +105,11 @@ class Worker:
         return self._requests
 
     def number_of(self, digest: bytes) -> int:
-        """What an event of its form calls a hash, as the indexer prints it: without a sign."""
+        """Returns a block hash as the indexer prints it for this event format: as an unsigned number."""
         return int.from_bytes(digest[:8] if self.form.startswith("sglang") else digest[-8:], "big")
 
     def holds(self) -> Held:
-        """What can be reached in its pools."""
+        """Returns the blocks that can be reached in the worker's pools."""
         if self.host:
             return self._snapshot()
         events, lost = self.manager.take_events()
@@ -139,9 +141,11 @@ class Worker:
 
 
 def differs(indexer: Indexer, worker: Worker, patience: float = PATIENCE) -> str | None:
-    """What the indexer does not know of a worker, or knows too much; ``None`` as soon as it is all right.
+    """Compares the indexer's content with a worker's. Returns ``None`` as soon as they agree, or the
+    difference after ``patience`` seconds.
 
-    A worker is idle meanwhile, and sends heartbeats: that is all a late or mistaken consumer can go by.
+    The worker is idle meanwhile and sends heartbeats, the only data from which a late or mistaken
+    consumer can recover.
     """
     until = time.monotonic() + patience
     wanted = worker.holds()
@@ -164,7 +168,7 @@ def compare(indexer: Indexer, worker: Worker, when: str) -> None:
 
 @contextlib.contextmanager
 def followed(indexer: Indexer, worker: Worker) -> Iterator[Worker]:
-    """A worker that the indexer follows, and no longer."""
+    """Makes the indexer follow a worker for the duration of the context."""
     indexer.register(worker.number, worker.sink, BLOCK)
     try:
         compare(indexer, worker, "registered")
@@ -179,7 +183,7 @@ def prompt_of(start: int, blocks: int) -> list[int]:
 
 
 def late_join(indexer: Indexer) -> None:
-    """What was published before the indexer came is known with the first heartbeat."""
+    """Blocks that were published before the indexer started are known after the first heartbeat."""
     worker = Worker(1)
     for start in range(0, 2000, 100):
         worker.serve(prompt_of(start, 2))
@@ -190,7 +194,7 @@ def late_join(indexer: Indexer) -> None:
 
 
 def gap(indexer: Indexer) -> None:
-    """Batches that were lost on the way are asked for, stores and removals alike."""
+    """The indexer requests lost batches again, both stores and removals."""
     with followed(indexer, Worker(1)) as worker:
         for turn in range(8):
             worker.serve(prompt_of(turn * 100, 5))
@@ -202,7 +206,9 @@ def gap(indexer: Indexer) -> None:
 
 
 def restart(indexer: Indexer) -> None:
-    """What an earlier incarnation held is forgotten, what the next one holds is known: warm and cold."""
+    """After a restart, warm or cold, the old worker's blocks are forgotten and the new worker's are
+    known.
+    """
     worker = Worker(1)
     with followed(indexer, worker):
         worker.serve(prompt_of(0, 6))
@@ -220,7 +226,7 @@ def restart(indexer: Indexer) -> None:
 
 
 def overflow(indexer: Indexer) -> None:
-    """A sink without room for a while, and a feed that nobody took, are made good."""
+    """The indexer recovers from a sink that was full for a while, and from an overflow of the feed."""
     with followed(indexer, Worker(1, capacity=16)) as worker:
         worker.serve(prompt_of(0, 6))
         compare(indexer, worker, "before")
@@ -239,7 +245,7 @@ def overflow(indexer: Indexer) -> None:
 
 
 def tiers(indexer: Indexer) -> None:
-    """What moves to host memory and back is known where it is."""
+    """Blocks that move to host memory and back are known at their present tier."""
     with followed(indexer, Worker(1, host=32)) as worker:
         request = worker.serve(prompt_of(0, 6), keep=True)
         other = worker.serve(prompt_of(0, 3) + prompt_of(200, 3), keep=True)
@@ -264,7 +270,9 @@ def tiers(indexer: Indexer) -> None:
 
 
 def storms(indexer: Indexer) -> None:
-    """Every prompt evicts all of an earlier one; whole chains go at once, from the middle as well."""
+    """Every prompt evicts all blocks of an earlier one. Whole chains are removed at once, also from the
+    middle.
+    """
     numbers = random.Random(1)
     with followed(indexer, Worker(1, blocks=48)) as worker:
         for turn in range(60):
@@ -278,7 +286,7 @@ def storms(indexer: Indexer) -> None:
 
 
 def forms(indexer: Indexer) -> None:
-    """Every form that the indexer reads says the same."""
+    """The indexer reads the same content from every event format."""
     names: tuple[Form, ...] = ("vllm", "vllm-array", "sglang", "sglang-array")
     for number, form in enumerate(names, 1):
         with followed(indexer, Worker(number, form=form)) as worker:
@@ -291,7 +299,7 @@ def forms(indexer: Indexer) -> None:
 
 
 def control(indexer: Indexer) -> None:
-    """A worker whose numbers begin anew leaves ghosts: the comparison must see them."""
+    """A worker whose numbers begin again leaves stale blocks, which the comparison must find."""
     worker = Worker(1)
     with followed(indexer, worker):
         worker.serve(prompt_of(0, 6))
@@ -306,7 +314,9 @@ def control(indexer: Indexer) -> None:
 
 
 def history(indexer: Indexer, worker: Worker, numbers: random.Random, name: str) -> None:
-    """Random prompts, releases, evictions, drops, swaps, losses; compared in between and behind."""
+    """Runs random prompts, releases, evictions, drops, swaps and losses, with comparisons in between
+    and at the end.
+    """
     running: list[int] = []
     swapped: list[int] = []
     for _ in range(numbers.randrange(5, 40)):
@@ -355,8 +365,8 @@ def swap_one(worker: Worker, numbers: random.Random, running: list[int], swapped
 
 
 def histories(indexer: Indexer, count: int, seed: int) -> None:
-    """Random histories: of one worker some, then it restarts where it was. Every other worker has a
-    host tier.
+    """Runs random histories. A worker restarts with its state after some of them. Every other worker
+    has a host tier.
     """
     numbers = random.Random(seed)
     first = Worker(1, blocks=40)
@@ -384,7 +394,7 @@ SCENARIOS: Final[tuple[Callable[[Indexer], None], ...]] = (
 
 
 def run(packages: Path, count: int, seed: int) -> int:
-    """Runs everything; returns the exit code."""
+    """Runs all checks and returns the exit code."""
     checks: list[tuple[str, Callable[[Indexer], Any]]] = [
         (scenario.__name__.replace("_", " "), scenario) for scenario in SCENARIOS
     ]

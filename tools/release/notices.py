@@ -4,9 +4,9 @@ code of zig.
 
     python tools/release/notices.py target/release-build/sources
 
-A crate is linked if the extension needs it at run time on any platform of a release. Crates that only
-build, such as macros and build scripts, are not in a wheel. A crate without the text of a licence is an
-error.
+A crate is linked if the extension needs it at run time on any platform of a release. Crates that are
+only used for building, such as macros and build scripts, are not in a wheel. A crate without the text
+of a licence is an error.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any, Final
 
 NOTICES: Final = "THIRD-PARTY-NOTICES.md"
-#: Rust ships this page beside its compiler.
+#: Rust ships this page with its compiler.
 STD_NOTICES: Final = "RUST-STANDARD-LIBRARY.html"
 TRIPLES: Final = tuple(
     f"{one}-unknown-linux-{libc}" for one in ("x86_64", "aarch64") for libc in ("gnu", "musl")
@@ -31,12 +31,12 @@ _CODE: Final = frozenset({".rs", ".py", ".toml"})
 
 
 def output(*command: str, cwd: Path) -> str:
-    """The output of a command."""
+    """Returns the output of a command."""
     return subprocess.run(command, cwd=cwd, check=True, stdout=subprocess.PIPE, text=True).stdout
 
 
 def linked(sources: Path) -> list[dict[str, Any]]:
-    """The crates of others in the extension, as ``cargo metadata`` describes them."""
+    """Returns the third-party crates in the extension, as ``cargo metadata`` describes them."""
     cargo = os.environ.get("CARGO", "cargo")
     names: set[tuple[str, str]] = set()
     tree = (
@@ -62,7 +62,7 @@ def linked(sources: Path) -> list[dict[str, Any]]:
 
 
 def texts(folder: Path) -> dict[str, str]:
-    """The licence files of a crate."""
+    """Returns the licence files of a crate."""
     files = [path for path in sorted(folder.iterdir()) if path.is_file() and _LICENCE.fullmatch(path.name)]
     files += sorted((folder / "LICENSES").glob("*"))
     return {
@@ -73,7 +73,7 @@ def texts(folder: Path) -> dict[str, str]:
 
 
 def of_the_linker() -> dict[str, str]:
-    """Licences of what zig links in: LLVM's unwinder, and the compiler's runtime."""
+    """Returns the licences of the code that zig links in: LLVM's unwinder, and the compiler's runtime."""
     found = importlib.util.find_spec("ziglang")
     if found is None or not found.submodule_search_locations:
         raise SystemExit("notices: the package ziglang is missing, which links the wheels")
@@ -86,7 +86,7 @@ def of_the_linker() -> dict[str, str]:
 
 
 def page(crates: list[dict[str, Any]], linker: dict[str, str]) -> str:
-    """The notices in Markdown. A text that several crates have appears once."""
+    """Returns the notices in Markdown. A text that several crates share appears once."""
     owners: dict[str, list[str]] = {}
     lines = []
     for crate in crates:
@@ -102,7 +102,8 @@ def page(crates: list[dict[str, Any]], linker: dict[str, str]) -> str:
         owners.setdefault(tidy(text), []).append(name)
     parts = [
         "# What else is in kvpool's wheels",
-        "kvpool itself is under the Apache License 2.0, in LICENSE. The extension module contains the following, and "
+        "kvpool itself is under the Apache License 2.0, in LICENSE. The extension module contains the "
+        "following, and "
         f"Rust's standard library, whose notices are in {STD_NOTICES}.",
         "\n".join(lines),
         *(f"## {'; '.join(names)}\n\n```text\n{text}\n```" for text, names in owners.items()),
@@ -111,7 +112,7 @@ def page(crates: list[dict[str, Any]], linker: dict[str, str]) -> str:
 
 
 def tidy(text: str) -> str:
-    """A text without the ends of lines that differ between copies of it."""
+    """Normalizes the line ends of a text, in which copies of it may differ."""
     return "\n".join(line.rstrip() for line in text.replace("\r\n", "\n").strip("\n").splitlines())
 
 

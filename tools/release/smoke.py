@@ -1,12 +1,13 @@
-"""Runs kvpool as it was installed: a program of its own, for any Python on any machine, by the standard
-library.
+"""Runs the installed kvpool as a program of its own, with any Python on any machine, using only the
+standard library.
 
     python smoke.py README.md            # the library alone
     python smoke.py README.md --cli      # with what kvpool[cli] installs
 
-README's first snippet, the plug-in's entry point, a pool under load with its sums checked, and the
-command line: on the shipped trace where what it needs is installed, else its one line that says how. A
-free-threaded Python has to be without the GIL afterwards. Prints one JSON object.
+It runs the README's first snippet, the plug-in's entry point, a pool under load with its sums checked,
+and the command line. If the packages of the command line are installed, that runs on the shipped trace;
+otherwise it must print how to install them. In a free-threaded Python the GIL must still be disabled
+afterwards. Prints one JSON object.
 """
 
 from __future__ import annotations
@@ -23,23 +24,25 @@ import time
 from importlib import metadata
 from pathlib import Path
 
-#: What the README says of its first snippet: a first prompt computes all, a second one shares six blocks.
+#: Output of the README's first snippet: the first prompt computes everything, the second shares six blocks.
 SAID = ["0", "[1, 2, 3, 4, 5, 6, 7]", "96"]
 
 
 def snippet(readme: str) -> list[str]:
-    """The README's first snippet, as a reader pastes it."""
+    """Runs the README's first snippet like a reader who pastes it. Returns the printed lines."""
     found = re.search(r"```python\n(.*?)```", readme, flags=re.DOTALL)
     if found is None:
         raise SystemExit("the README has no snippet")
     printed = io.StringIO()
     with contextlib.redirect_stdout(printed):
-        exec(compile(found[1], "README.md", "exec"), {"__name__": "__main__"})  # what a reader would do
+        exec(compile(found[1], "README.md", "exec"), {"__name__": "__main__"})  # as a reader would do
     return printed.getvalue().splitlines()
 
 
 def under_load() -> int:
-    """Requests come and go in a pool that is too small for all of them; every sum is right afterwards."""
+    """Adds and removes requests in a pool that is too small for all of them. Every sum has to be right
+    afterwards.
+    """
     import kvpool
 
     manager = kvpool.CacheManager(num_blocks=64, block_size=4, host_blocks=16)
@@ -61,8 +64,8 @@ def under_load() -> int:
 
 
 def command(*arguments: str) -> tuple[int, str, str]:
-    """``kvpool`` with these arguments, in this process: what runs under an emulator can start no other
-    one.
+    """Runs ``kvpool`` with these arguments in this process, because an emulator cannot start another
+    one. Returns exit code, output and errors.
     """
     from kvpool.__main__ import main
 

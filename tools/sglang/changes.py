@@ -35,7 +35,7 @@ COMMITS: Final = ("1" * 40, "2" * 40)
 
 
 class Place:
-    """A model, a draft, an adapter and a hub cache, all as they are before the first start.
+    """A model, a draft, an adapter and a hub cache, in their state before the first start.
 
     Args:
         root: A new folder.

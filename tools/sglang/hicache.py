@@ -1,12 +1,12 @@
-"""What ``make sglang-hicache-check`` runs where SGLang is: kvpool's storage back end, driven by
-SGLang's classes.
+"""The checks of ``make sglang-hicache-check`` inside of SGLang's environment: SGLang's classes drive
+kvpool's storage back end.
 
 - Pages of SGLang's own host pools, of every kind and layout, through the loops of its controller, and
   after a restart.
-- Queries beside SGLang's file back end, on random histories: the same prefixes can be restored.
-- SGLang's injector of failures: what is found has the right bytes.
+- Queries compared with SGLang's file back end, on random histories: the same prefixes can be restored.
+- SGLang's injector of failures: every page that is found has the right bytes.
 
-Prints a line for each. Exit code 0: as it should be. 1: a difference.
+Prints a line for each. Exit code 0: no difference. 1: a difference.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 LAYERS, TOKENS, PAGE, DTYPE = 3, 1280, 4, torch.bfloat16
-#: More than a batch of SGLang's, which has 128.
+#: More pages than a batch of SGLang, which has 128.
 PAGES: Final = 150
 CPU: Final = torch.device("cpu")
 
@@ -154,7 +154,7 @@ def config(folder: Path, **changed: Any) -> Any:
 
 
 def attach(folder: Path, pool: Any, others: dict[Any, Any] | None = None, **changed: Any) -> Any:
-    """A back end of SGLang's factory, attached in SGLang's order."""
+    """Makes a back end with SGLang's factory, attached in SGLang's order."""
     backend = StorageBackendFactory.create_backend("dynamic", config(folder, **changed), pool)
     backend.register_mem_pool_host(pool)
     for name, one in {PoolName.KV: pool, **(others or {})}.items():
@@ -164,7 +164,7 @@ def attach(folder: Path, pool: Any, others: dict[Any, Any] | None = None, **chan
 
 
 def controller(backend: Any, pool: Any, zero_copy: bool) -> Any:
-    """What the loops of SGLang's controller use of it."""
+    """Makes an object with the attributes that the loops of SGLang's controller use."""
     mine = types.SimpleNamespace(
         storage_backend=backend,
         storage_host_pool=pool,
@@ -203,7 +203,7 @@ def expect(found: object, wanted: object, what: str) -> None:
 
 
 def pages_through_the_controller(root: Path) -> None:
-    """Backup and prefetch of more than a batch, before and after a restart."""
+    """Stores and prefetches more than a batch, before and after a restart."""
     for name, make, layout, lendable in KINDS:
         for zero_copy in (False, True):
             what = f"{name} {layout}, interface_v1={int(zero_copy)}"
@@ -248,7 +248,7 @@ def pages_through_the_controller(root: Path) -> None:
 
 
 def queries_beside_the_file_back_end(root: Path, turns: int) -> None:
-    """Random pages of keys, values and states: the same prefixes as SGLang's own back end finds."""
+    """For random pages of keys, values and states, finds the same prefixes as SGLang's own back end."""
     draw = random.Random(5)
     lengths: dict[int, int] = {}
     for turn in range(turns):
@@ -296,12 +296,13 @@ def queries_beside_the_file_back_end(root: Path, turns: int) -> None:
         mine.close()
     expect(len(lengths) > 4, True, "the histories differ")
     print(
-        f"queries beside SGLang's file back end: {4 * turns}, no difference; lengths {dict(sorted(lengths.items()))}"
+        f"queries beside SGLang's file back end: {4 * turns}, no difference; lengths "
+        f"{dict(sorted(lengths.items()))}"
     )
 
 
 def failures_of_sglang(root: Path) -> None:
-    """SGLang's injector fails calls at random."""
+    """Stores and loads pages while SGLang's injector lets calls fail at random."""
     os.environ["SGLANG_TEST_HICACHE_BACKEND_RANDOM_FAILURE"] = "0.3"
     pool = mha("page_first")
     backend = attach(root / "failures", pool, interface_v1=1)
@@ -320,7 +321,7 @@ def failures_of_sglang(root: Path) -> None:
 
 
 def main() -> int:
-    logging.getLogger("sglang.srt.mem_cache.hicache_storage").setLevel(logging.ERROR)  # a line for each miss
+    logging.getLogger("sglang.srt.mem_cache.hicache_storage").setLevel(logging.ERROR)
     with tempfile.TemporaryDirectory(prefix="kvpool-sglang-") as folder:
         root = Path(folder)
         pages_through_the_controller(root)

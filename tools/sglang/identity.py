@@ -1,13 +1,14 @@
-"""Checks which starts of SGLang find which pages; ``make sglang-hicache-check`` runs it where SGLang is.
+"""Checks which starts of SGLang find which stored pages; ``make sglang-hicache-check`` runs it inside
+of SGLang's environment.
 
-- Two starts over one store, with a change between them: a miss where KV changes, the same pages where
-  it does not.
+- Two starts over one store, with a change between them: a miss if the change affects KV, otherwise the
+  same pages.
 - Every setting of SGLang's server changes the name of stored pages, or is listed with a reason.
 - Configurations of common models have the same name at each start.
 - Resets of the prefix cache and updates of weights, by SGLang's own classes.
-- Drafts of EAGLE, EAGLE3 and STANDALONE are found as by SGLang's file back end.
+- Drafts of EAGLE, EAGLE3 and STANDALONE are found like with SGLang's file back end.
 
-Prints a line for each. Exit code 0: as it should be. 1: a difference.
+Prints a line for each. Exit code 0: no difference. 1: a difference.
 """
 
 from __future__ import annotations
@@ -66,7 +67,7 @@ KEYS: Final = [key(number) for number in range(PAGES)]
 
 
 def publish(place: Place, **settings: Any) -> Any:
-    """Makes SGLang's configuration of a server, resolved as SGLang does; returns it."""
+    """Makes and returns SGLang's configuration of a server, resolved like in SGLang."""
     given: dict[str, Any] = {
         "model_path": str(place.model),
         "device": "cpu",
@@ -98,7 +99,9 @@ def start(place: Place, pool: Any, **settings: Any) -> Any:
 
 
 def two_starts(root: Path) -> None:
-    """Pages of the first start are found by the second, byte for byte, or not at all."""
+    """Checks that the second start finds the pages of the first, byte for byte, or does not find them
+    at all.
+    """
     pool = mha("page_first")
     for number, change in enumerate(CHANGES):
         place = Place(root / str(number))
@@ -128,7 +131,9 @@ def two_starts(root: Path) -> None:
 
 
 def every_setting(root: Path) -> None:
-    """Each setting of this SGLang is in the name of stored pages or listed, and the docs contain it."""
+    """Checks that each setting of this SGLang is in the name of stored pages or is listed, and is
+    documented.
+    """
     place = Place(root)
     server = publish(place)
     names = [field.name for field in record_fields(ServerArgs)]
@@ -170,7 +175,9 @@ def every_setting(root: Path) -> None:
 
 
 def model_configurations(root: Path) -> None:
-    """Every part of the configuration of common models has a canonical text: none starts cold for ever."""
+    """Checks that every part of the configuration of common models has a canonical text, because
+    otherwise every start would be cold.
+    """
     kept = runtime_context.process_model_config
     for kind, architecture in KINDS.items():
         configuration = getattr(transformers, kind)()
@@ -195,7 +202,7 @@ def update_weights() -> None:
 
 
 def resets(root: Path) -> None:
-    """SGLang's resets and updates of weights renew what is stored; ``on_reset`` keep keeps it."""
+    """Checks that SGLang's resets and weight updates renew the store, unless ``on_reset`` is ``keep``."""
     place, pool = Place(root), mha("page_first")
     group = HostPoolGroup(
         [PoolEntry(PoolName.KV, pool, None, lambda layer: layer, is_primary_index_anchor=True)]
@@ -232,7 +239,7 @@ def resets(root: Path) -> None:
 
 
 def drafts(root: Path) -> None:
-    """A draft's host pool is registered after the others, as SGLang does, and its pages are found."""
+    """Registers a draft's host pool after the others, like SGLang, and checks that its pages are found."""
     for algorithm in ("EAGLE", "EAGLE3", "STANDALONE"):
         place = Place(root / algorithm)
         publish(place, **draft_of(place, speculative_algorithm=algorithm))
@@ -288,7 +295,7 @@ def drafts(root: Path) -> None:
 
 
 def main() -> int:
-    logging.getLogger("sglang").setLevel(logging.ERROR)  # lines of each start
+    logging.getLogger("sglang").setLevel(logging.ERROR)  # SGLang logs lines at each start
     with tempfile.TemporaryDirectory(prefix="kvpool-sglang-") as folder:
         root = Path(folder)
         os.environ["KVPOOL_CONTENT_CACHE"] = str(root / "content.json")

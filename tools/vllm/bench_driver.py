@@ -1,8 +1,8 @@
-"""Drives vLLM's KV-cache manager as its asynchronous scheduler does, and times the calls.
+"""Drives vLLM's KV-cache manager like vLLM's asynchronous scheduler, and times the calls.
 
-The objects are vLLM's: ``Request``, the request hasher, ``KVCacheManager``. What this adds is a
-scheduler without a model: every request that finished its prefill gets a token in each step, one step
-after it was scheduled, as with ``async_scheduling``. The calls of a step, their order and their
+The objects are vLLM's: ``Request``, the request hasher, ``KVCacheManager``. This module adds a
+scheduler without a model. Every request that has finished its prefill gets a token in each step, one
+step after it was scheduled, as with ``async_scheduling``. The calls of a step, their order and their
 arguments are those of vLLM's ``Scheduler.schedule`` and ``update_from_output`` for a model with full
 attention, without connectors or speculation.
 """
@@ -36,11 +36,11 @@ from tools.vllm.bench_stats import (
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-AHEAD: Final = 4  # requests that wait beside those that run
+AHEAD: Final = 4  # requests that wait in addition to those that run
 
 
 class Pending:
-    """What a step scheduled, until its output comes."""
+    """The requests of a scheduled step whose output has not arrived yet."""
 
     __slots__ = ("samples", "tokens")
 
@@ -70,7 +70,7 @@ class Driver:
         self.hasher = hasher
         self.records_events = events
         self.publish = publish
-        #: Nanoseconds: what calls are timed with.
+        #: The clock that times the calls, in nanoseconds.
         self.clock = clock
         self.waiting: deque[Any] = deque()
         self.running: list[Any] = []
@@ -85,10 +85,9 @@ class Driver:
         self.preemptions = self.refusals = self.events = 0
 
     # --- Requests
-    # -----------------------------------------------------------------------------------------------------
 
     def arrive(self) -> None:
-        """Lets requests come until enough wait; hashing the prompt is what takes time here."""
+        """Adds requests until enough wait. Most of this time is spent hashing prompts."""
         clock = self.clock
         while len(self.waiting) + len(self.running) < self.load.max_running + AHEAD:
             job = next(self.source, None)
@@ -109,7 +108,7 @@ class Driver:
             self.prompt_tokens += job.length
 
     def preempt(self, request: Any) -> None:
-        """Takes the blocks of a request and puts it back at the head of the queue."""
+        """Frees the blocks of a request, and puts it back at the head of the queue."""
         clock = self.clock
         begun = clock()
         self.manager.free(request)
@@ -125,10 +124,9 @@ class Driver:
         self.preemptions += 1
 
     # --- A step
-    # -------------------------------------------------------------------------------------------------------
 
     def schedule(self) -> Pending:
-        """One ``Scheduler.schedule``."""
+        """Does the work of one ``Scheduler.schedule``."""
         clock = self.clock
         manager, timings = self.manager, self.timings
         begun = clock()
@@ -141,7 +139,8 @@ class Driver:
         num_running = len(scheduled)
         if not preempted:
             self.schedule_waiting(budget, scheduled)
-        # New requests first, as the scheduler's output has them; of running ones, None where nothing is new.
+        # List new requests first, like the scheduler's output. For running ones, None means no new
+        # blocks.
         for request, _, blocks in scheduled[num_running:]:
             begun = clock()
             ids = blocks.get_block_ids()
@@ -177,7 +176,7 @@ class Driver:
         return pending
 
     def schedule_running(self, budget: int, scheduled: list[tuple[Any, int, Any]]) -> tuple[int, bool]:
-        """Gives slots to those that run, the last of them giving way where there is no room."""
+        """Allocates slots for running requests. If there is no room, preempts the last of them."""
         clock = self.clock
         allocate = self.manager.allocate_slots
         spent, calls = [0, 0], [0, 0]
@@ -223,7 +222,7 @@ class Driver:
         return budget, preempted
 
     def schedule_waiting(self, budget: int, scheduled: list[tuple[Any, int, Any]]) -> None:
-        """Admits requests, first come first served, until one does not fit."""
+        """Admits requests in the order of arrival, until one does not fit."""
         clock = self.clock
         manager, timings = self.manager, self.timings
         skipped: list[Any] = []
@@ -274,9 +273,7 @@ class Driver:
         self.waiting.extendleft(reversed(skipped))
 
     def update(self, pending: Pending) -> None:
-        """One ``Scheduler.update_from_output``: the tokens of the step that ran while this one was
-        scheduled.
-        """
+        """Does the work of one ``Scheduler.update_from_output``, for the tokens of the previous step."""
         clock = self.clock
         manager, timings, status = self.manager, self.timings, self.status
         append_ns = cache_ns = appended = cached = 0
@@ -339,7 +336,9 @@ class Driver:
         timings.calls[OTHER] += 1
 
     def remove(self, finished: set[str]) -> None:
-        """Forgets finished requests; one that was preempted with its last token under way waits."""
+        """Removes finished requests from the lists. A preempted request whose last token is in flight
+        may be among them.
+        """
         self.running = [one for one in self.running if one.request_id not in finished]
         if any(one.request_id in finished for one in self.waiting):
             self.waiting = deque(one for one in self.waiting if one.request_id not in finished)
@@ -348,7 +347,9 @@ class Driver:
         self.done += len(finished)
 
     def step(self) -> bool:
-        """Schedules one step, then takes the output of the step before; False when there is nothing left."""
+        """Schedules one step, then processes the output of the previous one. Returns False if no work
+        is left.
+        """
         self.arrive()
         if not (self.waiting or self.running or self.pending):
             return False
@@ -367,7 +368,7 @@ class Driver:
         return True
 
     def run(self, tick: Callable[[int], None]) -> Run:
-        """Runs the load; ``tick`` is told now and then how many requests are done."""
+        """Runs the load. ``tick`` is called regularly with the number of finished requests."""
         load = self.load
         self.source = iter(load.warm)
         while self.step():

@@ -1,6 +1,8 @@
-"""The loads of tools/vllm_bench.py: which requests come, how many run at once, how large the pool is.
+"""The loads of tools/vllm_bench.py: the requests, the number that run at once, and the size of the
+pool.
 
-Everything here is a function of its arguments: the same arguments make the same tokens, on every machine.
+Everything here is a function of its arguments: the same arguments make the same tokens on every
+machine.
 """
 
 from __future__ import annotations
@@ -17,21 +19,21 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 BLOCK_SIZE: Final = 16
-TOKEN_BUDGET: Final = 8192  # vLLM's max_num_batched_tokens where it serves
+TOKEN_BUDGET: Final = 8192  # vLLM's default of max_num_batched_tokens for servers
 POOL_BLOCKS: Final = 100_000
 TRACE_REQUESTS: Final = 2000
-# Tokens that the model is made to give lie above those of the prompts, and vary by request and position.
+# Ids of output tokens are above those of prompts, and differ by request and position.
 FIRST_OUTPUT_TOKEN: Final = 1_900_000_000
 
 
 class LoadError(Exception):
-    """A load cannot be made; the message says what to change."""
+    """A load cannot be made; the message states what to change."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Job:
-    """One request: ids that each stand for ``segment`` tokens of the prompt, its length, and the tokens
-    to give.
+    """One request: ids that each stand for ``segment`` tokens of the prompt, its length, and the number
+    of output tokens.
     """
 
     ids: tuple[int, ...]
@@ -40,7 +42,9 @@ class Job:
     outputs: int
 
     def prompt(self) -> list[int]:
-        """The tokens: they depend on the ids alone, so that equal ids at equal places are an equal prefix."""
+        """Returns the tokens. They depend only on the ids, so that equal ids at equal places are an
+        equal prefix.
+        """
         tokens: list[int] = []
         for one in self.ids:
             tokens.extend(range(one * self.segment, (one + 1) * self.segment))
@@ -49,17 +53,17 @@ class Job:
 
 
 def output_token(job: int, position: int) -> int:
-    """The token that the model gives: no two requests give the same sequence."""
+    """Returns the token that the model generates. No two requests generate the same sequence."""
     return FIRST_OUTPUT_TOKEN + (job * 7919 + position) % 100_000_000
 
 
 @dataclasses.dataclass(frozen=True)
 class Load:
-    """What one run is made of.
+    """The requests and settings of one run.
 
-    ``warm`` runs to its end before anything is timed. Of ``jobs``, the first ``skip_steps`` steps are
-    not timed; after ``steps`` timed ones the run is over (0: when every request is done). ``model`` is
-    one of ``bench_models.MODELS``.
+    ``warm`` runs to its end before anything is timed. The first ``skip_steps`` steps of ``jobs`` are
+    not timed. The run ends after ``steps`` timed steps (0: when every request has finished). ``model``
+    is one of ``bench_models.MODELS``.
     """
 
     name: str
@@ -75,28 +79,29 @@ class Load:
 
     @property
     def max_model_len(self) -> int:
-        """The longest request, in whole blocks."""
+        """Length of the longest request, in whole blocks."""
         longest = max(job.length + job.outputs for job in (*self.warm, *self.jobs))
         return (longest // BLOCK_SIZE + 1) * BLOCK_SIZE
 
     def check(self) -> None:
-        """Raises where a request can never run."""
+        """Raises an error if a request can never run."""
         for number, job in enumerate((*self.warm, *self.jobs)):
             needed = -(-(job.length + job.outputs) // BLOCK_SIZE)
             if needed >= self.num_blocks:
                 raise LoadError(
-                    f"{self.name}: request {number} takes {needed} blocks, the pool has {self.num_blocks - 1}: "
+                    f"{self.name}: request {number} takes {needed} blocks, the pool has "
+                    f"{self.num_blocks - 1}: "
                     f"take more with --blocks"
                 )
 
 
 def unique(count: int, length: int, outputs: int, first: int = 0) -> tuple[Job, ...]:
-    """Requests that share nothing."""
+    """Makes requests without common prefixes."""
     return tuple(Job((first + number,), length, length, outputs) for number in range(count))
 
 
 def trace_jobs(lines: Iterable[bytes], segment: int = 512) -> tuple[Job, ...]:
-    """The requests of a trace in Mooncake's format."""
+    """Makes the requests of a trace in Mooncake's format."""
     jobs = []
     for line in lines:
         if not line.strip():
@@ -111,7 +116,7 @@ def trace_jobs(lines: Iterable[bytes], segment: int = 512) -> tuple[Job, ...]:
 
 @dataclasses.dataclass(frozen=True)
 class Settings:
-    """What the options say about the loads."""
+    """The options that define the loads."""
 
     trace: Path | None = None
     requests: int = TRACE_REQUESTS
@@ -119,7 +124,7 @@ class Settings:
 
 
 def conversation(settings: Settings) -> Load:
-    """Chats one after the other, as in production: most of a prompt is what came before."""
+    """Chats one after the other, as in production: most of a prompt repeats the earlier conversation."""
     count = min(settings.requests, 150) if settings.quick else settings.requests
     if settings.trace is not None:
         trace = kvpool.traces.Trace.read(settings.trace, limit=count)
@@ -128,12 +133,15 @@ def conversation(settings: Settings) -> Load:
         trace = kvpool.traces.Trace.generate(count, seed=0, chat_fraction=0.8, agent_fraction=0.0)
         source = "generated trace (kvpool generate --seed 0 --chat-fraction 0.8 --agent-fraction 0)"
     jobs = trace_jobs(trace.to_jsonl().splitlines())
-    title = f"{source}, {len(jobs):,} requests, 64 running, {POOL_BLOCKS:,} blocks, chunks of {TOKEN_BUDGET:,} tokens"
+    title = (
+        f"{source}, {len(jobs):,} requests, 64 running, {POOL_BLOCKS:,} blocks, "
+        f"chunks of {TOKEN_BUDGET:,} tokens"
+    )
     return Load("conversation", title, jobs, 64)
 
 
 def short_prompts(settings: Settings) -> Load:
-    """Many short requests at once: admissions, decode steps and frees in every step."""
+    """Many short requests at once: each step admits, decodes and frees."""
     count = 1024 if settings.quick else 4096
     return Load(
         "short", f"{count:,} prompts of 64 tokens, 64 output tokens, 512 running", unique(count, 64, 64), 512
@@ -141,44 +149,47 @@ def short_prompts(settings: Settings) -> Load:
 
 
 def zero_hit(settings: Settings) -> Load:
-    """Nothing is ever hit, and every block that is taken holds a cached one: each allocation evicts."""
+    """A load without hits in which all blocks are cached, so that each allocation evicts."""
     count = 200 if settings.quick else 1000
     blocks = 20_000 if settings.quick else POOL_BLOCKS
-    # 65 blocks and a part of one each: enough requests to take every block once.
+    # Each request takes 65 blocks and a part of one more. This is enough to take every block once.
     warm = unique(blocks // 65 + 64, 1024, 17, first=1_000_000)
     title = f"{count:,} unique prompts of 1,024 tokens, 17 output tokens, {blocks:,} blocks all cached before"
     return Load("zero-hit", title, unique(count, 1024, 17), 64, blocks, warm=warm)
 
 
 def decode(settings: Settings) -> Load:
-    """Steps in which 256 requests each get a token, and nothing else happens."""
+    """Steps in which 256 requests each get a token, without other work."""
     steps = 100 if settings.quick else 400
     jobs = unique(256, 512, steps + 100)
     return Load("decode", f"{steps} decode steps of 256 requests", jobs, 256, skip_steps=40, steps=steps)
 
 
 def cold_32k(settings: Settings) -> Load:
-    """One long prompt at a time that nothing is known of, in one chunk."""
+    """Long prompts without known prefixes, one at a time, each in one chunk."""
     count = 6 if settings.quick else 24
     title = f"{count} cold prompts of 32,768 tokens, one after the other, one chunk each"
     return Load("cold-32k", title, unique(count, 32_768, 1), 1, token_budget=32_768)
 
 
 def blocked(settings: Settings) -> Load:
-    """The request at the head of the queue has a hit of 32,768 tokens and no room; others decode."""
+    """The request at the head of the queue has a hit of 32,768 tokens, but no room. Others decode."""
     steps = 60 if settings.quick else 240
     warm = (Job((0,), 32_768, 32_768, 1),)
     small = tuple(Job((100 + number,), 512, 512, 300) for number in range(32))
     big = Job((0, 1), 32_768, 32_768 + 16_384, 1)
-    title = f"{steps} steps with a blocked request at the head of the queue that hits 32,768 tokens, 32 others decode"
-    # The others never take the blocks of the hit: 2,049 of those, 32 x 51 of their own; the big one
-    # needs 3,073.
+    title = (
+        f"{steps} steps with a blocked request at the head of the queue that hits 32,768 tokens, "
+        "32 others decode"
+    )
+    # The others never take the blocks of the hit. The hit has 2,049 blocks, the others have 32 x 51,
+    # and the large request needs 3,073.
     blocks = 2049 + 32 * 51 + 8
     return Load("blocked", title, (*small, big), 64, blocks, warm=warm, skip_steps=8, steps=steps)
 
 
 def preempting(settings: Settings) -> Load:
-    """A pool that is too small for those that run: requests lose their blocks and come again, with hits."""
+    """A pool that is too small for the running requests: requests are preempted and resume with hits."""
     count = 128 if settings.quick else 512
     title = (
         f"{count} prompts of 256 tokens, 256 output tokens, 64 running, 1,500 blocks: requests are preempted"
@@ -187,7 +198,9 @@ def preempting(settings: Settings) -> Load:
 
 
 def of_model(load: Callable[[Settings], Load], model: str) -> Callable[[Settings], Load]:
-    """A load of a model with several KV-cache groups: each takes blocks, so the pool has more."""
+    """Makes a load of a model with several KV-cache groups. Each group takes blocks, so the pool is
+    larger.
+    """
 
     def make(settings: Settings) -> Load:
         plain = load(settings)
@@ -218,7 +231,7 @@ LOADS: Final[dict[str, Callable[[Settings], Load]]] = {
 
 
 def make_load(name: str, settings: Settings) -> Load:
-    """The load of this name, checked."""
+    """Makes and checks the load of this name."""
     try:
         load = LOADS[name](settings)
     except kvpool.KvpoolError as error:

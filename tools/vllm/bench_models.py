@@ -1,11 +1,11 @@
-"""KV-cache groups of models, as the benches of vLLM have them: made of vLLM's own classes."""
+"""KV-cache groups of models for the benchmarks of vLLM, made of vLLM's own classes."""
 
 from __future__ import annotations
 
 import importlib
 from typing import Any, Final
 
-#: Groups by model: the tokens of a sliding window, 0 for full attention, None for a state space.
+#: Groups by model: tokens of a sliding window, 0 for full attention, None for a state space.
 MODELS: Final[dict[str, tuple[int | None, ...]]] = {
     "full": (0,),
     "gpt-oss": (0, 128),
@@ -15,7 +15,7 @@ MODELS: Final[dict[str, tuple[int | None, ...]]] = {
 
 
 def make_groups(model: str, block_size: int) -> list[Any]:
-    """The groups of KV cache of a model."""
+    """Makes the KV-cache groups of a model."""
     interface = importlib.import_module("vllm.v1.kv_cache_interface")
     torch = importlib.import_module("torch")
     attention = {"block_size": block_size, "num_kv_heads": 8, "head_size": 128, "dtype": torch.bfloat16}

@@ -1,10 +1,9 @@
-"""Times vLLM's offloading manager, with its own policies and with kvpool's, and kvpool's manager: one
-call per row.
+"""Times vLLM's offloading manager with its own policies and with kvpool's, and kvpool's manager.
 
     .venv-vllm/bin/python tools/vllm/bench_offload.py
 
-Each row is one call over many chunks (``lookup`` is one call per chunk, as vLLM's scheduler makes it),
-best of several, in nanoseconds per chunk. Keys and positions are those that vLLM's scheduler makes. One
+Each row is one call over many chunks, the best of several runs, in nanoseconds per chunk. ``lookup`` is
+one call per chunk, like in vLLM's scheduler. Keys and positions are those of vLLM's scheduler. One
 thread.
 """
 
@@ -31,15 +30,15 @@ MAKERS: dict[str, Callable[[int], Any]] = {
     "kvpool manager": KvpoolOffloadingManager,
 }
 CHUNK_TOKENS = 256
-#: Slots of the tier, and chunks of a call.
+#: Slots of the tier, and chunks per call.
 CHUNKS = 10_000
-#: Chunks of a request in the last row.
+#: Chunks per request in the last row.
 BATCH = 100
 REPEAT = 5
 
 
 def prompt(seed: str, n: int) -> tuple[list[bytes], ReqContext]:
-    """The keys of one prompt of ``n`` chunks, and its request's context."""
+    """Returns the keys of one prompt of ``n`` chunks, and its request's context."""
     context = ReqContext(req_id=seed)
     keys = [make_offload_key(hashlib.sha256(f"{seed} {i}".encode()).digest(), 0) for i in range(n)]
     for i, key in enumerate(keys):
@@ -48,7 +47,7 @@ def prompt(seed: str, n: int) -> tuple[list[bytes], ReqContext]:
 
 
 def again(keys: list[bytes], seed: str) -> tuple[list[bytes], ReqContext]:
-    """The same keys as another request makes them: equal, other objects, hashes not cached."""
+    """Returns the same keys as new objects without cached hashes, as another request makes them."""
     context = ReqContext(req_id=seed)
     fresh = [bytes(bytearray(key)) for key in keys]
     for i, key in enumerate(fresh):
@@ -57,7 +56,7 @@ def again(keys: list[bytes], seed: str) -> tuple[list[bytes], ReqContext]:
 
 
 def measure(make: Callable[[int], Any], chunks: int, batch: int) -> dict[str, float]:
-    """Nanoseconds per chunk of each operation, once."""
+    """Measures the nanoseconds per chunk of each operation, once."""
     times: dict[str, float] = {}
 
     def timed(name: str, n: int, call: Callable[[], object]) -> None:

@@ -1,4 +1,4 @@
-"""Tables of what tools/vllm_bench.py measured: for the terminal, as Markdown, as JSON."""
+"""Tables of the results of tools/vllm_bench.py: for the terminal, as Markdown, and as JSON."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
 ROOT: Final = Path(__file__).resolve().parents[2]
-UNITS: Final = ((1.0, 1.0, "s"), (1e-3, 1e3, "ms"), (0.0, 1e6, "us"))  # from so many seconds on
+UNITS: Final = ((1.0, 1.0, "s"), (1e-3, 1e3, "ms"), (0.0, 1e6, "us"))
 
 
 @dataclasses.dataclass(frozen=True)
 class Result:
-    """A load, with events or without, at every level."""
+    """The figures of a load, with or without events, at every level."""
 
     load: str
     title: str
@@ -37,7 +37,7 @@ class Result:
 
 
 def cpu_model() -> str:
-    """The processor, as the system names it."""
+    """Returns the name of the processor."""
     try:
         for line in Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines():
             if line.startswith("model name"):
@@ -48,7 +48,7 @@ def cpu_model() -> str:
 
 
 def commit() -> str:
-    """The commit of the checkout, marked where the tree differs from it."""
+    """Returns the commit of the checkout, marked if the tree has changes."""
     try:
         done = subprocess.run(
             ["git", "describe", "--always", "--dirty=+changes", "--exclude=*"],
@@ -63,7 +63,7 @@ def commit() -> str:
 
 
 def facts(vllm: str, kvpool: str, clock: tuple[str, float], rounds: int) -> dict[str, Any]:
-    """What the figures were measured with."""
+    """Returns the versions and settings of the measurement."""
     return {
         "date": datetime.datetime.now(tz=datetime.UTC).date().isoformat(),
         "commit": commit(),
@@ -78,7 +78,7 @@ def facts(vllm: str, kvpool: str, clock: tuple[str, float], rounds: int) -> dict
 
 
 def seconds(value: float) -> str:
-    """Seconds in the unit that fits."""
+    """Formats seconds in a suitable unit."""
     if value == 0:
         return "0"
     factor, unit = next((factor, unit) for least, factor, unit in UNITS if value >= least)
@@ -87,12 +87,12 @@ def seconds(value: float) -> str:
 
 
 def times(value: float | None) -> str:
-    """A ratio, to read."""
+    """Formats a ratio."""
     return "" if value is None else f"{value:.2f}x" if value < 10 else f"{value:.1f}x"
 
 
 def rows(result: Result) -> tuple[list[str], list[list[str]]]:
-    """Head and lines of a load's table: phases, their sum, steps, garbage collections."""
+    """Returns the head and the lines of a load's table: phases, their sum, steps, garbage collections."""
     levels = list(result.levels)
     stock = result.levels.get(STOCK)
     head = ["", "calls", *levels]
@@ -132,7 +132,7 @@ def rows(result: Result) -> tuple[list[str], list[list[str]]]:
 
 
 def describe(result: Result) -> str:
-    """What happened in a run, in a line."""
+    """Describes a run in one line."""
     counts = result.counts
     parts = [
         f"{counts.steps:,} steps",
@@ -151,7 +151,7 @@ def describe(result: Result) -> str:
 
 
 def rich_table(result: Result) -> Table:
-    """The table for the terminal."""
+    """Makes the table for the terminal."""
     head, lines = rows(result)
     table = Table()
     for number, cell in enumerate(head):
@@ -164,17 +164,22 @@ def rich_table(result: Result) -> Table:
 
 
 def markdown(known: Mapping[str, Any], results: Sequence[Result]) -> str:
-    """The results file."""
+    """Makes the results file."""
     text = [
         f"# KV-cache management inside vLLM, {known['date']}",
         "",
-        f"Commit {known['commit']}, vLLM {known['vllm']}, kvpool {known['kvpool']}, Python {known['python']}, "
-        f"{known['cpu']}. Medians of {known['rounds']} rounds, the levels in turn in one process, minima in brackets; "
-        f"ratios of medians; reading the clock ({known['clock']}, {known['clock_ns']:.0f} ns a call) is taken off. "
+        f"Commit {known['commit']}, vLLM {known['vllm']}, kvpool {known['kvpool']}, Python "
+        f"{known['python']}, "
+        f"{known['cpu']}. Medians of {known['rounds']} rounds, the levels in turn in one process, minima in "
+        "brackets; "
+        f"ratios of medians; reading the clock ({known['clock']}, {known['clock_ns']:.0f} ns a call) is "
+        "taken off. "
         "Made by tools/vllm_bench.py (make vllm-bench).",
         "",
-        "stock is vLLM's own; pool and manager are values of KVPOOL_VLLM. The block ids that every level hands out are "
-        "the same as stock's, by checksum. Steps are without the hashes of prompts, which are computed as requests "
+        "stock is vLLM's own; pool and manager are values of KVPOOL_VLLM. The block ids that every level "
+        "hands out are "
+        "the same as stock's, by checksum. Steps are without the hashes of prompts, which are computed as "
+        "requests "
         "arrive; in brackets those of the shortest time that each step took in any round.",
         "",
     ]
@@ -191,5 +196,5 @@ def markdown(known: Mapping[str, Any], results: Sequence[Result]) -> str:
 
 
 def as_json(known: Mapping[str, Any], results: Sequence[Result]) -> dict[str, Any]:
-    """Everything, for machines: seconds, steps in microseconds."""
+    """Makes the JSON of all results: times in seconds, steps in microseconds."""
     return {**known, "results": [dataclasses.asdict(result) for result in results]}

@@ -1,5 +1,5 @@
-"""One run of a load at a level: vLLM's objects as its engine makes them, with the level's classes in
-place.
+"""Runs a load at a level, with vLLM's objects as its engine makes them, and the level's classes
+installed.
 """
 
 from __future__ import annotations
@@ -19,12 +19,11 @@ if TYPE_CHECKING:
 
 
 def make_config(num_blocks: int, model: str) -> Any:
-    """The KV-cache configuration of a model."""
+    """Makes the KV-cache configuration of a model."""
     interface = importlib.import_module("vllm.v1.kv_cache_interface")
     groups = make_groups(model, BLOCK_SIZE)
-    # Windows are kept as an engine has it that nobody has told otherwise. States are kept wherever a
-    # chunk ends: the loads do not end chunks where vLLM's scheduler would for the sake of the few that
-    # are kept otherwise.
+    # Windows are kept as in an engine with default settings. States are kept at the end of each chunk,
+    # because the loads do not end chunks at the few places where vLLM would keep states otherwise.
     states = any(isinstance(group.kv_cache_spec, interface.MambaSpec) for group in groups)
     return interface.KVCacheConfig(
         num_blocks=num_blocks,
@@ -35,7 +34,9 @@ def make_config(num_blocks: int, model: str) -> Any:
 
 
 def check_level(level: str, manager: Any, pool: Any) -> None:
-    """Raises unless the objects are the level's: a level that fell back would be compared with itself."""
+    """Raises an error unless the objects belong to the level. A level that fell back would be compared
+    with itself.
+    """
     ours = {
         name: type(one).__module__.startswith("kvpool")
         for name, one in (("manager", manager), ("pool", pool))
@@ -50,10 +51,10 @@ def check_level(level: str, manager: Any, pool: Any) -> None:
 
 
 def make_publisher() -> Any:
-    """What a scheduler makes before its manager: vLLM's publisher, or kvpool's, which its pool gives
-    its events to.
+    """Makes the publisher that a scheduler creates before its manager: vLLM's own, or kvpool's, which
+    gets the events from kvpool's pool.
 
-    Either turns in its thread all the while, bytes included, and nobody reads its socket.
+    Either runs in its own thread and encodes the events. No subscriber reads its socket.
     """
     events = importlib.import_module("vllm.distributed.kv_events")
     config = importlib.import_module("vllm.config.kv_events").KVEventsConfig(
@@ -63,7 +64,7 @@ def make_publisher() -> Any:
 
 
 def publishing(publisher: Any) -> Callable[[list[Any]], None]:
-    """What a scheduler does with the events that it has taken in a step."""
+    """Returns the function by which a scheduler publishes the events of a step."""
     batch = importlib.import_module("vllm.distributed.kv_events").KVEventBatch
     return lambda events: publisher.publish(batch(ts=time.time(), events=events))
 
@@ -71,7 +72,7 @@ def publishing(publisher: Any) -> Callable[[list[Any]], None]:
 def run_inside(
     level: str, load: Load, events: bool, tick: Callable[[int], None], clock: Callable[[], int]
 ) -> Run:
-    """One run, with the level's classes in place."""
+    """Runs a load once, with the level's classes installed."""
     scheduler = importlib.import_module("vllm.v1.core.sched.scheduler")
     core = importlib.import_module("vllm.v1.engine.core")
     hash_function = importlib.import_module("vllm.utils.hashing").sha256
@@ -97,7 +98,7 @@ def run_inside(
     )
     check_level(level, manager, manager.block_pool)
     driver = Driver(load, manager, hasher, events, publisher and publishing(publisher), clock)
-    # As the engine does once it has started: what is there by then is never collected.
+    # Like the engine after its start: objects that exist by then are never collected.
     gc.collect()
     gc.freeze()
     try:
@@ -115,7 +116,7 @@ def run_level(
     tick: Callable[[int], None],
     clock: Callable[[], int] = time.perf_counter_ns,
 ) -> Run:
-    """One run of a load at a level, from an empty manager, timed with a clock of nanoseconds."""
+    """Runs a load once at a level, from an empty manager, timed with a clock of nanoseconds."""
     gc.collect()
     if level == STOCK:
         return run_inside(level, load, events, tick, clock)
@@ -125,14 +126,15 @@ def run_level(
 
 
 def import_vllm(levels: Sequence[str]) -> str:
-    """Imports what the runs need, and returns vLLM's version."""
+    """Imports the modules of the runs. Returns vLLM's version."""
     try:
         vllm = importlib.import_module("vllm")
         for name in ("vllm.v1.core.sched.scheduler", "vllm.v1.engine.core", "vllm.v1.request"):
             importlib.import_module(name)
     except ImportError as error:
         raise BenchError(
-            f"vLLM cannot be imported ({error}): run tools/vllm_env.py (make vllm-env), then this with the Python of "
+            f"vLLM cannot be imported ({error}): run tools/vllm_env.py (make vllm-env), then this with the "
+            "Python of "
             "that environment, .venv-vllm/bin/python"
         ) from error
     if any(level != STOCK for level in levels):

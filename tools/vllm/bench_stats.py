@@ -1,4 +1,6 @@
-"""What tools/vllm_bench.py measures, and the figures made of it: no vLLM in here."""
+"""The measurements of tools/vllm_bench.py, and the figures computed from them. This module does not use
+vLLM.
+"""
 
 from __future__ import annotations
 
@@ -15,33 +17,35 @@ if TYPE_CHECKING:
 STOCK: Final = "stock"
 PHASES: Final = ("hash", "append", "lookup", "allocate", "decode", "ids", "free", "events", "other")
 HASH, APPEND, LOOKUP, ALLOCATE, DECODE, IDS, FREE, EVENTS, OTHER = range(len(PHASES))
-# What each phase holds, for the reports.
+# The calls of each phase, for the reports.
 PHASE_NOTES: Final = {
     "hash": "Request(...): the hashes of the prompt, and the copy of its tokens",
     "append": "append_output_token_ids: a running request each step",
     "lookup": "get_computed_blocks",
-    "allocate": "allocate_slots and get_blocks of admitted or refused requests, allocate_slots of prefill chunks",
+    "allocate": "allocate_slots and get_blocks of admitted or refused requests, allocate_slots of prefill "
+    "chunks",
     "decode": "allocate_slots and cache_blocks of decoding requests",
     "ids": "get_block_ids",
     "free": "free: finished and preempted requests",
     "events": "take_events",
-    "other": "new_step_starts, take_new_block_ids, take_kv_cache_block_copies, take_boundary_state_offloads, usage, "
+    "other": "new_step_starts, take_new_block_ids, take_kv_cache_block_copies, "
+    "take_boundary_state_offloads, usage, "
     "statistics, estimate_cached_tokens",
 }
 
 
 class BenchError(Exception):
-    """A run cannot be made, or what it would measure is not what it says; the message says which."""
+    """A run cannot be made, or would not measure what it claims; the message states the reason."""
 
 
-# : Clocks by name: what passes, and what the thread runs. The second one counts no wait for a
-# processor, a lock or the : interpreter, so that levels can be compared while the machine is busy;
-# reading it takes longer.
+# Clocks by name: elapsed time, and time that the thread ran. The second does not include waits for a
+# processor, a lock or the interpreter. So levels can be compared while the machine is busy, but reading
+# this clock takes longer.
 CLOCKS: Final[dict[str, Callable[[], int]]] = {"wall": time.perf_counter_ns, "thread": time.thread_time_ns}
 
 
 def clock_cost_ns(samples: int = 20_000, clock: Callable[[], int] = time.perf_counter_ns) -> float:
-    """What two readings of the clock add to what is timed between them."""
+    """Returns the nanoseconds that two readings of the clock add to the time between them."""
     found = []
     for _ in range(samples):
         begun = clock()
@@ -50,14 +54,14 @@ def clock_cost_ns(samples: int = 20_000, clock: Callable[[], int] = time.perf_co
 
 
 def percentile(values: Sequence[float], share: float) -> float:
-    """The value below which ``share`` of the values lie (nearest rank)."""
+    """Returns the value below which the given share of the values lies (nearest rank)."""
     ordered = sorted(values)
     return ordered[min(len(ordered) - 1, int(share * len(ordered)))] if ordered else 0.0
 
 
 @dataclasses.dataclass
 class Timings:
-    """Nanoseconds and calls by phase, and of each step; garbage collections that fell in between."""
+    """Nanoseconds and calls by phase and by step, and the garbage collections meanwhile."""
 
     spent: list[int] = dataclasses.field(default_factory=lambda: [0] * len(PHASES))
     calls: list[int] = dataclasses.field(default_factory=lambda: [0] * len(PHASES))
@@ -67,22 +71,22 @@ class Timings:
     gc_ns: int = 0
 
     def end_step(self, spent_before: int, calls_before: int) -> None:
-        """Notes the step whose start the two sums are of; prompts are hashed outside of steps."""
+        """Stores a step. The arguments are the sums at its start. Prompts are hashed outside of steps."""
         self.steps.append(self.step_sum() - spent_before)
         self.step_calls.append(self.call_sum() - calls_before)
 
     def step_sum(self) -> int:
-        """Nanoseconds of all steps so far."""
+        """Returns the nanoseconds of all steps so far."""
         return sum(self.spent) - self.spent[HASH]
 
     def call_sum(self) -> int:
-        """Timed calls of all steps so far."""
+        """Returns the number of timed calls in all steps so far."""
         return sum(self.calls) - self.calls[HASH]
 
 
 @dataclasses.dataclass(frozen=True)
 class Counts:
-    """What happened: equal for every level, or the levels do different things."""
+    """Counts of a run. They are equal for every level, unless the levels behave differently."""
 
     steps: int
     requests: int
@@ -101,7 +105,7 @@ class Ledger:
         self.steps: list[int] = []
 
     def add(self, job: int, groups: Iterable[Iterable[int]] | None) -> None:
-        """Adds what one request was given."""
+        """Adds the block ids of one request."""
         if groups is None:
             return
         for group in groups:
@@ -110,25 +114,25 @@ class Ledger:
             )
 
     def end_step(self) -> None:
-        """Notes where the checksum stands."""
+        """Stores the checksum at the end of a step."""
         self.steps.append(self.value)
 
 
 @dataclasses.dataclass
 class Run:
-    """One run of a load: what it took, what it did."""
+    """The measurements of one run of a load."""
 
     timings: Timings
     counts: Counts
     ledger: list[int]
-    seconds: float  # of the clock, with the driver's own work
+    seconds: float  # elapsed time, including the driver's own work
     events: int = 0
 
 
 @dataclasses.dataclass(frozen=True)
 class Figures:
-    """The figures of one level over the rounds of a load: medians and minima. Seconds; steps in
-    microseconds.
+    """The figures of one level over the rounds of a load: medians and minima. Times are seconds, those
+    of steps microseconds.
     """
 
     phases: Mapping[str, float]  # medians
@@ -138,8 +142,8 @@ class Figures:
     total_min: float
     step_p50: float
     step_p99: float
-    # Of the shortest time that each step took in any round: every round does the same in the same step,
-    # so that what is over that is the machine's.
+    # Percentiles of the shortest time that each step took in any round. Every round does the same work
+    # in the same step, so longer times come from the machine.
     step_p50_min: float
     step_p99_min: float
     gc_runs: float
@@ -150,7 +154,7 @@ class Figures:
 
 
 def figures(runs: Sequence[Run], clock_ns: float) -> Figures:
-    """Medians and minima over the runs, without what reading the clock adds."""
+    """Computes medians and minima over the runs, without the cost of reading the clock."""
     by_phase: dict[str, list[float]] = {}
     for number, name in enumerate(PHASES):
         by_phase[name] = [
@@ -184,12 +188,12 @@ def figures(runs: Sequence[Run], clock_ns: float) -> Figures:
 
 
 def ratio(stock: float, level: float) -> float | None:
-    """How many times as long stock takes; None where one of them took nothing that can be measured."""
+    """Returns how many times as long stock takes; None if one of the times is 0."""
     return stock / level if stock > 0 and level > 0 else None
 
 
 def first_difference(stock: Sequence[int], level: Sequence[int]) -> int | None:
-    """The first step after which the checksums differ, from 1; None: none does."""
+    """Returns the first step after which the checksums differ, counted from 1, or None."""
     for number, (one, other) in enumerate(zip(stock, level, strict=False), 1):
         if one != other:
             return number
@@ -197,7 +201,9 @@ def first_difference(stock: Sequence[int], level: Sequence[int]) -> int | None:
 
 
 def compare(stock: Run, level: Run) -> list[str]:
-    """What a level did otherwise than stock, one line each; none: the same blocks, hits and preemptions."""
+    """Returns the differences between a level and stock, one line each. An empty list means the same
+    blocks, hits and preemptions.
+    """
     problems = []
     step = first_difference(stock.ledger, level.ledger)
     if step is not None:
@@ -210,7 +216,7 @@ def compare(stock: Run, level: Run) -> list[str]:
 
 
 def rotations(levels: Sequence[str], rounds: int) -> list[list[str]]:
-    """The order of the levels in each round: each comes first equally often."""
+    """Returns the order of the levels in each round. Each level is first equally often."""
     return [
         [*levels[shift:], *levels[:shift]] for shift in (number % len(levels) for number in range(rounds))
     ]

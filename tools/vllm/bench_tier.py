@@ -1,14 +1,14 @@
-"""Times kvpool's tier beside vLLM's; NIXL, LMCache and fio where they are installed: chunks to a disk
-and back.
+"""Compares the throughput of kvpool's disk tier with vLLM's, and with NIXL, LMCache and fio where these
+are installed.
 
     .venv-vllm/bin/python tools/vllm/bench_tier.py /mnt/nvme --gib 1
 
-In GB/s. Both tiers, NIXL's POSIX plug-in and LMCache's native files get the same jobs of eight chunks,
-four at a time, from the same memory; all go round the page cache where the file system can. Chunks are
-read in another order than they were written, each three times. kvpool checks every byte, the others
-none. fio moves as many bytes with as many threads in blocks of a chunk, into huge pages as the others
-have them: of small pages a chunk is many more parts for a disk. Rounds of all, each in another order;
-the median of each.
+Results are in GB/s. Both tiers, NIXL's POSIX plug-in and LMCache's native files get the same jobs of
+eight chunks, four at a time, from the same memory. All bypass the page cache where the file system
+supports that. Chunks are read in another order than they were written, three times each. kvpool
+verifies every byte, the others none. fio moves the same number of bytes with the same number of
+threads, in blocks of a chunk. It uses huge pages like the others, because with small pages a disk gets
+a chunk in many more parts. Each round has another order; the table shows medians.
 """
 
 from __future__ import annotations
@@ -51,8 +51,8 @@ JOBS: Final = 4
 THREADS: Final = 8
 SIZES: Final = (64 << 10, 256 << 10, 1 << 20, 4 << 20)
 CONTEXT: Final = ReqContext("bench")
-# : How often each chunk is read: what is left of writing, in the disk and in the kernel, is a small
-# part of it then.
+# Number of times that each chunk is read. With several reads, the remaining writes in the disk and in
+# the kernel hardly matter.
 READS: Final = 3
 
 
@@ -73,25 +73,25 @@ def spec_of(chunk_bytes: int) -> Any:
 
 def kvpool_tier(view: memoryview, chunk_bytes: int, folder: str, total: int) -> Any:
     return KvpoolStoreTier(
-        spec_of(chunk_bytes), view, "kvpool", root_dir=folder, capacity_bytes=total * (chunk_bytes + 8192), weights="1",
-        free_floor_bytes=0, admission="always", workers=THREADS, deadline=600.0,
+        spec_of(chunk_bytes), view, "kvpool", root_dir=folder, capacity_bytes=total * (chunk_bytes + 8192),
+        weights="1", free_floor_bytes=0, admission="always", workers=THREADS, deadline=600.0,
     )  # fmt: skip
 
 
-def vllm_tier(view: memoryview, chunk_bytes: int, folder: str, total: int) -> Any:  # noqa: ARG001 - as the other
+def vllm_tier(view: memoryview, chunk_bytes: int, folder: str, total: int) -> Any:  # noqa: ARG001
     return FileSystemTierManager(
         spec_of(chunk_bytes), view, "fs", folder, n_read_threads=THREADS // 2, n_write_threads=THREADS // 2
     )
 
 
 def reading(chunks: list[Any]) -> list[Any]:
-    """The order in which chunks are read."""
+    """Returns the order in which chunks are read."""
     passes = [random.Random(nth).sample(chunks, len(chunks)) for nth in range(READS)]
     return [chunk for one in passes for chunk in one]
 
 
 def move(tier: Any, keys: list[bytes], *, load: bool) -> float:
-    """Moves all chunks; seconds."""
+    """Moves all chunks. Returns the seconds."""
     begun = time.perf_counter()
     jobs = [keys[at : at + JOB] for at in range(0, len(keys), JOB)][::-1]
     running: dict[int, int] = {}
@@ -114,9 +114,9 @@ def move(tier: Any, keys: list[bytes], *, load: bool) -> float:
 def tier_round(
     make: Callable[..., Any], root: Path, chunk_bytes: int, total: int, rest: Callable[[], None]
 ) -> tuple[float, float]:
-    """GB/s of writing and of reading."""
+    """Measures GB/s of writing and of reading."""
     memory = np.frombuffer(np.random.default_rng(1).bytes(JOB * JOBS * chunk_bytes), np.int8)
-    # Whole pages, as vLLM's own mapping of CPU memory has them.
+    # Whole pages, like vLLM's own mapping of CPU memory.
     room = np.empty(memory.nbytes + 4096, np.int8)
     begin = -room.ctypes.data % 4096
     aligned = room[begin : begin + memory.nbytes]
@@ -135,7 +135,7 @@ def tier_round(
 
 
 def nixl_api() -> Any:
-    """NIXL's module; ``None`` where it is not installed, for whichever CUDA: none is needed for files."""
+    """Imports NIXL's module. ``None`` if it is not installed for any CUDA version; files need no CUDA."""
     for name in ("nixl_cu12", "nixl_cu13"):
         with contextlib.suppress(ImportError):
             return importlib.import_module(f"{name}._api")
@@ -145,8 +145,8 @@ def nixl_api() -> Any:
 def nixl_round(
     api: Any, root: Path, chunk_bytes: int, total: int, rest: Callable[[], None]
 ) -> tuple[float, float]:
-    """GB/s of writing and of reading, by NIXL's POSIX plug-in: one file, a place per chunk, nothing
-    checked.
+    """Measures NIXL's POSIX plug-in: GB/s of writing and of reading. It uses one file with a place per
+    chunk, and verifies nothing.
     """
     room = np.frombuffer(np.random.default_rng(1).bytes(JOB * JOBS * chunk_bytes + 4096), np.uint8).copy()
     begin = room.ctypes.data + -room.ctypes.data % 4096
@@ -193,8 +193,8 @@ def nixl_round(
 
 
 def lmcache_files() -> Any:
-    """LMCache's native module of files; ``None`` where it is not installed. Its package needs CUDA, and
-    stays out.
+    """Loads LMCache's native module of files; ``None`` if it is not installed. Its package is not
+    imported, because that needs CUDA.
     """
     package = importlib.util.find_spec("lmcache")
     for folder in (package and package.submodule_search_locations) or ():
@@ -210,10 +210,15 @@ def lmcache_files() -> Any:
 def lmcache_round(
     files: Any, root: Path, chunk_bytes: int, total: int, rest: Callable[[], None]
 ) -> tuple[float, float]:
-    """GB/s of writing and of reading, by LMCache's native files: a file per chunk, nothing checked."""
+    """Measures LMCache's native files: GB/s of writing and of reading, with a file per chunk and no
+    verification.
+    """
     room = np.frombuffer(np.random.default_rng(1).bytes(JOB * JOBS * chunk_bytes + 4096), np.uint8).copy()
     begin = -room.ctypes.data % 4096
-    slots = [memoryview(room[begin + at * chunk_bytes :][:chunk_bytes]) for at in range(JOB * JOBS)]  # type: ignore[arg-type]
+    slots = [
+        memoryview(room[begin + at * chunk_bytes :][:chunk_bytes])  # type: ignore[arg-type]
+        for at in range(JOB * JOBS)
+    ]
     with tempfile.TemporaryDirectory(dir=root, prefix="kvpool-bench-") as folder:
         client = files.LMCacheFSClient(folder, THREADS, use_odirect=True)
 
@@ -244,7 +249,7 @@ def lmcache_round(
 
 
 def fio_round(root: Path, chunk_bytes: int, total: int, rest: Callable[[], None]) -> tuple[float, float]:
-    """GB/s of writing and of reading, by fio."""
+    """Measures fio: GB/s of writing and of reading."""
     with tempfile.TemporaryDirectory(dir=root, prefix="kvpool-bench-") as folder:
         rates = []
         for way in ("write", "randread"):
@@ -270,7 +275,7 @@ def fio_round(root: Path, chunk_bytes: int, total: int, rest: Callable[[], None]
                 rest()
             else:
                 command += [f"--io_size={share}", f"--offset_increment={share}"]
-            # What fio's memory comes from asks for huge pages, as numpy and the other ways do.
+            # Let fio's memory use huge pages, like numpy's and that of the other methods.
             huge = {**os.environ, "GLIBC_TUNABLES": "glibc.malloc.hugetlb=1"}
             done = subprocess.run(command, capture_output=True, text=True, check=True, env=huge)
             job = json.loads(done.stdout)["jobs"][0]
@@ -315,7 +320,8 @@ def main() -> None:
         total = max(JOB * JOBS, int(options.gib * 2**30) // size // (JOB * JOBS) * JOB * JOBS)
         rates: dict[str, list[tuple[float, float]]] = {name: [] for name in ways}
         for nth in range(options.rounds):
-            # None always comes behind the same one, whose files are being deleted.
+            # Shuffle, so that a method does not always follow the same one, whose files are still being
+            # deleted.
             for name in random.Random(nth).sample(list(ways), len(ways)):
                 rest()
                 rates[name].append(ways[name](size, total))

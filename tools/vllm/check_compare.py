@@ -1,5 +1,5 @@
-"""What tools/vllm_check.py compares: the records of two engines that were given the same requests. No
-vLLM in here.
+"""Compares the records of two engines that ran the same requests, for tools/vllm_check.py. This module
+does not use vLLM.
 """
 
 from __future__ import annotations
@@ -12,25 +12,25 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
 STOCK: Final = "stock"
-# How a level's KV events are set: its own default, or vLLM's.
+# Settings of a level's KV events: kvpool's own default, or vLLM's.
 EXACT: Final = "exact"
-Event = dict[str, Any]  # the fields of an event, and its type
-Change = tuple[str, Any, Any]  # stored, removed or cleared; the hash; the group
+Event = dict[str, Any]  # the fields of an event, including its type
+Change = tuple[str, Any, Any]  # "stored", "removed" or "cleared"; the hash; the group
 
 
 @dataclasses.dataclass
 class Record:
-    """What one engine did with the requests of one scenario."""
+    """The outputs, cached tokens, preemptions and events of one engine in one scenario."""
 
     tokens: list[list[list[int]]]  # by prompt and completion
     cached: list[int]  # num_cached_tokens by prompt
     preemptions: int
-    batches: list[list[Event]]  # KV events, as they were published
+    batches: list[list[Event]]  # KV events in the published batches
     seconds: float
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Record:
-        """Reads what a run wrote; an unknown or missing key is a TypeError."""
+        """Reads a record that a run wrote. An unknown or missing key raises a TypeError."""
         return cls(**data)
 
     @property
@@ -60,7 +60,7 @@ class Engine:
 
 
 def changes(events: Iterable[Event]) -> list[Change]:
-    """The events one hash at a time."""
+    """Splits events into changes of one hash each."""
     found: list[Change] = []
     for event in events:
         group = event.get("group_idx")
@@ -76,10 +76,10 @@ def changes(events: Iterable[Event]) -> list[Change]:
 
 
 def counted(found: Iterable[Change]) -> list[Change]:
-    """The changes of which hashes are cached at all.
+    """Returns only the changes that affect whether a hash is cached at all.
 
-    vLLM tells of every copy of a block; of a hash that has several, the first that is stored and the
-    last that is removed change what a reader can find. These are what kvpool's events tell.
+    vLLM reports every copy of a block. If a hash has several copies, only storing the first and
+    removing the last changes what a reader can find. kvpool's events report exactly these changes.
     """
     copies: collections.Counter[tuple[Any, Any]] = collections.Counter()
     kept: list[Change] = []
@@ -100,7 +100,9 @@ def counted(found: Iterable[Change]) -> list[Change]:
 
 
 def inconsistencies(found: Iterable[Change]) -> list[str]:
-    """What a reader that keeps a set of hashes would trip over: stored twice, removed and not there."""
+    """Returns events that contradict a reader's set of hashes: hashes stored twice, or removed without
+    being stored.
+    """
     there: set[tuple[Any, Any]] = set()
     twice = missing = 0
     for kind, one, group in found:
@@ -118,7 +120,7 @@ def inconsistencies(found: Iterable[Change]) -> list[str]:
 
 
 def first_difference(ours: Sequence[Any], theirs: Sequence[Any]) -> int | None:
-    """The first place at which two sequences differ; None: nowhere."""
+    """Returns the first position at which two sequences differ, or None."""
     for place, (one, other) in enumerate(zip(ours, theirs, strict=False)):
         if one != other:
             return place
@@ -126,7 +128,7 @@ def first_difference(ours: Sequence[Any], theirs: Sequence[Any]) -> int | None:
 
 
 def compare_tokens(stock: Record, other: Record) -> list[str]:
-    """Tokens, cached tokens and preemptions."""
+    """Compares tokens, cached tokens and preemptions."""
     problems = []
     differing = sum(one != two for one, two in zip(stock.tokens, other.tokens, strict=False))
     differing += abs(len(stock.tokens) - len(other.tokens))
@@ -145,7 +147,9 @@ def compare_tokens(stock: Record, other: Record) -> list[str]:
 
 
 def compare_events(stock: Record, other: Record, events: str) -> list[str]:
-    """KV events: with vLLM's setting the same sequence, otherwise the same changes of what is cached."""
+    """Compares KV events. With vLLM's setting they must be the same sequence, otherwise the same
+    changes of cached hashes.
+    """
     if events != EXACT:
         place = first_difference(other.batches, stock.batches)
         if place is None:
@@ -164,7 +168,7 @@ def compare_events(stock: Record, other: Record, events: str) -> list[str]:
 
 
 def weaknesses(record: Record) -> list[str]:
-    """What a run of stock lacks to show anything."""
+    """Returns the reasons why a run of stock would show nothing."""
     problems = []
     if not any(any(one) for prompt in record.tokens for one in prompt):
         problems.append("no tokens were generated")
@@ -181,7 +185,9 @@ def weaknesses(record: Record) -> list[str]:
 
 
 def verdict(engines: Sequence[Engine]) -> list[str]:
-    """What is wrong, one line each; the first engine is stock. None: every level did what stock did."""
+    """Returns the problems, one line each. The first engine is stock. An empty list means that every
+    level behaved like stock.
+    """
     stock = engines[0]
     problems = [f"{engine.name}: {engine.broken}" for engine in engines if engine.broken]
     if stock.replaced:

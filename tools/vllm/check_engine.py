@@ -1,10 +1,11 @@
-"""One engine of tools/vllm_check.py: a real vLLM on the CPU with a made-up model, in a process of its own.
+"""Runs one engine of tools/vllm_check.py: a real vLLM on the CPU with a made-up model, in its own
+process.
 
     python -m tools.vllm.check_engine --prompts 200 --blocks 96 --result record.json
 
-The level is in the environment (KVPOOL_VLLM). The model has random weights, made here, large enough for
-what a token attends to to decide what comes next: with vLLM's own dummy weights every token follows
-from the one before it alone, and KV of a wrong block would go unnoticed.
+The environment contains the level (KVPOOL_VLLM). The model has random weights that are made here. They
+are large enough that the attended tokens decide the next token. With vLLM's own dummy weights every
+token depends only on the previous one, so KV of a wrong block would go unnoticed.
 """
 
 from __future__ import annotations
@@ -25,23 +26,23 @@ HEADS: Final = 2
 FEED_FORWARD: Final = 128
 VOCABULARY: Final = 512
 MAX_LENGTH: Final = 384
-BLOCK_SIZE: Final = 32  # the CPU's attention takes multiples of 32
+BLOCK_SIZE: Final = 32  # the CPU's attention needs multiples of 32
 RUNNING: Final = 32
 OUTPUTS: Final = 96
 PREFIXES: Final = 8
 SCENARIOS: Final = ("n=1", "n=4")
-#: What the layers of each model read.
+#: The tokens that the layers of each model read.
 MODELS: Final = {
     "full": ["full_attention"] * LAYERS,
     "hybrid": ["full_attention", "sliding_attention"],
     "states": ["conv", "full_attention"],
 }
-WINDOW: Final = 48  # neither a block nor a multiple of one
-STATE: Final = 3  # tokens that a short convolution reads: its state is what a Mamba layer's is to vLLM
+WINDOW: Final = 48  # neither a block nor a multiple of a block
+STATE: Final = 3  # tokens that a short convolution reads; vLLM treats its state like that of a Mamba layer
 
 
 def engine_settings(folder: str, blocks: int) -> dict[str, Any]:
-    """Arguments of a small `vllm.LLM` that logs its statistics."""
+    """Returns the arguments of a small `vllm.LLM` that logs its statistics."""
     return {
         "model": folder,
         "skip_tokenizer_init": True,
@@ -59,8 +60,8 @@ def engine_settings(folder: str, blocks: int) -> dict[str, Any]:
 
 
 def config(model: str) -> dict[str, Any]:
-    """The model's config.json: a Llama, or an LFM2, whose convolutions keep a recurrent state, as
-    Mamba's layers do.
+    """Returns the model's config.json: a Llama, or an LFM2, whose convolutions keep a recurrent state
+    like Mamba's layers.
     """
     common = {
         "hidden_size": HIDDEN,
@@ -103,7 +104,7 @@ def config(model: str) -> dict[str, Any]:
 
 
 def shapes(model: str) -> dict[str, tuple[int, ...]]:
-    """Names and shapes of the weights."""
+    """Returns the names and shapes of the weights."""
     found: dict[str, tuple[int, ...]] = {"model.embed_tokens.weight": (VOCABULARY, HIDDEN)}
     if model == "states":
         found["model.embedding_norm.weight"] = (HIDDEN,)
@@ -139,7 +140,7 @@ def shapes(model: str) -> dict[str, tuple[int, ...]]:
 
 
 def write_model(folder: Path, model: str) -> None:
-    """Writes the config and random weights, the same every time."""
+    """Writes the config and random weights, which are always the same."""
     torch = importlib.import_module("torch")
     generator = torch.Generator().manual_seed(20)
     weights = {}
@@ -156,7 +157,7 @@ def write_model(folder: Path, model: str) -> None:
 
 
 def make_prompts(count: int) -> list[list[int]]:
-    """Prompts that share beginnings of whole and of part blocks; some are wholly equal."""
+    """Makes prompts that share prefixes of whole and of partial blocks. Some are equal."""
     source = random.Random(7)
     prefixes = [
         [source.randrange(3, VOCABULARY) for _ in range(24 + 20 * number)] for number in range(PREFIXES)
@@ -172,24 +173,24 @@ def make_prompts(count: int) -> list[list[int]]:
 
 
 def sampling(scenario: str, count: int) -> list[dict[str, Any]]:
-    """What each prompt asks for."""
+    """Returns the sampling parameters of each prompt."""
     common = {"ignore_eos": True, "detokenize": False}
     lengths = [OUTPUTS - (number * 5) % 64 for number in range(count)]
     if scenario == "n=1":
         return [{**common, "temperature": 0.0, "max_tokens": length} for length in lengths]
-    # No seed of their own: on the CPU, vLLM 0.32 cannot take one for a prompt that is prefilled in
-    # chunks. So all draws are of one generator, and another schedule gives other tokens.
+    # No seed per request: on the CPU, vLLM 0.32 does not accept one for a prompt that is prefilled in
+    # chunks. So all samples come from one generator, and another schedule gives other tokens.
     return [{**common, "n": 4, "temperature": 0.8, "max_tokens": length} for length in lengths]
 
 
 class Recorder:
-    """Stands where the engine publishes its KV events, and keeps them."""
+    """Replaces the engine's publisher of KV events, and stores the events."""
 
     def __init__(self) -> None:
         self.batches: list[list[dict[str, Any]]] = []
 
     def publish(self, batch: Any) -> None:
-        """Keeps the fields of the events; the time of the batch is not one of them."""
+        """Stores the fields of the events, without the time of the batch."""
         self.batches.append(
             [
                 {
@@ -201,16 +202,16 @@ class Recorder:
         )
 
     def shutdown(self) -> None:
-        """The engine's, when it ends."""
+        """Called by the engine at its end."""
 
 
 def preemptions(llm: Any) -> int:
-    """What the engine has counted since it started."""
+    """Returns the number of preemptions since the engine started."""
     return int(sum(one.value for one in llm.get_metrics() if one.name == "vllm:num_preemptions"))
 
 
 def run_scenario(llm: Any, scenario: str, prompts: list[list[int]], recorder: Recorder) -> dict[str, Any]:
-    """Generates for all prompts from an empty cache."""
+    """Generates for all prompts, beginning with an empty cache."""
     parameters = importlib.import_module("vllm").SamplingParams
     if not llm.reset_prefix_cache():
         raise RuntimeError("the prefix cache cannot be reset: blocks are in use though no request is")
@@ -233,7 +234,7 @@ def run_scenario(llm: Any, scenario: str, prompts: list[list[int]], recorder: Re
 
 
 def replaced(core: Any) -> list[str]:
-    """Where in the engine kvpool's objects are."""
+    """Returns the parts of the engine that kvpool has replaced."""
     manager = core.scheduler.kv_cache_manager
     places = {
         "KVCacheManager": type(manager),

@@ -1,4 +1,6 @@
-"""Parts of the tools for vLLM: the environment, processes of engines, arguments, and the end of a check."""
+"""Common parts of the tools for vLLM: the environment, engine processes, arguments, and the end of a
+check.
+"""
 
 from __future__ import annotations
 
@@ -22,11 +24,11 @@ ROOT: Final = Path(__file__).resolve().parents[2]
 
 
 class ConformanceError(Exception):
-    """The run ends here; the message says how to repair it."""
+    """The run ends here; the message states how to repair it."""
 
 
 def arguments(doc: str | None, *, venv: bool = True) -> argparse.ArgumentParser:
-    """A parser that shows the tool's text, with the option that names the environment."""
+    """Makes a parser with the tool's docstring, and the option that names the environment."""
     parser = argparse.ArgumentParser(
         description=doc, formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False
     )
@@ -37,7 +39,7 @@ def arguments(doc: str | None, *, venv: bool = True) -> argparse.ArgumentParser:
 
 
 def engine_arguments(doc: str | None, *, prompts: int) -> argparse.ArgumentParser:
-    """A parser for tools that run engines with made-up models."""
+    """Makes a parser for tools that run engines with made-up models."""
     parser = arguments(doc)
     parser.add_argument("--prompts", type=int, default=prompts, help=f"how many prompts (default: {prompts})")
     parser.add_argument(
@@ -70,15 +72,15 @@ def read_settings(venv: Path) -> dict[str, Any]:
 
 
 def kill(process: subprocess.Popen[bytes]) -> None:
-    """Ends a process and those that it started."""
+    """Kills a process and the processes that it started."""
     with contextlib.suppress(ProcessLookupError):
         os.killpg(process.pid, signal.SIGKILL)
     process.wait()
 
 
 def run_child(command: Sequence[str], environment: Mapping[str, str], timeout: float) -> tuple[str, str]:
-    """Runs an engine's process to its end, or ends it. Returns what is wrong, if anything, and what it
-    printed.
+    """Runs an engine's process to its end or to the timeout. Returns the problem, if there is one, and
+    the output.
     """
     with tempfile.TemporaryFile() as output:
         process = subprocess.Popen(
@@ -106,8 +108,8 @@ def last_lines(log: str, lines: int = 30) -> str:
 
 
 def read_result(file: Path, problem: str, log: str, prefix: str = "") -> Any:
-    """Reads the JSON of a process. Without it, the error contains the problem and the last lines of the
-    output.
+    """Reads the JSON result of a process. If it is missing, the error contains the problem and the last
+    lines of the output.
     """
     try:
         return json.loads(file.read_text(encoding="utf-8"))
@@ -116,7 +118,7 @@ def read_result(file: Path, problem: str, log: str, prefix: str = "") -> Any:
 
 
 def wide_console(width: int = 160) -> Console:
-    """A console for tables. A log has no width: nothing of them is cut."""
+    """Makes a console for tables. In a log, tables get a fixed width, so that nothing is cut."""
     out = Console()
     return out if out.is_terminal else Console(width=width)
 
@@ -126,7 +128,7 @@ def ended(
     check: Callable[[Console], tuple[Sequence[str], str]],
     errors: tuple[type[Exception], ...] = (ConformanceError,),
 ) -> int:
-    """Runs a check, shows its problems and its last words, and returns the exit code."""
+    """Runs a check, prints its problems and its final message, and returns the exit code."""
     console, begun = Console(stderr=True), time.monotonic()
     red: dict[str, Any] = {"style": "red", "markup": False, "highlight": False, "soft_wrap": True}
     try:

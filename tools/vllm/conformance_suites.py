@@ -1,5 +1,5 @@
-"""The tables of tools/vllm_conformance.py: the suites, and the tests that differ on purpose or run
-against a clock.
+"""The tables of tools/vllm_conformance.py: the suites, and the tests that differ on purpose or depend
+on timing.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 STOCK: Final = "stock"
 FOLDER: Final = "tests/v1"
-# A whole folder's files are given as "folder/*", and run in one process.
+# "folder/*" stands for all files of a folder, which run in one process.
 FILES: Final = (
     "core/test_prefix_caching.py",
     "core/test_kv_cache_utils.py",
@@ -48,14 +48,14 @@ OFFLOAD_SUITES: Final[Mapping[str, Sequence[str]]] = {
         for name in ("backpressure", "metrics", "fs_tier", "obj_tier", "kvcr_tier")
     ),
 }
-# : The suites that a level runs, if it does not run all. Tiering derives from vLLM's manager: a policy
-# reaches it, and : another manager does not.
+# The suites of levels that do not run all. Tiering derives from vLLM's manager, so a replaced policy
+# affects it, but a replaced manager does not.
 SUITES_OF: Final[Mapping[str, frozenset[str]]] = {
     "offload-manager": frozenset({"offload, managers"}),
     "offload-tier": frozenset({"offload, example tier"}),
 }
-# : Files of those folders that say nothing here: they need a GPU, or a package that the environment has
-# not (msgpack, : ray), or share memory between processes against the clock.
+# Files of those folders that are skipped. They need a GPU or a package that the environment lacks
+# (msgpack, ray), or share memory between processes with time limits.
 LEFT_OUT: Final = frozenset(
     {
         "kv_connector/unit/test_bidirectional_kv_transfer.py",
@@ -76,8 +76,8 @@ LEFT_OUT: Final = frozenset(
         "simple_kv_offload/test_worker.py",
     }
 )
-# : Files with tests that hold a thread of vLLM's to a clock: on a busy machine they fail now and then,
-# at stock, too. : The driver runs a test that differs in them again.
+# Files with tests that set time limits for a thread of vLLM. On a busy machine they sometimes fail, at
+# stock, too. The driver repeats a test of these files that differs.
 AGAINST_THE_CLOCK: Final = frozenset(
     {
         "core/test_kv_cache_utils.py",
@@ -89,14 +89,16 @@ AGAINST_THE_CLOCK: Final = frozenset(
         "kv_offload/tiering/test_obj_tier.py",
     }
 )
-#: How often, at stock and at the level: it counts as the same if it passes every time at both.
+#: Number of repetitions at stock and at the level. All must pass for the test to count as equal.
 AGAIN: Final = 3
-#: Tests of what kvpool does otherwise on purpose, by level: docs/vllm.md says so.
+#: Tests of behaviour that kvpool changes on purpose, by level. docs/vllm.md describes these.
 ON_PURPOSE: Final[Mapping[str, Mapping[str, str]]] = {
     "manager": {
-        "test_eagle_group_registers_unaligned_tail_under_partial_hash_hits": "watches a call that is one into Rust",
+        "test_eagle_group_registers_unaligned_tail_under_partial_hash_hits": (
+            "watches a call that is one into Rust"
+        ),
     },
-    # Tests of private attributes of the classes that are replaced.
+    # Tests of private attributes of the replaced classes.
     "offload-policy": {
         "test_lru_repeated_pin_cycles_compact_lazy_heap_entries": "_heap of the policy",
         "test_touch_propagates_to_all_tiers": "_ranks of the policy",

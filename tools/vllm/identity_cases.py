@@ -1,9 +1,9 @@
-"""The changes between two starts of an engine that tools/vllm_identity_check.py tries.
+"""The changes between two starts of an engine that tools/vllm_identity_check.py tests.
 
-The files of all cases lie in one folder, and are put back after each case:
+The files of all cases are in one folder, and are restored after each case:
 
 - ``full``, ``window``, ``longrope``: models in folders. ``adapter``: a LoRA adapter of ``full``.
-- ``media``: a model that reads audio, whose weights vLLM makes up; its prompts are text here.
+- ``media``: a model that reads audio, whose weights vLLM makes up; its prompts here are text.
 - ``hub``: a cache of huggingface_hub with the model ``org/tiny``, which has two commits.
 
 ``{files}`` in an option stands for that folder.
@@ -36,11 +36,11 @@ class Start:
     options: dict[str, Any] = dataclasses.field(default_factory=dict)
     environment: dict[str, str] = dataclasses.field(default_factory=dict)
     tier: dict[str, Any] = dataclasses.field(default_factory=dict)
-    adapter: dict[str, Any] | None = None  # of every request
+    adapter: dict[str, Any] | None = None  # the adapter of every request
     actions: tuple[str, ...] = ("generate",)
 
     def with_(self, other: Start) -> Start:
-        """This start with the settings of another one in addition."""
+        """Returns this start with the settings of another one in addition."""
         return Start(
             {**self.options, **other.options},
             {**self.environment, **other.environment},
@@ -55,14 +55,14 @@ class Case:
     """A change between two starts over one store."""
 
     name: str
-    base: str  # of BASES: the first start
+    base: str  # the first start, as a key of BASES
     hits: bool  # whether the second start may load what the first one wrote
     change: Start = dataclasses.field(default_factory=Start)
     files: Callable[[Path], None] | None = (
-        None  # changes files before the second start, or by an action of during
+        None  # changes files before the second start, or as an action of `during`
     )
     during: Start | None = None  # a start between the two, over the same store
-    restored: bool = True  # whether the files are put back after during
+    restored: bool = True  # whether the files are restored after `during`
 
 
 ADAPTER: Final = {"lora_name": "tune", "lora_int_id": 1, "lora_path": "{files}/adapter"}
@@ -90,7 +90,7 @@ BASES: Final = {
 
 
 def write_files(folder: Path) -> None:
-    """Writes the models, the adapter and the cache of the hub."""
+    """Writes the models, the adapter and the hub cache."""
     for name, model in (("full", "full"), ("window", "hybrid"), ("longrope", "full")):
         (folder / name).mkdir(parents=True)
         write_model(folder / name, model)
@@ -114,7 +114,7 @@ def write_files(folder: Path) -> None:
 
 
 def write_media(folder: Path) -> None:
-    """Writes a model that reads audio. vLLM does not start it without a tokenizer and a processor."""
+    """Writes a model that reads audio. vLLM starts it only with a tokenizer and a processor."""
     shutil.copytree(folder / "full", folder / "media")
     text = json.loads((folder / "full" / "config.json").read_text())
     audio = {"d_model": 32, "encoder_layers": 1, "encoder_attention_heads": 2, "encoder_ffn_dim": 64}
@@ -153,7 +153,7 @@ def write_media(folder: Path) -> None:
 
 
 def write_hub(folder: Path) -> None:
-    """Writes the cache of the hub: two commits with other weights, and two branches at the first one."""
+    """Writes the hub cache: two commits with different weights, and two branches at the first one."""
     repository = folder / "hub" / "models--org--tiny"
     (repository / "blobs").mkdir(parents=True)
     (repository / "refs").mkdir()
@@ -260,7 +260,7 @@ def rope(**parameters: Any) -> Start:
 INPLACE: Final = {**ADAPTER, "load_inplace": True}
 
 CASES: Final = (
-    # Changes of KV.
+    # Cases in which KV changes.
     Case("weights, same size and mtime", "full", False, files=weights_replaced),
     Case("--revision, whose branch moved", "branch", False, files=moved("branch")),
     Case("--revision added", "hub", False, options(revision=COMMITS[1])),
@@ -316,7 +316,7 @@ CASES: Final = (
         during=Start(adapter=INPLACE, actions=("generate", "files", "generate")),
         restored=False,
     ),
-    # No changes of KV.
+    # Cases in which KV does not change.
     Case("nothing", "full", True),
     Case("new mtime", "full", True, files=touched),
     Case("a README in the folder", "full", True, files=documented),

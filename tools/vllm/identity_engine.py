@@ -1,9 +1,10 @@
-"""The engines of tools/vllm_identity_check.py: real vLLM engines on the CPU, each in a process of its own.
+"""Runs the engines of tools/vllm_identity_check.py: real vLLM engines on the CPU, each in its own
+process.
 
     python -m tools.vllm.identity_engine --scratch folder --result record.json
 
-Imports vLLM once and forks a process for each start, because the import takes longer than all that an engine
-does here.
+Imports vLLM once and forks a process for each start, because the import takes longer than everything
+else that an engine does here.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ CAPACITY: Final = 1 << 24
 
 
 def prompts() -> list[list[int]]:
-    """Prompts that share a beginning, each of some blocks."""
+    """Makes prompts of several blocks that share a prefix."""
     source = random.Random(5)
     shared = [source.randrange(3, VOCABULARY) for _ in range(3 * BLOCK_SIZE)]
     return [shared + [source.randrange(3, VOCABULARY) for _ in range(30 + 11 * one)] for one in range(6)]
@@ -101,13 +102,13 @@ def run_start(
 def load_weights(worker: Any, path: str) -> None:
     """Loads other weights into a running model, as a trainer does."""
     tensors = importlib.import_module("safetensors.torch").load_file(path)
-    # The CPU's linear layers have packed their weights, and take no others.
+    # The CPU's linear layers have packed their weights, and accept no others.
     name = "model.embed_tokens.weight"
     worker.model_runner.model.load_weights(iter([(name, tensors[name])]))
 
 
 def forked(task: Callable[[], dict[str, Any]], result: Path) -> dict[str, Any]:
-    """Runs a task in a process of its own, and returns what it returned; an error has the key ``error``."""
+    """Runs a task in its own process, and returns its result. An error has the key ``error``."""
     result.unlink(missing_ok=True)
     sys.stdout.flush()
     child = os.fork()
@@ -115,7 +116,7 @@ def forked(task: Callable[[], dict[str, Any]], result: Path) -> dict[str, Any]:
         code = 0
         try:
             result.write_text(json.dumps(task()), encoding="utf-8")
-        except BaseException:  # the process ends here, whatever it was
+        except BaseException:  # the process ends here after any error
             result.write_text(json.dumps({"error": traceback.format_exc(limit=-6)}), encoding="utf-8")
             code = 1
         sys.stdout.flush()
@@ -128,7 +129,7 @@ def forked(task: Callable[[], dict[str, Any]], result: Path) -> dict[str, Any]:
 
 
 class Bench:
-    """The files of the cases, and what the first starts left."""
+    """The files of the cases, and the stores that the first starts left."""
 
     def __init__(self, scratch: Path) -> None:
         self.files, self.pristine = scratch / "files", scratch / "pristine"
@@ -153,7 +154,7 @@ class Bench:
         shutil.rmtree(self.store, ignore_errors=True)
         if case.base not in self.bases:
             self.bases[case.base] = self.start(base, case, stored=True)
-            self.store.mkdir(exist_ok=True)  # a start that broke may have made none
+            self.store.mkdir(exist_ok=True)  # a broken start may have created none
             shutil.copytree(self.store, kept)
         else:
             shutil.copytree(kept, self.store)
@@ -171,7 +172,7 @@ class Bench:
             case.files(self.files)
         second = base.with_(case.change)
         if case.hits or (case.during is not None and case.restored):
-            # Nothing that tokens depend on differs from the first start.
+            # Everything that determines tokens equals the first start.
             if case.base not in self.stocks:
                 self.stocks[case.base] = self.start(base, case, stored=False)
             found["stock"] = self.stocks[case.base]
@@ -189,7 +190,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--case", action="append", default=[])
     options = parser.parse_args(argv)
     os.environ["HF_HUB_CACHE"] = str(options.scratch / "files" / "hub")
-    os.environ["HF_ENDPOINT"] = "http://127.0.0.1:9"  # no network: what the cache has is served
+    os.environ["HF_ENDPOINT"] = "http://127.0.0.1:9"  # no network: only the cache is available
     os.environ["KVPOOL_CONTENT_CACHE"] = str(options.scratch / "content.json")
     importlib.import_module("vllm.v1.engine.core")
     importlib.import_module("kvpool.integrations.vllm.offload.tier")

@@ -1,12 +1,12 @@
-"""A pytest plugin: loads vLLM's general plug-ins, as its engine does, before a test module imports
-anything of vLLM.
+"""A pytest plugin that loads vLLM's general plug-ins, like its engine, before a test module imports
+vLLM.
 
-``tools/vllm_conformance.py`` gives it to pytest with ``-p``; it writes the names in vLLM that then
-belong to kvpool to the file that ``KVPOOL_CONFORMANCE_REPLACED`` names, so that a level that leaves
-vLLM as it is does not pass as one that agrees with it.
+``tools/vllm_conformance.py`` passes it to pytest with ``-p``. The plugin writes the names in vLLM that
+kvpool has replaced to the file that ``KVPOOL_CONFORMANCE_REPLACED`` names. So a level that replaces
+nothing is not mistaken for one that agrees with vLLM.
 
-It also stands in for vLLM's own tests/conftest.py, which collects garbage after every test and makes
-the run twice as long: the fixtures of it that the suites ask for are below.
+It also replaces vLLM's own tests/conftest.py, which collects garbage after every test and makes the run
+twice as long. The fixtures that the suites need are defined below.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 pytest_plugins = ("shadow_watch",)
-# Where a plug-in has to put its classes and functions to be used.
+# The modules in which a plug-in has to put its classes and functions.
 MODULES = (
     "vllm.v1.core.block_pool",
     "vllm.v1.core.kv_cache_utils",
@@ -37,7 +37,7 @@ MODULES = (
 
 
 def replaced_names() -> list[str]:
-    """The names in vLLM's modules, and in the classes there, whose value kvpool defines."""
+    """Returns the names in vLLM's modules and their classes whose value kvpool defines."""
     found = []
     for module_name in MODULES:
         module = importlib.import_module(module_name)
@@ -54,7 +54,7 @@ def replaced_names() -> list[str]:
 
 
 def pytest_configure() -> None:
-    # kvpool waits for the engine's module, which vLLM's own processes import.
+    # kvpool installs itself when the engine's module is imported, which vLLM's own processes do.
     importlib.import_module("vllm.v1.engine.core")
     importlib.import_module("vllm.plugins").load_general_plugins()
     report = os.environ.get("KVPOOL_CONFORMANCE_REPLACED")
@@ -64,7 +64,7 @@ def pytest_configure() -> None:
 
 @pytest.fixture
 def caplog_vllm(caplog: pytest.LogCaptureFixture) -> Iterator[pytest.LogCaptureFixture]:
-    """caplog that sees vLLM's messages, which do not reach the root logger otherwise."""
+    """A caplog that sees vLLM's messages, which otherwise do not reach the root logger."""
     logger = logging.getLogger("vllm")
     before = logger.propagate
     logger.propagate = True
@@ -77,7 +77,7 @@ def caplog_vllm(caplog: pytest.LogCaptureFixture) -> Iterator[pytest.LogCaptureF
 
 @pytest.fixture
 def default_vllm_config() -> Iterator[Any]:
-    """vLLM's settings as they are without any, for what asks for the current ones."""
+    """Sets vLLM's default settings as the current ones, for code that asks for those."""
     config = importlib.import_module("vllm.config")
     settings = config.VllmConfig()
     with config.set_current_vllm_config(settings):

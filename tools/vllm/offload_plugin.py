@@ -1,16 +1,17 @@
-"""A pytest plugin: puts kvpool where vLLM's tests of KV offloading look for vLLM's LRU, before they
+"""A pytest plugin that replaces vLLM's LRU by kvpool for vLLM's tests of KV offloading, before they
 import anything.
 
-``tools/vllm_conformance.py`` gives it to pytest with ``-p``. What a tier has written goes when the tests have
-ended. ``KVPOOL_OFFLOAD`` says what is replaced:
+``tools/vllm_conformance.py`` passes it to pytest with ``-p``. Files that a tier has written are removed
+after the tests. ``KVPOOL_OFFLOAD`` selects the replacement:
 
 - ``policy``: the policy ``"lru"`` of vLLM's manager is ``kvpool_lru``.
 - ``manager``: a ``CPUOffloadingManager`` with the policy ``"lru"`` is a ``KvpoolOffloadingManager``.
-  Its positional arguments and those of kvpool's differ, so a function stands where the class was.
-- ``tier``: vLLM's example of a secondary tier, a dictionary that has ended each job at the next poll, is a
-  ``KvpoolStoreTier`` on a disk whose polls wait.
+  Its positional arguments differ from vLLM's, so a function replaces the class.
+- ``tier``: vLLM's example of a secondary tier, a dictionary that has ended each job at the next poll,
+  is a ``KvpoolStoreTier`` on a disk whose polls wait.
 
-Without it, nothing is. A replacement is made for tests alone; users choose by configuration.
+Without the variable nothing is replaced. The replacements are only for tests; users choose by
+configuration.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from typing import TYPE_CHECKING, Any, Final
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-#: What is undone when the tests have ended.
+#: Functions to call after the tests.
 UNDONE: Final[list[Callable[[], None]]] = []
 
 
@@ -39,7 +40,8 @@ def use_policy() -> None:
 
 def use_manager() -> None:
     ours = importlib.import_module("kvpool.integrations.vllm.offload.manager").KvpoolOffloadingManager
-    importlib.import_module("vllm.v1.kv_offload.tiering.manager")  # derives from vLLM's class
+    # It derives from vLLM's class, so import it first.
+    importlib.import_module("vllm.v1.kv_offload.tiering.manager")
     module = importlib.import_module("vllm.v1.kv_offload.cpu.manager")
     stock = module.CPUOffloadingManager
 
@@ -57,7 +59,7 @@ def use_manager() -> None:
 
 
 class Chunks:
-    """What the tests look into: the example's dictionary, over a tier's store."""
+    """The dictionary of the example that the tests inspect, implemented over a tier's store."""
 
     def __init__(self, tier: Any) -> None:
         self._tier = tier
@@ -78,10 +80,10 @@ class Chunks:
 def use_tier() -> None:
     module = importlib.import_module("kvpool.integrations.vllm.offload.tier")
     namespace = importlib.import_module("kvpool.store").Namespace(
-        model="tests", weights="", kv_dtype="", scales="", layouts=[], block_size=16, layers=(0, 1), heads=(0, 1),
-        hash_algorithm="sha256", hash_seed=b"", extra={},
+        model="tests", weights="", kv_dtype="", scales="", layouts=[], block_size=16, layers=(0, 1),
+        heads=(0, 1), hash_algorithm="sha256", hash_seed=b"", extra={},
     )  # fmt: skip
-    # The tests' specs are mocks: whose KV it is has tests of its own.
+    # The specs of the tests are mocks. Other tests check the namespace.
     vars(module)["namespace_of"] = lambda *_, **__: namespace
     example = importlib.import_module("vllm.v1.kv_offload.tiering.example.manager")
     scratch = tempfile.TemporaryDirectory(prefix="kvpool-tier-")
@@ -89,7 +91,7 @@ def use_tier() -> None:
     tiers: list[Any] = []
 
     def end() -> None:
-        # A store writes until it is closed, and many a test leaves its tier open.
+        # A store writes until it is closed, and many tests leave their tier open.
         for tier in tiers:
             tier.shutdown()
         scratch.cleanup()
@@ -108,10 +110,10 @@ def use_tier() -> None:
             backpressure = kept.pop("backpressure_detector", None)
             super().__init__(
                 offloading_spec, primary_kv_view, tier_type, *more, backpressure_detector=backpressure,
-                root_dir=str(root / str(Tier.count)), capacity_bytes=1 << 24, free_floor_bytes=0, admission="always",
-                weights="tests", on_reset="keep",
+                root_dir=str(root / str(Tier.count)), capacity_bytes=1 << 24, free_floor_bytes=0,
+                admission="always", weights="tests", on_reset="keep",
             )  # fmt: skip
-            del self.cache_hit_source  # the class has that of the example
+            del self.cache_hit_source  # use the attribute of the example's class
             tiers.append(self)
 
         @property

@@ -1,8 +1,7 @@
-"""Which of vLLM's calls the level ``manager`` replaces, read off the plug-in, and which of kvpool's
-were made.
+"""Lists the calls of vLLM that the level ``manager`` replaces, and counts which of kvpool's are made.
 
-The shadow is worth what its mirror runs: a name that the level replaces, and the mirror never reaches,
-compares vLLM with itself. What is replaced is what the plug-in itself installs, so that a new
+The shadow is only useful for calls that its mirror runs. If the mirror never reaches a replaced name,
+vLLM is compared with itself. The list comes from the plug-in's own replacements, so that a new
 replacement has to be reached, too.
 """
 
@@ -22,8 +21,8 @@ PACKAGE = "kvpool.integrations.vllm"
 
 
 def replaced_calls() -> tuple[dict[CodeType, str], set[str]]:
-    """Every call that the level replaces: Python's by code, and the names of those that go to Rust
-    directly.
+    """Returns every replaced call: Python functions by code object, and the names of calls that go
+    directly to Rust.
     """
     install = importlib.import_module(f"{PACKAGE}.install")
     core = importlib.import_module("kvpool._core.vllm")
@@ -33,7 +32,7 @@ def replaced_calls() -> tuple[dict[CodeType, str], set[str]]:
     for owner, name, value in install.replacements("manager"):
         value = getattr(value, "__func__", value)
         if isinstance(value, type):
-            # A class stands for those of its methods that vLLM's has, too.
+            # A class stands for those of its methods that vLLM's class has, too.
             stock = getattr(owner, name)
             functions = {
                 one: function for one, function in vars(value).items() if isinstance(function, FunctionType)
@@ -45,7 +44,7 @@ def replaced_calls() -> tuple[dict[CodeType, str], set[str]]:
             }
         else:
             python[value.__code__] = f"{value.__module__.removeprefix(PACKAGE)[1:]}.{value.__qualname__}"
-            # A lookup passes pools of vLLM's on to vLLM: what it asks of kvpool's shows that it did not.
+            # A lookup passes vLLM's own pools on to vLLM. Calls of kvpool's pool show that it did not.
             rust |= {f"VllmPool.{one}" for one in value.__code__.co_names if one in of_pools}
     return python, rust
 
@@ -56,7 +55,7 @@ def public(cls: type) -> set[str]:
 
 @contextlib.contextmanager
 def counting(calls: Counter[str]) -> Iterator[None]:
-    """Counts, for the length of a block, the calls that :func:`replaced_calls` lists."""
+    """Counts the calls that :func:`replaced_calls` lists, for the duration of the context."""
     python, rust = replaced_calls()
     for name in (*python.values(), *rust):
         calls[name] += 0

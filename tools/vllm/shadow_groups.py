@@ -1,10 +1,10 @@
-"""Random configurations of KV-cache groups for the self-test of the shadow, and requests that do what
-schedulers do.
+"""Random configurations of KV-cache groups for the self-test of the shadow, and requests like those of
+schedulers.
 
-vLLM's own coordinator and managers, in a real vLLM, are what kvpool's lookups, admissions, steps,
-caching and frees are compared with: full attention, windows, chunks and states in any mix; blocks of
-several sizes; digests finer than blocks; EAGLE and MTP; every retention of windows and states; context
-parallelism; metrics; events.
+In a real vLLM, kvpool's lookups, admissions, steps, caching and frees are compared with vLLM's own
+coordinator and managers. The configurations mix full attention, windows, chunks and states, with blocks
+of several sizes, digests finer than blocks, EAGLE and MTP, every retention of windows and states,
+context parallelism, metrics, and events.
 """
 
 from __future__ import annotations
@@ -28,7 +28,9 @@ TOKEN: Final = 50_000_000
 
 
 class Configuration:
-    """What a model, a draft model and the flags of an engine make of the groups: drawn from a seed."""
+    """A random configuration of KV-cache groups, drawn from a seed, as models, draft models and engine
+    flags define them.
+    """
 
     def __init__(self, vllm: SimpleNamespace, seed: int) -> None:
         self.source = source = random.Random(seed)
@@ -36,12 +38,12 @@ class Configuration:
         self.blocks = source.randrange(30, 120)
         self.dcp = 1
         self.use_eagle = source.random() < 0.4
-        #: States that are exported within chunks are left to vLLM's own managers, over kvpool's pool.
+        #: States that are exported within chunks stay with vLLM's own managers, over kvpool's pool.
         self.is_left_to_vllm = seed % 8 == 0
         self.kinds = ["full", "window", "mamba"] if self.is_left_to_vllm else self._kinds()
         sizes = [self._size(kind) for kind in self.kinds]
         if "chunked" in self.kinds:
-            # vLLM refuses such groups beside others of another size, and EAGLE.
+            # vLLM refuses such groups together with groups of another size, and with EAGLE.
             self.use_eagle, sizes = False, [sizes[0]] * len(sizes)
         elif set(self.kinds) <= {"full", "mamba"} and source.random() < 0.2:
             self.dcp = 2
@@ -94,7 +96,7 @@ class Configuration:
         return vllm.MambaSpec(block_size=size, num_speculative_blocks=drafts, **shapes)
 
     def manager(self) -> Any:
-        """vLLM's manager with kvpool's beside it."""
+        """Makes vLLM's manager, with kvpool's mirror."""
         vllm, source = self.vllm, self.source
         flags = [self.use_eagle and source.random() < 0.5 for _ in self.specs]
         groups = [
@@ -127,12 +129,13 @@ class Configuration:
         sizes = [f"{kind} {spec.block_size}" for kind, spec in zip(self.kinds, self.specs, strict=True)]
         return (
             f"{', '.join(sizes)}; hashes of {self.hash_block}, hits of {self.scheduler_block}, retention "
-            f"{self.retention}, eagle {self.use_eagle}, dcp {self.dcp}, metrics {self.metrics}, events {self.events}"
+            f"{self.retention}, eagle {self.use_eagle}, dcp {self.dcp}, metrics {self.metrics}, events "
+            f"{self.events}"
         )
 
 
 class Requests:
-    """Random requests in random states, with prefixes in common."""
+    """Random requests in random states, with common prefixes."""
 
     def __init__(self, configuration: Configuration, manager: Any) -> None:
         self.vllm, self.manager = configuration.vllm, manager
@@ -157,7 +160,9 @@ class Requests:
         self.waiting.append(request)
 
     def chunk(self, request: Any, computed: int) -> int:
-        """How many tokens of a prompt are computed next: states end chunks where blocks end."""
+        """Returns the number of a prompt's tokens to compute next. Chunks end at the ends of blocks,
+        because of states.
+        """
         left = request.num_tokens - computed
         block = self.configuration.scheduler_block
         size = block * self.source.randrange(1, 6) - computed % block
@@ -191,7 +196,7 @@ class Requests:
             request.num_in_flight_tokens = new
 
     def go_on(self, request: Any) -> None:
-        """A chunk of a prompt, or a token with some drafts of which some are taken."""
+        """Computes a chunk of a prompt, or a token with some drafts, of which some are accepted."""
         source, configuration = self.source, self.configuration
         left = request.num_tokens - request.num_computed_tokens
         drafts = source.randrange(3) if configuration.use_eagle and left <= 1 else 0
@@ -228,7 +233,7 @@ class Requests:
         self.manager.free(request)
 
     def step(self) -> None:
-        """One operation, or the end of a step of the engine."""
+        """Runs one operation, or the end of a step of the engine."""
         chance = self.source.random()
         if chance < 0.3 or (not self.waiting and not self.running):
             self.arrive()

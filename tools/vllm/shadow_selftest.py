@@ -1,14 +1,13 @@
-"""Whether the shadow finds what it is there to find, in a real vLLM: mirrors and hashers that are
-broken on purpose.
+"""Tests in a real vLLM that the shadow finds defects, with mirrors and hashers that are broken on
+purpose.
 
     .venv-vllm/bin/python tools/vllm/shadow_selftest.py
 
-First managers of several kinds of models, each with random requests, and many of random groups
-(:mod:`shadow_groups`): no difference may be reported, and every call that the level ``manager``
-replaces has to have been made, as :mod:`shadow_calls` counts them. Then one defect after the other is
-planted in the mirror: the first operation that it shows in has to be reported, vLLM has to go on as if
-nothing had been, and neither the report nor the trail may hold a token id or a salt. Exit code 0: all
-of that holds.
+First, managers of several kinds of models run random requests, and so do many random groups
+(:mod:`shadow_groups`). No difference may be reported. Every call that the level ``manager`` replaces
+must have been made, as :mod:`shadow_calls` counts them. Then one defect after the other is planted in
+the mirror. The first operation that shows it must be reported, and vLLM must continue normally. Neither
+the report nor the trail may contain a token id or a salt. Exit code 0: all of this holds.
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ import kvpool
 
 ROOT = Path(__file__).resolve().parents[2]
 if __name__ == "__main__":
-    sys.path[0] = str(ROOT)  # tools/ holds a folder that is named vllm
+    sys.path[0] = str(ROOT)  # the folder tools/ contains a folder named vllm
 
 from tools.vllm.shadow_calls import counting  # noqa: E402
 from tools.vllm.shadow_groups import Configuration, Requests  # noqa: E402
@@ -41,16 +40,16 @@ BLOCK = 16
 BLOCKS = 60
 SALT = "salt-of-a-user"
 KINDS = ("full", "metrics", "window", "mamba")
-#: Added to every token id, so that one of them cannot be taken for a block id or a count.
+#: Added to every token id, so that none can be mistaken for a block id or a count.
 FIRST_TOKEN = 50_000_000
 OPERATIONS = 3_000
-#: Configurations of groups that are drawn, and operations with each.
+#: Number of drawn configurations of groups, and of operations with each.
 DRAWN = 60
 DRAWN_OPERATIONS = 600
 
 
 class Lines(logging.Handler):
-    """What the plug-in says."""
+    """Collects the messages of the plug-in."""
 
     def __init__(self) -> None:
         super().__init__(logging.INFO)
@@ -64,7 +63,7 @@ class Lines(logging.Handler):
 
 
 def load() -> SimpleNamespace:
-    """vLLM's names, and the plug-in's at the level shadow."""
+    """Imports vLLM's names, and those of the plug-in at the level shadow."""
     install = importlib.import_module("kvpool.integrations.vllm.install")
     settings = importlib.import_module("kvpool.integrations.vllm.settings").Settings
     found = SimpleNamespace()
@@ -101,8 +100,8 @@ def load() -> SimpleNamespace:
 
 
 def make_manager(vllm: SimpleNamespace, kind: str = "full", **more: Any) -> Any:
-    """A manager of a model with full attention, alone or with metrics, a sliding window beside it, or a
-    state space.
+    """Makes a manager of a model with full attention, either alone, with metrics, or with a sliding
+    window or a state space in addition.
     """
     attention = {"block_size": BLOCK, "num_kv_heads": 1, "head_size": 1, "dtype": vllm.torch.float32}
     specs = [vllm.FullAttentionSpec(**attention)]
@@ -125,7 +124,7 @@ def make_manager(vllm: SimpleNamespace, kind: str = "full", **more: Any) -> Any:
 
 
 class Load:
-    """Random requests on a manager, as a scheduler makes them: they share prefixes, run, are preempted
+    """Random requests on a manager, like those of a scheduler: they share prefixes, run, are preempted,
     and end.
     """
 
@@ -160,7 +159,7 @@ class Load:
             self.running.append(request)
 
     def decode(self, request: Any) -> None:
-        later = self.source.random() < 0.5  # caches what is full once the token is there, as the engine does
+        later = self.source.random() < 0.5  # caches full blocks after the token arrived, as the engine does
         if self.manager.allocate_slots(request, 1, delay_cache_blocks=later) is None:
             self.end(request)
             return
@@ -178,7 +177,7 @@ class Load:
             self.manager.free(request)
 
     def step(self) -> None:
-        """One operation or a few."""
+        """Runs one or more operations."""
         chance = self.source.random()
         self.manager.new_step_starts()
         if not self.running or chance < 0.2:
@@ -198,7 +197,7 @@ class Load:
             self.manager.block_pool.free_blocks(retained)
 
     def look(self) -> None:
-        """What reads, and what hands over."""
+        """Calls the methods that read state, and those that return and clear it."""
         manager, request = self.manager, self.source.choice(self.running)
         manager.take_events()
         assert 0.0 <= manager.usage <= 1.0
@@ -214,8 +213,8 @@ class Load:
             assert manager.reset_prefix_cache()
 
     def by_hand(self, request: Any) -> None:
-        """What connectors, and managers of other kinds of groups, call on a pool; it is as it was
-        afterwards.
+        """Calls a pool like connectors and managers of other kinds of groups do. Afterwards the pool is
+        in its former state.
         """
         pool = self.manager.block_pool
         if pool.get_num_free_blocks() < 2 or len(request.block_hashes) < 2:
@@ -226,7 +225,7 @@ class Load:
         first, second = pool.get_new_blocks(2)
         assert pool.is_block_writable(first)
         pool.cache_partial_block(request, first, BLOCK, 0, 2 * BLOCK)
-        key = self.vllm.make_block_hash_with_group_id(request.block_hashes[1][::-1], 0)  # of nothing
+        key = self.vllm.make_block_hash_with_group_id(request.block_hashes[1][::-1], 0)  # leads to no block
         pool._insert_block_hash(key, first, 2 * BLOCK)
         pool.move_block_hashes(first, second)
         keys = pool._remove_cached_block_hashes(second)
@@ -245,7 +244,7 @@ class Load:
 
 @contextlib.contextmanager
 def listening(vllm: SimpleNamespace) -> Iterator[tuple[Lines, Path]]:
-    """What is said and written in a block."""
+    """Collects the messages and files of the plug-in for the duration of the context."""
     logger = logging.getLogger("vllm.kvpool")
     lines = Lines()
     logger.addHandler(lines)
@@ -259,7 +258,7 @@ def listening(vllm: SimpleNamespace) -> Iterator[tuple[Lines, Path]]:
 
 
 def agree(vllm: SimpleNamespace, kind: str) -> int:
-    """No difference where there is none; the count of operations."""
+    """Checks that no difference is reported without a defect. Returns the number of operations."""
     with listening(vllm) as (lines, folder):
         manager = make_manager(vllm, kind)
         assert manager.comparison is not None, lines.lines
@@ -274,9 +273,7 @@ def agree(vllm: SimpleNamespace, kind: str) -> int:
 
 
 def agree_on_any_groups(vllm: SimpleNamespace, seeds: range) -> tuple[int, int]:
-    """No difference for groups that are drawn at random; how many operations there were, and how many
-    hits.
-    """
+    """Checks that random groups cause no difference. Returns the number of operations and of hits."""
     operations = hits = 0
     for seed in seeds:
         with listening(vllm) as (lines, folder):
@@ -302,7 +299,7 @@ def agree_on_any_groups(vllm: SimpleNamespace, seeds: range) -> tuple[int, int]:
 
 
 def finds(vllm: SimpleNamespace, what: str, kind: str, plant: Callable[[Any], None]) -> str:
-    """The report of a defect that ``plant`` puts into the mirror after some operations."""
+    """Returns the report of a defect that ``plant`` puts into the mirror after some operations."""
     with listening(vllm) as (lines, folder):
         manager = make_manager(vllm, kind)
         load = Load(vllm, manager)
@@ -319,8 +316,8 @@ def finds(vllm: SimpleNamespace, what: str, kind: str, plant: Callable[[Any], No
 
 
 def check_report(what: str, lines: Lines, folder: Path) -> None:
-    """One line, the files that it names, and nothing of a user's in either. Hashes have no pool to
-    leave a journal.
+    """Checks a report: one line, the files that it names, and no user data in either. A difference of
+    hashes has no pool that could leave a journal.
     """
     (line,) = lines.at(logging.ERROR)
     files = {file.suffix: file for file in folder.iterdir()}
@@ -341,37 +338,37 @@ def check_report(what: str, lines: Lines, folder: Path) -> None:
 
 
 def another_order(mirror: Any) -> None:
-    """The pool hands out blocks in another order."""
+    """Makes the pool hand out blocks in another order."""
     pool = mirror.block_pool
     take = pool.get_new_blocks
     pool.get_new_blocks = lambda count: take(count)[::-1]
 
 
 def another_queue(mirror: Any) -> None:
-    """The next free block becomes the last."""
+    """Moves the next free block to the end."""
     queue = mirror.block_pool.free_block_queue
     queue.append(queue.popleft())
 
 
 def a_lost_key(mirror: Any) -> None:
-    """A block that is cached is not found any more."""
+    """Removes a cached block from the index."""
     cached = mirror.block_pool.cached_block_hash_to_block._cache
     cached.pop(next(iter(cached)))
 
 
 def a_leak(mirror: Any) -> None:
-    """A block is never free again."""
+    """Takes a block that is never free again."""
     mirror.block_pool.get_new_blocks(1)
 
 
 def an_event(mirror: Any) -> None:
-    """An event is not told."""
+    """Makes the mirror drop its events."""
     mirror.block_pool.events.removed = lambda *_: None
     mirror.block_pool.events.stored = lambda *_: None
 
 
 def an_error(mirror: Any) -> None:
-    """A call raises."""
+    """Makes a call raise an error."""
 
     def free(request: Any) -> None:
         raise RuntimeError(f"of {request.cache_salt} {request.all_token_ids[0]}")
@@ -380,7 +377,7 @@ def an_error(mirror: Any) -> None:
 
 
 def a_panic(mirror: Any) -> None:
-    """A call raises what is no ``Exception``, as a panic in Rust does."""
+    """Makes a call raise something other than an ``Exception``, like a panic in Rust."""
 
     def free(request: Any) -> None:
         raise BaseException(request.cache_salt)
@@ -389,7 +386,7 @@ def a_panic(mirror: Any) -> None:
 
 
 def hashes_differ(vllm: SimpleNamespace) -> str:
-    """A hasher with one bit flipped."""
+    """Flips one bit of a hasher's results."""
     with listening(vllm) as (lines, folder):
         manager = make_manager(vllm)
         load = Load(vllm, manager)
@@ -413,7 +410,7 @@ def hashes_differ(vllm: SimpleNamespace) -> str:
 
 
 def cannot_be_made(vllm: SimpleNamespace) -> str:
-    """A mirror that cannot be constructed leaves vLLM as it is."""
+    """Checks that a mirror which cannot be constructed leaves vLLM unchanged."""
     with listening(vllm) as (lines, folder):
         shadow: Any = importlib.import_module("kvpool.integrations.vllm.shadow")
         before, shadow.BlockPool = shadow.BlockPool, None
@@ -429,7 +426,7 @@ def cannot_be_made(vllm: SimpleNamespace) -> str:
 
 
 def freed_twice(vllm: SimpleNamespace) -> str:
-    """A block that vLLM frees once too often is no difference."""
+    """Checks that a block which vLLM frees once too often is not reported as a difference."""
     with listening(vllm) as (lines, folder):
         manager = make_manager(vllm)
         load = Load(vllm, manager)
@@ -444,7 +441,7 @@ def freed_twice(vllm: SimpleNamespace) -> str:
 
 
 def everything_is_compared(vllm: SimpleNamespace) -> None:
-    """No public call of vLLM's is forgotten."""
+    """Checks that every public call of vLLM is compared."""
     manager = vllm.ShadowKVCacheManager.__base__
     public = {name for name, one in vars(manager).items() if callable(one) and not name.startswith("_")}
     assert public == {*vllm.MANAGER, *vllm.NOT_COMPARED}, public ^ {*vllm.MANAGER, *vllm.NOT_COMPARED}
@@ -457,7 +454,7 @@ def everything_is_compared(vllm: SimpleNamespace) -> None:
 
 
 def everything_is_called(calls: Counter[str]) -> None:
-    """The mirror has made every call that the level manager replaces."""
+    """Checks that the mirror has made every call that the level manager replaces."""
     for name, count in sorted(calls.items()):
         print(f"  {count:>9,} {name}")
     missing = sorted(name for name, count in calls.items() if not count)

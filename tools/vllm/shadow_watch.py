@@ -1,9 +1,9 @@
-"""A pytest plugin: a test during which the shadow reports a difference fails. ``load_plugins`` brings
-it along.
+"""A pytest plugin: a test fails if the shadow reports a difference meanwhile. ``load_plugins`` loads
+it.
 
-vLLM's tests reach into its state. A retention interval that they set on a coordinator is set on the
-mirror, too; what else they write by hand, past all calls, can only differ, and :data:`WRITES_STATE`
-names those tests.
+vLLM's tests change its state directly. A retention interval that they set on a coordinator is set on
+the mirror, too. Other state that they write by hand necessarily differs; :data:`WRITES_STATE` lists
+those tests.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ import pytest
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-# : Tests that take keys out of vLLM's index, put an event or a copy into its queues, or write its count
-# of free blocks, : all by hand.
+# Tests that by hand remove keys from vLLM's index, put an event or a copy into its queues, or write its
+# number of free blocks.
 WRITES_STATE = frozenset(
     {
         "test_async_preempt_readmit_before_transfer_output_is_deferred",
@@ -36,7 +36,9 @@ PACKAGE = "kvpool.integrations.vllm"
 
 
 class RetentionInterval:
-    """Stands for an attribute of vLLM's coordinators: what is written to one is written to its mirror."""
+    """Replaces an attribute of vLLM's coordinators. A value that is written to a coordinator is also
+    written to its mirror.
+    """
 
     def __init__(self) -> None:
         self.mirrors: dict[int, tuple[Any, Any]] = {}
@@ -52,7 +54,7 @@ class RetentionInterval:
 
 
 def mirror_retention() -> RetentionInterval:
-    """Lets the writes of tests to ``retention_interval`` reach the mirrors of managers that are made
+    """Makes the writes of tests to ``retention_interval`` reach the mirrors of managers that are made
     from now on.
     """
     interval = RetentionInterval()
@@ -76,7 +78,7 @@ def retention() -> RetentionInterval | None:
 
 
 class Errors(logging.Handler):
-    """Keeps what the plug-in says at ERROR: of a difference, and of a mirror that could not be made."""
+    """Collects the plug-in's messages at ERROR: differences, and mirrors that could not be made."""
 
     def __init__(self) -> None:
         super().__init__(logging.ERROR)
@@ -93,7 +95,7 @@ def shadow_is_silent(
     tmp_path_factory: pytest.TempPathFactory,
     monkeypatch: pytest.MonkeyPatch,
 ) -> Iterator[None]:
-    """Fails the test if the shadow said anything at ERROR."""
+    """Fails the test if the shadow has logged anything at ERROR."""
     if retention is None:
         yield
         return

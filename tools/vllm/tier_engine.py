@@ -1,11 +1,12 @@
-"""One engine of tools/vllm_tier_check.py: a real vLLM on the CPU whose KV is offloaded to kvpool's tier.
+"""Runs one engine of tools/vllm_tier_check.py: a real vLLM on the CPU that offloads its KV to kvpool's
+tier.
 
-    python -m tools.vllm.tier_engine --prompts 60 --blocks 40 --folder kv --model-folder model --result
-    record.json
+    python -m tools.vllm.tier_engine --prompts 60 --blocks 40 --folder kv --model-folder model \\
+        --result record.json
 
-vLLM's own worker of offloading copies with streams of a GPU, so ``CpuSpec`` puts one in its place that
-copies between tensors of the CPU. All else is vLLM's: connector, spec, manager, memory beneath, and the
-tier by configuration.
+vLLM's own offloading worker copies with streams of a GPU. ``CpuSpec`` replaces it by a worker that
+copies between tensors of the CPU. Everything else is vLLM's: connector, spec, manager, the memory
+below, and the tier by configuration.
 """
 
 from __future__ import annotations
@@ -22,14 +23,14 @@ from tools.vllm.check_engine import MODELS, engine_settings, make_prompts, sampl
 
 
 def spec_class() -> type[Any]:
-    """``TieringOffloadingSpec`` with a worker that copies on the CPU."""
+    """Makes a ``TieringOffloadingSpec`` with a worker that copies on the CPU."""
     base = importlib.import_module("vllm.v1.kv_offload.base")
     region = importlib.import_module("vllm.v1.kv_offload.cpu.shared_offload_region").SharedOffloadRegion
     spec = importlib.import_module("vllm.v1.kv_offload.tiering.spec").TieringOffloadingSpec
     torch = importlib.import_module("torch")
 
     class CpuWorker(base.OffloadingWorker):  # type: ignore[name-defined, misc]
-        """Copies blocks at once, and tells of it when it is asked."""
+        """Copies blocks at once, and reports them as ended at the next query."""
 
         def __init__(self, caches: Any, memory: Any) -> None:
             pages = [cache.page_size_bytes for cache in caches.tensors]
@@ -69,7 +70,7 @@ def spec_class() -> type[Any]:
             return ended
 
         def wait(self, job_ids: set[int]) -> None:
-            """All is done already."""
+            """Returns at once, because every copy has ended."""
 
         def shutdown(self) -> None:
             self.blocks.clear()
@@ -78,7 +79,7 @@ def spec_class() -> type[Any]:
 
     class CpuSpec(spec):  # type: ignore[misc, valid-type]
         def get_worker(self, kv_caches: Any) -> Any:
-            """vLLM's asks for a GPU first."""
+            """Replaces vLLM's method, which needs a GPU."""
             memory = region(
                 engine_id=self._engine_id,
                 num_chunks=self.num_chunks,
@@ -93,7 +94,7 @@ def spec_class() -> type[Any]:
 
 
 def __getattr__(name: str) -> Any:
-    """vLLM imports the spec from here by name; this file itself imports without vLLM."""
+    """Returns the spec, which vLLM imports from here by name. This file itself imports without vLLM."""
     if name == "CpuSpec":
         globals()[name] = made = spec_class()
         return made
@@ -101,7 +102,7 @@ def __getattr__(name: str) -> Any:
 
 
 def offloading(options: argparse.Namespace) -> dict[str, Any]:
-    """What a user writes into --kv-transfer-config, but for the worker."""
+    """Returns a user's value of --kv-transfer-config, with the worker replaced."""
     tier = {
         "type": "KvpoolStoreTier",
         "module_path": "kvpool.integrations.vllm.offload.tier",
@@ -124,7 +125,7 @@ def offloading(options: argparse.Namespace) -> dict[str, Any]:
 
 
 def find_tier(core: Any) -> Any:
-    """kvpool's tier, where the scheduler's side of the connector has it."""
+    """Returns kvpool's tier from the scheduler's side of the connector."""
     scheduler = core.scheduler.connector.connector_scheduler
     (tier,) = scheduler.manager.secondary_tiers
     return tier

@@ -1,5 +1,5 @@
-//! Bisection: the first operation with which something went wrong, and the first record in which two
-//! journals differ.
+//! Bisection: finds the first operation that goes wrong, and the first record in which two journals
+//! differ.
 
 use crate::{Entry, JournalReader, JournalSource};
 use serde::Serialize;
@@ -10,16 +10,16 @@ use crate::error::ReplayError;
 use crate::replay::{Difference, Options, Report, drive, of_kind, shown};
 use crate::subject::Subject;
 
-/// Finds the first operation that this build answers otherwise, or after which an invariant does not
-/// hold. Where only a digest differs, the operations since the one before are gone through one by one,
-/// for an invariant that breaks among them; without one, it is known as closely as digests were
-/// written.
+/// Finds the first operation that this build answers differently, or after which an invariant is
+/// broken. If only a digest differs, the operations since the previous digest are checked one by one
+/// for a broken invariant. If no invariant is broken, the result is only as exact as the distance of
+/// the digests.
 ///
-/// O(operations) to the first difference of an answer; for an invariant that breaks without one,
-/// O(operations log operations).
+/// O(operations) to the first different answer. For an invariant that breaks without a different
+/// answer, O(operations log operations).
 ///
 /// # Errors
-/// As [`crate::replay`].
+/// Like [`crate::replay`].
 pub fn bisect<'a>(
     journal: impl Into<JournalSource<'a>>,
     progress: &mut dyn FnMut(u64) -> bool,
@@ -27,7 +27,7 @@ pub fn bisect<'a>(
     over(journal.into(), progress)
 }
 
-/// The same, compiled here and not for each kind of source.
+/// Like [`bisect`], but compiled once in this crate, not for each kind of source.
 fn over(journal: JournalSource<'_>, progress: &mut dyn FnMut(u64) -> bool) -> Result<Report, ReplayError> {
     let reader = JournalReader::new(journal)?;
     of_kind!(reader, S => bisect_in::<S>(&reader, progress))
@@ -41,7 +41,8 @@ fn bisect_in<S: Subject>(
         Ok(drive::<S>(reader, Options { until, check_every: 0 }, progress, None)?.0)
     };
     let whole = probe(None)?;
-    // Good: all invariants hold before it. Bad: one is broken behind it, or something differs.
+    // `good`: all invariants hold before this operation. `bad`: after it an invariant is broken, or
+    // something differs.
     let (mut good, mut bad, mut found) = match &whole.difference {
         None => return Ok(whole),
         Some(Difference::Answer { operation, .. }) => (0, *operation, whole.clone()),
@@ -50,7 +51,7 @@ fn bisect_in<S: Subject>(
     };
     let broken = |report: &Report| matches!(report.difference, Some(Difference::Invariant { .. }));
     if !broken(&whole) {
-        // Did an invariant break before the difference showed?
+        // Check whether an invariant broke before the difference became visible.
         let before = probe(Some(bad))?;
         if !broken(&before) {
             return Ok(found);
@@ -66,7 +67,7 @@ fn bisect_in<S: Subject>(
             good = middle;
         }
     }
-    // Once more, to name what was asked.
+    // Replay once more, to get the words of the operation.
     let mut asked = String::new();
     let mut name = |step: crate::subject::Step<S::Call>, _: &S| {
         if step.number + 1 == bad {
@@ -84,19 +85,20 @@ fn bisect_in<S: Subject>(
 /// The first record in which two journals differ.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Divergence {
-    /// The number of the operation, or of the operation behind a digest.
+    /// Number of the operation. For a digest, the number of the next operation.
     pub operation: u64,
-    /// What the first journal holds there; `None` if it has ended.
+    /// Record of the first journal; `None` if it has ended.
     pub first: Option<String>,
-    /// What the second holds.
+    /// Record of the second journal; `None` if it has ended.
     pub second: Option<String>,
 }
 
-/// Compares two journals record by record; `None` if one is a beginning of the other, or they are
-/// equal. O(bytes); in memory is a frame of each file.
+/// Compares two journals record by record. `None` if they are equal, or one is the beginning of the
+/// other. O(bytes); one frame of each file is in memory.
 ///
 /// # Errors
-/// A journal that cannot be read; [`ReplayError::Settings`] for journals of different settings.
+/// [`ReplayError`] for a journal that cannot be read; [`ReplayError::Settings`] for journals with
+/// different settings.
 pub fn compare<'a>(
     first: impl Into<JournalSource<'a>>,
     second: impl Into<JournalSource<'a>>,
@@ -104,7 +106,7 @@ pub fn compare<'a>(
     between(first.into(), second.into())
 }
 
-/// The same, compiled here and not for each kind of source.
+/// Like [`compare`], but compiled once in this crate, not for each kind of source.
 fn between(first: JournalSource<'_>, second: JournalSource<'_>) -> Result<Option<Divergence>, ReplayError> {
     let (first, second) = (JournalReader::new(first)?, JournalReader::new(second)?);
     if first.header() != second.header() {

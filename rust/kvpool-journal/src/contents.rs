@@ -1,13 +1,11 @@
-//! Contents by the keys that a journal holds, and prompts made up of them.
+//! Makes up prompts whose blocks have the keys that a journal contains.
 //!
-//! Owns: which token stands for which content. A content is a block with everything before it, known by
-//! the first eight bytes of its digest; its block ends in a token of its own, so a made-up prompt has
-//! the digests of the recorded one, and no other prompt has them. The other tokens of a block are
-//! zeros.
+//! Owns: the token of each content. A content is a block with everything before it, identified by the
+//! first eight bytes of its digest. Its made-up block consists of zeros and ends in a token of its own.
+//! So a made-up prompt has the digests of the recorded one, and no other prompt has them.
 //!
-//! Costs: 40 bytes per distinct content of a journal, 60 where hits are verified; up to 130 with the
-//! room that lists and a table grow into (measured: what a process takes more for a journal of more
-//! contents).
+//! Costs: 40 bytes per distinct content of a journal, or 60 if hits are verified. With the spare room
+//! of lists and a table, up to 130 bytes (measured as the growth of a process per additional content).
 
 use std::sync::Arc;
 
@@ -22,16 +20,15 @@ use kvpool::{BlockId, Match};
 use crate::error::{ReplayError, zeros};
 use crate::numbers::Numbers;
 
-/// Keys from here on are made up: a recorded one is eight bytes of a digest, and any of them is as good
-/// as another.
+/// The base of made-up keys. Any value works, because recorded keys are eight bytes of a digest.
 const UNHEARD_OF: u64 = 0x9e37_79b9_7f4a_7c15;
 
-/// What is known of a content.
+/// A known content.
 #[derive(Clone, Copy, Debug)]
 struct Content {
     key: u64,
     fingerprint: u64,
-    /// The token of the content before it.
+    /// Token of the content before it.
     parent: Option<u32>,
 }
 
@@ -40,7 +37,7 @@ struct Content {
 pub struct Contents {
     hashes: RecordedHashes,
     hasher: Arc<BlockHasher>,
-    /// Another hasher, for prompts of another.
+    /// Another hasher, for prompts that another hasher than the manager's has hashed.
     foreign: Arc<BlockHasher>,
     block_size: usize,
     /// Whether hits are verified by tokens. Replays never verify by tokens, so their matches have none.
@@ -49,10 +46,10 @@ pub struct Contents {
     contents: Vec<Content>,
     /// Chains that a real hasher made, by the keys of their blocks, with the position of the block.
     hashed: HashMap<u64, (Arc<HashChain>, usize)>,
-    /// Matches that a pool returned, the latest first.
+    /// The latest matches that a pool returned, newest first.
     matches: Vec<Match>,
-    /// Pairs of tokens that stand for one content: what one prompt was hashed to anew had come in
-    /// another before.
+    /// Pairs of tokens that stand for the same content: a prompt was hashed again, and another prompt
+    /// had the new content before.
     same: Vec<(u32, u32)>,
 }
 
@@ -92,10 +89,11 @@ impl Contents {
         &self.hasher
     }
 
-    /// The token of a content, a new one if need be.
+    /// Returns the token of a content. Makes a new one if the content is unknown.
     ///
-    /// A link names the block before it by its key alone, and a chain without fingerprints all of its
-    /// blocks: they are the content with this key, whenever more is said of it.
+    /// A link names the block before it only by its key. A chain without fingerprints names all of its
+    /// blocks only by their keys. Such an entry is the content with this key, to which a fingerprint may be added
+    /// later.
     fn token(&mut self, key: u64, fingerprint: u64, parent: Option<u32>) -> Result<u32, ReplayError> {
         let by_key = self.tokens.get(&(key, 0)).copied();
         let unsaid = |token: &u32| self.contents.get(*token as usize).is_some_and(|one| one.fingerprint == 0);
@@ -120,13 +118,13 @@ impl Contents {
         Ok(token)
     }
 
-    /// Key and fingerprint of a content that no journal has.
+    /// Returns key and fingerprint of a content that occurs in no journal.
     fn unheard_of(&self) -> ContentKey {
         let key = UNHEARD_OF ^ self.contents.len() as u64;
         (key, if self.hasher.has_fingerprints() { key } else { 0 })
     }
 
-    /// The token of each block of a chain.
+    /// Returns the token of each block of a chain.
     fn path(&mut self, record: &ChainRecord) -> Result<Vec<u32>, ReplayError> {
         let mut path = Vec::new();
         if let Some((blocks, last)) = record.known {
@@ -144,8 +142,8 @@ impl Contents {
         for (key, fingerprint) in record.keys.unpack().zip(fingerprints) {
             let parent = path.last().copied();
             let token = self.token(key, fingerprint.unwrap_or(0), parent)?;
-            // A link may have named another epoch's content as the one before: a chain knows, unless it
-            // has digests alone where contents differ by more.
+            // A link may have named a content of another epoch as the previous one. The chain is right,
+            // unless it has only digests while contents also differ by fingerprints.
             let knows = fingerprint.is_some() || !self.hasher.has_fingerprints();
             if let Some(content) = self.contents.get_mut(token as usize).filter(|_| knows) {
                 content.parent = parent;
@@ -155,7 +153,7 @@ impl Contents {
         Ok(path)
     }
 
-    /// The record without a reference to what was recorded before.
+    /// Returns the record without a reference to earlier records.
     pub(crate) fn whole(&mut self, record: &ChainRecord) -> Result<ChainRecord, ReplayError> {
         let path = self.path(record)?;
         let contents = path.iter().filter_map(|&token| self.contents.get(token as usize));
@@ -170,7 +168,7 @@ impl Contents {
         })
     }
 
-    /// The tokens of whole blocks: one of each content's own, behind zeros.
+    /// Makes the tokens of whole blocks: zeros, and the content's own token at the end of each block.
     fn spell(&self, path: &[u32]) -> Result<Vec<u32>, ReplayError> {
         let mut tokens = zeros(path.len().saturating_mul(self.block_size))?;
         let ends = tokens.iter_mut().skip(self.block_size - 1).step_by(self.block_size);
@@ -180,7 +178,7 @@ impl Contents {
         Ok(tokens)
     }
 
-    /// Blocks with the keys of this chain have its digests, fingerprints and tokens from now on.
+    /// From now on, blocks with the keys of this chain have its digests, fingerprints and tokens.
     pub(crate) fn teach(&mut self, chain: HashChain) {
         let chain = Arc::new(chain);
         for (position, hash) in chain.hashes().iter().enumerate() {
@@ -188,14 +186,14 @@ impl Contents {
         }
     }
 
-    /// A record of this match is this match from now on, for as long as it is one of the latest.
+    /// From now on, a record of this match leads to this match, while it is one of the latest.
     pub(crate) fn teach_match(&mut self, found: Match) {
         const KEPT: usize = 16;
         self.matches.truncate(KEPT - 1);
         self.matches.insert(0, found);
     }
 
-    /// The block of a real chain that has this key.
+    /// Returns the block of a real chain that has this key.
     fn hashed(&self, key: u64) -> Option<LinkRef<'_>> {
         let (chain, position) = self.hashed.get(&key)?;
         chain.link(*position)
@@ -209,7 +207,7 @@ impl Contents {
         self.hashed(key).and_then(|block| block.fingerprint).unwrap_or_else(|| fingerprint.into())
     }
 
-    /// The tokens of blocks with these keys.
+    /// Makes the tokens of blocks with these keys.
     fn spell_all(&self, path: &[u32], keys: impl Iterator<Item = u64>) -> Result<Vec<u32>, ReplayError> {
         let mut tokens = self.spell(path)?;
         for (block, key) in tokens.chunks_exact_mut(self.block_size).zip(keys) {
@@ -220,7 +218,7 @@ impl Contents {
         Ok(tokens)
     }
 
-    /// A prompt with the digests of a record.
+    /// Makes a prompt with the digests of a record.
     pub(crate) fn cursor(&mut self, record: &ChainRecord, foreign: bool) -> Result<HashCursor, ReplayError> {
         let path = self.path(record)?;
         let hasher = if foreign { &self.foreign } else { &self.hasher };
@@ -233,7 +231,7 @@ impl Contents {
         Ok(cursor)
     }
 
-    /// A chain with the digests of a record, of whatever kind it was.
+    /// Makes a chain with the digests of a record, made by any hasher.
     pub(crate) fn chain(&mut self, record: &ChainRecord) -> Result<HashChain, ReplayError> {
         let path = self.path(record)?;
         let algorithm = algorithm(record.algorithm)?;
@@ -249,7 +247,7 @@ impl Contents {
         Ok(HashChain::forged(algorithm, record.block_size, record.epoch, hashes, fingerprints, tokens))
     }
 
-    /// A match with the digests of a record, which is of its part of a chain.
+    /// Makes a match with the digests of a record, for its part of a chain.
     pub(crate) fn found(
         &mut self,
         record: &ChainRecord,
@@ -280,7 +278,7 @@ impl Contents {
         Ok(self.matches.iter().find(is_known).cloned().unwrap_or(forged))
     }
 
-    /// A link with the digest of a record.
+    /// Makes a link with the digest of a record.
     pub(crate) fn link(&mut self, record: &LinkRecord) -> Result<ChainLink, ReplayError> {
         let parent = match record.parent {
             None => None,
@@ -307,8 +305,7 @@ impl Contents {
         ))
     }
 
-    /// The tokens that an append spells: `count` of them behind a prompt, with the contents of the
-    /// blocks that they fill.
+    /// Makes `count` tokens to append to a prompt, with the contents of the blocks that they fill.
     pub(crate) fn appended(
         &mut self,
         cursor: &HashCursor,
@@ -320,9 +317,9 @@ impl Contents {
         let mut tokens = zeros(count)?;
         let first = self.block_size - 1 - cursor.tail().len();
         for last in tokens.iter_mut().skip(first).step_by(self.block_size) {
-            // An append that was refused has filled nothing, and one whose prompt was shortened fills
-            // other blocks: nothing is known of those, so each is a content of its own. A filler's
-            // number would name another prompt's.
+            // An append that was refused has filled no blocks, and one whose prompt was shortened fills
+            // other blocks. Nothing is known about those, so each becomes a content of its own. A
+            // counter as token could collide with another prompt's content.
             let (key, fingerprint) = match keys.next() {
                 Some(key) => (key, fingerprints.next().unwrap_or(0)),
                 None => self.unheard_of(),
@@ -333,7 +330,7 @@ impl Contents {
         Ok(tokens)
     }
 
-    /// A prompt has other digests from now on: it was hashed again in another epoch.
+    /// Gives a prompt other digests from now on, because it was hashed again in another epoch.
     pub(crate) fn rehash(&mut self, cursor: &HashCursor, Filled { keys, fingerprints }: &Filled) {
         let fingerprints = fingerprints.unpack().map(Some).chain(std::iter::repeat(None));
         let blocks = cursor.chain().tokens().chunks_exact(self.block_size);
@@ -346,8 +343,8 @@ impl Contents {
                 && let Some(content) = self.contents.get_mut(token as usize)
             {
                 (content.key, content.fingerprint) = (key, fingerprint);
-                // Of several prompts with this content the one before may be another's, whose digests
-                // are still those of before.
+                // Several prompts may have this content. The previous content may then belong to
+                // another prompt, which still has the old digests.
                 content.parent = parent;
                 let before = self.tokens.insert((key, fingerprint), token);
                 self.same.extend(before.filter(|&before| before != token).map(|before| (before, token)));
@@ -355,12 +352,12 @@ impl Contents {
         }
     }
 
-    /// Each content's own number, to write prompts with.
+    /// Returns the number of each content, for writing prompts.
     pub(crate) fn numbers(&self) -> Numbers {
         Numbers::new(&self.tokens, &self.same, |token| self.contents.get(token as usize)?.parent)
     }
 
-    /// Whether a chain has fingerprints; of pools that compare none, no.
+    /// Whether a chain has fingerprints. Chains of pools that do not compare fingerprints have none.
     fn has_fingerprints(&self, record: &ChainRecord) -> bool {
         let known = record.known.is_none_or(|(_, (_, fingerprint))| fingerprint != 0);
         self.hasher.has_fingerprints() && (!record.fingerprints.is_empty() || record.keys.is_empty() && known)

@@ -1,107 +1,110 @@
-//! Why a journal cannot be replayed.
+//! The reasons why a journal cannot be replayed.
 
 use crate::JournalError;
 use kvpool::hash::HashError;
 use kvpool::{ManagerError, PoolError};
 use kvpool_vllm::VllmError;
 
-/// A journal that cannot be read, or that says what cannot be.
+/// A journal that cannot be read, or that contains something impossible.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum ReplayError {
-    /// The file.
+    /// The file cannot be read, or is not a journal.
     #[error(transparent)]
     Journal(#[from] JournalError),
-    /// A ring that has dropped its oldest frames.
+    /// The journal is a ring that has dropped its oldest frames.
     #[error(
-        "the journal begins with operation {first}: what led there is gone, so it can be shown and not replayed. \
-         Record to a file, or into a larger ring"
+        "the journal begins with operation {first}: what led there is gone, so it can be shown and not \
+         replayed. Record to a file, or into a larger ring"
     )]
     NoBeginning {
-        /// The first operation that it holds.
+        /// Number of the first operation in the journal.
         first: u64,
     },
-    /// Settings that no pool has.
+    /// No pool accepts the settings.
     #[error("the journal's settings are refused: {0}")]
     Settings(String),
-    /// A content that was not recorded.
+    /// The journal refers to a content that it has not recorded.
     #[error("the journal refers to a block {key:016x} that it has not named before")]
     UnknownContent {
-        /// The first eight bytes of its digest.
+        /// The first eight bytes of the content's digest.
         key: u64,
     },
-    /// A slot without a request.
+    /// The journal names a slot without a request.
     #[error("the journal names the request in slot {slot}, where there is none")]
     UnknownSlot {
-        /// The slot.
+        /// Number of the slot.
         slot: u32,
     },
-    /// A number that stands for no algorithm.
+    /// The journal names an algorithm by an unknown number.
     #[error("the journal names hash algorithm {number}, which this version of kvpool does not know")]
     UnknownAlgorithm {
         /// The number.
         number: u8,
     },
-    /// Tokens and blocks of a prompt that do not fit each other.
+    /// A prompt has a number of tokens that does not fit its number of blocks.
     #[error("the journal has a prompt of {tokens} tokens with another number of full blocks")]
     BadLength {
-        /// Its tokens.
+        /// Number of tokens of the prompt.
         tokens: usize,
     },
-    /// More than 2^32 distinct blocks.
+    /// The journal names more than 2^32 distinct blocks.
     #[error("the journal names more than 2^32 distinct blocks")]
     TooManyContents,
-    /// A pool that does not fit in memory, or a list that does not.
+    /// A pool or a list does not fit in memory.
     #[error(
-        "the journal asks for {wanted} {what}, more than this process can have: replay it where there is more memory"
+        "the journal asks for {wanted} {what}, more than this process can have: replay it where there \
+         is more memory"
     )]
     NoMemory {
-        /// How many.
+        /// Number of items.
         wanted: usize,
-        /// Of what.
+        /// Name of the items.
         what: &'static str,
     },
-    /// A call with more tokens than any engine makes at once.
+    /// A call has more tokens than any engine passes at once.
     #[error("the journal has a call with {tokens} tokens: a replay spells at most {limit} at once")]
     TooManyTokens {
-        /// Its tokens.
+        /// Number of tokens of the call.
         tokens: usize,
-        /// The limit.
+        /// Largest number of tokens.
         limit: usize,
     },
-    /// A journal that is too long to be a test.
+    /// The journal is too long for a test.
     #[error(
-        "the journal has {operations} operations, and a test has at most {limit}: bisect and shrink it first, or raise the limit"
+        "the journal has {operations} operations, and a test has at most {limit}: bisect and \
+         shrink it first, or raise the limit"
     )]
     TooLong {
-        /// Its operations.
+        /// Number of operations of the journal.
         operations: u64,
-        /// The limit.
+        /// Largest number of operations.
         limit: u64,
     },
-    /// An operation that a language has no call for.
+    /// The language of the test has no call for an operation.
     #[error("operation {operation} has no call in Python: {reason}. Export it to Rust")]
     NoCall {
-        /// The operation.
+        /// Number of the operation.
         operation: u64,
-        /// Why.
+        /// The reason.
         reason: &'static str,
     },
-    /// What a test is written to refused it.
+    /// The output of the test cannot be written.
     #[error("the test cannot be written: {0}")]
     Write(String),
-    /// The hasher refused.
+    /// The hasher returned an error.
     #[error(transparent)]
     Hash(#[from] HashError),
-    /// The caller stopped it.
+    /// The caller stopped the replay.
     #[error("stopped")]
     Stopped,
 }
 
-/// The most tokens of one call in a replay: 256 MiB. A record names a number of tokens in a few bytes.
+/// Largest number of tokens of one call in a replay: 256 MiB. A record of a few bytes can name any
+/// number of tokens.
 const MAX_TOKENS: usize = 1 << 26;
 
-/// Tokens that a record asks for: a record may contain any number.
+/// Returns zeroed tokens for a record, which may name any number.
 pub(crate) fn zeros(tokens: usize) -> Result<Vec<u32>, ReplayError> {
     if tokens > MAX_TOKENS {
         return Err(ReplayError::TooManyTokens { tokens, limit: MAX_TOKENS });

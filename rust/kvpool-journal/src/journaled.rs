@@ -1,18 +1,18 @@
-//! [`Journaled`]: a pool or a manager, and the journal of what it is asked.
+//! [`Journaled`]: a pool or a manager together with the journal of its calls.
 //!
-//! Owns: the subject, its journal, and the ways to change it: its calls ([`crate::PoolCalls`],
-//! [`crate::ManagerCalls`], [`crate::VllmCalls`]). The subject knows nothing of it.
+//! Owns: the subject, its journal, and the calls that change the subject ([`crate::PoolCalls`],
+//! [`crate::ManagerCalls`], [`crate::VllmCalls`]). The subject does not know the journal.
 //!
 //! Invariants:
-//! - What a journal holds leads from a new subject to the one there is: every call goes through here,
-//!   in its order.
-//! - The journal stays here while an operation runs. A panic loses that operation, and no other: a
-//!   policy of the caller's own may panic.
-//! - Behind an operation that met a broken invariant, and behind every refusal from then on, all that
-//!   was collected is written.
+//! - The recorded calls lead from a new subject to its present state, because every call passes through
+//!   here in order.
+//! - The journal is kept here while an operation runs. If the operation panics, for example in a
+//!   caller's own policy, only that operation is lost.
+//! - After an operation that found a broken invariant, and after every later refusal, all collected
+//!   bytes are written.
 //!
-//! Costs: without a journal a branch per operation. With one, the record and the check of the answer; every
-//! [`JournalConfig::digest_every`] operations a digest of the state.
+//! Costs: without a journal, a branch per operation. With a journal, the record and the check of the
+//! answer, and a digest of the state every [`JournalConfig::digest_every`] operations.
 
 use std::fmt;
 use std::ops::Deref;
@@ -24,53 +24,56 @@ use kvpool::{
 };
 use serde::Serialize;
 
-/// What a journal can be kept of.
+/// A subject of which a journal can be kept.
 pub trait Recordable: Sized {
-    /// Its settings.
+    /// Settings of the subject.
     type Config;
-    /// What watches it.
+    /// Settings of the observers of the subject.
     type Watch: Default;
-    /// What it says to settings that it refuses.
+    /// The error for refused settings.
     type Error;
     /// The record of one of its calls.
     type Record: Serialize;
-    /// What a replay keeps to make the arguments of recorded calls.
+    /// The state that a replay keeps to make the arguments of recorded calls.
     type Memory;
 
-    /// A new one. If the journal is to have digests of a state that is too large to be counted for each
-    /// of them, it keeps one.
+    /// Creates a subject. If the journal needs digests and the state is too large to recount it for
+    /// each digest, the subject maintains a digest.
     ///
     /// # Errors
-    /// What the subject says of its settings.
+    /// The error of the subject for its settings.
     fn create(config: Self::Config, watch: &Self::Watch, journal: JournalConfig)
     -> Result<Self, Self::Error>;
 
-    /// What its journal begins with.
+    /// Returns the header of the journal.
     fn header(config: &Self::Config, watch: &Self::Watch, journal: JournalConfig) -> JournalHeader;
 
-    /// The digest of its state, if it can have one.
+    /// Returns the digest of the state, if the subject supports digests.
     fn digest(&mut self) -> Option<u64>;
 
-    /// Whether it refuses work because an invariant broke.
+    /// Whether the subject refuses work because an invariant is broken.
     fn is_poisoned(&self) -> bool;
 }
+
+/// The record of a call of `S`.
+type RecordOf<S> = <S as Recordable>::Record;
 
 /// Runs calls of a subject, and records them if there is a journal.
 pub trait Recording {
     /// The pool or manager that is called.
     type Subject: Recordable;
 
-    /// Runs a call with `run`. If there is a journal, `before` takes what must be taken before the call runs,
-    /// and `after` makes the record; without a record nothing is written.
+    /// Runs a call with `run`. If there is a journal, `before` collects data before the call runs, and
+    /// `after` makes the record afterwards. If `after` returns `None`, nothing is written.
     fn call<B, A: Outcome>(
         &mut self,
         before: impl FnOnce(&Self::Subject, &mut Journal) -> B,
         run: impl FnOnce(&mut Self::Subject) -> A,
-        after: impl FnOnce(B, &Self::Subject, &mut Journal, &A) -> Option<<Self::Subject as Recordable>::Record>,
+        after: impl FnOnce(B, &Self::Subject, &mut Journal, &A) -> Option<RecordOf<Self::Subject>>,
     ) -> A;
 }
 
-/// A pool or a manager with or without a journal. Methods that only look are those of the subject
+/// A pool or a manager, with or without a journal. Methods that only read come from the subject
 /// ([`Deref`]). Methods that change it are those of [`crate::PoolCalls`], [`crate::ManagerCalls`] or
 /// [`crate::VllmCalls`].
 ///
@@ -110,47 +113,46 @@ impl<S> Deref for Journaled<S> {
 }
 
 impl<S> From<S> for Journaled<S> {
-    /// Without a journal.
+    /// Wraps a subject without a journal.
     fn from(subject: S) -> Self {
         Self { subject, journal: None }
     }
 }
 
 impl<S: Recordable> Journaled<S> {
-    /// A new subject whose operations `journal` records.
+    /// Creates a subject whose operations `journal` records.
     ///
     /// # Errors
-    /// What the subject says of its settings.
+    /// The error of the subject for its settings.
     pub fn with_journal(config: S::Config, journal: Journal) -> Result<Self, S::Error> {
         Self::with_watch(config, &S::Watch::default(), journal)
     }
 
-    /// The same of a subject that is watched, too: what watches it is part of the journal's header, for
-    /// what it says is recorded.
+    /// Creates a subject with observers, whose operations `journal` records. The settings of the
+    /// observers are part of the journal's header, because their answers are recorded.
     ///
     /// # Errors
-    /// What the subject says of its settings.
+    /// The error of the subject for its settings.
     pub fn with_watch(config: S::Config, watch: &S::Watch, journal: Journal) -> Result<Self, S::Error> {
         let header = S::header(&config, watch, journal.config());
         let subject = S::create(config, watch, journal.config())?;
         Ok(Self::begin(subject, &header, journal))
     }
 
-    /// A subject that has done nothing yet and was made by other means, for replays that are recorded
-    /// themselves.
+    /// Wraps a new subject that was created otherwise. Replays that are recorded use this.
     pub(crate) fn begin(subject: S, header: &JournalHeader, mut journal: Journal) -> Self {
         journal.begin(header);
         Self { subject, journal: Some(Box::new(journal)) }
     }
 
-    /// Takes something before a call runs, if there is a journal.
+    /// Collects data before a call runs, if there is a journal.
     #[inline]
     pub(crate) fn before<T>(&mut self, take: impl FnOnce(&S, &mut Journal) -> T) -> Option<T> {
         self.journal.as_deref_mut().map(|journal| take(&self.subject, journal))
     }
 
-    /// [`Recording::call`], but `write` writes the record, with the check of the answer. It returns whether a
-    /// digest is due.
+    /// Like [`Recording::call`], but `write` writes the record, with the check of the answer. It
+    /// returns whether a digest is due.
     #[inline]
     pub(crate) fn write<B, A: Outcome>(
         &mut self,
@@ -180,7 +182,8 @@ impl<S: Recordable> Journaled<S> {
         answer
     }
 
-    /// Ends a recorded call: writes a digest that is due, and everything if the subject is poisoned.
+    /// Ends a recorded call: writes a digest if it is due, and flushes the journal if the subject is
+    /// poisoned.
     fn finish(subject: &mut S, journal: &mut Journal, digest_is_due: bool) {
         if digest_is_due && let Some(digest) = subject.digest() {
             journal.digest(digest);
@@ -190,8 +193,9 @@ impl<S: Recordable> Journaled<S> {
         }
     }
 
-    /// Runs what has no record: a scrubber's turn, a digest of the state. Whatever changes an answer
-    /// has an operation: done here, it is missing from the journal, whose replay goes another way.
+    /// Runs an operation without a record, such as a turn of a scrubber or a digest of the state. The
+    /// operation must not change later answers: since it is missing in the journal, a replay would
+    /// differ.
     pub fn unrecorded<T>(&mut self, call: impl FnOnce(&mut S) -> T) -> T {
         let result = call(&mut self.subject);
         if let Some(journal) = &mut self.journal
@@ -221,11 +225,11 @@ impl<S: Recordable> Recording for Journaled<S> {
 }
 
 impl Journaled<BlockPool> {
-    /// [`BlockPool::restore`], which is no operation of a journal.
+    /// Calls [`BlockPool::restore`], which a journal does not record.
     ///
     /// # Errors
-    /// [`PoolError::InvalidConfig`] if there is a journal: its replay would not begin warm; and as
-    /// [`BlockPool::restore`].
+    /// [`PoolError::InvalidConfig`] if there is a journal, because its replay would not begin with the
+    /// restored blocks. The errors of [`BlockPool::restore`].
     pub fn restore(
         &mut self,
         image: &PoolImage,
@@ -238,11 +242,11 @@ impl Journaled<BlockPool> {
 }
 
 impl Journaled<CacheManager> {
-    /// [`CacheManager::restore`], which is no operation of a journal.
+    /// Calls [`CacheManager::restore`], which a journal does not record.
     ///
     /// # Errors
-    /// [`PoolError::InvalidConfig`] if there is a journal: its replay would not begin warm; and as
-    /// [`CacheManager::restore`].
+    /// [`PoolError::InvalidConfig`] if there is a journal, because its replay would not begin with the
+    /// restored blocks. The errors of [`CacheManager::restore`].
     pub fn restore(
         &mut self,
         image: &PoolImage,
@@ -260,54 +264,54 @@ impl<S> Journaled<S> {
         if self.journal.is_some() { Err(refused()) } else { Ok(()) }
     }
 
-    /// The journal, if there is one: how long it is, and whether it stopped.
+    /// Returns the journal, if there is one, with its length and its error.
     #[must_use]
     pub fn journal(&self) -> Option<&Journal> {
         self.journal.as_deref()
     }
 
-    /// Ends the journal and hands it over. What is done from now on is in none.
+    /// Ends the journal and returns it. Later operations are not recorded.
     pub fn take_journal(&mut self) -> Option<Journal> {
         self.journal.take().map(|journal| *journal)
     }
 
-    /// What the journal holds, if it is a ring: flushed, as the bytes of a file.
+    /// Returns the content of a ring, flushed, as the bytes of a file.
     pub fn journal_image(&mut self) -> Option<Vec<u8>> {
         self.journal.as_mut()?.image()
     }
 
-    /// Writes what the journal has collected, and waits until it is written: what a crash would lose.
+    /// Writes the collected bytes, which a crash would lose, and waits until they are written.
     pub fn flush_journal(&mut self) {
         if let Some(flush) = self.start_flush() {
             flush.wait();
         }
     }
 
-    /// The same, to be waited for without the subject, which may be behind a lock; `None` without a journal.
+    /// Starts to write the collected bytes. The returned object waits without the subject, which may be
+    /// behind a lock. `None` without a journal.
     pub fn start_flush(&mut self) -> Option<Flush> {
         Some(self.journal.as_mut()?.start_flush())
     }
 }
 
-/// Blocks per operation between two digests, up to which each digest counts all of them: an operation
-/// pays for no more than so many. Beyond it is noted which blocks change, which costs every operation
-/// some 0.1 us.
+/// Largest number of blocks per operation between two digests for which each digest counts all blocks.
+/// For larger pools, the subject records which blocks change, which costs every operation some 0.1 us.
 const COUNTED_ANEW: usize = 4;
 
-/// Whether it is noted which blocks have changed since a digest.
+/// Whether the subject records which blocks have changed since the last digest.
 pub(crate) const fn notes_changes(num_blocks: usize, journal: JournalConfig) -> bool {
     journal.digest_every > 0 && num_blocks / COUNTED_ANEW > journal.digest_every as usize
 }
 
-/// The settings of a [`kvpool_vllm::Pool`].
+/// Settings of a [`kvpool_vllm::Pool`].
 #[derive(Clone, Debug)]
 pub struct VllmConfig {
-    /// Its blocks, the null block included.
+    /// Number of blocks, including the null block.
     pub num_blocks: usize,
-    /// Whether it keeps hashes.
+    /// Whether the pool keeps hashes.
     pub caching: bool,
     /// The order of eviction.
     pub policy: EvictionPolicy,
-    /// Priorities, times to live, pins and tenants' limits, if it takes hints.
+    /// Pin budget and limits of tenants, if the pool accepts retention hints.
     pub retention: Option<RetentionConfig>,
 }

@@ -1,15 +1,16 @@
-//! Journals of kvpool: every call that changes a pool or a manager, written down, and run again bit by bit.
+//! Journals of kvpool: record every call that changes a pool or a manager, and replay it bit by bit.
 //!
-//! - [`Journaled`] is a [`kvpool::BlockPool`], a [`kvpool::CacheManager`] or a [`kvpool_vllm::Pool`]
-//!   that records: what changes it goes through the methods of [`PoolCalls`], [`ManagerCalls`] and
-//!   [`VllmCalls`]. Pools and managers know nothing of it. [`calls`] declares each call once.
-//! - [`replay`] runs a journal again and compares every answer and every digest of the state;
-//!   [`bisect`] and [`compare`] find where two runs part, [`shrink`] leaves the operations that are
-//!   needed, [`export`] makes a test of them, [`show`] says what is in a journal, [`observe`] what its
-//!   pool or manager says of itself on the way, [`replay_restarting`] whether a warm restart can be
-//!   told from none.
+//! - [`Journaled`] wraps a [`kvpool::BlockPool`], a [`kvpool::CacheManager`] or a [`kvpool_vllm::Pool`]
+//!   and records its calls. The calls that change it are the methods of [`PoolCalls`], [`ManagerCalls`]
+//!   and [`VllmCalls`]. Pools and managers do not know the journal. [`calls`] declares each call once.
+//! - [`replay`] runs a journal again, and compares every answer and every digest of the state.
+//! - [`bisect`] finds the first operation that goes wrong. [`compare`] finds where two runs differ.
+//! - [`shrink`] keeps only the operations that are needed for a failure. [`export`] turns operations
+//!   into a test.
+//! - [`show`] prints the content of a journal. [`observe`] shows the pool or manager during a replay.
+//! - [`replay_restarting`] checks that a warm restart changes no answer.
 //!
-//! A [`Journal`] holds records, frames and checks; a [`JournalReader`] reads them.
+//! A [`Journal`] writes records, frames and checks; a [`JournalReader`] reads them.
 #![forbid(unsafe_code)]
 mod bisect;
 pub mod calls;
@@ -61,7 +62,7 @@ pub use subject::{Step, Subject};
 pub use value::{Answer, Value};
 pub use vllm::VllmSubject;
 
-/// The example of the README is a test.
+/// Runs the example of the README as a test.
 #[cfg(doctest)]
 #[doc = include_str!("../README.md")]
 pub struct Readme;

@@ -15,40 +15,40 @@ use crate::subject::{Subject, memory};
 use crate::value::Answer;
 use kvpool_observe::{ManagerWatch, ManagerWatchConfig};
 
-/// A manager that a journal is replayed on.
+/// A manager on which a journal is replayed.
 #[derive(Debug)]
 pub struct ManagerSubject {
     manager: Journaled<CacheManager>,
     requests: Requests,
-    /// Where calls run on their own: what differs from the recorded run.
+    /// The ids that differ from the recorded run, if calls run on their own.
     moved: Moved,
 }
 
-/// What a recorded manager was watched by, with a digest.
+/// The settings of the recorded observers, with a digest.
 fn watch_config(header: &JournalHeader) -> Result<ManagerWatchConfig, ReplayError> {
     Ok(ManagerWatchConfig { digest: true, ..header.watch_config(kvpool_policies::ALL)? })
 }
 
 impl ManagerSubject {
-    /// The manager, to look at.
+    /// The manager, for reading.
     #[must_use]
     pub fn manager(&self) -> &CacheManager {
         &self.manager
     }
 
-    /// A manager that verifies its hits as the header says. A replay compares fingerprints where tokens
-    /// were compared.
+    /// Creates a manager that verifies its hits as the header demands. A replay compares fingerprints
+    /// where the recorded run compared tokens.
     ///
     /// # Errors
-    /// [`ReplayError::Settings`].
+    /// [`ReplayError::Settings`]
     pub fn verified_in_full(header: &JournalHeader) -> Result<Self, ReplayError> {
         Self::with_verify(header, Verify::Tokens, |manager| Ok(manager.into()))
     }
 
-    /// The prompt of a record.
+    /// Makes the prompt of a record.
     ///
     /// # Errors
-    /// The record describes a prompt that cannot be.
+    /// [`ReplayError`] if the record describes an impossible prompt.
     pub fn cursor(
         &mut self,
         PromptRecord { chain, foreign }: &PromptRecord,
@@ -56,31 +56,31 @@ impl ManagerSubject {
         self.requests.contents.cursor(chain, *foreign)
     }
 
-    /// A plan of the operations of a record that can be planned now.
+    /// Plans those operations of a record that can be planned now.
     ///
     /// # Errors
-    /// The record describes a prompt that cannot be.
+    /// [`ReplayError`] if the record describes an impossible prompt.
     pub fn plan(&mut self, record: &PlanRecord) -> Result<StepPlan, ReplayError> {
         self.requests.plan(&self.manager, record)
     }
 
-    /// Forgets the contents so far: the manager has no request, and caches nothing.
+    /// Forgets all contents. The manager must have no requests, and cache nothing.
     pub fn forget(&mut self) {
         self.requests.clear();
         self.requests.contents.clear();
     }
 
-    /// Runs a call that no journal records: [`Journaled::unrecorded`].
+    /// Runs a call without recording it: [`Journaled::unrecorded`].
     pub fn unrecorded<T>(&mut self, call: impl FnOnce(&mut CacheManager) -> T) -> T {
         self.manager.unrecorded(call)
     }
 
-    /// The numbers of the contents so far.
+    /// Returns the numbers of the known contents.
     pub(crate) fn numbers(&self) -> Numbers {
         self.requests.contents.numbers()
     }
 
-    /// Tokens are made up: fingerprints tell the same contents apart.
+    /// Creates a manager that verifies hits by fingerprints at most, because tokens are made up.
     fn made(
         header: &JournalHeader,
         record: impl FnOnce(CacheManager) -> Result<Journaled<CacheManager>, ReplayError>,
@@ -88,7 +88,7 @@ impl ManagerSubject {
         Self::with_verify(header, Verify::Fingerprint, record)
     }
 
-    /// A manager, with a journal or without, that verifies its hits by `most` at most.
+    /// Creates a manager, with or without a journal, that verifies its hits by `most` at most.
     fn with_verify(
         header: &JournalHeader,
         most: Verify,

@@ -1,9 +1,9 @@
-//! Delta debugging: the fewest items that still fail (Zeller and Hildebrandt, "Simplifying and
-//! Isolating Failure-Inducing Input", 2002). Chunks are left out, halves first, then single items,
-//! until none can be.
+//! Delta debugging: finds a minimal list of items that still fails (Zeller and Hildebrandt,
+//! "Simplifying and Isolating Failure-Inducing Input", 2002). It leaves out chunks, beginning with
+//! halves, then single items, until no more item can be left out.
 
-/// The fewest items, in order, that still fail: no single one of them can be left out. O(items squared)
-/// runs at worst.
+/// Returns a minimal list of items, in order, that still fails: no single item can be left out. At
+/// worst O(items squared) runs.
 ///
 /// ```
 /// use kvpool_journal::minimize;
@@ -12,7 +12,7 @@
 /// ```
 pub fn minimize<T: Clone>(items: Vec<T>, still: &mut dyn FnMut(&[T]) -> bool) -> Vec<T> {
     let mut least = items;
-    // What comes behind the failure is of no use: the shortest beginning first.
+    // Items after the failure are not needed. Find the shortest beginning that fails first.
     let (mut short, mut long) = (0, least.len());
     while long - short > 1 {
         let middle = short + (long - short) / 2;
@@ -37,7 +37,7 @@ pub fn minimize<T: Clone>(items: Vec<T>, still: &mut dyn FnMut(&[T]) -> bool) ->
             }
             end = start.min(least.len());
         }
-        // Again with the same chunk as long as it helps, down to single items.
+        // Use the same chunk size as long as items are left out, down to single items.
         if !left_out || chunk > 1 {
             chunk /= 2;
         }

@@ -1,25 +1,26 @@
-//! A small number for each content of a journal, by which an exported test writes its prompts.
+//! A small number for each content of a journal, with which an exported test writes its prompts.
 //!
-//! Two keys have one number where they are of the same tokens: a prompt that is hashed again in another
-//! epoch has other keys, and what came in that epoch in another prompt has these, too.
+//! Two keys have the same number if they belong to the same tokens. A prompt that is hashed again in
+//! another epoch gets other keys. Another prompt with the same content in that epoch has these keys,
+//! too.
 //!
 //! Costs: 40 bytes per distinct content of a journal.
 
 use crate::ContentKey;
 use hashbrown::HashMap;
 
-/// The number of a block that nothing is known of but that something comes behind it.
+/// The number of a block that only occurs as the previous block of another.
 const UNKNOWN: u32 = 0;
 
 /// Numbers of contents, from 1.
 #[derive(Debug, Default)]
 pub(crate) struct Numbers {
     by_key: HashMap<u64, u32>,
-    /// The number of the content before.
+    /// Maps the number of a content to that of the content before it.
     parents: HashMap<u32, u32>,
 }
 
-/// Sets of tokens, each named by its least.
+/// Disjoint sets of tokens, each identified by its least token.
 struct Sets(Vec<u32>);
 
 impl Sets {
@@ -28,7 +29,7 @@ impl Sets {
         while let Some(&next) = self.0.get(at as usize).filter(|&&next| next != at) {
             at = next;
         }
-        // What was walked is looked up at once the next time.
+        // Shorten the path, so that the next lookup is direct.
         if let Some(place) = self.0.get_mut(token as usize) {
             *place = at;
         }
@@ -44,7 +45,7 @@ impl Sets {
 }
 
 impl Numbers {
-    /// Numbers of the contents with these tokens; `same` are pairs that stand for one content.
+    /// Numbers the contents of these tokens. `same` are pairs of tokens with the same content.
     pub(crate) fn new(
         tokens: &HashMap<ContentKey, u32>,
         same: &[(u32, u32)],
@@ -53,7 +54,7 @@ impl Numbers {
         let most = tokens.values().copied().max().map_or(0, |most| most + 1);
         let mut sets = Sets((0..most).collect());
         same.iter().for_each(|&(one, other)| sets.join(one, other));
-        // A link names the block before it without a fingerprint.
+        // A link names the block before it without a fingerprint, so keys are compared alone.
         let mut entries: Vec<(u64, u32)> = tokens.iter().map(|(&(key, _), &token)| (key, token)).collect();
         entries.sort_unstable();
         for pair in entries.windows(2) {
@@ -74,12 +75,12 @@ impl Numbers {
         numbers
     }
 
-    /// The number of a content.
+    /// Returns the number of a content.
     pub(crate) fn of(&self, key: u64) -> u32 {
         self.by_key.get(&key).copied().unwrap_or(UNKNOWN)
     }
 
-    /// The numbers from the start of a chain to the block with this key at `depth`.
+    /// Returns the numbers from the start of a chain to the block with this key at `depth`.
     pub(crate) fn path(&self, key: u64, depth: u32) -> Vec<u32> {
         let mut path = Vec::new();
         let mut at = Some(self.of(key));

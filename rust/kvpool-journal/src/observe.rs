@@ -1,9 +1,9 @@
-//! A journal looked at: what its pool or manager says of itself at moments of the replay, with
-//! observers that it was recorded without.
+//! Shows a pool or manager at chosen moments of a replay, with observers that the recorded run did not
+//! have.
 //!
-//! Observers change no answer, so a replay with them is compared as any other. What they say is of the
-//! replay: its tokens are made up, so an explanation never says from which token inside of a block on
-//! two prompts differ; and a journal has the times that retention was told, and no others.
+//! Observers change no answer, so the replay compares answers as usual. Their reports describe the
+//! replay. Its tokens are made up, so an explanation never names the token within a block at which two
+//! prompts differ. A journal contains only the times that were passed to retention.
 
 use crate::{JournalReader, JournalSource};
 
@@ -12,8 +12,8 @@ use crate::observers::{Observed, Observers};
 use crate::replay::{Options, Report, drive_on, of_kind};
 use crate::subject::Subject;
 
-/// Replays a journal on this build, watched, and shows it to `seen` with the operations so far: after
-/// every `every` of them, 0 for none, and at the end. `progress` is as for [`crate::replay`].
+/// Replays a journal on this build with observers. Calls `seen` with the number of operations so far,
+/// after every `every` operations (0: never) and at the end. `progress` is as for [`crate::replay`].
 ///
 /// ```
 /// use kvpool::{BlockPool, PoolConfig};
@@ -37,7 +37,7 @@ use crate::subject::Subject;
 /// ```
 ///
 /// # Errors
-/// As [`crate::replay`]; settings of an observer that are refused.
+/// The errors of [`crate::replay`], and refused settings of an observer.
 pub fn observe<'a>(
     journal: impl Into<JournalSource<'a>>,
     observers: &Observers,
@@ -49,7 +49,7 @@ pub fn observe<'a>(
     over(journal.into(), observers, options, every, seen, progress)
 }
 
-/// The same, compiled here and not for each kind of source.
+/// Like [`observe`], but compiled once in this crate, not for each kind of source.
 fn over(
     journal: JournalSource<'_>,
     observers: &Observers,

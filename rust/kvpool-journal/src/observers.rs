@@ -1,21 +1,28 @@
-//! What watches a replay besides what is part of its journal, and what is shown of it.
+//! The observers of a replay in addition to those of its journal, and the subject that a caller can
+//! inspect.
 
 use kvpool::{BlockPool, CacheManager};
 use kvpool_observe::{AdvisorConfig, ExplainConfig};
 use kvpool_vllm::Pool;
 
-/// What watches a replay, besides what is part of the journal.
+/// The observers of a replay, in addition to those of the journal.
+///
+/// ```
+/// use kvpool_journal::Observers;
+/// let observers = Observers { metrics: true, ..Observers::default() };
+/// assert!(observers.advisor.is_none());
+/// ```
 #[derive(Clone, Debug, Default)]
 pub struct Observers {
-    /// In the place of the journal's own advisor, if it has one.
+    /// An advisor, which replaces that of the journal.
     pub advisor: Option<AdvisorConfig>,
-    /// Of a manager: why prompts missed.
+    /// For a manager: explains why prompts missed.
     pub explain: Option<ExplainConfig>,
-    /// Ages, causes of evictions, tenants.
+    /// Metrics: ages, causes of evictions, tenants.
     pub metrics: bool,
 }
 
-/// What a journal is of, to look at.
+/// The subject of a journal, for reading.
 #[derive(Clone, Copy, Debug)]
 #[non_exhaustive]
 pub enum Observed<'a> {
@@ -23,6 +30,6 @@ pub enum Observed<'a> {
     Pool(&'a BlockPool),
     /// A manager.
     Manager(&'a CacheManager),
-    /// A pool of vLLM's, which no observer watches.
+    /// A pool of vLLM, which has no observers.
     Vllm(&'a Pool),
 }

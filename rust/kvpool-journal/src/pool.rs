@@ -14,63 +14,63 @@ use crate::subject::{Subject, memory};
 use crate::value::Answer;
 use kvpool_observe::{ManagerWatchConfig, PoolWatch, WatchConfig};
 
-/// A pool that a journal is replayed on.
+/// A pool on which a journal is replayed.
 #[derive(Debug)]
 pub struct PoolSubject {
     pool: Journaled<BlockPool>,
     contents: Contents,
-    /// Where calls run on their own: what differs from the recorded run.
+    /// The ids that differ from the recorded run, if calls run on their own.
     moved: Moved,
 }
 
 impl PoolSubject {
-    /// The pool, to look at.
+    /// The pool, for reading.
     #[must_use]
     pub fn pool(&self) -> &BlockPool {
         &self.pool
     }
 
-    /// A pool that verifies its hits as the header says. A replay compares fingerprints where tokens
-    /// were compared.
+    /// Creates a pool that verifies its hits as the header demands. A replay compares fingerprints
+    /// where the recorded run compared tokens.
     ///
     /// # Errors
-    /// [`ReplayError::Settings`].
+    /// [`ReplayError::Settings`]
     pub fn verified_in_full(header: &JournalHeader) -> Result<Self, ReplayError> {
         Self::with_verify(header, Verify::Tokens, |config, watch| {
             Ok(BlockPool::new(config)?.watched(watch)?.into())
         })
     }
 
-    /// Recorded blocks with the keys of a chain that was really hashed have its digests, fingerprints
-    /// and tokens from now on.
+    /// From now on, recorded blocks with the keys of this real chain have its digests, fingerprints and
+    /// tokens.
     pub fn teach(&mut self, chain: HashChain) {
         self.contents.teach(chain);
     }
 
-    /// A record of a match that this pool returned is that match from now on.
+    /// From now on, a record of this match leads to this match, which the pool returned.
     pub fn teach_match(&mut self, found: Match) {
         self.contents.teach_match(found);
     }
 
-    /// The chain of a record.
+    /// Makes the chain of a record.
     ///
     /// # Errors
-    /// The record describes a chain that cannot be.
+    /// [`ReplayError`] if the record describes an impossible chain.
     pub fn chain(&mut self, record: &ChainRecord) -> Result<HashChain, ReplayError> {
         self.contents.chain(record)
     }
 
-    /// Runs what no journal records: [`Journaled::unrecorded`].
+    /// Runs a call without recording it: [`Journaled::unrecorded`].
     pub fn unrecorded<T>(&mut self, call: impl FnOnce(&mut BlockPool) -> T) -> T {
         self.pool.unrecorded(call)
     }
 
-    /// The numbers of the contents so far.
+    /// Returns the numbers of the known contents.
     pub(crate) fn numbers(&self) -> Numbers {
         self.contents.numbers()
     }
 
-    /// Hits are verified by fingerprints at most, because tokens are made up.
+    /// Creates a pool that verifies hits by fingerprints at most, because tokens are made up.
     fn made(
         header: &JournalHeader,
         make: impl FnOnce(PoolConfig, &WatchConfig) -> Result<Journaled<BlockPool>, PoolError>,
@@ -78,7 +78,7 @@ impl PoolSubject {
         Self::with_verify(header, Verify::Fingerprint, make)
     }
 
-    /// A pool that verifies its hits by `most` at most.
+    /// Creates a pool that verifies its hits by `most` at most.
     fn with_verify(
         header: &JournalHeader,
         most: Verify,
@@ -94,7 +94,7 @@ impl PoolSubject {
     }
 }
 
-/// What a recorded pool was watched by, with a digest.
+/// The settings of the recorded observers, with a digest.
 fn watch_config(header: &JournalHeader) -> Result<WatchConfig, ReplayError> {
     let ManagerWatchConfig { event_capacity, advisor, .. } = header.watch_config(kvpool_policies::ALL)?;
     Ok(WatchConfig { event_capacity, digest: true, advisor, ..WatchConfig::default() })

@@ -1,14 +1,14 @@
-//! Steps that stand on their own, run anew and recorded as a journal of their own.
+//! Runs self-contained steps again, and records them in a new journal.
 
 use crate::JournalHeader;
 
 use crate::error::ReplayError;
 use crate::subject::{Step, Subject};
 
-/// Runs steps on a new subject with a journal. Returns the journal, and each step as a person reads it.
+/// Runs steps on a new subject with a journal. Returns the journal, and each step as readable text.
 ///
 /// # Errors
-/// As [`crate::replay`].
+/// Like [`crate::replay`].
 pub fn record<S: Subject>(
     header: &JournalHeader,
     steps: &[Step<S::Call>],

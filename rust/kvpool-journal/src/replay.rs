@@ -1,7 +1,7 @@
-//! Replay: every operation again, on this build, with every answer and every digest compared.
+//! Replay: runs every operation again on this build, and compares every answer and every digest.
 //!
-//! Costs: memory for the pool, for each distinct content that the journal names (`contents.rs` says how
-//! much), and a frame of its file.
+//! Costs: memory for the pool, for each distinct content that the journal names (see `contents.rs`),
+//! and for one frame of the file.
 
 use crate::{Entry, JournalReader, JournalSource, Tail};
 
@@ -10,60 +10,67 @@ use crate::error::ReplayError;
 use crate::subject::{Step, Subject};
 use crate::value::Answer;
 
-/// Where a replay and its journal differ first.
+/// The first difference between a replay and its journal.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Difference {
-    /// An operation that was answered otherwise.
+    /// An operation has another answer.
     Answer {
-        /// Its number.
+        /// Number of the operation.
         operation: u64,
-        /// What was asked.
+        /// The call and its arguments as text.
         asked: String,
-        /// What this build answers.
+        /// The answer of this build.
         told: String,
     },
-    /// The state after so many operations. The answers of the operations since the last digest were the same.
+    /// The digests of the state differ. The answers since the previous digest are equal.
     Digest {
-        /// Operations until then.
+        /// Number of operations before the digest.
         operations: u64,
-        /// Operations at the digest before it, which was the same.
+        /// Number of operations before the previous digest, which is equal.
         since: u64,
     },
-    /// An invariant that does not hold.
+    /// An invariant is broken.
     Invariant {
-        /// The operation after which it did not hold first.
+        /// The first operation after which the invariant was found broken.
         operation: u64,
-        /// What was asked.
+        /// The call and its arguments as text.
         asked: String,
-        /// The invariant and what was found.
+        /// The invariant, and the values found.
         broken: String,
     },
 }
 
-/// What a replay found.
+/// The result of a replay.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Report {
-    /// Operations run.
+    /// Number of operations run.
     pub operations: u64,
-    /// Digests that were the same.
+    /// Number of equal digests.
     pub digests: u64,
-    /// The first difference, behind which nothing was run.
+    /// The first difference, after which no operation was run.
     pub difference: Option<Difference>,
     /// Whether the journal's last frame is whole.
     pub tail: Tail,
 }
 
-/// How to replay.
+/// Options of a replay.
+///
+/// ```
+/// use kvpool_journal::Options;
+/// // Replays the first 1,000 operations, and checks all invariants after every 100.
+/// let options = Options { until: Some(1000), check_every: 100 };
+/// # assert_ne!(options.until, Options::default().until);
+/// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Options {
-    /// The operation to stop before; `None` is the end.
+    /// The replay stops before this operation. `None`: at the end.
     pub until: Option<u64>,
-    /// Operations from one recount of all invariants to the next; 0 recounts at the end alone.
+    /// Number of operations from one check of all invariants to the next. 0: only at the end.
     pub check_every: u64,
 }
 
-/// Evaluates an expression with the type of the subject that a journal is of.
+/// Evaluates an expression with the subject type of a journal.
 macro_rules! of_kind {
     ($reader:expr, $subject:ident => $run:expr) => {
         match $reader.header().subject {
@@ -85,11 +92,12 @@ macro_rules! of_kind {
 
 pub(crate) use of_kind;
 
-/// Replays a journal on this build. `progress` is told the operations so far every few thousand, and
-/// may stop it by answering false.
+/// Replays a journal on this build. Every few thousand operations, `progress` is called with the number
+/// of operations so far. If it returns false, the replay stops.
 ///
 /// # Errors
-/// [`ReplayError`]: a journal that cannot be replayed. Differences are no errors: [`Report::difference`].
+/// [`ReplayError`] for a journal that cannot be replayed. A difference is not an error:
+/// [`Report::difference`].
 pub fn replay<'a>(
     journal: impl Into<JournalSource<'a>>,
     options: Options,
@@ -98,7 +106,7 @@ pub fn replay<'a>(
     over(journal.into(), options, progress)
 }
 
-/// The same, compiled here and not for each kind of source.
+/// Like [`replay`], but compiled once in this crate, not for each kind of source.
 fn over(
     journal: JournalSource<'_>,
     options: Options,
@@ -108,10 +116,10 @@ fn over(
     of_kind!(reader, S => Ok(drive::<S>(&reader, options, progress, None)?.0))
 }
 
-/// All operations of a journal on their own, up to the first difference.
+/// Returns the operations of a journal, each self-contained, up to the first difference.
 ///
 /// # Errors
-/// As [`replay`].
+/// Like [`replay`].
 pub(crate) fn steps<S: Subject>(
     reader: &JournalReader<'_>,
     options: Options,
@@ -125,13 +133,13 @@ pub(crate) fn steps<S: Subject>(
     Ok(steps)
 }
 
-/// Operations between two calls of `progress`.
+/// Number of operations between two calls of `progress`.
 const PROGRESS: u64 = 4096;
 
-/// Gets each operation that has run, and the subject after it. An error ends the run.
+/// Receives each operation after it ran, and the subject. An error ends the run.
 pub(crate) type Each<'a, S> = dyn FnMut(Step<<S as Subject>::Call>, &S) -> Result<(), ReplayError> + 'a;
 
-/// What is shown the subject after each operation, with how many there were.
+/// Receives the subject after each operation, with the number of operations so far.
 pub(crate) type Look<'a, S> = dyn FnMut(u64, &S) + 'a;
 
 pub(crate) fn drive<S: Subject>(
@@ -143,7 +151,7 @@ pub(crate) fn drive<S: Subject>(
     drive_on(S::new(reader.header())?, reader, options, progress, each, None)
 }
 
-/// The same on a subject that is as it was before the first operation.
+/// Like [`drive`], on a subject in the state before the first operation.
 pub(crate) fn drive_on<S: Subject>(
     mut subject: S,
     reader: &JournalReader<'_>,
@@ -212,7 +220,7 @@ pub(crate) fn drive_on<S: Subject>(
     Ok((report, subject))
 }
 
-/// An operation as a person reads it, cut where it is long.
+/// Returns an operation as readable text. A long text is cut.
 pub(crate) fn shown(operation: &impl Words) -> String {
     const LONGEST: usize = 600;
     let mut text = format!("{} {}", operation.call(), operation.words());

@@ -1,7 +1,7 @@
-//! The memory of a replay of a manager: it makes the arguments of recorded calls.
+//! The state of a manager's replay that makes the arguments of recorded calls.
 //!
-//! Owns: the request in each slot, the batch before, and the contents of prompts. A manager gives the slot of
-//! a released request to the next new request, in a replay as in the recorded run.
+//! Owns: the request in each slot, the previous batch, and the contents of prompts. A manager gives the
+//! slot of a released request to the next new request, in a replay like in the recorded run.
 
 use kvpool::{CacheManager, Covered, ManagerConfig, ManagerError, RequestId, RequestRef, StepPlan};
 
@@ -13,15 +13,16 @@ use crate::{AppendRecord, Filled, IdRecord, Name, PlanRecord, Planned, Rows, Tur
 #[derive(Debug)]
 pub struct Requests {
     pub(crate) contents: Contents,
-    /// The request in each slot. A slot whose request is gone is not named until another request has it.
+    /// The request in each slot. A slot whose request was released is not named until another request
+    /// has it.
     slots: Vec<Option<RequestId>>,
-    /// The slots of the batch before.
+    /// The slots of the previous batch.
     rows: Vec<u32>,
-    /// Requests that the running call may make.
+    /// Requests that the running call may create.
     new: Vec<RequestId>,
 }
 
-/// References to ids.
+/// Borrows ids.
 pub(crate) fn refs(ids: &[RequestId]) -> Vec<RequestRef<'_>> {
     ids.iter().map(RequestId::as_ref).collect()
 }
@@ -31,13 +32,13 @@ impl Requests {
         Self { contents, slots: Vec::new(), rows: Vec::new(), new: Vec::new() }
     }
 
-    /// Forgets the requests: a new process begins.
+    /// Forgets the requests, because a new process begins.
     pub(crate) fn clear(&mut self) {
         self.slots.clear();
         self.rows.clear();
     }
 
-    /// The id of a request.
+    /// Returns the id of a request.
     pub(crate) fn id(&self, name: &Name) -> Result<RequestId, ReplayError> {
         match name {
             Name::Id(id) => Ok(id.clone()),
@@ -52,7 +53,8 @@ impl Requests {
         names.iter().map(|name| self.id(name)).collect()
     }
 
-    /// The requests of a batch. Keeps its slots for the next batch, whose record may be [`Rows::Same`].
+    /// Returns the requests of a batch. Stores its slots, because the next record may be
+    /// [`Rows::Same`].
     pub(crate) fn batch(&mut self, rows: &Rows) -> Result<Vec<RequestId>, ReplayError> {
         match rows {
             Rows::Ids(ids) => return Ok(ids.iter().map(|IdRecord(id)| id.clone()).collect()),
@@ -62,13 +64,13 @@ impl Requests {
         self.rows.iter().map(|&slot| self.id(&Name::Slot(slot))).collect()
     }
 
-    /// Notes a request that the call may make.
+    /// Records a request that the call may create.
     pub(crate) fn expect(&mut self, IdRecord(id): &IdRecord) -> RequestId {
         self.new.push(id.clone());
         id.clone()
     }
 
-    /// Notes the slots of the requests that the call has made.
+    /// Records the slots of the requests that the call has created.
     pub(crate) fn enter(&mut self, manager: &CacheManager) {
         for id in self.new.drain(..) {
             if let Some(slot) = manager.slot_of(&id) {
@@ -78,14 +80,14 @@ impl Requests {
         }
     }
 
-    /// The manager hashes a request's prompt again, to these digests.
+    /// Applies the digests with which the manager hashes a request's prompt again.
     pub(crate) fn rehash(&mut self, manager: &CacheManager, id: RequestRef<'_>, filled: Option<&Filled>) {
         if let (Some(filled), Ok(cursor)) = (filled, manager.cursor(id)) {
             self.contents.rehash(cursor, filled);
         }
     }
 
-    /// The requests of an append and their tokens.
+    /// Returns the requests of an append and their tokens.
     pub(crate) fn sampled(
         &mut self,
         manager: &CacheManager,
@@ -107,7 +109,7 @@ impl Requests {
         Ok((ids, spelled))
     }
 
-    /// The request of a turn and its tokens.
+    /// Returns the request of a turn and its tokens.
     pub(crate) fn spoken(
         &mut self,
         manager: &CacheManager,
@@ -138,7 +140,7 @@ impl Requests {
     ) -> Result<StepPlan, ReplayError> {
         let mut plan = manager.plan_step();
         for one in planned {
-            // If this build refuses a part that was planned, the answer has one outcome less.
+            // If this build refuses an operation that was planned, the answer has one outcome less.
             let _refused = match one {
                 Planned::Admit { request, prompt, options } => {
                     let (id, cursor) = (self.expect(request), self.contents.cursor(prompt, false)?);
@@ -171,7 +173,7 @@ impl Requests {
             };
         }
         if *stale {
-            // A plan of another manager is one of another state.
+            // A plan of another manager is refused like a plan for another state.
             let other = ManagerConfig { num_blocks: 2, ..ManagerConfig::default() };
             plan = CacheManager::new(other)?.plan_step();
         }

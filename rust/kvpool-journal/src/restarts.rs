@@ -1,15 +1,15 @@
-//! Replays beside a second one that stops and is restored: what shows whether a warm restart can be
-//! told from none.
+//! Replays a journal on two subjects, of which one is restarted, to check that a warm restart changes
+//! nothing.
 //!
-//! Two subjects run a journal side by side. One never stops. The other one ends wherever nobody holds a
-//! block, and what comes in its place is a new one, made warm by its image. From then on both have to
-//! answer the same, block for block, and have the same cached, in the same order.
+//! Two subjects run a journal side by side. One never stops. The other is replaced, whenever no caller
+//! holds a block, by a new subject that is restored from its image. From then on both have to give the
+//! same answers, block for block, and have the same cached blocks in the same order.
 //!
-//! What numbers itself begins anew in a new process and is not compared: the tickets of fences; what
-//! was counted; events, which a new process tells from its beginning. Nor are the journal's digests, of
-//! which counters are part.
+//! Numbers that begin anew in a new process are not compared: tickets of fences, counters, and events,
+//! which a new process reports from its beginning. The digests of the journal are not compared either,
+//! because counters are part of them.
 //!
-//! Costs: both runs; O(blocks log blocks) per restart, and per comparison of what is cached.
+//! Costs: both runs, and O(blocks log blocks) per restart and per comparison of the cached blocks.
 
 use std::cell::Cell;
 
@@ -23,67 +23,67 @@ use crate::replay::{Difference, Options, Report, drive_on, of_kind, shown};
 use crate::subject::{Step, Subject};
 use crate::value::Value;
 
-/// What [`replay_restarting`] found.
+/// The result of [`replay_restarting`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RestartReport {
-    /// Operations run.
+    /// Number of operations run.
     pub operations: u64,
-    /// Restarts among them.
+    /// Number of restarts among them.
     pub restarts: u64,
-    /// Blocks that they restored, summed up.
+    /// Number of restored blocks over all restarts.
     pub blocks: u64,
-    /// The first difference between the two, behind which nothing was run.
+    /// The first difference between the two subjects, after which no operation was run.
     pub difference: Option<RestartDifference>,
     /// Whether the journal's last frame is whole.
     pub tail: Tail,
 }
 
-/// Where the one that was restarted and the one that never stopped differ first.
+/// The first difference between the restarted subject and the one that never stopped.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum RestartDifference {
-    /// The one that never stopped differs from the journal already: see [`crate::replay`].
+    /// The subject that never stopped differs from the journal: see [`crate::replay`].
     Journal(Difference),
-    /// An operation that the two answer otherwise.
+    /// The two subjects answer an operation differently.
     Answer {
-        /// Its number.
+        /// Number of the operation.
         operation: u64,
-        /// What was asked.
+        /// The call and its arguments as text.
         asked: String,
-        /// What the one that never stopped answers.
+        /// The answer of the subject that never stopped.
         stayed: String,
-        /// What the other one does.
+        /// The answer of the restarted subject.
         restarted: String,
     },
-    /// What they have cached behind an operation, in which order, or what was said of it.
+    /// After an operation, the cached blocks, their order, or their retention differ.
     Cached {
-        /// Its number.
+        /// Number of the operation.
         operation: u64,
-        /// What was asked.
+        /// The call and its arguments as text.
         asked: String,
-        /// The first thing that is another one, of the one that never stopped.
+        /// The first differing item of the subject that never stopped.
         stayed: String,
-        /// Of the other one.
+        /// The first differing item of the restarted subject.
         restarted: String,
     },
-    /// The one that was restarted is broken.
+    /// An invariant of the restarted subject is broken.
     Invariant {
-        /// The operation behind which it is.
+        /// The operation after which the invariant was found broken.
         operation: u64,
-        /// The invariant and what was found.
+        /// The invariant, and the values found.
         broken: String,
     },
 }
 
-/// Replays a journal beside a pool or manager that is restarted behind every operation after which
-/// nobody holds a block. [`Options::check_every`] is also how often what both have cached is compared;
-/// 0 compares it at restarts and at the end.
+/// Replays a journal on two subjects. One of them is restarted after every operation after which no
+/// caller holds a block. The cached blocks of both are compared at restarts, at the end, and every
+/// [`Options::check_every`] operations unless that is 0.
 ///
-/// With LRU there is no difference, as far as there is nothing that does not last: retention, swapped
-/// requests, hits inside of blocks.
+/// With LRU there is no difference, as long as the run uses nothing that a restart loses: retention,
+/// swapped requests, hits inside of blocks.
 ///
 /// # Errors
-/// As [`crate::replay`]; [`ReplayError::Settings`] of a subject that has no image: vLLM's pools, and
+/// Like [`crate::replay`]. [`ReplayError::Settings`] for a subject without an image: vLLM's pools, and
 /// those that verify hits.
 pub fn replay_restarting<'a>(
     journal: impl Into<JournalSource<'a>>,
@@ -93,7 +93,7 @@ pub fn replay_restarting<'a>(
     over(journal.into(), options, progress)
 }
 
-/// The same, compiled here and not for each kind of source.
+/// Like [`replay_restarting`], but compiled once in this crate, not for each kind of source.
 fn over(
     journal: JournalSource<'_>,
     options: Options,
@@ -103,18 +103,18 @@ fn over(
     of_kind!(reader, S => run::<S>(&reader, options, progress))
 }
 
-/// The one that is restarted.
+/// The restarted subject.
 struct Restarted<'a, S> {
     subject: S,
     header: &'a JournalHeader,
-    /// Open tickets of the one that never stopped -> its own.
+    /// Maps open tickets of the subject that never stopped to tickets of this one.
     tickets: HashMap<u64, u64>,
     report: RestartReport,
 }
 
 impl<S: Subject> Restarted<'_, S> {
-    /// Runs what the other one has run; says where they differ. `image` is that of the other one, if
-    /// they are to be compared.
+    /// Runs an operation that the other subject has run, and returns the first difference. `image` is
+    /// the image of the other subject, if the cached blocks are to be compared.
     fn follow(
         &mut self,
         mut step: Step<S::Call>,
@@ -126,7 +126,7 @@ impl<S: Subject> Restarted<'_, S> {
         for mention in step.operation.slots().into_iter().flat_map(Slot::mentions) {
             if let Mention::Ticket(ticket) = mention {
                 named.push(*ticket);
-                // A ticket that is not open here must not be open there, whatever its number.
+                // A ticket that is not open here must not be open there either, whatever its number.
                 *ticket = self.tickets.get(ticket).copied().unwrap_or(u64::MAX);
             }
         }
@@ -134,7 +134,7 @@ impl<S: Subject> Restarted<'_, S> {
         self.report.operations = operation + 1;
         let call = step.operation.call();
         let alike = match (call, &step.answer.value, &answer.value) {
-            // A number of its own.
+            // Each subject numbers its own tickets.
             ("fence", &Value::Number(stayed), &Value::Number(here)) => {
                 self.tickets.insert(stayed, here);
                 true
@@ -155,7 +155,7 @@ impl<S: Subject> Restarted<'_, S> {
         image.map_or(Ok(None), |image| self.compare(operation, asked, &image))
     }
 
-    /// Where what is cached here is not what an image says.
+    /// Compares the cached blocks with an image, and returns the first difference.
     fn compare(
         &mut self,
         operation: u64,
@@ -177,8 +177,8 @@ impl<S: Subject> Restarted<'_, S> {
     }
 }
 
-/// What is not the same in two images: all that is cached, from the next to be evicted on; free blocks,
-/// from the next one on.
+/// Returns the first difference of two images: of the cached blocks from the next to be evicted on, or
+/// of the free blocks from the next one on.
 fn first_difference(one: &PoolImage, other: &PoolImage) -> Option<(String, String)> {
     if one == other {
         return None;
@@ -205,9 +205,9 @@ fn run<S: Subject>(
     let (operations, restarts, blocks, difference, tail) = (0, 0, 0, None, reader.tail());
     let report = RestartReport { operations, restarts, blocks, difference, tail };
     let mut restarted = Restarted { subject: S::new(header)?, header, tickets: HashMap::new(), report };
-    // What cannot be restarted is refused here.
+    // If the subject cannot be restarted, this returns the error.
     restarted.restart()?;
-    // Of the one that never stopped, behind its last operation.
+    // The state and the image of the subject that never stopped, after its last operation.
     let (idle, image) = (Cell::new(false), Cell::new(None));
     let mut look = |operations: u64, subject: &S| {
         idle.set(subject.is_idle());
@@ -220,7 +220,7 @@ fn run<S: Subject>(
         if found.is_some() {
             return Err(ReplayError::Stopped);
         }
-        // An open ticket is somebody's who has not ended.
+        // An open ticket belongs to a step or transfer that has not ended, so do not restart then.
         if idle.get() && restarted.tickets.is_empty() { restarted.restart() } else { Ok(()) }
     };
     let stayed = drive_on(S::new(header)?, reader, options, progress, Some(&mut each), Some(&mut look));

@@ -1,9 +1,9 @@
-//! What a journal says, for people: a summary of it, and its operations in words.
+//! Shows a journal to people: a summary, and its operations as text.
 //!
-//! Nothing is replayed, so a journal that cannot be (a ring which has dropped its beginning) can still
-//! be shown. Requests that are written by slot are shown by slot.
+//! No call is replayed. So a journal that cannot be replayed (a ring that has dropped its beginning)
+//! can still be shown. Requests that are recorded by slot are shown by slot.
 //!
-//! Costs: O(bytes of the journal); in memory are a frame of a file, and the operations that are asked for.
+//! Costs: O(bytes of the journal). In memory are one frame of a file and the requested operations.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -15,44 +15,45 @@ use crate::error::ReplayError;
 use crate::replay::of_kind;
 use crate::subject::Subject;
 
-/// What is in a journal.
+/// Summary of a journal.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Summary {
-    /// What was recorded, and with which settings.
+    /// The kind of the recorded subject, and its settings.
     pub header: JournalHeader,
-    /// Its bytes, those of a cut last frame included.
+    /// Number of bytes, including those of a cut last frame.
     pub bytes: usize,
-    /// The number of the first operation that it holds.
+    /// Number of the first operation in the journal.
     pub first_operation: u64,
-    /// The number of the operation behind the last.
+    /// Number of the operation after the last one.
     pub operations: u64,
-    /// Digests of the state.
+    /// Number of digests of the state.
     pub digests: u64,
-    /// Operations by kind, by name.
+    /// Number of operations by name of the call.
     pub kinds: BTreeMap<&'static str, u64>,
     /// Whether the last frame is whole.
     pub tail: Tail,
 }
 
-/// An operation, or a digest, in words.
+/// An operation or a digest as text.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Line {
-    /// The number of the operation; of a digest, how many operations are before it.
+    /// Number of the operation. For a digest, the number of operations before it.
     pub number: u64,
-    /// The call, as the method is named; `"digest"` for a digest.
+    /// Name of the called method; `"digest"` for a digest.
     pub call: &'static str,
-    /// What it was asked: requests, lengths, blocks.
+    /// The arguments: requests, lengths, blocks.
     pub words: String,
 }
 
-/// What is in a journal, and `count` operations of it with the digests between them: from operation
-/// `from` on, or the last.
+/// Returns a summary of a journal, and `count` of its operations with the digests between them: from
+/// operation `from` on, or the last ones.
 ///
 /// ```
 /// use kvpool::{BlockPool, PoolConfig};
 /// use kvpool_journal::{Journal, JournalConfig, Journaled, PoolCalls};
 /// let config = PoolConfig { num_blocks: 8, ..PoolConfig::default() };
-/// let mut pool = Journaled::<BlockPool>::with_journal(config, Journal::ring(1 << 20, JournalConfig::default())?)?;
+/// let journal = Journal::ring(1 << 20, JournalConfig::default())?;
+/// let mut pool = Journaled::<BlockPool>::with_journal(config, journal)?;
 /// let blocks = pool.allocate(3)?;
 /// pool.release(&blocks)?;
 /// let image = pool.journal_image().unwrap_or_default();
@@ -64,7 +65,8 @@ pub struct Line {
 /// ```
 ///
 /// # Errors
-/// [`ReplayError::Journal`]: no journal, or a record that this version cannot read.
+/// [`ReplayError::Journal`] if the input is not a journal, or has a record that this version cannot
+/// read.
 pub fn show<'a>(
     journal: impl Into<JournalSource<'a>>,
     from: Option<u64>,
@@ -73,7 +75,7 @@ pub fn show<'a>(
     over(journal.into(), from, count)
 }
 
-/// The same, compiled here and not for each kind of source.
+/// Like [`show`], but compiled once in this crate, not for each kind of source.
 fn over(
     journal: JournalSource<'_>,
     from: Option<u64>,
@@ -112,7 +114,7 @@ fn read<O: DeserializeOwned + Words>(
             }
         };
         let wanted = from.is_none_or(|from| {
-            // A digest behind the last of the operations still belongs to them.
+            // A digest after the last of the operations still belongs to them.
             let end = from.saturating_add(count as u64);
             number >= from && (number < end || number == end && !is_operation)
         });

@@ -1,6 +1,7 @@
-//! Shrinking: the fewest operations that still go wrong.
+//! Shrinking: finds a minimal list of operations that still go wrong.
 //!
-//! Delta debugging ([`minimize`]) over operations that stand on their own; then arguments are made smaller.
+//! Delta debugging ([`minimize`]) leaves out operations, each of which is self-contained. Then
+//! arguments are made smaller.
 
 use crate::{JournalReader, JournalSource};
 
@@ -11,36 +12,49 @@ use crate::record::record;
 use crate::replay::{Options, of_kind, steps};
 use crate::subject::{Step, Subject};
 
-/// What has to stay as it is while operations are left out.
+/// The failure that must remain while operations are left out.
+///
+/// ```
+/// use kvpool_journal::{Journal, JournalConfig, Journaled, Goal, PoolCalls, shrink};
+/// let journal = Journal::ring(1 << 20, JournalConfig::default())?;
+/// let mut pool = Journaled::<kvpool::BlockPool>::with_journal(kvpool::PoolConfig::default(), journal)?;
+/// pool.allocate(3)?;
+/// pool.allocate(usize::MAX).unwrap_err();
+/// let image = pool.journal_image().unwrap_or_default();
+/// // Only the refused call is needed to reach the same answer again.
+/// let shrunk = shrink(&image, Goal::Answer(1), &mut |_| true)?;
+/// assert!(shrunk.is_some_and(|shrunk| shrunk.operations.len() <= 2));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Goal {
     /// An invariant is broken, or the pool is poisoned.
     Broken,
-    /// The operation with this number is answered as it was, in words.
+    /// The operation with this number has the same answer as before, compared as text.
     Answer(u64),
 }
 
-/// A journal made smaller.
+/// A shrunk journal.
 #[derive(Clone, Debug)]
 pub struct Shrunk {
-    /// Operations before.
+    /// Number of operations before.
     pub before: usize,
-    /// Operations that are left, as a person reads them.
+    /// The remaining operations, as readable text.
     pub operations: Vec<String>,
-    /// What goes wrong.
+    /// The failure.
     pub failure: String,
-    /// The journal of them.
+    /// A journal of the remaining operations.
     pub journal: Vec<u8>,
-    /// Runs that it took.
+    /// Number of runs.
     pub runs: usize,
 }
 
-/// The fewest operations of a journal that still reach the goal; `None` if all of them do not.
-/// `progress` is told the number of operations left after each run, and may stop the shrinking by
-/// answering false: then what was reached so far counts.
+/// Shrinks a journal to a minimal list of operations that still reaches the goal. `None` if all
+/// operations together do not reach it. `progress` is called with the number of remaining operations
+/// after each run. If it returns false, shrinking stops, and the result so far is returned.
 ///
 /// # Errors
-/// As [`crate::replay`].
+/// Like [`crate::replay`].
 pub fn shrink<'a>(
     journal: impl Into<JournalSource<'a>>,
     goal: Goal,
@@ -49,7 +63,7 @@ pub fn shrink<'a>(
     over(journal.into(), goal, progress)
 }
 
-/// The same, compiled here and not for each kind of source.
+/// Like [`shrink`], but compiled once in this crate, not for each kind of source.
 fn over(
     journal: JournalSource<'_>,
     goal: Goal,
@@ -101,7 +115,7 @@ fn shrink_in<S: Subject>(
     Ok(Some(Shrunk { before, operations, failure, journal, runs }))
 }
 
-/// Runs steps on their own, and says what goes wrong.
+/// Runs self-contained steps, and returns the failure, if there is one.
 fn fails<S: Subject>(
     reader: &JournalReader<'_>,
     steps: &[Step<S::Call>],

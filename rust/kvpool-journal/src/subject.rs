@@ -1,4 +1,4 @@
-//! What a journal is replayed on, and an operation with what it gave.
+//! The subjects on which journals are replayed, and self-contained operations with their answers.
 
 use crate::{Journal, JournalConfig, JournalHeader};
 use kvpool::{BlockPool, InvariantViolation};
@@ -10,13 +10,13 @@ use crate::error::ReplayError;
 use crate::observers::{Observed, Observers};
 use crate::value::Answer;
 
-/// One operation on its own: it names requests by id and prompts by all their blocks, so it can be run
-/// among others than it was recorded with.
+/// A self-contained operation. It names requests by id, and prompts by all their blocks, so it can run
+/// among other operations than those with which it was recorded.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Step<O> {
-    /// Its number in the journal.
+    /// Number of the operation in the journal.
     pub number: u64,
-    /// What was asked.
+    /// The call and its arguments.
     pub operation: O,
     /// The epoch of the pool when it was recorded.
     pub epoch: u64,
@@ -24,53 +24,53 @@ pub struct Step<O> {
     pub answer: Answer,
 }
 
-/// A pool or a manager made anew from a journal's header.
+/// A pool or a manager that is created from the header of a journal.
 pub trait Subject: Sized {
-    /// Its operations.
+    /// The calls of the subject.
     type Call: Words + Slots + std::fmt::Debug + PartialEq + Serialize + DeserializeOwned;
 
-    /// As it was before the first operation.
+    /// Creates the subject in its state before the first operation.
     ///
     /// # Errors
-    /// [`ReplayError::Settings`].
+    /// [`ReplayError::Settings`]
     fn new(header: &JournalHeader) -> Result<Self, ReplayError>;
 
-    /// The same with a journal in memory.
+    /// Creates the subject with a journal in memory.
     ///
     /// # Errors
-    /// [`ReplayError::Settings`].
+    /// [`ReplayError::Settings`]
     fn recorded(header: &JournalHeader) -> Result<Self, ReplayError>;
 
-    /// Watches it from now on, beside what is part of the journal.
+    /// Adds observers, in addition to those of the journal.
     ///
     /// # Errors
-    /// [`ReplayError::Settings`].
+    /// [`ReplayError::Settings`]
     fn watch(&mut self, header: &JournalHeader, observers: &Observers) -> Result<(), ReplayError>;
 
-    /// It, to look at.
+    /// Returns the subject, for reading.
     fn observed(&self) -> Observed<'_>;
 
-    /// Ends the journal, and hands over what it holds; nothing without one.
+    /// Ends the journal and returns its bytes; empty without a journal.
     fn take_image(&mut self) -> Vec<u8>;
 
     /// Runs an operation as it was recorded.
     ///
     /// # Errors
-    /// What is recorded cannot be: the journal is not one of this subject.
+    /// [`ReplayError`] if the record is impossible, because the journal is not one of this subject.
     fn run(&mut self, operation: &Self::Call) -> Result<Answer, ReplayError>;
 
-    /// The operation on its own. To be asked before it runs.
+    /// Returns the self-contained form of an operation. Call it before the operation runs.
     ///
     /// # Errors
-    /// As [`Self::run`].
+    /// Like [`Self::run`].
     fn resolve(&mut self, operation: &Self::Call) -> Result<Self::Call, ReplayError>;
 
-    /// Runs an operation on its own, among others than it was recorded with. Blocks and swaps are those
-    /// that the same operations give here; a prompt of the epoch that was current is one of the epoch
-    /// that is.
+    /// Runs a self-contained operation outside of the sequence in which it was recorded. Recorded
+    /// blocks and swaps are replaced by those that the same operations returned here. A prompt of the
+    /// epoch at the recording becomes a prompt of the present epoch.
     ///
     /// # Errors
-    /// As [`Self::run`].
+    /// Like [`Self::run`].
     fn run_alone(&mut self, step: &Step<Self::Call>) -> Result<Answer, ReplayError> {
         let mut call = step.operation.clone();
         let epoch = self.epoch();
@@ -80,10 +80,10 @@ pub trait Subject: Sized {
         Ok(answer)
     }
 
-    /// The names of the recorded run that differ here, if calls run on their own.
+    /// Returns the ids that differ from the recorded run, if calls run on their own.
     fn moved(&mut self) -> &mut Moved;
 
-    /// The pool of which an image is taken.
+    /// Returns the pool of which images are taken.
     fn device(&self) -> &BlockPool;
 
     /// Whether no caller holds a block, so that an image contains everything that a new process needs.
@@ -92,10 +92,12 @@ pub trait Subject: Sized {
         stats.active == 0 && stats.fenced == 0
     }
 
-    /// Stops, and begins again as another process does. Returns how many blocks are warm.
+    /// Ends the subject, and restores a new one from its image, as another process does. Returns the
+    /// number of restored blocks.
     ///
     /// # Errors
-    /// [`ReplayError::Settings`] of a subject that has no image: vLLM's pools, and those that verify hits.
+    /// [`ReplayError::Settings`] for a subject without an image: vLLM's pools, and those that verify
+    /// hits.
     fn restart(&mut self, header: &JournalHeader) -> Result<usize, ReplayError>;
 
     /// The epoch of the pool.
@@ -104,14 +106,14 @@ pub trait Subject: Sized {
     /// The digest of the state.
     fn digest(&mut self) -> u64;
 
-    /// Recounts everything.
+    /// Checks all invariants by recounting.
     ///
     /// # Errors
     /// The first broken invariant.
     fn check(&mut self) -> Result<(), InvariantViolation>;
 }
 
-/// A journal for what is run on its own: in memory, with a digest after every operation.
+/// Creates a journal for self-contained steps: in memory, with a digest after every operation.
 pub(crate) fn memory() -> Result<Journal, ReplayError> {
     const BYTES: usize = 1 << 30;
     Ok(Journal::ring(BYTES, JournalConfig { digest_every: 1, ..JournalConfig::default() })?)

@@ -1,4 +1,4 @@
-//! What an operation answers, as numbers, texts and lists: what an exported test compares.
+//! The answers of operations as numbers, texts and lists, which an exported test compares.
 
 use kvpool::retention::HintReport;
 use kvpool::{
@@ -13,35 +13,35 @@ use crate::Outcome;
 /// An answer.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum Value {
-    /// There is none to give.
+    /// The call has no answer.
     #[default]
     Nothing,
     /// Yes or no.
     Flag(bool),
-    /// A count, a block, a swap.
+    /// A count, a block, or a swap.
     Number(u64),
-    /// What a refusal says.
+    /// The message of a refusal.
     Text(String),
-    /// A key of vLLM's, or its digest.
+    /// A key of vLLM, or its digest.
     Bytes(Vec<u8>),
-    /// Several, in order.
+    /// Several values, in order.
     List(Vec<Self>),
-    /// A change of a table, and the number of its group: of interest with several.
+    /// A change of a table, and the number of its group, which matters if there are several groups.
     Change(Vec<u64>, u16),
 }
 
-/// What an operation answered.
+/// The answer of an operation.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Answer {
     /// The check of the whole answer.
     pub check: u32,
-    /// Whether it was refused.
+    /// Whether the call was refused.
     pub refused: bool,
-    /// Blocks that it handed out, in order.
+    /// Blocks that the call handed out, in order.
     pub blocks: Vec<BlockId>,
-    /// The swap that it began.
+    /// The swap that the call began.
     pub swap: Option<u64>,
-    /// The answer as a person reads it.
+    /// The answer as readable text.
     pub told: String,
     /// The answer as a test compares it.
     pub value: Value,
@@ -52,7 +52,7 @@ pub(crate) trait Reply: Outcome + std::fmt::Debug {
     /// The answer as a test compares it.
     fn value(&self) -> Value;
 
-    /// The answer as a person reads it.
+    /// The answer as readable text.
     fn told(&self) -> String {
         format!("{self:?}")
     }
@@ -62,12 +62,12 @@ pub(crate) trait Reply: Outcome + std::fmt::Debug {
         false
     }
 
-    /// Blocks that were handed out, in order.
+    /// Blocks that the call handed out, in order.
     fn blocks(&self) -> Vec<BlockId> {
         Vec::new()
     }
 
-    /// The swap that began.
+    /// The swap that the call began.
     fn swap(&self) -> Option<u64> {
         None
     }
@@ -153,7 +153,7 @@ impl Reply for bool {
     }
 }
 
-/// Answers that are one number.
+/// Implements answers that are one number.
 macro_rules! numbers {
     ($($answer:ty: |$given:ident| $number:expr;)*) => { $(
         impl Reply for $answer {

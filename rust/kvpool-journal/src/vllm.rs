@@ -11,22 +11,22 @@ use crate::observers::{Observed, Observers};
 use crate::subject::{Subject, memory};
 use crate::value::Answer;
 
-/// A pool of vLLM's that a journal is replayed on.
+/// A pool of vLLM on which a journal is replayed.
 #[derive(Debug)]
 pub struct VllmSubject {
     pool: Journaled<Pool>,
-    /// Where calls run on their own: what differs from the recorded run.
+    /// The ids that differ from the recorded run, if calls run on their own.
     moved: Moved,
 }
 
 impl VllmSubject {
-    /// The pool, to look at.
+    /// The pool, for reading.
     #[must_use]
     pub fn pool(&self) -> &Pool {
         &self.pool
     }
 
-    /// Runs what no journal records: [`Journaled::unrecorded`].
+    /// Runs a call without recording it: [`Journaled::unrecorded`].
     pub fn unrecorded<T>(&mut self, call: impl FnOnce(&mut Pool) -> T) -> T {
         self.pool.unrecorded(call)
     }
@@ -91,8 +91,8 @@ impl Subject for VllmSubject {
         0
     }
 
-    /// By hand vLLM may move a block from the queue and write its counts: then the invariants do not
-    /// hold for a while, and only answers are compared.
+    /// Checks nothing. vLLM may move blocks of the queue and write counts by hand, which breaks
+    /// invariants for a while. So only answers are compared.
     fn check(&mut self) -> Result<(), InvariantViolation> {
         Ok(())
     }

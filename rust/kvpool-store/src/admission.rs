@@ -1,8 +1,9 @@
-//! `Admission`: whether an object is worth a write. `Answers`: what a shared back end said of late.
+//! `Admission`: decides whether an object is worth a write. `Answers`: recent answers of a shared back
+//! end.
 //!
-//! Owns: the keys that were offered once, exactly and in a bounded memory (`Ghosts` of the policies),
-//! so a prompt that nobody sends again costs no write; and, of back ends that others write to, what
-//! they said to have and not to have, each for a time. Deterministic.
+//! Owns: the keys that were offered once, exactly and in bounded memory (`Ghosts` of the policies), so
+//! that a prompt which is never repeated costs no write. For back ends that other stores write to, it
+//! also owns their recent answers to the question whether an object exists. Deterministic.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -13,16 +14,17 @@ use kvpool_policies::parts::Ghosts;
 
 use crate::object::ObjectKey;
 
-/// Whether an object is written.
+/// When an object is written.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Admit {
-    /// When it is offered again, while its first offer is remembered: an SSD wears by writes.
+    /// At its second offer, while the first is remembered. This spares an SSD, which wears out by
+    /// writes.
     #[default]
     SecondTouch,
-    /// At once.
+    /// At its first offer.
     Always,
-    /// Not at all.
+    /// Never.
     Never,
 }
 
@@ -31,18 +33,18 @@ pub(crate) struct Admission {
     seen: Ghosts,
 }
 
-/// One number of a key: another group, another number.
+/// Mixes hash and group of a key into one number.
 fn number(key: &ObjectKey) -> u64 {
     key.hash.key() ^ u64::from(key.group).wrapping_mul(0x9e37_79b9_7f4a_7c15)
 }
 
 impl Admission {
-    /// Remembers `capacity` offers.
+    /// Creates an admission that remembers `capacity` offers.
     pub(crate) fn new(capacity: usize) -> Result<Self, PoolError> {
         Ok(Self { seen: Ghosts::new(1, capacity)? })
     }
 
-    /// Whether an object that is offered now is admitted.
+    /// Whether an object that is offered now is written.
     pub(crate) fn admits(&mut self, key: &ObjectKey, how: Admit) -> bool {
         match how {
             Admit::Always => true,
@@ -63,14 +65,14 @@ impl Admission {
 struct Answer {
     until: Duration,
     there: bool,
-    /// The first task that was sent afterwards: what was asked before says nothing against it.
+    /// The first task that was sent after the answer. Earlier tasks cannot contradict it.
     from: u64,
 }
 
 #[derive(Debug)]
 pub(crate) struct Answers {
     last: HashMap<ObjectKey, Answer>,
-    /// Oldest first; one that was told again is in it twice.
+    /// Times and keys of the answers, oldest first. A key that was answered again is contained twice.
     told: VecDeque<(Duration, ObjectKey)>,
     capacity: usize,
     lasts: Duration,
@@ -81,7 +83,7 @@ impl Answers {
         Self { last: HashMap::new(), told: VecDeque::new(), capacity, lasts }
     }
 
-    /// `next` is the task to be sent next.
+    /// Records whether the object exists. `next` is the number of the next task.
     pub(crate) fn tell(&mut self, key: ObjectKey, there: bool, now: Duration, next: u64) {
         let until = now.saturating_add(self.lasts);
         self.last.insert(key, Answer { until, there, from: next });
@@ -95,12 +97,12 @@ impl Answers {
         }
     }
 
-    /// Whether it is there, if that was said of late.
+    /// Whether the object exists, if a recent answer is recorded.
     pub(crate) fn of(&self, key: &ObjectKey, now: Duration) -> Option<bool> {
         self.last.get(key).filter(|last| now < last.until).map(|last| last.there)
     }
 
-    /// What was told of it after a task was sent: that counts, and not what the task finds out.
+    /// The answer that was recorded after `task` was sent. It is newer than the result of the task.
     pub(crate) fn since(&self, key: &ObjectKey, task: u64) -> Option<bool> {
         self.last.get(key).filter(|last| last.from > task).map(|last| last.there)
     }
@@ -144,7 +146,7 @@ mod tests {
         assert_eq!(answers.of(&key(1, 0), second), None);
         answers.tell(key(1, 0), true, second, 0);
         answers.tell(key(2, 0), false, second, 0);
-        assert_eq!(answers.of(&key(1, 0), second), Some(true), "told again");
+        assert_eq!(answers.of(&key(1, 0), second), Some(true), "reported again");
         answers.tell(key(3, 0), false, second, 0);
         assert_eq!((answers.of(&key(1, 0), second), answers.of(&key(2, 0), second)), (None, Some(false)));
         answers.forget(&key(2, 0));

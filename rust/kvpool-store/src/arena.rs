@@ -1,18 +1,18 @@
-//! `Arena`: host memory in slots, into and out of which objects are moved without another copy.
+//! `Arena`: host memory in slots. Objects are moved into and out of slots without another copy.
 //!
-//! Owns: the memory, and who has a slot. [`Arena::read`] shares a slot, [`Arena::write`] takes it
-//! alone; neither waits. A transfer holds the guard of its slot until the back end has ended, so the
-//! slot of a load that timed out stays taken for exactly as long as something may still write to it,
-//! and nothing has to remember that.
+//! Owns: the memory, and the state of each slot. [`Arena::read`] shares a slot, and [`Arena::write`]
+//! takes it exclusively; neither waits. A transfer holds the guard of its slot until the back end has
+//! ended. So the slot of a load that timed out stays taken for exactly as long as something may still
+//! write to it.
 //!
-//! The memory is the arena's own ([`Arena::new`]), or an engine's ([`Arena::over`]). Own slots begin
-//! and end on pages of 4 KiB, as direct I/O wants. Where those of an engine do not, workers copy
-//! through pages of their own.
+//! The memory belongs to the arena ([`Arena::new`]) or to an engine ([`Arena::over`]). Slots of the
+//! arena's own memory begin and end at pages of 4 KiB, as direct I/O requires. If the slots of an
+//! engine do not, workers copy through pages of their own.
 //!
-//! Invariants: a slot has any number of readers or one writer; the memory is never moved, and lives as
+//! Invariants: a slot has any number of readers or one writer. The memory is never moved, and lives as
 //! long as the arena.
 //!
-//! Cost: one mapping, made at once and touched when used, in huge pages from 2 MiB on; 4 bytes per
+//! Cost: one mapping, made at once and touched when used, in huge pages from 2 MiB on, and 4 bytes per
 //! slot. A guard is one atomic operation.
 
 #![expect(unsafe_code, reason = "slices of the memory: by the guards alone, which exclude each other")]
@@ -28,12 +28,12 @@ use memmap2::{Advice, MmapMut, MmapRaw};
 use crate::error::StoreError;
 use crate::object::{PAGE, pages};
 
-/// The state of a slot that has a writer; any other is its number of readers.
+/// State of a slot that has a writer. Any other state is the number of readers.
 const WRITER: u32 = u32::MAX;
 /// Bytes of a huge page.
 const HUGE: usize = 2 << 20;
 
-/// Memory in slots of one size.
+/// Memory in slots of equal size.
 ///
 /// ```
 /// use kvpool_store::Arena;
@@ -48,7 +48,7 @@ const HUGE: usize = 2 << 20;
 #[derive(Debug)]
 pub struct Arena {
     memory: Memory,
-    /// Bytes of a slot, and from one to the next.
+    /// Bytes of a slot, and bytes from one slot to the next.
     slot_bytes: usize,
     stride: usize,
     states: Box<[AtomicU32]>,
@@ -57,33 +57,33 @@ pub struct Arena {
 #[derive(Debug)]
 struct Memory {
     begin: NonNull<u8>,
-    /// Keeps it where it is.
+    /// Keeps the memory at its address.
     _owner: Box<dyn Any + Send + Sync>,
 }
 
-// SAFETY: the pointer is to memory that its owner, which may go to any thread, keeps; it is used by the
-// guards alone.
+// SAFETY: the pointer is to memory that its owner keeps, and the owner may be sent to any thread. Only
+// the guards use the pointer.
 unsafe impl Send for Memory {}
-// SAFETY: as above; guards of one slot exclude each other, whichever threads they are of.
+// SAFETY: as above; guards of one slot exclude each other, on any threads.
 unsafe impl Sync for Memory {}
 
 impl Arena {
-    /// Zeroed memory for `slots` slots of `slot_bytes`.
+    /// Allocates zeroed memory for `slots` slots of `slot_bytes`.
     ///
     /// # Errors
-    /// [`StoreError::InvalidConfig`] for none of either, [`StoreError::NoMemory`].
+    /// [`StoreError::InvalidConfig`] if `slots` or `slot_bytes` is 0; [`StoreError::NoMemory`].
     pub fn new(slots: u32, slot_bytes: u32) -> Result<Arc<Self>, StoreError> {
         check(slots, slot_bytes)?;
         let stride = pages(slot_bytes as usize);
         let bytes = stride.saturating_mul(slots as usize);
         let no_memory = |error: String| StoreError::NoMemory { bytes: bytes as u64, error };
-        // Of huge pages, where the system has them and this is as large: a transfer is of few pieces
-        // then, and a disk, above all a virtual one, moves more of them at once.
+        // Use huge pages where the system has them and the memory is large enough. A transfer then
+        // consists of few pieces, and a disk, above all a virtual one, moves more of them at once.
         let huge = bytes >= HUGE;
         let mapped = if huge { bytes.next_multiple_of(HUGE).saturating_add(HUGE) } else { bytes };
         let mapping = MmapMut::map_anon(mapped).map_err(|error| no_memory(error.to_string()))?;
         if huge {
-            drop(mapping.advise(Advice::HugePage)); // without them it is as good, and slower
+            drop(mapping.advise(Advice::HugePage)); // without huge pages it is only slower
         }
         let mapping: MmapRaw = mapping.into();
         let first = mapping.as_mut_ptr();
@@ -92,11 +92,11 @@ impl Arena {
         Self::of(Memory { begin, _owner: Box::new(mapping) }, slots, slot_bytes, stride)
     }
 
-    /// Memory of an engine: `slots` slots of `slot_bytes`, one behind the other. Without a copy exactly
-    /// if it begins at a page and `slot_bytes` are whole pages ([`Self::is_paged`]).
+    /// Uses memory of an engine: `slots` contiguous slots of `slot_bytes`. Transfers need no copy
+    /// exactly if the memory begins at a page and `slot_bytes` are whole pages ([`Self::is_paged`]).
     ///
     /// # Errors
-    /// [`StoreError::InvalidConfig`] for none of either, [`StoreError::NoMemory`].
+    /// [`StoreError::InvalidConfig`] if `slots` or `slot_bytes` is 0; [`StoreError::NoMemory`].
     ///
     /// # Safety
     /// `begin` MUST be the address of `slots * slot_bytes` bytes that are initialised, and stay there
@@ -129,8 +129,8 @@ impl Arena {
         self.memory.begin.addr().get().is_multiple_of(PAGE) && self.stride.is_multiple_of(PAGE)
     }
 
-    /// Where the memory begins, and how many bytes it has. For bindings: what is read or written there
-    /// is the caller's to order with transfers.
+    /// Address and length in bytes of the memory, for bindings. The caller orders its own accesses to
+    /// this memory with transfers.
     #[must_use]
     pub fn memory(&self) -> (NonNull<u8>, usize) {
         (self.memory.begin, self.stride * self.states.len())
@@ -182,12 +182,12 @@ impl Arena {
         Ok(Writing { arena: Arc::clone(self), slot })
     }
 
-    /// Where a slot begins. In bounds: guards have slots that exist.
+    /// Address of a slot. It is in bounds, because guards exist only for existing slots.
     fn begin(&self, slot: u32) -> *mut u8 {
         self.memory.begin.as_ptr().wrapping_add(slot as usize * self.stride)
     }
 
-    /// Bytes of the pages that a payload of `len` takes in a slot; `None` where slots are not of pages.
+    /// Bytes of the pages that a payload of `len` takes in a slot; `None` if slots are not paged.
     fn span(&self, len: u32) -> Option<usize> {
         self.is_paged().then(|| pages(len as usize).min(self.stride))
     }
@@ -202,7 +202,7 @@ fn check(slots: u32, slot_bytes: u32) -> Result<(), StoreError> {
     }
 }
 
-/// A slot that nothing writes to.
+/// Guard of a slot that nothing writes to.
 #[derive(Debug)]
 pub struct Reading {
     arena: Arc<Arena>,
@@ -211,14 +211,14 @@ pub struct Reading {
 
 impl Reading {
     fn first(&self, len: usize) -> &[u8] {
-        // SAFETY: inside the memory, since no `len` here is above the stride; it is initialised and
-        // lives as long as the arena; and this guard counts as a reader, so `Arena::write` gives out no
-        // slice of the slot until it is dropped.
+        // SAFETY: the slice is inside the memory, because no `len` here is above the stride. The memory
+        // is initialised and lives as long as the arena. This guard counts as a reader, so
+        // `Arena::write` returns no slice of the slot until the guard is dropped.
         unsafe { std::slice::from_raw_parts(self.arena.begin(self.slot), len) }
     }
 
-    /// The whole pages of a payload's first `len` bytes, what stands behind these has no meaning;
-    /// `None` where slots are not of pages.
+    /// Whole pages of a payload's first `len` bytes; the bytes after these are undefined. `None` if
+    /// slots are not paged.
     pub(crate) fn pages(&self, len: u32) -> Option<&[u8]> {
         self.arena.span(len).map(|bytes| self.first(bytes))
     }
@@ -238,7 +238,7 @@ impl Drop for Reading {
     }
 }
 
-/// A slot that is the holder's alone.
+/// Guard of a slot that only its holder accesses.
 #[derive(Debug)]
 pub struct Writing {
     arena: Arc<Arena>,
@@ -247,11 +247,12 @@ pub struct Writing {
 
 impl Writing {
     fn first(&mut self, len: usize) -> &mut [u8] {
-        // SAFETY: as in `Reading::first`; the only guard of the slot is this one, and it is borrowed mutably.
+        // SAFETY: as in `Reading::first`; this is the only guard of the slot, and it is borrowed
+        // mutably.
         unsafe { std::slice::from_raw_parts_mut(self.arena.begin(self.slot), len) }
     }
 
-    /// The whole pages of a payload's first `len` bytes; `None` where slots are not of pages.
+    /// Whole pages of a payload's first `len` bytes; `None` if slots are not paged.
     pub(crate) fn pages(&mut self, len: u32) -> Option<&mut [u8]> {
         let bytes = self.arena.span(len)?;
         Some(self.first(bytes))
@@ -259,10 +260,10 @@ impl Writing {
 }
 
 impl Writing {
-    /// As `pages`, to be looked at.
+    /// Like `pages`, for reading.
     pub(crate) fn shared_pages(&self, len: u32) -> Option<&[u8]> {
         let bytes = self.arena.span(len)?;
-        // SAFETY: as in `Reading::first`; the only guard of the slot is this one, and it is borrowed.
+        // SAFETY: as in `Reading::first`; this is the only guard of the slot, and it is borrowed.
         Some(unsafe { std::slice::from_raw_parts(self.arena.begin(self.slot), bytes) })
     }
 }
@@ -271,7 +272,7 @@ impl Deref for Writing {
     type Target = [u8];
 
     fn deref(&self) -> &[u8] {
-        // SAFETY: as in `Reading::first`; the only guard of the slot is this one.
+        // SAFETY: as in `Reading::first`; this is the only guard of the slot.
         unsafe { std::slice::from_raw_parts(self.arena.begin(self.slot), self.arena.slot_bytes) }
     }
 }

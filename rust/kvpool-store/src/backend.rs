@@ -1,13 +1,14 @@
-//! `Backend`: where objects are kept. As little as possible: a back end moves bytes, and may fail,
-//! stall, forget or lie.
+//! `Backend`: the interface to the place where objects are kept. It is small: a back end moves bytes,
+//! and may fail, stall, lose objects or return wrong bytes.
 //!
-//! Everything else is the [`Store`](crate::Store)'s, for all of them alike: checks, index, bound,
+//! The [`Store`](crate::Store) does everything else, alike for all back ends: checks, index, bound,
 //! eviction, admission, deadlines.
 //!
 //! A back end has *places*, numbered from 0. The store never has more than one object at a place, so
-//! `places * object_bytes` bounds what it takes. A slab writes objects where their places are; a server
-//! of keys and values goes by their names alone, and deletes what the store says a new object replaces.
-//! Others may write to a server, too: then it is asked for what this store does not know of.
+//! `places * object_bytes` bounds the space of its objects. A slab writes an object at its place. A
+//! key-value server uses only the names of objects, and deletes the objects that the store names as
+//! replaced by a new one. Other engines may write to a server, too; the store then asks the server for
+//! objects that it does not know.
 
 use std::fmt;
 
@@ -17,34 +18,36 @@ use crate::namespace::{Namespace, NamespaceDigest};
 use crate::object::{Object, ObjectMut, ObjectName, Place};
 use crate::transfer::{Moving, Transfer};
 
-/// A store of objects. Called by worker threads, several at once, never twice at once for one place;
-/// every call may block.
+/// A container of objects. Worker threads call it, several at a time, but never two at a time for one
+/// place. Every call may block.
 ///
-/// Payloads come as whole pages of page-aligned memory. What stands behind the first `len` bytes has no
-/// meaning and need not be kept.
+/// Payloads are whole pages of page-aligned memory. The bytes after the first `len` have no meaning and
+/// need not be kept.
 pub trait Backend: fmt::Debug + Send + Sync {
-    /// Its name, as users write it.
+    /// Name of the back end, as users write it.
     fn name(&self) -> &'static str;
 
-    /// How many objects it may hold. Always the same.
+    /// Largest number of objects. It never changes.
     fn places(&self) -> u32;
 
-    /// Bytes that one object takes at most, with all that hangs on it.
+    /// Largest number of bytes that one object takes, with all overhead.
     fn object_bytes(&self) -> u64;
 
-    /// The longest payload.
+    /// Largest number of bytes of a payload.
     fn max_payload(&self) -> u32;
 
-    /// Whether others write to it as well: then an object may be there that this store does not know of.
+    /// Whether other engines write to the back end, so that it may have objects that this store does
+    /// not know.
     fn is_shared(&self) -> bool {
         false
     }
 
-    /// Tells of everything at its places that may be a header, in the order of the places: called once,
-    /// before what follows. A shared back end may tell of nothing, or of what `namespace` has there.
+    /// Calls `found` for everything at its places that may be a header, in the order of the places. The
+    /// store calls this once, before the methods below. A shared back end may report nothing, or only
+    /// the objects of `namespace`.
     ///
     /// # Errors
-    /// [`BackendError`] if it cannot be told what is there.
+    /// [`BackendError`] if the objects cannot be listed.
     fn restore(
         &self,
         namespace: NamespaceDigest,
@@ -57,11 +60,11 @@ pub trait Backend: fmt::Debug + Send + Sync {
     /// [`BackendError`] if the record cannot be read.
     fn generation(&self, of: NamespaceDigest) -> Result<Option<Generation>, BackendError>;
 
-    /// Records the generation of a namespace. The record MUST survive a `kill -9` of this process once this
-    /// returns. Without `replaces` an existing record stays.
+    /// Records the generation of a namespace. The record MUST survive a `kill -9` of this process once
+    /// this returns. Without `replaces` an existing record stays.
     ///
     /// # Errors
-    /// [`BackendError`]. Then the record is the one of before, or the new one.
+    /// [`BackendError`]. Then the record is the old one or the new one.
     fn record_generation(
         &self,
         of: NamespaceDigest,
@@ -69,18 +72,18 @@ pub trait Backend: fmt::Debug + Send + Sync {
         replaces: bool,
     ) -> Result<(), BackendError>;
 
-    /// Keeps the text of a namespace, for who looks at the objects from outside. Called at the start and by a
-    /// renewal.
+    /// Keeps the text of a namespace for tools that inspect the objects. The store calls this at its
+    /// start and at a renewal.
     ///
     /// # Errors
-    /// [`BackendError`]: then objects have a digest alone. The store goes on.
+    /// [`BackendError`]. Then tools know only the digest of the namespace. The store continues.
     fn describe(&self, _namespace: &Namespace) -> Result<(), BackendError> {
         Ok(())
     }
 
-    /// Writes an object to `place`, where those that are named `replaces` may be, which MUST be gone
-    /// before it is there. If the process ends in the middle, what is at the place MUST NOT be a header
-    /// with another payload, short of what checksums find.
+    /// Writes an object to `place`. Objects that are named in `replaces` may be there. They MUST be
+    /// gone before the new object is there. If the process ends halfway, the place MUST NOT contain a
+    /// header with another payload, except for damage that checksums find.
     ///
     /// # Errors
     /// [`BackendError`]. Then anything may be at the place; the store clears it.
@@ -92,20 +95,21 @@ pub trait Backend: fmt::Debug + Send + Sync {
         object: Object<'_>,
     ) -> Result<(), BackendError>;
 
-    /// A way for one worker to have several transfers on their way at once. Without one it has one call
-    /// after the other.
+    /// Returns a lane, with which one worker has several transfers in flight at once. Without a lane
+    /// the worker makes one call at a time.
     fn lane(&self) -> Option<Box<dyn Lane + '_>> {
         None
     }
 
-    /// Reads what is at `place`, or has the name where no place is known, into `header` and the pages
-    /// of a payload of `len` bytes. It need not check anything.
+    /// Reads the object at `place`, or by its name if no place is known. `into` receives the header and
+    /// the pages of a payload of `len` bytes. The back end need not check them.
     ///
     /// # Errors
-    /// [`BackendError`]; [`BackendError::Absent`] if it knows that there is no such object.
+    /// [`BackendError`]; [`BackendError::Absent`] if the back end knows that it does not have this
+    /// object.
     fn read(&self, place: Option<Place>, name: &ObjectName, into: ObjectMut<'_>) -> Result<(), BackendError>;
 
-    /// Which objects are there. Asked of shared back ends alone.
+    /// Returns for each object whether the back end has it. The store asks only shared back ends.
     ///
     /// # Errors
     /// [`BackendError`].
@@ -113,31 +117,32 @@ pub trait Backend: fmt::Debug + Send + Sync {
         Ok(vec![false; names.len()])
     }
 
-    /// Makes sure that no object is at `place`, where those of `names` may be: not after a restart
-    /// either. Without a place those of the names go, wherever they are.
+    /// Removes the objects of `names` at `place`. They are gone after a restart, too. Without a place,
+    /// removes the objects of these names, wherever they are.
     ///
     /// # Errors
-    /// [`BackendError`]: they may be there still. The store tries again where it knows the place.
+    /// [`BackendError`]. Then the objects may still be there. The store tries again if it knows the
+    /// place.
     fn clear(&self, place: Option<Place>, names: &[ObjectName]) -> Result<(), BackendError>;
 }
 
-/// Several transfers of one worker at once. It does for each what [`Backend::read`] or
+/// Several transfers of one worker in flight at once. Each does what [`Backend::read`] or
 /// [`Backend::write`] does.
 ///
-/// Dropping it waits for what is on its way: until then memory of transfers is not let go.
+/// Dropping a lane waits for the transfers in flight, and releases their memory only then.
 pub trait Lane: fmt::Debug {
-    /// How many may be on their way.
+    /// Largest number of transfers in flight.
     fn room(&self) -> usize;
 
-    /// Begins one. What cannot be begun has ended at once.
+    /// Starts a transfer. A transfer that cannot be started ends at once.
     fn start(&mut self, transfer: Transfer);
 
-    /// Waits for one to end. `None` if that cannot be had any more: the lane is of no use, and what it
-    /// has stays taken.
+    /// Waits for the end of a transfer. `None` if the lane is broken: it cannot be used any more, and
+    /// the slots of its transfers stay taken.
     fn next(&mut self) -> Option<(Transfer, Result<(), BackendError>)>;
 }
 
-/// Moves what a transfer is of, in one call.
+/// Moves the object of a transfer, in one call.
 pub(crate) fn perform(transfer: &mut Transfer, backend: &dyn Backend) -> Result<(), BackendError> {
     match transfer.moving() {
         Moving::Read(place, name, into) => backend.read(place, name, into),
@@ -145,7 +150,8 @@ pub(crate) fn perform(transfer: &mut Transfer, backend: &dyn Backend) -> Result<
     }
 }
 
-/// Returns the namespace that objects carry now. Creates a missing record. Waits for the back end.
+/// Returns the namespace in which objects are stored now. Creates a missing record. Waits for the back
+/// end.
 ///
 /// # Errors
 /// [`BackendError`] if the record cannot be read, or a missing one cannot be written.
@@ -157,7 +163,8 @@ pub(crate) fn current_namespace(
     if let Some(found) = backend.generation(of)? {
         return Ok(namespace.of_generation(found));
     }
-    // Several engines may create it at once: the record that is there afterwards counts.
+    // Several engines may create the record at once. The record that exists afterwards is valid for
+    // all.
     backend.record_generation(of, Generation::fresh(), false)?;
     if let Some(found) = backend.generation(of)? {
         return Ok(namespace.of_generation(found));

@@ -1,16 +1,24 @@
-//! `Breaker`: a back end that keeps failing is left alone for a while.
+//! `Breaker`: stops calling a back end for a while after repeated failures.
 //!
-//! Owns: how often it failed in a row, and until when it is not asked. After the pause one object is
-//! tried; its end decides. Time is the caller's.
+//! Owns: the number of failures in a row, and the end of the pause. After the pause the store tries one
+//! object, whose result decides. The caller passes the time.
 
 use std::time::Duration;
 
-/// When a back end is left alone.
+/// The conditions under which the breaker opens.
+///
+/// ```
+/// use kvpool_store::{BreakerConfig, StoreConfig};
+/// use std::time::Duration;
+/// let breaker = BreakerConfig { failures: 3, pause: Duration::from_secs(30) };
+/// let config = StoreConfig { breaker, ..StoreConfig::default() };
+/// # assert_eq!(config.breaker.failures, 3);
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BreakerConfig {
-    /// Failures and passed deadlines in a row that open it; at least 1.
+    /// Number of consecutive failures and passed deadlines at which the breaker opens; at least 1.
     pub failures: u32,
-    /// For how long it stays open.
+    /// Duration of the pause.
     pub pause: Duration,
 }
 
@@ -28,7 +36,7 @@ enum State {
     Open {
         until: Duration,
     },
-    /// One object is on its way.
+    /// One object is in flight, as a trial after the pause.
     Trying,
 }
 
@@ -44,7 +52,7 @@ impl Breaker {
         Self { config, state: State::Closed { failed: 0 }, opened: 0 }
     }
 
-    /// Whether an object would be let through.
+    /// Whether the store may send an object.
     pub(crate) fn would_pass(&self, now: Duration) -> bool {
         match self.state {
             State::Closed { .. } => true,
@@ -53,7 +61,8 @@ impl Breaker {
         }
     }
 
-    /// Lets an object through, or not. After a pause only one, whose end has to be told.
+    /// Whether the store may send an object, which it then does. After a pause only one object may be
+    /// sent, and the store has to report its end.
     pub(crate) fn pass(&mut self, now: Duration) -> bool {
         let passes = self.would_pass(now);
         if passes && !matches!(self.state, State::Closed { .. }) {
@@ -79,7 +88,7 @@ impl Breaker {
         }
     }
 
-    /// How often it opened.
+    /// Number of times that the breaker has opened.
     pub(crate) const fn opened(&self) -> u64 {
         self.opened
     }
@@ -109,7 +118,7 @@ mod tests {
         assert_eq!(breaker.opened(), 2);
     }
 
-    /// What was sent before it opened, and fails later, does not make the pause longer.
+    /// The failure of an object that was sent before the breaker opened does not extend the pause.
     #[test]
     fn an_open_one_ignores_ends() {
         let mut breaker = Breaker::new(BreakerConfig { failures: 1, pause: SECOND });

@@ -1,4 +1,4 @@
-//! What callers give a store, and what it answers.
+//! Arguments and results of the calls of a store.
 
 use std::time::Duration;
 
@@ -10,30 +10,38 @@ use crate::error::Why;
 use crate::header::TokenRange;
 use crate::object::ObjectKey;
 
-/// How a store behaves.
+/// Settings of a store.
+///
+/// ```
+/// use kvpool_store::{Admit, StoreConfig};
+/// use std::time::Duration;
+/// let config = StoreConfig { admission: Admit::Always, ..StoreConfig::default() };
+/// let config = StoreConfig { deadline: Duration::from_secs(2), ..config };
+/// assert!(config.workers >= 1);
+/// ```
 #[derive(Clone, Copy, Debug)]
 pub struct StoreConfig {
-    /// What is evicted first.
+    /// Policy that chooses the objects to evict.
     pub eviction: EvictionPolicy,
-    /// What is written, where an offer does not say.
+    /// When an object is written, unless its offer specifies otherwise.
     pub admission: Admit,
-    /// How many offers are remembered for a second one.
+    /// Number of offers that are remembered until their second offer.
     pub remembered_offers: usize,
-    /// Threads that wait for the back end.
+    /// Number of threads that wait for the back end.
     pub workers: usize,
-    /// Objects that may be on their way; more are misses ([`Why::Busy`]).
+    /// Largest number of objects in flight. Further objects are misses ([`Why::Busy`]).
     pub queue: usize,
-    /// How long a transfer may take.
+    /// Longest duration of a transfer.
     pub deadline: Duration,
-    /// When the back end is left alone.
+    /// When the store stops calling the back end for a while.
     pub breaker: BreakerConfig,
-    /// For how long a shared back end is believed that it has an object, or has not.
+    /// For how long an answer of a shared back end, that it has an object or not, is used.
     pub believed_for: Duration,
-    /// Whether payloads pass through memory of the workers, at the price of a copy there. Then a slot
-    /// is free once its job has ended, whatever the back end does: for engines that reuse a slot as
-    /// soon as they are told. Slots that are not of pages are always used so.
+    /// Whether payloads are copied through memory of the workers. Then a slot is free once its job has
+    /// ended, even if the back end has not ended. This is for engines that reuse a slot as soon as they
+    /// are notified. Slots that are not paged are always staged.
     pub staged: bool,
-    /// Whether [`Store::take_gone`](crate::Store::take_gone) tells what is not there any more.
+    /// Whether [`Store::take_gone`](crate::Store::take_gone) reports objects that are no longer found.
     pub tell_gone: bool,
 }
 
@@ -54,47 +62,47 @@ impl Default for StoreConfig {
     }
 }
 
-/// An object that is offered.
+/// An offered object.
 #[derive(Clone, Copy, Debug)]
 pub struct Put {
-    /// What it will be found by.
+    /// Key of the object.
     pub key: ObjectKey,
-    /// The tokens that it holds.
+    /// The tokens whose KV the object contains.
     pub tokens: TokenRange,
     /// Bytes of its payload.
     pub len: u32,
-    /// The slot that has them.
+    /// The slot with the payload.
     pub slot: u32,
-    /// Whether it is written; `None`: as the store is configured.
+    /// When the object is written. `None` uses the setting of the store.
     pub admit: Option<Admit>,
 }
 
-/// An object that is wanted.
+/// A requested object.
 #[derive(Clone, Copy, Debug)]
 pub struct Get {
-    /// Its key.
+    /// Key of the object.
     pub key: ObjectKey,
-    /// Bytes of its payload: an object of another length is not it.
+    /// Bytes of the payload. An object of another length is a miss.
     pub len: u32,
-    /// The slot that it goes to.
+    /// The slot into which the object is loaded.
     pub slot: u32,
 }
 
-/// What a store knows of a key, without asking its back end.
+/// The knowledge of a store about a key, without a call of its back end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Presence {
-    /// It can be loaded.
+    /// The object can be loaded.
     Here,
-    /// It is being written.
+    /// The object is being written.
     Pending,
-    /// It is not there, or cannot be had now.
+    /// The object does not exist, or is unavailable now.
     Absent,
-    /// A shared back end may have it: [`Store::probe`](crate::Store::probe) asks.
+    /// A shared back end may have the object. [`Store::probe`](crate::Store::probe) asks it.
     Unknown,
 }
 
 impl Presence {
-    /// Its name, as bindings and tools show it.
+    /// Name of the state, as bindings and tools show it.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -106,12 +114,12 @@ impl Presence {
     }
 }
 
-/// The name of a call whose end `Store::poll` tells.
+/// Identifies a job, whose end [`Store::poll`](crate::Store::poll) reports.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct JobId(pub(crate) u64);
 
 impl JobId {
-    /// Its number: jobs are counted from 0.
+    /// Number of the job. Jobs are numbered from 0.
     #[must_use]
     pub const fn get(self) -> u64 {
         self.0
@@ -123,6 +131,6 @@ impl JobId {
 pub struct Completion {
     /// The job.
     pub job: JobId,
-    /// What became of each object, in the order of the call.
+    /// Result for each object, in the order of the call.
     pub objects: Vec<Result<(), Why>>,
 }

@@ -1,23 +1,24 @@
-//! `Directory`: which object is at which place, and which one goes next.
+//! `Directory`: the place of each object, and the next object to evict.
 //!
-//! Owns: the index, the places, and the order in which objects are evicted, which is one of the core's
-//! policies. It moves no bytes and knows no time.
+//! Owns: the index, the places, and the order of eviction, which is one of the core's policies. It
+//! moves no bytes and knows no time.
 //!
-//! A place is
+//! States of a place:
 //!
 //! ```text
 //!   free ── reserve ──▶ written ── ends ──▶ held ◀─ pin, unpin ─┐
 //!    ▲                     │                 │ └── evicted: reserved for another object at once
 //!    │                     │ failed, or      │ removed, damaged
 //!    │                     ▼ removed         ▼
-//!    └── cleared ──────── doomed: not found any more; cleared once no transfer has it, and again until that succeeds
+//!    └── cleared ──────── doomed: no longer found; cleared when no transfer uses it,
+//!                         and again until clearing succeeds
 //! ```
 //!
-//! Invariants: a key is at one place at most; only held places that no transfer pins are evicted; a
-//! place is reused only when its object was evicted, which the write that follows replaces, or when it
-//! was cleared. So no more objects than places, ever.
+//! Invariants: a key is at most at one place. Only held places that no transfer pins are evicted. A
+//! place is reused only after its object was evicted, which the following write replaces, or after it
+//! was cleared. So there are never more objects than places.
 //!
-//! Cost: O(1) per object; about 150 bytes per place and the policy's own.
+//! Cost: O(1) per object; about 150 bytes per place, plus the memory of the policy.
 
 use std::collections::VecDeque;
 
@@ -40,27 +41,28 @@ enum State {
 #[derive(Clone, Debug, Default)]
 struct Entry {
     state: State,
-    /// Of what is written or held.
+    /// Key of the object that is written or held.
     key: Option<ObjectKey>,
     len: u32,
     depth: u32,
-    /// Transfers on their way.
+    /// Number of transfers that use the place.
     pins: u32,
-    /// The first task that was sent once it was held.
+    /// The first task that was sent after the object became held.
     held_from: u64,
-    /// Of what is written: by its place in the list of namespaces.
+    /// Namespace of the object that is written, as an index into the list of namespaces.
     namespace: u32,
-    /// What the back end may have here, and of which namespace.
+    /// Objects that the back end may have at this place, each with its namespace.
     resident: Vec<(ObjectKey, u32)>,
 }
 
-/// An object that is held, or being written.
+/// An object that is held or being written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Found {
     pub(crate) place: Place,
     pub(crate) len: u32,
     pub(crate) held: bool,
-    /// The first task that was sent once it was held: what a back end was asked before does not count.
+    /// The first task that was sent after the object became held. Answers to earlier tasks do not
+    /// count.
     pub(crate) held_from: u64,
 }
 
@@ -78,19 +80,19 @@ pub(crate) struct Directory {
     by_key: HashMap<ObjectKey, Place>,
     order: Box<dyn Policy>,
     free: VecDeque<Place>,
-    /// Doomed places without a transfer that have to be cleared.
+    /// Doomed places without a transfer, which have to be cleared.
     unclear: VecDeque<Place>,
     held: usize,
-    /// Those that objects here are of; the last is that of new ones.
+    /// Namespaces of the objects. The last is that of new objects.
     namespaces: Vec<NamespaceDigest>,
-    /// Objects that a back end may still remove, and of which namespace: it would remove a new one of
-    /// that name as well.
+    /// Objects that a back end may still remove, with their namespaces. The removal would also remove a
+    /// new object of that name.
     leaving: HashSet<(ObjectKey, u32)>,
-    /// Keys that were held and are not found any more, if somebody wants to know.
+    /// Keys that are no longer found, if the caller wants to know them.
     gone: Option<Vec<ObjectKey>>,
 }
 
-/// Block 0 is the null block.
+/// Block id of a place. Block 0 is the null block.
 fn block(place: Place) -> BlockId {
     BlockId::new(place + 1)
 }
@@ -130,18 +132,18 @@ impl Directory {
         Some(Found { place, len: entry.len, held, held_from })
     }
 
-    /// Objects that are held.
+    /// Number of objects that are held.
     pub(crate) const fn held(&self) -> usize {
         self.held
     }
 
-    /// Places that may have an object: all that are not free.
+    /// Number of places that are not free, which may have an object.
     pub(crate) fn taken(&self) -> usize {
         self.entries.len() - self.free.len()
     }
 
-    /// An object that was there before, as the back end tells of it. False if its key is known already:
-    /// then it is doomed.
+    /// Adds an object that the back end reported at the start. Returns false if its key is already
+    /// known; the place is doomed then.
     pub(crate) fn restore(&mut self, place: Place, key: ObjectKey, len: u32, depth: u32) -> bool {
         let Some(entry) = self.entries.get_mut(place as usize).filter(|entry| entry.state == State::Free)
         else {
@@ -161,8 +163,8 @@ impl Directory {
         true
     }
 
-    /// All is told: the other places are free. Those of `foreign`, in order, are taken last: whose
-    /// objects are there may come back.
+    /// Ends the restoring, and makes the other places free. The places of `foreign`, which ascend, are
+    /// used last, because the namespace of their objects may be served again.
     pub(crate) fn restored(&mut self, foreign: &[Place]) {
         let free =
             (0..).zip(&self.entries).filter(|(_, entry)| entry.state == State::Free).map(|(place, _)| place);
@@ -170,8 +172,8 @@ impl Directory {
         self.free = first.into_iter().chain(last).collect();
     }
 
-    /// A place for an object of a new key, pinned by its write. The oldest makes room; none can while
-    /// transfers have all of them.
+    /// Reserves a place for an object of a new key, pinned by its write. Evicts the first object of the
+    /// order that no transfer uses. `None` if transfers use all of them.
     pub(crate) fn reserve(&mut self, key: ObjectKey, len: u32, depth: u32) -> Option<Reserved> {
         let (place, evicts) = match self.free.pop_front() {
             Some(place) => (place, false),
@@ -213,7 +215,7 @@ impl Directory {
         Some(place)
     }
 
-    /// These places were used, all at one moment. New ones enter the order by it.
+    /// Records that places were used, all at the same time. New places enter the order here.
     pub(crate) fn touch(&mut self, places: &mut [(Place, bool)]) {
         places.sort_by_key(|&(place, _)| std::cmp::Reverse(self.entries[place as usize].depth));
         self.order.begin_release(&Release::default());
@@ -228,7 +230,7 @@ impl Directory {
         }
     }
 
-    /// What was held and is not found any more, since the last call; nothing unless it was asked for.
+    /// Returns the keys that are no longer found, since the last call. Empty unless this was requested.
     pub(crate) fn take_gone(&mut self) -> Vec<ObjectKey> {
         self.gone.as_mut().map(std::mem::take).unwrap_or_default()
     }
@@ -238,7 +240,7 @@ impl Directory {
         self.entries[place as usize].pins += 1;
     }
 
-    /// A transfer that read a place has ended.
+    /// A transfer has ended reading a place.
     pub(crate) fn unpin(&mut self, place: Place) {
         let entry = &mut self.entries[place as usize];
         entry.pins = entry.pins.saturating_sub(1);
@@ -247,8 +249,8 @@ impl Directory {
         }
     }
 
-    /// The write of `key` has ended: it is held, unless it failed or was removed meanwhile. `next` is
-    /// the task to be sent next.
+    /// Ends the write of `key`. The object is held, unless the write failed or the object was removed
+    /// meanwhile. `next` is the number of the next task.
     pub(crate) fn written(&mut self, place: Place, key: ObjectKey, success: bool, next: u64) {
         let entry = &mut self.entries[place as usize];
         if success {
@@ -267,7 +269,8 @@ impl Directory {
         self.unpin(place);
     }
 
-    /// The write of `key` never began. What it was to replace is cleared: it was evicted.
+    /// Withdraws the write of `key`, which never began. The object that it was to replace was evicted,
+    /// so it is cleared.
     pub(crate) fn withdrawn(&mut self, place: Place, key: ObjectKey) {
         self.doom(place);
         let entry = &mut self.entries[place as usize];
@@ -280,7 +283,8 @@ impl Directory {
         }
     }
 
-    /// What is at `place` is not found any more, and will be cleared. False if nothing was.
+    /// Makes the object at `place` unfindable; the place will be cleared. Returns false if there was no
+    /// object.
     pub(crate) fn doom(&mut self, place: Place) -> bool {
         let entry = &mut self.entries[place as usize];
         let Some(key) = entry.key.take() else { return false };
@@ -298,16 +302,17 @@ impl Directory {
         true
     }
 
-    /// Nothing is found any more: new objects are of another namespace.
+    /// Makes every object unfindable. New objects belong to another namespace.
     pub(crate) fn renew(&mut self, namespace: NamespaceDigest) {
         for place in 0..self.entries.len() as Place {
             self.doom(place);
         }
         self.namespaces.push(namespace);
-        self.leaving.clear(); // names of other namespaces are other names
+        self.leaving.clear(); // names in other namespaces differ
     }
 
-    /// The next place that has to be cleared, and what may be there. It is pinned by that.
+    /// Returns the next place to clear, and the objects that may be there. The place is pinned until
+    /// the clearing ends.
     pub(crate) fn next_unclear(&mut self) -> Option<(Place, Vec<ObjectName>)> {
         let place = self.unclear.pop_front()?;
         self.entries[place as usize].pins = 1;
@@ -319,7 +324,7 @@ impl Directory {
         resident.map(|&(key, of)| ObjectName { namespace: self.namespaces[of as usize], key }).collect()
     }
 
-    /// Clearing has ended. What failed is tried again.
+    /// Ends the clearing of a place. After a failure the place will be cleared again.
     pub(crate) fn cleared(&mut self, place: Place, success: bool) {
         let entry = &mut self.entries[place as usize];
         entry.pins = 0;
@@ -338,7 +343,8 @@ impl Directory {
         self.leaving.contains(&(*key, self.namespaces.len() as u32 - 1))
     }
 
-    /// A back end is asked to remove an object that has no place here, or is done with it.
+    /// With `asked`, records that the back end is asked to remove an object which has no place here.
+    /// Otherwise, records that the removal has ended.
     pub(crate) fn leave(&mut self, key: ObjectKey, asked: bool) {
         let name = (key, self.namespaces.len() as u32 - 1);
         if asked {
@@ -348,10 +354,10 @@ impl Directory {
         }
     }
 
-    /// Recounts everything.
+    /// Recomputes every count.
     ///
     /// # Errors
-    /// What does not agree.
+    /// A text that names the first contradiction.
     pub(crate) fn check_invariants(&self) -> Result<(), String> {
         let count = |state| self.entries.iter().filter(|entry| entry.state == state).count();
         let ensure = |sound: bool, what: &str| if sound { Ok(()) } else { Err(what.to_owned()) };

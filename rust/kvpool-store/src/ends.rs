@@ -1,8 +1,9 @@
-//! `Ends`: how workers tell that tasks have ended, to a store that does not wait and to callers that do.
+//! `Ends`: the channel by which workers report ended tasks, to a store that does not block and to
+//! callers that wait.
 //!
-//! Owns: the channel, and an event file (`eventfd`) that is readable from the moment on when an end was
-//! told until the store has taken it in. A scheduler polls the store; a thread or an event loop waits
-//! for the file, without the store.
+//! Owns: the channel, and an event file (`eventfd`). The file becomes readable when an end is reported,
+//! and stays readable until the store has processed it. A scheduler polls the store; a thread or an
+//! event loop waits for the file, without the store.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
@@ -14,7 +15,7 @@ use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 use crate::error::{BackendError, StoreError};
 use crate::header::Mismatch;
 
-/// How a task ended.
+/// An ended task.
 #[derive(Debug)]
 pub(crate) struct Done {
     pub(crate) id: u64,
@@ -28,7 +29,7 @@ pub(crate) enum End {
     Full,
     Failed(String),
     Damaged(Mismatch),
-    /// Which objects are there.
+    /// Whether each object exists.
     There(Vec<bool>),
 }
 
@@ -42,7 +43,7 @@ impl From<BackendError> for End {
     }
 }
 
-/// Of a worker.
+/// The worker's side of the channel.
 #[derive(Clone, Debug)]
 pub(crate) struct Ends {
     sender: Sender<Done>,
@@ -50,17 +51,16 @@ pub(crate) struct Ends {
 }
 
 impl Ends {
-    /// Tells an end; `false` if there is nobody any more.
+    /// Reports an end; `false` if the store is gone.
     pub(crate) fn tell(&self, done: Done) -> bool {
         let told = self.sender.send(done).is_ok();
-        // Fails only where as many ends are told already as a counter of 64 bits holds: then the file
-        // is readable anyway.
+        // Fails only if the 64-bit counter of unread ends is full. The file is readable then anyway.
         let _ = rustix::io::write(&*self.event, &1_u64.to_ne_bytes());
         told
     }
 }
 
-/// Of the store.
+/// The store's side of the channel.
 #[derive(Debug)]
 pub(crate) struct Ended {
     receiver: Receiver<Done>,
@@ -72,10 +72,10 @@ impl Ended {
         self.receiver.try_recv().ok()
     }
 
-    /// The file is not readable until another end is told. Before ends are taken: what is told
-    /// meanwhile is seen later, or twice.
+    /// Makes the file unreadable until the next end is reported. Call this before ends are taken: an
+    /// end that is reported meanwhile then makes the file readable again, even if it was already taken.
     pub(crate) fn quiet(&self) {
-        let _ = rustix::io::read(&*self.event, &mut [0; 8]); // fails if nothing was told
+        let _ = rustix::io::read(&*self.event, &mut [0; 8]); // fails if no end was reported
     }
 
     pub(crate) fn waiter(&self) -> Waiter {
@@ -83,13 +83,13 @@ impl Ended {
     }
 }
 
-/// What it takes to wait for a store that another thread calls.
+/// Waits for the ends of a store that another thread calls.
 #[derive(Clone, Debug)]
 pub struct Waiter(Arc<OwnedFd>);
 
 impl Waiter {
-    /// Waits until something has ended that [`Store::poll`](crate::Store::poll) has not taken in, at
-    /// most for `at_most`. Returns early on a signal.
+    /// Waits, at most for `at_most`, until a task has ended whose end
+    /// [`Store::poll`](crate::Store::poll) has not processed. Returns early on a signal.
     pub fn wait(&self, at_most: Duration) {
         let timeout = Timespec::try_from(at_most).ok();
         let _ = poll(&mut [PollFd::new(&*self.0, PollFlags::IN)], timeout.as_ref());

@@ -1,40 +1,40 @@
-//! What a caller did wrong, what a back end could not do, and why an object was not moved.
+//! Errors: wrong calls, failures of back ends, and reasons why an object was not moved.
 //!
-//! A store never fails a request: what a back end cannot do is a [`Why`] of one object, a miss.
-//! [`StoreError`] is for calls that are wrong by themselves, and for what cannot be opened; a call that
+//! A store never fails a request. A failure of a back end is a [`Why`] of one object, which is a miss.
+//! [`StoreError`] is for calls with wrong arguments, and for stores that cannot be opened. A call that
 //! returns one has changed nothing.
 
 use std::io;
 use std::path::PathBuf;
 
-/// Why one object was not loaded, stored or removed. To the request it is a miss.
+/// The reason why one object was not loaded, stored or removed. To the request it is a miss.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Why {
-    /// It is not there.
+    /// The object does not exist.
     Absent,
-    /// It is being written: later it may be there.
+    /// The object is being written, and may exist later.
     Pending,
-    /// Other bytes were there; they are removed.
+    /// The bytes were those of another object, or damaged. They are removed.
     Damaged,
     /// The back end failed.
     Failed,
-    /// The back end has no room, though the store's bound is not reached.
+    /// The back end has no room, although the store's bound is not reached.
     Full,
     /// The deadline passed. The slot stays taken until the back end is known to have ended.
     TimedOut,
-    /// The breaker is open: the back end failed too often of late.
+    /// The breaker is open, because the back end failed too often recently.
     Unavailable,
-    /// The queue is full; or a shared back end is still asked to remove an object of this name.
+    /// The queue is full, or a shared back end has not yet removed an older object of this name.
     Busy,
-    /// Not admitted: it has to be offered again, or was offered with [`Admit::Never`](crate::Admit).
+    /// Not admitted: this was the first offer, or the offer had [`Admit::Never`](crate::Admit).
     NotAdmitted,
-    /// Every place is in use by a transfer.
+    /// Transfers use all places.
     NoRoom,
 }
 
 impl Why {
-    /// Its name, as bindings and tools show it.
+    /// Name of the reason, as bindings and tools show it.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -52,28 +52,28 @@ impl Why {
     }
 }
 
-/// What a back end could not do.
+/// A failure of a back end.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum BackendError {
-    /// There is no such object.
+    /// The object does not exist.
     #[error("no such object")]
     Absent,
-    /// No room left.
+    /// The back end has no room left.
     #[error("no room left")]
     Full,
-    /// Anything else.
+    /// Any other error of the system.
     #[error("{operation} failed: {error}")]
     Io {
-        /// What was tried.
+        /// The operation that failed.
         operation: &'static str,
-        /// What came of it.
+        /// The error of the system.
         error: io::Error,
     },
 }
 
 impl BackendError {
-    /// The error of an operation; [`BackendError::Full`] where the system says that.
+    /// Converts the error of an operation; [`BackendError::Full`] if the disk or quota is full.
     pub fn io(operation: &'static str) -> impl Fn(io::Error) -> Self {
         move |error| match error.kind() {
             io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => Self::Full,
@@ -82,94 +82,96 @@ impl BackendError {
     }
 }
 
-/// A call that is wrong, or a store that cannot be opened.
+/// A call with wrong arguments, or a store that cannot be opened.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum StoreError {
-    /// A setting outside its range.
+    /// A setting is outside of its range.
     #[error("{field} is {value}: must be {expected}")]
     InvalidConfig {
-        /// The setting.
+        /// Name of the setting.
         field: &'static str,
-        /// Its value.
+        /// Value of the setting.
         value: String,
-        /// What is allowed.
+        /// The allowed values.
         expected: &'static str,
     },
-    /// A slot that the arena does not have.
+    /// The arena has no such slot.
     #[error("slot {slot} is outside this arena: it has {slots}")]
     UnknownSlot {
-        /// The slot.
+        /// Number of the slot.
         slot: u32,
-        /// How many there are.
+        /// Number of slots of the arena.
         slots: u32,
     },
-    /// A slot that a transfer, or another guard, has.
+    /// A transfer or another guard uses the slot.
     #[error("slot {slot} is in use: a transfer or a guard has it")]
     SlotBusy {
-        /// The slot.
+        /// Number of the slot.
         slot: u32,
     },
-    /// A payload that no slot or no place has room for.
+    /// The payload is empty, or longer than a slot or a place.
     #[error("a payload of {len} bytes: from 1 to {most} fit")]
     PayloadLength {
-        /// Its length.
+        /// Length of the payload in bytes.
         len: u32,
-        /// What fits.
+        /// Largest length that fits.
         most: u32,
     },
-    /// The memory cannot be had.
+    /// The memory is unavailable.
     #[error("no memory for {bytes} bytes: {error}")]
     NoMemory {
-        /// Bytes that were asked for.
+        /// Number of bytes requested.
         bytes: u64,
-        /// What the system says.
+        /// Message of the system.
         error: String,
     },
-    /// Another process, or another store of this one, has the folder.
+    /// Another process, or another store of this process, uses the folder.
     #[error("{} is in use by process {owner}: one store has a folder", path.display())]
     FolderInUse {
         /// The folder.
         path: PathBuf,
-        /// Who has it, as it says itself; 0 if it has not said.
+        /// Process id that the user of the folder wrote; 0 if it has written none.
         owner: u32,
     },
-    /// A capacity that the disk has no room for: none at all, or for less than was asked for.
+    /// The disk has less room than the capacity, or no room at all.
     #[error(
-        "{}: {taken} bytes of the disk can be taken for objects of {object_bytes}, of the {wanted} bytes of capacity_bytes: {free} are free or \
-         this store's already, and {floor} stay free (free_floor_bytes). Each rank and each replica on a disk takes its own capacity_bytes \
+        "{}: {taken} bytes of the disk can be taken for objects of {object_bytes}, of the {wanted} bytes of \
+         capacity_bytes: {free} are free or this store's already, and {floor} stay free \
+         (free_floor_bytes). Each rank and each replica on a disk takes its own capacity_bytes \
          at once: give each of them a share of the disk",
         path.display()
     )]
     NoRoom {
         /// The folder.
         path: PathBuf,
-        /// The capacity.
+        /// The capacity in bytes.
         wanted: u64,
-        /// Bytes that are free on the disk, or this store's already.
+        /// Bytes that are free on the disk or already belong to this store.
         free: u64,
         /// Bytes that stay free.
         floor: u64,
         /// Bytes of the disk per object.
         object_bytes: u64,
-        /// Bytes that can be taken.
+        /// Bytes that the store can take.
         taken: u64,
     },
-    /// A folder without objects.
+    /// The folder has no objects of a store.
     #[error("{} has no objects of a store: no such folder, or nothing was ever kept there", path.display())]
     NoStore {
         /// The folder.
         path: PathBuf,
     },
-    /// A change of a folder that was opened to be looked at.
+    /// The folder was opened for reading, and the call would change it.
     #[error("{} was opened to be looked at alone", path.display())]
     ReadOnly {
         /// The folder.
         path: PathBuf,
     },
-    /// A renewal that the back end has not recorded. The store itself finds nothing of before any more.
+    /// The back end has not recorded a renewal. This store no longer finds older objects.
     #[error(
-        "the back end did not record the renewal: {0}. This store finds nothing of before, but one that is opened later may: \
+        "the back end did not record the renewal: {0}. This store finds nothing of before, but \
+         one that is opened later may: \
          renew again before anything else is opened there"
     )]
     NotRenewed(#[source] BackendError),

@@ -1,15 +1,19 @@
-//! A shared folder: a file per object, on NFS or any other file system that several machines have.
+//! A shared folder: one file per object, on NFS or any other file system that several machines share.
 //!
-//! | what | how |
-//! |---|---|
-//! | file | `NAMESPACE/AB/ABCD…-GROUP`: a page with the header, and the payload behind it |
-//! | write | to a file of another name beside it, which is renamed: nobody sees a part; nothing waits for the disk (`fsync`) |
-//! | bound | what this store wrote, and what was there when it was opened: the newest that fit; those beyond are removed |
-//! | start | names, sizes and times of this namespace's files; what older generations of it left goes; other namespaces are left alone |
-//! | several engines | one finds by asking what another wrote ([`Store::probe`](crate::Store::probe)); each keeps its own bound |
-//! | killed in a write | its file of another name is removed by who opens the folder an hour later |
+//! - **File**: `NAMESPACE/AB/ABCD…-GROUP`, a page with the header, followed by the payload.
+//! - **Write**: to a file of another name in the same folder, which is then renamed. So no reader sees
+//!   a part of a file. No write waits for the disk (`fsync`).
+//! - **Bound**: the objects that this store wrote, and those that existed when it was opened. The
+//!   newest that fit are kept, and the others are removed.
+//! - **Start**: lists names, sizes and times of the files of this namespace. Removes older generations
+//!   of this namespace, and leaves other namespaces alone.
+//! - **Several engines**: an engine finds the objects of another engine by
+//!   [`Store::probe`](crate::Store::probe). Each engine keeps its own bound.
+//! - **A process killed in a write** leaves a file of another name. A store that opens the folder at
+//!   least an hour later removes it.
 //!
-//! For one machine's own disk use [`disk`](crate::disk): one file, no names, direct I/O, a strict bound.
+//! For the local disk of one machine use [`disk`](crate::disk): one file, no names, direct I/O, a
+//! strict bound.
 
 use std::fs;
 use std::hash::{BuildHasher, RandomState};
@@ -30,39 +34,53 @@ use crate::namespace::{Namespace, NamespaceDigest};
 use crate::object::{Object, ObjectKey, ObjectMut, ObjectName, PAGE, Place, pages, places};
 use crate::private::{self, Access, For};
 
-/// Which folder, and how much of it.
+/// Settings of a shared folder.
+///
+/// ```
+/// use kvpool_store::folder::{FolderBackend, FolderConfig};
+/// let folder = std::env::temp_dir().join(format!("kvpool-folder-doc-{}", std::process::id()));
+/// let backend = FolderBackend::open(FolderConfig {
+///     folder: folder.clone(),
+///     capacity_bytes: 1 << 20,
+///     max_payload: 64 << 10,
+///     group: false,
+/// })?;
+/// # drop(backend);
+/// # std::fs::remove_dir_all(folder).unwrap();
+/// # Ok::<(), kvpool_store::StoreError>(())
+/// ```
 #[derive(Clone, Debug)]
 pub struct FolderConfig {
-    /// The folder; made if there is none.
+    /// Path of the folder. It is created if it does not exist.
     pub folder: PathBuf,
-    /// Bytes that the objects of this store may take.
+    /// Largest number of bytes of the objects of this store.
     pub capacity_bytes: u64,
-    /// The longest payload.
+    /// Largest number of bytes of a payload.
     pub max_payload: u32,
-    /// Whether all users of the folder's group read and write the files: files have mode 0660, and
-    /// folders mode 2770. Otherwise files have mode 0600.
+    /// Whether all users of the folder's group can read and write the files. Then files have mode 0660,
+    /// and folders mode 2770. Otherwise files have mode 0600.
     pub group: bool,
 }
 
-/// A folder.
+/// A back end over a shared folder.
 #[derive(Debug)]
 pub struct FolderBackend {
     config: FolderConfig,
     places: u32,
-    /// What files that are being written are called by: nobody else's.
+    /// Part of the names of temporary files, which no other process uses.
     own: u64,
     written: AtomicU64,
 }
 
-/// Files of another name that are older were left behind.
+/// Age from which on a temporary file counts as left behind.
 const ABANDONED: Duration = Duration::from_secs(60 * 60);
 const TEMPORARY: &str = ".tmp";
 
 impl FolderBackend {
-    /// Opens a folder, or makes it.
+    /// Opens or creates a folder.
     ///
     /// # Errors
-    /// [`StoreError::InvalidConfig`]; [`StoreError::Backend`] if it cannot be made.
+    /// [`StoreError::InvalidConfig`]; [`StoreError::Backend`] if the folder cannot be created.
     pub fn open(config: FolderConfig) -> Result<Arc<Self>, StoreError> {
         let places = places(config.capacity_bytes, object_bytes(&config));
         let payload = u64::from(config.max_payload);
@@ -90,7 +108,7 @@ impl FolderBackend {
         At { namespace: namespace.to_owned(), file: file.to_owned(), path }
     }
 
-    /// Opens the folder of an object's file, without following links beneath the store's own folder.
+    /// Opens the folder of an object's file, without following links below the store's own folder.
     fn folder_of(&self, at: &At, make: Option<Access>) -> io::Result<OwnedFd> {
         let root = private::open_folder(&self.config.folder)?;
         let part = at.path.parent().unwrap_or(&at.path);
@@ -98,7 +116,7 @@ impl FolderBackend {
         private::folder_at(&namespace, &at.file[..2], make, part)
     }
 
-    /// Writes a file with another name in the folder where it will be, and renames it.
+    /// Writes a temporary file in the final folder, and renames it.
     fn put(&self, at: &At, object: &Object<'_>) -> io::Result<()> {
         let access = access(&self.config);
         let folder = self.folder_of(at, Some(access))?;
@@ -124,8 +142,8 @@ impl FolderBackend {
                 continue;
             };
             if other.digest() == digest && other.has_generation() && other.without_generation() == served {
-                // Another engine may do so at the same time. The text is removed last, so that the next start
-                // finds what a killed process has left.
+                // Another engine may do this at the same time. The text is removed last, so that the
+                // next start can finish the removal after a process was killed.
                 match fs::remove_dir_all(self.config.folder.join(digest.to_string())) {
                     Err(error) if !is_absent(&error) => return Err(error),
                     _ => drop(fs::remove_file(path)),
@@ -135,7 +153,8 @@ impl FolderBackend {
         Ok(())
     }
 
-    /// What a namespace has: the oldest first, and what was left behind apart.
+    /// Lists the files of a namespace, oldest first, and separately the temporary files that were left
+    /// behind.
     fn files(&self, namespace: NamespaceDigest) -> io::Result<(Vec<Found>, Vec<PathBuf>)> {
         let (mut found, mut abandoned) = (Vec::new(), Vec::new());
         let folder = self.config.folder.join(namespace.to_string());
@@ -163,7 +182,7 @@ impl FolderBackend {
     }
 }
 
-/// Where an object's file is: its path, and the names of its folder and of the file.
+/// Path of an object's file, and the names of its folder and of the file.
 struct At {
     namespace: String,
     file: String,
@@ -189,7 +208,7 @@ fn is_absent(error: &io::Error) -> bool {
     matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory)
 }
 
-/// What is in a folder; nothing if there is none.
+/// Entries of a folder; none if the folder does not exist.
 fn read_dir(folder: &Path) -> io::Result<Vec<PathBuf>> {
     match fs::read_dir(folder) {
         Err(error) if is_absent(&error) => Ok(Vec::new()),
@@ -197,7 +216,7 @@ fn read_dir(folder: &Path) -> io::Result<Vec<PathBuf>> {
     }
 }
 
-/// The key that a file is called by.
+/// The key in the name of a file.
 fn key_of(name: &str) -> Option<ObjectKey> {
     let (hash, group) = name.split_once('-')?;
     let mut bytes = [0; 32];
@@ -209,7 +228,7 @@ fn key_of(name: &str) -> Option<ObjectKey> {
     }
     let key = ObjectKey { hash: BlockHash::from_bytes(bytes), group: group.parse().ok()? };
     let namespace = NamespaceDigest::from_bytes([0; 32]);
-    // Of several spellings one is ours.
+    // A key has exactly one valid spelling.
     ObjectName { namespace, key }.to_string().ends_with(&format!("/{name}")).then_some(key)
 }
 
@@ -234,7 +253,7 @@ impl Backend for FolderBackend {
         true
     }
 
-    /// Headers as the files are called: what a load finds is compared all the same.
+    /// Headers are made from the names of the files. Every load compares the real header anyway.
     fn restore(
         &self,
         namespace: NamespaceDigest,
@@ -267,7 +286,8 @@ impl Backend for FolderBackend {
         generation::write_record(&self.config.folder, of, generation, replaces, access(&self.config))
     }
 
-    /// Removes older generations of this namespace, too: no store that is opened from now on finds them.
+    /// Also removes older generations of this namespace, which no store finds that is opened from now
+    /// on.
     fn describe(&self, namespace: &Namespace) -> Result<(), BackendError> {
         let path = self.config.folder.join(format!("{}.json", namespace.digest()));
         private::replace(&path, namespace.to_json().as_bytes(), access(&self.config))
@@ -298,7 +318,7 @@ impl Backend for FolderBackend {
         };
         let payload = &mut into.pages[..into.len as usize];
         match file.read_exact(&mut into.header.0).and_then(|()| file.read_exact(payload)) {
-            // A short file: what is missing, the checksums find.
+            // The file is too short. The checksums find the missing bytes.
             Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => Ok(()),
             read => read.map_err(failed),
         }

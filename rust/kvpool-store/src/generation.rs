@@ -1,10 +1,10 @@
-//! `Generation`: which contents of a namespace count. Another one is a cold start.
+//! `Generation`: identifies the valid contents of a namespace. A new generation is a cold start.
 //!
-//! Owns: the record that a back end keeps for each namespace. The record has one random value. Objects carry
-//! the digest of the namespace together with that value ([`Namespace::of_generation`]). Replacing the record
-//! therefore ends every object of before at once, on every back end, also those that other engines still
-//! write. A record that is lost or damaged is replaced, which is a cold start, too. The value is no counter,
-//! so processes need not agree on one.
+//! Owns: the record that a back end keeps for each namespace, which is one random value. Objects carry
+//! the digest of the namespace together with that value ([`Namespace::of_generation`]). Replacing the
+//! record therefore invalidates all earlier objects at once, on every back end, even those that other
+//! engines still write. A record that is lost or damaged is replaced, which is a cold start, too. The
+//! value is not a counter, so processes need not agree on it.
 
 use std::fmt;
 use std::fs::{self, File};
@@ -31,7 +31,7 @@ impl Generation {
     pub fn fresh() -> Self {
         let seed = (std::process::id(), SystemTime::now());
         let mut bytes = [0; 16];
-        // The keys of each `RandomState` are of the system's randomness.
+        // The system's randomness makes the keys of each `RandomState`.
         for half in bytes.chunks_exact_mut(8) {
             half.copy_from_slice(&RandomState::new().hash_one(seed).to_le_bytes());
         }
@@ -56,7 +56,7 @@ impl FromStr for Generation {
     type Err = ParseDigestError;
 
     fn from_str(text: &str) -> Result<Self, ParseDigestError> {
-        // Twice the same is as long as a digest of a namespace.
+        // The text twice has the length of a digest of a namespace, which the parser accepts.
         let digest: NamespaceDigest = format!("{text}{text}").parse()?;
         let (bytes, _) =
             digest.as_bytes().split_first_chunk().ok_or(ParseDigestError { text: text.into() })?;
@@ -68,7 +68,7 @@ impl FromStr for Generation {
 const GENERATION: &str = "kvpool generation";
 
 impl Namespace {
-    /// This namespace as objects of a generation carry it: with the generation in [`Self::extra`].
+    /// This namespace with the generation in [`Self::extra`]. Objects carry its digest.
     #[must_use]
     pub fn of_generation(&self, generation: Generation) -> Self {
         let mut namespace = self.clone();
@@ -76,7 +76,7 @@ impl Namespace {
         namespace
     }
 
-    /// This namespace without a generation: what [`Self::of_generation`] was called on.
+    /// This namespace without a generation: the argument of [`Self::of_generation`].
     #[must_use]
     pub fn without_generation(&self) -> Self {
         let mut namespace = self.clone();
@@ -84,18 +84,18 @@ impl Namespace {
         namespace
     }
 
-    /// Whether it has a generation: such a namespace is what a back end has, and none that a store is opened
-    /// with.
+    /// Whether the namespace has a generation. Back ends have such namespaces; a store is opened with a
+    /// namespace without one.
     #[must_use]
     pub fn has_generation(&self) -> bool {
         self.extra.contains_key(GENERATION)
     }
 }
 
-/// The record in a folder.
+/// Reads the record in a folder.
 ///
 /// # Errors
-/// [`BackendError`] if there is one that cannot be read.
+/// [`BackendError`] if the record exists but cannot be read.
 pub(crate) fn read_record(folder: &Path, of: NamespaceDigest) -> Result<Option<Generation>, BackendError> {
     match private::read(&record_path(folder, of), 2 * Generation::TEXT_BYTES as u64) {
         Ok(record) => Ok(Generation::of_record(&record)),
@@ -104,11 +104,11 @@ pub(crate) fn read_record(folder: &Path, of: NamespaceDigest) -> Result<Option<G
     }
 }
 
-/// Writes the record in a folder, and waits until it is on the disk. Without `replaces` a record that is
-/// there stays.
+/// Writes the record in a folder, and waits until it is on the disk. Without `replaces` an existing
+/// record stays.
 ///
 /// # Errors
-/// [`BackendError`]. Then the record is the one of before, or the new one.
+/// [`BackendError`]. Then the record is the old one or the new one.
 pub(crate) fn write_record(
     folder: &Path,
     of: NamespaceDigest,
@@ -117,7 +117,7 @@ pub(crate) fn write_record(
     access: Access,
 ) -> Result<(), BackendError> {
     let path = record_path(folder, of);
-    // A name that no other process or thread has.
+    // No other process or thread uses this name.
     let fresh = folder.join(format!("{of}.{}.tmp", Generation::fresh()));
     let written = private::open(&fresh, For::Making).and_then(|mut file| {
         access.settle(&file)?;
@@ -128,7 +128,8 @@ pub(crate) fn write_record(
         }
         match fs::hard_link(&fresh, &path) {
             Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Ok(()),
-            // File systems without links: of several that make it at once the last one counts.
+            // File systems without hard links: if several processes create the record at once, the last
+            // one is valid.
             Err(_) if !path.exists() => fs::rename(&fresh, &path),
             linked => linked,
         }

@@ -1,8 +1,9 @@
-//! `Header`: what stands before every object, and is compared on every load.
+//! `Header`: identifies an object and its payload. It precedes every object, and every load compares
+//! it.
 //!
-//! Owns: the byte layout, its checksums, and the decision whether bytes are the object that was asked
-//! for. An object is a header and a payload; nothing else is trusted, no file name, no index, no length
-//! that a back end tells.
+//! Owns: the byte layout, its checksums, and the decision whether bytes are the requested object. An
+//! object is a header and a payload. Nothing else is trusted: no file name, no index, and no length
+//! that a back end reports.
 //!
 //! | bytes | field, little endian |
 //! |---|---|
@@ -16,16 +17,16 @@
 //! | 96..104 | XXH3-64 of the payload |
 //! | 104..112 | XXH3-64 of the 104 bytes before |
 //!
-//! The header's checksum covers the payload's, so the two are one: a header with another payload, or a
-//! payload with another header, is found. Both find accidents, not forgeries: whoever can write to a
-//! store can write anything.
+//! The header's checksum covers the payload's checksum. So a header with the payload of another object
+//! is detected. The checksums detect accidents, not forgeries: a user who can write to a store can
+//! write anything.
 //!
-//! Why XXH3-64: of 1 MiB it takes 57 µs (18 GB/s: at 3 GB/s from a disk a sixth of a core), CRC32C
-//! (crate `crc32c`) 48 µs and CRC32 (`crc32fast`, with this processor's widest carry-less
-//! multiplication) 17 µs; all of them the best of 400 on one busy core of a Xeon, compiled for any
-//! x86-64. A CRC finds every short burst, but of other damage one case in 2^32 passes; here it is one
-//! in 2^64, and a store reads millions of objects. It is a dependency already, and its result is the
-//! same on every host.
+//! XXH3-64 takes 57 µs for 1 MiB (18 GB/s; with a disk of 3 GB/s, a sixth of a core). CRC32C (crate
+//! `crc32c`) takes 48 µs, and CRC32 (`crc32fast`, with this processor's widest carry-less
+//! multiplication) 17 µs. All are the best of 400 runs on one busy core of a Xeon, compiled for any
+//! x86-64. A CRC detects every short burst, but misses one case in 2^32 of other damage. XXH3-64 misses
+//! one in 2^64, and a store reads millions of objects. It is already a dependency, and its result is
+//! the same on every host.
 
 use kvpool::BlockHash;
 use xxhash_rust::xxh3::{Xxh3, xxh3_64};
@@ -37,17 +38,18 @@ use crate::object::{ObjectKey, ObjectName};
 pub const HEADER_BYTES: usize = CHECKED + 8;
 
 const MAGIC: [u8; 8] = *b"kvpoolob";
-/// Bytes that the header's checksum covers.
+/// Number of bytes that the header's checksum covers.
 const CHECKED: usize = 104;
-/// Bytes that are checked and copied at a time: they stay in a core's cache in between.
+/// Number of bytes that are checked and copied together, small enough to stay in a core's cache in
+/// between.
 const PIECE: usize = 128 << 10;
 
-/// The tokens whose keys and values an object holds. For who looks at a store: an object is found by its key.
+/// The tokens whose keys and values an object contains. It is for tools: an object is found by its key.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct TokenRange {
-    /// Position of the first in its prompt.
+    /// Position of the first token in its prompt.
     pub first: u64,
-    /// How many.
+    /// Number of tokens.
     pub count: u32,
 }
 
@@ -58,14 +60,23 @@ impl TokenRange {
     }
 }
 
-/// A decoded header, or one that is to be written.
+/// A header, decoded or to be written.
+///
+/// ```
+/// use kvpool_store::{Header, NamespaceDigest, ObjectKey, TokenRange};
+/// let key = ObjectKey { hash: [1; 32].into(), group: 0 };
+/// let tokens = TokenRange { first: 0, count: 16 };
+/// let header = Header::of(NamespaceDigest::from_bytes([7; 32]), key, tokens, b"payload").unwrap();
+/// assert_eq!(Header::decode(&header.encode()), Ok(header));
+/// assert!(header.verify(b"Payload").is_err());
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Header {
     /// The namespace that the object was written in.
     pub namespace: NamespaceDigest,
-    /// What it is found by.
+    /// Key of the object.
     pub key: ObjectKey,
-    /// The tokens that it holds.
+    /// The tokens whose KV the object contains.
     pub tokens: TokenRange,
     /// Bytes of the payload.
     pub len: u32,
@@ -73,67 +84,67 @@ pub struct Header {
     pub checksum: u64,
 }
 
-/// Why bytes are no header.
+/// The reason why bytes are not a header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum HeaderError {
-    /// Fewer bytes than a header has.
+    /// There are fewer bytes than a header has.
     #[error("{len} bytes are too few for a header of {HEADER_BYTES}")]
     Short {
-        /// Bytes that there are.
+        /// Number of bytes.
         len: usize,
     },
-    /// Something else, or nothing: a place that was never written, or was cleared.
+    /// There is no object: the place was never written, was cleared, or contains something else.
     #[error("no object begins here")]
     Absent,
-    /// The checksum is of other bytes.
+    /// The checksum does not fit the bytes.
     #[error("the header's checksum is {found:#018x}, its bytes have {computed:#018x}")]
     Damaged {
-        /// As it stands there.
+        /// The checksum in the header.
         found: u64,
-        /// As it should.
+        /// The checksum of the bytes.
         computed: u64,
     },
-    /// Intact, but of another format.
+    /// The header is intact, but has another format version.
     #[error("an object of format version {found}: this is version {FORMAT_VERSION}")]
     Version {
-        /// Its version.
+        /// Version of the header.
         found: u32,
     },
 }
 
-/// Why an intact header, or the payload behind it, is not what was asked for.
+/// The reason why a header or its payload is not the requested object.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum Mismatch {
-    /// No header.
+    /// The bytes are not a header.
     #[error(transparent)]
     Header(#[from] HeaderError),
-    /// Bytes of another model, layout or weights.
+    /// The object belongs to another model, layout, or weights.
     #[error("an object of namespace {found}, not of {wanted}")]
     Namespace {
-        /// Its namespace.
+        /// Namespace of the object.
         found: NamespaceDigest,
-        /// The store's.
+        /// Namespace of the store.
         wanted: NamespaceDigest,
     },
-    /// Another object.
+    /// The object has another key.
     #[error("object {found:?} where {wanted:?} was expected")]
     Key {
-        /// What it is.
+        /// Key of the object.
         found: ObjectKey,
-        /// What was asked for.
+        /// Requested key.
         wanted: ObjectKey,
     },
-    /// Another length.
+    /// The payload has another length.
     #[error("a payload of {found} bytes where {wanted} were expected")]
     Length {
-        /// Its length.
+        /// Length of the payload.
         found: u32,
-        /// The length asked for.
+        /// Requested length.
         wanted: u32,
     },
-    /// Fewer bytes than the header says, or other ones.
+    /// The payload is too short, or its bytes are wrong.
     #[error("the payload's checksum is not {wanted:#018x}")]
     Payload {
         /// The checksum in the header.
@@ -142,7 +153,8 @@ pub enum Mismatch {
 }
 
 impl Header {
-    /// The header of a payload. Reads it all, for its checksum. `None` if it has 4 GiB or more.
+    /// Makes the header of a payload. Reads the whole payload for its checksum. `None` for a payload of
+    /// 4 GiB or more.
     #[must_use]
     pub fn of(
         namespace: NamespaceDigest,
@@ -154,7 +166,7 @@ impl Header {
         Some(Self { namespace, key, tokens, len, checksum: xxh3_64(payload) })
     }
 
-    /// Its bytes.
+    /// The bytes of the header.
     #[must_use]
     pub fn encode(&self) -> [u8; HEADER_BYTES] {
         let mut bytes = [0; HEADER_BYTES];
@@ -177,10 +189,10 @@ impl Header {
         bytes
     }
 
-    /// What the first bytes say. Any bytes are answered; what stands behind the header is not looked at.
+    /// Decodes the first bytes of an object. Accepts any bytes, and ignores those after the header.
     ///
     /// # Errors
-    /// [`HeaderError`]: they are no header of this format, or a damaged one.
+    /// [`HeaderError`] if the bytes are not a header of this format, or a damaged one.
     pub fn decode(bytes: &[u8]) -> Result<Self, HeaderError> {
         let Some(bytes) = bytes.first_chunk::<HEADER_BYTES>() else {
             return Err(HeaderError::Short { len: bytes.len() });
@@ -208,10 +220,10 @@ impl Header {
         Ok(Self { namespace, key: ObjectKey { hash, group }, tokens, len, checksum })
     }
 
-    /// Whether this header is of the object that was asked for.
+    /// Checks that this is the header of the requested object.
     ///
     /// # Errors
-    /// [`Mismatch`], of the first field that differs.
+    /// [`Mismatch`] for the first field that differs.
     pub fn expect(&self, namespace: NamespaceDigest, key: ObjectKey, len: u32) -> Result<(), Mismatch> {
         if self.namespace != namespace {
             return Err(Mismatch::Namespace { found: self.namespace, wanted: namespace });
@@ -225,10 +237,10 @@ impl Header {
         Ok(())
     }
 
-    /// What the first bytes of an object say that is called `name` and has `bytes` in all, header included.
+    /// Decodes the header of an object from its first bytes, its name, and its length, header included.
     ///
     /// # Errors
-    /// [`Mismatch`]: no engine would take it.
+    /// [`Mismatch`] if no engine would accept the object.
     pub fn seen(front: &[u8], name: &ObjectName, bytes: u64) -> Result<Self, Mismatch> {
         let header = Self::decode(front)?;
         header.expect(name.namespace, name.key, header.len)?;
@@ -236,7 +248,7 @@ impl Header {
         if found == header.len { Ok(header) } else { Err(Mismatch::Length { found, wanted: header.len }) }
     }
 
-    /// Whether a payload is the one that this header was written for.
+    /// Checks that this header was written for a payload.
     ///
     /// # Errors
     /// [`Mismatch::Length`] or [`Mismatch::Payload`].
@@ -245,12 +257,12 @@ impl Header {
         self.expect_checksum(xxh3_64(payload))
     }
 
-    /// Copies a payload and verifies it on the way, a piece at a time, which is read from memory once
-    /// for both. Of one that is not intact there are bytes in `to`, too; of another length there are
-    /// none.
+    /// Copies a payload piece by piece, and verifies it at the same time, so that each piece is read
+    /// from memory once. If the checksum is wrong, `to` contains the bytes, too. If the length is
+    /// wrong, nothing is copied.
     ///
     /// # Errors
-    /// As [`Self::verify`].
+    /// Like [`Self::verify`].
     pub(crate) fn copy_verified(&self, payload: &[u8], to: &mut [u8]) -> Result<(), Mismatch> {
         self.expect_len(payload)?;
         let mut checksum = Xxh3::new();
@@ -273,7 +285,7 @@ impl Header {
     }
 }
 
-/// Reads fields one behind the other; zeros behind the end.
+/// Reads consecutive fields, and zeros after the end.
 struct Fields<'a>(&'a [u8]);
 
 impl Fields<'_> {
@@ -289,7 +301,7 @@ impl Fields<'_> {
 mod tests {
     use super::*;
 
-    /// Whatever the number of pieces, and the last one's length.
+    /// The result is correct for any number of pieces, and any length of the last one.
     #[test]
     fn what_is_copied_is_verified_as_what_is_read() {
         let key = ObjectKey { hash: BlockHash::from_bytes([7; 32]), group: 0 };

@@ -1,24 +1,28 @@
-//! KV-cache blocks beneath the GPU: bounded, checked, restart-safe, and never in an engine's way.
+//! KV-cache blocks below the GPU's memory: bounded, checked, and kept over restarts, without ever
+//! blocking an engine.
 //!
-//! An engine's memory is full, and what it evicts will be asked for again. A [`Store`] keeps it in a
-//! [`Backend`], a disk for one, under four promises:
+//! When an engine's memory is full, it evicts blocks that later requests need again. A [`Store`] keeps
+//! them in a [`Backend`], for example a disk, and gives four guarantees:
 //!
-//! * **Never wrong bytes.** Every object has a [`Header`]: whose it is ([`Namespace`], [`ObjectKey`]),
-//!   how long, and checksums. It is compared on every load. What does not fit is a miss and is removed;
-//!   other weights or another layout are a cold start.
-//! * **Never in the way.** No call waits for a back end. What is slow, full, broken or hangs is a miss,
-//!   soon without being asked; the slot of a load that hangs stays taken until it has ended.
-//! * **Never too much.** Objects have places, and there are no more places than fit the bound. One of
-//!   the core's policies says what goes; what is offered once is not written.
-//! * **There after a restart**, however the process ended.
+//! * **No wrong bytes.** Every object has a [`Header`] with its [`Namespace`], its [`ObjectKey`], its
+//!   length, and checksums. Every load compares the header. An object that does not fit is a miss and
+//!   is removed. Other weights or another layout are a cold start.
+//! * **No waiting.** No call waits for a back end. A back end that is slow, full, broken or blocked
+//!   leads to misses, and is no longer asked after some failures. The slot of a blocked load stays
+//!   taken until the load has ended.
+//! * **A strict bound.** Objects have places, and there are no more places than fit the bound. One of
+//!   the core's policies chooses the objects to evict. By default an object is written only at its
+//!   second offer.
+//! * **Persistence.** The objects are there after a restart, however the process ended.
 //!
-//! The last two are a disk's; of a server that others write to as well, each back end says what it has
-//! of them.
+//! The disk gives the last two guarantees. Other back ends, whose objects several engines share,
+//! document which of them they give.
 //!
 //! ```text
 //!   Store        jobs, deadlines: decides everything, on the caller's thread, in the order of the calls
-//!     Directory    key -> place; the order of eviction      Admission, Breaker    what is worth a write; who is left alone
-//!     Arena        slots of host memory, and who has them   Queue, workers        move and check bytes
+//!     Directory    key -> place; the order of eviction
+//!     Admission    which objects are worth a write          Breaker    when the back end is not called
+//!     Arena        slots of host memory, and their users    Queue, workers    move and check bytes
 //!   Backend      moves bytes, and may fail: disk, a shared folder, Redis
 //! ```
 //!
@@ -31,14 +35,18 @@
 //! # fn namespace() -> Namespace {
 //! #     let (first, count) = (0, 1);
 //! #     let span = kvpool_store::Span { first, count };
-//! #     Namespace { model: "m".into(), weights: "w".into(), kv_dtype: "bf16".into(), scales: String::new(), layouts: vec![],
-//! #         block_size: 16, layers: span, heads: span, hash_algorithm: "sha256".into(), hash_seed: vec![], extra: Default::default() }
+//! #     Namespace {
+//! #         model: "m".into(), weights: "w".into(), kv_dtype: "bf16".into(), scales: String::new(),
+//! #         layouts: vec![], block_size: 16, layers: span, heads: span, hash_algorithm: "sha256".into(),
+//! #         hash_seed: vec![], extra: Default::default(),
+//! #     }
 //! # }
 //! // 64 MiB of a disk for blocks of up to 64 KiB, and 8 slots of host memory.
-//! let disk = DiskBackend::open(&DiskConfig { free_floor: 0, ..DiskConfig::new(&folder, 64 << 20, 64 << 10) })?;
+//! let disk_config = DiskConfig { free_floor: 0, ..DiskConfig::new(&folder, 64 << 20, 64 << 10) };
+//! let disk = DiskBackend::open(&disk_config)?;
 //! let arena = Arena::new(8, 64 << 10)?;
 //! let config = StoreConfig { admission: Admit::Always, ..StoreConfig::default() };
-//! # let config = StoreConfig { deadline: Duration::from_secs(600), ..config }; // tests run on busy machines, too
+//! # let config = StoreConfig { deadline: Duration::from_secs(600), ..config }; // for busy machines
 //! let mut store = Store::open(disk, arena.clone(), &namespace(), config)?;
 //! let clock = Instant::now();
 //!
@@ -48,7 +56,7 @@
 //! store.put(&[Put { key, tokens, len: 64 << 10, slot: 0, admit: None }], clock.elapsed())?;
 //! let mut done = Vec::new();
 //! while done.is_empty() {
-//!     store.wait(clock.elapsed(), Duration::from_secs(1), &mut done); // a scheduler polls, and goes on
+//!     store.wait(clock.elapsed(), Duration::from_secs(1), &mut done); // a scheduler calls `poll` instead
 //! }
 //! assert_eq!(done[0].objects, [Ok(())]);
 //!
@@ -63,8 +71,8 @@
 //! # Ok::<(), kvpool_store::StoreError>(())
 //! ```
 //!
-//! Unsafe code is in two files: `arena`, slices of its memory behind guards that exclude each other,
-//! and `disk/ring`, which hands addresses to the kernel and keeps what is there until it has ended.
+//! Unsafe code is in two files: `arena` makes slices of its memory behind guards that exclude each
+//! other. `disk/ring` passes addresses to the kernel, and keeps the memory until the kernel has ended.
 
 #![deny(unsafe_code)]
 
@@ -108,7 +116,7 @@ pub use stats::Stats;
 pub use store::Store;
 pub use transfer::Transfer;
 
-/// The example of the README is a test.
+/// Runs the example of the README as a test.
 #[cfg(doctest)]
 #[doc = include_str!("../README.md")]
 pub struct Readme;

@@ -1,9 +1,9 @@
-//! `LockedFile`: a file that one at a time has, a process or a part of one.
+//! `LockedFile`: a file that only one process, or one part of a process, uses at a time.
 //!
-//! Owns: the lock. The system releases it however a process ends. Dropped, it is released at once,
-//! whoever has the file open still: a child process has it until it runs another program, and one that
-//! was forked to work on for as long as it lives. What such a child drops releases nothing: the lock is
-//! its parent's.
+//! Owns: the lock. The system releases the lock however a process ends. A drop releases it at once,
+//! even if a child process still has the file open. A child has the file open until it runs another
+//! program, and a forked child that does not run one has it until it ends. If such a child drops the
+//! lock, nothing is released, because the lock belongs to its parent.
 
 use std::fs::File;
 use std::io;
@@ -18,15 +18,16 @@ use crate::private::{self, For};
 #[derive(Debug)]
 pub(crate) struct LockedFile {
     file: File,
-    /// The process that has locked it.
+    /// The process that has locked the file.
     owner: u32,
 }
 
 impl LockedFile {
-    /// A file to be read and written, which is made if there is none.
+    /// Opens a file for reading and writing. Creates the file if it does not exist.
     ///
     /// # Errors
-    /// [`io::ErrorKind::ResourceBusy`] if somebody else has it; as [`private::open`]; what the system says.
+    /// [`io::ErrorKind::ResourceBusy`] if the file is locked; the errors of [`private::open`] and of
+    /// the system.
     pub(crate) fn open(path: &Path) -> io::Result<Self> {
         let file = private::open(path, For::Keeping)?;
         match flock(&file, FlockOperation::NonBlockingLockExclusive) {
@@ -48,7 +49,7 @@ impl Deref for LockedFile {
 impl Drop for LockedFile {
     fn drop(&mut self) {
         if self.owner == std::process::id() {
-            _ = flock(&self.file, FlockOperation::Unlock); // closed in any case
+            _ = flock(&self.file, FlockOperation::Unlock); // ignore errors: the file is closed anyway
         }
     }
 }
@@ -57,7 +58,7 @@ impl Drop for LockedFile {
 mod tests {
     use super::*;
 
-    /// What a child process has open is the same open file, as a clone is.
+    /// A child process shares the open file, and so does a clone.
     #[test]
     fn it_is_released_with_its_owner_whoever_has_the_file_open_still() {
         let path = std::env::temp_dir().join(format!("kvpool-locked-{}", std::process::id()));

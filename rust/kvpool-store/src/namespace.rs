@@ -1,13 +1,14 @@
-//! `Namespace`: what bytes mean. Two stores share objects exactly if theirs are equal.
+//! `Namespace`: everything that KV bytes depend on besides the tokens. Two stores share objects exactly
+//! if their namespaces are equal.
 //!
-//! Owns: the list of what KV bytes depend on besides the tokens, and its digest, which every object
-//! carries. What is not in here can change without anybody noticing, and then an engine reads another
-//! model's bytes, another rank's heads, or another order of the same numbers: so all fields are
-//! required, and what an engine has beyond them goes into `extra`.
+//! Owns: the fields, and their digest, which every object carries. A property that is not included here
+//! could change without notice. An engine would then read the bytes of another model, the heads of
+//! another rank, or the same numbers in another order. So all fields are required, and `extra` is for
+//! further properties of an engine.
 //!
-//! The digest is SHA-256 of a domain, [`FORMAT_VERSION`] and the fields as JSON, all of them, in the
-//! order of the struct and without blanks: no two namespaces have one text. Back ends keep the text, so
-//! `kvpool store show` can say whose objects lie somewhere.
+//! The digest is the SHA-256 of a domain, [`FORMAT_VERSION`], and all fields as JSON, in the order of
+//! the struct and without blanks. So two different namespaces never have the same text. Back ends keep
+//! the text, so that `kvpool store show` can display the namespace of stored objects.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -16,10 +17,10 @@ use std::str::FromStr;
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
-/// The version of the byte layout. Of another one nothing is read.
+/// Version of the byte layout. Objects of another version are not read.
 pub const FORMAT_VERSION: u32 = 1;
 
-/// All that the bytes of an object depend on, besides its tokens.
+/// Everything that the bytes of an object depend on, besides its tokens.
 ///
 /// ```
 /// use kvpool_store::{Layout, Namespace, Span};
@@ -28,7 +29,12 @@ pub const FORMAT_VERSION: u32 = 1;
 ///     weights: "rev-5f0b02c".into(),
 ///     kv_dtype: "fp8_e4m3".into(),
 ///     scales: "per-tensor:9b1c".into(),
-///     layouts: vec![Layout { group: 0, order: "LKNHD".into(), shape: vec![32, 2, 16, 8, 128], strides: vec![32768, 16384, 1024, 128, 1] }],
+///     layouts: vec![Layout {
+///         group: 0,
+///         order: "LKNHD".into(),
+///         shape: vec![32, 2, 16, 8, 128],
+///         strides: vec![32768, 16384, 1024, 128, 1],
+///     }],
 ///     block_size: 16,
 ///     layers: Span { first: 0, count: 32 },
 ///     heads: Span { first: 0, count: 8 },
@@ -42,66 +48,73 @@ pub const FORMAT_VERSION: u32 = 1;
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Namespace {
-    /// The model's name.
+    /// Name of the model.
     pub model: String,
-    /// The revision of its weights: another after every update.
+    /// Revision of the weights. It changes with every update.
     pub weights: String,
-    /// The type of the numbers.
+    /// Type of the numbers.
     pub kv_dtype: String,
-    /// How they are scaled, and by what; empty for none.
+    /// How the numbers are scaled, and the source of the scales; empty if they are not scaled.
     pub scales: String,
-    /// How a block lies in memory, for every KV-cache group.
+    /// Memory layout of a block, for every KV-cache group.
     pub layouts: Vec<Layout>,
-    /// Tokens per block that is hashed.
+    /// Number of tokens of a hashed block.
     pub block_size: u32,
     /// The layers that this rank holds.
     pub layers: Span,
     /// The KV heads that this rank holds.
     pub heads: Span,
-    /// What makes digests of tokens.
+    /// Algorithm of the block hashes.
     pub hash_algorithm: String,
-    /// What it is seeded with; empty for nothing.
+    /// Seed of the algorithm; empty without a seed.
     pub hash_seed: Vec<u8>,
-    /// Whatever else the bytes depend on: an engine's name and version, for one.
+    /// Anything else that the bytes depend on, such as the engine's name and version.
     pub extra: BTreeMap<String, String>,
 }
 
-/// How a block of one KV-cache group lies in memory.
+/// Memory layout of a block of one KV-cache group.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Layout {
-    /// The group.
+    /// Number of the group.
     pub group: u32,
     /// The names of the dimensions, outermost first.
     pub order: String,
-    /// Items per dimension.
+    /// Number of items per dimension.
     pub shape: Vec<u64>,
-    /// Items from one to the next, per dimension.
+    /// Number of items from one index to the next, per dimension.
     pub strides: Vec<u64>,
 }
 
-/// Consecutive layers or heads.
+/// A range of consecutive layers or heads.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Span {
-    /// The first.
+    /// Index of the first.
     pub first: u32,
-    /// How many.
+    /// Number of layers or heads.
     pub count: u32,
 }
 
 /// The digest of a [`Namespace`].
+///
+/// ```
+/// use kvpool_store::NamespaceDigest;
+/// let digest = NamespaceDigest::from_bytes([0xab; 32]);
+/// assert_eq!(digest.to_string(), "ab".repeat(32));
+/// assert_eq!(digest.to_string().parse(), Ok(digest));
+/// ```
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct NamespaceDigest([u8; 32]);
 
 impl NamespaceDigest {
-    /// A digest that was written down.
+    /// Makes a digest of stored bytes.
     #[must_use]
     pub const fn from_bytes(bytes: [u8; 32]) -> Self {
         Self(bytes)
     }
 
-    /// Its bytes.
+    /// Bytes of the digest.
     #[must_use]
     pub const fn as_bytes(&self) -> &[u8; 32] {
         &self.0
@@ -121,17 +134,17 @@ impl FromStr for NamespaceDigest {
         for (byte, pair) in bytes.iter_mut().zip(digits.0) {
             let hex = |digit: u8| char::from(digit).to_digit(16);
             let [high, low] = pair.map(hex);
-            *byte = high.zip(low).map(|(high, low)| (high * 16 + low) as u8).ok_or_else(wrong)?; // both below 16
+            *byte = high.zip(low).map(|(high, low)| (high * 16 + low) as u8).ok_or_else(wrong)?;
         }
         Ok(Self(bytes))
     }
 }
 
-/// No digest of a namespace.
+/// The error of text that is not a digest of a namespace.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{text:?} is no digest of a namespace: 64 hexadecimal digits")]
 pub struct ParseDigestError {
-    /// How it begins.
+    /// The first characters of the text.
     pub text: String,
 }
 
@@ -148,7 +161,7 @@ impl fmt::Debug for NamespaceDigest {
 }
 
 impl Namespace {
-    /// What every object of it carries.
+    /// Returns the digest that every object of the namespace carries.
     #[must_use]
     pub fn digest(&self) -> NamespaceDigest {
         let mut hasher = Sha256::new();
@@ -158,17 +171,16 @@ impl Namespace {
         NamespaceDigest(hasher.finalize().into())
     }
 
-    /// Its fields as JSON.
+    /// Returns the fields as JSON.
     #[must_use]
     pub fn to_json(&self) -> String {
-        serde_json::to_string(self).unwrap_or_default() // strings, numbers and maps of strings: nothing that JSON does not have
+        serde_json::to_string(self).unwrap_or_default()
     }
 
-    /// The namespace of a text that [`Self::to_json`] made, or somebody wrote: every field has to be
-    /// there, and no other.
+    /// Parses a text that [`Self::to_json`] or a user wrote. It has to have every field, and no other.
     ///
     /// # Errors
-    /// What is wrong with it, and where.
+    /// The position and cause of the first error.
     pub fn from_json(text: &str) -> Result<Self, serde_json::Error> {
         serde_json::from_str(text)
     }

@@ -1,4 +1,4 @@
-//! What back ends move: objects, by place and by name, in whole pages.
+//! Objects by place and by name, in whole pages, as back ends move them.
 
 use std::fmt;
 use std::str::FromStr;
@@ -7,28 +7,28 @@ use kvpool::BlockHash;
 
 use crate::namespace::NamespaceDigest;
 
-/// Bytes of a page: what direct I/O is aligned to.
+/// Bytes of a page, to which direct I/O is aligned.
 pub const PAGE: usize = 4096;
 
-/// Bytes of the whole pages that `len` bytes take.
+/// Bytes of the whole pages that hold `len` bytes.
 pub(crate) const fn pages(len: usize) -> usize {
     len.next_multiple_of(PAGE)
 }
 
-/// How many objects of at most `object_bytes` fit `capacity_bytes`: the places of a back end that is
-/// bounded so.
+/// Number of objects of at most `object_bytes` that fit `capacity_bytes`. It is the number of places of
+/// a bounded back end.
 #[must_use]
 pub fn places(capacity_bytes: u64, object_bytes: u64) -> Place {
     u32::try_from(capacity_bytes / object_bytes.max(1)).unwrap_or(u32::MAX - 1)
 }
 
-/// A page of its own: a header, and zeros behind it.
+/// A page with a header, and zeros after it.
 #[derive(Clone)]
 #[repr(C, align(4096))]
 pub struct Page(pub [u8; PAGE]);
 
 impl Page {
-    /// A page of zeros, on the heap.
+    /// Allocates a page of zeros on the heap.
     #[must_use]
     pub fn zeroed() -> Box<Self> {
         Box::new(Self([0; PAGE]))
@@ -41,25 +41,41 @@ impl fmt::Debug for Page {
     }
 }
 
-/// Where an object is, by number.
+/// Number of the place of an object.
 pub type Place = u32;
 
-/// What an object is found by: the digest of a whole prefix, and the KV-cache group whose bytes they are.
+/// Identifies an object within a namespace: the digest of a whole prefix, and the KV-cache group of the
+/// bytes.
+///
+/// ```
+/// use kvpool_store::ObjectKey;
+/// let key = ObjectKey { hash: [1; 32].into(), group: 0 };
+/// assert_ne!(key, ObjectKey { group: 1, ..key });
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ObjectKey {
-    /// The block's hash: all 32 bytes of it.
+    /// All 32 bytes of the block's hash.
     pub hash: BlockHash,
-    /// The KV-cache group; 0 where there is only one.
+    /// Number of the KV-cache group; 0 if there is only one.
     pub group: u32,
 }
 
-/// What a back end finds an object by, where it has no place of it: whose it is, and its key. As text
-/// `namespace/hash-group`, in hexadecimal but for the group.
+/// Identifies an object in a back end that has no places: its namespace and its key. Its text is
+/// `namespace/hash-group`, in hexadecimal except for the group.
+///
+/// ```
+/// use kvpool_store::{NamespaceDigest, ObjectKey, ObjectName};
+/// let key = ObjectKey { hash: [0xab; 32].into(), group: 1 };
+/// let name = ObjectName { namespace: NamespaceDigest::from_bytes([7; 32]), key };
+/// let text = name.to_string();
+/// assert!(text.ends_with("abab-1"));
+/// assert_eq!(text.parse(), Ok(name));
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct ObjectName {
     /// Digest of the namespace.
     pub namespace: NamespaceDigest,
-    /// The key in it.
+    /// Key of the object within the namespace.
     pub key: ObjectKey,
 }
 
@@ -71,19 +87,19 @@ impl fmt::Display for ObjectName {
     }
 }
 
-/// Text that is no name of an object.
+/// The error of text that is not the name of an object.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("no name of an object: it is NAMESPACE/HASH-GROUP")]
 pub struct ParseNameError;
 
-/// What its text says; exactly that text, so an object has one name.
+/// Accepts only the exact text of a name, so that an object has one name.
 impl FromStr for ObjectName {
     type Err = ParseNameError;
 
     fn from_str(text: &str) -> Result<Self, ParseNameError> {
         let (namespace, rest) = text.split_once('/').ok_or(ParseNameError)?;
         let (hash, group) = rest.split_once('-').ok_or(ParseNameError)?;
-        // The digest of a namespace is written as a block's hash is: 32 bytes.
+        // The digest of a namespace and the hash of a block have the same text format: 32 bytes.
         let digest = |text: &str| text.parse::<NamespaceDigest>().map_err(|_| ParseNameError);
         let hash = BlockHash::from_bytes(*digest(hash)?.as_bytes());
         let key = ObjectKey { hash, group: group.parse().map_err(|_| ParseNameError)? };
@@ -92,24 +108,24 @@ impl FromStr for ObjectName {
     }
 }
 
-/// An object's bytes.
+/// The bytes of an object to write.
 #[derive(Clone, Copy, Debug)]
 pub struct Object<'a> {
-    /// The header, and zeros.
+    /// The page of the header, which ends with zeros.
     pub header: &'a Page,
-    /// The payload's pages.
+    /// The pages of the payload.
     pub pages: &'a [u8],
-    /// Bytes of the payload.
+    /// Number of bytes of the payload.
     pub len: u32,
 }
 
-/// Where an object's bytes go.
+/// The memory into which an object is read.
 #[derive(Debug)]
 pub struct ObjectMut<'a> {
-    /// The header's page.
+    /// The page of the header.
     pub header: &'a mut Page,
-    /// The payload's pages.
+    /// The pages of the payload.
     pub pages: &'a mut [u8],
-    /// Bytes of the payload.
+    /// Number of bytes of the payload.
     pub len: u32,
 }

@@ -1,9 +1,8 @@
-//! Files that are their owner's alone, and that no link leads to.
+//! Opens and creates files and folders that only their owner can use.
 //!
-//! Owns: how this crate opens and makes files and folders. A new file has mode 0600 and a new folder
-//! 0700, unless a group shares them. A file is opened without following a link. It is refused unless it
-//! is a regular file of this user, or of the owner of its folder, who can replace any file in it. The
-//! path of a folder may have links.
+//! A new file has mode 0600 and a new folder 0700, unless a group shares them. A file is opened without
+//! following a link. It is refused unless it is a regular file of this user, or of the owner of its
+//! folder, who can replace any file in it. The path of a folder may contain links.
 
 use std::fs::{self, DirBuilder, File};
 use std::hash::{BuildHasher, RandomState};
@@ -17,7 +16,7 @@ use rustix::fs::{openat, renameat, statat, unlinkat};
 use rustix::io::Errno;
 use rustix::process::geteuid;
 
-/// Bytes of the longest text of a namespace that is read.
+/// Largest number of bytes of a namespace's text that is read.
 const LONGEST_TEXT: u64 = 1 << 20;
 
 /// The purpose of opening a file.
@@ -38,7 +37,7 @@ pub(crate) enum For {
 pub(crate) enum Access {
     /// This user.
     Owner,
-    /// This user and the group of the file: whatever the umask.
+    /// This user and the group of the file, regardless of the umask.
     Group,
 }
 
@@ -51,7 +50,7 @@ impl Access {
         if matches!(self, Self::Group) { Mode::from_raw_mode(0o2770) } else { Mode::from_raw_mode(0o700) }
     }
 
-    /// Gives a new file to the group: the umask may have taken its bits.
+    /// Sets the mode of a new file, because the umask may have removed the bits of the group.
     pub(crate) fn settle(self, made: impl AsFd) -> io::Result<()> {
         if self == Self::Group { Ok(fchmod(made, self.file())?) } else { Ok(()) }
     }
@@ -65,7 +64,7 @@ fn refused(path: &Path, why: impl std::fmt::Display) -> io::Error {
     io::Error::new(io::ErrorKind::PermissionDenied, format!("{} {why}", path.display()))
 }
 
-/// The error of a link where a file or a folder should be.
+/// Returns the error for a link in the place of a file or a folder.
 pub(crate) fn link(path: &Path) -> io::Error {
     refused(path, "is a symbolic link: kvpool follows none. Remove the link")
 }
@@ -79,7 +78,7 @@ pub(crate) fn open(path: &Path, what_for: For) -> io::Result<File> {
     open_with(path, what_for, OFlags::empty())
 }
 
-/// As [`open`], with more flags of the system.
+/// Like [`open`], with more flags of the system.
 pub(crate) fn open_with(path: &Path, what_for: For, more: OFlags) -> io::Result<File> {
     let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
     open_in(CWD, path, what_for, more, Access::Owner, || Ok(fs::metadata(folder)?.uid()), path)
@@ -88,7 +87,7 @@ pub(crate) fn open_with(path: &Path, what_for: For, more: OFlags) -> io::Result<
 /// Opens a file in an open folder. Errors name `path`.
 ///
 /// # Errors
-/// As [`open`].
+/// Like [`open`].
 pub(crate) fn open_at(
     folder: &OwnedFd,
     name: &str,
@@ -115,7 +114,7 @@ fn open_in(
         For::Keeping => OFlags::RDWR | OFlags::CREATE,
         For::Making => OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL,
     };
-    // Without waiting: a pipe would wait for its other end.
+    // Open without blocking, because a pipe would wait for its other end.
     let flags = how | more | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
     let file = openat(folder, name, flags, access.file()).map_err(|error| match error {
         Errno::LOOP => link(path),
@@ -131,7 +130,7 @@ fn open_in(
         let why = format!("belongs to user {}: this process is of user {user}", about.st_uid);
         return Err(refused(path, why));
     }
-    // io_uring would not wait either.
+    // Clear the flag again: with it `io_uring` would not wait either.
     fcntl_setfl(&file, fcntl_getfl(&file)? - OFlags::NONBLOCK)?;
     if what_for == For::Making {
         access.settle(&file)?;
@@ -144,7 +143,7 @@ fn is_trusted(owner: u32, user: u32, owner_of_folder: impl FnOnce() -> io::Resul
     Ok(owner == user || owner == owner_of_folder()?)
 }
 
-/// Makes a folder, and those that lead to it.
+/// Creates a folder and its missing parents.
 pub(crate) fn make_folder(path: &Path, access: Access) -> io::Result<()> {
     let there = path.is_dir();
     DirBuilder::new().recursive(true).mode(access.folder().as_raw_mode()).create(path)?;
@@ -154,7 +153,7 @@ pub(crate) fn make_folder(path: &Path, access: Access) -> io::Result<()> {
     Ok(())
 }
 
-/// Opens a folder by a path that may be a link: the configuration of the store names it.
+/// Opens a folder by a path that may contain links, because the configuration of the store names it.
 pub(crate) fn open_folder(path: &Path) -> io::Result<OwnedFd> {
     Ok(openat(CWD, path, OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())?)
 }
@@ -162,7 +161,8 @@ pub(crate) fn open_folder(path: &Path) -> io::Result<OwnedFd> {
 /// Opens a folder in an open folder. With `make`, creates a missing folder. Errors name `path`.
 ///
 /// # Errors
-/// As [`open`], if the folder is a link; [`io::ErrorKind::NotFound`], [`io::ErrorKind::NotADirectory`].
+/// Like [`open`], if the folder is a link; [`io::ErrorKind::NotFound`],
+/// [`io::ErrorKind::NotADirectory`].
 pub(crate) fn folder_at(
     folder: &OwnedFd,
     name: &str,
@@ -204,7 +204,7 @@ pub(crate) fn rename_at(folder: &OwnedFd, from: &str, to: &str) -> io::Result<()
 /// Reads at most `most` bytes of a file.
 ///
 /// # Errors
-/// As [`open`].
+/// Like [`open`].
 pub(crate) fn read(path: &Path, most: u64) -> io::Result<Vec<u8>> {
     let mut bytes = Vec::new();
     open(path, For::Reading)?.take(most).read_to_end(&mut bytes)?;
@@ -219,7 +219,7 @@ pub(crate) fn read_text(path: &Path) -> Option<String> {
 /// Creates a temporary file that is renamed later. Removes an older file of that name.
 ///
 /// # Errors
-/// As [`open`].
+/// Like [`open`].
 pub(crate) fn make_anew(path: &Path) -> io::Result<File> {
     match open(path, For::Making) {
         Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
@@ -230,9 +230,9 @@ pub(crate) fn make_anew(path: &Path) -> io::Result<File> {
     }
 }
 
-/// Replaces a small file. Replaces a link, too, and leaves its target alone.
+/// Replaces a small file. Replaces a link, too, but not its target.
 pub(crate) fn replace(path: &Path, bytes: &[u8], access: Access) -> io::Result<()> {
-    // A name that no other process or thread has: its keys are of the system's randomness.
+    // No other process or thread uses this name: its keys come from the system's randomness.
     let nonce = RandomState::new().hash_one(std::process::id());
     let fresh = path.with_extension(format!("{nonce:016x}.tmp"));
     let written = open(&fresh, For::Making).and_then(|mut file| {

@@ -1,8 +1,9 @@
-//! `Queue`: what is to be moved, loads first, but for one in eight. Its lock is held for a push or a
-//! pop, never while bytes move.
+//! `Queue`: tasks for the workers. Loads precede other tasks, except for every eighth task. The lock is
+//! held for a push or a pop, never while bytes move.
 //!
-//! Owns: tasks that no worker has begun. Those can be withdrawn, with the guards of their slots: only
-//! what a worker has begun may still touch a slot. How many may wait is the store's to count.
+//! Owns: the tasks that no worker has begun. Such a task can be withdrawn, together with the guard of
+//! its slot: only a task that a worker has begun may still touch its slot. The store limits the number
+//! of tasks.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
@@ -12,11 +13,11 @@ use crate::header::TokenRange;
 use crate::namespace::NamespaceDigest;
 use crate::object::{ObjectKey, ObjectName, Place};
 
-/// One object to move.
+/// A task of a worker.
 #[derive(Debug)]
 pub(crate) struct Task {
     pub(crate) id: u64,
-    /// Whose objects are moved.
+    /// Namespace of the object.
     pub(crate) namespace: NamespaceDigest,
     pub(crate) work: Work,
 }
@@ -30,7 +31,8 @@ pub(crate) enum Work {
         tokens: TokenRange,
         len: u32,
         from: Reading,
-        /// Whether the slot is let go before the back end has its bytes.
+        /// Whether the payload is copied first, so that the slot is released before the back end has
+        /// the bytes.
         staged: bool,
     },
     Read {
@@ -48,17 +50,17 @@ pub(crate) enum Work {
     },
 }
 
-/// Where a load goes.
+/// The memory into which an object is loaded.
 #[derive(Debug)]
 pub(crate) enum Target {
-    /// Straight into its slot, which is the load's until that has ended.
+    /// The slot itself, which the load holds until it has ended.
     Slot(Writing),
-    /// Into memory of the worker, and from there into the slot.
+    /// Memory of the worker, from which the payload is then copied into the slot.
     Staged(Lent),
 }
 
-/// A slot that a load will be copied to. Whoever takes it first has it: the worker, to copy, or the
-/// store, whose deadline has passed.
+/// The slot of a staged load. It is taken once, by the first to ask: by the worker, to copy
+/// into it, or by the store, after the deadline.
 #[derive(Clone, Debug)]
 pub(crate) struct Lent(Arc<Mutex<Option<Writing>>>);
 
@@ -72,17 +74,17 @@ impl Lent {
     }
 }
 
-/// Loads that go before something else, in a row.
+/// Largest number of loads in a row that precede a waiting task of another kind.
 const PASSED: u32 = 7;
 
 #[derive(Debug, Default)]
 struct Waiting {
-    /// Loads and questions: a request waits for them.
+    /// Loads and probes, for which a request waits.
     loads: VecDeque<Task>,
     others: VecDeque<Task>,
-    /// Loads that went before the first of the others.
+    /// Number of loads that preceded the first of the others.
     passed: u32,
-    /// Workers that wait for a task.
+    /// Number of workers that wait for a task.
     idle: usize,
     closed: bool,
 }
@@ -107,7 +109,7 @@ pub(crate) struct Queue {
 }
 
 impl Queue {
-    /// What a thread that panicked held is as it left it: nothing panics under the lock.
+    /// Ignores poisoning: no code panics under the lock, so the state is consistent.
     fn lock(&self) -> MutexGuard<'_, Waiting> {
         self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -121,7 +123,7 @@ impl Queue {
         self.filled.notify_one();
     }
 
-    /// Waits for a task; `None` once the queue is closed.
+    /// Waits for a task; `None` after the queue was closed.
     pub(crate) fn take(&self) -> Option<Task> {
         let mut waiting = self.lock();
         loop {
@@ -137,15 +139,16 @@ impl Queue {
         }
     }
 
-    /// A task, if there are more than workers that wait for one: for a worker that has some already.
+    /// Returns a task if there are more tasks than waiting workers. A worker that already has transfers
+    /// calls this.
     pub(crate) fn take_if_more(&self) -> Option<Task> {
         let mut waiting = self.lock();
         let more = waiting.loads.len() + waiting.others.len() > waiting.idle;
         if more && !waiting.closed { waiting.next() } else { None }
     }
 
-    /// Takes a task back that no worker has begun. O(tasks before it): those that passed their
-    /// deadlines are in front.
+    /// Withdraws a task that no worker has begun. O(tasks before it); tasks whose deadline has passed
+    /// are at the front.
     pub(crate) fn withdraw(&self, id: u64) -> Option<Task> {
         let mut waiting = self.lock();
         let Waiting { loads, others, .. } = &mut *waiting;
@@ -155,7 +158,7 @@ impl Queue {
         })
     }
 
-    /// Ends the workers; tasks that wait are dropped.
+    /// Ends the workers, and drops the tasks that wait.
     pub(crate) fn close(&self) {
         let mut waiting = self.lock();
         waiting.closed = true;

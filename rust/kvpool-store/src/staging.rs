@@ -1,25 +1,26 @@
-//! `Staging`: memory that payloads pass through, for engines that reuse a slot as soon as they are told.
+//! `Staging`: memory through which payloads are copied, for engines that reuse a slot as soon as they
+//! are notified.
 //!
-//! Owns: that memory, one for all workers of a store. The first free slot is taken, so that few are in
-//! use and those were used of late: memory that nothing has touched costs more than a copy into memory
-//! that was, above all on a virtual machine.
+//! Owns: that memory, which all workers of a store share. The first free slot is used, so that few
+//! slots are in use and those were used recently. The first touch of new memory costs more than a copy
+//! into used memory, above all on a virtual machine.
 //!
-//! Cost: [`Staging::new`] touches as much as workers have on their way in general: [`AT_ONCE`] bytes,
-//! less where payloads are small. It grows to the most that is ever on its way, and does not shrink.
+//! Cost: [`Staging::new`] touches the memory that workers usually need: [`AT_ONCE`] bytes, or less if
+//! payloads are small. The memory grows to the largest amount in use at one time, and does not shrink.
 
 use std::sync::{Arc, Mutex, PoisonError};
 
 use crate::arena::{Arena, Writing};
 use crate::error::StoreError;
 
-/// Bytes that all workers of a store together have on their way before one that has some takes more:
-/// they keep a disk busy, and each may take memory of the workers.
+/// Bytes that all workers of a store together may have in flight before a worker with transfers takes
+/// another one. They keep a disk busy, and each may take memory of the workers.
 pub(crate) const AT_ONCE: u64 = 64 << 20;
-/// Bytes of a huge page: less is not taken at once.
+/// Bytes of a huge page, which is the smallest allocation.
 const STEP: u32 = 2 << 20;
-/// Payloads that a worker has on its way in general, at most.
+/// Usual number of payloads that a worker has in flight, at most.
 const EACH: usize = 8;
-/// Slots that are taken at once, where they are small.
+/// Number of slots that are allocated together, if they are small.
 const SLOTS: u32 = 64;
 
 #[derive(Debug)]
@@ -30,7 +31,7 @@ pub(crate) struct Staging {
 }
 
 impl Staging {
-    /// For payloads of at most `longest` bytes.
+    /// Allocates staging memory for payloads of at most `longest` bytes.
     pub(crate) fn new(longest: u32, workers: usize) -> Result<Self, StoreError> {
         let staging = Self { longest: longest.max(1), arenas: Mutex::default() };
         let most = (AT_ONCE / u64::from(staging.longest)).max(1);
@@ -39,12 +40,12 @@ impl Staging {
             slot.fill(0);
             Ok(slot)
         });
-        // All of them first: they are to be others.
+        // Hold all of them until the end, so that they are different slots.
         touched.collect::<Result<Vec<_>, StoreError>>().map(drop)?;
         Ok(staging)
     }
 
-    /// Memory for a payload, that nothing else has until it is dropped.
+    /// Returns memory for a payload, which is exclusive until it is dropped.
     pub(crate) fn take(&self) -> Result<Writing, StoreError> {
         let mut arenas = self.arenas.lock().unwrap_or_else(PoisonError::into_inner);
         let free = |arena: &Arc<Arena>| (0..arena.slots()).find_map(|slot| arena.write(slot).ok());

@@ -1,59 +1,60 @@
-//! `Stats`: what a store did and has, as plain numbers.
+//! `Stats`: counters and sizes of a store.
 
-/// Counters since the store was opened, and what is so at the moment.
+/// Counters since the store was opened, and its present sizes.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Stats {
-    /// Objects that can be found.
+    /// Number of objects that can be found.
     pub objects: u64,
-    /// Bytes that they, and what is on its way or still to be cleared, take at most.
+    /// Largest number of bytes of these objects, of those in flight, and of those still to be cleared.
     pub bytes: u64,
     /// The bound on these bytes.
     pub capacity_bytes: u64,
-    /// Objects on their way, those included whose deadline has passed.
+    /// Number of objects in flight, including those whose deadline has passed.
     pub in_flight: u64,
-    /// Of these, what a back end still has after its deadline: slots that stay taken.
+    /// Number of these whose deadline has passed while a back end still has them. Their slots stay
+    /// taken.
     pub quarantined: u64,
-    /// Objects that were there when the store was opened.
+    /// Number of objects that existed when the store was opened.
     pub restored: u64,
-    /// Objects of another namespace, or format, or damaged, that were there then.
+    /// Number of objects at that time that belonged to another namespace or format, or were damaged.
     pub foreign: u64,
-    /// Objects loaded, and bytes of their payloads.
+    /// Number of loaded objects.
     pub loads: u64,
-    /// See `loads`.
+    /// Bytes of the payloads of the loaded objects.
     pub loaded_bytes: u64,
-    /// Loads that missed, whatever the reason.
+    /// Number of loads that missed, for any reason.
     pub misses: u64,
-    /// Objects written, and bytes of their payloads.
+    /// Number of written objects.
     pub writes: u64,
-    /// See `writes`.
+    /// Bytes of the payloads of the written objects.
     pub written_bytes: u64,
-    /// Offers of an object that was there, or on its way.
+    /// Number of offers of an object that existed or was in flight.
     pub known: u64,
-    /// Offers that were not admitted.
+    /// Number of offers that were not admitted.
     pub not_admitted: u64,
-    /// Objects evicted for others.
+    /// Number of objects evicted for others.
     pub evicted: u64,
-    /// Objects removed by a caller.
+    /// Number of objects removed by a caller.
     pub removed: u64,
-    /// Loads of an object that was another, or damaged.
+    /// Number of loads that found another object, or a damaged one.
     pub damaged: u64,
-    /// Objects that a back end did not have, though it should.
+    /// Number of objects that a back end no longer had.
     pub lost: u64,
-    /// Writes that a back end had no room for.
+    /// Number of writes that a back end had no room for.
     pub full: u64,
-    /// Transfers that failed otherwise.
+    /// Number of transfers that failed for other reasons.
     pub failed: u64,
-    /// Transfers whose deadline passed.
+    /// Number of transfers whose deadline passed.
     pub timed_out: u64,
-    /// Transfers refused because the queue was full.
+    /// Number of transfers refused because the queue was full.
     pub busy: u64,
-    /// Transfers refused because the breaker was open.
+    /// Number of transfers refused because the breaker was open.
     pub unavailable: u64,
-    /// Loads not tried, since the object was known not to be there.
+    /// Number of loads that were not sent, because the object was known not to exist.
     pub known_absent: u64,
-    /// How often the breaker opened.
+    /// Number of times that the breaker opened.
     pub opened: u64,
-    /// What the last failure or damage was.
+    /// Message of the last failure or damage.
     pub last_error: Option<String>,
 }

@@ -1,9 +1,9 @@
-//! `Transfer`: an object on its way between a slot and a back end, with all memory that this takes.
+//! `Transfer`: an object in flight between a slot and a back end, with all memory that it needs.
 //!
-//! Owns: what is checked. A header is made for what is written, and compared, with the checksum of all
-//! bytes, for what is read. What is not the object that was asked for leaves a slot of zeros. How the
-//! bytes move is the back end's: one call for each transfer, or a [`Lane`](crate::Lane) for several at
-//! once.
+//! Owns: the checks. A header is made for an object that is written. For an object that is read, the
+//! header and the checksum of all bytes are compared. If they do not fit, the slot is filled with
+//! zeros. The back end moves the bytes: one call for each transfer, or a [`Lane`](crate::Lane) for
+//! several at once.
 
 use std::sync::Arc;
 
@@ -16,7 +16,7 @@ use crate::object::{Object, ObjectMut, ObjectName, Page, Place};
 use crate::queue::{Lent, Target, Work};
 use crate::staging::Staging;
 
-/// An object that is being moved. Made by a store, for a [`Lane`](crate::Lane) to move.
+/// An object that is being moved. A store creates it, and a [`Lane`](crate::Lane) moves it.
 #[derive(Debug)]
 pub struct Transfer {
     id: u64,
@@ -31,7 +31,7 @@ pub struct Transfer {
 enum Way {
     Read {
         into: Writing,
-        /// The slot that a copy goes to, if `into` is not it.
+        /// The slot to which the payload is copied, if `into` is another memory.
         lent: Option<Lent>,
     },
     Write {
@@ -40,7 +40,8 @@ enum Way {
     },
 }
 
-/// What is moved: from a place, or a name where none is known; to a place, where those of some names may be.
+/// Arguments of the move. A read has the place if it is known, and the name. A write has the place, and
+/// the names of the objects that may be there.
 pub(crate) enum Moving<'a> {
     Read(Option<Place>, &'a ObjectName, ObjectMut<'a>),
     Write(Place, &'a ObjectName, &'a [ObjectName], Object<'a>),
@@ -52,7 +53,7 @@ enum Source {
     Copy(Writing),
 }
 
-/// Memory of a worker: for payloads that are staged, all workers', and for headers, its own.
+/// Memory of a worker: the shared staging memory of all workers, and its own pages for headers.
 #[derive(Debug)]
 pub(crate) struct Memory {
     staging: Option<Arc<Staging>>,
@@ -60,7 +61,7 @@ pub(crate) struct Memory {
 }
 
 impl Memory {
-    /// Without `staging` none can be staged.
+    /// Creates the memory. Without `staging` no payload can be staged.
     pub(crate) const fn new(staging: Option<Arc<Staging>>) -> Self {
         Self { staging, pages: Vec::new() }
     }
@@ -78,10 +79,10 @@ impl Memory {
 }
 
 impl Transfer {
-    /// What a task moves.
+    /// Prepares the transfer of a task.
     ///
     /// # Errors
-    /// How the task has ended, if nothing can be moved for it; the work, if it is none that moves an object.
+    /// The end of the task if it cannot be prepared, or its work if it moves no object.
     pub(crate) fn begin(
         id: u64,
         namespace: NamespaceDigest,
@@ -98,8 +99,8 @@ impl Transfer {
                 } else {
                     Source::Slot(from)
                 };
-                // Of the bytes that are written, also where an engine has taken its slot back and
-                // written to it.
+                // Compute the header from the bytes that are written, even if an engine has reused its
+                // slot and has written to it.
                 let payload = &from.pages(len)[..len as usize];
                 let Some(header) = Header::of(namespace, key, tokens, payload) else {
                     return Err(Refused::Ended(End::Full));
@@ -121,7 +122,7 @@ impl Transfer {
         }
     }
 
-    /// What a back end is to move.
+    /// Returns the arguments for the back end.
     pub(crate) fn moving(&mut self) -> Moving<'_> {
         let Self { name, place, len, page, way, .. } = self;
         match way {
@@ -136,14 +137,15 @@ impl Transfer {
         }
     }
 
-    /// It has been moved, or not: checks it, and lets go of its memory. Returns how the task has ended.
+    /// Checks the moved object, and releases its memory. Returns the end of the task.
     pub(crate) fn end(mut self, moved: Result<(), BackendError>, memory: &mut Memory) -> End {
         let end = match &mut self.way {
             Way::Write { .. } => moved.map_or_else(End::from, |()| End::Success),
             Way::Read { into, lent } => {
                 let ObjectName { namespace, key } = self.name;
                 let payload = &mut into[..self.len as usize];
-                // Nobody else has the slot until this has ended: what is wrong in it is gone before.
+                // No other code has the slot until this has ended, so wrong bytes are removed before
+                // that.
                 let mut slot = lent.take().and_then(|lent| lent.take());
                 let end = match moved {
                     Ok(()) => check(&self.page, |header| {
@@ -168,34 +170,35 @@ impl Transfer {
         end
     }
 
-    /// The task that this is.
+    /// Number of the task.
     pub(crate) const fn id(&self) -> u64 {
         self.id
     }
 
-    /// What the object is found by where its place is not known.
+    /// Name of the object.
     pub(crate) const fn name(&self) -> ObjectName {
         self.name
     }
 
-    /// Bytes of its payload.
+    /// Number of bytes of the payload.
     pub(crate) const fn bytes(&self) -> u64 {
         self.len as u64
     }
 
-    /// Where the object is, or goes.
+    /// Place of the object, if it is known.
     #[must_use]
     pub const fn place(&self) -> Option<Place> {
         self.place
     }
 
-    /// Whether it is written.
+    /// Whether the object is written.
     #[must_use]
     pub const fn is_write(&self) -> bool {
         matches!(self.way, Way::Write { .. })
     }
 
-    /// The header's page, and the payload's pages. Of one that is written nothing may be written there.
+    /// Returns the page of the header, and the pages of the payload. The caller must not write to them
+    /// if the object is written to the back end.
     #[cfg(feature = "io-uring")]
     pub(crate) fn memory(&mut self) -> (&mut Box<Page>, *mut u8, usize) {
         let (begin, len) = match &mut self.way {
@@ -221,7 +224,7 @@ impl Source {
     }
 }
 
-/// A task that is no transfer.
+/// A task without a transfer.
 #[derive(Debug)]
 pub(crate) enum Refused {
     Ended(End),

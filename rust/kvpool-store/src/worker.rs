@@ -1,8 +1,8 @@
 //! Workers: the threads that wait for back ends, so that no caller does.
 //!
-//! A worker moves one object after the other, or, where the back end has [lanes](Lane), several at
-//! once. It takes more than one only when no other worker is free to. A back end that panics has
-//! failed.
+//! A worker moves one object at a time, or many at once if the back end has [lanes](Lane). A busy
+//! worker takes a further object only if no other worker is idle. A panic of a back end counts as a
+//! failure.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
@@ -15,7 +15,7 @@ use crate::object::ObjectName;
 use crate::queue::{Queue, Task, Work};
 use crate::transfer::{Memory, Refused, Transfer};
 
-/// Runs until the queue is closed. A task's guards are gone before its end is told.
+/// Runs until the queue is closed. The guards of a task are released before its end is reported.
 pub(crate) fn run(queue: &Queue, backend: &Arc<dyn Backend>, ends: &Ends, memory: Memory, share: u64) {
     let mut worker = Worker { backend: backend.as_ref(), ends, memory, share };
     if let Some(mut lane) = backend.lane() {
@@ -24,14 +24,14 @@ pub(crate) fn run(queue: &Queue, backend: &Arc<dyn Backend>, ends: &Ends, memory
     worker.one_by_one(queue);
 }
 
-/// The store is gone, or the lane is of no use any more.
+/// The store is gone, or the lane is broken.
 struct Over;
 
 struct Worker<'a> {
     backend: &'a dyn Backend,
     ends: &'a Ends,
     memory: Memory,
-    /// Bytes on their way from which on it takes no more.
+    /// Number of bytes in flight from which on the worker takes no more transfers.
     share: u64,
 }
 
@@ -55,7 +55,7 @@ impl Worker<'_> {
         }
     }
 
-    /// Keeps a lane filled. What is on its way when the store is gone is waited for by the lane.
+    /// Keeps a lane filled. If the store is gone, the lane waits for the transfers in flight.
     fn several(&mut self, queue: &Queue, lane: &mut dyn Lane) {
         let (mut moving, mut bytes) = (0, 0);
         loop {
@@ -72,7 +72,7 @@ impl Worker<'_> {
                 }
             }
             if moving == 0 {
-                return; // closed
+                return; // the queue is closed
             }
             let Some((transfer, moved)) = lane.next() else { return };
             (moving, bytes) = (moving - 1, bytes - transfer.bytes());
@@ -82,7 +82,7 @@ impl Worker<'_> {
         }
     }
 
-    /// What is to be moved for a task; nothing if it has ended.
+    /// Prepares the transfer of a task; `None` if the task has ended.
     fn begin(&mut self, task: Task) -> Result<Option<Transfer>, Over> {
         let Task { id, namespace, work } = task;
         let mut begun = Ok(None);
@@ -106,13 +106,13 @@ impl Worker<'_> {
         self.tell(id, end)
     }
 
-    /// How a transfer has ended. What is damaged where no place is known goes now: nothing else knows
-    /// its name.
+    /// Returns the end of a transfer. A damaged object without a known place is removed now, because no
+    /// other code knows its name.
     fn check(&mut self, transfer: Transfer, moved: Result<(), BackendError>) -> End {
         let (name, place) = (transfer.name(), transfer.place());
         let end = transfer.end(moved, &mut self.memory);
         if place.is_none() && matches!(end, End::Damaged(_)) {
-            drop(self.backend.clear(None, &[name])); // where it fails, the next load misses, too
+            drop(self.backend.clear(None, &[name])); // if this fails, the next load misses, too
         }
         end
     }

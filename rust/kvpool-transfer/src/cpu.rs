@@ -1,8 +1,8 @@
-//! The CPU twin: what the device does, done by the processor, with the same checks and results.
+//! Copies by the processor, with the same checks and results as copies by a device.
 //!
-//! A loop of `memcpy` over regions and runs, which is as fast as memory is; several threads from some
-//! megabytes on, started for the call (some 20 us each), so that no pool of threads is lost in a
-//! `fork`.
+//! A copy is a loop of `memcpy` over regions and runs, which reaches the speed of memory. From some
+//! megabytes on, several threads share it. They are started for the call (some 20 us each): a pool of
+//! threads would be lost in a `fork`.
 
 use std::num::NonZero;
 use std::ops::Range;
@@ -13,16 +13,17 @@ use crate::runs::spans;
 use crate::store::{Claim, Store};
 use crate::words::Pair;
 
-/// Bytes per thread that are worth starting it.
+/// Bytes per thread from which on starting another thread pays off.
 const BYTES_PER_THREAD: u64 = 4 << 20;
 
-/// Threads that one copy uses unless told otherwise: memory is busy before every core is.
+/// Default number of threads of one copy. At most 8, because memory is saturated before every core is
+/// busy.
 pub(crate) fn default_threads() -> usize {
     thread::available_parallelism().map_or(1, NonZero::get).min(8)
 }
 
-/// Copies checked pairs between the regions `range` of two host stores. `_claim` has the guards of the
-/// blocks. Returns the bytes copied.
+/// Copies checked pairs between the regions `range` of two host stores. `_claim` holds the guards of
+/// the blocks. Returns the number of bytes copied.
 #[expect(unsafe_code, reason = "copies between stores")]
 pub(crate) fn copy(
     _claim: &Claim,
@@ -37,13 +38,14 @@ pub(crate) fn copy(
     let total = pairs.len() as u64 * sources.iter().map(|region| region.nbytes).sum::<u64>();
     let workers = (total / BYTES_PER_THREAD).min(threads as u64) as usize;
     if workers <= 1 {
-        // SAFETY: `check` found the pairs in range, destinations distinct and unread; regions of a
-        // store do not overlap; stores vouch for their memory, and the caller holds both; by the claim
-        // nothing else touches the blocks.
+        // SAFETY: `check` found the pairs in range, the destinations distinct and unread. Regions of a
+        // store do not overlap. The makers of the stores vouch for their memory, and the caller holds
+        // both stores. Because of the claim, nothing else touches the blocks.
         unsafe { copy_spans(spans.into_iter()) };
         return total;
     }
-    // Equal shares of bytes, whole spans cut where a share ends.
+    // Each share has the same number of bytes. A span that crosses the border of two shares is cut
+    // there.
     let share = total.div_ceil(workers as u64).next_multiple_of(4096);
     let mut shares: Vec<Vec<Span>> = vec![Vec::new()];
     let mut room = share;
@@ -59,14 +61,14 @@ pub(crate) fn copy(
         shares.last_mut().into_iter().for_each(|last| last.push(span));
     }
     let run = |spans: &[Span]| {
-        // SAFETY: as above; shares are disjoint.
+        // SAFETY: as above, and the shares are disjoint.
         unsafe { copy_spans(spans.iter().copied()) };
     };
     let run = &run;
     thread::scope(|scope| {
         let (own, others) = shares.split_at(1);
         for spans in others {
-            // A process that may start no more threads does the work itself.
+            // If the process cannot start another thread, this thread copies the share.
             if thread::Builder::new().spawn_scoped(scope, move || run(spans)).is_err() {
                 run(spans);
             }

@@ -1,4 +1,5 @@
-//! Typed errors. Each names the offending value and the limit; whatever raised one has enqueued nothing.
+//! Errors, each with the offending value and the limit. A call that returns an error has enqueued
+//! nothing.
 
 use std::fmt;
 use std::time::Duration;
@@ -11,14 +12,14 @@ use crate::words::Method;
 pub struct CudaError {
     /// The driver's result code.
     pub code: i32,
-    /// Its name, such as `CUDA_ERROR_OUT_OF_MEMORY`.
+    /// Name of the error, such as `CUDA_ERROR_OUT_OF_MEMORY`.
     pub name: String,
-    /// The function that returned it.
+    /// Driver function that returned the code.
     pub call: &'static str,
 }
 
 impl CudaError {
-    /// Whether the error outlives the call: the context is lost, and every later call fails.
+    /// Whether the error is sticky: the context is lost, and every later call fails.
     #[must_use]
     pub const fn is_sticky(&self) -> bool {
         matches!(self.code, 214 | 220 | 700 | 702 | 710 | 714..=719)
@@ -33,24 +34,24 @@ impl fmt::Display for CudaError {
 
 impl std::error::Error for CudaError {}
 
-/// Why there is no CUDA driver to work with.
+/// The reason why the CUDA driver or a device is unavailable.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum Unavailable {
-    /// The library cannot be loaded: a machine without a GPU, mostly.
+    /// The library cannot be loaded. Most often the machine has no GPU.
     #[error("no CUDA driver: {library} cannot be loaded ({reason})")]
     NoLibrary {
-        /// Its file name.
+        /// File name of the library.
         library: String,
-        /// What the loader says.
+        /// Message of the loader.
         reason: String,
     },
-    /// The library lacks a function that is needed.
+    /// The library lacks a required function.
     #[error("the CUDA driver {library} lacks {symbol}: 12.0 (R525) is the oldest that works")]
     MissingSymbol {
-        /// The library's file name.
+        /// File name of the library.
         library: String,
-        /// The function.
+        /// Name of the function.
         symbol: &'static str,
     },
     /// The driver is too old.
@@ -59,28 +60,28 @@ pub enum Unavailable {
         .version / 1000, .version % 1000 / 10
     )]
     TooOld {
-        /// Its version, as the driver tells it: 1000 * major + 10 * minor.
+        /// Version that the driver reports: 1000 * major + 10 * minor.
         version: i32,
     },
-    /// The driver is there and does not start; without a device, `CUDA_ERROR_NO_DEVICE`.
+    /// The driver exists but does not start. Without a device the code is `CUDA_ERROR_NO_DEVICE`.
     #[error("the CUDA driver does not start: {0}")]
     Init(CudaError),
-    /// No such device.
+    /// The driver has no device of this number.
     #[error("there is no cuda:{ordinal}: the driver sees {devices} devices")]
     NoDevice {
-        /// The device.
+        /// Number of the device.
         ordinal: u32,
-        /// Devices there are.
+        /// Number of devices.
         devices: u32,
     },
 }
 
-/// Which end of a copy.
+/// One end of a copy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum End {
-    /// What is read.
+    /// The store that is read.
     Source,
-    /// What is written.
+    /// The store that is written.
     Destination,
 }
 
@@ -93,75 +94,76 @@ impl fmt::Display for End {
     }
 }
 
-/// Why a copy is refused, or how it failed.
+/// The reason why a copy is refused or has failed.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum TransferError {
-    /// A block that the store does not have.
+    /// A pair names a block that the store does not have.
     #[error(
-        "pair {position} of the mapping: {end} block {block} is out of range: the store has {num_blocks} blocks, 0 to {}",
+        "pair {position} of the mapping: {end} block {block} is out of range: the store has \
+         {num_blocks} blocks, 0 to {}",
         .num_blocks - 1
     )]
     BlockIndex {
-        /// Its place in the mapping.
+        /// Index of the pair in the mapping.
         position: usize,
         /// Source or destination.
         end: End,
         /// The block.
         block: i64,
-        /// Blocks of the store.
+        /// Number of blocks of the store.
         num_blocks: u64,
     },
-    /// A block that a store does not have, named alone.
+    /// A call on one block names a block that the store does not have.
     #[error("block {block} is out of range: the store has {num_blocks} blocks, 0 to {}", .num_blocks - 1)]
     Block {
         /// The block.
         block: i64,
-        /// Blocks of the store.
+        /// Number of blocks of the store.
         num_blocks: u64,
     },
-    /// A device mapping held blocks that a store does not have; the kernel left them out.
+    /// A mapping on a device contained block ids out of range. The kernel skipped those pairs.
     #[error("a device mapping held block ids out of range since the last poll: those pairs were not copied")]
     DeviceIndex,
-    /// Two pairs write one block.
+    /// Two pairs write the same block.
     #[error("pair {position} of the mapping writes block {block} again: each destination is named once")]
     DuplicateDestination {
-        /// The second pair.
+        /// Index of the second pair.
         position: usize,
         /// The block.
         block: u32,
     },
-    /// What one pair reads, another writes.
+    /// One pair reads a block that another pair writes.
     #[error(
-        "pair {position} of the mapping reads block {block}, whose memory the same call writes: split it into rounds \
-         (TransferPlan.rounds)"
+        "pair {position} of the mapping reads block {block}, whose memory the same call writes: split it \
+         into rounds (TransferPlan.rounds)"
     )]
     Overlap {
-        /// The pair that reads.
+        /// Index of the pair that reads.
         position: usize,
         /// The block that it reads.
         block: u32,
     },
-    /// Memory that cannot be described as regions.
+    /// The memory cannot be described as regions.
     #[error("this layout cannot be copied by blocks: {0}")]
     Layout(String),
-    /// Two stores whose blocks differ.
+    /// The blocks of the two stores differ.
     #[error("the stores differ: {0}")]
     LayoutMismatch(String),
-    /// A number outside its range.
+    /// A value is outside of its range.
     #[error("{name} is {value}: {expected}")]
     Argument {
-        /// Its name.
+        /// Name of the argument.
         name: &'static str,
-        /// What was given.
+        /// Value of the argument.
         value: String,
-        /// What is allowed.
+        /// The allowed values.
         expected: String,
     },
     /// The store was closed.
     #[error("store {handle} is closed")]
     StoreClosed {
-        /// Its handle.
+        /// Handle of the store.
         handle: i64,
     },
     /// No store has this handle.
@@ -173,73 +175,73 @@ pub enum TransferError {
     /// The engine was closed.
     #[error("the transfer engine is closed")]
     EngineClosed,
-    /// The engine belongs to a process that was forked since.
+    /// The engine belongs to another process, which has forked since.
     #[error(
         "the transfer engine was made by process {made_by}, this is process {this}: make one after a fork"
     )]
     Forked {
-        /// Its maker.
+        /// Id of the process that made the engine.
         made_by: u32,
-        /// This process.
+        /// Id of this process.
         this: u32,
     },
-    /// Stores that this engine does not serve.
+    /// The engine does not serve the devices of the stores.
     #[error("an engine of {engine} cannot copy from {src} to {dst}")]
     Devices {
         /// The engine's device.
         engine: Device,
-        /// The source's.
+        /// Device of the source.
         src: Device,
-        /// The destination's.
+        /// Device of the destination.
         dst: Device,
     },
-    /// A mapping on another device than the engine's.
+    /// The mapping is on another device than that of the engine.
     #[error("the mapping is on {mapping}, the engine copies for {engine}")]
     MappingDevice {
-        /// The mapping's.
+        /// Device of the mapping.
         mapping: Device,
-        /// The engine's.
+        /// Device of the engine.
         engine: Device,
     },
-    /// A method that cannot do this copy.
+    /// The method cannot do this copy.
     #[error("method {method} cannot do this copy: {reason}")]
     Method {
         /// The method.
         method: Method,
-        /// Why.
+        /// The reason.
         reason: &'static str,
     },
     /// The stream is being captured into a graph.
     #[error("the stream is being captured into a CUDA graph: {0}")]
     Capturing(&'static str),
-    /// Host memory cannot be page-locked.
+    /// The driver cannot page-lock the host memory.
     #[error("{bytes} bytes of host memory cannot be pinned: {reason}")]
     Pinning {
-        /// How many.
+        /// Number of bytes.
         bytes: u64,
-        /// Why.
+        /// The reason.
         reason: String,
     },
-    /// A file of calibrations that cannot be used.
+    /// A file of calibrations is unusable.
     #[error("calibrations in {path}: {reason}")]
     Calibration {
-        /// Its path.
+        /// Path of the file.
         path: String,
-        /// Why.
+        /// The reason.
         reason: String,
     },
-    /// Host memory cannot be had.
+    /// Host memory is unavailable.
     #[error("{bytes} bytes of host memory cannot be had: {reason}")]
     HostMemory {
-        /// How many.
+        /// Number of bytes.
         bytes: u64,
-        /// Why.
+        /// The reason.
         reason: String,
     },
-    /// There is no driver.
+    /// There is no usable driver.
     #[error(transparent)]
     Unavailable(#[from] Unavailable),
-    /// The driver refused, or work that it had accepted failed.
+    /// The driver refused a call, or work that it had accepted failed.
     #[error(transparent)]
     Cuda(#[from] CudaError),
     /// The device's context was lost earlier.
@@ -247,21 +249,21 @@ pub enum TransferError {
     Poisoned {
         /// The device.
         device: Device,
-        /// The failure.
+        /// The earlier failure.
         cause: CudaError,
     },
-    /// A bug of this crate: its worker thread panicked.
+    /// A bug of this crate: the worker thread panicked.
     #[error("transfer {id} failed inside of kvpool: please report it")]
     Panicked {
-        /// The transfer.
+        /// Number of the transfer.
         id: u64,
     },
-    /// It takes longer than the caller would wait. The transfer goes on.
+    /// The transfer did not end within the timeout. It continues.
     #[error("transfer {id} has not ended within {} s", .timeout.as_secs_f64())]
     Timeout {
-        /// The transfer.
+        /// Number of the transfer.
         id: u64,
-        /// What was waited.
+        /// The timeout of the call.
         timeout: Duration,
     },
 }

@@ -1,16 +1,16 @@
 //! Copies KV-cache blocks between stores: device, host, and within each.
 //!
-//! The core plans which blocks' bytes go where; this crate moves them. A [`Store`] says where the
-//! pieces of each block lie, a [`TransferEngine`] copies blocks between two stores by whatever is
-//! fastest: a CUDA kernel, the copy engine in batches, both in turns, or the processor. Semantics do
-//! not depend on the way: ids are checked before anything is enqueued, a mapping is one simultaneous
-//! assignment, and stores live until the last copy has ended.
+//! The core plans which blocks' bytes are copied to which blocks; this crate copies them. A [`Store`]
+//! describes where the pieces of each block lie. A [`TransferEngine`] copies blocks between two stores
+//! by the fastest method: a CUDA kernel, the copy engine in batches, both in turns, or the processor.
+//! The result does not depend on the method: ids are checked before anything is enqueued, a mapping is
+//! one simultaneous assignment, and stores live until the last copy has ended.
 //!
-//! Nothing links to CUDA: the driver is found at run time, or it is not, and then everything on the CPU
+//! Nothing links to CUDA. The driver is found at run time. Without a driver, everything on the CPU
 //! works the same.
 //!
-//! Unsafe code is confined to `driver` (calls of the driver) and `memory` (copying by address), and to
-//! the places that vouch for addresses.
+//! Unsafe code is confined to `driver` (calls of the driver), `memory` (copies by address), and the
+//! places that vouch for addresses.
 //!
 //! ```
 //! use kvpool_transfer::{Device, EngineConfig, Options, Region, Store, TransferEngine};

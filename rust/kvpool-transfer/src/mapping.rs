@@ -1,10 +1,11 @@
-//! Mappings: which block goes where, checked before anything is enqueued.
+//! Mappings: pairs of source block and destination block, checked before anything is enqueued.
 //!
-//! A mapping is one simultaneous assignment whose copies run in any order or at once, on the processor
-//! and on every engine of a device. So no block may be written twice, and none read that is written; a
-//! peer that checks neither has undefined results. Checks cost about a nanosecond per pair and side.
+//! A mapping is one simultaneous assignment. Its copies run in any order or at once, on the processor
+//! and on every engine of a device. So no block may be written twice, and no block that is read may be
+//! written. Without these checks the result would be undefined, as it is in a peer. The checks cost
+//! about a nanosecond per pair and side.
 //!
-//! Invariants of a `Mapping`: ids are in range, destinations are distinct, nothing that is read is
+//! Invariants of a `Mapping`: ids are in range, destinations are distinct, no block that is read is
 //! written, and no pair copies a block to itself.
 
 use std::ops::Range;
@@ -15,8 +16,8 @@ use crate::error::{End, TransferError};
 use crate::store::{Relation, Store};
 use crate::words::Pair;
 
-/// Blocks that are members of a mapping: a bit each where the pool is small beside the mapping, else a
-/// hash set.
+/// The blocks that are members of a mapping. A bitmap if the pool is small compared with the mapping,
+/// otherwise a hash set.
 enum BlockSet {
     Bits(Vec<u64>),
     Hashed(HashSet<u32>),
@@ -24,7 +25,7 @@ enum BlockSet {
 
 impl BlockSet {
     fn new(num_blocks: u64, members: usize) -> Self {
-        // A bitmap is zeroed at some 10 GB/s; a hash set takes some 10 ns per member.
+        // Zeroing a bitmap reaches some 10 GB/s; a hash set takes some 10 ns per member.
         if num_blocks / 64 <= 16 * members as u64 + 64 {
             Self::Bits(vec![0; (num_blocks as usize).div_ceil(64)])
         } else {
@@ -32,7 +33,7 @@ impl BlockSet {
         }
     }
 
-    /// Adds a block and says whether it is new.
+    /// Adds a block. Returns whether it is new.
     fn insert(&mut self, block: u32) -> bool {
         match self {
             Self::Bits(words) => {
@@ -64,7 +65,7 @@ impl BlockSet {
     }
 }
 
-/// A block id of one end of a pair.
+/// Checks the block id at one end of a pair.
 fn checked(position: usize, end: End, block: i64, num_blocks: u64) -> Result<u32, TransferError> {
     match u32::try_from(block) {
         Ok(id) if u64::from(id) < num_blocks => Ok(id),
@@ -108,7 +109,7 @@ pub(crate) fn check(
     match relation {
         Relation::Apart => {}
         Relation::Same => {
-            // A block copied to itself is not written: others may read it.
+            // A block that is copied to itself is not written, so other pairs may read it.
             stay.into_iter().for_each(|block| written.remove(block));
             if let Some(index) = pairs.iter().position(|pair| written.contains(pair.src)) {
                 return Err(TransferError::Overlap { position: positions[index], block: pairs[index].src });
@@ -119,7 +120,8 @@ pub(crate) fn check(
     Ok(pairs)
 }
 
-/// Compares what is read and what is written byte by byte: for stores that see the same memory differently.
+/// Compares the bytes that are read and written, for stores that divide the same memory into different
+/// blocks.
 fn check_bytes(src: &Store, dst: &Store, pairs: &[Pair], range: &Range<usize>) -> Result<(), TransferError> {
     let regions = &dst.regions()[range.clone()];
     let mut written: Vec<(u64, u64)> = pairs
@@ -130,7 +132,8 @@ fn check_bytes(src: &Store, dst: &Store, pairs: &[Pair], range: &Range<usize>) -
     for (position, pair) in pairs.iter().enumerate() {
         for region in &src.regions()[range.clone()] {
             let (start, end) = (region.at(pair.src.into()), region.at(pair.src.into()) + region.nbytes);
-            // The last piece written that begins before this one ends; pieces written are disjoint.
+            // Find the last written piece that begins before the end of this one. Written pieces are
+            // disjoint.
             let behind = written.partition_point(|&(at, _)| at < end);
             if behind > 0 && written[behind - 1].0 + written[behind - 1].1 > start {
                 return Err(TransferError::Overlap { position, block: pair.src });

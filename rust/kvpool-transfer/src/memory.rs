@@ -1,8 +1,8 @@
-//! Bytes of this process: copying them by address, and mapping pools of them.
+//! Copies bytes of this process by address, and maps pools of host memory.
 //!
-//! Beside `driver`, the only module with unsafe code. What makes it sound is `Store`: a store's
-//! addresses were vouched for when it was made, its regions end within the address space, whatever is
-//! copied was checked against its number of blocks, and the store lives until the copy has ended.
+//! This module and `driver` are the only ones with unsafe code. It is sound because of `Store`. The
+//! maker of a store vouched for its addresses, and its regions end within the address space. Every copy
+//! was checked against the number of blocks, and the store lives until the copy has ended.
 
 #![expect(unsafe_code, reason = "copies raw memory that a store vouches for; each use says why it is sound")]
 
@@ -21,9 +21,9 @@ pub(crate) struct Span {
 /// Copies pieces that do not overlap.
 ///
 /// # Safety
-/// Every source is readable and every destination writable memory of this process for the whole call,
-/// no destination overlaps another piece, and nobody else writes to sources or touches destinations
-/// meanwhile.
+/// During the whole call every source is readable and every destination is writable memory of this
+/// process. No destination overlaps another piece. No other code writes to the sources or touches the
+/// destinations meanwhile.
 pub(crate) unsafe fn copy_spans(spans: impl Iterator<Item = Span>) {
     for span in spans {
         // SAFETY: the caller's promise.
@@ -36,7 +36,7 @@ pub(crate) unsafe fn copy_spans(spans: impl Iterator<Item = Span>) {
 /// Reads memory.
 ///
 /// # Safety
-/// `nbytes` bytes from `address` on are readable, and nobody writes to them meanwhile.
+/// `nbytes` bytes from `address` on are readable, and nothing writes to them meanwhile.
 pub(crate) unsafe fn read(address: u64, nbytes: u64) -> Vec<u8> {
     // SAFETY: the caller's promise; u8 has no alignment and no invalid values.
     unsafe { std::slice::from_raw_parts(address as *const u8, nbytes as usize) }.to_vec()
@@ -45,13 +45,13 @@ pub(crate) unsafe fn read(address: u64, nbytes: u64) -> Vec<u8> {
 /// Writes memory.
 ///
 /// # Safety
-/// `bytes.len()` bytes from `address` on are writable, and nobody touches them meanwhile.
+/// `bytes.len()` bytes from `address` on are writable, and nothing else touches them meanwhile.
 pub(crate) unsafe fn write(address: u64, bytes: &[u8]) {
-    // SAFETY: the caller's promise, and borrowed bytes are never a store's.
+    // SAFETY: the caller's promise, and borrowed bytes never belong to a store.
     unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), address as *mut u8, bytes.len()) }
 }
 
-/// Rows of two 64-bit numbers at any stride, as tensors have them.
+/// Rows of two 64-bit numbers at any stride, as in tensors.
 #[derive(Clone, Copy, Debug)]
 pub struct RawPairs {
     address: u64,
@@ -64,20 +64,21 @@ impl RawPairs {
     /// `rows` rows at `address`; strides in elements.
     ///
     /// # Safety
-    /// All of these elements are readable, at any address, and unchanged as long as this value is used.
+    /// All of these elements are readable, at any address, and unchanged while this value is used.
     #[must_use]
     pub const unsafe fn new(address: u64, rows: usize, row_stride: i64, column_stride: i64) -> Self {
         Self { address, rows, row_stride, column_stride }
     }
 
-    /// The rows.
+    /// Iterates over the rows.
     #[must_use]
     pub fn iter(&self) -> impl ExactSizeIterator<Item = (i64, i64)> + '_ {
         (0..self.rows).map(|row| {
             let at = self.address as *const i64;
             let row = row as i64 * self.row_stride;
             let number = |element: i64| {
-                // SAFETY: the promise of `new`. A tensor may begin at an odd address.
+                // SAFETY: the promise of `new`. The read is unaligned, because a tensor may begin at an
+                // odd address.
                 unsafe { at.offset(element as isize).read_unaligned() }
             };
             (number(row), number(row + self.column_stride))
@@ -85,7 +86,7 @@ impl RawPairs {
     }
 }
 
-/// What backs a pool of host memory.
+/// The kind of pages behind a pool of host memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PageKind {
     /// Pages of the usual size.
@@ -97,7 +98,7 @@ pub enum PageKind {
 }
 
 impl PageKind {
-    /// Its name.
+    /// Name of the kind.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -108,25 +109,25 @@ impl PageKind {
     }
 }
 
-/// Anonymous memory, mapped by the page and given back when dropped.
+/// Anonymous memory, mapped in whole pages and unmapped when dropped.
 #[derive(Debug)]
 pub(crate) struct HostMemory {
     map: MmapRaw,
     pub(crate) pages: PageKind,
 }
 
-/// Bytes of a huge page.
+/// Base-2 logarithm of the bytes of a huge page.
 const HUGE_BITS: u8 = 21;
 
 impl HostMemory {
-    /// Maps `nbytes` of zeros; huge pages and the NUMA node are used from the first touch on.
+    /// Maps `nbytes` of zeros. Huge pages and the NUMA node are used when a page is first touched.
     ///
     /// # Errors
-    /// [`TransferError::HostMemory`]: not so much memory, or no such node.
+    /// [`TransferError::HostMemory`] if there is not enough memory, or no such node.
     pub(crate) fn new(nbytes: u64, huge: bool, numa_node: Option<u32>) -> Result<Self, TransferError> {
         let refuse = |reason: String| TransferError::HostMemory { bytes: nbytes, reason };
         let length = usize::try_from(nbytes).map_err(|error| refuse(error.to_string()))?;
-        // Lengths of huge mappings are whole huge pages.
+        // The length of a huge mapping has to be a multiple of a huge page.
         let whole = length.checked_next_multiple_of(1 << HUGE_BITS).unwrap_or(length);
         let reserved =
             if huge { MmapOptions::new().len(whole).huge(Some(HUGE_BITS)).map_anon().ok() } else { None };
@@ -150,7 +151,7 @@ impl HostMemory {
         self.map.as_mut_ptr() as u64
     }
 
-    /// Binds the pages that are yet to be touched to a node.
+    /// Binds pages that were not touched yet to a node.
     fn bind(&self, node: u32) -> std::io::Result<()> {
         const BITS: u32 = usize::BITS;
         const NODES: u32 = 1024;
@@ -159,8 +160,8 @@ impl HostMemory {
         }
         let mut mask = [0_usize; (NODES / BITS) as usize];
         mask[(node / BITS) as usize] = 1 << (node % BITS);
-        // SAFETY: the range is this mapping; the mask outlives the call and has as many bits as are
-        // announced.
+        // SAFETY: the range is this mapping; the mask outlives the call and has the announced number of
+        // bits.
         let result = unsafe {
             libc::syscall(
                 libc::SYS_mbind,

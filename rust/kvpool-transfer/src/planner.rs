@@ -1,15 +1,21 @@
-//! Which way the bytes go.
+//! Chooses the method of a copy.
 //!
-//! Four ways move a block between a device and the host, and none is best everywhere: the copy engine
-//! (*batch*: one driver call for thousands of descriptors) runs at link speed from some piece size on
-//! and costs no multiprocessor; a *kernel* that reads or writes host memory takes any number of pieces
-//! of any size in one launch; *staged* gathers small pieces into whole blocks in device memory and lets
-//! the copy engine move those; *memcpy* is the loop that every driver has. Where one overtakes the
-//! other differs between cards and links (vLLM #57555: thresholds tuned on one card are wrong on the
-//! next), so the thresholds are data: defaults from a Hopper card over PCIe, or measured by
-//! `calibrate`.
+//! Four methods move a block between a device and the host, and each is the best for some copies:
 //!
-//! Pure functions of what is known before a copy; no driver call, no memory.
+//! - *batch*: the copy engine, with one driver call for thousands of descriptors. It runs at link speed
+//!   from some piece size on, and uses no multiprocessor.
+//! - *kernel*: a kernel that reads or writes host memory. One launch takes any number of pieces of any
+//!   size.
+//! - *staged*: gathers small pieces into whole blocks in device memory, which the copy engine then
+//!   moves.
+//! - *memcpy*: a loop of single copies, which every driver supports.
+//!
+//! The sizes at which one method overtakes another differ between cards and links (vLLM #57555:
+//! thresholds tuned on one card are wrong on the next). So the thresholds are data: defaults from a
+//! Hopper card over PCIe, or measured by `calibrate`.
+//!
+//! This module contains pure functions of what is known before a copy. They make no driver call and
+//! touch no memory.
 
 use std::str::FromStr;
 
@@ -30,7 +36,7 @@ impl FromStr for Method {
     }
 }
 
-/// Which way.
+/// Direction of a copy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Direction {
     /// Within one device.
@@ -41,31 +47,33 @@ pub enum Direction {
     ToHost,
 }
 
-/// From which bytes of a descriptor on the copy engine takes over, for so many descriptors and more.
+/// Smallest size from which on the copy engine is used, for transfers of at least `descriptors`
+/// descriptors.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Threshold {
-    /// Descriptors of a transfer.
+    /// Smallest number of descriptors of a transfer.
     pub descriptors: u64,
-    /// Bytes of a descriptor.
+    /// Smallest number of bytes per descriptor.
     pub bytes: u64,
 }
 
-/// What the planner goes by on one device.
+/// The thresholds that the planner uses on one device.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Thresholds {
     /// Host to device, ascending by descriptors.
     pub to_device: Vec<Threshold>,
     /// Device to host, ascending by descriptors.
     pub to_host: Vec<Threshold>,
-    /// Thread blocks of a kernel that crosses the link: few, because the model runs beside it.
+    /// Thread blocks of a kernel that crosses the link. The number is small, because the model runs
+    /// beside the kernel.
     pub link_ctas: u32,
 }
 
 impl Default for Thresholds {
-    /// As an H200 over PCIe 5 does best (`benches/results/gpu.md`): a descriptor takes the copy engine
-    /// 1 us and more, so that it fills the link from 1 MiB on; below 16 descriptors that is not worth
-    /// avoiding. 4 thread blocks fill the link, and 16 take twice as much from a model that runs beside
-    /// them.
+    /// The thresholds that are best on an H200 over PCIe 5 (`benches/results/gpu.md`). A descriptor
+    /// takes the copy engine 1 us or more, so the copy engine fills the link from 1 MiB on. Below 16
+    /// descriptors that cost is not worth avoiding. 4 thread blocks fill the link; 16 thread blocks
+    /// slow a model that runs beside them twice as much.
     fn default() -> Self {
         let rows =
             || [(0, 0), (16, 1 << 20)].map(|(descriptors, bytes)| Threshold { descriptors, bytes }).to_vec();
@@ -74,13 +82,13 @@ impl Default for Thresholds {
 }
 
 impl Thresholds {
-    /// Those of a coherent link (NVLink-C2C), which is several times as wide as PCIe.
+    /// The thresholds of a coherent link (NVLink-C2C), which is several times as wide as PCIe.
     #[must_use]
     pub fn coherent() -> Self {
         Self { link_ctas: 16, ..Self::default() }
     }
 
-    /// Bytes of a descriptor from which on the copy engine is the better choice.
+    /// Returns the bytes per descriptor from which on the copy engine is the better choice.
     #[must_use]
     pub fn batch_from(&self, direction: Direction, descriptors: u64) -> u64 {
         let table = match direction {
@@ -92,13 +100,13 @@ impl Thresholds {
     }
 }
 
-/// From so many bytes on a staged copy to the device is faster than a kernel that reads the host's
-/// memory: it fills and empties its buffers at once then. And it leaves the multiprocessors to the
-/// model.
+/// Number of bytes from which on a staged copy to the device is faster than a kernel that reads host
+/// memory: from there on it fills and empties its buffers at the same time. It also leaves the
+/// multiprocessors to the model.
 const STAGED_FROM: u64 = 64 << 20;
 
-/// What moves pieces that are too small for the copy engine. A kernel starts at once; one that writes
-/// to the host, however, stalls a model beside it.
+/// Returns the method for pieces that are too small for the copy engine. A kernel starts at once, but a
+/// kernel that writes to the host stalls a model beside it.
 pub(crate) const fn around_copy_engine(direction: Direction, bytes: u64) -> Method {
     match direction {
         Direction::ToHost => Method::Staged,
@@ -107,14 +115,33 @@ pub(crate) const fn around_copy_engine(direction: Direction, bytes: u64) -> Meth
     }
 }
 
-/// What is known of a copy before it is made.
+/// Properties of a copy that are known before it is made.
+///
+/// ```
+/// use kvpool_transfer::{Direction, Method, Question, Thresholds};
+/// let question = Question {
+///     direction: Direction::ToDevice,
+///     descriptors: 100,
+///     bytes: 100 << 21,
+///     pinned: true,
+///     packed: true,
+///     has_batch: true,
+///     capturing: false,
+///     legacy_stream: false,
+///     coherent: false,
+///     inline: false,
+/// };
+/// // Pieces of 2 MiB are large enough for the copy engine.
+/// assert_eq!(question.answer(&Thresholds::default())?, Method::Batch);
+/// # Ok::<(), kvpool_transfer::TransferError>(())
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Question {
-    /// Which way.
+    /// Direction of the copy.
     pub direction: Direction,
-    /// Descriptors left after neighbours were merged.
+    /// Number of descriptors after neighbours were merged.
     pub descriptors: u64,
-    /// Bytes of them all.
+    /// Number of bytes of all descriptors.
     pub bytes: u64,
     /// Whether the host's memory is page-locked.
     pub pinned: bool,
@@ -122,18 +149,18 @@ pub struct Question {
     pub packed: bool,
     /// Whether the driver has the batched call.
     pub has_batch: bool,
-    /// Whether the stream is captured into a graph.
+    /// Whether the stream is being captured into a graph.
     pub capturing: bool,
     /// Whether the stream is the legacy default stream, which takes no batch.
     pub legacy_stream: bool,
     /// Whether the device reaches the host's memory coherently (NVLink-C2C).
     pub coherent: bool,
-    /// Whether the copy is enqueued on the caller's stream, and not on one of the engine's.
+    /// Whether the copy is enqueued on the caller's stream, instead of one of the engine's.
     pub inline: bool,
 }
 
 impl Question {
-    /// Why a method cannot do this copy, if it cannot.
+    /// Returns the reason why a method cannot do this copy, if there is one.
     #[must_use]
     pub fn obstacle(&self, method: Method) -> Option<TransferError> {
         let refuse = |reason| Some(TransferError::Method { method, reason });
@@ -166,10 +193,11 @@ impl Question {
         }
     }
 
-    /// The method that the caller forces, if it can do this copy, or the planner's.
+    /// Returns the method that the caller forces, if it can do this copy. For `Auto`, returns the
+    /// planner's choice.
     ///
     /// # Errors
-    /// As [`Self::answer`] and [`Self::obstacle`].
+    /// Like [`Self::answer`] and [`Self::obstacle`].
     pub fn choose(&self, method: Method, thresholds: &Thresholds) -> Result<Method, TransferError> {
         match method {
             Method::Auto => self.answer(thresholds),
@@ -177,10 +205,10 @@ impl Question {
         }
     }
 
-    /// The method for this copy.
+    /// Returns the planner's method for this copy.
     ///
     /// # Errors
-    /// Only under capture with pageable memory, which nothing can copy: [`TransferError::Capturing`].
+    /// [`TransferError::Capturing`] for a capture with pageable memory, which no method can copy.
     pub fn answer(&self, thresholds: &Thresholds) -> Result<Method, TransferError> {
         let wanted = if self.direction == Direction::OnDevice {
             Method::Kernel
@@ -196,8 +224,8 @@ impl Question {
                 around_copy_engine(self.direction, self.bytes)
             }
         };
-        // What cannot be had is replaced by what every driver has, few descriptors, or takes any number
-        // of them.
+        // If the wanted method is unavailable, use `memcpy`, which every driver has, for few
+        // descriptors, and a kernel for more.
         let fallback = if self.descriptors < 16 { Method::Memcpy } else { Method::Kernel };
         let chosen = [wanted, fallback, Method::Memcpy].into_iter().find(|&one| self.obstacle(one).is_none());
         chosen.ok_or(TransferError::Capturing("the host store is not pinned"))

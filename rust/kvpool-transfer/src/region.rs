@@ -1,34 +1,42 @@
-//! `Region`: where one piece of every block lies, and how tensors become regions.
+//! `Region`: the address of one piece of every block, and the conversion of tensors into regions.
 //!
-//! A block's bytes are rarely in one place: an engine keeps one tensor per layer, often with keys and
-//! values apart. A region is what all of these have in common: an address, a stride from block to
-//! block, and a length. Whatever the layout (NHD, HND, per layer, cross-layer, MLA, padded pages), a
-//! block copy moves opaque bytes between equal lists of regions.
+//! The bytes of a block are rarely contiguous: an engine keeps one tensor per layer, often with keys
+//! and values apart. A region describes one such piece of every block by an address, a stride from
+//! block to block, and a length. In every layout (NHD, HND, per layer, cross-layer, MLA, padded
+//! pages), a block copy moves opaque bytes between equal lists of regions.
 //!
-//! Invariants: a region's blocks do not overlap (`stride >= nbytes` where there are several), and no
+//! Invariants: the blocks of a region do not overlap (`stride >= nbytes` if there are several). No
 //! address computation leaves the address space, so `base + block * stride` needs no further check.
 
 use crate::error::TransferError;
 
 /// One piece of every block.
+///
+/// ```
+/// use kvpool_transfer::Region;
+/// // Blocks of 64 bytes, one after the other.
+/// let region = Region { base: 4096, stride: 64, nbytes: 64 };
+/// assert_eq!((region.at(2), region.end(10)), (4224, 4736));
+/// assert!(region.is_dense());
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Region {
-    /// Address of block 0's piece.
+    /// Address of the piece of block 0.
     pub base: u64,
-    /// Bytes from a block to the next.
+    /// Bytes from one block to the next.
     pub stride: u64,
-    /// Bytes of the piece.
+    /// Number of bytes of the piece.
     pub nbytes: u64,
 }
 
 impl Region {
-    /// Address of a block's piece.
+    /// Address of the piece of a block.
     #[must_use]
     pub const fn at(&self, block: u64) -> u64 {
         self.base + block * self.stride
     }
 
-    /// First address behind the last of `num_blocks` pieces.
+    /// First address after the last of `num_blocks` pieces.
     #[must_use]
     pub const fn end(&self, num_blocks: u64) -> u64 {
         self.at(num_blocks - 1) + self.nbytes
@@ -41,31 +49,31 @@ impl Region {
     }
 }
 
-/// A tensor as its library describes it: address, shape, strides in elements, bytes of an element.
+/// Describes a tensor: address, shape, strides in elements, and bytes of an element.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Array {
     /// Address of the first element.
     pub address: u64,
-    /// Elements per dimension.
+    /// Number of elements per dimension.
     pub shape: Vec<u64>,
-    /// Elements from one index to the next, per dimension.
+    /// Number of elements from one index to the next, per dimension.
     pub strides: Vec<i64>,
-    /// Bytes of an element.
+    /// Number of bytes of an element.
     pub item_bytes: u64,
 }
 
-/// Regions of a single tensor may be so many: beyond that its inner dimensions are scattered, and the
-/// layout is a mistake.
+/// Largest number of regions of a single tensor. A tensor with more has scattered inner dimensions, and
+/// its layout is a mistake.
 const MAX_REGIONS: u64 = 1 << 16;
 
 impl Array {
-    /// The regions of a tensor whose dimension `block_dim` counts blocks, and the number of blocks:
-    /// contiguous inner dimensions make the piece, the others are enumerated in order of their indices.
-    /// O(dimensions + regions).
+    /// Returns the regions of a tensor whose dimension `block_dim` counts blocks, and the number of
+    /// blocks. Contiguous inner dimensions form the piece of a region. The other dimensions are
+    /// enumerated in the order of their indices. O(dimensions + regions).
     ///
     /// # Errors
-    /// [`TransferError::Layout`]: no such dimension, an empty tensor, inner dimensions that are not contiguous, elements or
-    /// blocks that overlap, or an extent beyond the address space.
+    /// [`TransferError::Layout`] for a missing dimension, an empty tensor, inner dimensions that are
+    /// not contiguous, elements or blocks that overlap, or an extent beyond the address space.
     ///
     /// ```
     /// use kvpool_transfer::Array;
@@ -100,13 +108,14 @@ impl Array {
         if !self.fits_address_space() {
             return refuse(format!("it would end beyond the address space from {:#x} on", self.address));
         }
-        // Dimensions of size 1 place nothing. The others from the innermost in memory outwards.
+        // Dimensions of size 1 do not affect addresses. Sort the others from the innermost in memory
+        // outwards.
         let mut inner: Vec<usize> =
             (0..self.shape.len()).filter(|&dim| dim != block_dim && self.shape[dim] > 1).collect();
         inner.sort_by_key(|&dim| self.strides[dim]);
-        // The stride of a single block places nothing, but says which dimensions lie outside of a
-        // block: a store of one block is cut as one of many, so that the two fit. A stride that leaves
-        // nothing inside says nothing.
+        // The stride of a single block affects no address, but it shows which dimensions lie outside of
+        // a block. So a store of one block is cut like a store of many, and the two fit. A stride below
+        // which no dimension lies shows nothing.
         let block_stride = self.strides[block_dim];
         let told = self.shape[block_dim] == 1 && inner.iter().any(|&dim| self.strides[dim] < block_stride);
         let outside = |dim: usize| told && self.strides[dim] >= block_stride;
@@ -149,7 +158,7 @@ impl Array {
         Ok((regions.collect(), blocks))
     }
 
-    /// Whether every element has an address.
+    /// Whether the addresses of all elements are within the address space.
     fn fits_address_space(&self) -> bool {
         let mut last = Some(0_u64);
         for (&size, &stride) in self.shape.iter().zip(&self.strides) {
@@ -161,7 +170,7 @@ impl Array {
     }
 }
 
-/// Checks regions that somebody made by hand, and that no two of them overlap.
+/// Checks regions that a caller made by hand. No two of them may overlap.
 ///
 /// # Errors
 /// [`TransferError::Layout`].
@@ -191,8 +200,8 @@ pub(crate) fn check(regions: &[Region], num_blocks: u64) -> Result<(), TransferE
     }
     let mut order: Vec<usize> = (0..regions.len()).collect();
     order.sort_unstable_by_key(|&index| regions[index].base);
-    // Regions whose extents meet must interleave regularly: equal strides, and pieces side by side
-    // within one.
+    // Regions whose extents overlap must interleave regularly: their strides are equal, and their
+    // pieces lie side by side within one stride.
     let mut cluster: Vec<usize> = Vec::new();
     let mut end = 0;
     for index in order {
@@ -227,7 +236,8 @@ mod tests {
 
     #[test]
     fn layouts_of_engines_become_regions() {
-        /// Name, shape, strides, block dimension: regions, bytes of a piece.
+        /// Name, shape, strides and block dimension. Then the expected number of regions, and the bytes
+        /// of a piece.
         type Case = (&'static str, Vec<u64>, Vec<i64>, usize, usize, u64);
         let cases: [Case; 7] = [
             (
@@ -259,7 +269,8 @@ mod tests {
         }
     }
 
-    /// A store of one block has the regions of a store of many, so that blocks go from one to the other.
+    /// A store of one block has the same regions as a store of many, so that blocks can be copied
+    /// between them.
     #[test]
     fn one_block_is_cut_as_many_are() {
         let shapes: [(&str, &[u64], usize); 6] = [
@@ -283,12 +294,12 @@ mod tests {
             let pieces = |regions: Vec<Region>| regions.iter().map(|one| one.nbytes).collect::<Vec<_>>();
             let (one, many) = (pieces(of(1)), pieces(of(9)));
             if name.ends_with("one element") {
-                assert_eq!((one, many), (vec![4], vec![2, 2]), "its strides do not tell");
+                assert_eq!((one, many), (vec![4], vec![2, 2]), "its strides show nothing");
             } else {
                 assert_eq!(one, many, "{name}");
             }
         }
-        // A stride of nothing, as of a dimension that was added, tells nothing.
+        // A stride of 0, as of an added dimension, does not show what lies outside of a block.
         let added = array(&[2, 1, 16], &[16, 0, 1]).regions(1).expect("contiguous").0;
         assert_eq!((added.len(), added[0].nbytes), (1, 64));
     }

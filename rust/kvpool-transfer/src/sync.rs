@@ -1,7 +1,7 @@
-//! What threads share is made of: the standard library's, or shuttle's, which rust/kvpool-shuttle
-//! compiles this crate against to run the engine under every schedule.
+//! The threads and locks of this crate, from the standard library or from shuttle. With shuttle,
+//! `rust/kvpool-shuttle` runs the engine under every schedule.
 //!
-//! Statics stay with the standard library: shuttle's primitives belong to one execution.
+//! Statics stay with the standard library, because shuttle's primitives belong to one execution.
 
 #[cfg(not(shuttle))]
 pub(crate) use std::{

@@ -1,14 +1,13 @@
-//! The words that every part uses: where memory lives, how bytes are moved, one block's copy, and a
-//! mapping on a device.
+//! The shared types of all modules: devices, methods, pairs of blocks, and mappings on a device.
 
 use std::fmt;
 
-/// Where memory lives.
+/// The device of memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Device {
-    /// In this process.
+    /// The memory of this process.
     Cpu,
-    /// On a CUDA device, by its number.
+    /// The CUDA device with this number.
     Cuda(u32),
 }
 
@@ -21,28 +20,29 @@ impl fmt::Display for Device {
     }
 }
 
-/// How bytes are moved.
+/// The method of a copy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Method {
     /// The planner's choice.
     Auto,
-    /// A kernel on the device, which reaches page-locked host memory, too.
+    /// A kernel on the device, which can also access page-locked host memory.
     Kernel,
-    /// The copy engine, one call for many descriptors.
+    /// The copy engine, with one call for many descriptors.
     Batch,
-    /// Through whole blocks in a buffer on the device, and page-locked memory if the host's is pageable.
+    /// Whole blocks in a buffer on the device, and a page-locked buffer if the host's memory is
+    /// pageable.
     Staged,
-    /// The copy engine, one call per piece.
+    /// The copy engine, with one call per piece.
     Memcpy,
     /// The processor.
     Cpu,
 }
 
 impl Method {
-    /// All of them.
+    /// All methods.
     pub const ALL: [Self; 6] = [Self::Auto, Self::Kernel, Self::Batch, Self::Staged, Self::Memcpy, Self::Cpu];
 
-    /// Its name.
+    /// Name of the method.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -62,7 +62,7 @@ impl fmt::Display for Method {
     }
 }
 
-/// One block's copy.
+/// A copy of one block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Pair {
     /// Block of the source store.
@@ -74,10 +74,10 @@ pub struct Pair {
 /// A mapping in the memory of a device: rows of two 64-bit ids.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DeviceMapping {
-    /// Where it is.
+    /// Device of the mapping.
     pub device: Device,
     /// The address of the first row.
     pub address: u64,
-    /// How many.
+    /// Number of rows.
     pub rows: u64,
 }

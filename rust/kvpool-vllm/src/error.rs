@@ -1,8 +1,8 @@
-//! What the pool refuses. A refused call has changed nothing.
+//! Errors of the pool. A refused call has changed nothing.
 
 use thiserror::Error;
 
-/// `n` items for a pool's blocks, or the refusal of a pool that does not fit in memory.
+/// Allocates `n` items for the blocks of a pool. Returns an error if they do not fit in memory.
 pub(crate) fn filled<T: Clone>(n: usize, item: T) -> Result<Vec<T>, kvpool::PoolError> {
     let mut items = Vec::new();
     items.try_reserve_exact(n).map_err(|_| no_memory(n))?;
@@ -10,7 +10,7 @@ pub(crate) fn filled<T: Clone>(n: usize, item: T) -> Result<Vec<T>, kvpool::Pool
     Ok(items)
 }
 
-/// The refusal of a pool that does not fit in memory.
+/// Returns the error of a pool that does not fit in memory.
 pub(crate) fn no_memory(num_blocks: usize) -> kvpool::PoolError {
     kvpool::PoolError::config(
         "num_gpu_blocks",
@@ -19,26 +19,26 @@ pub(crate) fn no_memory(num_blocks: usize) -> kvpool::PoolError {
     )
 }
 
-/// A refusal of [`Pool`](crate::Pool).
+/// The error of a refused call of [`Pool`](crate::Pool).
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum VllmError {
-    /// Fewer blocks are free than were asked for. The text is vLLM's.
+    /// Fewer blocks are free than requested. The text is vLLM's.
     #[error("Cannot get {wanted} free blocks from the pool ({free} are free)")]
     OutOfBlocks {
-        /// Blocks asked for.
+        /// Number of requested blocks.
         wanted: usize,
-        /// Blocks that are free.
+        /// Number of free blocks.
         free: usize,
     },
-    /// A block is freed more often than it has references. vLLM's own pool counts below zero here and
-    /// hands the block out twice later.
+    /// A block is freed more often than it has references. In this case vLLM's own pool counts below
+    /// zero, and hands the block out twice later.
     #[error("block {block} has no references: it is freed more often than it was taken")]
     NotHeld {
         /// The block.
         block: u32,
     },
-    /// An id that is no block of the pool.
+    /// The pool has no block with this id.
     #[error("block {block} is not of this pool: it has blocks 0 to {last}")]
     UnknownBlock {
         /// The id.
@@ -46,38 +46,38 @@ pub enum VllmError {
         /// The highest id of the pool.
         last: u32,
     },
-    /// A block that is to be cached carries a hash of as many tokens, or more, already.
+    /// The block to cache already has a hash of the same number of tokens, or of more.
     #[error("block {block} is cached already, for {cached} tokens: it can't be cached for {wanted}")]
     AlreadyCached {
         /// The block.
         block: u32,
-        /// Tokens of the prefix it is cached for; 0 if that is not known.
+        /// Number of tokens of its prefix; 0 if unknown.
         cached: u32,
-        /// Tokens of the prefix it should be cached for.
+        /// Number of tokens of the prefix to cache.
         wanted: u32,
     },
-    /// A digest or key with more bytes than any of vLLM's.
+    /// A digest or key has more bytes than any of vLLM's.
     #[error("{len} bytes are too many for a key: at most {max}")]
     KeyTooLong {
-        /// Bytes that were given.
+        /// Number of bytes passed.
         len: usize,
-        /// The most there may be.
+        /// Largest number of bytes.
         max: usize,
     },
-    /// A setting of a KV-cache group that can't be.
+    /// A setting of a KV-cache group is outside of its range.
     #[error("{field} is {value}: must be {expected}")]
     Setting {
-        /// The setting.
+        /// Name of the setting.
         field: &'static str,
-        /// Its value.
+        /// Value of the setting.
         value: Box<str>,
-        /// The values that are allowed.
+        /// The allowed values.
         expected: Box<str>,
     },
-    /// Groups that can't be looked up together; the text says why.
+    /// Groups that cannot be looked up together; the text states the reason.
     #[error("{0}")]
     Families(String),
-    /// The pool can't be made.
+    /// The core returned an error.
     #[error(transparent)]
     Pool(#[from] kvpool::PoolError),
 }

@@ -1,11 +1,11 @@
-//! `FeedLog`: the contents that enter and leave the index of a pool, with their tokens. A publisher of KV
-//! events reads it.
+//! `FeedLog`: the contents that enter and leave the index of a pool, with their tokens. A publisher of
+//! KV events reads it.
 //!
-//! vLLM's pool names its contents itself, so no observer knows of them: the calls that cache and evict write
-//! into this log.
+//! vLLM's pool names its contents itself, so no observer of the core knows them. The calls that cache
+//! and evict write into this log instead.
 //!
-//! Bounded: a log that is not taken before it is full is dropped. Its contents are published again once they
-//! are cached again.
+//! The log is bounded. If it becomes full before it is taken, everything in it is dropped. Dropped
+//! contents are published when they are cached again.
 
 use kvpool::BlockHash;
 use kvpool_observe::FeedBatch;
@@ -17,7 +17,16 @@ use crate::pool::Removed;
 /// The extra keys of blocks, with the digest and the group of each.
 pub type FeedKeys = Vec<(Digest, u16, Keys)>;
 
-/// The log.
+/// A bounded log of stored and removed contents, which a publisher of KV events reads.
+///
+/// ```
+/// use kvpool_vllm::FeedLog;
+/// let mut log = FeedLog::new(1000);
+/// log.cleared();
+/// let (mut batch, mut keys) = Default::default();
+/// log.take(&mut batch, &mut keys);
+/// assert!(keys.is_empty());
+/// ```
 #[derive(Debug)]
 pub struct FeedLog {
     capacity: usize,
@@ -25,20 +34,20 @@ pub struct FeedLog {
     keys: FeedKeys,
 }
 
-/// A block of a run that may be cached: its position in the run, its hash, and the hash of the block before
-/// it.
+/// A block of a run that may be cached: its position in the run, its hash, and the hash of the previous
+/// block.
 pub type Link = (usize, BlockHash, Option<BlockHash>);
 
 /// A run of blocks of one request that a call caches.
 #[derive(Clone, Debug, Default)]
 pub struct FeedRun {
-    /// The position of the first block in the request.
+    /// Position of the first block in the request.
     pub first: usize,
-    /// The group.
+    /// KV-cache group of the run.
     pub group: u16,
-    /// Tokens of a block.
+    /// Number of tokens of a block.
     pub block_size: usize,
-    /// Bytes of a digest.
+    /// Number of bytes of a digest.
     pub digest_len: usize,
     /// The blocks that have a digest.
     pub links: Vec<Link>,
@@ -49,8 +58,8 @@ pub struct FeedRun {
 }
 
 impl FeedRun {
-    /// Adds a block with its digest, and the digest before it unless it is the first block of its request. A
-    /// digest that is longer than the core's is left out.
+    /// Adds a block with its digest. `before` is the digest of the previous block, unless the block is
+    /// the first of its request. A digest that is longer than the core's is skipped.
     pub fn link(&mut self, at: usize, digest: &[u8], before: Option<&[u8]>) {
         if let Some(hash) = padded(digest) {
             self.digest_len = digest.len();
@@ -60,26 +69,26 @@ impl FeedRun {
 }
 
 impl FeedLog {
-    /// An empty log of up to `capacity` changes, at least 1.
+    /// Creates an empty log for at most `capacity` changes, at least 1.
     #[must_use]
     pub fn new(capacity: usize) -> Self {
         Self { capacity: capacity.max(1), batch: FeedBatch::default(), keys: Vec::new() }
     }
 
-    /// Makes room for more changes. A full log drops everything.
+    /// Makes room for more changes. If the log is full, drops everything.
     fn reserve(&mut self, changes: usize) {
         if self.batch.events.len() + changes > self.capacity {
             self.cleared();
         }
     }
 
-    /// Notes that all contents are gone.
+    /// Records that all contents are gone.
     pub fn cleared(&mut self) {
         self.batch.cleared();
         self.keys.clear();
     }
 
-    /// Notes the contents of which the last copy is gone.
+    /// Records the contents whose last copy was removed.
     pub fn removed(&mut self, removed: &[Removed]) {
         self.reserve(removed.len());
         for Removed { key, .. } in removed.iter().filter(|removed| removed.last_copy) {
@@ -87,7 +96,7 @@ impl FeedLog {
         }
     }
 
-    /// Notes that the last copy under a key is gone.
+    /// Records that the last copy of a key was removed.
     pub fn removed_key(&mut self, key: &Key) {
         self.reserve(1);
         self.remove(key);
@@ -99,8 +108,8 @@ impl FeedLog {
         }
     }
 
-    /// Notes the blocks of a run whose keys are new. `new` says so for each block; `None` is a block that was
-    /// left out.
+    /// Records the blocks of a run whose keys are new to the index. `new` states this for each block;
+    /// `None` is a block that was skipped.
     pub fn stored(&mut self, run: FeedRun, new: &[Option<bool>]) {
         let FeedRun { first, group, block_size, digest_len, links, tokens, keys } = run;
         let is_new = |at: usize| new.get(at) == Some(&Some(true));
@@ -118,7 +127,7 @@ impl FeedLog {
         self.keys.extend(keyed.map(|(&(_, hash, _), keys)| (Digest::new(hash, digest_len), group, keys)));
     }
 
-    /// Exchanges the log for spent lists.
+    /// Takes the content of the log, and leaves the passed lists, emptied, in its place.
     pub fn take(&mut self, batch: &mut FeedBatch, keys: &mut FeedKeys) {
         batch.renew();
         keys.clear();

@@ -1,10 +1,10 @@
 //! `Group`: the decisions of vLLM's manager of one KV-cache group.
 //!
-//! The tables and counts of requests are the caller's. A call reads a [`Table`] and returns the changes: the
-//! blocks that no token reads any more, the number of missing blocks, the move of a state, the blocks that
-//! can be cached. `None` means that the case is out of the ordinary: vLLM's own manager has to take it.
+//! The caller owns the tables and counts of requests. A call reads a [`Table`] and returns the changes:
+//! the blocks that no token reads any more, the number of missing blocks, the move of a state, the
+//! blocks to cache. `None` marks an unusual case, which vLLM's own manager has to handle.
 //!
-//! Costs: a step that needs nothing reads the length of the table and at most one block.
+//! Costs: a step without changes reads the length of the table and at most one block.
 
 use std::ops::Range;
 
@@ -18,78 +18,88 @@ use crate::pool::Pool;
 use crate::retain::{Finals, Prompt, Retains, Retention};
 use crate::states::{Move, States};
 
-/// A block table of the caller's, and the pool that has its blocks.
+/// A block table of the caller, and the pool of its blocks.
 pub trait Table {
-    /// Number of its blocks.
+    /// Number of blocks of the table.
     fn len(&self) -> usize;
 
-    /// Whether it has no blocks.
+    /// Whether the table has no blocks.
     fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// The block at a position; `None` if it is not a block of the pool.
+    /// Returns the block at a position; `None` if it is not a block of the pool.
     fn block(&self, at: usize) -> Option<u32>;
 
-    /// Looks at the pool.
+    /// Calls `look` with the pool.
     fn look<R>(&self, look: impl FnOnce(&Pool) -> R) -> R;
 
-    /// The key of the block at a position, and the tokens it is cached for, if the block has a key and is not
-    /// the null block.
+    /// Returns the key of the block at a position, and the number of tokens for which it is cached.
+    /// `None` for a block without a key, and for the null block.
     fn hash(&self, at: usize) -> Option<(Key, Option<u32>)> {
         let block = self.block(at).filter(|&block| block != 0)?;
         self.look(|pool| pool.keys().hash_of(block))
     }
 }
 
-/// One KV-cache group.
+/// One KV-cache group, with the rules of vLLM's manager for its kind.
+///
+/// ```
+/// use kvpool_vllm::Group;
+/// // Sliding windows of 128 tokens, in blocks of 16 tokens with one digest each.
+/// let group = Group::new("sliding", 128, 16, 1)?;
+/// assert_eq!(group.unit(), 16);
+/// # Ok::<(), kvpool_vllm::VllmError>(())
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Group {
-    /// Its kind and the tokens of a block.
+    /// Kind of the group, and number of tokens of a block.
     pub spec: GroupSpec,
-    /// Its number.
+    /// Number of the group.
     pub number: u32,
-    /// Digests per block.
+    /// Number of digests per block.
     pub scale: usize,
-    /// Tokens before those that are read which are kept as well.
+    /// Number of tokens that are kept in addition, before those that are read.
     pub retained: usize,
-    /// Slots beyond those of the step.
+    /// Number of slots in addition to those of the step.
     pub more_slots: usize,
-    /// The most blocks that a whole request takes, since it gives some up on the way.
+    /// Largest number of blocks that a whole request takes. It is lower than the request's total,
+    /// because the request releases blocks on the way.
     pub most: Option<usize>,
-    /// Whether its full blocks are cached.
+    /// Whether full blocks of the group are cached.
     pub is_cached: bool,
-    /// Up to which token blocks are cached.
+    /// The number of tokens up to which blocks are cached.
     pub finals: Finals,
-    /// Which of those blocks are cached.
+    /// The blocks before that which are cached.
     pub retention: Retention,
-    /// The group caches the block in which the prompt, less this number of tokens, ends with a digest.
+    /// If set, the group caches the block in which the prompt, less this number of tokens, ends at a
+    /// digest.
     pub prompt_tail: Option<usize>,
-    /// The rules of aligned recurrent states, if the group has them.
+    /// The rules of aligned recurrent states, if the group has such states.
     pub states: Option<States>,
 }
 
-/// The notes of vLLM's manager of aligned states about a request.
+/// The data that vLLM's manager of aligned states keeps about a request.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Noted {
-    /// Leading blocks that were given up.
+    /// Number of leading blocks that were released.
     pub retired: usize,
-    /// The position of the state before.
+    /// Position of the previous state.
     pub last: Option<usize>,
 }
 
-/// The changes of a step to the table of a running request. Each block has its position with it.
+/// The changes of a step to the table of a running request. Each block is listed with its position.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Change {
     /// Blocks to free first, in this order.
     pub dead: Vec<(usize, u32)>,
-    /// For states: the number of leading blocks given up so far, if it changes.
+    /// For states: number of leading blocks released so far, if it changes.
     pub retired: Option<usize>,
-    /// For states: the block of the state before, which is freed next.
+    /// For states: the block of the previous state, which is freed next.
     pub before: Option<(usize, u32)>,
-    /// Blocks to append.
+    /// Number of blocks to append.
     pub missing: usize,
-    /// For states: how the table grows before those are appended.
+    /// For states: the growth of the table before those blocks are appended.
     pub moves: Option<Move>,
 }
 
@@ -105,56 +115,56 @@ impl Change {
     }
 }
 
-/// The needs of a request that arrives, in one group.
+/// The needs of an arriving request in one group.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Arrived {
-    /// Leading null blocks of its table: no token reads the hits there.
+    /// Number of leading null blocks of its table, because no token reads the hits there.
     pub skipped: usize,
-    /// Blocks to append after those and its hits.
+    /// Number of blocks to append after the skipped ones and its hits.
     pub missing: usize,
-    /// Blocks that all of its tokens need, if all of them must find room.
+    /// Number of blocks for all of its tokens, if all of them must find room.
     pub whole: usize,
 }
 
 /// The part of a table that can be cached.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Caching {
-    /// Blocks that are cached.
+    /// Number of blocks that are already cached.
     pub known: usize,
-    /// Blocks that final tokens fill.
+    /// Number of blocks that final tokens fill.
     pub full: usize,
-    /// Final tokens.
+    /// Number of final tokens.
     pub finals: usize,
-    /// Whether the block in which the prompt ends is to be cached for it.
+    /// Whether to cache the block in which the prompt ends.
     pub tail: bool,
 }
 
 impl Caching {
-    /// Whether there is something to cache.
+    /// Whether there is anything to cache.
     #[must_use]
     pub const fn asks(&self) -> bool {
         self.full > self.known || self.tail
     }
 }
 
-/// How the block in which a prompt ends is cached.
+/// The way in which the block at the end of a prompt is cached.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Tail {
-    /// Nothing: there is no block.
+    /// There is no block to cache.
     Absent,
-    /// The block is cached under this key already.
+    /// The block is already cached under this key.
     Cached(Key),
-    /// vLLM's manager caches it.
+    /// vLLM's manager has to cache the block.
     Partial,
 }
 
 impl Group {
-    /// A group of a kind (`full`, `sliding`, `chunked` or `state`) whose window or chunk has `span` tokens.
-    /// By default it caches its full blocks, as the only group of its model.
+    /// Creates a group of a kind (`full`, `sliding`, `chunked` or `state`) whose window or chunk has
+    /// `span` tokens. By default it caches its full blocks, as the only group of its model.
     ///
     /// # Errors
-    /// [`VllmError::Setting`] for an unknown kind, a size of 0, or a block size that is no multiple of
-    /// `scale`.
+    /// [`VllmError::Setting`] for an unknown kind, a size of 0, or a block size that is not a multiple
+    /// of `scale`.
     pub fn new(kind: &str, span: usize, block_tokens: usize, scale: usize) -> Result<Self, VllmError> {
         let kind =
             GroupKind::named(kind, span).filter(|kind| *kind != GroupKind::Cross).ok_or_else(|| {
@@ -187,12 +197,12 @@ impl Group {
         })
     }
 
-    /// The group with hits that end at multiples of `alignment`. It caches to multiples of `ends` (`None` for
-    /// the only group of a model), less the last `recomputed` tokens. `drops` says whether heads compute the
-    /// end of a hit again.
+    /// Sets up to where the group caches. Hits end at multiples of `alignment`. The group caches up to
+    /// multiples of `ends` (`None` for the only group of a model), except for the last `recomputed`
+    /// tokens. `drops` states whether draft heads compute the end of a hit again.
     ///
     /// # Errors
-    /// [`VllmError::Setting`] for 0.
+    /// [`VllmError::Setting`] for an `alignment` or `ends` of 0.
     pub fn caching_to(
         mut self,
         alignment: usize,
@@ -207,20 +217,20 @@ impl Group {
         Ok(self)
     }
 
-    /// Tokens of a digest.
+    /// Number of tokens of a digest.
     #[must_use]
     pub const fn unit(&self) -> usize {
         self.spec.block_tokens / self.scale
     }
 
-    /// Whether it caches where prompts end.
+    /// Whether the group also caches the ends of prompts.
     #[must_use]
     pub const fn looks_at_prompts(&self) -> bool {
         self.prompt_tail.is_some() || self.states.is_some()
     }
 
-    /// Plans a step of a running request. A group of states needs `noted`: `None` if the state is shared,
-    /// exported or absent.
+    /// Plans a step of a running request. A group of states needs `noted`, which is `None` if the state
+    /// is shared, exported or absent.
     #[must_use]
     pub fn step(&self, table: &impl Table, step: &Step, noted: Option<Noted>) -> Option<Change> {
         if table.is_empty() {
@@ -253,7 +263,8 @@ impl Group {
         })
     }
 
-    /// Plans the admission of a request, with `hits` blocks of its hit of [`Step::computed`] tokens.
+    /// Plans the admission of a request with a hit of [`Step::computed`] tokens, of which the group has
+    /// `hits` blocks.
     #[must_use]
     pub fn arrival(&self, step: &Step, hits: usize) -> Option<Arrived> {
         if hits > 0 && !step.computed.is_multiple_of(self.spec.block_tokens) {
@@ -272,15 +283,15 @@ impl Group {
         Some(Arrived { skipped, missing, whole })
     }
 
-    /// How the table of a request that arrives grows before missing blocks are appended, with `hits` blocks
-    /// in it.
+    /// Returns the growth of an arriving request's table, which has `hits` blocks, before missing
+    /// blocks are appended.
     #[must_use]
     pub fn first_move(&self, step: &Step, hits: usize) -> Option<Move> {
         self.states.as_ref()?.first_move(&self.spec, hits, step.main)
     }
 
-    /// Finds the part of a table that can be cached once the KV of `tokens` tokens is computed. `known`
-    /// blocks are cached.
+    /// Returns the part of a table that can be cached after the KV of `tokens` tokens is computed.
+    /// `known` blocks are already cached.
     #[must_use]
     pub fn caching(&self, prompt: &Prompt, table: &impl Table, known: usize, tokens: usize) -> Caching {
         let finals = if self.is_cached { self.finals.of(tokens) } else { 0 };
@@ -289,7 +300,8 @@ impl Group {
         Caching { tail: finals > 0 && self.has_tail(prompt, table, &caching), ..caching }
     }
 
-    /// Whether the prompt ends inside a block that is to be cached for that, or with a state.
+    /// Whether the prompt ends inside of a block that should be cached because of that, or with a
+    /// state.
     fn has_tail(&self, prompt: &Prompt, table: &impl Table, caching: &Caching) -> bool {
         let (unit, finals) = (self.unit(), caching.finals);
         if let Some(states) = &self.states {
@@ -306,14 +318,14 @@ impl Group {
             return false;
         }
         let at = self.spec.full_blocks(Tokens(end)).0;
-        // This step appends the block, or gives it the key of all its tokens.
+        // This step appends the block, or caches it under the key of all its tokens.
         if at >= table.len() || (caching.known..caching.full).contains(&at) {
             return true;
         }
         table.hash(at).and_then(|(_, tokens)| tokens).is_none_or(|tokens| (tokens as usize) < end)
     }
 
-    /// Chooses the blocks that are worth a place in the index.
+    /// Returns for each block whether it is worth a place in the index.
     #[must_use]
     pub fn kept(&self, blocks: Range<usize>, retains: &Retains, prompt: &Prompt) -> Vec<bool> {
         if matches!(self.retention.reads, Reads::Full | Reads::Chunk(_)) {
@@ -324,13 +336,13 @@ impl Group {
         blocks.map(|at| self.retention.keeps(at, prompt.interval, &boundaries)).collect()
     }
 
-    /// How the block in which the prompt ends is cached, if [`Caching::tail`] asks for it.
+    /// Returns how to cache the block in which the prompt ends, if [`Caching::tail`] is set.
     #[must_use]
     pub fn tail(&self, table: &impl Table, finals: usize) -> Tail {
         if self.states.is_none() || !finals.is_multiple_of(self.spec.block_tokens) {
             return Tail::Partial;
         }
-        // It ends with a block: most often one that is cached already.
+        // The prompt ends at the end of a block, which most often is already cached.
         let at = finals / self.spec.block_tokens - 1;
         if at >= table.len() || table.block(at) == Some(0) {
             return Tail::Absent;
@@ -346,12 +358,12 @@ fn at_least_1(name: &'static str, value: usize) -> Result<(), VllmError> {
     if value == 0 { Err(VllmError::setting(name, &0, "at least 1")) } else { Ok(()) }
 }
 
-/// A position with its block, unless that is the null block or not of the pool.
+/// Returns a position and its block, unless that is the null block or not a block of the pool.
 fn held(table: &impl Table, at: usize) -> Option<(usize, u32)> {
     table.block(at).filter(|&block| block != 0).map(|block| (at, block))
 }
 
-/// Whether no other request has the blocks of drafts, and no key leads to them.
+/// Whether no other request holds the blocks of drafts, and no key leads to them.
 fn are_writable(table: &impl Table, drafts: Range<usize>) -> bool {
     let is_own =
         |(_, block)| table.look(|pool| pool.ref_count(block) == 1 && pool.keys().hash_of(block).is_none());

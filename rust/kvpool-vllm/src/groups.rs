@@ -1,30 +1,39 @@
 //! `Growth` and `Arrival`: the needs of a step in one KV-cache group.
 //!
-//! The arithmetic of vLLM's `allocate_slots`: which blocks of a table no token reads any more, how many
-//! blocks it lacks. [`kvpool::groups`] defines the tokens that a token reads.
+//! This is the arithmetic of vLLM's `allocate_slots`: the number of blocks of a table that no token
+//! reads any more, and the number of blocks that the table lacks. [`kvpool::groups`] defines which
+//! tokens a token reads.
 
 use kvpool::groups::{Blocks, GroupSpec, Tokens};
 
 /// The arguments of a call of `allocate_slots`.
+///
+/// ```
+/// use kvpool_vllm::Call;
+/// let call = Call { new: 4, lookahead: 2, ..Call::default() };
+/// // A request with 10 computed tokens of 14, none of them in flight.
+/// let step = call.step(10, 0, 14, 1000);
+/// assert_eq!((step.main, step.slots), (14, 16));
+/// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Call {
-    /// Tokens to be computed now.
+    /// Number of tokens to compute now.
     pub new: usize,
-    /// Slots beyond those.
+    /// Number of slots in addition to those of the new tokens.
     pub lookahead: usize,
     /// Whether full blocks are cached.
     pub caches: bool,
-    /// Whether all tokens of the request must find room, not only those of this call.
+    /// Whether all tokens of the request must find room, and not only those of this call.
     pub whole: bool,
-    /// Blocks that others rely on.
+    /// Number of blocks that are reserved for others.
     pub reserved: usize,
-    /// Whether the watermark applies to requests that wait.
+    /// Whether the watermark applies to waiting requests.
     pub watermark: bool,
 }
 
 impl Call {
-    /// The step of a request with these numbers of tokens: computed, in flight, in all. No request grows
-    /// beyond `max_len`.
+    /// Returns the step of a request from its numbers of tokens: computed, in flight, and in total. No
+    /// request grows beyond `max_len`.
     #[must_use]
     pub fn step(&self, computed: usize, in_flight: usize, tokens: usize, max_len: usize) -> Step {
         let computed = computed.min(max_len);
@@ -40,35 +49,36 @@ impl Call {
     }
 }
 
-/// A step of a request, in tokens.
+/// A step of a request. All fields are numbers of tokens.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Step {
-    /// Computed tokens: for a request that arrives, those of its hit.
+    /// Computed tokens. An arriving request has those of its hit.
     pub computed: usize,
-    /// Computed, and not in flight: no step that runs reads before them, and none takes them back.
+    /// Computed tokens that are not in flight. No running step reads blocks before them or takes them
+    /// back.
     pub settled: usize,
-    /// That need slots: computed ones, those of this step, lookahead.
+    /// Tokens that need slots: computed ones, those of this step, and lookahead.
     pub slots: usize,
-    /// Computed after this step, without lookahead.
+    /// Computed tokens after this step, without lookahead.
     pub main: usize,
     /// The part of `main` whose blocks may be cached.
     pub cached: usize,
-    /// All, if all of them must find room.
+    /// All tokens of the request, if all of them must find room.
     pub whole: Option<usize>,
 }
 
-/// What the step asks of a group.
+/// The changes that a step needs in a group.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Growth {
-    /// Leading blocks of the table that no token reads any more.
+    /// Number of leading blocks of the table that no token reads any more.
     pub dead: usize,
-    /// Blocks that the table lacks.
+    /// Number of blocks that the table lacks.
     pub missing: usize,
 }
 
 impl Growth {
-    /// Of a group whose table has so many blocks. `retained` tokens before what is read are kept all
-    /// the same.
+    /// Computes the changes for a group whose table has `table` blocks. `retained` tokens before those
+    /// that are read are kept, too.
     #[must_use]
     pub fn of(spec: &GroupSpec, step: Step, table: usize, retained: usize) -> Self {
         let reach = spec.kind.reach(Tokens(step.settled)).minus(Tokens(retained));
@@ -79,12 +89,19 @@ impl Growth {
     }
 }
 
-/// Free blocks that a call must leave.
+/// The free blocks that a call must leave.
+///
+/// ```
+/// use kvpool_vllm::Room;
+/// let room = Room { reserved: 2, watermark: 1 };
+/// assert!(room.fits(7, 10));
+/// assert!(!room.fits(8, 10));
+/// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Room {
-    /// Blocks that others rely on.
+    /// Number of blocks that are reserved for others.
     pub reserved: usize,
-    /// Blocks that stay free when a request arrives.
+    /// Number of blocks that stay free when a request arrives.
     pub watermark: usize,
 }
 
@@ -96,19 +113,19 @@ impl Room {
     }
 }
 
-/// What a request that comes asks of a group.
+/// The needs of an arriving request in a group.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Arrival {
-    /// Leading blocks of its table that no token reads: null blocks.
+    /// Number of leading blocks of its table that no token reads. These are null blocks.
     pub skipped: usize,
-    /// Blocks that it lacks behind those and its hits.
+    /// Number of blocks that it lacks after the skipped ones and its hits.
     pub missing: usize,
 }
 
 impl Arrival {
-    /// Of a group that has `hits` blocks of the request's first `computed` tokens, and is to have slots
-    /// for `slots`, in at most `most` blocks. `retained` tokens before what is read are kept all the
-    /// same.
+    /// Computes the needs for a group that has `hits` blocks of the request's first `computed` tokens.
+    /// The request needs slots for `slots` tokens, in at most `most` blocks. `retained` tokens before
+    /// those that are read are kept, too.
     #[must_use]
     pub fn of(
         spec: &GroupSpec,
@@ -135,7 +152,7 @@ mod tests {
     fn a_window_gives_up_what_lies_left_of_it() {
         let window = GroupSpec::new(GroupKind::Sliding { window: 4 }, 2);
         let step = Step { settled: 7, slots: 9, ..Step::default() };
-        // The next token is 7: it reads 4 to 7.
+        // The next token has position 7 and reads positions 4 to 7.
         assert_eq!(Growth::of(&window, step, 4, 0), Growth { dead: 2, missing: 1 });
         assert_eq!(Growth::of(&window, step, 4, 1).dead, 1);
         assert_eq!(Growth::of(&window, step, 1, 0).dead, 1, "no more than there are");

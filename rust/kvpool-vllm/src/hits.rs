@@ -1,8 +1,8 @@
 //! `Hits`: the blocks of the longest hit of a request, group by group.
 //!
-//! [`Lookup`] finds the length of a hit. `Hits` asks the pool for it, all groups of a family at once, and
-//! keeps the hit of full attention for the next lookup ([`LastHit`]). The digests of a request are the
-//! caller's.
+//! [`Lookup`] finds the length of a hit. `Hits` looks up the blocks in the pool, for all groups of a
+//! family together. It keeps the hit of full attention for the next lookup ([`LastHit`]). The caller
+//! provides the digests of a request.
 
 use crate::error::VllmError;
 use crate::group::Group;
@@ -12,34 +12,43 @@ use crate::lookup::{Family, Found, Index, Lookup, Reads};
 /// The part of a hit that one group has.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct GroupFound {
-    /// Leading null blocks.
+    /// Number of leading null blocks.
     pub nulls: usize,
-    /// Blocks after those: the first ones of the group's [`LastHit`].
+    /// Number of blocks after the null blocks. They are the first ones of the group's [`LastHit`].
     pub known: usize,
-    /// Blocks after those.
+    /// The blocks after the null blocks and the known ones.
     pub blocks: Vec<u32>,
-    /// Tokens of all of them.
+    /// Number of tokens of all these blocks.
     pub tokens: usize,
 }
 
 /// The lookups of the groups of a model.
+///
+/// ```
+/// use kvpool_vllm::{Group, Hits};
+/// // One group of full attention with blocks of 16 tokens, which is a family of its own.
+/// let groups = [Group::new("full", 0, 16, 1)?];
+/// let hits = Hits::new(&groups, 16, vec![(vec![0], false, 0)])?;
+/// # drop(hits);
+/// # Ok::<(), kvpool_vllm::VllmError>(())
+/// ```
 #[derive(Clone, Debug)]
 pub struct Hits {
     lookup: Lookup,
-    /// By family: its groups, as positions.
+    /// The groups of each family, as positions.
     members: Vec<Vec<usize>>,
-    /// By group: its number.
+    /// The number of each group.
     numbers: Vec<u32>,
 }
 
 impl Hits {
-    /// Lookups of groups that are asked together in families. A family has the positions of its groups,
-    /// whether the end of a hit is computed again, and how many tokens after a hit are looked up then. Hits
-    /// end at multiples of `alignment`.
+    /// Creates lookups of groups, which are looked up together in families. A family has the positions
+    /// of its groups, whether draft heads compute the end of a hit again, and how many tokens after a
+    /// hit are looked up in that case. Hits end at multiples of `alignment`.
     ///
     /// # Errors
-    /// [`VllmError::Families`] for a family without groups or with groups that are not there, and for sizes
-    /// that do not fit.
+    /// [`VllmError::Families`] for a family without groups or with missing groups, and for sizes that
+    /// do not fit together.
     pub fn new(
         groups: &[Group],
         alignment: usize,
@@ -69,11 +78,12 @@ impl Hits {
         Ok(Self { lookup, members, numbers: groups.iter().map(|group| group.number).collect() })
     }
 
-    /// The longest hit of at most `limit` tokens by group, its tokens, and how many more tokens the longest
-    /// group has. `last` has the last hit of each group.
+    /// Finds the longest hit of at most `limit` tokens. Returns its blocks by group, its number of
+    /// tokens, and the number of further tokens that the longest group has. `last` has the last hit of
+    /// each group.
     ///
     /// # Errors
-    /// Those of the digests.
+    /// The errors of the digests.
     pub fn find<D: Digests>(
         &self,
         digests: &D,
@@ -85,10 +95,10 @@ impl Hits {
         Ok((asked.blocks(&hit.found)?, hit.tokens, hit.longest.saturating_sub(hit.tokens)))
     }
 
-    /// The hit of each group alone, of at most `limit` tokens.
+    /// Finds the hit of each group alone, of at most `limit` tokens.
     ///
     /// # Errors
-    /// Those of the digests.
+    /// The errors of the digests.
     pub fn find_each<D: Digests>(
         &self,
         digests: &D,
@@ -109,14 +119,15 @@ struct Asked<'a, D> {
 }
 
 impl<D: Digests> Asked<'_, D> {
-    /// The blocks under the digest of a unit, by group of a family; `None` if one has none.
+    /// Returns the blocks under the digest of a unit, for the groups of a family; `None` if a group has
+    /// none.
     fn at(&self, family: usize, unit: usize) -> Result<Option<Vec<u32>>, D::Error> {
         let key = |&member: &usize| self.digests.key(unit, self.hits.numbers[member]);
         let keys = self.hits.members[family].iter().map(key).collect::<Result<Vec<_>, _>>()?;
         Ok(self.digests.look(|pool| pool.find_all(&keys)))
     }
 
-    /// The blocks of each group: none of one that no family has.
+    /// Returns the blocks of each group. A group that is in no family has none.
     fn blocks(&self, found: &[Found]) -> Result<Vec<GroupFound>, D::Error> {
         let mut groups = vec![GroupFound::default(); self.hits.numbers.len()];
         for (family, found) in found.iter().enumerate() {
@@ -162,7 +173,7 @@ mod tests {
     use crate::pool::{Pool, history::Start};
     use crate::{Digests, Group, Key, LastHit};
 
-    /// A request whose digests are numbers from 0 on.
+    /// The digests of a request whose digests are numbers from 0 on.
     struct Plain<'a>(usize, &'a Pool);
 
     impl Digests for Plain<'_> {
@@ -197,8 +208,8 @@ mod tests {
         Key::new(&[unit as u8 + 1; 32], group).unwrap()
     }
 
-    /// Full attention, and a window of 3 tokens that has lost its second block; blocks of 2 tokens, a digest
-    /// each.
+    /// Makes a pool with full attention and a window of 3 tokens, whose second block is missing. Blocks
+    /// have 2 tokens and one digest.
     fn cached() -> (Pool, Vec<Group>) {
         let mut pool = Pool::new(20, true).unwrap();
         pool.allocate(12, &mut Vec::new(), None).unwrap();
@@ -221,7 +232,7 @@ mod tests {
         let window = GroupFound { nulls: 3, known: 0, blocks: vec![10], tokens: 8 };
         assert_eq!((found, tokens, more), (vec![full(4, 8), window], 8, 0));
         assert_eq!((last[0].blocks(), last[0].changes()), (&[1, 2, 3, 4][..], 1));
-        // A shorter limit ends at the window's first block; full attention asks for nothing anew.
+        // A shorter limit ends at the window's first block. Full attention needs no new lookup.
         let (found, tokens, more) = hits.find(&Plain(9, &pool), &mut last, 5).unwrap();
         let window = GroupFound { nulls: 0, known: 0, blocks: vec![7], tokens: 2 };
         assert_eq!((found, tokens, more), (vec![full(1, 2), window], 2, 2));

@@ -1,5 +1,5 @@
-//! `Key`: a block hash with the number of its KV-cache group, as vLLM writes it: the digest's bytes,
-//! then the group as four bytes, big endian.
+//! `Key`: a block hash with the number of its KV-cache group, in vLLM's format: the bytes of the
+//! digest, then the group as four bytes, big endian.
 
 use std::fmt;
 
@@ -9,12 +9,20 @@ use serde::{Serialize, Serializer};
 
 use crate::error::VllmError;
 
-/// Bytes of a group number.
+/// Number of bytes of a group number.
 const GROUP: usize = 4;
-/// The most bytes of a key. Digests of vLLM's hash functions have 16 or 32.
+/// Largest number of bytes of a key. Digests of vLLM's hash functions have 16 or 32.
 const MAX: usize = 39;
 
-/// A block hash and the KV-cache group it was cached for. 40 bytes, copied as they are.
+/// A block hash and the KV-cache group for which it was cached. 40 bytes, `Copy`.
+///
+/// ```
+/// use kvpool_vllm::Key;
+/// let key = Key::new(&[7; 32], 2)?;
+/// assert_eq!((key.digest(), key.group()), (&[7; 32][..], 2));
+/// assert_eq!(Key::from_bytes(key.as_bytes())?, key);
+/// # Ok::<(), kvpool_vllm::VllmError>(())
+/// ```
 #[derive(Clone, Copy)]
 pub struct Key {
     len: u8,
@@ -22,7 +30,7 @@ pub struct Key {
 }
 
 impl Key {
-    /// The key of `digest` in `group`.
+    /// Makes the key of `digest` in `group`.
     ///
     /// # Errors
     /// [`VllmError::KeyTooLong`] for a digest of more than 35 bytes.
@@ -36,10 +44,10 @@ impl Key {
         Ok(Self { len: len as u8, bytes })
     }
 
-    /// Checks that [`Self::new`] takes a digest.
+    /// Checks that [`Self::new`] accepts a digest.
     ///
     /// # Errors
-    /// As [`Self::new`].
+    /// Like [`Self::new`].
     #[inline]
     pub const fn check_digest(digest: &[u8]) -> Result<(), VllmError> {
         if digest.len() > MAX - GROUP {
@@ -48,10 +56,10 @@ impl Key {
         Ok(())
     }
 
-    /// A key that is written already.
+    /// Makes a key from its bytes.
     ///
     /// # Errors
-    /// [`VllmError::KeyTooLong`] for one of more than 39 bytes.
+    /// [`VllmError::KeyTooLong`] for more than 39 bytes.
     pub fn from_bytes(key: &[u8]) -> Result<Self, VllmError> {
         if key.len() > MAX {
             return Err(VllmError::KeyTooLong { len: key.len(), max: MAX });
@@ -61,7 +69,7 @@ impl Key {
         Ok(Self { len: key.len() as u8, bytes })
     }
 
-    /// The key of `digest_len` bytes of a hash of the core's, in a group.
+    /// Makes the key of the first `digest_len` bytes of a core hash, in a group.
     #[inline]
     pub(crate) fn of_name(name: Name<'_>, digest_len: usize) -> Self {
         let digest_len = digest_len.min(32);
@@ -72,9 +80,9 @@ impl Key {
         Self { len: (digest_len + GROUP) as u8, bytes }
     }
 
-    /// The hash and the group that the core knows the key by, if its digest is `digest_len` bytes long,
-    /// at most 32. Two keys have one name only if they are equal: what a digest is padded with is the
-    /// same for all of that length.
+    /// Returns the hash and the group by which the core knows the key, if its digest has `digest_len`
+    /// bytes, at most 32. Two keys have the same name only if they are equal, because all digests of
+    /// that length have the same padding.
     #[inline]
     pub(crate) fn name(&self, digest_len: usize) -> Option<(BlockHash, u16)> {
         if usize::from(self.len).checked_sub(GROUP) != Some(digest_len) {
@@ -86,8 +94,8 @@ impl Key {
         Some((padded(self.bytes.get(..digest_len)?)?, group))
     }
 
-    /// What the core notes of a content that no name leads to. Policies know contents by the first
-    /// eight bytes: see [`Self::content`].
+    /// Returns the hash that the core stores for a content that no name leads to. Its first eight bytes
+    /// are [`Self::content`], by which policies identify contents.
     pub(crate) fn hidden_hash(&self) -> BlockHash {
         let mut bytes = [0; 32];
         bytes.copy_from_slice(&self.bytes[..32]);
@@ -108,8 +116,8 @@ impl Key {
         &self.bytes[..usize::from(self.len).saturating_sub(GROUP)]
     }
 
-    /// A number for the content that the key stands for, the same wherever and whenever it is computed:
-    /// the first eight bytes of the digest, as in kvpool's own pools, told apart by the group.
+    /// Returns a number for the content of the key, which is the same in every process: the first eight
+    /// bytes of the digest, as in kvpool's own pools, combined with the group.
     #[must_use]
     pub fn content(&self) -> u64 {
         let [a, b, c, d, e, f, g, h, ..] = self.bytes;
@@ -124,7 +132,7 @@ impl Key {
     }
 }
 
-/// A digest as the core has it; `None` if it is longer than that.
+/// Pads a digest to the length of the core's hashes; `None` if it is longer.
 #[inline]
 pub(crate) fn padded(digest: &[u8]) -> Option<BlockHash> {
     if let Ok(whole) = digest.try_into() {
@@ -138,7 +146,7 @@ pub(crate) fn padded(digest: &[u8]) -> Option<BlockHash> {
 impl PartialEq for Key {
     #[inline]
     fn eq(&self, other: &Self) -> bool {
-        // What is behind the length is zero in both.
+        // The bytes after `len` are zero in both.
         self.len == other.len && self.bytes == other.bytes
     }
 }
@@ -148,8 +156,8 @@ impl Eq for Key {}
 impl std::hash::Hash for Key {
     #[inline]
     fn hash<H: std::hash::Hasher>(&self, state: &mut H) {
-        // Nearly all of a digest; the group tells apart what is left. Digests are uniform or chosen by
-        // nobody who knows the hasher's key.
+        // Mixes nearly all bytes of a digest. The group distinguishes keys of the same digest. Digests
+        // are uniform, or chosen without knowledge of the hasher's key.
         let word = |at: usize| u64::from_le_bytes(std::array::from_fn(|i| self.bytes[at + i]));
         state.write_u64(word(0) ^ word(16));
         state.write_u64(word(8) ^ word(24) ^ (u64::from(self.group()) << 32));
@@ -163,7 +171,7 @@ impl fmt::Debug for Key {
     }
 }
 
-// Journals have keys whole: the same key has to lead to the same block.
+// Journals contain complete keys, because the same key has to lead to the same block.
 impl Serialize for Key {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         serializer.serialize_bytes(self.as_bytes())

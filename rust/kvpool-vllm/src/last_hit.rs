@@ -1,43 +1,45 @@
-//! `LastHit`: what the last lookup found, for the next one to go on from.
+//! `LastHit`: the result of the last lookup, from which the next one continues.
 //!
-//! A request that waits at the head of vLLM's queue is looked up at every step. A digest stands for
-//! everything before it, so the blocks found for one request are right for every request whose digest
-//! at that place is the same, while no key has been removed: only what follows is to be looked up.
+//! A request that waits at the head of vLLM's queue is looked up at every step. A digest identifies
+//! everything before it. So the blocks that were found for one request are valid for every request with
+//! the same digest at that position, as long as no key has been removed. Only the digests after it have
+//! to be looked up.
 //!
-//! Costs: O(1) for a lookup that stands, O(new blocks) otherwise; 4 bytes per block of the last hit.
+//! Costs: O(1) for a lookup whose last result is valid, otherwise O(new blocks); 4 bytes per block of
+//! the last hit.
 
 use std::ops::Range;
 
 use crate::key::Key;
 use crate::pool::Pool;
 
-/// Digests that are read at once, behind the first: few, and then more.
+/// Number of digests that are looked up together after the first one. The first stretch is short.
 const STRETCHES: [usize; 2] = [16, 256];
 
 /// The digests of a request, and the pool in which they are looked up.
 pub trait Digests {
-    /// Why a digest can't be read.
+    /// The error of a digest that cannot be read.
     type Error;
 
     /// Number of digests.
     fn len(&self) -> usize;
 
-    /// Whether the request has no digest.
+    /// Whether the request has no digests.
     fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// The key of a digest in a group.
+    /// Returns the key of a digest in a group.
     ///
     /// # Errors
-    /// [`Self::Error`].
+    /// [`Self::Error`]
     fn key(&self, unit: usize, group: u32) -> Result<Key, Self::Error>;
 
-    /// Appends the blocks that the last digests of some blocks, of `scale` digests each, lead to in a group
-    /// ([`Pool::find_run`]).
+    /// Appends the blocks under the last digest of each of a range of blocks, in a group
+    /// ([`Pool::find_run`]). A block has `scale` digests.
     ///
     /// # Errors
-    /// [`Self::Error`].
+    /// [`Self::Error`]
     fn find_run(
         &self,
         blocks: Range<usize>,
@@ -46,14 +48,28 @@ pub trait Digests {
         out: &mut Vec<u32>,
     ) -> Result<(), Self::Error>;
 
-    /// Looks at the pool.
+    /// Calls `look` with the pool.
     fn look<R>(&self, look: impl FnOnce(&Pool) -> R) -> R;
 }
 
 /// The blocks of the last hit, from the first block of a prompt.
+///
+/// ```
+/// use kvpool_vllm::{Key, LastHit};
+/// let mut hit = LastHit::default();
+/// let key_of = |at: usize| Key::new(&[at as u8; 32], 0);
+/// // Blocks 0 to 2 of 5 are cached.
+/// let find = |range: std::ops::Range<usize>, out: &mut Vec<u32>| {
+///     out.extend(range.filter(|&at| at < 3).map(|at| at as u32));
+///     Ok(())
+/// };
+/// assert!(hit.resume(0, 5, key_of, find)?);
+/// assert_eq!(hit.blocks(), [0, 1, 2]);
+/// # Ok::<(), kvpool_vllm::VllmError>(())
+/// ```
 #[derive(Clone, Debug, Default)]
 pub struct LastHit {
-    /// [`Pool::removals`](crate::Pool::removals) at that time.
+    /// [`Pool::removals`](crate::Pool::removals) at the time of the lookup.
     removals: u64,
     last: Option<Key>,
     blocks: Vec<u32>,
@@ -67,17 +83,17 @@ impl LastHit {
         &self.blocks
     }
 
-    /// How often [`Self::look`] found other blocks than before.
+    /// Number of times that [`Self::look`] found other blocks than before.
     #[must_use]
     pub const fn changes(&self) -> u64 {
         self.changes
     }
 
-    /// How many of a request's first `blocks` blocks, of `scale` digests each, are cached in a group, from
-    /// the first on.
+    /// Returns how many of a request's first `blocks` blocks, counted from the first, are cached in a
+    /// group. A block has `scale` digests.
     ///
     /// # Errors
-    /// Those of the digests.
+    /// The errors of the digests.
     pub fn look<D: Digests>(
         &mut self,
         digests: &D,
@@ -89,7 +105,7 @@ impl LastHit {
         let removals = digests.look(Pool::removals);
         let key_of = |at: usize| digests.key((at + 1) * scale - 1, group);
         let find = |Range { start: mut first, end }: Range<usize>, out: &mut Vec<u32>| {
-            // Most that miss do so at once.
+            // Most lookups that miss do so at the first block.
             if first < end {
                 let key = key_of(first)?;
                 let Some(block) = digests.look(|pool| pool.find(&key)) else { return Ok(()) };
@@ -113,12 +129,12 @@ impl LastHit {
         Ok(self.blocks.len())
     }
 
-    /// Looks up a prompt of `len` blocks: `key_of` has the key of a position, `find` appends the blocks
-    /// of a stretch of positions, up to the first that is not cached; `removals` is the pool's. Returns
-    /// whether the blocks are others than before.
+    /// Looks up a prompt of `len` blocks. `key_of` returns the key of a position. `find` appends the
+    /// blocks of a range of positions, up to the first that is not cached. `removals` is that of the
+    /// pool. Returns whether the blocks differ from the previous ones.
     ///
     /// # Errors
-    /// Those of `key_of` and `find`.
+    /// The errors of `key_of` and `find`.
     pub fn resume<E>(
         &mut self,
         removals: u64,
@@ -153,7 +169,8 @@ mod tests {
         Key::new(&[n as u8; 32], 0).unwrap()
     }
 
-    /// Looks up keys `from..`, where those below `cached` lead to themselves; how many were looked for.
+    /// Looks up keys `from..`, where keys below `cached` lead to themselves. Returns whether the blocks
+    /// differ, and the number of lookups.
     fn look(hit: &mut LastHit, removals: u64, from: usize, len: usize, cached: usize) -> (bool, usize) {
         let mut asked = 0;
         let find = |positions: Range<usize>, out: &mut Vec<u32>| {

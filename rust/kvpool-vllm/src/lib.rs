@@ -1,25 +1,26 @@
-//! vLLM's contract for a block pool, as a face of kvpool's.
+//! vLLM's block pool, implemented over kvpool's.
 //!
-//! vLLM's pool differs from [`kvpool::BlockPool`] in what its callers may do: they name blocks one by
-//! one, set reference counts themselves, give a block several keys, and expect one queue with an exact
-//! order. This crate adds those words to one [`kvpool::BlockPool`] and nothing else: no counts, lists
-//! or tables of its own. It knows no Python; the bindings convert, and `kvpool.integrations.vllm`
-//! decides when vLLM gets to see any of it.
+//! vLLM's pool allows more than [`kvpool::BlockPool`]: its callers name single blocks, set reference
+//! counts themselves, give a block several keys, and expect one queue with an exact order. This crate
+//! adds these operations to one [`kvpool::BlockPool`]. It has no counts, lists or tables of its own. It
+//! does not depend on Python: the bindings convert, and `kvpool.integrations.vllm` connects it to vLLM.
 //!
-//! - [`Pool`]: reference counts, hash keys, the queue, eviction; [`Start`]: where a run of blocks
-//!   stands in its table.
+//! - [`Pool`]: reference counts, hash keys, the queue, eviction. [`Start`]: the position of a run of
+//!   blocks in its table.
 //! - [`Keys`]: the keys of blocks, and the blocks of keys in the order in which they were cached.
-//! - [`LastHit`]: the last lookup, for the next one to go on from.
-//! - [`find_window`]: the lookup of a sliding window, which skips what can't hit.
-//! - [`Hits`]: the blocks of the longest hit of a request, by group; [`Lookup`]: how long it is.
-//! - [`Group`]: what vLLM's manager of a group decides about a request, over the caller's tables ([`Table`]).
-//! - [`Finals`], [`Retention`]: which blocks of a request are cached.
-//! - [`Arrival`], [`Growth`]: what a request that comes, or a step of one that runs, asks of each of
-//!   its groups; [`Room`]: whether it may take that.
-//! - [`FeedLog`]: what came and went, for a publisher of KV events.
+//! - [`LastHit`]: the result of the last lookup, from which the next one continues.
+//! - [`find_window`]: the lookup of a sliding window, which skips positions that cannot hit.
+//! - [`Hits`]: the blocks of the longest hit of a request, by group. [`Lookup`]: the length of that
+//!   hit.
+//! - [`Group`]: the decisions of vLLM's manager of a group about a request, over the caller's tables
+//!   ([`Table`]).
+//! - [`Finals`], [`Retention`]: the blocks of a request that are cached.
+//! - [`Arrival`], [`Growth`]: the blocks that an arriving request, or a step of a running one, needs in
+//!   each group. [`Room`]: whether it may take them.
+//! - [`FeedLog`]: the stored and removed contents, which a publisher of KV events reads.
 //!
-//! The semantics are those of vLLM 0.32 and 0.33 (`vllm/v1/core/block_pool.py`); where they differ, or
-//! kvpool departs from both, the item says so.
+//! The semantics are those of vLLM 0.32 and 0.33 (`vllm/v1/core/block_pool.py`). Where the two differ,
+//! or kvpool differs from both, the item documents it.
 //!
 //! ```
 //! use kvpool_vllm::{Key, Pool};
@@ -30,7 +31,7 @@
 //! let key = Key::new(&[7; 32], 0)?;
 //! pool.insert_hash(key, 1, Some(16));
 //! pool.free([2, 1])?;
-//! // Block 2 carries no hash and is reused first; block 1 can be hit until everything else is in use.
+//! // Block 2 has no hash and is reused first. Block 1 can be hit until all other blocks are in use.
 //! assert_eq!(pool.order().collect::<Vec<_>>(), [2, 3, 4, 5, 6, 7, 1]);
 //! assert_eq!(pool.find(&key), Some(1));
 //! # Ok::<(), kvpool_vllm::VllmError>(())
@@ -65,7 +66,7 @@ pub use retain::{Finals, Prompt, Retains, Retention};
 pub use states::{Move, NoState, States};
 pub use window::{Window, WindowSearch, find_window};
 
-/// The example of the README is a test.
+/// Runs the example of the README as a test.
 #[cfg(doctest)]
 #[doc = include_str!("../README.md")]
 pub struct Readme;

@@ -1,87 +1,96 @@
 //! `Lookup`: the longest hit of a request in several KV-cache groups, as vLLM's coordinator finds it.
 //!
-//! Groups that keep the same are a [`Family`]: they are asked together, and a block counts only if all
-//! of them have it. Families take turns. Each accepts the length so far or shortens it, and when one
-//! has shortened it, all of them look again. Full attention looks once: what it has of a length, it has
-//! of a shorter one.
+//! Groups that keep the same blocks form a [`Family`]. They are looked up together, and a block counts
+//! only if all of them have it. Families take turns. Each accepts the length so far or shortens it.
+//! When a family has shortened it, all of them look again. Full attention looks only once, because its
+//! blocks of a length include those of any shorter length.
 //!
-//! The core's own walk ([`kvpool::groups::Groups::longest_hit`]) finds the same where nothing is
-//! computed again behind a hit. With EAGLE or MTP vLLM does not always find the longest, nor only what
-//! is legal: a family that has looked behind its hit once does not do so again at a length that another
-//! family with such heads has shortened. A drop-in hits what vLLM hits, so the order of its questions
-//! is kept here, and its answers for each kind.
+//! The core's own algorithm ([`kvpool::groups::Groups::longest_hit`]) finds the same length unless the
+//! end of a hit is computed again. With EAGLE or MTP vLLM does not always find the longest hit, and may
+//! even find an invalid one. A family that has once looked beyond the end of its hit does not do so
+//! again at a length that another such family has shortened. A drop-in replacement has to hit exactly
+//! what vLLM hits. So this module keeps the order of vLLM's lookups, and their results for each kind.
 //!
-//! Costs: of full attention one question per block that it has; of the others a few per length that is
-//! tried, and of states one per block from the right. Nothing is allocated but for the families'
-//! answers.
+//! Costs: for full attention one lookup per cached block; for windows and chunks a few per tried
+//! length; for states one per block from the right. Only the results of the families are allocated.
 
 use crate::window::find_window;
 
-/// What the layers of a family read.
+/// The tokens that the layers of a family read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Reads {
-    /// Everything.
+    /// All earlier tokens.
     Full,
-    /// So many tokens, the last one included.
+    /// This number of tokens, including the last one.
     Window(usize),
-    /// What is before a token in its chunk of so many tokens.
+    /// The earlier tokens of its chunk, which has this number of tokens.
     Chunk(usize),
-    /// The state behind the token before.
+    /// The state after the previous token.
     State,
 }
 
-/// Groups of one kind, size and reach.
+/// Groups of the same kind, size, and window or chunk.
+///
+/// ```
+/// use kvpool_vllm::{Family, Lookup, Reads};
+/// let full = Family { reads: Reads::Full, block_tokens: 16, drops: false, margin: 0 };
+/// let window = Family { reads: Reads::Window(128), ..full };
+/// let lookup = Lookup::new(vec![full, window], 16, 16).unwrap();
+/// assert_eq!(lookup.scale(1), 1); // one digest per block
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Family {
-    /// What their layers read.
+    /// The tokens that their layers read.
     pub reads: Reads,
-    /// Tokens per block.
+    /// Number of tokens per block.
     pub block_tokens: usize,
-    /// Whether what lies before the end of a hit is computed again, for heads that read it.
+    /// Whether draft heads compute the end of a hit again.
     pub drops: bool,
-    /// Tokens behind a length that are looked up for that; 0 where a hit loses them instead.
+    /// Number of tokens after a length that are looked up because of that; 0 if a hit loses its end
+    /// instead.
     pub margin: usize,
 }
 
-/// What is cached of a request, by family: a question of a family is one of all its groups.
+/// The cached blocks of a request, by family. A lookup of a family covers all of its groups.
 pub trait Index {
-    /// Why it cannot say.
+    /// The error of a failed lookup.
     type Error;
 
-    /// How many of the first `blocks` blocks are cached, from the first on.
+    /// Returns the number of leading blocks that are cached, out of the first `blocks` blocks.
     ///
     /// # Errors
-    /// [`Self::Error`].
+    /// [`Self::Error`]
     fn run(&mut self, family: usize, blocks: usize) -> Result<usize, Self::Error>;
 
-    /// Whether something is cached under the digest of a unit.
+    /// Whether a block is cached under the digest of a unit.
     ///
     /// # Errors
-    /// [`Self::Error`].
+    /// [`Self::Error`]
     fn has(&mut self, family: usize, unit: usize) -> Result<bool, Self::Error>;
 }
 
-/// What a family has of a hit.
+/// The part of a hit in one family.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Found {
-    /// Its tokens.
+    /// Number of tokens.
     pub tokens: usize,
-    /// Its blocks `first..end`; nothing before them is needed.
+    /// The first block of `first..end`. Blocks before it are not needed.
     pub first: usize,
-    /// One past the last of them.
+    /// One past the last block.
     pub end: usize,
-    /// Behind those, the block under the digest of this unit: the hit ends inside of it.
+    /// The unit whose digest leads to one more block. The hit ends inside of that block.
     pub tail: Option<usize>,
 }
 
 /// A hit.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct GroupsHit {
-    /// Its tokens.
+    /// Number of tokens of the hit.
     pub tokens: usize,
-    /// The longest that any family had while lengths were tried: where it is longer, the others lag behind.
+    /// The longest length that any family had during the lookup. If it exceeds `tokens`, the other
+    /// families have fewer cached blocks.
     pub longest: usize,
-    /// By family what is found.
+    /// The part of the hit in each family.
     pub found: Vec<Found>,
 }
 
@@ -89,18 +98,18 @@ pub struct GroupsHit {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Lookup {
     families: Vec<Family>,
-    /// Tokens of a digest.
+    /// Number of tokens of a digest.
     unit: usize,
-    /// What the length of a hit is a multiple of.
+    /// The length of a hit is a multiple of this.
     alignment: usize,
-    /// Whether one turn is enough: a family alone, or one beside full attention.
+    /// Whether one turn is enough: for a single family, or for one beside full attention.
     one_turn: bool,
 }
 
 impl Lookup {
-    /// Of families in the order in which they are asked, full attention first. Block sizes are
-    /// multiples of `unit`, and either divide `alignment` or are multiples of it. `None` of sizes that
-    /// are not.
+    /// Creates a lookup of families, in the order of their turns, full attention first. Block sizes are
+    /// multiples of `unit`, and either divide `alignment` or are multiples of it. `None` for other
+    /// sizes.
     #[must_use]
     pub fn new(families: Vec<Family>, unit: usize, alignment: usize) -> Option<Self> {
         let fits = |family: &Family| {
@@ -121,22 +130,22 @@ impl Lookup {
         &self.families
     }
 
-    /// Digests per block of a family.
+    /// Number of digests per block of a family.
     #[must_use]
     pub fn scale(&self, family: usize) -> usize {
         self.families.get(family).map_or(1, |family| family.block_tokens / self.unit)
     }
 
-    /// The hit of at most `limit` tokens, of a request with so many digests.
+    /// Finds the hit of at most `limit` tokens, for a request with `units` digests.
     ///
     /// # Errors
-    /// Those of the index.
+    /// The errors of the index.
     pub fn find<I: Index>(&self, limit: usize, units: usize, index: &mut I) -> Result<GroupsHit, I::Error> {
         let hashed = units.saturating_mul(self.unit);
         let mut hit =
             GroupsHit { tokens: limit, longest: 0, found: vec![Found::default(); self.families.len()] };
         let mut asked = vec![false; self.families.len()];
-        // Families that have looked behind the length of the hit: once per length.
+        // Families that have looked beyond the end of the hit, which they do once per length.
         let mut proven = vec![false; self.families.len()];
         loop {
             let mut length = hit.tokens;
@@ -146,7 +155,7 @@ impl Lookup {
                     continue;
                 }
                 let drops = family.drops && !proven[at];
-                // States are never computed again behind a hit.
+                // States at the end of a hit are never computed again.
                 let margin = if drops && family.reads != Reads::State { family.margin } else { 0 };
                 let most = length.saturating_add(margin).min(hashed);
                 let found = self.look(at, most, drops, units, index)?;
@@ -179,10 +188,10 @@ impl Lookup {
         Ok(hit)
     }
 
-    /// What each family alone has of at most `limit` tokens.
+    /// Finds for each family alone its part of at most `limit` tokens.
     ///
     /// # Errors
-    /// Those of the index.
+    /// The errors of the index.
     pub fn find_each<I: Index>(
         &self,
         limit: usize,
@@ -197,7 +206,8 @@ impl Lookup {
         self.families.iter().enumerate().map(alone).collect()
     }
 
-    /// What a family has of at most `most` tokens; with `drops`, less what is computed again.
+    /// Finds the part of a family, of at most `most` tokens. With `drops`, less the end that is
+    /// computed again.
     fn look<I: Index>(
         &self,
         at: usize,
@@ -208,7 +218,7 @@ impl Lookup {
     ) -> Result<Found, I::Error> {
         let Family { reads, block_tokens: size, .. } = self.families[at];
         let (blocks, scale) = (most / size, size / self.unit);
-        // Digests inside of blocks lead somewhere, too.
+        // Digests inside of blocks may lead to blocks, too.
         let inside = self.alignment < size && size.is_multiple_of(self.alignment);
         match reads {
             Reads::Full => {
@@ -241,7 +251,7 @@ impl Lookup {
                     Ok(has) => has,
                     Err(error) => {
                         failed.get_or_insert(error);
-                        true // so that nothing more is asked
+                        true // ends the search
                     }
                 };
                 let window = find_window(blocks, need, cached, may_end);
@@ -286,7 +296,7 @@ impl Lookup {
         }
     }
 
-    /// The most blocks, up to so many, after which a hit may end.
+    /// Returns the largest number of blocks, at most `blocks`, after which a hit may end.
     fn aligned(&self, mut blocks: usize, size: usize) -> usize {
         while size != self.alignment && !(blocks * size).is_multiple_of(self.alignment) {
             blocks -= 1;
@@ -295,7 +305,7 @@ impl Lookup {
     }
 }
 
-/// The last of some units under whose digest something is cached.
+/// Returns the last of a range of units whose digest leads to a cached block.
 fn last_cached<I: Index>(
     units: std::ops::Range<usize>,
     family: usize,

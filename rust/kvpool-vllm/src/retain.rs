@@ -1,33 +1,41 @@
-//! What vLLM caches of a request, group by group: [`Finals`] says up to which token, [`Retention`]
-//! which blocks before that.
+//! The blocks of a request that vLLM caches in each group. [`Finals`] defines up to which token, and
+//! [`Retention`] which blocks before that.
 //!
-//! A hit can end only where every group has what it needs, so blocks of windows and states that no hit
-//! can use are left out of the index. Hits are expected to end at *boundaries*: every so many tokens
-//! (vLLM's `prefix_cache_retention_interval`; `None`: wherever a hit can end; 0: nowhere), where the
-//! prompt ends ([`replays`]), and at a *junction*, where this request turned off from an earlier one.
+//! A hit can end only where every group has the blocks that it needs. So blocks of windows and states
+//! that no hit can use are not indexed. Hits are expected to end at *boundaries*: at regular intervals
+//! (vLLM's `prefix_cache_retention_interval`; `None`: wherever a hit can end; 0: nowhere), at the end
+//! of the prompt ([`replays`]), and at a *junction*, where this request diverged from an earlier one.
 //!
-//! The core has the same idea in other numbers ([`kvpool::groups::Keep`]); these are vLLM's, to the block.
+//! The core expresses the same rules in other terms ([`kvpool::groups::Keep`]). This module selects
+//! exactly the same blocks as vLLM.
 //!
 //! Costs: O(boundaries) per block.
 
 use crate::lookup::Reads;
 
-/// Up to where a group's tokens are final enough to be cached.
+/// The number of tokens of a group that are final and may be cached.
+///
+/// ```
+/// use kvpool_vllm::Finals;
+/// // Hits end at multiples of 8 tokens.
+/// let finals = Finals { alignment: Some(8), recomputed: 0, drops: false, block_tokens: 4 };
+/// assert_eq!([7, 8, 15].map(|tokens| finals.of(tokens)), [0, 8, 8]);
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Finals {
-    /// What hits end at multiples of, where there are several groups; `None` where a group is alone.
+    /// The length of a hit is a multiple of this; `None` for a single group.
     pub alignment: Option<usize>,
-    /// Tokens at the end that a later step may compute again.
+    /// Number of tokens at the end that a later step may compute again.
     pub recomputed: usize,
-    /// Whether a hit is looked up one block behind its end, for it is computed again: that block is
-    /// cached, too.
+    /// Whether draft heads compute the end of a hit again. A hit is then looked up one block beyond its
+    /// end, so that block is cached, too.
     pub drops: bool,
-    /// Tokens per block.
+    /// Number of tokens per block.
     pub block_tokens: usize,
 }
 
 impl Finals {
-    /// How many of the first `tokens` tokens, all of them computed, are to be cached.
+    /// Returns how many of the first `tokens` tokens, all of them computed, may be cached.
     #[must_use]
     pub const fn of(&self, tokens: usize) -> usize {
         let settled = tokens.saturating_sub(self.recomputed);
@@ -44,13 +52,13 @@ impl Finals {
 /// The properties of a request that decide which of its blocks are cached.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Prompt {
-    /// Its tokens.
+    /// Number of tokens of the prompt.
     pub tokens: usize,
-    /// The position where the request left the prompt of an earlier one; 0 if it did not.
+    /// Position at which the request diverged from an earlier prompt; 0 if it did not.
     pub junction: usize,
-    /// Tokens of the request that were computed before this step.
+    /// Number of tokens of the request that were computed before this step.
     pub computed: usize,
-    /// Digests of the request.
+    /// Number of digests of the request.
     pub digests: usize,
     /// vLLM's `prefix_cache_retention_interval`.
     pub interval: Option<usize>,
@@ -59,7 +67,7 @@ pub struct Prompt {
 /// The settings of a model that decide which blocks its groups keep.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Retains {
-    /// Tokens of a block of the scheduler.
+    /// Number of tokens of a block of the scheduler.
     pub scheduler_block: usize,
     /// Whether some group drops the end of a hit.
     pub drops: bool,
@@ -68,8 +76,9 @@ pub struct Retains {
 }
 
 impl Retains {
-    /// The expected ends of later hits: the replays of this prompt, and its junction. `before` adds the end
-    /// that many tokens before the junction, for heads that compute the end of a hit again.
+    /// Returns the expected ends of later hits: the replays of this prompt, and its junction. `before`
+    /// adds the end that is this number of tokens before the junction, for draft heads that compute the
+    /// end of a hit again.
     pub(crate) fn boundaries(&self, prompt: &Prompt, before: Option<usize>) -> Vec<usize> {
         let mut ends = replays(prompt.tokens, self.scheduler_block, self.drops).to_vec();
         if prompt.junction > 0 {
@@ -80,8 +89,8 @@ impl Retains {
     }
 }
 
-/// Where a later request with this prompt can end its hit: one that asks the same again, and one that
-/// goes on behind it.
+/// Returns where later requests can end their hit: one with the same prompt, and one that continues the
+/// prompt.
 fn replays(prompt: usize, scheduler_block: usize, drops: bool) -> [usize; 2] {
     let again = prompt.saturating_sub(1);
     if !drops {
@@ -91,22 +100,30 @@ fn replays(prompt: usize, scheduler_block: usize, drops: bool) -> [usize; 2] {
     [ends(again), ends(prompt)]
 }
 
-/// Which blocks of a group are worth a place in the index.
+/// Selects the blocks of a group that are worth a place in the index.
+///
+/// ```
+/// use kvpool_vllm::{Reads, Retention};
+/// // A window of 4 tokens in blocks of 2 tokens; hits end at multiples of 8 tokens.
+/// let window = Retention { reads: Reads::Window(4), block_tokens: 2, alignment: 8, drops: false };
+/// let kept: Vec<_> = (0..8).filter(|&at| window.keeps(at, None, &[])).collect();
+/// assert_eq!(kept, [2, 3, 6, 7]);
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Retention {
-    /// What its layers read.
+    /// The tokens that its layers read.
     pub reads: Reads,
-    /// Tokens per block.
+    /// Number of tokens per block.
     pub block_tokens: usize,
-    /// What the length of a hit is a multiple of.
+    /// The length of a hit is a multiple of this.
     pub alignment: usize,
-    /// As in [`Finals::drops`].
+    /// See [`Finals::drops`].
     pub drops: bool,
 }
 
 impl Retention {
-    /// Whether the block at a position is kept, with states or windows at every `interval` tokens and
-    /// at `boundaries`.
+    /// Whether the block at a position is kept. Windows and states are kept at every `interval` tokens
+    /// and at `boundaries`.
     #[must_use]
     pub fn keeps(&self, at: usize, interval: Option<usize>, boundaries: &[usize]) -> bool {
         let size = self.block_tokens;
@@ -160,7 +177,8 @@ mod tests {
         assert_eq!([7, 8, 15, 16].map(|tokens| of.of(tokens)), [0, 8, 8, 16]);
         let drops = Finals { drops: true, ..of };
         assert_eq!([7, 8, 11, 12, 15, 16].map(|tokens| drops.of(tokens)), [0, 8, 11, 12, 12, 16]);
-        // What is computed again is not final: 17 tokens less 2 are 15, of which a hit can use 8.
+        // Tokens that are computed again are not final: 17 tokens less 2 are 15, of which a hit can use
+        // 8.
         assert_eq!(Finals { recomputed: 2, ..drops }.of(17), 12);
     }
 
@@ -175,14 +193,14 @@ mod tests {
     #[test]
     fn a_window_keeps_what_a_hit_at_a_boundary_reads() {
         let of = Retention { reads: Reads::Window(5), block_tokens: 2, alignment: 8, drops: false };
-        // Blocks 2 and 3 of each four: what a hit of 8 tokens reads of 4.
+        // The window keeps blocks 2 and 3 of every four: a hit of 8 tokens reads 4 tokens.
         assert_eq!(kept(of, 9, None, &[]), [2, 3, 6, 7]);
         assert_eq!(kept(of, 9, Some(16), &[]), [6, 7]);
         assert_eq!(kept(of, 9, Some(0), &[]), []);
         assert_eq!(kept(of, 9, Some(0), &[15, 3]), [2, 3]);
-        // Every block is read by some hit.
+        // Some hit reads every block.
         assert_eq!(kept(Retention { alignment: 4, ..of }, 4, None, &[]), [0, 1, 2, 3]);
-        // Boundaries between the ends of blocks cannot be told apart: all stay.
+        // Boundaries between the ends of blocks cannot be distinguished, so all blocks are kept.
         assert_eq!(kept(Retention { alignment: 3, ..of }, 3, Some(0), &[]), [0, 1, 2]);
     }
 

@@ -1,46 +1,52 @@
-//! `States`: where an aligned recurrent state of a request is, and where it goes.
+//! `States`: the position of a request's aligned recurrent state, and its moves.
 //!
-//! vLLM lets a state go on in its block until the block's tokens are full; it then moves to the next
-//! one, and the block before keeps a copy that can be hit. Behind the running state stand blocks for
-//! states of drafts, which move along. Positions that no state ends at, within a chunk of a prompt, are
-//! null. This is the arithmetic of vLLM 0.32 and 0.33 (`MambaManager`, mode `align`); tables are the
-//! caller's.
+//! vLLM updates a state within its block until the block's tokens are full. The state then moves to the
+//! next block, and the previous block keeps a copy that can be hit. After the running state there are
+//! blocks for the states of drafts, which move with it. Positions within a chunk of a prompt at which
+//! no state ends are null. This is the arithmetic of vLLM 0.32 and 0.33 (`MambaManager`, mode `align`).
+//! The caller owns the tables.
 
 use kvpool::groups::GroupSpec;
 
 use crate::groups::Arrival;
 
-/// What a group of aligned states is like.
+/// The rules of a group of aligned states.
+///
+/// ```
+/// use kvpool_vllm::States;
+/// let states = States { speculative: 2, ..States::default() };
+/// assert_eq!(states.tail(10, 4), 8); // with one digest per 4 tokens
+/// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct States {
-    /// Blocks behind the running state, for drafts.
+    /// Number of blocks after the running state, for drafts.
     pub speculative: usize,
-    /// Whether heads compute the end of a hit again.
+    /// Whether draft heads compute the end of a hit again.
     pub drops: bool,
-    /// Tokens behind a block that are in its digest; `None` where vLLM knows no such digests.
+    /// Number of tokens after a block that its digest includes; `None` if vLLM has no such digests.
     pub lookahead: Option<usize>,
     /// Whether the state at a junction is cached, too.
     pub junctions: bool,
 }
 
-/// How a table grows when its state moves on.
+/// The growth of a table when its state moves.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Move {
-    /// The position of the state until now; none of a request without a hit that comes.
+    /// Previous position of the state; `None` for an arriving request without a hit.
     pub from: Option<usize>,
-    /// Null blocks that are appended: nothing ends there.
+    /// Number of null blocks to append, for positions at which no state ends.
     pub nulls: usize,
-    /// Blocks from this position on go behind those, for drafts.
+    /// Range of positions whose blocks are moved to the end, for drafts.
     pub drafts: (usize, usize),
 }
 
-/// A table has no block for the state and its drafts.
+/// The error of a table without a block for the state and its drafts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct NoState;
 
 impl States {
-    /// What a request that comes asks, with `hits` blocks of its first `computed` tokens, and `main`
-    /// behind this step: no more than a state and its drafts.
+    /// Returns the needs of an arriving request with `hits` blocks of its first `computed` tokens, and
+    /// `main` tokens after this step. It needs at most one state and its drafts.
     #[must_use]
     pub fn arrival(&self, spec: &GroupSpec, computed: usize, main: usize, hits: usize) -> Arrival {
         let required = main.div_ceil(spec.block_tokens).saturating_add(self.speculative);
@@ -48,7 +54,7 @@ impl States {
         Arrival { missing, ..Arrival::of(spec, computed, 0, hits, 0, usize::MAX) }
     }
 
-    /// How the table of a request that comes grows, of `len` blocks of its hit.
+    /// Returns the growth of an arriving request's table, which has the `len` blocks of its hit.
     #[must_use]
     pub fn first_move(&self, spec: &GroupSpec, len: usize, main: usize) -> Option<Move> {
         let end = main.div_ceil(spec.block_tokens);
@@ -57,10 +63,10 @@ impl States {
         grows.then(|| Move { from: len.checked_sub(1), nulls, drafts: (0, 0) })
     }
 
-    /// How a table of `len` blocks grows for `main` tokens, if it does.
+    /// Returns the growth of a table of `len` blocks for `main` tokens, if it grows.
     ///
     /// # Errors
-    /// [`NoState`] of a table that is too short to have a state.
+    /// [`NoState`] for a table that is too short to have a state.
     pub fn next_move(&self, spec: &GroupSpec, len: usize, main: usize) -> Result<Option<Move>, NoState> {
         let end = main.div_ceil(spec.block_tokens);
         if end.saturating_add(self.speculative) <= len {
@@ -72,14 +78,14 @@ impl States {
         Ok(Some(Move { from: Some(from), nulls: skipped.saturating_sub(len), drafts }))
     }
 
-    /// Whether the state before, at position `last`, is of no use once so many tokens are settled.
+    /// Whether the previous state, at position `last`, is useless once `settled` tokens are settled.
     #[must_use]
     pub const fn is_past(&self, spec: &GroupSpec, last: usize, settled: usize) -> bool {
         last < settled.div_ceil(spec.block_tokens).saturating_sub(1)
     }
 
-    /// The last position in a prompt whose state the next request with this prompt can use; `unit` are
-    /// the tokens of a digest.
+    /// Returns the end of the last state in a prompt that the next request with this prompt can use.
+    /// `unit` is the number of tokens of a digest.
     #[must_use]
     pub const fn tail(&self, prompt: usize, unit: usize) -> usize {
         let lookahead = match self.lookahead {
@@ -106,7 +112,7 @@ mod tests {
         assert_eq!(states.next_move(&SPEC, 1, 4), Ok(None));
         let next = Move { from: Some(0), nulls: 0, drafts: (1, 1) };
         assert_eq!(states.next_move(&SPEC, 1, 5), Ok(Some(next)));
-        // Tokens 5 to 16 in one step: the states at 8 and 12 are never there.
+        // Tokens 5 to 16 are computed in one step, so the states at 8 and 12 never exist.
         assert_eq!(states.next_move(&SPEC, 1, 16), Ok(Some(Move { nulls: 2, ..next })));
         assert_eq!(states.next_move(&SPEC, 0, 1), Err(NoState));
     }
@@ -115,7 +121,8 @@ mod tests {
     fn drafts_move_along() {
         let states = States { speculative: 2, ..States::default() };
         assert_eq!(states.next_move(&SPEC, 3, 4), Ok(None));
-        // The state goes from 0 to 1, where the first draft's was: that one goes behind the other.
+        // The state moves from position 0 to 1, where the first draft was. That draft moves behind the
+        // other one.
         assert_eq!(states.next_move(&SPEC, 3, 5), Ok(Some(Move { from: Some(0), nulls: 0, drafts: (1, 1) })));
         assert_eq!(
             states.next_move(&SPEC, 3, 12),

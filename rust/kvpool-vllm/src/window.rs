@@ -1,25 +1,34 @@
-//! The lookup of a sliding window: the rightmost run of cached blocks that is long enough to attend from.
+//! The lookup of a sliding window: finds the rightmost run of cached blocks that is long enough to
+//! attend from.
 //!
-//! vLLM probes every block from the right until such a run is complete, and says that it would rather
-//! skip. This skips: a window is probed from its left end, so that a miss rules out every window that
-//! contains it. A prompt without a hit costs one probe per window instead of one per block.
+//! vLLM probes every block from the right until such a run is complete, and its source notes that
+//! skipping would be better. This lookup skips: it probes a window from its left end, so that a miss
+//! rules out every window that contains it. A prompt without a hit costs one probe per window instead
+//! of one per block.
 
 use crate::key::Key;
 use crate::pool::Pool;
 
-/// What a lookup found: blocks `first..end`, all cached.
+/// The result of a lookup: blocks `first..end`, all cached.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Window {
-    /// The first block of the run.
+    /// First block of the run.
     pub first: usize,
-    /// One past its last block.
+    /// One past the last block.
     pub end: usize,
 }
 
-/// The rightmost run of `need` cached blocks in `0..len` whose end `may_end` accepts; if there is none,
-/// the run from block 0 to the largest such end, which needs nothing before it. `cached(i)` is asked
-/// once per block, and again for the first `need`; `may_end(end)` gets one past the last block of a
-/// run.
+/// Finds the rightmost run of `need` cached blocks in `0..len` whose end `may_end` accepts. Without
+/// such a run, returns the run from block 0 to the largest accepted end, which needs no block before
+/// it. `cached(i)` is called once per block, and again for the first `need`. The argument of `may_end`
+/// is one past the last block of a run.
+///
+/// ```
+/// use kvpool_vllm::{Window, find_window};
+/// // Blocks 0 to 4 are cached, and the window needs 2 blocks.
+/// let found = find_window(8, 2, |block| block < 5, |_| true);
+/// assert_eq!(found, Window { first: 3, end: 5 });
+/// ```
 pub fn find_window(
     len: usize,
     need: usize,
@@ -27,7 +36,7 @@ pub fn find_window(
     may_end: impl Fn(usize) -> bool,
 ) -> Window {
     let mut end = len;
-    // Blocks from `known` to `end` were asked, and are cached.
+    // Blocks from `known` to `end` are known to be cached.
     let mut known = end;
     while end >= need && need > 0 {
         if !may_end(end) {
@@ -46,29 +55,29 @@ pub fn find_window(
     Window { first: 0, end }
 }
 
-/// How a window ends, in tokens.
+/// The size and the possible ends of a window to look up.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct WindowSearch {
-    /// Blocks of a window that a hit needs.
+    /// Number of blocks of a window that a hit needs.
     pub need: usize,
-    /// Tokens per block.
+    /// Number of tokens per block.
     pub block_size: usize,
     /// The length of a hit is a multiple of this.
     pub alignment: usize,
-    /// Blocks after the end of a hit, which are computed again.
+    /// Number of blocks after the end of a hit that are computed again.
     pub shift: usize,
 }
 
 impl Pool {
-    /// The block of each key; `None` if a key leads nowhere.
+    /// Returns the block of each key; `None` if a key has no block.
     #[must_use]
     pub fn find_all(&self, keys: &[Key]) -> Option<Vec<u32>> {
         keys.iter().map(|key| self.find(key)).collect()
     }
 
-    /// The rightmost window of blocks that several groups have, with null blocks before it, group by group.
-    /// Also returns whether the window has all blocks that a hit needs. `keys` has one key per group for each
-    /// block.
+    /// Finds the rightmost window of blocks that several groups have. Returns its blocks by group, with
+    /// null blocks before them, and whether the window has all blocks that a hit needs. `keys` has one
+    /// key per group for each block.
     #[must_use]
     pub fn find_window(&self, keys: &[Key], groups: usize, search: WindowSearch) -> (Vec<Vec<u32>>, bool) {
         let WindowSearch { need, block_size, alignment, shift } = search;
@@ -94,7 +103,7 @@ mod tests {
 
     use super::{Window, find_window};
 
-    /// vLLM's way: every block from the right.
+    /// Does the lookup like vLLM: every block from the right.
     fn one_by_one(cached: &[bool], need: usize, may_end: impl Fn(usize) -> bool) -> Window {
         let mut run = 0;
         for block in (0..cached.len()).rev() {

@@ -1,8 +1,8 @@
-//! `kinds!`: from a row per kind to the kinds of arguments.
+//! `kinds!`: makes the kinds of arguments from a table with one row per kind.
 
-/// Kinds of arguments of a subject. A row has the types of the record, of the argument, and of the value that
-/// a replay lends it from; three closures that make them; and the words. In parentheses is the slot, if it
-/// has another name than the kind.
+/// Defines kinds of arguments of a subject. A row has three types: of the record, of the argument, and
+/// of the value that a replay owns and lends. Then three closures convert between these. The last item
+/// is the description in words. The slot is in parentheses if its name differs from that of the kind.
 macro_rules! kinds {
     ($any:tt $subject:ty; $(
         $(#[$doc:meta])*
@@ -70,7 +70,8 @@ macro_rules! slot {
     };
 }
 
-/// Kinds that are copied: kind, record, argument, record of it, it of the record, words.
+/// Defines kinds whose arguments are copied. A row has the kind, the types of record and argument, the
+/// two conversions, and the words.
 macro_rules! copied {
     ($($(#[$doc:meta])* $kind:ident: $record:ty, $live:ty, $to:expr, $of:expr, $words:expr;)*) => {
         $crate::calls::kind::kinds! { [S: $crate::Recordable] S; $(
@@ -93,7 +94,8 @@ macro_rules! copied {
     };
 }
 
-/// Kinds that are lent as slices, and recorded as they are: kind, item, words.
+/// Defines kinds whose arguments are slices, recorded unchanged. A row has the kind, the type of an
+/// item, and the words.
 macro_rules! slices {
     ($($(#[$doc:meta])* $kind:ident: $item:ty, $words:expr;)*) => {
         $crate::calls::kind::kinds! { [S: $crate::Recordable] S; $(
@@ -104,7 +106,7 @@ macro_rules! slices {
     };
 }
 
-/// Kinds that are lists of block ids. A journal holds all of them alike.
+/// Defines kinds that are lists of block ids. A journal stores all of them in the same way.
 macro_rules! lists {
     ($($(#[$doc:meta])* $kind:ident,)*) => {
         $crate::calls::kind::kinds! { [S: $crate::Recordable] S; $(

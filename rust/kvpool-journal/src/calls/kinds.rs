@@ -1,4 +1,5 @@
-//! Kinds of arguments of pools. Several are lists of block ids: a laboratory draws each of them its own way.
+//! Kinds of arguments of pools. Several are lists of block ids, because a laboratory generates each of
+//! them differently.
 
 use kvpool::hash::{ChainLink, HashChain};
 use kvpool::retention::{Retention, TenantId};
@@ -19,9 +20,9 @@ copied! {
     Size: usize, usize, |n| n, |n| n, |n| words::counted(n, "block");
     /// A step.
     Step: u64, u64, |n| n, |n| n, |n| n.to_string();
-    /// A ticket that ends.
+    /// The ticket to end.
     Ticket: u64, kvpool::Ticket, kvpool::Ticket::get, kvpool::Ticket::new, |n| n.to_string();
-    /// A ticket that blocks wait for.
+    /// A ticket for whose end blocks wait.
     Until: u64, kvpool::Ticket, kvpool::Ticket::get, kvpool::Ticket::new, |n| n.to_string();
     /// A time.
     Seconds: f64, f64, |n| n, |n| n, |n| n.to_string();
@@ -32,7 +33,7 @@ copied! {
         |tenant| tenant.map_or_else(String::new, |tenant| format!("; tenant {tenant}"));
     /// A block that the caller holds.
     Block: u32, BlockId, BlockId::get, BlockId::new, |n| n.to_string();
-    /// How long blocks are to stay.
+    /// The retention of blocks.
     Hint: RetentionRecord, Retention, Retention::into, |record| record.retention(),
         |record| words::retention(record.retention());
     /// How a request ended.
@@ -61,10 +62,11 @@ kinds! { [] BlockPool;
             to.journal.chain(chain, tokens, if is_indexed { to.indexed } else { 0 })
         },
         |record, from| from.chain(record), |chain| chain, words::chain;
-    /// The place in a prompt that a block is registered at: content that no chain of the journal has named.
+    /// The position in a prompt at which a block is registered. No chain of the journal has named this
+    /// content before.
     Link: LinkRecord, &'a ChainLink, ChainLink,
         |link, to| to.journal.link(link), |record, from| from.link(record), |link| link, words::link;
-    /// A place in a prompt that is looked up.
+    /// A position in a prompt that is looked up.
     Place (Link): LinkRecord, &'a ChainLink, ChainLink,
         |link, _| LinkRecord::new(link), |record, from| from.link(record), |link| link, words::link;
     /// A match that an earlier lookup returned.

@@ -29,18 +29,19 @@ type Answer<T> = Result<T, ManagerError>;
 calls! {
     /// A call of a [`CacheManager`].
     pub enum ManagerCall of CacheManager;
-    /// The calls of a [`CacheManager`], recorded if there is a journal. `Journaled<CacheManager>` has the
-    /// calls that consume an argument, and those whose records contain digests that the manager computed.
+    /// The calls of a [`CacheManager`], recorded if there is a journal. `Journaled<CacheManager>` has
+    /// the calls that consume an argument, and those whose records contain digests that the manager
+    /// computed.
     pub trait ManagerCalls;
 
-    /// As [`CacheManager::admit_with`].
+    /// See [`CacheManager::admit_with`].
     Admit admit(request: NewRequest, prompt: Prompt, options: Options) by hand,
         "{request}: {prompt}{options}",
         |manager| {
             let admitted = manager.admit(request.to_owned(), prompt.clone(), options);
             answer(&admitted.map_err(|refused| refused.error))
         };
-    /// As [`CacheManager::resume_with`].
+    /// See [`CacheManager::resume_with`].
     Resume resume(request: Request, part: Portion, rehashed: Rehashed) by hand, "{request}{part}{rehashed}",
         |manager, memory| {
             memory.rehash(manager, request, rehashed.as_ref());
@@ -48,13 +49,13 @@ calls! {
         };
     Release release(request: Request, until: Reuse) -> Answer<()>, "{request}{until}";
     Preempt preempt(request: Request, until: Reuse) -> Answer<()>, "{request}{until}";
-    /// As [`CacheManager::append_ragged`].
+    /// See [`CacheManager::append_ragged`].
     Append append(append: Append) by hand, "{append}",
         |manager, memory| {
             let (ids, tokens) = memory.sampled(manager, append)?;
             Ok(answer(&manager.append(&append.rows(&refs(&ids), &tokens))))
         };
-    /// As [`CacheManager::append_turn`].
+    /// See [`CacheManager::append_turn`].
     AppendTokens append_tokens(turn: Turn) by hand, "{turn}",
         |manager, memory| {
             let (id, tokens) = memory.spoken(manager, turn)?;
@@ -80,10 +81,10 @@ calls! {
             let mut plan = memory.plan(manager, plan)?;
             manager.commit_step(&mut plan)
         }));
-    /// [`CacheManager::end_of_life`] is this with [`kvpool::RetentionRange::end_of_life`].
+    /// [`CacheManager::end_of_life`] is this call with [`kvpool::RetentionRange::end_of_life`].
     Retain retain(request: Request, ranges: Ranges) -> Answer<HintReport>, "{request}, {ranges}";
     SetTenant set_tenant(request: Request, tenant: Tenant) -> Answer<()>, "{request}, tenant {tenant}";
-    /// [`CacheManager::end_of_life_of`] is this with [`kvpool::RetentionRange::end_of_life`].
+    /// [`CacheManager::end_of_life_of`] is this call with [`kvpool::RetentionRange::end_of_life`].
     RetainPrefix retain_prefix(prompt: Prompt, ranges: Ranges) -> Answer<HintReport>, "{prompt}; {ranges}";
     AdvanceTime advance_time(now: Seconds) -> Answer<usize>, "to {now} s";
     CompleteStep complete_step(step: Step) -> Answer<usize>, "step {step}";
@@ -99,10 +100,10 @@ calls! {
     Fence fence() -> Answer<kvpool::Ticket>, "";
     EndFence end_fence(ticket: Ticket) -> Answer<usize>, "ticket {ticket}";
     EndSession end_session(request: Request, until: Reuse) -> Answer<HintReport>, "{request}{until}";
-    /// The caller names the blocks of `drop_cached`, and only the number of these.
+    /// The caller passes the blocks of `drop_cached`, but only the number of blocks for this call.
     EvictNext evict(blocks: Count) -> Answer<Vec<BlockId>>, "{blocks}";
     ReleaseBatch release_batch(requests: Requests, until: Reuse) -> Answer<()>, "{requests}{until}";
-    /// The parents, and a child for each.
+    /// Parents, and a child for each.
     ForkBatch fork_batch(forks: Forks) -> Answer<()>, "{forks}",
         |manager| manager.fork_batch(forks.0, forks.1);
     ExtendEncoder extend_encoder(request: Request, tokens: Length) -> Answer<Vec<TableChange>>,
@@ -110,19 +111,21 @@ calls! {
     ReleaseBatchWith release_batch_with(ended: Ending, until: Reuse) -> Answer<()>, "{ended}{until}";
 }
 
-/// 1 if a call looked up its batch to the end. All calls do but those that are refused for a name.
+/// Returns 1 if a call looked up its whole batch. A call does so unless it is refused because of a
+/// request id.
 const fn looked_up<T>(answer: &Answer<T>) -> usize {
     matches!(answer, Ok(_) | Err(ManagerError::OutOfBlocks(_))) as usize
 }
 
-/// The number of cached blocks of a prompt. The journal has recorded these blocks before. A hit needs no
-/// cached block if all groups are windows, chunks, or cache nothing.
+/// Number of cached blocks of a prompt, which the journal has recorded before. 0 if all groups are
+/// windows, chunks, or uncached, because a hit then needs no particular cached block.
 fn cached(manager: &CacheManager, cursor: &HashCursor, cached_tokens: usize) -> usize {
     let full = |groups: &Groups| groups.specs().iter().any(|spec| spec.kind.is_full() && spec.is_cached());
     if manager.groups().is_none_or(full) { cached_tokens / cursor.hasher().block_size() } else { 0 }
 }
 
-/// The record of a planned operation. That of an append does not contain the blocks that it fills.
+/// Makes the record of a planned operation. The record of an append does not contain the blocks that it
+/// fills.
 fn planned(manager: &CacheManager, journal: &mut Journal, planned: &PlannedOperation) -> Planned {
     let name = |id: &RequestId| name(manager, id.as_ref());
     match planned {
@@ -151,7 +154,8 @@ fn planned(manager: &CacheManager, journal: &mut Journal, planned: &PlannedOpera
     }
 }
 
-/// The blocks that an append filled, if its record has besides no more than a [`SteadyAppend`].
+/// Returns the append and the blocks that it filled, if its record has no other arguments than a
+/// [`SteadyAppend`].
 fn steady(
     manager: &CacheManager,
     journal: &Journal,
@@ -169,7 +173,7 @@ fn steady(
     Some((append, filled))
 }
 
-/// The record of an append.
+/// Makes the record of an append.
 fn appended(
     manager: &CacheManager,
     journal: &mut Journal,
@@ -195,10 +199,10 @@ fn appended(
 }
 
 impl Journaled<CacheManager> {
-    /// [`CacheManager::admit_with`], recorded.
+    /// Records [`CacheManager::admit_with`].
     ///
     /// # Errors
-    /// Those of that method.
+    /// The errors of that method.
     #[inline]
     pub fn admit(
         &mut self,
@@ -228,10 +232,10 @@ impl Journaled<CacheManager> {
         )
     }
 
-    /// [`CacheManager::resume_with`], recorded.
+    /// Records [`CacheManager::resume_with`].
     ///
     /// # Errors
-    /// Those of that method.
+    /// The errors of that method.
     #[inline]
     pub fn resume(&mut self, request: RequestRef<'_>, part: Part) -> Answer<Admission> {
         let record = move |manager: &CacheManager, _: &mut _| ManagerCall::Resume {
@@ -242,11 +246,11 @@ impl Journaled<CacheManager> {
         self.call(record, move |manager| manager.resume_with(request, part), |record, _, _, _| Some(record))
     }
 
-    /// [`CacheManager::append_ragged`], recorded. If the append differs from the one before only in the
+    /// Records [`CacheManager::append_ragged`]. If the append differs from the previous one only in the
     /// blocks that it fills, the journal copies the bytes of that record.
     ///
     /// # Errors
-    /// Those of that method.
+    /// The errors of that method.
     #[inline]
     pub fn append(&mut self, rows: &kvpool::Rows<'_>) -> Answer<Vec<NewBlock>> {
         self.write(
@@ -264,11 +268,11 @@ impl Journaled<CacheManager> {
         )
     }
 
-    /// [`CacheManager::append_turn`], recorded; without items, [`CacheManager::append_tokens`]. The record
-    /// has no items: the keys of the blocks that the tokens fill depend on them.
+    /// Records [`CacheManager::append_turn`], or [`CacheManager::append_tokens`] if there are no items.
+    /// The record has no items, but the keys of the filled blocks depend on them.
     ///
     /// # Errors
-    /// Those of that method.
+    /// The errors of that method.
     #[inline]
     pub fn append_tokens(
         &mut self,
@@ -295,10 +299,11 @@ impl Journaled<CacheManager> {
         )
     }
 
-    /// [`CacheManager::commit_step`], recorded. The record gets the blocks that appends fill after the call.
+    /// Records [`CacheManager::commit_step`]. The blocks that appends fill are added to the record
+    /// after the call.
     ///
     /// # Errors
-    /// Those of that method.
+    /// The errors of that method.
     #[inline]
     pub fn commit_step(&mut self, plan: &mut StepPlan) -> Answer<Vec<StepOutcome>> {
         let planned = self.before(|manager, journal| {

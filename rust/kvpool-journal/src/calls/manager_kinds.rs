@@ -1,4 +1,5 @@
-//! Kinds of arguments of managers. A record names a request by its slot, which a release takes away.
+//! Kinds of arguments of managers. A record names a request by its slot, which is free again after a
+//! release.
 
 use kvpool::hash::HashCursor;
 use kvpool::{
@@ -34,7 +35,7 @@ pub(super) fn name(manager: &CacheManager, id: RequestRef<'_>) -> Name {
     manager.slot_of(id).map_or_else(|| Name::Id(id.to_owned()), |slot| Name::Slot(slot as u32))
 }
 
-/// The requests of a batch: by slot if `looked_up` is not 0.
+/// Returns the record of the requests of a batch: by id if `looked_up` is 0, otherwise by slot.
 pub(super) fn batch(
     manager: &CacheManager,
     journal: &mut Journal,
@@ -55,16 +56,16 @@ kinds! { [] CacheManager;
     Requests: Vec<Name>, &'a [RequestRef<'a>], Vec<RequestId>,
         |ids, to| ids.iter().map(|&id| name(to.subject, id)).collect(), |names, from| from.ids(names),
         |ids| &refs(ids), |names: &[Name]| words::list(names.iter().map(words::name));
-    /// The requests of a batch. The record is made after the call: by slot if the manager looked all of them
-    /// up.
+    /// The requests of a batch. The record is made after the call. It names them by slot if the manager
+    /// looked all of them up.
     Batch: Rows, &'a [RequestRef<'a>], Vec<RequestId>,
         |ids, to| batch(to.subject, to.journal, ids, to.indexed), |rows, from| from.batch(rows),
         |ids| &refs(ids), words::rows;
-    /// A request that the call makes.
+    /// A request that the call creates.
     NewRequest: IdRecord, RequestRef<'a>, RequestId,
         |id, _| id.into(), |id, from| Ok(from.expect(id)), |id| id.as_ref(),
         |IdRecord(id): &IdRecord| id.to_string();
-    /// Requests that are forked, and a new request for each.
+    /// Requests to fork, and a new request for each.
     Forks: ForksRecord, (&'a [RequestRef<'a>], &'a [RequestRef<'a>]), (Vec<RequestId>, Vec<RequestId>),
         |(parents, children), to| ForksRecord {
             parents: parents.iter().map(|&id| name(to.subject, id)).collect(),
@@ -74,7 +75,7 @@ kinds! { [] CacheManager;
             Ok((from.ids(&record.parents)?, record.children.iter().map(|id| from.expect(id)).collect()))
         },
         |(parents, children)| (&refs(parents), &refs(children)), words::forks;
-    /// Requests that end, and a signal for each.
+    /// Ended requests, and a signal for each.
     Ending: EndedRecord, &'a [(RequestRef<'a>, Signal)], Vec<(RequestId, Signal)>,
         |ended, to| EndedRecord {
             requests: ended.iter().map(|&(id, _)| name(to.subject, id)).collect(),
@@ -85,7 +86,7 @@ kinds! { [] CacheManager;
             Ok(from.ids(&record.requests)?.into_iter().zip(signals).collect())
         },
         |ended| &ended.iter().map(|(id, signal)| (id.as_ref(), *signal)).collect::<Vec<_>>(), words::ending;
-    /// A prompt whose cached blocks the journal knows.
+    /// A prompt whose cached blocks were recorded before.
     Prompt: PromptRecord, &'a HashCursor, HashCursor,
         |cursor, to| {
             let found = to.subject.pool().probe(cursor.chain(), usize::MAX);
@@ -94,27 +95,27 @@ kinds! { [] CacheManager;
             PromptRecord { chain: to.journal.chain(cursor.chain(), cursor.num_tokens(), cached), foreign }
         },
         |record, from| from.contents.cursor(&record.chain, record.foreign), |cursor| cursor, words::prompt;
-    /// How a request is admitted.
+    /// Options of an admission.
     Options: OptionsRecord, &'a AdmitOptions, AdmitOptions,
         |options, _| options.into(), |record, _| Ok(record.options()), |options| options, words::options;
-    /// How long ranges of a prompt are to stay.
+    /// The retention of ranges of a prompt.
     Ranges: Vec<RangeRecord>, &'a [RetentionRange], Vec<RetentionRange>,
         |ranges, _| ranges.iter().map(RangeRecord::from).collect(),
         |ranges, _| Ok(ranges.iter().map(RangeRecord::range).collect()), |ranges| ranges,
         |ranges: &[RangeRecord]| words::ranges(ranges);
-    /// Which external tokens have arrived.
+    /// The external tokens that have arrived.
     Load: LoadedRecord, Loaded<'a>, LoadedRecord,
         |loaded, _| loaded.into(), |record, _| Ok(record.clone()), |record| record.loaded(), words::loaded;
     /// The blocks of a prompt that is hashed again.
     Rehashed: Option<Filled>, &'a Option<Filled>, Option<Filled>,
         |filled, _| filled.clone(), |filled, _| Ok(filled.clone()), |filled| filled, words::rehashed;
-    /// Tokens for the requests of a batch. A replay spells them.
+    /// Tokens for the requests of a batch. A replay makes them up.
     Append: AppendRecord, &'a AppendRecord, AppendRecord,
         |record, _| record.clone(), |record, _| Ok(record.clone()), |record| record, words::append;
-    /// Tokens for one request. A replay spells them.
+    /// Tokens for one request. A replay makes them up.
     Turn: TurnRecord, &'a TurnRecord, TurnRecord,
         |record, _| record.clone(), |record, _| Ok(record.clone()), |record| record, words::turn;
-    /// A planned step. A replay plans it.
+    /// A planned step. A replay makes the plan again.
     Plan: PlanRecord, &'a PlanRecord, PlanRecord,
         |record, _| record.clone(), |record, _| Ok(record.clone()), |record| record, words::plan;
 }

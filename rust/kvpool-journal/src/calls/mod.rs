@@ -1,12 +1,12 @@
-//! Every call that a journal records, declared once.
+//! Declares every call that a journal records, once.
 //!
 //! Owns: the tables of calls (`calls!` in `table.rs`), one per subject, and the kinds of their
-//! arguments. A kind defines what a journal holds of an argument, how a replay makes one, and how a
-//! person reads it. What shrinks, renames or exports arguments matches on [`Slot`], which has a variant
-//! for each kind.
+//! arguments. A kind defines how a journal stores an argument, how a replay makes it, and its text for
+//! people. Code that shrinks, renames or exports arguments matches on [`Slot`], which has a variant for
+//! each kind.
 //!
-//! Invariant: the order of a table's calls and of their arguments is the format of journals. New calls go to
-//! the end.
+//! Invariant: the order of a table's calls and of their arguments is the format of journals. New calls
+//! are added at the end.
 
 mod kind;
 pub mod kinds;
@@ -36,23 +36,24 @@ use crate::journaled::Recordable;
 use crate::value::Answer;
 use crate::{Check, Journal};
 
-/// The subject and the journal of a call whose arguments are recorded.
+/// The context in which the arguments of a call are recorded: its subject and its journal.
 #[derive(Debug)]
 pub struct Recorder<'a, S> {
     subject: &'a S,
     journal: &'a mut Journal,
-    /// Blocks at the start of a chain that the journal knows, if the last of them is in the index. For a
-    /// batch, 1 if the manager has looked up its requests.
+    /// Number of blocks at the start of a chain that were recorded before, provided that the last of
+    /// them is in the index. For a batch, 1 if the manager has looked up its requests.
     indexed: usize,
 }
 
-/// A kind of argument of calls of `S`: a meaning, not a type. Several kinds are lists of block ids.
+/// A kind of argument of the calls of `S`. A kind is a meaning, not a type: several kinds are lists of
+/// block ids.
 pub trait Argument<S: Recordable> {
-    /// What a journal holds. Its encoding is the format.
+    /// The form in a journal. Its encoding is the format.
     type Record;
-    /// What a method takes. It is borrowed, so that a call without a journal copies nothing.
+    /// The form that a method takes. It is borrowed, so that a call without a journal copies nothing.
     type Live<'a>: Copy;
-    /// What a replay makes to lend it.
+    /// The form that a replay owns, and lends to the method.
     type Own;
 
     /// The record of an argument.
@@ -61,20 +62,20 @@ pub trait Argument<S: Recordable> {
     /// Makes the argument that a record describes.
     ///
     /// # Errors
-    /// The record describes an argument that cannot be.
+    /// [`ReplayError`] if the record describes an impossible argument.
     fn own(record: &Self::Record, from: &mut S::Memory) -> Result<Self::Own, ReplayError>;
 
     /// Calls `call` with the argument.
     fn lend<R>(own: &Self::Own, call: impl FnOnce(Self::Live<'_>) -> R) -> R;
 
-    /// The argument as a person reads it.
+    /// The argument as readable text.
     fn words(record: &Self::Record) -> String;
 
-    /// The record, by its kind.
+    /// The record as a slot of its kind.
     fn slot(record: &mut Self::Record) -> Slot<'_>;
 }
 
-/// A call whose arguments are known by their kinds.
+/// A call with access to its arguments by kind.
 pub trait Slots: Clone {
     /// The methods of all calls, in the order of the table.
     const NAMES: &'static [&'static str];
@@ -82,8 +83,8 @@ pub trait Slots: Clone {
     /// The arguments, in order.
     fn slots(&mut self) -> Vec<Slot<'_>>;
 
-    /// The call at this position of the table. Its arguments are zeros, empty lists and `None`: a
-    /// record of zero bytes. Returns `None` behind the last call.
+    /// Returns the call at this position of the table; `None` after the last. Its arguments are zeros,
+    /// empty lists and `None`, which are encoded as zero bytes.
     #[must_use]
     fn blank(position: u8) -> Option<Self>
     where
@@ -95,7 +96,7 @@ pub trait Slots: Clone {
     }
 }
 
-/// An answer, for a replay.
+/// Makes the answer that a replay compares.
 pub(crate) fn answer(reply: &impl crate::value::Reply) -> Answer {
     Answer {
         check: Check::of(reply),

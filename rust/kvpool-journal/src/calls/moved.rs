@@ -1,4 +1,5 @@
-//! Calls of one run in another: other blocks, other swaps, another epoch.
+//! Translates the calls of one run into calls of another run, which has other blocks, swaps, or another
+//! epoch.
 
 use hashbrown::HashMap;
 use kvpool::BlockId;
@@ -6,23 +7,24 @@ use kvpool::BlockId;
 use super::{Mention, Slot};
 use crate::{Answer, Ids};
 
-/// The differences between the answers of two runs of the same calls.
+/// The ids in which two runs of the same calls differ.
 #[derive(Debug, Default)]
 pub struct Moved {
-    /// Blocks of the recorded run -> blocks of this one.
+    /// Maps blocks of the recorded run to blocks of this run.
     blocks: HashMap<BlockId, BlockId>,
-    /// Swaps of the recorded run -> swaps of this one.
+    /// Maps swaps of the recorded run to swaps of this run.
     swaps: HashMap<u64, u64>,
 }
 
 impl Moved {
-    /// The block of this run that stands for a recorded one. A block that was never handed out keeps its id.
+    /// Returns the block of this run for a recorded block. A block that was never handed out keeps its
+    /// id.
     fn block(&self, block: BlockId) -> BlockId {
         self.blocks.get(&block).copied().unwrap_or(block)
     }
 
-    /// Makes the arguments of a recorded call those of this run. Prompts of the epoch `from` become ones of
-    /// the epoch `to`.
+    /// Replaces the ids in the arguments of a recorded call by those of this run. Prompts of the epoch
+    /// `from` become prompts of the epoch `to`.
     pub fn translate(&self, slots: Vec<Slot<'_>>, from: u64, to: u64) {
         let epoch = |epoch: &mut u64| *epoch = if *epoch == from { to } else { *epoch };
         for mention in slots.into_iter().flat_map(Slot::mentions) {
@@ -40,13 +42,13 @@ impl Moved {
         }
     }
 
-    /// Notes what a call answered in the recorded run and in this one.
+    /// Records the answers of a call in the recorded run and in this one.
     pub fn learn(&mut self, recorded: &Answer, own: &Answer) {
         self.blocks.extend(recorded.blocks.iter().copied().zip(own.blocks.iter().copied()));
         self.swaps.extend(recorded.swap.zip(own.swap));
     }
 
-    /// Forgets everything: a new process begins.
+    /// Forgets everything, because a new process begins.
     pub(crate) fn clear(&mut self) {
         self.blocks.clear();
         self.swaps.clear();

@@ -27,7 +27,7 @@ calls! {
     ReleaseTable release_table(blocks: Table) -> Answer<()>, "{blocks}";
     ReleaseAfter release_after(blocks: Table, step: Step) -> Answer<()>, "{blocks} after step {step}";
     CompleteStep complete_step(step: Step) -> Answer<usize>, "step {step}";
-    /// With a tenant, [`BlockPool::match_and_acquire_for`].
+    /// With a tenant, the call is [`BlockPool::match_and_acquire_for`].
     Match match_and_acquire(chain: Chain, max_blocks: AtMost, tenant: ForTenant) -> Answer<Vec<BlockId>>,
         found |found| found.as_ref().map_or(0, Vec::len), "{chain}{max_blocks}{tenant}",
         |pool| match tenant {

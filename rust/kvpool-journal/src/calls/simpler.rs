@@ -9,7 +9,8 @@ use crate::{
 
 /// A call whose arguments can be made smaller.
 pub trait Simpler: Sized {
-    /// The operation with one argument made smaller: in the `which`-th way of all there are.
+    /// Returns the operation with one argument made smaller. `which` numbers the possible ways. `None`
+    /// if there are fewer ways.
     fn simpler(&self, which: usize) -> Option<Self>;
 }
 
@@ -24,7 +25,8 @@ fn with_tokens(chain: &ChainRecord, tokens: usize) -> ChainRecord {
     ChainRecord { tokens, keys, fingerprints, ..chain.clone() }
 }
 
-/// Does the `which`-th of those ways that are possible, or takes their number from `which`.
+/// Returns the `which`-th of the ways that are possible. If there are fewer, subtracts their number
+/// from `which`.
 fn take<T: Copy>(which: &mut usize, ways: &[T], is_possible: impl Fn(T) -> bool) -> Option<T> {
     let ways: Vec<T> = ways.iter().copied().filter(|&way| is_possible(way)).collect();
     let way = ways.get(*which).copied();
@@ -32,18 +34,18 @@ fn take<T: Copy>(which: &mut usize, ways: &[T], is_possible: impl Fn(T) -> bool)
     way
 }
 
-/// The position of an item of `items` that can be left out, as there are others.
+/// Returns the position of an item that can be left out. The last remaining item cannot.
 fn one_of(items: usize, which: &mut usize) -> Option<usize> {
     take(which, &(0..items).collect::<Vec<_>>(), |_| items > 1)
 }
 
-/// Leaves one item out.
+/// Leaves out one item.
 fn one_less<T>(items: &mut Vec<T>, which: &mut usize) -> bool {
     one_of(items.len(), which).map(|at| items.remove(at)).is_some()
 }
 
-/// Makes an argument smaller, in the `which`-th way; takes the number of its ways from `which` if there are
-/// fewer.
+/// Makes an argument smaller, in the `which`-th way. If it has fewer ways, subtracts their number from
+/// `which`.
 fn make_smaller(slot: Slot<'_>, which: &mut usize) -> bool {
     let ids = |ids: &mut Ids, which: &mut usize, only_the_last: bool| {
         let mut all = ids.unpack();
@@ -59,7 +61,7 @@ fn make_smaller(slot: Slot<'_>, which: &mut usize) -> bool {
     match slot {
         Slot::Count(number) | Slot::Length(number) => count(number, which),
         Slot::Held(list) | Slot::Table(list) | Slot::Named(list) => ids(list, which, false),
-        // A block that has a place in a chain keeps it.
+        // The other blocks keep their positions in the chain, so only the last can be left out.
         Slot::Part(list) | Slot::Free(list) => ids(list, which, true),
         Slot::Numbers(blocks) | Slot::Objects(blocks) | Slot::Freed(blocks) => one_less(blocks, which),
         Slot::Chain(chain) => {
@@ -76,7 +78,7 @@ fn make_smaller(slot: Slot<'_>, which: &mut usize) -> bool {
             });
             way.map(|tokens| *chain = with_tokens(chain, tokens)).is_some()
         }
-        // One token for each row.
+        // Each row has one token.
         Slot::Append(AppendRecord { rows: Rows::Ids(ids), tokens, offsets, .. }) if offsets.is_empty() => {
             let is_fewer = one_less(ids, which);
             *tokens = (*tokens).min(ids.len());

@@ -8,7 +8,7 @@ use crate::{
     RetentionRecord, Rows, SignalRecord, StartRecord, TurnRecord, UntilRecord,
 };
 
-/// The record of an argument, by its kind: [`super::kinds`], [`super::manager_kinds`],
+/// The record of an argument as a variant of its kind: [`super::kinds`], [`super::manager_kinds`],
 /// [`super::vllm_kinds`].
 #[derive(Debug)]
 #[expect(missing_docs, reason = "as the kinds of these names")]
@@ -71,9 +71,9 @@ pub enum Slot<'a> {
     Plan(&'a mut PlanRecord),
 }
 
-/// A name in an argument. Another run may have another name for the same thing.
+/// An id in an argument. Another run may use another id for the same thing.
 #[derive(Debug)]
-#[expect(missing_docs, reason = "the names say it")]
+#[expect(missing_docs, reason = "the names describe them")]
 pub enum Mention<'a> {
     Block(&'a mut u32),
     Blocks(&'a mut Ids),
@@ -85,7 +85,7 @@ pub enum Mention<'a> {
     Swap(&'a mut u64),
 }
 
-/// The kinds that contain no [`Mention`], and that a shrinker leaves as they are.
+/// The kinds that contain no [`Mention`], and that a shrinker does not change.
 macro_rules! plain {
     () => {
         Slot::AtMost(_)
@@ -119,7 +119,7 @@ macro_rules! plain {
 pub(super) use plain;
 
 impl<'a> Slot<'a> {
-    /// The names in the argument, in order.
+    /// The ids in the argument, in order.
     #[must_use]
     pub fn mentions(self) -> Vec<Mention<'a>> {
         match self {
@@ -155,7 +155,7 @@ impl<'a> Slot<'a> {
     }
 }
 
-/// The names in an operation of a step.
+/// The ids in an operation of a step.
 fn planned(planned: &mut Planned) -> Vec<Mention<'_>> {
     match planned {
         Planned::Admit { prompt, .. } => vec![Mention::Chain(prompt)],

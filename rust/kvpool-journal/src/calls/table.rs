@@ -1,22 +1,25 @@
-//! `calls!`: from a table of calls to all that is needed of them. It generates
+//! `calls!`: generates all code about calls from one table.
 //!
-//! - an enum with a variant per call, in the order of the table, and a field per argument: the format of
-//!   journals;
-//! - the names of all calls; the name of a call, its words, and its arguments by kind ([`super::Slot`]);
-//! - `run`, which makes the arguments of a record and calls the subject with them;
-//! - a trait with a method per call, which takes the arguments of the subject's own method, runs it and
-//!   records the call.
+//! - An enum with a variant per call, in the order of the table, and a field per argument. This is the
+//!   format of journals.
+//! - The names of all calls. Each call has its name, its words, and its arguments by kind
+//!   ([`super::Slot`]).
+//! - `run`, which makes the arguments of a record and calls the subject with them.
+//! - A trait with a method per call. It takes the arguments of the subject's own method, runs that
+//!   method, and records the call.
 //!
-//! A row has a variant, a method, arguments with their kinds, and the answer; `by hand` instead of an answer,
-//! if the method is written by hand. Then, where they are needed:
+//! A row has a variant, a method, arguments with their kinds, and the type of the answer. For a method
+//! that is written by hand, `by hand` replaces the answer. These items follow, as needed:
 //! - `known n`: the journal knows the first `n` blocks of the chain, if they are in the index;
-//! - `found |answer| n`: likewise after the call, which is recorded after it ran;
-//! - `only |subject| condition`: other calls are not recorded;
+//! - `found |answer| n`: like `known`, but computed after the call, which is then recorded after it
+//!   ran;
+//! - `only |subject| condition`: calls are recorded only under this condition;
 //! - the words, which name arguments in braces;
-//! - `|subject| expression`: how the call runs, if not by the method of this name with these arguments; by
-//!   hand, how a replay runs it, if need be with its memory: `|subject, memory| result`.
+//! - `|subject| expression`: runs the call in another way than by the method of this name. For calls
+//!   written by hand, this is how a replay runs the call, with its memory if needed:
+//!   `|subject, memory| result`.
 
-/// A call with borrowed arguments: each is lent to a closure around the next.
+/// Runs a call with borrowed arguments. Each is lent to a closure around the next.
 macro_rules! lend {
     ([$subject:ty] $call:expr;) => { $call };
     ([$subject:ty] $call:expr; $field:ident: $kind:ident $(, $more:ident: $mores:ident)*) => {
@@ -26,7 +29,7 @@ macro_rules! lend {
     };
 }
 
-/// Runs a call; takes its record before, or after it.
+/// Runs a call, and makes its record before or after it.
 macro_rules! recorded {
     ($this:ident $run:ident $record:ident) => {
         $crate::calls::table::recorded!($this $run $record known 0)
@@ -52,7 +55,7 @@ macro_rules! recorded {
     };
 }
 
-/// The method of a call, unless it is written by hand.
+/// Defines the method of a call, unless it is written by hand.
 macro_rules! method {
     ({ $($by_hand:tt)+ } $($row:tt)*) => {};
     (
@@ -82,7 +85,7 @@ macro_rules! method {
     };
 }
 
-/// The way a call runs: by its method, unless the table has another.
+/// Runs a call by its method, unless the table has an expression for it.
 macro_rules! run {
     ($subject:ident.$method:ident($($field:ident),*)) => { $subject.$method($($field),*) };
     ($subject:ident.$method:ident($($field:ident),*) |$this:ident| $run:expr) => {{
@@ -91,7 +94,7 @@ macro_rules! run {
     }};
 }
 
-/// The way a replay runs a call, and its answer.
+/// Runs a call in a replay, and returns its answer.
 macro_rules! replayed {
     (
         { $($by_hand:tt)+ } [$methods:ident] $subject:ident.$method:ident($($field:ident),*) $from:ident
@@ -123,8 +126,10 @@ macro_rules! calls {
         pub trait $methods:ident;
         $(
             $(#[$doc:meta])*
-            $variant:ident $method:ident($($field:ident: $kind:ident),*) $(by $by_hand:ident,)? $(-> $answer:ty,)?
-            $(known $known:expr,)? $(found |$found:ident| $indexed:expr,)? $(only |$only:ident| $condition:expr,)?
+            $variant:ident $method:ident($($field:ident: $kind:ident),*)
+            $(by $by_hand:ident,)? $(-> $answer:ty,)?
+            $(known $known:expr,)? $(found |$found:ident| $indexed:expr,)?
+            $(only |$only:ident| $condition:expr,)?
             $words:literal $(, |$this:ident $(, $memory:ident)?| $run:expr)?;
         )*
     ) => {
@@ -164,7 +169,7 @@ macro_rules! calls {
         }
 
         impl $calls {
-            /// Runs the call on a subject, with arguments that are made of the record.
+            /// Runs the call on a subject, with arguments made from the record.
             pub(crate) fn run(
                 &self,
                 subject: &mut $crate::Journaled<$subject>,
@@ -173,8 +178,8 @@ macro_rules! calls {
                 match self { $( Self::$variant { $($field),* } => {
                     $(let $field = &<$kind as $crate::calls::Argument<$subject>>::own($field, from)?;)*
                     $crate::calls::table::lend!([$subject]
-                        $crate::calls::table::replayed!({ $($by_hand)? } [$methods] subject.$method($($field),*)
-                            from $(|$this $(, $memory)?| $run)?);
+                        $crate::calls::table::replayed!({ $($by_hand)? } [$methods]
+                            subject.$method($($field),*) from $(|$this $(, $memory)?| $run)?);
                         $($field: $kind),*)
                 } )* }
             }

@@ -1,7 +1,8 @@
 //! The calls of vLLM's [`Pool`].
 //!
-//! Keys are written whole, since the same key has to lead to the same block. A journal does not contain what
-//! is withheld ([`Pool::set_num_free`]), nor a call that is refused for this alone: it changes nothing.
+//! Keys are written in full, because the same key has to lead to the same block. A journal does not
+//! contain withheld blocks ([`Pool::set_num_free`]). It also omits calls that are refused only because
+//! of them, since those change nothing.
 
 use kvpool::BlockId;
 use kvpool::retention::HintReport;
@@ -21,10 +22,10 @@ use crate::{Check, JournalConfig, JournalHeader, Outcome};
 type Answer<T> = Result<T, VllmError>;
 
 calls! {
-    /// A call of a [`Pool`] of vLLM's.
+    /// A call of vLLM's [`Pool`].
     pub enum VllmCall of Pool;
-    /// The calls of a [`Pool`] of vLLM's, recorded if there is a journal. `Journaled<Pool>` has those that
-    /// lend lists or closures.
+    /// The calls of vLLM's [`Pool`], recorded if there is a journal. `Journaled<Pool>` has the calls
+    /// that lend lists or closures.
     pub trait VllmCalls;
 
     Allocate allocate(blocks: Count) by hand, "{blocks}",
@@ -33,7 +34,7 @@ calls! {
     Touch touch(blocks: Objects) -> Answer<()>, "{blocks}";
     Free free(blocks: Freed) by hand, "{blocks}", |pool| answer(&pool.free(blocks.iter().copied()));
     Unpin unpin(blocks: Objects) -> Answer<()>, "{blocks}";
-    /// With the block's place: [`Pool::insert_hash_behind`].
+    /// With the position of the block: [`Pool::insert_hash_behind`].
     InsertHash insert_hash(key: Hash, block: Id, num_tokens: Tokens, depth: Depth, parent: Parent) -> bool,
         "block {block}: {key} at depth {depth}, behind {parent}",
         |pool| pool.insert_hash_behind(key, block, num_tokens, depth, parent);
@@ -54,7 +55,7 @@ calls! {
     SetRefCount set_ref_count(block: Object, count: References) -> (), "block {block} to {count}";
     SetHash set_hash(block: Object, key: Hash, num_tokens: Tokens) -> (), "block {block}: {key}";
     ResetHash reset_hash(block: Object) -> (), "block {block}";
-    /// Recorded the first time.
+    /// Only the first call per group is recorded.
     ChainGroup chain_group(group: Group) -> (), only |pool| !pool.is_chained(group), "group {group}";
     QueuePop pop_from_queue(blocks: Count) -> Ids<Vec<u32>>, "{blocks}",
         |pool| Ids(pool.pop_from_queue(blocks));
@@ -66,7 +67,7 @@ calls! {
     Signal signal(blocks: Numbers, signal: Ended) -> Answer<()>, "{blocks}; {signal}";
 }
 
-/// Block ids as an answer. Their check does not say how many they are.
+/// Block ids as an answer. Their check does not include their number.
 #[derive(Clone, Debug)]
 pub struct Ids<T>(pub T);
 
@@ -86,8 +87,8 @@ impl<T: AsRef<[u32]> + std::fmt::Debug> Reply for Ids<T> {
     }
 }
 
-/// Without digests: each operation has the check of its answer, and the order of reuse shows in every
-/// allocation.
+/// Has no digests: each operation has the check of its answer, and every allocation shows the order of
+/// reuse.
 impl Recordable for Pool {
     type Config = VllmConfig;
     type Watch = ();
@@ -114,10 +115,10 @@ impl Recordable for Pool {
 }
 
 impl Journaled<Pool> {
-    /// [`Pool::allocate`], recorded. Returns the blocks that came to `out`.
+    /// Records [`Pool::allocate`]. Returns the blocks that were appended to `out`.
     ///
     /// # Errors
-    /// Those of that method.
+    /// The errors of that method.
     #[inline]
     pub fn allocate<'a>(
         &mut self,
@@ -137,20 +138,20 @@ impl Journaled<Pool> {
         self.call(move |pool, _| record(pool), run, |record, _, _, _| record)
     }
 
-    /// [`Pool::claim`], recorded.
+    /// Records [`Pool::claim`].
     ///
     /// # Errors
-    /// Those of that method.
+    /// The errors of that method.
     #[inline]
     pub fn claim(&mut self, blocks: &[u32], removed: Option<&mut Vec<Removed>>) -> Answer<()> {
         let run = move |pool: &mut Pool| pool.claim(blocks, removed);
         self.call(|_, _| (), run, |(), _, _, _| Some(VllmCall::Claim { blocks: blocks.to_vec() }))
     }
 
-    /// [`Pool::free`], recorded. A journal goes through the blocks once more; it leaves the null block out.
+    /// Records [`Pool::free`], without the null block. With a journal, the blocks are iterated twice.
     ///
     /// # Errors
-    /// Those of that method.
+    /// The errors of that method.
     #[inline]
     pub fn free(&mut self, blocks: impl IntoIterator<Item = u32> + Clone) -> Answer<()> {
         let asked = blocks.clone();
@@ -159,10 +160,10 @@ impl Journaled<Pool> {
         self.call(record, run, |blocks, _, _, _| Some(VllmCall::Free { blocks }))
     }
 
-    /// [`Pool::cache_full`], recorded. A journal asks for each key once more.
+    /// Records [`Pool::cache_full`]. With a journal, each key is requested twice.
     ///
     /// # Errors
-    /// Those of that method.
+    /// The errors of that method.
     #[inline]
     pub fn cache_full(
         &mut self,

@@ -11,7 +11,7 @@ copied! {
     Id: u32, u32, |n| n, |n| n, |n| n.to_string();
     /// A block, which Python passes as an object.
     Object: u32, u32, |n| n, |n| n, |n| n.to_string();
-    /// Where the blocks of a table begin.
+    /// Position at which the blocks of a table begin.
     At: StartRecord, Start, Start::into, StartRecord::into, |start| start.first.to_string();
     /// A key.
     Hash: Key, Key, |key| key, |key| key, |key| words::hash(&key);

@@ -1,7 +1,7 @@
-//! Operations in words: the call, and what it was asked, in one line without tokens.
+//! Operations as text: the call and its arguments in one line, without tokens.
 //!
-//! Contents are shown as the first eight bytes of their digests, in the order of the digest's bytes, so
-//! they can be found in events and logs. Long lists are cut.
+//! A content is shown as the first eight bytes of its digest, in the order of the digest's bytes, so
+//! that it can be found in events and logs. Long lists are cut.
 
 use std::fmt::Write;
 
@@ -14,18 +14,18 @@ use kvpool::Part;
 use kvpool::retention::{Keep, Retention, Then, Ttl};
 use kvpool_vllm::Key;
 
-/// Items of a list that are shown.
+/// Number of items of a list that are shown.
 const SHOWN: usize = 8;
 
-/// What can be said in words.
+/// An operation that has a readable text.
 pub trait Words {
-    /// The method that was called.
+    /// Name of the called method.
     fn call(&self) -> &'static str;
-    /// What it was asked; may be empty.
+    /// The arguments as text; may be empty.
     fn words(&self) -> String;
 }
 
-/// The start of a digest, as its bytes are written elsewhere.
+/// Text of the start of a digest, in the byte order that is used elsewhere.
 pub(crate) fn key(key: u64) -> String {
     format!("{:016x}", key.swap_bytes())
 }
@@ -124,7 +124,7 @@ pub(super) fn retention(retention: Retention) -> String {
     text
 }
 
-/// How a request ended.
+/// Describes how a request ended.
 pub(super) fn ended(record: SignalRecord) -> String {
     let signal = record.signal();
     let tokens = signal.output_tokens.map(|tokens| format!("{tokens} tokens of output"));
@@ -248,7 +248,7 @@ pub(super) fn numbers(blocks: &[u32]) -> String {
     format!("{}: {}", counted(blocks.len(), "block"), list(blocks.iter()))
 }
 
-/// The start of vLLM's own hash.
+/// Text of the start of vLLM's own hash.
 pub(super) fn hash(key: &Key) -> String {
     key.digest().iter().take(8).map(|byte| format!("{byte:02x}")).collect()
 }

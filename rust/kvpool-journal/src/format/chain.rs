@@ -1,4 +1,4 @@
-//! Prompts and chains as a journal holds them: by the keys of their digests.
+//! Prompts and chains in the form that a journal stores: by the keys of their digests.
 
 use kvpool::Match;
 use kvpool::hash::{ChainLink, HashAlgorithm, HashChain};
@@ -6,12 +6,12 @@ use serde::{Deserialize, Serialize};
 
 use crate::Keys;
 
-/// An algorithm's position in the list of all.
+/// Position of an algorithm in [`HashAlgorithm::ALL`].
 fn number(algorithm: HashAlgorithm) -> u8 {
     HashAlgorithm::ALL.iter().position(|&known| known == algorithm).unwrap_or(0) as u8
 }
 
-/// The first eight bytes of a block's digest, and of its fingerprint; 0 for one without.
+/// The first eight bytes of a block's digest and of its fingerprint; 0 without a fingerprint.
 pub type ContentKey = (u64, u64);
 
 pub(crate) fn content_key(chain: &HashChain, position: usize, verified: bool) -> Option<ContentKey> {
@@ -20,32 +20,32 @@ pub(crate) fn content_key(chain: &HashChain, position: usize, verified: bool) ->
     Some((chain.hashes().get(position)?.key(), fingerprint))
 }
 
-/// A hash chain, and how many tokens it is of.
+/// A hash chain, and the number of its tokens.
 ///
-/// Its first blocks may be *known*: they are the chain that ends in a block which was recorded before.
-/// The others follow.
+/// Its first blocks may be *known*: they form a chain whose last block was recorded before. The other
+/// blocks follow.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ChainRecord {
-    /// Tokens, those of the last, partial block included.
+    /// Number of tokens, including those of the last, partial block.
     pub tokens: usize,
-    /// The epoch that it was hashed in.
+    /// The epoch in which the chain was hashed.
     pub epoch: u64,
     /// The algorithm, by its position in [`HashAlgorithm::ALL`].
     pub algorithm: u8,
-    /// Tokens per block.
+    /// Number of tokens per block.
     pub block_size: usize,
-    /// Blocks that are known, and the key and fingerprint of the last of them.
+    /// Number of known blocks, and the key and fingerprint of the last of them.
     pub known: Option<(usize, ContentKey)>,
-    /// The keys of the blocks behind.
+    /// The keys of the blocks after these.
     pub keys: Keys,
-    /// Their fingerprints' first eight bytes; empty without fingerprints.
+    /// The first eight bytes of their fingerprints; empty without fingerprints.
     pub fingerprints: Keys,
     /// Whether the chain carries tokens.
     pub has_tokens: bool,
 }
 
 impl ChainRecord {
-    /// Without verified hits fingerprints are left out.
+    /// Makes the record. Omits fingerprints unless hits are verified.
     pub(crate) fn new(chain: &HashChain, tokens: usize, known: usize, verified: bool) -> Self {
         let last = known.checked_sub(1).and_then(|last| chain.hashes().get(last));
         let known = if last.is_some() { known } else { 0 };
@@ -62,7 +62,8 @@ impl ChainRecord {
         }
     }
 
-    /// The part of a chain that a match is of. Without verified hits fingerprints are left out.
+    /// Makes the record of the part of a chain that a match covers. Omits fingerprints unless hits are
+    /// verified.
     pub(crate) fn of_match(found: &Match, verified: bool) -> Self {
         Self {
             tokens: found.len().saturating_mul(found.block_size()),
@@ -76,21 +77,21 @@ impl ChainRecord {
         }
     }
 
-    /// Blocks of it.
+    /// Number of blocks of the chain.
     #[must_use]
     pub fn blocks(&self) -> usize {
         self.known.map_or(0, |(blocks, _)| blocks) + self.keys.len()
     }
 }
 
-/// One block's place in a chain.
+/// The position of one block in a chain.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LinkRecord {
     /// The algorithm, by its position in [`HashAlgorithm::ALL`].
     pub algorithm: u8,
-    /// Tokens of the block.
+    /// Number of tokens of the block.
     pub block_size: usize,
-    /// The epoch that it was hashed in.
+    /// The epoch in which the block was hashed.
     pub epoch: u64,
     /// The key of the block.
     pub key: u64,
@@ -98,12 +99,12 @@ pub struct LinkRecord {
     pub fingerprint: Option<u64>,
     /// The key of the block before it.
     pub parent: Option<u64>,
-    /// Its position.
+    /// Position of the block in the chain.
     pub depth: u32,
 }
 
 impl LinkRecord {
-    /// What is written of a link.
+    /// Makes the record of a link.
     #[must_use]
     pub fn new(link: &ChainLink) -> Self {
         let inner = link.as_ref();

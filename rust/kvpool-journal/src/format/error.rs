@@ -1,56 +1,56 @@
-//! What a journal cannot be, and what a file is not.
+//! Errors of journals and of their files.
 
 /// A journal that cannot be kept or read.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum JournalError {
-    /// A setting outside its range.
+    /// A setting is outside of its range.
     #[error("{field} is {value}: must be {expected}")]
     InvalidConfig {
-        /// The name of the setting.
+        /// Name of the setting.
         field: &'static str,
-        /// Its value.
+        /// Value of the setting.
         value: usize,
-        /// What is allowed.
+        /// The allowed values.
         expected: String,
     },
-    /// A file that is there already.
+    /// The file exists already.
     #[error("{path} exists: a journal overwrites nothing. Remove it, or give another path")]
     Exists {
-        /// The file.
+        /// Path of the file.
         path: String,
     },
-    /// The operating system refused.
+    /// The operating system returned an error.
     #[error("{0}")]
     Io(String),
-    /// Other bytes than a journal's.
+    /// The bytes are not those of a journal.
     #[error("not a journal: it begins with {found:02x?} instead of {expected:02x?}")]
     NotAJournal {
         /// The first bytes.
         found: Vec<u8>,
-        /// What a journal begins with.
+        /// The first bytes of a journal.
         expected: [u8; 8],
     },
-    /// A version of the format that this version of the crate does not read.
+    /// This version of the crate does not read the version of the format.
     #[error("the journal has format version {found:?}: this version of kvpool reads {expected}")]
     Version {
-        /// The digits of the journal.
+        /// Version digits of the journal.
         found: String,
-        /// The digits that can be read.
+        /// Version digits that can be read.
         expected: String,
     },
-    /// The first frame is damaged or missing: nothing can be made of the rest.
+    /// The first frame is damaged or missing, so the others are useless.
     #[error("the journal's header is damaged or cut off: nothing of it can be replayed")]
     NoHeader,
-    /// A record that cannot be read although its frame is whole.
+    /// A record cannot be read although its frame is complete.
     #[error("the record at operation {operation} cannot be read: {reason}")]
     BadRecord {
-        /// The number of the operation.
+        /// Number of the operation.
         operation: u64,
-        /// Why.
+        /// The reason.
         reason: String,
     },
-    /// Frames that do not follow each other: operations that are written twice, or not at all.
+    /// The frames are not consecutive: operations are written twice, or are missing.
     #[error(
         "the frame at byte {at} begins with operation {found}, and operation {expected} comes next: {}. \
          The first {at} bytes are a journal up to there", if found < expected {
@@ -60,34 +60,34 @@ pub enum JournalError {
         }
     )]
     OutOfOrder {
-        /// Where the frame begins.
+        /// Position of the frame in bytes.
         at: usize,
-        /// The operation that it begins with.
+        /// Number of the first operation in the frame.
         found: u64,
-        /// The operation behind those before it.
+        /// Number of the operation that should be next.
         expected: u64,
     },
-    /// An eviction policy in the header that earlier versions had.
+    /// The header names an eviction policy that only earlier versions had.
     #[error(
         "the journal was made with {field} {policy:?}, which kvpool no longer has: it has {known}. \
          Record a new journal with {instead}, or replay this one with the version that wrote it"
     )]
     RemovedPolicy {
-        /// The setting.
+        /// Name of the setting.
         field: &'static str,
-        /// The policy of the journal.
+        /// Name of the policy in the journal.
         policy: String,
-        /// The policies that the reader knows.
+        /// The policies that this reader knows.
         known: String,
-        /// The policy that evicts most alike.
+        /// The policy with the most similar order of eviction.
         instead: &'static str,
     },
-    /// A setting in the header that this version of the crate does not know.
+    /// This version of the crate does not know a setting in the header.
     #[error("the journal was made with {field} {value:?}, which this version of kvpool does not know")]
     UnknownSetting {
-        /// The setting.
+        /// Name of the setting.
         field: &'static str,
-        /// Its value.
+        /// Value of the setting.
         value: String,
     },
 }

@@ -1,4 +1,4 @@
-//! The file of a journal: new, and its owner's alone to read.
+//! Creates the file of a journal, which only its owner can read.
 
 use std::fs::File;
 use std::io::ErrorKind;
@@ -6,8 +6,8 @@ use std::path::Path;
 
 use crate::JournalError;
 
-/// A new file for a journal, which only its owner reads: request ids are in it. One that exists is not
-/// overwritten.
+/// Creates a file for a journal. Only its owner can read it, because it contains request ids. An
+/// existing file is not overwritten.
 ///
 /// # Errors
 /// [`JournalError::Exists`], [`JournalError::Io`].

@@ -1,21 +1,22 @@
-//! Frames: how records lie in a file.
+//! Frames: the layout of records in a file.
 //!
 //! ```text
 //! file    = magic frame(header) frame(records)*
-//! header  = JournalHeader, behind which are the KV-cache groups if the magic number says that there are some
+//! header  = JournalHeader, followed by the KV-cache groups if the magic number is that of groups
 //! frame   = length of payload: u32 LE, XXH3-64 of payload: u64 LE, payload
-//! payload = number of its first operation: u64 LE, operations: u32 LE, then the header or records in postcard's encoding
+//! payload = number of its first operation: u64 LE, operations: u32 LE,
+//!           then the header or records in postcard's encoding
 //! ```
 
 use postcard::ser_flavors::Flavor;
 use serde::{Deserialize, Serialize};
 use xxhash_rust::xxh3::xxh3_64;
 
-/// The bytes that a journal begins with; the last two digits are the version of the format.
+/// The first bytes of a journal. The last two digits are the version of the format.
 pub const MAGIC: [u8; 8] = *b"KVPJRN04";
 
-/// The bytes that the journal of a manager with KV-cache groups begins with. The groups are written after its
-/// header, so readers that do not know groups refuse the journal by its version.
+/// The first bytes of the journal of a manager with KV-cache groups. The groups are written after its
+/// header, so readers that do not know groups refuse the journal because of its version.
 pub const MAGIC_OF_GROUPS: [u8; 8] = *b"KVPJRN05";
 
 /// One entry of a journal.
@@ -23,18 +24,18 @@ pub const MAGIC_OF_GROUPS: [u8; 8] = *b"KVPJRN05";
 pub enum Entry<O> {
     /// An operation, and the check of its result.
     Operation(O, u32),
-    /// The digest of the state after the operations so far.
+    /// The digest of the state after the operations before it.
     Digest(u64),
 }
 
-/// Bytes before a payload.
+/// Number of bytes of a frame before its payload.
 pub(super) const HEAD: usize = 12;
-/// Bytes of a payload before its records, and what is before that.
+/// Number of bytes of a frame before its records.
 pub(crate) const PREFIX: usize = HEAD + RECORDS;
-/// Bytes of a payload before its records.
+/// Number of bytes of a payload before its records.
 pub(super) const RECORDS: usize = 12;
 
-/// Bytes at the end of a list, for postcard.
+/// Appends to a list of bytes, for postcard.
 struct Push<'a>(&'a mut Vec<u8>);
 
 impl Flavor for Push<'_> {
@@ -46,7 +47,7 @@ impl Flavor for Push<'_> {
     }
 
     fn try_extend(&mut self, bytes: &[u8]) -> postcard::Result<()> {
-        // Most numbers are of one byte: not worth a call of memcpy.
+        // Most numbers take one byte, for which a call of memcpy does not pay off.
         match bytes {
             &[byte] => self.0.push(byte),
             bytes => self.0.extend_from_slice(bytes),
@@ -66,16 +67,16 @@ pub(crate) fn open(frame: &mut Vec<u8>, first: u64) {
     frame.extend_from_slice(&[0; 4]);
 }
 
-/// Adds a value to a frame.
+/// Appends a value to a frame.
 pub(crate) fn push(frame: &mut Vec<u8>, value: &impl Serialize) {
     let before = frame.len();
     if postcard::serialize_with_flavor(value, Push(frame)).is_err() {
-        // No type of ours refuses to be serialized. If one did, half a record must not stay.
+        // No type of this crate fails to serialize. If one did, half a record must not remain.
         frame.truncate(before);
     }
 }
 
-/// Adds a number as [`push`] would: seven bits per byte, the lowest first.
+/// Appends a number like [`push`]: seven bits per byte, the lowest first.
 #[inline]
 pub(crate) fn push_number(frame: &mut Vec<u8>, mut number: usize) {
     while number >= 0x80 {
@@ -85,17 +86,17 @@ pub(crate) fn push_number(frame: &mut Vec<u8>, mut number: usize) {
     frame.push(number as u8);
 }
 
-/// Adds a byte string as [`push`] would.
+/// Appends a byte string like [`push`].
 #[inline]
 pub(crate) fn push_bytes(frame: &mut Vec<u8>, bytes: &[u8]) {
     push_number(frame, bytes.len());
-    // Most are empty: not worth a call of memcpy.
+    // Most strings are empty, for which a call of memcpy does not pay off.
     if !bytes.is_empty() {
         frame.extend_from_slice(bytes);
     }
 }
 
-/// Ends a frame: its length and checksum, and how many operations it has, are filled in.
+/// Completes a frame: writes its length, its checksum, and its number of operations.
 pub(crate) fn seal(frame: &mut [u8], operations: u32) -> &[u8] {
     frame[PREFIX - 4..PREFIX].copy_from_slice(&operations.to_le_bytes());
     let (head, payload) = frame.split_at_mut(HEAD);

@@ -1,8 +1,9 @@
-//! The header: what was recorded, and the settings that a replay needs.
+//! The header: the kind of the recorded subject, and the settings that a replay needs.
 //!
-//! Settings by name are texts, so that a journal outlives a new variant. Keys and seeds of hashes are
-//! not in it: a replay computes no digest. A policy's name means what the reader has under it. An
-//! evictor of a caller's own has no name, so a pool with one has no journal.
+//! Settings with named values are texts, so that a journal stays readable when variants are added. Keys
+//! and seeds of hashes are omitted, because a replay computes no digest. The name of a policy refers to
+//! the reader's policy of that name. A caller's own evictor has no name, so a pool with one cannot have
+//! a journal.
 
 use kvpool::groups::Groups;
 use kvpool::hash::Verify;
@@ -15,7 +16,7 @@ use super::frame;
 use super::settings::{AdvisorSettings, GroupSettings, RetentionSettings, known, named};
 use crate::{JournalConfig, JournalError, MAGIC, MAGIC_OF_GROUPS};
 
-/// What a journal is of.
+/// The kind of the recorded subject.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum Kind {
     /// A [`kvpool::BlockPool`].
@@ -26,14 +27,14 @@ pub enum Kind {
     VllmPool,
 }
 
-/// The settings of what was recorded, and of the journal.
+/// The settings of the recorded subject and of the journal.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct JournalHeader {
-    /// What was recorded.
+    /// The kind of the recorded subject.
     pub subject: Kind,
-    /// The version of the crate that wrote it.
+    /// Version of the crate that wrote the journal.
     pub crate_version: String,
-    /// Operations from one digest to the next; 0 for none.
+    /// Number of operations from one digest to the next; 0 for no digests.
     pub digest_every: u32,
     num_blocks: usize,
     block_size: usize,
@@ -47,15 +48,15 @@ pub struct JournalHeader {
     watermark: f64,
     host_blocks: usize,
     block_bytes: u64,
-    /// Whether vLLM's pool keeps hashes; true of the others.
+    /// Whether vLLM's pool keeps hashes. True for other subjects.
     pub caching: bool,
-    /// The KV-cache groups of a hybrid model: they are written behind the header, where there are some.
+    /// The KV-cache groups of a hybrid model. They are written after the header, if there are any.
     #[serde(skip)]
     groups: Vec<GroupSettings>,
 }
 
 impl JournalHeader {
-    /// The header of a pool.
+    /// Makes the header of a pool.
     #[must_use]
     pub fn of_pool(config: &PoolConfig, watch: &WatchConfig, journal: JournalConfig) -> Self {
         let manager = ManagerConfig {
@@ -75,7 +76,7 @@ impl JournalHeader {
         Self { subject: Kind::Pool, ..Self::of_manager(&manager, &watch, journal) }
     }
 
-    /// The header of a manager.
+    /// Makes the header of a manager.
     #[must_use]
     pub fn of_manager(config: &ManagerConfig, watch: &ManagerWatchConfig, journal: JournalConfig) -> Self {
         Self {
@@ -99,7 +100,7 @@ impl JournalHeader {
         }
     }
 
-    /// The header of a [`kvpool_vllm::Pool`], whose keys vLLM hashed.
+    /// Makes the header of a [`kvpool_vllm::Pool`], whose keys vLLM has hashed.
     #[must_use]
     pub fn of_vllm_pool(
         num_blocks: usize,
@@ -113,12 +114,12 @@ impl JournalHeader {
         Self { subject: Kind::VllmPool, caching, ..Self::of_manager(&manager, &watch, journal) }
     }
 
-    /// What its journal begins with.
+    /// The first bytes of the journal.
     pub(crate) const fn magic(&self) -> [u8; 8] {
         if self.groups.is_empty() { MAGIC } else { MAGIC_OF_GROUPS }
     }
 
-    /// Writes it, and its groups behind it if there are any.
+    /// Writes the header, followed by its groups if there are any.
     pub(crate) fn write(&self, frame: &mut Vec<u8>) {
         frame::push(frame, self);
         if !self.groups.is_empty() {
@@ -126,12 +127,13 @@ impl JournalHeader {
         }
     }
 
-    /// Reads what [`Self::write`] has written.
+    /// Reads a header that [`Self::write`] has written.
     pub(crate) fn read(bytes: &[u8], grouped: bool) -> Result<Self, JournalError> {
         let (header, groups): (Self, _) =
             postcard::take_from_bytes(bytes).map_err(|_| JournalError::NoHeader)?;
         if !grouped {
-            // Under no checksum is the version: a journal with groups does not pass for one without.
+            // No checksum covers the version, so a journal with groups could pass for one without.
+            // Refuse it.
             return if groups.is_empty() { Ok(header) } else { Err(JournalError::NoHeader) };
         }
         let groups = postcard::from_bytes(groups).map_err(|_| JournalError::NoHeader)?;
@@ -154,7 +156,7 @@ impl JournalHeader {
         self.verify != Verify::None.name()
     }
 
-    /// What watched the pool, or the manager, of what is written of it.
+    /// Returns the settings of the recorded observers, as far as the header contains them.
     ///
     /// # Errors
     /// [`JournalError::UnknownSetting`].
@@ -166,7 +168,8 @@ impl JournalHeader {
         })
     }
 
-    /// The pool's settings, with policies of `policies`; a manager's device pool has the same.
+    /// Returns the settings of the pool, with policies from `policies`. For a manager, those of its
+    /// device pool.
     ///
     /// # Errors
     /// [`JournalError::UnknownSetting`].
@@ -174,7 +177,7 @@ impl JournalHeader {
         Ok(self.manager_config(policies)?.pool())
     }
 
-    /// The manager's settings, with policies of `policies`, without key and seed.
+    /// Returns the settings of the manager, with policies from `policies`, but without key and seed.
     ///
     /// # Errors
     /// [`JournalError::UnknownSetting`].

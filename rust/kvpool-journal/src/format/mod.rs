@@ -1,29 +1,29 @@
-//! The format of journals: the records of calls, a check of each answer, and the frames that they are
-//! written in.
+//! The format of journals: the records of calls, a check of each answer, and the frames that contain
+//! them.
+//! Owns: the header, and the checks of answers ([`Check`]). A [`Journal`] writes both to a bounded ring
+//! in memory, or to a thread that writes. A [`JournalReader`] reads them from bytes or from a
+//! [`JournalFile`], with one frame at a time in memory. This module only defines the format and runs no
+//! calls.
+//! calls.
 //!
-//! Owns: the header, the checks of answers ([`Check`]), and where both go: a bounded ring in memory, or
-//! a thread that writes ([`Journal`]); and how they are read back ([`JournalReader`]), from bytes or
-//! from a [`JournalFile`], of which one frame at a time is in memory. This module is the format: it
-//! runs nothing.
-//!
-//! - *No tokens*: of a full block a journal holds the first eight bytes of its digest (salted as the
-//!   request was), and of its fingerprint where hits are verified. So a replay tells contents apart as
-//!   the run did, short of two digests with the same first eight bytes, and nobody reads a prompt out
-//!   of it. Request ids are in it as they are.
-//! - *Results* are compared by a 32-bit check per operation, the state by a 64-bit digest every
+//! - *No tokens*: of each full block, a journal stores the first eight bytes of its digest (salted like
+//!   the request), and of its fingerprint if hits are verified. So a replay distinguishes contents like
+//!   the recorded run, except for two digests with the same first eight bytes. A prompt cannot be read
+//!   from a journal. Request ids are stored unchanged.
+//! - *Results* are compared by a 32-bit check per operation, and the state by a 64-bit digest every
 //!   [`JournalConfig::digest_every`] operations ([`kvpool_observe::PoolWatch::state_digest`]).
-//! - *Format*: a magic number with the version, then frames of a length, an XXH3 checksum and a
-//!   payload: the header, then records in postcard's encoding (`frame.rs` says it byte by byte). A file
-//!   that was cut at any byte holds all frames before the cut.
-//! - *A journal never fails an operation, and no operation waits for a disk*: if it cannot be written,
-//!   or not fast enough, it stops, and says so ([`Journal::error`]). What it holds until then is a
-//!   journal.
-//! - A *ring* that has dropped its oldest frames can be read, and no longer be replayed: what led to
-//!   its first operation is gone.
+//! - *Format*: a magic number with the version, then frames. A frame has a length, an XXH3 checksum and
+//!   a payload. The payloads contain the header, then records in postcard's encoding (`frame.rs`
+//!   describes every byte). A file that was cut at any byte contains all frames before the cut.
+//! - *A journal never fails an operation, and no operation waits for a disk*. If it cannot be written,
+//!   or not fast enough, it stops and reports the reason ([`Journal::error`]). The part written until
+//!   then is a valid journal.
+//! - A *ring* that has dropped its oldest frames can be read, but not replayed, because the operations
+//!   before its first one are lost.
 //!
-//! Costs: a few bytes per operation (a steady decode step of any batch: 8 bytes, and 8 per block that
-//! it fills), 8 bytes per new block of a prompt, 4 per block id that a caller of a pool names; digests
-//! cost large pools 24 bytes of memory per block.
+//! Costs: a few bytes per operation. A steady decode step of any batch takes 8 bytes, and 8 per block
+//! that it fills. A new block of a prompt takes 8 bytes, and a block id that a caller of a pool passes
+//! takes 4. Digests cost large pools 24 bytes of memory per block.
 
 mod chain;
 mod error;
@@ -72,13 +72,20 @@ use sink::Sink;
 use steady::Encoded;
 use writer::Background;
 
-/// How a journal is kept.
+/// Settings of a journal.
+///
+/// ```
+/// use kvpool_journal::JournalConfig;
+/// // A digest of the state every 1,000 operations.
+/// let config = JournalConfig { digest_every: 1000, ..JournalConfig::default() };
+/// assert!(config.check().is_ok());
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct JournalConfig {
-    /// Operations from one digest of the state to the next; 0 for none.
+    /// Number of operations from one digest of the state to the next; 0 for no digests.
     pub digest_every: u32,
-    /// Bytes that are collected before they are handed over as one frame, 64 to 2^24: what a crash of
-    /// the process loses, with the frames that wait to be written ([`QUEUE_BYTES`] at most).
+    /// Number of bytes that are collected into one frame, 64 to 2^24. A crash of the process loses the
+    /// collected bytes, and the frames that wait to be written (at most [`QUEUE_BYTES`]).
     pub frame_bytes: usize,
 }
 
@@ -89,7 +96,7 @@ impl Default for JournalConfig {
 }
 
 impl JournalConfig {
-    /// Refuses settings out of range.
+    /// Checks that the settings are in range.
     ///
     /// # Errors
     /// [`JournalError::InvalidConfig`].
@@ -105,31 +112,31 @@ impl JournalConfig {
     }
 }
 
-/// Chain ends that are remembered, so that a prompt which comes again is not written again.
+/// Number of chain ends that are remembered, so that a repeated prompt is not written again.
 const KNOWN_ENDS: usize = 1024;
 
 /// A journal that is being written.
 pub struct Journal {
     config: JournalConfig,
     sink: Sink,
-    /// Whether hits are verified: then fingerprints are written, too.
+    /// Whether hits are verified. If so, fingerprints are written, too.
     verified: bool,
     /// Whether blocks with fingerprints were registered by a link.
     linked: bool,
     /// The payload of the frame that is being filled.
     payload: Vec<u8>,
-    /// The number of its first operation.
+    /// Number of the first operation in this frame.
     first: u64,
-    /// Operations recorded.
+    /// Number of recorded operations.
     operations: u64,
-    /// Operations since the last digest.
+    /// Number of operations since the last digest.
     since_digest: u32,
-    /// Ends of recorded chains and their lengths, the oldest first.
+    /// The ends of recorded chains, oldest first. `known` maps each to the length of its chain.
     ends: VecDeque<ContentKey>,
     known: HashMap<ContentKey, usize>,
     /// The slots of the batch that was recorded last.
     rows: Vec<usize>,
-    /// What the last steady append began with.
+    /// The first bytes of the last steady append.
     steady: Encoded,
 }
 
@@ -144,10 +151,11 @@ impl fmt::Debug for Journal {
 }
 
 impl Journal {
-    /// A journal in memory that keeps the latest `capacity` bytes or so, whole frames of them.
+    /// Creates a journal in memory that keeps approximately the latest `capacity` bytes, in whole
+    /// frames.
     ///
     /// # Errors
-    /// [`JournalError::InvalidConfig`] for a ring of less than four frames.
+    /// [`JournalError::InvalidConfig`] for a ring with room for less than four frames.
     pub fn ring(capacity: usize, config: JournalConfig) -> Result<Self, JournalError> {
         if capacity < 4 * config.frame_bytes {
             return Err(JournalError::InvalidConfig {
@@ -159,10 +167,10 @@ impl Journal {
         Self::over(Sink::ring(capacity), config)
     }
 
-    /// A journal that goes to `writer`, a frame at a time, unbuffered behind that. A thread of its own
-    /// writes: nobody who records waits for it, and a journal of which more than [`QUEUE_BYTES`] wait
-    /// to be written stops. The process that makes it writes it: in a fork the journal stops, and says
-    /// so.
+    /// Creates a journal that writes each frame to `writer` without further buffering. A thread of its
+    /// own writes, so that no recorded operation waits. If more than [`QUEUE_BYTES`] wait to be
+    /// written, the journal stops. In a fork of the process the journal stops and reports that as its
+    /// error.
     ///
     /// ```
     /// use kvpool_journal::{Journal, JournalConfig};
@@ -173,28 +181,28 @@ impl Journal {
     /// ```
     ///
     /// # Errors
-    /// [`JournalError::InvalidConfig`]; [`JournalError::Io`] if there is no thread.
+    /// [`JournalError::InvalidConfig`]; [`JournalError::Io`] if the thread cannot be started.
     pub fn to_writer(writer: Box<dyn Write + Send>, config: JournalConfig) -> Result<Self, JournalError> {
         config.check()?;
         Self::over(Sink::Writer(Background::start(writer)?), config)
     }
 
-    /// A journal in a new file ([`create_file`]), as [`Self::to_writer`]. The file stays that of the
-    /// process that makes it.
+    /// Creates a journal in a new file ([`create_file`]), which is written like that of
+    /// [`Self::to_writer`]. The file belongs to the process that creates the journal.
     ///
     /// # Errors
-    /// As [`create_file`] and [`Self::to_writer`]; there is no file then.
+    /// Like [`create_file`] and [`Self::to_writer`]. After an error the file does not exist.
     pub fn create(path: &Path, config: JournalConfig) -> Result<Self, JournalError> {
         config.check()?;
         let file = create_file(path)?;
         Self::to_writer(Box::new(file), config).inspect_err(|_| {
-            // The error that is told is the first one.
+            // Report the first error.
             let _ = std::fs::remove_file(path);
         })
     }
 
-    /// The same journal, which waits for a writer that is behind instead of stopping: for runs that no
-    /// step waits for.
+    /// Makes the journal wait for a slow writer instead of stopping, for runs in which no engine waits
+    /// for a step.
     #[must_use]
     pub fn waiting(mut self) -> Self {
         self.sink.wait();
@@ -219,38 +227,39 @@ impl Journal {
         })
     }
 
-    /// How it is kept.
+    /// The settings of the journal.
     #[must_use]
     pub const fn config(&self) -> JournalConfig {
         self.config
     }
 
-    /// Operations recorded.
+    /// Number of recorded operations.
     #[must_use]
     pub const fn operations(&self) -> u64 {
         self.operations
     }
 
-    /// Bytes written, or kept in the ring; what is collected or waits to be written is not counted.
+    /// Number of bytes written, or kept in the ring. Collected bytes, and frames that wait to be
+    /// written, are not counted.
     #[must_use]
     pub fn bytes(&self) -> u64 {
         self.sink.bytes()
     }
 
-    /// Why it stopped recording, if it did.
+    /// The reason why the journal stopped recording, if it did.
     #[must_use]
     pub fn error(&self) -> Option<&str> {
         self.sink.error()
     }
 
-    /// Writes what has been collected, and waits until all of it is written. Failures are told by
-    /// [`Self::error`].
+    /// Writes the collected bytes, and waits until everything is written. [`Self::error`] reports
+    /// failures.
     pub fn flush(&mut self) {
         self.start_flush().wait();
     }
 
-    /// Has what was collected written. Whoever waits for it needs the journal no more: a lock may be
-    /// given back before.
+    /// Starts to write the collected bytes. The returned object waits for the end without the journal,
+    /// so a lock around the journal may be released first.
     pub fn start_flush(&mut self) -> Flush {
         if self.payload.len() > frame::PREFIX {
             self.write_frame();
@@ -258,14 +267,14 @@ impl Journal {
         self.sink.flush()
     }
 
-    /// What a ring holds, flushed, as the bytes of a file; `None` for a journal that goes elsewhere.
+    /// Returns the content of a ring, flushed, as the bytes of a file; `None` for another journal.
     pub fn image(&mut self) -> Option<Vec<u8>> {
         self.flush();
         self.sink.image()
     }
 
-    /// Writes the header, the first frame of a new journal, and waits until it is written: what has
-    /// begun is a journal.
+    /// Writes the header, which is the first frame of a new journal, and waits until it is written.
+    /// From then on the file is a valid journal.
     pub fn begin(&mut self, header: &JournalHeader) {
         self.verified = header.verified();
         frame::open(&mut self.payload, 0);
@@ -275,13 +284,13 @@ impl Journal {
         self.payload.clear();
     }
 
-    /// Writes one operation. Returns whether a digest of the state is due.
+    /// Records one operation. Returns whether a digest of the state is due.
     pub fn record(&mut self, operation: &impl Serialize, check: u32) -> bool {
         self.record_as(operation, check, None)
     }
 
-    /// [`Self::record`] of an operation of which `steady`, if it is given, says everything: then
-    /// [`Self::repeat`] copies it.
+    /// Like [`Self::record`]. If `steady` is given, it describes the whole operation, and
+    /// [`Self::repeat`] can copy its bytes.
     pub(crate) fn record_as(
         &mut self,
         operation: &impl Serialize,
@@ -304,8 +313,8 @@ impl Journal {
         self.count()
     }
 
-    /// Records an append that is as the last one of its kind, but for what it filled and its check.
-    /// `None` if there is none like it: nothing is recorded.
+    /// Records an append that differs from the last steady one only in its filled blocks and its check.
+    /// If it differs otherwise, returns `None` and records nothing.
     #[inline]
     pub(crate) fn repeat(&mut self, append: SteadyAppend, filled: &Filled, check: u32) -> Option<bool> {
         if self.sink.error().is_some() {
@@ -320,23 +329,23 @@ impl Journal {
         Some(self.count())
     }
 
-    /// What the record of an append ends with.
+    /// Appends the end of the record of an append.
     #[inline]
     fn push_end(&mut self, Filled { keys, fingerprints }: &Filled, check: u32) {
-        self.payload.reserve(32); // of most of them all
+        self.payload.reserve(32); // enough for most records
         frame::push_bytes(&mut self.payload, keys.as_bytes());
         frame::push_bytes(&mut self.payload, fingerprints.as_bytes());
         frame::push_number(&mut self.payload, check as usize);
     }
 
-    /// Whether a batch is the one that was recorded last.
+    /// Whether this batch was recorded last.
     #[must_use]
     #[inline]
     pub(crate) fn is_batch(&self, slots: &[usize]) -> bool {
         self.rows == slots
     }
 
-    /// One operation more. Whether a digest is due.
+    /// Counts an operation. Returns whether a digest is due.
     #[inline]
     fn count(&mut self) -> bool {
         self.operations += 1;
@@ -345,7 +354,7 @@ impl Journal {
         self.config.digest_every > 0 && self.since_digest >= self.config.digest_every
     }
 
-    /// Writes a digest of the state as it is after the operations so far.
+    /// Records a digest of the state after the operations so far.
     pub fn digest(&mut self, digest: u64) {
         self.since_digest = 0;
         self.open();
@@ -373,18 +382,20 @@ impl Journal {
         self.sink.frame(&mut self.payload);
     }
 
-    /// What is written of a link that a block is registered by.
+    /// Makes the record of a link by which a block is registered.
     pub(crate) fn link(&mut self, link: &ChainLink) -> LinkRecord {
         self.linked |= self.verified;
         LinkRecord::new(link)
     }
 
-    /// What is written of a chain. Its first `indexed` blocks are in the index, so they were recorded before.
+    /// Makes the record of a chain. Its first `indexed` blocks are in the index, so they were recorded
+    /// before.
     #[inline]
     pub(crate) fn chain(&mut self, chain: &HashChain, num_tokens: usize, indexed: usize) -> ChainRecord {
         let end = chain.len().checked_sub(1).and_then(|last| chain::content_key(chain, last, self.verified));
         let whole = end.is_some_and(|end| self.known.get(&end) == Some(&chain.len()));
-        // A link does not say the fingerprints of what is before it: blocks that came so are written again.
+        // A link does not contain the fingerprints of the blocks before it, so those blocks are written
+        // again.
         let indexed = if self.linked { 0 } else { indexed.min(chain.len()) };
         let known = if whole { chain.len() } else { indexed };
         if let Some(end) = end.filter(|_| !whole) {
@@ -400,13 +411,13 @@ impl Journal {
         ChainRecord::new(chain, num_tokens, known, self.verified)
     }
 
-    /// What is written of a match: its part of the chain.
+    /// Makes the record of a match: its part of the chain.
     #[must_use]
     pub(crate) fn part(&self, found: &Match) -> ChainRecord {
         ChainRecord::of_match(found, self.verified)
     }
 
-    /// What is written of a batch: nothing but that it is the one before, if it is.
+    /// Makes the record of a batch. A batch that equals the previous one is recorded as [`Rows::Same`].
     #[inline]
     pub(crate) fn rows(&mut self, slots: &[usize]) -> Rows {
         if self.rows == slots {

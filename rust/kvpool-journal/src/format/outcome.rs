@@ -1,4 +1,4 @@
-//! Checks of results: a number that two runs have in common if they answered the same.
+//! Checks of results: a number that is equal in two runs if they gave the same answer.
 
 use kvpool::hash::HashError;
 use kvpool::retention::HintReport;
@@ -9,13 +9,13 @@ use kvpool::{
 use kvpool_observe::{BlockEvent, EventBatch};
 use kvpool_vllm::{Removed, VllmError};
 
-/// Numbers, mixed in order. The multiplier is the golden ratio's, as in Fibonacci hashing; it is part
-/// of the format.
+/// Mixes numbers in order. The multiplier is that of Fibonacci hashing (from the golden ratio), and is
+/// part of the format.
 #[derive(Clone, Copy, Debug)]
 pub struct Check(u64);
 
 impl Check {
-    /// The check of an answer.
+    /// Returns the check of an answer.
     #[must_use]
     pub fn of(outcome: &impl Outcome) -> u32 {
         let mut check = Self(0);
@@ -33,9 +33,9 @@ impl Check {
     }
 }
 
-/// What an operation answers.
+/// The answer of an operation.
 pub trait Outcome {
-    /// Adds what two equal answers have in common.
+    /// Adds everything in which two equal answers agree.
     fn add_to(&self, check: &mut Check);
 }
 
@@ -93,7 +93,7 @@ impl Outcome for () {
     fn add_to(&self, _: &mut Check) {}
 }
 
-/// Answers that are one number.
+/// Implements answers that are one number.
 macro_rules! numbers {
     ($($answer:ty: |$given:ident| $number:expr;)*) => { $(
         impl Outcome for $answer {
@@ -213,7 +213,7 @@ impl Outcome for Refusal {
     }
 }
 
-// Errors by kind. The numbers are part of the format: new kinds get new ones.
+// Each kind of error has a number, which is part of the format. New kinds get new numbers.
 
 impl Outcome for PoolError {
     fn add_to(&self, check: &mut Check) {
@@ -242,7 +242,7 @@ impl Outcome for PoolError {
             Self::TooDeep { .. } => 120,
             Self::UnknownTicket { .. } => 121,
             Self::StaleMatch { .. } => 122,
-            // As of managers.
+            // The same number as for managers.
             _ => 199,
         });
     }
@@ -285,7 +285,7 @@ impl Outcome for ManagerError {
             Self::BadOffset { .. } => 413,
             Self::BadExternalCount { .. } => 414,
             Self::TooManyChanges { .. } => 415,
-            // Kinds that came later: they get numbers here when they come.
+            // Kinds that were added later. Give them a number here when they are added.
             _ => 499,
         });
     }
@@ -304,7 +304,7 @@ impl Outcome for Removed {
     }
 }
 
-// Errors by kind. The numbers are part of the format: new kinds get new ones.
+// Each kind of error has a number, which is part of the format. New kinds get new numbers.
 impl Outcome for VllmError {
     fn add_to(&self, check: &mut Check) {
         check.add(match self {
@@ -315,7 +315,7 @@ impl Outcome for VllmError {
             Self::KeyTooLong { .. } => 505,
             Self::Pool(PoolError::Poisoned { .. }) => 506,
             Self::Pool(_) => 507,
-            // Kinds that came later: they get numbers here when they come.
+            // Kinds that were added later. Give them a number here when they are added.
             _ => 599,
         });
     }

@@ -1,17 +1,17 @@
-//! Lists of numbers as byte strings: copied in one go, and read back without trust.
+//! Lists of numbers as byte strings, which are copied in one call, and validated when read.
 
 use kvpool::BlockId;
 use kvpool::hash::{BlockHash, Fingerprint};
 use serde::de::{Deserialize, Deserializer, Error};
 use serde::{Serialize, Serializer};
 
-/// Items of `N` bytes each, little endian.
+/// A list of items of `N` bytes each, little endian.
 #[derive(Clone, PartialEq, Eq, Default)]
 pub struct Packed<const N: usize>(Vec<u8>);
 
-/// Block ids.
+/// A list of block ids.
 pub type Ids = Packed<4>;
-/// The first eight bytes of digests or fingerprints.
+/// A list of the first eight bytes of digests or fingerprints.
 pub type Keys = Packed<8>;
 
 impl<const N: usize> Packed<N> {
@@ -19,19 +19,19 @@ impl<const N: usize> Packed<N> {
         Self(items.collect::<Vec<_>>().into_flattened())
     }
 
-    /// All of them.
+    /// The bytes of all items.
     #[inline]
     pub(crate) fn as_bytes(&self) -> &[u8] {
         &self.0
     }
 
-    /// How many there are.
+    /// Number of items.
     #[must_use]
     pub fn len(&self) -> usize {
         self.0.len() / N
     }
 
-    /// Whether there is none.
+    /// Whether the list has no items.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
@@ -49,7 +49,7 @@ impl Ids {
         Self::of(blocks.iter().map(|block| block.get().to_le_bytes()))
     }
 
-    /// The ids.
+    /// Returns the ids.
     #[must_use]
     pub fn unpack(&self) -> Vec<BlockId> {
         self.items().map(|item| BlockId::new(u32::from_le_bytes(item))).collect()
@@ -75,12 +75,12 @@ impl Keys {
         Self::of(keys.iter().map(|key| key.to_le_bytes()))
     }
 
-    /// Adds a number at the end.
+    /// Appends a number.
     pub fn push(&mut self, key: u64) {
         self.0.extend_from_slice(&key.to_le_bytes());
     }
 
-    /// The numbers.
+    /// Returns the numbers.
     pub fn unpack(&self) -> impl Iterator<Item = u64> + '_ {
         self.items().map(u64::from_le_bytes)
     }

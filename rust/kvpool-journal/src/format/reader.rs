@@ -1,7 +1,8 @@
 //! Reads the records of a journal, which may be cut or damaged.
 //!
 //! A reader stops at the first frame that is incomplete or whose checksum differs, and reports the position.
-//! It refuses whole frames whose numbers do not follow each other: no process writes such.
+//! It refuses complete frames whose operation numbers are not consecutive, because no process writes
+//! such frames.
 
 use std::marker::PhantomData;
 
@@ -12,7 +13,7 @@ use super::frame::{HEAD, RECORDS};
 use super::source::{JournalSource, Stretch};
 use crate::{Entry, JournalError, JournalHeader, MAGIC, MAGIC_OF_GROUPS};
 
-/// Where reading ended.
+/// The end of a journal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Tail {
@@ -20,29 +21,29 @@ pub enum Tail {
     Complete,
     /// After the last whole frame. The bytes that are left belong to a frame that was cut or changed.
     Cut {
-        /// Where it begins.
+        /// Position of the frame in bytes.
         at: usize,
-        /// How many bytes there are.
+        /// Number of bytes that are left.
         bytes: usize,
     },
 }
 
-/// The numbers of a whole frame. Its records follow the first twelve bytes of the payload.
+/// The numbers of a complete frame. Its records follow the first twelve bytes of the payload.
 #[derive(Clone, Copy, Debug)]
 struct Frame {
-    /// The number of its first operation.
+    /// Number of the first operation.
     first: u64,
     operations: u32,
 }
 
 impl Frame {
-    /// The number of the operation behind its last.
+    /// Number of the operation after the last one of the frame.
     const fn end(&self) -> u64 {
         self.first.saturating_add(self.operations as u64)
     }
 }
 
-/// The whole frames of a journal, one after the other.
+/// The complete frames of a journal, in order.
 #[derive(Clone, Debug)]
 struct Frames<'a> {
     source: JournalSource<'a>,
@@ -52,7 +53,7 @@ struct Frames<'a> {
 }
 
 impl Frames<'_> {
-    /// The bytes after the frames so far.
+    /// Describes the bytes after the frames read so far.
     const fn tail(&self) -> Tail {
         match self.source.len() - self.at {
             0 => Tail::Complete,
@@ -60,7 +61,7 @@ impl Frames<'_> {
         }
     }
 
-    /// The next whole frame; `None` behind the last.
+    /// Reads the next complete frame; `None` after the last.
     fn next(&mut self) -> Result<Option<Frame>, JournalError> {
         let left = self.source.len() - self.at;
         if left < HEAD {
@@ -89,13 +90,13 @@ impl Frames<'_> {
         self.payload.from(self.source, 0)
     }
 
-    /// The records of the frame that was read last, from a byte of its payload on.
+    /// The records of the frame that was read last, from the byte `at` of its payload on.
     fn records(&self, at: usize) -> &[u8] {
         self.payload.from(self.source, at)
     }
 }
 
-/// A journal that was written.
+/// Reads a journal that was written.
 ///
 /// ```
 /// use kvpool::{BlockPool, PoolConfig};
@@ -122,12 +123,12 @@ pub struct JournalReader<'a> {
 }
 
 impl<'a> JournalReader<'a> {
-    /// Reads the header and checks every frame of bytes or of a [`crate::JournalFile`]. The reader holds one
-    /// frame of a file at a time. O(bytes).
+    /// Reads the header, and checks every frame of bytes or of a [`crate::JournalFile`]. One frame of a
+    /// file at a time is in memory. O(bytes).
     ///
     /// # Errors
     /// [`JournalError::NotAJournal`], [`JournalError::Version`], [`JournalError::NoHeader`],
-    /// [`JournalError::OutOfOrder`]; of a file [`JournalError::Io`].
+    /// [`JournalError::OutOfOrder`]; [`JournalError::Io`] for a file.
     pub fn new(source: impl Into<JournalSource<'a>>) -> Result<Self, JournalError> {
         Self::over(source.into())
     }
@@ -153,7 +154,7 @@ impl<'a> JournalReader<'a> {
         let (mut first, mut next) = (None, None);
         let mut at = walk.at;
         while let Some(frame) = walk.next()? {
-            // A ring begins with any operation.
+            // A ring may begin with any operation.
             let expected = next.unwrap_or(frame.first);
             if frame.first != expected {
                 return Err(JournalError::OutOfOrder { at, found: frame.first, expected });
@@ -172,13 +173,14 @@ impl<'a> JournalReader<'a> {
         &self.header
     }
 
-    /// The number of the first operation that it holds: 0, unless a ring dropped what was before.
+    /// Number of the first operation in the journal: 0, unless a ring has dropped earlier ones.
     #[must_use]
     pub const fn first_operation(&self) -> u64 {
         self.first
     }
 
-    /// The number of the operation behind the last: all that were recorded and not lost at the end.
+    /// Number of the operation after the last one, which is the number of all operations that were
+    /// recorded and not lost at the end.
     #[must_use]
     pub const fn operations(&self) -> u64 {
         self.operations
@@ -190,14 +192,14 @@ impl<'a> JournalReader<'a> {
         self.tail
     }
 
-    /// Its bytes, those of a cut last frame included.
+    /// Number of bytes of the journal, including those of a cut last frame.
     #[must_use]
     pub const fn bytes(&self) -> usize {
         self.frames.source.len()
     }
 
-    /// The operations and digests, first to last: [`crate::PoolCall`], [`crate::ManagerCall`] or
-    /// [`crate::VllmCall`], whichever the header says.
+    /// Iterates over the operations and digests in order. `O` is [`crate::PoolCall`],
+    /// [`crate::ManagerCall`] or [`crate::VllmCall`], according to the header.
     #[must_use]
     pub fn records<O: DeserializeOwned>(&self) -> Records<'a, O> {
         let (frames, first) = (self.frames.clone(), self.first);
@@ -212,17 +214,17 @@ impl<'a> JournalReader<'a> {
     }
 }
 
-/// Operations and digests of a journal, with their numbers. A digest has the number of the operation after
-/// it.
+/// Iterates over the operations and digests of a journal, with their numbers. A digest has the number
+/// of the operation after it.
 #[derive(Clone, Debug)]
 pub struct Records<'a, O> {
     frames: Frames<'a>,
-    /// Where in the payload of the frame the next record is.
+    /// Position of the next record in the payload of the frame.
     at: usize,
     number: u64,
-    /// The number behind the last operation of the frame, as the frame says.
+    /// Number of the operation after the last one of the frame, from the frame's head.
     end: u64,
-    /// The number after the last operation of the journal.
+    /// Number of the operation after the last one of the journal.
     last: u64,
     kind: PhantomData<O>,
 }
@@ -263,7 +265,7 @@ impl<O: DeserializeOwned> Records<'_, O> {
 }
 
 impl<O> Records<'_, O> {
-    /// Ends the iteration: no record after one that cannot be read can be read.
+    /// Ends the iteration, because the records after an unreadable one cannot be read.
     const fn stop(&mut self) {
         (self.at, self.number, self.end) = (usize::MAX, self.last, self.last);
         self.frames.at = self.frames.source.len();

@@ -1,6 +1,7 @@
-//! Records of arguments: what a journal holds of them, and the arguments again.
+//! Records of arguments: the form in which a journal stores them, and the conversions in both
+//! directions.
 //!
-//! The order of fields and variants is the format: new ones go to the end.
+//! The order of fields and variants is the format. New ones are added at the end.
 
 use std::ops::Range;
 
@@ -27,18 +28,18 @@ impl From<RequestRef<'_>> for IdRecord {
 
 /// A prompt, and whether another hasher than the manager's hashed it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[expect(missing_docs, reason = "the first sentence says it")]
+#[expect(missing_docs, reason = "the first sentence of the type describes them")]
 pub struct PromptRecord {
     pub chain: ChainRecord,
     pub foreign: bool,
 }
 
-/// Tokens that are appended to the requests of a batch, and what of them is computed and covered.
+/// Tokens that are appended to the requests of a batch, and which of them are computed and covered.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[expect(missing_docs, reason = "as those of `kvpool::Rows`")]
 pub struct AppendRecord {
     pub rows: Rows,
-    /// How many tokens.
+    /// Number of tokens.
     pub tokens: usize,
     pub offsets: Vec<usize>,
     pub computed: ComputedRecord,
@@ -49,7 +50,7 @@ pub struct AppendRecord {
 }
 
 impl AppendRecord {
-    /// The rows, with requests and tokens.
+    /// Returns the rows, with requests and tokens.
     #[must_use]
     pub fn rows<'a>(&'a self, requests: &'a [RequestRef<'a>], tokens: &'a [u32]) -> kvpool::Rows<'a> {
         let Self { offsets, computed, covered, most_changes, .. } = self;
@@ -57,7 +58,7 @@ impl AppendRecord {
         kvpool::Rows { requests, tokens, offsets, computed, covered, most_changes }
     }
 
-    /// The positions of a row's tokens.
+    /// Returns the positions of a row's tokens.
     #[must_use]
     pub fn ends(&self, row: usize) -> Range<usize> {
         match self.offsets.get(row..row + 2) {
@@ -72,38 +73,38 @@ impl AppendRecord {
 #[expect(missing_docs, reason = "as the arguments of `CacheManager::append_tokens`")]
 pub struct TurnRecord {
     pub request: Name,
-    /// How many tokens.
+    /// Number of tokens.
     pub tokens: usize,
     pub lookahead: usize,
     /// The blocks that became full.
     pub filled: Filled,
 }
 
-/// Requests that end, and a signal for each.
+/// Ended requests, and a signal for each.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[expect(missing_docs, reason = "the first sentence says it")]
+#[expect(missing_docs, reason = "the first sentence of the type describes them")]
 pub struct EndedRecord {
     pub requests: Vec<Name>,
     pub signals: Vec<SignalRecord>,
 }
 
-/// Requests that are forked, and a new request for each.
+/// Requests to fork, and a new request for each.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[expect(missing_docs, reason = "the first sentence says it")]
+#[expect(missing_docs, reason = "the first sentence of the type describes them")]
 pub struct ForksRecord {
     pub parents: Vec<Name>,
     pub children: Vec<IdRecord>,
 }
 
-/// A planned step, and whether it is one of an earlier state or of another manager.
+/// A planned step, and whether the plan was made for an earlier state or by another manager.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[expect(missing_docs, reason = "the first sentence says it")]
+#[expect(missing_docs, reason = "the first sentence of the type describes them")]
 pub struct PlanRecord {
     pub planned: Vec<Planned>,
     pub stale: bool,
 }
 
-/// One operation of a step that was planned.
+/// One operation of a planned step.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[expect(missing_docs, reason = "the fields are the arguments of the calls named")]
 pub enum Planned {
@@ -111,8 +112,8 @@ pub enum Planned {
     Admit { request: IdRecord, prompt: ChainRecord, options: OptionsRecord },
     /// [`kvpool::CacheManager::plan_resume_with`]
     Resume { request: Name, part: PartRecord, rehashed: Option<Filled> },
-    /// [`kvpool::CacheManager::plan_append_ragged`], row by row; `covered` are the slots that its table
-    /// covers then.
+    /// [`kvpool::CacheManager::plan_append_ragged`], row by row. `covered` is the number of slots that
+    /// the table covers afterwards.
     Append { request: Name, tokens: usize, covered: usize, filled: Filled },
     /// [`kvpool::CacheManager::plan_preempt`]
     Preempt { request: Name, until: UntilRecord },
@@ -120,8 +121,8 @@ pub enum Planned {
     Release { request: Name, until: UntilRecord },
 }
 
-/// How much of a prompt was admitted: tokens to allocate, external ones, and whether the admission
-/// matched nothing.
+/// The part of a prompt that was admitted: number of tokens to allocate, number of external tokens, and
+/// whether the admission skipped the lookup.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PartRecord(Option<usize>, usize, bool);
 
@@ -132,14 +133,14 @@ impl From<Part> for PartRecord {
 }
 
 impl PartRecord {
-    /// What it was.
+    /// Returns the argument.
     #[must_use]
     pub const fn part(&self) -> Part {
         Part { allocate_tokens: self.0, external_tokens: self.1, compute_all: self.2 }
     }
 }
 
-/// When released blocks could be handed out again.
+/// The time from which released blocks could be handed out again.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[expect(missing_docs, reason = "as those of `Until`")]
 pub enum UntilRecord {
@@ -160,7 +161,7 @@ impl From<Until> for UntilRecord {
 }
 
 impl UntilRecord {
-    /// What it was.
+    /// Returns the argument.
     #[must_use]
     pub const fn until(&self) -> Until {
         match *self {
@@ -171,7 +172,7 @@ impl UntilRecord {
     }
 }
 
-/// What was computed of a batch.
+/// The computed tokens of a batch.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[expect(missing_docs, reason = "as those of `Computed`")]
 pub enum ComputedRecord {
@@ -192,7 +193,7 @@ impl From<Computed<'_>> for ComputedRecord {
 }
 
 impl ComputedRecord {
-    /// What it was.
+    /// Returns the argument.
     #[must_use]
     pub fn computed(&self) -> Computed<'_> {
         match self {
@@ -203,7 +204,7 @@ impl ComputedRecord {
     }
 }
 
-/// What was to have blocks of a batch.
+/// The tokens of a batch that need blocks.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[expect(missing_docs, reason = "as those of `Covered`")]
 pub enum CoveredRecord {
@@ -224,7 +225,7 @@ impl From<Covered<'_>> for CoveredRecord {
 }
 
 impl CoveredRecord {
-    /// What it was.
+    /// Returns the argument.
     #[must_use]
     pub fn covered(&self) -> Covered<'_> {
         match self {
@@ -235,7 +236,7 @@ impl CoveredRecord {
     }
 }
 
-/// Which external tokens have arrived.
+/// The external tokens that have arrived.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[expect(missing_docs, reason = "as those of `Loaded`")]
 pub enum LoadedRecord {
@@ -255,7 +256,7 @@ impl From<Loaded<'_>> for LoadedRecord {
 }
 
 impl LoadedRecord {
-    /// What it was.
+    /// Returns the argument.
     #[must_use]
     pub fn loaded(&self) -> Loaded<'_> {
         match self {
@@ -266,33 +267,34 @@ impl LoadedRecord {
     }
 }
 
-/// A request: by its slot, a small number that the manager gives at admission and gives again after
-/// release; by its id where no request has it, and wherever slots may differ.
+/// A request, by slot or by id. A slot is a small number that the manager assigns at admission and
+/// reuses after the release. The id is used if no request has it, and wherever slots may differ.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Name {
-    /// A request that the manager knows.
+    /// The slot of a request that the manager knows.
     Slot(u32),
-    /// By id.
+    /// The id of a request.
     Id(#[serde(with = "RequestIdRecord")] RequestId),
 }
 
 /// The requests of a batch.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Rows {
-    /// Those of the batch that was recorded before this one.
+    /// The same requests as in the previously recorded batch.
     Same,
-    /// By slot.
+    /// Slots of the requests.
     Slots(Vec<u32>),
-    /// By id: a batch that names a request which does not exist, or one twice; and wherever slots may differ.
+    /// Ids of the requests. For a batch that names a missing request, or a request twice, and wherever
+    /// slots may differ.
     Ids(Vec<IdRecord>),
 }
 
-/// What was said of blocks.
+/// The retention of blocks.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct RetentionRecord {
-    /// 0 to 100 are priorities, 101 is pinned, 102 demoted.
+    /// 0 to 100: a priority; 101: pinned; 102: demoted.
     keep: u8,
-    /// Seconds; false is idle, true absolute.
+    /// Time to live in seconds; false: since the last use, true: absolute.
     ttl: Option<(bool, f64)>,
     demote_then: bool,
 }
@@ -300,7 +302,7 @@ pub struct RetentionRecord {
 /// How a request ended.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SignalRecord {
-    /// 0 unknown, 1 end of turn, 2 tool calls, 3 a limit, 4 aborted; any other is unknown.
+    /// 0: unknown, 1: end of turn, 2: tool calls, 3: a limit, 4: aborted; other values: unknown.
     finish: u8,
     output_tokens: Option<u32>,
 }
@@ -319,7 +321,7 @@ impl From<Signal> for SignalRecord {
 }
 
 impl SignalRecord {
-    /// What it was.
+    /// Returns the argument.
     #[must_use]
     pub const fn signal(self) -> Signal {
         let finish = match self.finish {
@@ -352,7 +354,7 @@ impl From<Retention> for RetentionRecord {
 }
 
 impl RetentionRecord {
-    /// What it was.
+    /// Returns the argument.
     #[must_use]
     pub fn retention(&self) -> Retention {
         let keep = match self.keep {
@@ -368,7 +370,7 @@ impl RetentionRecord {
     }
 }
 
-/// What was said of a range of tokens.
+/// The retention of a range of tokens.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct RangeRecord {
     start: usize,
@@ -383,14 +385,14 @@ impl From<&RetentionRange> for RangeRecord {
 }
 
 impl RangeRecord {
-    /// What it was.
+    /// Returns the argument.
     #[must_use]
     pub fn range(&self) -> RetentionRange {
         RetentionRange { start: self.start, end: self.end, retention: self.retention.retention() }
     }
 }
 
-/// How a request was admitted, and what was said of it.
+/// The options of an admission, including retention.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct OptionsRecord {
     part: PartRecord,
@@ -408,7 +410,7 @@ impl From<&AdmitOptions> for OptionsRecord {
 }
 
 impl OptionsRecord {
-    /// What they were.
+    /// Returns the argument.
     #[must_use]
     pub fn options(&self) -> AdmitOptions {
         let ranges = self.ranges.iter().map(RangeRecord::range).collect();
@@ -417,7 +419,7 @@ impl OptionsRecord {
     }
 }
 
-/// A match: its blocks, its part of a chain, and where that begins.
+/// A match: its blocks, its part of a chain, and the start of that part.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[expect(missing_docs, reason = "as those of `kvpool::Match`")]
 pub struct MatchRecord {
@@ -426,7 +428,7 @@ pub struct MatchRecord {
     pub start: usize,
 }
 
-/// The part of a table that is cached: where it begins, and the block before it.
+/// The part of a table that is cached: its start, and the block before it.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[expect(missing_docs, reason = "as those of `kvpool_vllm::Start`")]
 pub struct StartRecord {

@@ -1,8 +1,8 @@
-//! What journals write of types that are not theirs: request ids, settings of retention, of the
-//! advisor, of KV-cache groups.
+//! The form in which journals store types of other crates: request ids, and settings of retention, of
+//! the advisor, and of KV-cache groups.
 //!
-//! The order of fields and variants is the format. Policies are names, so that what was written
-//! outlives new ones.
+//! The order of fields and variants is the format. Policies are stored by name, so that journals stay
+//! readable when policies are added.
 
 use kvpool::groups::{GroupKind, GroupSpec, Keep};
 use kvpool::retention::{RetentionConfig, TenantId, TenantLimits};
@@ -87,10 +87,10 @@ impl AdvisorSettings {
 /// A [`GroupSpec`].
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub(crate) struct GroupSettings {
-    /// By name; of kinds that have a size, in tokens, that too.
+    /// Name of the kind, and its size in tokens for kinds that have one.
     kind: (String, usize),
     block_tokens: usize,
-    /// By name, and how often if it says so.
+    /// Name of the keep rule, and its interval if it has one.
     keep: (String, usize),
     margin: usize,
     partial_hits: bool,
@@ -129,12 +129,12 @@ impl GroupSettings {
     }
 }
 
-/// The setting of a name.
+/// Parses a setting by its name.
 pub(crate) fn known<T: std::str::FromStr>(field: &'static str, name: &str) -> Result<T, JournalError> {
     name.parse().map_err(|_| JournalError::UnknownSetting { field, value: name.into() })
 }
 
-/// The policy of a name, of those that the reader knows.
+/// Returns the policy with this name from those that the reader knows.
 pub(crate) fn named(
     field: &'static str,
     name: &str,
@@ -165,7 +165,7 @@ mod tests {
         assert_eq!(&postcard::from_bytes::<T>(bytes).unwrap(), value);
     }
 
-    /// Bytes that never change: journals of older versions hold them.
+    /// These bytes never change, because journals of older versions contain them.
     #[test]
     fn the_format_is_what_it_was() {
         assert_written(&Name::Id(RequestId::Int(-1)), &[1, 0, 1]);

@@ -1,14 +1,14 @@
-//! Where frames go: a ring in memory, or the thread that writes.
+//! The destination of frames: a ring in memory, or the thread that writes.
 
 use std::collections::VecDeque;
 
 use super::writer::{Background, Flush};
 
-/// The end of a journal that is written to.
+/// The destination of a journal's frames.
 pub(crate) enum Sink {
     /// The latest frames, and the header.
     Ring { header: Vec<u8>, frames: VecDeque<Vec<u8>>, bytes: usize, capacity: usize },
-    /// A file, or whatever else takes bytes.
+    /// A file, or another writer.
     Writer(Background),
 }
 
@@ -17,7 +17,7 @@ impl Sink {
         Self::Ring { header: Vec::new(), frames: VecDeque::new(), bytes: 0, capacity }
     }
 
-    /// Takes magic number and header.
+    /// Writes the magic number and the header.
     pub(crate) fn header(&mut self, magic: [u8; 8], frame: &[u8]) {
         let mut first = [&magic, frame].concat();
         match self {
@@ -29,12 +29,12 @@ impl Sink {
         }
     }
 
-    /// Takes a frame of records, and leaves nothing of it.
+    /// Writes a frame of records, and empties the buffer.
     pub(crate) fn frame(&mut self, frame: &mut Vec<u8>) {
         match self {
             Self::Ring { frames, bytes, capacity, .. } => {
-                // The next one gets the memory of the last one that this drives out: a full ring asks
-                // for none, and touches no new page.
+                // The next frame reuses the memory of the last frame that this one replaces. So a full
+                // ring allocates nothing, and touches no new page.
                 let mut place = Vec::new();
                 while bytes.saturating_add(frame.len()) > *capacity
                     && let Some(oldest) = frames.pop_front()
@@ -44,7 +44,7 @@ impl Sink {
                 }
                 place.clear();
                 if frame.capacity() / 2 > frame.len() {
-                    // Most of its memory is not needed here.
+                    // Most of the buffer's memory is not needed here, so copy the frame.
                     place = frame.clone();
                     frame.clear();
                 } else {
@@ -57,7 +57,7 @@ impl Sink {
         }
     }
 
-    /// Has all frames written.
+    /// Starts to write all frames.
     pub(crate) fn flush(&mut self) -> Flush {
         match self {
             Self::Ring { .. } => Flush::DONE,
@@ -65,7 +65,7 @@ impl Sink {
         }
     }
 
-    /// Waits for a writer that is behind, instead of stopping.
+    /// Makes a journal wait for a slow writer, instead of stopping.
     pub(crate) const fn wait(&mut self) {
         if let Self::Writer(writer) = self {
             writer.waits = true;
@@ -107,7 +107,8 @@ mod tests {
         let (mut model, mut seed) = (Vec::<Vec<u8>>::new(), 1_u64);
         for _ in 0..3000 {
             seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-            // Small ones, usual ones, and one in sixteen that fills the ring, or more.
+            // Small frames, usual frames, and one in sixteen that fills the ring or is too large for
+            // it.
             let len = match seed >> 60 {
                 0 => 900 + (seed >> 40) as usize % 300,
                 1..=7 => 1 + (seed >> 40) as usize % 20,

@@ -1,7 +1,7 @@
-//! Where a journal is read from: bytes in memory, or a file of which one frame at a time is in memory.
+//! The source of a journal: bytes in memory, or a file, of which one frame at a time is in memory.
 //!
-//! Owns: the length of a journal, which is that of the moment when it was opened. What is appended to a
-//! file later is not read; a file that becomes shorter or other while it is read is an error, and never
+//! Owns: the length of a journal, fixed when it was opened. Bytes that are appended to a file later are
+//! not read. If a file is shortened or changed while it is read, the reader returns an error, and never
 //! another journal.
 
 use std::fs::File;
@@ -11,7 +11,7 @@ use std::sync::{Mutex, PoisonError};
 
 use crate::JournalError;
 
-/// A journal in a file, which is read as it is needed: memory does not grow with its length.
+/// A journal in a file, which is read as needed. Memory does not grow with its length.
 ///
 /// ```
 /// use kvpool_journal::{Journal, JournalConfig, JournalFile, JournalHeader, JournalReader};
@@ -27,12 +27,12 @@ use crate::JournalError;
 pub struct JournalFile {
     path: PathBuf,
     bytes: usize,
-    /// Its position is one for all that read: whoever has it, seeks first.
+    /// All readers share the file position, so each locks the file and seeks first.
     file: Mutex<File>,
 }
 
 impl JournalFile {
-    /// Opens a regular file. Of what cannot be read twice (a pipe), read the bytes.
+    /// Opens a regular file. For an input that cannot be read twice (a pipe), read all bytes instead.
     ///
     /// # Errors
     /// [`JournalError::Io`].
@@ -47,37 +47,37 @@ impl JournalFile {
         Ok(Self { path: path.into(), bytes, file: Mutex::new(file) })
     }
 
-    /// Its bytes when it was opened.
+    /// Number of bytes when the file was opened.
     #[must_use]
     pub const fn bytes(&self) -> usize {
         self.bytes
     }
 
-    /// Fills `buffer` with what is at a place.
+    /// Fills `buffer` with the bytes at a position.
     fn read(&self, at: usize, buffer: &mut [u8]) -> Result<(), JournalError> {
         let mut file = self.file.lock().unwrap_or_else(PoisonError::into_inner);
         let read = file.seek(SeekFrom::Start(at as u64)).and_then(|_| file.read_exact(buffer));
         read.map_err(|error| JournalError::Io(format!("{}: at byte {at}: {error}", self.path.display())))
     }
 
-    /// What is said of a file that has changed under its reader.
+    /// Returns the error of a file that has changed while it was read.
     pub(crate) fn changed(&self) -> JournalError {
         JournalError::Io(format!("{}: has changed while it was read", self.path.display()))
     }
 }
 
-/// What a journal is read from.
+/// The source of a journal.
 #[derive(Clone, Copy, Debug)]
 #[non_exhaustive]
 pub enum JournalSource<'a> {
-    /// All of it in memory.
+    /// All bytes in memory.
     Bytes(&'a [u8]),
     /// A file.
     File(&'a JournalFile),
 }
 
 impl JournalSource<'_> {
-    /// Its bytes, those of a cut last frame included.
+    /// Number of bytes, including those of a cut last frame.
     #[must_use]
     pub const fn len(&self) -> usize {
         match self {
@@ -86,7 +86,7 @@ impl JournalSource<'_> {
         }
     }
 
-    /// Whether there are none.
+    /// Whether there are no bytes.
     #[must_use]
     pub const fn is_empty(&self) -> bool {
         self.len() == 0
@@ -117,7 +117,7 @@ impl<'a> From<&'a JournalFile> for JournalSource<'a> {
     }
 }
 
-/// A stretch of a journal: lent if it is in memory, else read into a buffer that is used again.
+/// A range of a journal: borrowed if the journal is in memory, otherwise read into a reused buffer.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Stretch {
     start: usize,
@@ -126,7 +126,7 @@ pub(crate) struct Stretch {
 }
 
 impl Stretch {
-    /// Moves to `length` bytes at `at`, which the journal has.
+    /// Moves to `length` bytes at `at`. The journal has these bytes.
     pub(crate) fn read(
         &mut self,
         source: JournalSource<'_>,
@@ -136,7 +136,7 @@ impl Stretch {
         (self.start, self.length) = (at, 0);
         if let JournalSource::File(file) = source {
             self.buffer.clear();
-            // The length is what the file says of a frame, and may be gigabytes.
+            // The length comes from the file, and may be gigabytes.
             if self.buffer.try_reserve(length).is_err() {
                 let reason = format!("{}: no memory for a frame of {length} bytes", file.path.display());
                 return Err(JournalError::Io(reason));
@@ -148,7 +148,7 @@ impl Stretch {
         Ok(())
     }
 
-    /// What it is, from one of its bytes on.
+    /// The bytes of the range from the byte `at` on.
     pub(crate) fn from<'s>(&'s self, source: JournalSource<'s>, at: usize) -> &'s [u8] {
         let whole = match source {
             JournalSource::Bytes(bytes) => bytes.get(self.start..self.start + self.length),

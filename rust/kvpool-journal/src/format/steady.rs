@@ -1,10 +1,11 @@
-//! Appends that are as the one before but for what they fill: most steps of a decode.
+//! Appends that differ from the previous one only in the blocks that they fill, like most steps of a
+//! decode.
 //!
-//! Owns: which append that is, and the bytes that all of them begin with. A record that says no more
-//! than [`SteadyAppend`] and [`Filled`] need not be made and encoded again.
+//! Owns: the arguments of such an append, and the first bytes of its record, which all of them share. A
+//! record that contains only a [`SteadyAppend`] and [`Filled`] need not be made and encoded again.
 //!
-//! Invariant: the bytes are those of a record of the batch before, up to what it filled, whose
-//! arguments are the ones kept here.
+//! Invariant: the bytes are those of a record of the previous batch with the stored arguments, up to
+//! its filled blocks.
 
 use kvpool::hash::HashCursor;
 use kvpool::{Computed, Covered, Rows};
@@ -18,12 +19,12 @@ use crate::Keys;
 pub struct Filled {
     /// The first eight bytes of their digests.
     pub keys: Keys,
-    /// Those of their fingerprints, where hits are verified.
+    /// The first eight bytes of their fingerprints, if hits are verified.
     pub fingerprints: Keys,
 }
 
 impl Filled {
-    /// All blocks of a prompt.
+    /// Returns all blocks of a prompt.
     pub(crate) fn whole(cursor: &HashCursor) -> Self {
         let mut filled = Self::default();
         filled.add(cursor, 0);
@@ -34,7 +35,7 @@ impl Filled {
     #[inline]
     pub(crate) fn add_last(&mut self, cursor: &HashCursor, tokens: usize) {
         let (chain, before) = (cursor.chain(), cursor.num_tokens().saturating_sub(tokens));
-        // Most tokens fill no block: they are not worth a division.
+        // Most tokens fill no block. Avoid the division then.
         if before < chain.len() * chain.block_size() {
             self.add(cursor, before / chain.block_size());
         }
@@ -48,7 +49,8 @@ impl Filled {
     }
 }
 
-/// An append of a token to each row of the batch before: all that its record says, but for what it fills.
+/// An append of one token to each row of the previous batch: all its arguments, without the filled
+/// blocks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct SteadyAppend {
     tokens: usize,
@@ -58,8 +60,8 @@ pub(crate) struct SteadyAppend {
 }
 
 impl SteadyAppend {
-    /// What is appended, if that is a token to each row, and what is computed and covered is said of
-    /// all of them at once.
+    /// Returns the append, if it has one token for each row, and its computed and covered tokens are
+    /// given for all rows together.
     #[must_use]
     pub(crate) const fn of(rows: &Rows<'_>) -> Option<Self> {
         let all_but_last_computed = match rows.computed {
@@ -80,7 +82,7 @@ impl SteadyAppend {
     }
 }
 
-/// The last one, encoded up to what it filled.
+/// The last steady append, encoded up to its filled blocks.
 #[derive(Debug, Default)]
 pub(crate) struct Encoded {
     append: Option<SteadyAppend>,
@@ -88,20 +90,20 @@ pub(crate) struct Encoded {
 }
 
 impl Encoded {
-    /// Keeps an append whose record begins with `beginning`.
+    /// Stores an append whose record begins with `beginning`.
     pub(crate) fn note(&mut self, append: SteadyAppend, beginning: &[u8]) {
         self.bytes.clear();
         self.bytes.extend_from_slice(beginning);
         self.append = Some(append);
     }
 
-    /// Whether it is that one.
+    /// Whether the stored append equals this one.
     #[inline]
     pub(crate) fn is(&self, append: SteadyAppend) -> bool {
         self.append == Some(append)
     }
 
-    /// What its record begins with.
+    /// The first bytes of its record.
     pub(crate) fn bytes(&self) -> &[u8] {
         &self.bytes
     }

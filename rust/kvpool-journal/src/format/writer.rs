@@ -1,16 +1,15 @@
-//! The thread that writes: frames are handed over to it, so that no operation waits for a disk.
+//! The thread that writes frames, so that no operation waits for a disk.
 //!
-//! Owns: the writer, the frames that wait for it, and why it stopped.
+//! Owns: the writer, the frames that wait for it, and the reason why it stopped.
 //!
 //! Invariants:
-//! - Frames are written in their order, and none behind one that was not written whole.
-//! - No more than [`QUEUE_BYTES`] wait, or a single frame that is larger.
-//! - Whoever forks takes the queue along and not the thread: a fork hands nothing over, waits for
-//!   nothing, and ends nothing. So the file stays the parent's, which writes the same operations
-//!   itself.
+//! - Frames are written in order, and no frame is written after one that was written only in part.
+//! - At most [`QUEUE_BYTES`] wait, or a single frame that is larger.
+//! - A fork has a copy of the queue but no thread. So a fork passes no frames, waits for nothing, and
+//!   ends nothing. The file belongs to the parent, which writes the same operations itself.
 //!
-//! Costs: one message per frame and one back, which brings memory for a next frame; and the system call
-//! that tells a fork from its parent.
+//! Costs: one message per frame, and one back that returns memory for the next frame; and the system
+//! call that detects a fork.
 
 use std::io::Write;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
@@ -20,20 +19,20 @@ use std::thread::{Builder, JoinHandle};
 
 use crate::JournalError;
 
-/// Bytes that may wait to be written. A journal whose writer is further behind stops, or waits: see
-/// [`crate::Journal::waiting`].
+/// Number of bytes that may wait to be written. Beyond it, a journal stops, or waits
+/// ([`crate::Journal::waiting`]).
 pub const QUEUE_BYTES: usize = 64 << 20;
 
-/// Written frames whose memory is kept for the next ones.
+/// Number of written frames whose memory is kept for the next ones.
 const SPARES: usize = 4;
 
 enum Message {
     Frame(Vec<u8>),
-    /// Answered when all frames before it are written and flushed.
+    /// The thread answers when all frames before this message are written and flushed.
     Flush(Sender<()>),
 }
 
-/// What the thread and those who hand over both know.
+/// State that the thread and the journal share.
 #[derive(Default)]
 struct Progress {
     waiting: AtomicUsize,
@@ -41,16 +40,17 @@ struct Progress {
     failed: OnceLock<String>,
 }
 
-/// Everything that a journal has recorded is on its way to the writer.
+/// Waits until everything that a journal has recorded is written.
 #[derive(Debug)]
 #[must_use = "nothing is known to be written before it is waited for"]
 pub struct Flush(Option<Receiver<()>>);
 
 impl Flush {
-    /// Nothing to wait for.
+    /// There is nothing to wait for.
     pub(crate) const DONE: Self = Self(None);
 
-    /// Waits until it is written. Whether it was, [`crate::Journal::error`] says.
+    /// Waits until everything is written or writing has failed. [`crate::Journal::error`] reports a
+    /// failure.
     pub fn wait(self) {
         if let Some(reached) = self.0 {
             let _gone = reached.recv();
@@ -60,7 +60,7 @@ impl Flush {
 
 struct Thread {
     frames: Sender<Message>,
-    /// Empty, with the memory of what was written.
+    /// Empty buffers with the memory of written frames.
     spares: Receiver<Vec<u8>>,
     handle: JoinHandle<()>,
 }
@@ -70,9 +70,9 @@ pub(crate) struct Background {
     /// The process that has the thread.
     process: u32,
     progress: Arc<Progress>,
-    /// Nothing only while it is dropped.
+    /// `None` only while it is dropped.
     thread: Option<Thread>,
-    /// Why nothing is handed over any more.
+    /// The reason why no more frames are passed to the thread.
     stopped: Option<String>,
     pub(crate) waits: bool,
 }
@@ -92,10 +92,10 @@ impl Background {
         Ok(Self { process, progress, thread, stopped: None, waits: false })
     }
 
-    /// Hands bytes over, unless it has stopped, and leaves none of them.
+    /// Passes bytes to the thread, unless it has stopped, and empties the buffer.
     pub(crate) fn write(&mut self, bytes: &mut Vec<u8>) {
         if self.is_open() {
-            // The next frame will be as long.
+            // The next frame will have about the same length.
             let spare = self.thread.as_ref().and_then(|thread| thread.spares.try_recv().ok());
             let next = spare.unwrap_or_else(|| Vec::with_capacity(bytes.len()));
             self.hand_over(std::mem::replace(bytes, next));
@@ -117,7 +117,7 @@ impl Background {
         self.send(Message::Frame(bytes));
     }
 
-    /// Has everything written that was handed over, also if it has stopped since.
+    /// Starts to write everything that was passed, even if the journal has stopped since.
     pub(crate) fn flush(&mut self) -> Flush {
         if self.is_fork() {
             self.is_open();
@@ -133,7 +133,7 @@ impl Background {
         self.progress.written.load(Ordering::Acquire)
     }
 
-    /// Why it has stopped.
+    /// The reason why writing has stopped.
     pub(crate) fn error(&self) -> Option<&str> {
         self.stopped.as_deref().or_else(|| self.progress.failed.get().map(String::as_str))
     }
@@ -142,12 +142,13 @@ impl Background {
         std::process::id() != self.process
     }
 
-    /// Whether bytes can be handed over. A fork stops here.
+    /// Whether bytes can be passed to the thread. In a fork the journal stops here.
     fn is_open(&mut self) -> bool {
         if self.error().is_none() && self.is_fork() {
             let (this, owner) = (std::process::id(), self.process);
             self.stopped = Some(format!(
-                "process {this} is a fork of process {owner}, whose file this is: make a pool with a journal of its own"
+                "process {this} is a fork of process {owner}, whose file this is: make a pool \
+                 with a journal of its own"
             ));
         }
         self.error().is_none()
@@ -155,7 +156,7 @@ impl Background {
 
     fn send(&self, message: Message) {
         if let Some(thread) = &self.thread {
-            // A thread that is gone has said why.
+            // A thread that has ended has recorded the reason.
             let _gone = thread.frames.send(message);
         }
     }
@@ -165,17 +166,17 @@ impl Drop for Background {
     fn drop(&mut self) {
         let Some(thread) = self.thread.take() else { return };
         if self.is_fork() {
-            // The thread that would let go of the queues' locks does not exist here.
+            // The thread that would release the locks of the queues does not exist in a fork.
             std::mem::forget(thread);
             return;
         }
         drop(thread.frames);
-        // It has said why, if it panicked.
+        // If the thread panicked, it has recorded the reason.
         let _panic = thread.handle.join();
     }
 }
 
-/// Says so if the thread ends by a panic.
+/// Records an error if the thread ends by a panic.
 struct Panicked<'a>(&'a Progress);
 
 impl Drop for Panicked<'_> {
@@ -186,7 +187,7 @@ impl Drop for Panicked<'_> {
     }
 }
 
-/// Writes what comes, until nobody can hand anything over any more.
+/// Writes the frames that arrive, until the journal closes the channel.
 fn write(
     mut writer: Box<dyn Write + Send>,
     messages: &Receiver<Message>,
@@ -211,10 +212,10 @@ fn write(
                 }
                 progress.waiting.fetch_sub(bytes.len(), Ordering::AcqRel);
                 bytes.clear();
-                // Enough are kept, or nobody writes any more.
+                // Ignore the error: enough buffers are kept, or the journal is gone.
                 let _kept = spares.try_send(bytes);
             }
-            // Whoever waited may have gone.
+            // Ignore the error: the waiting caller may be gone.
             Message::Flush(reached) => drop(reached.send(())),
         }
     }

@@ -1,22 +1,26 @@
-//! `HeaderCopy`: the headers of all places side by side in a file of their own, so that a start reads
-//! megabytes and not every place.
+//! `HeaderCopy`: copies of the headers of all places in one file, so that a start reads megabytes
+//! instead of every place.
 //!
-//! Owns: that file. It is a hint: nothing is loaded on its word, since every load compares the header
-//! and the payload that are at the place. What it does not know, or what is damaged in it, is read from
-//! the places; what is wrong in it is a miss.
+//! Owns: that file. The file is only a hint, because every load compares the header and the payload
+//! that are at the place. An entry that is unknown or damaged is read from its place. A wrong entry
+//! leads to a miss.
 //!
-//! | bytes | what |
+//! | bytes | content |
 //! |---|---|
-//! | 0..32 | `kvpoolhc`, version, bytes of a slot, the slab's inode, XXH3-64 of these; zeros up to 4096 |
-//! | 4096 + 128 n | of place n the 112 bytes of its header, zeros if it is free; XXH3-64 of them, seeded with n: the seal; 8 zeros |
+//! | 0..32 | `kvpoolhc`, version, bytes of a slot, the slab's inode, XXH3-64 of these |
+//! | 32..4096 | zeros |
+//! | 4096 + 128 n | entry of place n |
 //!
-//! An entry without its seal is unknown. The seal is broken before a place is written and made anew
-//! behind that, so a process that is killed in between leaves an unknown entry, never a wrong one.
-//! After a power loss entries may be older than their places: a start compares [`LOOKED_AT`] of them
-//! with what is there, and where one differs it believes none.
+//! An entry has the 112 bytes of the header, or zeros if the place is free. The XXH3-64 of these bytes,
+//! seeded with n, is the seal. 8 zeros follow.
 //!
-//! Cost: 128 bytes per place beside the slab, and two small writes into the page cache per object;
-//! neither waits for the disk.
+//! An entry without its seal is unknown. The seal is broken before a place is written, and made anew
+//! after that. So a process that is killed in between leaves an unknown entry, never a wrong one. After
+//! a power loss entries may be older than their places. A start therefore compares [`LOOKED_AT`]
+//! entries with their places, and ignores all entries if one differs.
+//!
+//! Cost: 128 bytes per place in addition to the slab, and two small writes into the page cache per
+//! object. Neither write waits for the disk.
 
 use std::fs::File;
 use std::io;
@@ -31,17 +35,17 @@ use crate::header::HEADER_BYTES;
 use crate::object::{PAGE, Place};
 use crate::private::{self, For};
 
-/// The first bytes of an object's page, whatever they are; zeros of a free place.
+/// The first bytes of an object's page, valid or not; zeros for a free place.
 pub(super) type Bytes = [u8; HEADER_BYTES];
 
-/// Places at which a start looks before it believes the copy.
+/// Number of places that a start reads before it uses the copy.
 pub(super) const LOOKED_AT: u32 = 64;
 
 const MAGIC: [u8; 8] = *b"kvpoolhc";
 const VERSION: u32 = 1;
-/// Bytes of the file's own header that its checksum covers.
+/// Number of bytes of the file's own header that its checksum covers.
 const CHECKED: usize = 28;
-/// Bytes of an entry, those that mean something, and where its seal begins.
+/// Bytes of an entry. `SEALED` is the number of its bytes that have a meaning.
 pub(super) const ENTRY: usize = 128;
 const SEALED: usize = HEADER_BYTES + 8;
 
@@ -51,18 +55,18 @@ pub(super) struct HeaderCopy {
 }
 
 impl HeaderCopy {
-    /// Opens the copy of a slab, or makes it, with room on the disk for every place. Nothing is known
-    /// of it if it is of another slab.
+    /// Opens or creates the copy of a slab, with room on the disk for every place. A copy of another
+    /// slab is emptied.
     pub(super) fn open(path: &Path, slab: &File, slot_bytes: u64, places: u32) -> io::Result<Self> {
         let file = private::open(path, For::Keeping)?;
         let own = identity(slab.metadata()?.ino(), slot_bytes);
         let mut found = [0; CHECKED + 8];
-        // Too short a file is another one.
+        // A file that is too short belongs to another slab.
         if file.read_exact_at(&mut found, 0).is_err() || found != own {
             file.set_len(0)?;
             file.write_all_at(&own, 0)?;
         }
-        // Longer ones are cut: what is behind the end would be believed when it grows again.
+        // Cut a longer file: entries after the end would be used when the slab grows again.
         let bytes = begin(places);
         file.set_len(bytes)?;
         match fallocate(&file, FallocateFlags::empty(), 0, bytes) {
@@ -71,7 +75,7 @@ impl HeaderCopy {
         }
     }
 
-    /// The copy that a folder has, whichever slab it is of, to break seals.
+    /// Opens the copy that a folder has, of any slab, to break seals.
     pub(super) fn of(path: &Path) -> io::Result<Option<Self>> {
         match private::open(path, For::Writing) {
             Ok(file) => Ok(Some(Self { file })),
@@ -80,17 +84,17 @@ impl HeaderCopy {
         }
     }
 
-    /// Nothing is known of a place any more: before it is written.
+    /// Makes the entry of a place unknown. Called before the place is written.
     pub(super) fn forget(&self, place: Place) -> io::Result<()> {
         self.file.write_all_at(&[0; 8], begin(place) + HEADER_BYTES as u64)
     }
 
-    /// What is at a place: once it is written.
+    /// Stores the header of a place. Called after the place was written.
     pub(super) fn note(&self, place: Place, header: &Bytes) -> io::Result<()> {
         self.file.write_all_at(&sealed(place, header)[..SEALED], begin(place))
     }
 
-    /// What is at the places from `first` on.
+    /// Stores the headers of the places from `first` on.
     pub(super) fn note_all(&self, first: Place, headers: &[Option<Bytes>]) -> io::Result<()> {
         let sealed = |(place, header): (Place, &Option<Bytes>)| {
             header.as_ref().map_or([0; ENTRY], |header| sealed(place, header))
@@ -99,7 +103,7 @@ impl HeaderCopy {
         self.file.write_all_at(&entries, begin(first))
     }
 
-    /// What is known of `count` places from `first` on; nothing of what the file does not have.
+    /// Reads `count` entries from `first` on. Entries after the end of the file are unknown.
     pub(super) fn read(&self, first: Place, count: usize) -> io::Result<Vec<Option<Bytes>>> {
         let mut bytes = vec![0; count * ENTRY];
         let mut done = 0;
@@ -116,7 +120,7 @@ impl HeaderCopy {
     }
 }
 
-/// Where the entry of a place begins.
+/// Offset of the entry of a place.
 const fn begin(place: Place) -> u64 {
     PAGE as u64 + place as u64 * ENTRY as u64
 }
@@ -132,7 +136,7 @@ fn identity(inode: u64, slot_bytes: u64) -> [u8; CHECKED + 8] {
     bytes
 }
 
-/// The seed makes the seal that of a place: an entry that was written elsewhere is unknown.
+/// The seed binds the seal to its place, so an entry at another place is unknown.
 fn seal(place: Place, header: &[u8]) -> [u8; 8] {
     xxh3_64_with_seed(header, u64::from(place) + 1).to_le_bytes()
 }
@@ -153,7 +157,8 @@ fn unsealed(place: Place, entry: &[u8]) -> Option<Bytes> {
 mod tests {
     use super::*;
 
-    /// Every bit of an entry counts, but those that mean nothing, and so does the place.
+    /// A change of any bit of an entry that has a meaning makes the entry unknown, and so does another
+    /// place.
     #[test]
     fn an_entry_is_known_whole_or_not_at_all() {
         let header: Bytes = std::array::from_fn(|at| at as u8);

@@ -1,8 +1,8 @@
-//! `Inspector`: a folder of objects looked at from outside, by people and tools.
+//! `Inspector`: inspects a folder of objects from outside, for people and tools.
 //!
-//! It serves nobody, so it needs neither a namespace nor memory of slots. Headers may be looked at
-//! while a store has the folder: what is being written then looks damaged or absent. Whatever changes
-//! the folder takes its lock.
+//! It needs neither a namespace nor memory of slots. Headers may be read while a store uses the folder;
+//! an object that is being written then looks damaged or absent. Operations that change the folder take
+//! its lock.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -18,32 +18,38 @@ use crate::namespace::{Namespace, NamespaceDigest};
 use crate::object::{PAGE, Page, Place};
 use crate::private;
 
-/// A folder that a [`DiskBackend`](super::DiskBackend) made.
+/// A folder that a [`DiskBackend`](super::DiskBackend) created.
+///
+/// ```
+/// use kvpool_store::{StoreError, disk::Inspector};
+/// let missing = std::env::temp_dir().join("kvpool-no-such-folder");
+/// assert!(matches!(Inspector::look(&missing), Err(StoreError::NoStore { .. })));
+/// ```
 #[derive(Debug)]
 pub struct Inspector {
     folder: PathBuf,
     slab: Slab,
-    /// If this may change the folder, and there is one.
+    /// The copy of the headers, if this inspector may change the folder and the copy exists.
     copy: Option<HeaderCopy>,
-    /// Held if this may change the folder.
+    /// The lock of the folder, if this inspector may change it.
     lock: Option<Lock>,
 }
 
 impl Inspector {
-    /// Opens a folder to look at it.
+    /// Opens a folder for reading.
     ///
     /// # Errors
-    /// [`StoreError::NoStore`] if there are no objects; [`StoreError::Backend`].
+    /// [`StoreError::NoStore`] if the folder has no objects; [`StoreError::Backend`].
     pub fn look(folder: &Path) -> Result<Self, StoreError> {
         Self::open(folder, None)
     }
 
-    /// Opens a folder that nobody else has: to verify it, or to clear places.
+    /// Opens a folder that no store uses, to verify it or to clear places.
     ///
     /// # Errors
-    /// [`StoreError::FolderInUse`]; as [`Self::look`].
+    /// [`StoreError::FolderInUse`]; otherwise like [`Self::look`].
     pub fn exclusive(folder: &Path) -> Result<Self, StoreError> {
-        // Looked for first: a lock makes its file.
+        // Look first, because a lock creates its file.
         Self::look(folder)?;
         Self::open(folder, Some(Lock::take(folder)?))
     }
@@ -62,7 +68,7 @@ impl Inspector {
         }
     }
 
-    /// How many objects the folder has room for.
+    /// Largest number of objects in the folder.
     #[must_use]
     pub const fn places(&self) -> u32 {
         self.slab.places()
@@ -74,11 +80,11 @@ impl Inspector {
         self.slab.slot_bytes()
     }
 
-    /// The header at a place; `None` if there is no object.
+    /// Returns the header at a place; `None` if there is no object.
     ///
     /// # Errors
-    /// [`HeaderError`] in the inner result: something is there, but no intact header. [`BackendError`]
-    /// if it cannot be read.
+    /// [`HeaderError`] in the inner result if the place contains no intact header. [`BackendError`] if
+    /// it cannot be read.
     pub fn header(&self, place: Place) -> Result<Result<Option<Header>, HeaderError>, BackendError> {
         let mut page = Page::zeroed();
         self.slab.read_header(place, &mut page)?;
@@ -92,7 +98,7 @@ impl Inspector {
     /// Reads the object at a place, and compares its checksums; `None` if there is no object.
     ///
     /// # Errors
-    /// [`Mismatch`] in the inner result: it is damaged. [`StoreError`] if it cannot be read.
+    /// [`Mismatch`] in the inner result if the object is damaged. [`StoreError`] if it cannot be read.
     pub fn verify(&self, place: Place) -> Result<Result<Option<Header>, Mismatch>, StoreError> {
         let header = match self.header(place)? {
             Ok(Some(header)) => header,
@@ -112,7 +118,7 @@ impl Inspector {
     /// Makes a place free.
     ///
     /// # Errors
-    /// [`StoreError::ReadOnly`] unless opened with [`Self::exclusive`]; [`StoreError::Backend`].
+    /// [`StoreError::ReadOnly`] unless [`Self::exclusive`] opened the folder; [`StoreError::Backend`].
     pub fn clear(&self, place: Place) -> Result<(), StoreError> {
         self.may_write()?;
         let forgotten = self.copy.as_ref().map_or(Ok(()), |copy| copy.forget(place));
@@ -120,7 +126,7 @@ impl Inspector {
         Ok(self.slab.write_header(place, &super::BLANK)?)
     }
 
-    /// The namespaces that ever had objects here; `None` where the text is not there, or damaged.
+    /// Returns all namespaces that ever had objects here; `None` for a text that is missing or damaged.
     ///
     /// # Errors
     /// [`BackendError`] if the folder cannot be read.
@@ -137,10 +143,10 @@ impl Inspector {
         Ok(found)
     }
 
-    /// Forgets the text of a namespace.
+    /// Removes the text of a namespace.
     ///
     /// # Errors
-    /// As [`Self::clear`].
+    /// Like [`Self::clear`].
     pub fn forget(&self, namespace: NamespaceDigest) -> Result<(), StoreError> {
         self.may_write()?;
         match fs::remove_file(self.folder.join(format!("{namespace}.json"))) {

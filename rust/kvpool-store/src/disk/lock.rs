@@ -1,6 +1,6 @@
-//! `Lock`: one store has a folder.
+//! `Lock`: the exclusive use of a folder by one store.
 //!
-//! Owns: the file `lock` in it. The process id there is for messages alone.
+//! Owns: the file `lock` in the folder. The process id in it is only used for messages.
 
 use std::io::{self, Write};
 use std::path::Path;

@@ -1,18 +1,21 @@
-//! Disk: objects in the slots of one preallocated file, found again after any end of the process.
+//! Disk: objects in the slots of one preallocated file, which survive any end of the process.
 //!
-//! | what | how |
-//! |---|---|
-//! | bound | the file has `capacity_bytes`, less if the disk would have less than `free_floor` left ([`DiskBackend::shortage`]); it never grows |
-//! | write | header and payload in one write; what is torn has a header whose checksum of the payload is another's |
-//! | load | header and payload in one read, straight into the slot of the arena |
-//! | threads | each worker has several transfers on their way by [`io_uring`](Io), found at run time, or one |
-//! | start | a copy of all headers is read, and the headers of places that it does not know, by several threads; what is not an intact header is free |
-//! | `kill -9` | loses what was being written, and what it replaced; no write waits for the disk's cache (`fsync`), and none has to |
-//! | power loss | whatever order the disk wrote in, checksums find what does not fit together |
-//! | two processes | the second is refused ([`StoreError::FolderInUse`]) |
+//! - **Bound**: the file has `capacity_bytes`, or less if the disk would otherwise have less than
+//!   `free_floor` bytes left ([`DiskBackend::shortage`]). It never grows.
+//! - **Write**: header and payload in one write. After a partial write the header's checksum does not
+//!   fit the payload.
+//! - **Load**: header and payload in one read, directly into the slot of the arena.
+//! - **Threads**: each worker has several transfers in flight by [`io_uring`](Io), if that is available
+//!   at run time, otherwise one.
+//! - **Start**: reads a copy of all headers. Several threads read the headers of places that the copy
+//!   does not know. A place without an intact header is free.
+//! - **`kill -9`** loses the objects that were being written, and those that they replaced. No write
+//!   waits for the disk's cache (`fsync`), and none has to.
+//! - **Power loss**: checksums find whatever does not fit together, in whatever order the disk wrote.
+//! - **Two processes**: the second is refused ([`StoreError::FolderInUse`]).
 //!
-//! Memory and disk are in whole pages, so direct I/O keeps the page cache out of it where the file system can
-//! ([`DiskBackend::is_direct`]).
+//! Memory and disk use whole pages. So direct I/O bypasses the page cache where the file system
+//! supports it ([`DiskBackend::is_direct`]).
 
 mod config;
 mod copy;
@@ -43,20 +46,20 @@ use crate::namespace::{Namespace, NamespaceDigest};
 use crate::object::{Object, ObjectMut, ObjectName, Page, Place};
 use crate::private::{self, Access};
 
-/// How bytes move between memory and a disk.
+/// How bytes are moved between memory and a disk.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Io {
-    /// Each worker has several transfers on their way at once.
+    /// Each worker has several transfers in flight at once.
     Uring,
-    /// Each worker has one.
+    /// Each worker has one transfer in flight.
     Threads {
-        /// Why it is not `io_uring`.
+        /// The reason why `io_uring` is not used.
         why: String,
     },
 }
 
 impl Io {
-    /// What this machine has.
+    /// Returns the best method of this machine.
     #[must_use]
     pub fn found() -> Self {
         #[cfg(feature = "io-uring")]
@@ -70,7 +73,7 @@ impl Io {
     }
 }
 
-/// As people read it.
+/// Formats the kind of I/O as readable text.
 impl fmt::Display for Io {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
@@ -89,16 +92,16 @@ pub struct DiskBackend {
     max_payload: u32,
     scanners: usize,
     io: Io,
-    /// Last: released once the file is closed.
+    /// The last field, so that the lock is released after the file was closed.
     _lock: Lock,
 }
 
 impl DiskBackend {
-    /// Opens a folder, or makes it, and takes its room on the disk. Waits for the disk.
+    /// Opens or creates a folder, and takes its share of the disk. Waits for the disk.
     ///
     /// # Errors
-    /// [`StoreError::InvalidConfig`]; [`StoreError::FolderInUse`]; [`StoreError::NoRoom`] if the disk has no
-    /// room for one object above the floor; [`StoreError::Backend`] if it fails.
+    /// [`StoreError::InvalidConfig`]; [`StoreError::FolderInUse`]; [`StoreError::NoRoom`] if the disk
+    /// has no room for one object above the floor; [`StoreError::Backend`] if the disk fails.
     pub fn open(config: &DiskConfig) -> Result<Arc<Self>, StoreError> {
         for (field, value) in
             [("max_payload", u64::from(config.max_payload)), ("scanners", config.scanners as u64)]
@@ -113,7 +116,7 @@ impl DiskBackend {
         }
         private::make_folder(&config.folder, Access::Owner).map_err(BackendError::io("making the folder"))?;
         let lock = Lock::take(&config.folder)?;
-        // Nobody else writes here.
+        // Because of the lock, no other process writes here.
         generation::remove_abandoned(&config.folder, Duration::ZERO)
             .map_err(BackendError::io("reading the folder"))?;
         let slab = Slab::open(config)?;
@@ -125,35 +128,38 @@ impl DiskBackend {
         Ok(Arc::new(Self { slab, copy, folder, max_payload, scanners, io, _lock: lock }))
     }
 
-    /// Whether reads and writes go round the page cache.
+    /// Whether reads and writes bypass the page cache.
     #[must_use]
     pub const fn is_direct(&self) -> bool {
         self.slab.is_direct()
     }
 
-    /// Why it has less room than its capacity, if the disk has no more: folder, bytes wanted, free and taken.
+    /// The reason why the store has less room than its capacity, if it has: folder, bytes wanted, free
+    /// and taken.
     #[must_use]
     pub fn shortage(&self) -> Option<&str> {
         self.slab.shortage()
     }
 
-    /// How bytes move.
+    /// How bytes are moved.
     #[must_use]
     pub const fn io(&self) -> &Io {
         &self.io
     }
 
-    /// Before a place is written. Where this fails, nothing may be written: the copy would be wrong.
+    /// Breaks the seal of a place before the place is written. If this fails, the place must not be
+    /// written, because the copy would be wrong.
     fn forget(&self, place: Place) -> Result<(), BackendError> {
         self.copy.forget(place).map_err(BackendError::io("writing the copy of the headers"))
     }
 
-    /// Once a place is written. What the copy does not take is looked at again at the next start.
+    /// Stores the header of a place after the place was written. If this fails, the next start reads
+    /// the place.
     fn note(&self, place: Place, page: &Page) {
         page.0.first_chunk().into_iter().for_each(|header| drop(self.copy.note(place, header)));
     }
 
-    /// Whether the copy of the headers is as the places say, wherever one looks.
+    /// Whether a sample of the entries of the copy agrees with the places.
     fn believes_copy(&self) -> bool {
         let step = (self.places() / LOOKED_AT).max(1);
         let mut page = Page::zeroed();
@@ -163,14 +169,14 @@ impl DiskBackend {
         })
     }
 
-    /// The first bytes of a place; `None` if they cannot be read.
+    /// Reads the first bytes of a place; `None` if they cannot be read.
     fn header(&self, place: Place, page: &mut Page) -> Option<Bytes> {
         page.0.fill(0);
         self.slab.read_header(place, page).ok()?;
         page.0.first_chunk().copied()
     }
 
-    /// The first bytes of some places, by several threads, each page on its own.
+    /// Reads the first bytes of places by several threads, one page per place.
     fn scan(&self, places: &[Place]) -> Result<Vec<(Place, Option<Bytes>)>, BackendError> {
         let each = places.len().div_ceil(self.scanners).max(1);
         let scan = |places: &[Place]| {
@@ -188,11 +194,11 @@ impl DiskBackend {
     }
 }
 
-/// Places whose headers are read and told at once.
+/// Number of places whose headers are read and reported together.
 const AT_ONCE: u32 = 8192;
-/// Where no header could be read: none, and not free either.
+/// The bytes that replace a header that cannot be read. They are neither a header nor a free place.
 const UNREADABLE: Bytes = [u8::MAX; HEADER_BYTES];
-/// Where there is no header.
+/// The bytes of a free place.
 const FREE: Bytes = [0; HEADER_BYTES];
 
 impl Backend for DiskBackend {
@@ -225,7 +231,7 @@ impl Backend for DiskBackend {
             for (place, header) in self.scan(&unknown)? {
                 known[(place - first) as usize] = header;
             }
-            // What cannot be noted, or read, is looked at again at the next start.
+            // If this fails, or a place cannot be read, the next start reads the places again.
             if unknown.len() == count || self.slab.is_fresh() {
                 drop(self.copy.note_all(first, &known));
             } else {
@@ -279,7 +285,7 @@ impl Backend for DiskBackend {
 
     #[cfg(feature = "io-uring")]
     fn lane(&self) -> Option<Box<dyn Lane + '_>> {
-        // Where it cannot be had for this worker, it has one call after the other.
+        // If io_uring is unavailable, the worker makes one call at a time.
         (self.io == Io::Uring).then(|| self.ring()).flatten()
     }
 
@@ -296,5 +302,5 @@ impl Backend for DiskBackend {
     }
 }
 
-/// No header.
+/// The page of a free place.
 static BLANK: Page = Page([0; crate::object::PAGE]);

@@ -1,12 +1,12 @@
-//! `Ring`: several transfers of one worker on their way at once, by `io_uring`.
+//! `Ring`: several transfers of one worker in flight at once, by `io_uring`.
 //!
-//! Owns: the memory of transfers that the kernel has, from [`Lane::start`] to the end that
-//! [`Lane::next`] tells. What ends short, or is to be tried again, is done once more by a call that
-//! waits.
+//! Owns: the memory of the transfers that the kernel has, from [`Lane::start`] until [`Lane::next`]
+//! returns them. A transfer that ends short, or that is to be tried again, is repeated by a blocking
+//! call.
 //!
-//! Invariants: a transfer's buffers stay where they are, and its guards are held, for as long as the
-//! kernel may touch them. Dropping the ring waits for that; where it cannot be known, the memory is
-//! leaked and its slots stay taken.
+//! Invariants: the buffers of a transfer stay at their addresses, and its guards are held, for as long
+//! as the kernel may touch them. Dropping the ring waits for that. If the end cannot be determined, the
+//! memory is leaked and its slots stay taken.
 
 #![expect(unsafe_code, reason = "hands addresses to the kernel: of memory that stays until it has ended")]
 
@@ -21,33 +21,33 @@ use crate::error::BackendError;
 use crate::object::{PAGE, Page};
 use crate::transfer::Transfer;
 
-/// Transfers of one worker on their way.
+/// Largest number of transfers of one worker in flight.
 const ROOM: usize = 8;
-/// Bytes from which on one is told to the kernel at once, not with those after it: a call of the system
-/// is little beside its checksum.
+/// Number of bytes from which on a transfer is submitted to the kernel at once, and not together with
+/// the next ones: compared with its checksum, a system call costs little.
 const AT_ONCE: usize = 32 << 10;
 
-/// Whether the kernel lets this process have one.
+/// Whether the kernel allows this process a ring.
 pub(super) fn try_one() -> io::Result<()> {
     IoUring::new(1).map(drop)
 }
 
-/// What the kernel has.
+/// A transfer that the kernel has.
 struct Flight {
     transfer: Transfer,
-    /// The header's page, and the payload's pages.
+    /// The page of the header, and the pages of the payload.
     buffers: [libc::iovec; 2],
 }
 
 struct Ring<'a> {
     disk: &'a DiskBackend,
     ring: IoUring,
-    /// By number; as many as there is room for, and never moved.
+    /// Transfers by number. The list has a fixed length, and its items are never moved.
     flights: Box<[Option<Flight>]>,
-    /// What the kernel was not told of yet.
+    /// Number of transfers that were not submitted to the kernel yet.
     unsent: usize,
     broken: bool,
-    /// What the kernel never had.
+    /// Transfers that the kernel did not accept.
     refused: Vec<(Transfer, BackendError)>,
 }
 
@@ -64,7 +64,7 @@ impl<'a> Ring<'a> {
         Ok(Self { disk, ring, flights, unsent: 0, broken: false, refused: Vec::new() })
     }
 
-    /// Waits for an end: the number of the flight, and what the kernel says.
+    /// Waits for the end of a transfer. Returns its number and the kernel's result.
     fn wait(&mut self) -> Option<(usize, i32)> {
         loop {
             if self.unsent > 0 || self.ring.completion().is_empty() {
@@ -86,14 +86,14 @@ impl<'a> Ring<'a> {
         }
     }
 
-    /// Once more, by a call that waits.
+    /// Repeats a transfer by a blocking call.
     fn again(&self, transfer: &mut Transfer) -> Result<(), BackendError> {
         perform(transfer, self.disk)
     }
 }
 
 impl DiskBackend {
-    /// A ring for a worker, if the kernel lets it have one.
+    /// Creates a ring for a worker, if the kernel allows it.
     pub(super) fn ring(&self) -> Option<Box<dyn Lane + '_>> {
         Ring::open(self).ok().map(|ring| Box::new(ring) as _)
     }
@@ -117,7 +117,7 @@ impl Lane for Ring<'_> {
             (Ok(_), None) => return self.refused.push((transfer, full())),
         };
         let none = libc::iovec { iov_base: std::ptr::null_mut(), iov_len: 0 };
-        // The addresses are taken where it stays: it is not moved again before it has ended.
+        // Take the addresses at the final place: the transfer is not moved again before it has ended.
         let Flight { transfer, buffers } =
             self.flights[number].insert(Flight { transfer, buffers: [none; 2] });
         let (page, payload, len) = transfer.memory();
@@ -132,10 +132,10 @@ impl Lane for Ring<'_> {
             opcode::Readv::new(file, first, count).offset(offset).build()
         };
         // SAFETY: the buffers are the header's page, which the transfer has on the heap, and the pages
-        // of a slot, whose guard it has, so that nothing else touches them; of a transfer that is
-        // written the kernel only reads. The transfer, and with it the two `iovec`s, stays where it is
-        // in `flights` until the kernel has told its end, or for ever. The file is open as long as the
-        // disk, which this borrows.
+        // of a slot. The transfer holds the guard of the slot, so that nothing else touches these
+        // pages. From a transfer that is written, the kernel only reads. The transfer, and with it the
+        // two `iovec`s, stays at its place in `flights` until the kernel has reported its end, or for
+        // ever. The file is open as long as the disk, which this ring borrows.
         let pushed = unsafe { self.ring.submission().push(&entry.user_data(number as u64)) };
         if pushed.is_err()
             && let Some(flight) = self.flights[number].take()
@@ -143,8 +143,8 @@ impl Lane for Ring<'_> {
             return self.refused.push((flight.transfer, full()));
         }
         self.unsent += 1;
-        // A disk is not to wait while the worker checks the next one. What the kernel does not take now
-        // it takes in `wait`.
+        // Submit now, so that the disk does not idle while the worker checks the next transfer. `wait`
+        // submits what the kernel does not accept here.
         if len >= AT_ONCE
             && let Ok(sent) = self.ring.submit()
         {
@@ -169,7 +169,7 @@ impl Lane for Ring<'_> {
                 }
                 Ok(())
             }
-            // Less than all of it: of a file that was cut, for one.
+            // The file ended early, for example because it was cut.
             Ok(_) => self.again(&mut transfer),
             Err(_) if matches!(-result, libc::EINTR | libc::EAGAIN) => self.again(&mut transfer),
             Err(_) => {
@@ -181,7 +181,8 @@ impl Lane for Ring<'_> {
     }
 }
 
-/// Not seen: a worker starts no more than there is room for, and the ring has as many entries.
+/// The error of a full ring. It does not occur: a worker starts no more transfers than `ROOM`, and the
+/// ring has that number of entries.
 fn full() -> BackendError {
     BackendError::io("starting a transfer")(io::Error::other("the ring is full"))
 }
@@ -195,7 +196,7 @@ impl Drop for Ring<'_> {
                 *flight = None;
             }
         }
-        // What the kernel may still have: for good.
+        // The kernel may still use this memory, so it is leaked.
         self.flights.iter_mut().filter_map(Option::take).for_each(std::mem::forget);
     }
 }

@@ -1,11 +1,11 @@
 //! `Slab`: one preallocated file of slots, read and written by position.
 //!
-//! Owns: the file and the way it is opened. A slot is a header's page and the payload's pages behind
-//! it. The size of a slot is in the file's name, so no file is ever read with another one; there is
-//! nothing else that could be damaged.
+//! Owns: the file, and the flags with which it was opened. A slot is the page of the header, followed
+//! by the pages of the payload. The size of a slot is part of the file's name, so a file is never read
+//! with another size. The file has no other metadata that could be damaged.
 //!
-//! Direct I/O is tried where the file system is said to have it, and given up where the first read
-//! shows that it has not.
+//! Direct I/O is tried where the file system claims to support it, and dropped if the first read shows
+//! that it does not.
 
 use std::fs::{self, File};
 use std::io::{self, IoSlice, IoSliceMut};
@@ -31,12 +31,12 @@ pub(super) struct Slab {
     shortage: Option<String>,
 }
 
-/// Bytes for the other files of the folder: namespaces, the lock, the first page of the copy of the headers.
+/// Bytes for the other files of the folder: namespaces, lock, and the first page of the header copy.
 const BESIDE: u64 = 64 << 10;
 
 impl Slab {
-    /// Opens the file of `config`, or makes it, with room on the disk for every slot. Files of other
-    /// slot sizes are removed.
+    /// Opens or creates the file of `config`, with room on the disk for every slot. Removes files of
+    /// other slot sizes.
     pub(super) fn open(config: &DiskConfig) -> Result<Self, StoreError> {
         let slot_bytes = (PAGE + pages(config.max_payload as usize)) as u64;
         if config.capacity_bytes < slot_bytes {
@@ -64,8 +64,8 @@ impl Slab {
         Ok(Self { file, slot_bytes, places, direct, fresh, shortage })
     }
 
-    /// The slab that a folder has, to be looked at: it is neither made nor grown nor shrunk. `None` if
-    /// there is none.
+    /// Opens the slab of a folder to inspect it, without creating or resizing it. `None` if the folder
+    /// has no slab.
     pub(super) fn of(folder: &Path, writable: bool) -> Result<Option<Self>, BackendError> {
         let opening = BackendError::io("opening the slab");
         for entry in fs::read_dir(folder).map_err(BackendError::io("reading the folder"))? {
@@ -95,17 +95,17 @@ impl Slab {
         self.direct
     }
 
-    /// Whether nothing was ever written to it.
+    /// Whether the file was created just now.
     pub(super) const fn is_fresh(&self) -> bool {
         self.fresh
     }
 
-    /// Why it is smaller than its capacity, if it is.
+    /// The reason why the slab is smaller than its capacity, if it is.
     pub(super) fn shortage(&self) -> Option<&str> {
         self.shortage.as_deref()
     }
 
-    /// Its file, to be told from others.
+    /// The file of the slab, which identifies it.
     pub(super) const fn file(&self) -> &File {
         &self.file
     }
@@ -118,7 +118,7 @@ impl Slab {
         self.file.write_all_at(&page.0, self.begin(place)).map_err(BackendError::io("writing a header"))
     }
 
-    /// A header and the payload behind it, in one call of the system.
+    /// Writes a header and its payload in one system call.
     pub(super) fn write(&self, place: Place, header: &Page, payload: &[u8]) -> Result<(), BackendError> {
         let failed = BackendError::io("writing an object");
         let mut done = 0;
@@ -139,8 +139,8 @@ impl Slab {
         self.read(place, page, &mut [])
     }
 
-    /// A header and the payload behind it, in one call of the system. What the file does not have stays
-    /// as it was.
+    /// Reads a header and its payload in one system call. Bytes after the end of the file stay
+    /// unchanged.
     pub(super) fn read(
         &self,
         place: Place,
@@ -166,12 +166,12 @@ fn open(path: &Path, direct: bool) -> io::Result<File> {
     private::open_with(path, For::Keeping, if direct { OFlags::DIRECT } else { OFlags::empty() })
 }
 
-/// The name of a slab, or of what belongs to it.
+/// Name of a slab's file, or of a file that belongs to a slab.
 pub(super) fn file_name(slot_bytes: u64, kind: &str) -> String {
     format!("objects-{slot_bytes}.{kind}")
 }
 
-/// What the name of a slab says.
+/// Size of a slot, from the name of a slab's file.
 fn slot_bytes_of(name: &str, kind: &str) -> Option<u64> {
     let bytes: u64 = name.strip_prefix("objects-")?.strip_suffix(kind)?.strip_suffix('.')?.parse().ok()?;
     (bytes > PAGE as u64 && bytes.is_multiple_of(PAGE as u64)).then_some(bytes)
@@ -190,8 +190,9 @@ fn remove_others(folder: &Path, own: &[String]) -> io::Result<()> {
     Ok(())
 }
 
-/// Allocates as many slots as the capacity allows and as the disk has room for above the floor, with the copy
-/// of their headers. Returns the number of slots, and why they are fewer than the capacity allows.
+/// Allocates slots up to the capacity, but only while the disk has room for them and for their headers
+/// above the floor. Returns the number of slots, and the reason if they are fewer than the capacity
+/// allows.
 fn allocate(file: &File, slot_bytes: u64, config: &DiskConfig) -> Result<(u32, Option<String>), StoreError> {
     let asking = BackendError::io("asking for free space");
     let disk = fstatvfs(file).map_err(|error| asking(error.into()))?;
@@ -218,7 +219,8 @@ fn allocate(file: &File, slot_bytes: u64, config: &DiskConfig) -> Result<(u32, O
         error => error.into(),
     };
     match fallocate(file, FallocateFlags::empty(), 0, bytes) {
-        // Without it the file has holes, and a write may find the disk full.
+        // File systems without `fallocate` leave holes in the file, so a later write may find the disk
+        // full.
         Ok(()) | Err(Errno::OPNOTSUPP) => file.set_len(bytes).map_err(sizing)?,
         Err(error) => return Err(sizing(error.into())),
     }

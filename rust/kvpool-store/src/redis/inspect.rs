@@ -1,8 +1,9 @@
-//! `Inspector`: the objects of a server looked at from outside, by people and tools, while engines use it.
+//! `Inspector`: inspects the objects of a server from outside, for people and tools, while engines use
+//! the server.
 //!
-//! It lists keys in pages, in one round trip each and one more for their headers, and removes those
-//! that it is told. What a server evicts or takes in meanwhile is seen or not. A key may be told twice
-//! while the server's table grows or shrinks.
+//! It lists keys in pages, with one round trip for the keys of a page and one for their headers. It
+//! removes only the objects that the caller names. Keys that the server adds or evicts meanwhile may be
+//! missing. A key may be listed twice while the server's table grows or shrinks.
 
 use std::io;
 
@@ -13,51 +14,52 @@ use crate::header::{HEADER_BYTES, Header, Mismatch};
 use crate::namespace::{Namespace, NamespaceDigest};
 use crate::object::ObjectName;
 
-/// Keys that a page has, about.
+/// Approximate number of keys of a page.
 const PAGE_KEYS: &[u8] = b"512";
-/// The longest key or text of a namespace that is looked at.
+/// Largest number of bytes of a key, or of a namespace's text, that is read.
 const TEXT: usize = 1 << 20;
-/// Bytes and keys of a page, at most: some thousand times what an ordinary one has.
+/// Largest number of bytes of a page. `PAGE_MOST` is the largest number of keys. An ordinary page has
+/// about a thousandth of these.
 const PAGE_BYTES: u64 = 16 << 20;
 const PAGE_MOST: usize = 1 << 16;
 
-/// A server whose objects are looked at.
+/// A server whose objects are inspected.
 #[derive(Debug)]
 pub struct Inspector(std::sync::Arc<RedisBackend>);
 
-/// An object as a server has it.
+/// An object as the server has it.
 #[derive(Clone, Debug)]
 pub struct Seen {
-    /// What it is called there.
+    /// Name of the object on the server.
     pub name: ObjectName,
-    /// What its header says; or why it is no object that an engine would take.
+    /// The header, or the reason why no engine would accept the object.
     pub header: Result<Header, Mismatch>,
 }
 
 /// A page of keys.
 #[derive(Clone, Debug, Default)]
 pub struct Scanned {
-    /// Where the next page begins; 0 behind the last.
+    /// Cursor of the next page; 0 after the last page.
     pub next: u64,
-    /// Objects, or what is in their places.
+    /// Objects of the page, valid or not.
     pub objects: Vec<Seen>,
-    /// Texts of namespaces; `None` where one is damaged.
+    /// Namespaces of the page; `None` for a damaged text.
     pub namespaces: Vec<(NamespaceDigest, Option<Namespace>)>,
-    /// Keys of somebody else.
+    /// Number of keys that do not belong to kvpool.
     pub others: u64,
 }
 
 impl Inspector {
-    /// Connects. `capacity_bytes` and `max_payload` do not matter.
+    /// Connects to a server. `capacity_bytes` and `max_payload` are ignored.
     ///
     /// # Errors
-    /// As [`RedisBackend::open`].
+    /// Like [`RedisBackend::open`].
     pub fn open(config: RedisConfig) -> Result<Self, StoreError> {
         let bounds = RedisConfig { capacity_bytes: 1 << 20, max_payload: 1, ..config };
         RedisBackend::open(bounds).map(Self)
     }
 
-    /// How many keys the database has, those of others included.
+    /// Returns the number of keys of the database, including those of other applications.
     ///
     /// # Errors
     /// [`BackendError`].
@@ -71,8 +73,8 @@ impl Inspector {
         })
     }
 
-    /// The page of keys that begins at `cursor`; the first at 0. With `verify` all bytes of its objects
-    /// are read and compared.
+    /// Returns the page of keys at `cursor`, which is 0 for the first page. With `verify`, reads and
+    /// compares all bytes of its objects.
     ///
     /// # Errors
     /// [`BackendError`].
@@ -131,8 +133,8 @@ impl Inspector {
         })
     }
 
-    /// Lengths and first bytes of values, in one round trip; `None` of those that are not there, or no
-    /// values of bytes.
+    /// Returns lengths and first bytes of values, in one round trip; `None` for a value that is missing
+    /// or is not a string.
     fn headers(&self, names: &[ObjectName]) -> Result<Vec<Option<Front>>, BackendError> {
         let last = (HEADER_BYTES - 1).to_string();
         let asked: Vec<_> = names
@@ -154,7 +156,7 @@ impl Inspector {
                         Some((bytes.cast_unsigned(), header))
                     }
                     (Reply::Integer(_), _) => None,
-                    // Of another kind: a list, for one.
+                    // A value of another type, such as a list.
                     _ => Some((0, Vec::new())),
                 });
             }
@@ -162,7 +164,7 @@ impl Inspector {
         })
     }
 
-    /// A whole value, if it has as many bytes as it had.
+    /// Returns a whole value, if it still has `bytes` bytes.
     fn value(&self, name: &ObjectName, bytes: u64) -> Result<Option<Vec<u8>>, BackendError> {
         let get = command(&[b"GET", &super::key(name)]);
         let bytes = bytes.min(u64::from(super::LONGEST));
@@ -181,7 +183,7 @@ impl Inspector {
     }
 }
 
-/// Bytes of a value, and the first of them.
+/// Length of a value, and its first bytes.
 type Front = (u64, Vec<u8>);
 
 fn unexpected(reply: Reply) -> Fault {
@@ -191,8 +193,8 @@ fn unexpected(reply: Reply) -> Fault {
     }
 }
 
-/// A string of at most so many bytes, and nothing of a longer one; `None` if there is none, or
-/// something else.
+/// Reads a string of at most `most` bytes, and skips a longer one. `None` if there is no string of this
+/// length.
 fn string(server: &mut Connection, most: usize) -> Result<Option<Vec<u8>>, Fault> {
     match server.reply()? {
         Reply::Bulk(len) if len <= most => {
@@ -209,7 +211,7 @@ fn string(server: &mut Connection, most: usize) -> Result<Option<Vec<u8>>, Fault
     }
 }
 
-/// What SCAN answers: a number as a string, and an array of strings.
+/// Reads the reply of SCAN: a number as a string, and an array of strings.
 fn page(server: &mut Connection) -> Result<(u64, Vec<Vec<u8>>), Fault> {
     if let Err(reply) = server.array()? {
         return Err(unexpected(reply));
@@ -218,7 +220,7 @@ fn page(server: &mut Connection) -> Result<(u64, Vec<Vec<u8>>), Fault> {
     let next = next.ok_or_else(|| Fault::Refused("a page without the number of the next".into()))?;
     let keys = server.array()?.map_err(unexpected)?;
     if keys > PAGE_MOST {
-        // The rest of the reply would be read as other replies.
+        // Without this error the rest of the reply would be read as other replies.
         let why = format!("a page of {keys} keys: at most {PAGE_MOST} are read");
         return Err(Fault::Broken(io::Error::new(io::ErrorKind::InvalidData, why)));
     }
@@ -227,7 +229,7 @@ fn page(server: &mut Connection) -> Result<(u64, Vec<Vec<u8>>), Fault> {
     Ok((next, keys))
 }
 
-/// Whose a key is.
+/// The kind of a key.
 enum Key {
     Object(ObjectName),
     Namespace(NamespaceDigest),

@@ -1,20 +1,27 @@
 //! Redis or Valkey: objects as values of a server that several engines share.
 //!
-//! | what | how |
-//! |---|---|
-//! | key | `kvpool/` and the object's name: its namespace, the digest of its prefix, its group; other weights, other keys |
-//! | value | header and payload, in one `SET`; it goes from the slot to the socket, and on a load from the socket to the slot |
-//! | bound | what this store wrote and may write is bounded as on a disk; for all together set the server's `maxmemory`, with a policy that evicts |
-//! | generation | the record `kvpool/NAMESPACE.generation`, without an end; an engine that asks for objects uses it, and makes it again where it is lost |
-//! | start | a server is not listed: what others wrote, or this store before, is found by asking ([`Store::probe`](crate::Store::probe)) |
-//! | age | values end after [`RedisConfig::time_to_live`], so what a store leaves behind goes by itself |
-//! | restart, failover | connections are made anew; what the server has lost is a miss |
-//! | a server that hangs | a call ends after [`RedisConfig::timeout`] without a byte, with its connection; then nothing more arrives |
-//! | a server that drips | a call ends after that time and a second for every 4 MiB that it moves, however the bytes come |
-//! | a server that does not end | a reply has at most the bytes that were asked for and 1 MiB; one that claims more ends its connection |
+//! - **Key**: `kvpool/` and the object's name: its namespace, the digest of its prefix, its group.
+//!   Other weights have other keys.
+//! - **Value**: header and payload, in one `SET`. The payload is sent from the slot to the socket, and
+//!   a load receives it from the socket into the slot.
+//! - **Bound**: the objects that this store wrote are bounded like those on a disk. For all stores
+//!   together, set the server's `maxmemory` and an eviction policy.
+//! - **Generation**: the record `kvpool/NAMESPACE.generation`, which never expires. An engine that asks
+//!   for objects reads it, and writes it again if it was lost.
+//! - **Start**: a server is not listed. [`Store::probe`](crate::Store::probe) finds the objects that
+//!   other stores wrote, or this store before its start.
+//! - **Age**: values expire after [`RedisConfig::time_to_live`], so the objects of a store that has
+//!   ended disappear.
+//! - **Restart, failover**: connections are made again. Objects that the server has lost are misses.
+//! - **A blocked server**: a call ends after [`RedisConfig::timeout`] without a byte, and its
+//!   connection is closed. No further bytes arrive then.
+//! - **A slow server**: a call ends after that time, plus a second for every 4 MiB that it moves,
+//!   however the bytes arrive.
+//! - **An endless reply**: a reply has at most the requested bytes and 1 MiB. The connection of a
+//!   longer one is closed.
 //!
 //! Each worker of the store has a connection of its own while it has a task. Needs Redis 4.0 or later,
-//! or any Valkey. Of a cluster it takes a proxy, or a node that has all keys: redirections are errors.
+//! or any Valkey. A cluster needs a proxy, or a node that has all keys: redirections are errors.
 
 mod inspect;
 mod resp;
@@ -40,32 +47,41 @@ use crate::header::HEADER_BYTES;
 use crate::namespace::{Namespace, NamespaceDigest};
 use crate::object::{Object, ObjectMut, ObjectName, Place, places};
 
-/// Which server, and how much of it.
+/// Address of a server, and the settings of its use.
+///
+/// ```
+/// use kvpool_store::redis::{Address, RedisConfig};
+/// let address = Address::Tcp("localhost".into(), 6379);
+/// // At most 1 GiB for payloads of at most 64 KiB.
+/// let config = RedisConfig { protocol: 3, ..RedisConfig::new(address, 1 << 30, 64 << 10) };
+/// assert_eq!(config.database, 0);
+/// ```
 #[derive(Clone)]
 pub struct RedisConfig {
-    /// Where it is.
+    /// Address of the server.
     pub address: Address,
-    /// Who asks, of servers that know users.
+    /// Name of the user, for servers that have users.
     pub username: Option<String>,
-    /// What it is asked with.
+    /// Password of the user.
     pub password: Option<String>,
     /// Number of the database.
     pub database: u32,
-    /// Version of the protocol: 2 or 3.
+    /// Version of the protocol, 2 or 3.
     pub protocol: u32,
-    /// Bytes that the objects of this store may take.
+    /// Largest number of bytes of the objects of this store.
     pub capacity_bytes: u64,
-    /// The longest payload; at most 512 MiB less a header.
+    /// Largest number of bytes of a payload; at most 512 MiB less a header.
     pub max_payload: u32,
-    /// When a value ends, from its write; at least a second. `None`: never.
+    /// Time from its write until a value expires; at least a second. `None`: never.
     pub time_to_live: Option<Duration>,
-    /// How long a server may send and take nothing. A whole call has this time, and a second for every
-    /// 4 MiB that it moves.
+    /// Longest time in which a server sends and accepts no bytes. A whole call may take this time, plus
+    /// a second for every 4 MiB that it moves.
     pub timeout: Duration,
 }
 
 impl RedisConfig {
-    /// The defaults, but for what has none: nobody asks, database 0, protocol 2, values of a day, 5 seconds.
+    /// Settings with the defaults for the other fields: no user, database 0, protocol 2, a time to live
+    /// of a day, a timeout of 5 seconds.
     #[must_use]
     pub const fn new(address: Address, capacity_bytes: u64, max_payload: u32) -> Self {
         Self {
@@ -82,7 +98,7 @@ impl RedisConfig {
     }
 }
 
-/// Without the password.
+/// Omits the password.
 impl fmt::Debug for RedisConfig {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("RedisConfig")
@@ -96,29 +112,29 @@ impl fmt::Debug for RedisConfig {
 
 type Connection = Resp<Stream>;
 
-/// A server.
+/// A back end over a server.
 #[derive(Debug)]
 pub struct RedisBackend {
     config: RedisConfig,
     at: Where,
     places: u32,
-    /// Connections that no worker has. The lock is held for a push or a pop.
+    /// Connections that no worker uses. The lock is held for a push or a pop.
     idle: Mutex<Vec<Connection>>,
-    /// The command that records the generation that is served, unless there is a record.
+    /// The command that records the served generation, unless there is a record.
     record: Mutex<Vec<u8>>,
 }
 
-/// What a server needs for a value besides its bytes: the key, its objects, the allocator's rounding.
-/// Measured: 300 to 360.
+/// Bytes that a server needs for a value besides its content: the key, its objects, the allocator's
+/// rounding. Measured: 300 to 360.
 const VALUE_OVERHEAD: u64 = 400;
-/// The longest value of Redis.
+/// Largest number of bytes of a value in Redis.
 const LONGEST: u32 = 512 << 20;
 
-/// Bytes of replies besides what was asked for: statuses, errors, and what a server pushes by itself.
+/// Largest number of other bytes in replies: statuses, errors, and pushed messages.
 const SMALL: u64 = 1 << 20;
-/// Bytes of a name in a command or a reply, about.
+/// Approximate number of bytes of a name in a command or a reply.
 const NAME: u64 = 256;
-/// Bytes a second that a server moves at least, by which the time of a call grows.
+/// Slowest accepted rate in bytes per second, by which the time limit of a call grows.
 const SLOWEST: f64 = (4 << 20) as f64;
 
 fn object_bytes(config: &RedisConfig) -> u64 {
@@ -126,10 +142,10 @@ fn object_bytes(config: &RedisConfig) -> u64 {
 }
 
 impl RedisBackend {
-    /// Connects, and asks whether the server lets it.
+    /// Connects, and checks that the server accepts the user.
     ///
     /// # Errors
-    /// [`StoreError::InvalidConfig`]; [`StoreError::Backend`] if there is no server, or it refuses.
+    /// [`StoreError::InvalidConfig`]; [`StoreError::Backend`] if the server is unreachable or refuses.
     pub fn open(config: RedisConfig) -> Result<Arc<Self>, StoreError> {
         let places = places(config.capacity_bytes, object_bytes(&config));
         let longest = u64::from(LONGEST) - HEADER_BYTES as u64;
@@ -181,10 +197,10 @@ impl RedisBackend {
         Ok(server)
     }
 
-    /// Does something with a connection. One that was idle may have been closed by the server: then a
-    /// new one is tried once.
+    /// Runs `work` with a connection. The server may have closed an idle connection; then a new one is
+    /// tried once.
     ///
-    /// All of it ends in time: `bytes` are those that it moves, besides statuses.
+    /// The whole call has a time limit. `bytes` is the number of bytes that it moves, besides statuses.
     fn call<T>(
         &self,
         operation: &'static str,
@@ -222,7 +238,7 @@ impl RedisBackend {
     }
 }
 
-/// Whether the other side has closed the connection, maybe long ago.
+/// Whether the server has closed the connection, possibly long ago.
 fn is_closed(error: &io::Error) -> bool {
     use io::ErrorKind::{BrokenPipe, ConnectionAborted, ConnectionReset, NotConnected, UnexpectedEof};
     matches!(error.kind(), BrokenPipe | ConnectionAborted | ConnectionReset | NotConnected | UnexpectedEof)
@@ -240,7 +256,7 @@ fn key(name: &ObjectName) -> Vec<u8> {
     format!("kvpool/{name}").into_bytes()
 }
 
-/// Removes values: `UNLINK` frees them in the background of the server.
+/// The command that removes values. `UNLINK` frees them in the background of the server.
 fn unlink(names: &[ObjectName]) -> Vec<u8> {
     let keys: Vec<_> = names.iter().map(key).collect();
     let arguments: Vec<_> = [&b"UNLINK"[..]].into_iter().chain(keys.iter().map(Vec::as_slice)).collect();
@@ -307,7 +323,7 @@ impl Backend for RedisBackend {
         Ok(found)
     }
 
-    /// Without an end of its own: the record has to outlive the objects.
+    /// The record does not expire, because it has to outlive the objects.
     fn record_generation(
         &self,
         of: NamespaceDigest,
@@ -371,7 +387,8 @@ impl Backend for RedisBackend {
                 server.send(&[&get])?;
                 match server.reply()? {
                     Reply::Bulk(total) => {
-                        // A value of another length is another object: the header says so, or the checksum.
+                        // A value of another length is another object. Its header or its checksum shows
+                        // that.
                         let front = total.min(HEADER_BYTES);
                         server.take(&mut header.0[..front])?;
                         let payload = (total - front).min(len as usize);
@@ -389,12 +406,13 @@ impl Backend for RedisBackend {
 
     fn exist(&self, names: &[ObjectName]) -> Result<Vec<bool>, BackendError> {
         let asked: Vec<_> = names.iter().flat_map(|name| command(&[b"EXISTS", &key(name)])).collect();
-        // A server that evicts the least recently used keys keeps the record, and a server that was emptied
-        // gets it again. So an engine that starts now finds what this one stores.
+        // Send the record with each question. A server that evicts the least recently used keys then
+        // keeps it, and a server that was emptied gets it again. So an engine that starts now finds the
+        // objects of this one.
         let record = self.record.lock().unwrap_or_else(PoisonError::into_inner).clone();
         self.call("asking for objects", NAME * names.len() as u64, |server| {
             server.send(&[&record, &asked])?;
-            // A server without room refuses the record: the answers do not depend on it.
+            // A server without room refuses the record, but the answers do not depend on it.
             if !record.is_empty()
                 && let Err(fault @ Fault::Broken(_)) = done(server)
             {

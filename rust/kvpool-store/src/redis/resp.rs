@@ -1,30 +1,30 @@
-//! `Resp`: commands to a Redis or Valkey server, and its replies, in RESP2 and RESP3.
+//! `Resp`: sends commands to a Redis or Valkey server, and reads its replies, in RESP2 and RESP3.
 //!
-//! Owns: the bytes that were received and not yet read, and how many may still come for a command. A
-//! bulk string goes from the socket to where it belongs; only what came together with the line before
-//! it is copied once. Any bytes are answered: with a reply, or with an error after which the connection
-//! is of no use any more.
+//! Owns: the bytes that were received but not read yet, and the number of bytes that may still arrive
+//! for a command. A bulk string is received directly into its destination; only bytes that arrived
+//! together with the line before it are copied once. Any input leads to a reply or to an error. After
+//! an error of the connection the connection cannot be used any more.
 
 use std::io::{self, IoSlice, Read, Write};
 
-/// What a server answers. The bytes of a bulk string follow, and have to be taken.
+/// A reply. The bytes of a bulk string follow and have to be taken.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Reply {
-    /// `+OK`, an integer, or anything else that was asked for its success alone.
+    /// `+OK`, or another value of which only the success matters.
     Done,
     Integer(i64),
     Bulk(usize),
     Null,
-    /// Why it refused.
+    /// The server's message.
     Error(String),
 }
 
-/// What a connection could not do.
+/// A failed command.
 #[derive(Debug)]
 pub(super) enum Fault {
-    /// The connection is of no use any more.
+    /// The connection is broken and cannot be used any more.
     Broken(io::Error),
-    /// The server refused. The connection is as it was.
+    /// The server refused. The connection is still usable.
     Refused(String),
 }
 
@@ -34,19 +34,19 @@ impl From<io::Error> for Fault {
     }
 }
 
-/// The longest line that is read: an error's, or a length.
+/// Largest number of bytes of a line, which is an error or a length.
 const LINE: usize = 4096;
-/// How deep replies may be nested.
+/// Largest depth of nested replies.
 const DEPTH: u32 = 8;
 
-/// One side of a connection.
+/// The client's side of a connection.
 #[derive(Debug)]
 pub(super) struct Resp<S> {
     stream: S,
     received: Box<[u8]>,
     from: usize,
     to: usize,
-    /// Bytes that may still be received.
+    /// Number of bytes that may still be received.
     allowed: u64,
 }
 
@@ -54,14 +54,14 @@ fn nonsense(what: &str) -> io::Error {
     io::Error::new(io::ErrorKind::InvalidData, format!("not a reply of Redis: {what}"))
 }
 
-/// A command of small arguments.
+/// Encodes a command of small arguments.
 pub(super) fn command(arguments: &[&[u8]]) -> Vec<u8> {
     let mut bytes = format!("*{}\r\n", arguments.len()).into_bytes();
     arguments.iter().for_each(|argument| append(&mut bytes, argument));
     bytes
 }
 
-/// An argument behind others.
+/// Appends an argument to a command.
 pub(super) fn append(command: &mut Vec<u8>, argument: &[u8]) {
     command.extend_from_slice(format!("${}\r\n", argument.len()).as_bytes());
     command.extend_from_slice(argument);
@@ -79,11 +79,11 @@ impl<S: Read + Write> Resp<S> {
         &mut self.stream
     }
 
-    /// Sends parts as one.
+    /// Sends several parts as one message.
     pub(super) fn send(&mut self, parts: &[&[u8]]) -> io::Result<()> {
         let mut slices: Vec<_> = parts.iter().map(|part| IoSlice::new(part)).collect();
         let mut left = &mut slices[..];
-        IoSlice::advance_slices(&mut left, 0); // empty parts
+        IoSlice::advance_slices(&mut left, 0); // skips empty parts
         while !left.is_empty() {
             match self.stream.write_vectored(left) {
                 Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
@@ -95,7 +95,7 @@ impl<S: Read + Write> Resp<S> {
         self.stream.flush()
     }
 
-    /// The next reply. What a server pushes by itself is passed over.
+    /// Reads the next reply. Skips messages that a server pushes.
     pub(super) fn reply(&mut self) -> io::Result<Reply> {
         loop {
             let line = self.line()?;
@@ -131,8 +131,8 @@ impl<S: Read + Write> Resp<S> {
         }
     }
 
-    /// The next reply, which is to be an array: how many items follow, to be taken one by one. Another
-    /// reply is returned as such.
+    /// Reads the next reply, which should be an array, and returns the number of items. The caller
+    /// takes the items one by one. A reply of another type is returned as the inner error.
     pub(super) fn array(&mut self) -> io::Result<Result<usize, Reply>> {
         while self.from == self.to {
             self.receive()?;
@@ -154,17 +154,17 @@ impl<S: Read + Write> Resp<S> {
         self.stream.read_exact(&mut into[copied..])
     }
 
-    /// Counts bytes that are received.
+    /// Counts received bytes, and fails if they exceed the limit.
     fn spend(&mut self, bytes: u64) -> io::Result<()> {
         let left = self.allowed.checked_sub(bytes);
         self.allowed = left.ok_or_else(|| nonsense("it has more bytes than any that was asked for"))?;
         Ok(())
     }
 
-    /// Passes over the rest of a bulk string, and its end.
+    /// Skips the rest of a bulk string, and its end.
     pub(super) fn finish(&mut self, mut rest: usize) -> io::Result<()> {
         if rest.saturating_sub(self.to - self.from) as u64 > self.allowed {
-            self.spend(u64::MAX)?; // refused at once: nothing of it is read
+            self.spend(u64::MAX)?; // fails at once, before any of its bytes are read
         }
         while rest > 0 {
             if self.from == self.to {
@@ -179,7 +179,7 @@ impl<S: Read + Write> Resp<S> {
         if end == *b"\r\n" { Ok(()) } else { Err(nonsense("a string without an end")) }
     }
 
-    /// Passes over items of an array.
+    /// Skips items of an array.
     fn pass(&mut self, items: usize, depth: u32) -> io::Result<()> {
         let depth = depth.checked_sub(1).ok_or_else(|| nonsense("arrays in arrays"))?;
         for _ in 0..items {
@@ -202,7 +202,7 @@ impl<S: Read + Write> Resp<S> {
         Ok(String::from_utf8_lossy(&text).into_owned())
     }
 
-    /// The next line, without its end.
+    /// Reads the next line, without its end.
     fn line(&mut self) -> io::Result<Vec<u8>> {
         let mut line = Vec::new();
         loop {
@@ -242,7 +242,7 @@ fn number(text: &[u8]) -> io::Result<i64> {
     text.and_then(|text| text.parse().ok()).ok_or_else(|| nonsense("a number"))
 }
 
-/// A length; `None` for -1, which means that nothing is there.
+/// Parses a length; `None` for -1, which means null.
 fn length(text: &[u8]) -> io::Result<Option<usize>> {
     match number(text)? {
         -1 => Ok(None),
@@ -254,7 +254,7 @@ fn length(text: &[u8]) -> io::Result<Option<usize>> {
 mod tests {
     use super::*;
 
-    /// Gives bytes in pieces, and keeps what is written.
+    /// A stream that returns its bytes in pieces, and records what is written.
     #[derive(Debug, Default)]
     struct Script {
         bytes: Vec<u8>,
@@ -335,7 +335,8 @@ mod tests {
         }
     }
 
-    /// However the bytes come: as pushes, as items, as a string, as a line, or together with the line before.
+    /// The limit holds for bytes in any form: pushed messages, items, a string, a line, or bytes that
+    /// arrive with the line before.
     #[test]
     fn a_reply_has_no_more_bytes_than_it_may_have() {
         for bytes in [&b">1\r\n:1\r\n".repeat(100)[..], &b":1\r\n".repeat(300), &[b'+'; 1000], &[b'x'; 1000]]
@@ -359,7 +360,7 @@ mod tests {
                 assert!(replies <= 125, "{replies}");
             }
         }
-        // A string that is too long is refused before anything of it is read.
+        // A string that is too long is refused before any of its bytes are read.
         let mut long = resp(b"$501\r\n", 64);
         long.begin(500);
         assert_eq!(long.reply().unwrap(), Reply::Bulk(501));

@@ -1,7 +1,7 @@
 //! `Stream`: a connection over TCP, with TLS or without, or a Unix socket.
 //!
-//! Owns: deadlines. Each call of the system ends after the timeout, and all of them at the deadline.
-//! The deadline is below TLS, because TLS reads again and again until a record is whole.
+//! Owns: deadlines. Each system call ends after the timeout, and all of them at the deadline. The
+//! deadline is implemented below TLS, because TLS reads repeatedly until a record is complete.
 
 use std::io::{self, IoSlice, Read, Write};
 use std::net::{TcpStream, ToSocketAddrs};
@@ -16,20 +16,20 @@ use rustls::{ClientConnection, StreamOwned};
 #[cfg(feature = "tls")]
 use super::tls::{Ready, Tls};
 
-/// Where a server is.
+/// Address of a server.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Address {
-    /// A host, by name or number, and a port.
+    /// Host name or IP address, and port.
     Tcp(String, u16),
-    /// The same, over TLS.
+    /// Host name or IP address, and port, over TLS.
     #[cfg(feature = "tls")]
     Tls(String, u16, Tls),
-    /// A socket in the file system of this machine.
+    /// Path of a Unix socket on this machine.
     Unix(PathBuf),
 }
 
 impl Address {
-    /// Reads the certificates that it names.
+    /// Reads the certificates that the address names.
     pub(super) fn ready(&self) -> io::Result<Place> {
         Ok(match self {
             Self::Tcp(host, port) => Place::Tcp(host.clone(), *port),
@@ -40,7 +40,7 @@ impl Address {
     }
 }
 
-/// An address, and all that it takes to connect.
+/// An address with everything that is needed to connect.
 #[derive(Debug)]
 pub(super) enum Place {
     Tcp(String, u16),
@@ -49,17 +49,17 @@ pub(super) enum Place {
     Unix(PathBuf),
 }
 
-/// The ends of calls of the system.
+/// Time limits of system calls.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Limits {
-    /// For how long one call may take nothing and bring nothing.
+    /// Longest time in which one call sends and receives no bytes.
     pub(super) timeout: Duration,
-    /// When all calls end. `None`: never.
+    /// Time at which all calls end. `None`: never.
     pub(super) until: Option<Instant>,
 }
 
 impl Limits {
-    /// How long the next call of the system may take.
+    /// Returns the time limit of the next system call.
     fn next(&self) -> io::Result<Duration> {
         let left = self.until.map_or(self.timeout, |until| until.saturating_duration_since(Instant::now()));
         if left.is_zero() {
@@ -69,7 +69,7 @@ impl Limits {
     }
 }
 
-/// A socket whose calls end at a deadline, however few bytes come at a time.
+/// A socket whose calls end at a deadline, however few bytes arrive at a time.
 #[derive(Debug)]
 pub(super) struct Timed<S> {
     socket: S,
@@ -129,14 +129,15 @@ pub(super) enum Stream {
 }
 
 impl Stream {
-    /// Connects within the limits, a handshake of TLS included. Resolution of names is not limited.
+    /// Connects within the limits, including a TLS handshake. The resolution of names is not limited.
     pub(super) fn connect(place: &Place, limits: Limits) -> io::Result<Self> {
         match place {
             Place::Tcp(host, port) => tcp(host, *port, limits).map(Self::Tcp),
             #[cfg(feature = "tls")]
             Place::Tls(host, port, tls) => {
                 let mut stream = StreamOwned::new(tls.connection()?, tcp(host, *port, limits)?);
-                // Now, and not with the first command: a password goes to nobody else.
+                // Complete the handshake before the first command, so that the password is sent to no
+                // other server.
                 while stream.conn.is_handshaking() {
                     stream.conn.complete_io(&mut stream.sock)?;
                 }
@@ -146,7 +147,7 @@ impl Stream {
         }
     }
 
-    /// The limits of the next call of the server.
+    /// Sets the limits of the next call.
     pub(super) fn limit(&mut self, limits: Limits) {
         match self {
             Self::Tcp(stream) => stream.limits = limits,
@@ -171,7 +172,7 @@ fn tcp(host: &str, port: u16, limits: Limits) -> io::Result<Timed<TcpStream>> {
     Err(last)
 }
 
-/// Connects. Waits for a server that accepts nothing no longer than `timeout`.
+/// Connects. Waits at most for `timeout` if the server accepts no connections.
 fn unix(path: &Path, timeout: Duration) -> io::Result<UnixStream> {
     let socket = socket_with(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None)?;
     sockopt::set_socket_timeout(&socket, sockopt::Timeout::Send, Some(timeout))?;

@@ -1,8 +1,8 @@
-//! `Tls`: who a server must be, and who this side is, over TLS 1.2 and 1.3.
+//! `Tls`: the certificates of both sides, over TLS 1.2 and 1.3.
 //!
-//! Owns: certificates, read once when the back end is opened. What cannot be read, or trusts nobody, is
-//! an error then; a server that is somebody else is an error of each connection. Nothing is ever sent
-//! without TLS instead.
+//! Owns: certificates, which are read once when the back end is opened. Unreadable files, or an empty
+//! list of authorities, are errors at that time. A server with another certificate is an error of each
+//! connection. Nothing is ever sent without TLS.
 
 use std::fmt;
 use std::io;
@@ -13,14 +13,14 @@ use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
 use rustls::{ClientConfig, ClientConnection, RootCertStore};
 
-/// How a connection is made safe.
+/// Settings of TLS.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Tls {
-    /// A PEM file of those who may vouch for the server; those of this system if there is none.
+    /// PEM file of the trusted authorities. `None`: those of this system.
     pub authorities: Option<PathBuf>,
-    /// PEM files of this side's own certificate and its key, for servers that ask for one.
+    /// PEM files of the client's certificate and key, for servers that ask for them.
     pub certificate: Option<(PathBuf, PathBuf)>,
-    /// The name in the server's certificate, if it is not the host's.
+    /// Name in the server's certificate, if it is not the name of the host.
     pub server_name: Option<String>,
 }
 
@@ -31,7 +31,7 @@ pub(super) struct Ready {
     server_name: ServerName<'static>,
 }
 
-/// Without the key.
+/// Omits the key.
 impl fmt::Debug for Ready {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "Tls({:?})", self.server_name)
@@ -42,7 +42,7 @@ fn invalid(what: impl fmt::Display) -> io::Error {
     io::Error::new(io::ErrorKind::InvalidInput, what.to_string())
 }
 
-/// An error of a file, with its path.
+/// Makes an error that names a file.
 fn of<E: fmt::Display>(path: &Path) -> impl Fn(E) -> io::Error {
     move |error| invalid(format!("{}: {error}", path.display()))
 }
@@ -54,7 +54,7 @@ fn certificates(path: &Path) -> io::Result<Vec<CertificateDer<'static>>> {
 }
 
 impl Tls {
-    /// Reads what it names.
+    /// Reads the files of these settings.
     pub(super) fn ready(&self, host: &str) -> io::Result<Ready> {
         let mut roots = RootCertStore::empty();
         match &self.authorities {

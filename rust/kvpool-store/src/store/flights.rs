@@ -1,4 +1,4 @@
-//! What is on its way: tasks that workers have, or will, and the jobs that wait for them.
+//! Tasks in flight, and the jobs that wait for them.
 
 use crate::calls::JobId;
 use crate::error::Why;
@@ -19,19 +19,19 @@ pub(super) enum Kind {
     Clear,
 }
 
-/// A task that a worker has, or will.
+/// A task that is queued, or that a worker has.
 #[derive(Clone, Debug)]
 pub(super) struct Flight {
     pub(super) kind: Kind,
     pub(super) key: Option<ObjectKey>,
-    /// What is asked for: the answers go to as many objects of the job, one behind the other. Of a
-    /// write, or a clearing: what is removed.
+    /// The keys of a probe; the answers are for consecutive objects of the job. For a write or a
+    /// clearing, the keys of the objects that are removed.
     pub(super) asked: Vec<ObjectKey>,
     pub(super) place: Option<Place>,
     pub(super) len: u32,
-    /// Whom to tell: nobody once the deadline has passed.
+    /// The job and the index of its first object, to be settled at the end. `None` after the deadline.
     pub(super) tell: Option<(JobId, usize)>,
-    /// The slot of a load that is staged.
+    /// The slot of a staged load.
     pub(super) lent: Option<Lent>,
 }
 
@@ -40,7 +40,7 @@ impl Flight {
         Self { kind, key: None, asked: Vec::new(), place: None, len: 0, tell: None, lent: None }
     }
 
-    /// Objects of its job that it decides of.
+    /// Number of objects of its job that the task settles.
     pub(super) fn objects(&self) -> usize {
         if self.kind == Kind::Probe { self.asked.len() } else { 1 }
     }

@@ -1,7 +1,7 @@
-//! What becomes of a task: it ends, or its deadline passes.
+//! The end of a task: its result arrives, or its deadline passes.
 //!
-//! Here is decided whom to tell, what stays found, which slots and places are free again, and what the
-//! breaker hears.
+//! This module decides which job is settled, which objects stay findable, which slots and places are
+//! free again, and what is recorded in the breaker.
 
 use std::time::Duration;
 
@@ -13,7 +13,7 @@ use crate::error::Why;
 use crate::object::{ObjectKey, Place};
 
 impl Store {
-    /// A worker has ended a task.
+    /// Processes a task that a worker has ended.
     pub(super) fn land(&mut self, Done { id, end }: Done, now: Duration) {
         let Some(flight) = self.flights.remove(&id) else { return };
         let late = flight.tell.is_none() && flight.kind != Kind::Clear;
@@ -45,7 +45,7 @@ impl Store {
                     Err(Why::Damaged | Why::Absent) => Some(false),
                     Err(_) => None,
                 };
-                // What is late may be of a namespace before this one.
+                // A late result may belong to an earlier namespace.
                 if let (Some(key), Some(there), false) = (flight.key, there, late)
                     && self.answers.since(&key, id).is_none()
                 {
@@ -60,7 +60,7 @@ impl Store {
         self.tell(&flight, result);
     }
 
-    /// A shared back end has removed objects: whoever was asked before, and answers now, does not count.
+    /// Records that a shared back end has removed objects. Answers to earlier questions do not count.
     fn removed(&mut self, keys: &[ObjectKey], now: Duration) {
         for &key in keys {
             if self.backend.is_shared() && self.directory.find(&key).is_none() {
@@ -69,8 +69,8 @@ impl Store {
         }
     }
 
-    /// A shared back end has said what it has. An object that this store wrote and that is not there
-    /// any more is lost, unless it was written after that was asked.
+    /// Processes the answers of a shared back end. An object that this store wrote and that no longer
+    /// exists is lost, unless it was written after the question.
     fn answered(&mut self, id: u64, flight: &Flight, answers: &[bool], late: bool, now: Duration) {
         if late {
             return;
@@ -99,7 +99,7 @@ impl Store {
         flight.asked.iter().for_each(|&key| self.directory.leave(key, false));
     }
 
-    /// Tells whom it concerns, if anybody, what became of the objects of a task.
+    /// Settles the objects of a task in its job, if the job still waits for them.
     fn tell(&mut self, flight: &Flight, result: Result<(), Why>) {
         if let Some((job, first)) = flight.tell {
             self.stats.misses += u64::from(flight.kind == Kind::Read && result.is_err());
@@ -111,7 +111,7 @@ impl Store {
         key.and_then(|key| self.directory.find(&key)).is_some_and(|found| found.place == place)
     }
 
-    /// Counts an end, and tells the breaker of it, unless its deadline did already.
+    /// Counts an end. Records it in the breaker, unless the deadline already has.
     fn judge(&mut self, flight: &Flight, end: End, late: bool, now: Duration) -> Result<(), Why> {
         let known = flight.place.is_some();
         let (counter, why, message) = match end {
@@ -145,12 +145,13 @@ impl Store {
         match why {
             _ if late => {}
             Why::Failed => self.breaker.failed(now),
-            _ => self.breaker.succeeded(), // it answered
+            _ => self.breaker.succeeded(), // the back end answered
         }
         Err(why)
     }
 
-    /// Gives up what has not ended in time. What no worker has begun is taken back, with its slot.
+    /// Ends the tasks whose deadline has passed. A task that no worker has begun is withdrawn, with its
+    /// slot.
     pub(super) fn expire(&mut self, now: Duration) {
         while let Some(&(deadline, id)) = self.deadlines.front()
             && (deadline <= now || !self.flights.contains_key(&id))
@@ -158,7 +159,7 @@ impl Store {
             self.deadlines.pop_front();
             let Some(flight) = self.flights.get_mut(&id) else { continue };
             if flight.lent.as_ref().is_some_and(|lent| lent.take().is_none()) {
-                continue; // the worker copies: it has the bytes, and ends
+                continue; // the worker is copying the payload into the slot, and will end the task
             }
             let whole = flight.clone();
             flight.tell = None;

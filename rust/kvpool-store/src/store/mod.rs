@@ -1,11 +1,11 @@
-//! `Store`: what all back ends have in common. It checks, bounds, admits, evicts, and never waits.
+//! `Store`: the parts that all back ends have in common. It checks, bounds, admits, evicts, and never
+//! waits.
 //!
-//! Owns: jobs, tasks on their way, deadlines. One thread calls it; everything that it decides happens
-//! in these calls, in their order. Workers only move and check bytes, and what they tell is taken in by
-//! [`Store::poll`]. So a call waits for no back end, whatever that does: the one lock that callers and
-//! workers share is held for a push or a pop.
+//! Owns: jobs, tasks in flight, deadlines. One thread calls it. All decisions are made in these calls,
+//! in their order. Workers only move and check bytes, and [`Store::poll`] processes their results. So a
+//! call waits for no back end. The one lock that callers and workers share is held for a push or a pop.
 //!
-//! Time is the caller's: any clock that does not go back, the same in all calls.
+//! The caller passes the time: any clock that does not go back, the same in all calls.
 
 mod flights;
 mod landing;
@@ -37,11 +37,11 @@ use crate::stats::Stats;
 use crate::transfer::Memory;
 use crate::worker;
 
-/// Keys that one question is of.
+/// Largest number of keys in one probe of the back end.
 const ASKED_AT_ONCE: usize = 128;
-/// The most workers of a store. Each is a thread.
+/// Largest number of workers of a store. Each is a thread.
 const MAX_WORKERS: usize = 1024;
-/// The most tasks that have memory from the start.
+/// Largest number of tasks for which memory is reserved at the start.
 const RESERVED: usize = 1024;
 
 /// A bounded store over one back end.
@@ -52,9 +52,9 @@ pub struct Store {
     config: StoreConfig,
     /// The namespace that is served, without its generation.
     served: NamespaceDigest,
-    /// Namespaces that were served, and whose end is not recorded yet: the back end failed.
+    /// Earlier namespaces whose end is not recorded yet, because the back end failed.
     unrecorded: Vec<NamespaceDigest>,
-    /// The namespace that objects carry, and its digest.
+    /// The namespace with its generation, as objects carry it, and its digest.
     carried: Namespace,
     namespace: NamespaceDigest,
     directory: Directory,
@@ -65,10 +65,11 @@ pub struct Store {
     ended: Ended,
     workers: Vec<JoinHandle<()>>,
     flights: HashMap<u64, Flight>,
-    /// In the order in which they were sent: as long as the time does not go back, that of the deadlines.
+    /// Deadlines in the order in which the tasks were sent. They ascend as long as the time does not go
+    /// back.
     deadlines: VecDeque<(Duration, u64)>,
     clearing: usize,
-    /// Whether transfers go through memory of the workers.
+    /// Whether payloads are copied through memory of the workers.
     staged: bool,
     jobs: BTreeMap<JobId, Job>,
     next_job: u64,
@@ -77,12 +78,12 @@ pub struct Store {
 }
 
 impl Store {
-    /// Opens a store over a back end, and learns what is there. Waits for the back end, as no other
-    /// call does.
+    /// Opens a store over a back end, and reads which objects exist. Waits for the back end; besides
+    /// `renew` and `close`, no other call does.
     ///
     /// # Errors
-    /// [`StoreError::InvalidConfig`]; [`StoreError::Backend`] if the back end cannot tell;
-    /// [`StoreError::Worker`].
+    /// [`StoreError::InvalidConfig`]; [`StoreError::NoMemory`]; [`StoreError::Backend`] if the objects
+    /// cannot be listed; [`StoreError::Worker`].
     pub fn open(
         backend: Arc<dyn Backend>,
         arena: Arc<Arena>,
@@ -172,9 +173,9 @@ impl Store {
         Ok(store)
     }
 
-    /// Asks which objects are there: [`Ok`], or [`Why::Absent`]. A back end that is this store's own is
-    /// not asked, since all that it has is known; a shared one is, whatever is known, and believed for
-    /// a time ([`Self::contains`]).
+    /// Asks whether objects exist: [`Ok`] or [`Why::Absent`] for each. A back end that only this store
+    /// uses is not asked, because everything in it is known. A shared back end is always asked. Its
+    /// answers are used for a time ([`Self::contains`]).
     pub fn probe(&mut self, keys: &[ObjectKey], now: Duration) -> JobId {
         let job = self.begin(keys.len());
         for (nth, asked) in keys.chunks(ASKED_AT_ONCE).enumerate() {
@@ -199,21 +200,22 @@ impl Store {
         job
     }
 
-    /// These objects were used, though not loaded: what was used last goes last. What is not there does
-    /// not matter.
+    /// Marks objects as used although they were not loaded, so that they are evicted later. Unknown
+    /// keys are ignored.
     pub fn touch(&mut self, keys: &[ObjectKey]) {
         let found = keys.iter().filter_map(|key| self.directory.find(key));
         let mut held: Vec<_> = found.filter(|found| found.held).map(|found| (found.place, false)).collect();
         self.directory.touch(&mut held);
     }
 
-    /// Objects that could be found and cannot any more, since the last call: evicted, removed, or
-    /// damaged. None unless [`StoreConfig::tell_gone`] is set; then it MUST be called now and then.
+    /// Returns the keys of objects that were found before and no longer are, since the last call:
+    /// evicted, removed, or damaged. Empty unless [`StoreConfig::tell_gone`] is set. If it is set, this
+    /// MUST be called regularly.
     pub fn take_gone(&mut self) -> Vec<ObjectKey> {
         self.directory.take_gone()
     }
 
-    /// What is known of a key. Asks nobody.
+    /// Returns what is known about a key, without a call of the back end.
     #[must_use]
     pub fn contains(&self, key: &ObjectKey, now: Duration) -> Presence {
         match self.directory.find(key) {
@@ -229,9 +231,9 @@ impl Store {
         }
     }
 
-    /// Removes objects: none is found from now on. Their bytes are cleared in the background, for as
-    /// long as it takes. Returns how many this store knew of. A shared back end is asked once to remove
-    /// the others.
+    /// Removes objects, which are no longer found from now on. Their bytes are cleared in the
+    /// background. Returns the number of objects that this store knew. A shared back end is asked once
+    /// to remove the others.
     pub fn remove(&mut self, keys: &[ObjectKey], now: Duration) -> usize {
         let found: Vec<_> = keys.iter().filter_map(|key| self.directory.find(key)).collect();
         if self.backend.is_shared() {
@@ -245,14 +247,14 @@ impl Store {
         (self.stats.removed - before) as usize
     }
 
-    /// The namespace that objects carry: the one that is served, with its generation.
+    /// Returns the namespace that objects carry: the served one, with its generation.
     #[must_use]
     pub const fn namespace(&self) -> &Namespace {
         &self.carried
     }
 
-    /// Serves a namespace from now on, after an update of the weights for one. It may be the one that is
-    /// served.
+    /// Serves a namespace from now on, for example after an update of the weights. It may be the served
+    /// one.
     ///
     /// Every object of the old namespace is lost. This store does not find it any more, and neither does a
     /// store that is opened later, however this process ends. Transfers that have not ended are misses
@@ -263,8 +265,8 @@ impl Store {
     ///
     /// # Errors
     /// [`StoreError::InvalidConfig`] for a namespace with a generation; nothing has changed.
-    /// [`StoreError::NotRenewed`] if the back end fails: this store has forgotten everything all the same,
-    /// and the next renewal records this one, too.
+    /// [`StoreError::NotRenewed`] if the back end fails. This store has still forgotten everything, and
+    /// the next renewal records this one, too.
     pub fn renew(&mut self, namespace: &Namespace, now: Duration) -> Result<(), StoreError> {
         check_namespace(namespace)?;
         self.unrecorded.push(self.served);
@@ -272,7 +274,7 @@ impl Store {
         let carried = self.record_renewal(namespace);
         self.carried = match &carried {
             Ok(carried) => carried.clone(),
-            // Nobody else has this generation, so nothing of before can be found.
+            // No other store has this generation, so no earlier object can be found.
             Err(_) => namespace.of_generation(Generation::fresh()),
         };
         self.forget_all(now);
@@ -315,8 +317,8 @@ impl Store {
         self.clear_next(now);
     }
 
-    /// Takes in what has ended, and what has not in time, and appends the jobs that are done by it,
-    /// oldest first.
+    /// Processes ended tasks and passed deadlines. Appends the jobs that are completed by this, oldest
+    /// first.
     pub fn poll(&mut self, now: Duration, out: &mut Vec<Completion>) {
         self.ended.quiet();
         while let Some(done) = self.ended.take() {
@@ -331,8 +333,8 @@ impl Store {
         }
     }
 
-    /// As [`Self::poll`], but waits for something to end, if anything is on its way, at most for
-    /// `at_most`. For shutting down, and for callers with a thread of their own; a scheduler polls.
+    /// Like [`Self::poll`], but waits for an end at most for `at_most`, if any task is in flight. For a
+    /// shutdown, and for callers with a thread of their own. A scheduler calls `poll`.
     pub fn wait(&mut self, now: Duration, at_most: Duration, out: &mut Vec<Completion>) {
         if !self.flights.is_empty() && self.jobs.values().all(|job| job.left > 0) {
             let deadline = self.deadlines.front().map(|&(deadline, _)| deadline.saturating_sub(now));
@@ -341,20 +343,20 @@ impl Store {
         self.poll(now, out);
     }
 
-    /// For a thread or an event loop that waits while others call the store: a file that is readable
-    /// when there is something to [`Self::poll`]. Deadlines do not make it so.
+    /// Returns a file that is readable when [`Self::poll`] has something to process. It is for a thread
+    /// or an event loop that waits while others call the store. Deadlines do not make it readable.
     #[must_use]
     pub fn waiter(&self) -> Waiter {
         self.ended.waiter()
     }
 
-    /// Whether anything is on its way.
+    /// Whether no task is in flight.
     #[must_use]
     pub fn is_idle(&self) -> bool {
         self.flights.is_empty()
     }
 
-    /// What it did and has.
+    /// Returns counters and sizes of the store.
     #[must_use]
     pub fn stats(&self) -> Stats {
         Stats {
@@ -371,20 +373,20 @@ impl Store {
         }
     }
 
-    /// Recounts everything. For tests and tools: O(places).
+    /// Recomputes every count, for tests and tools. O(places).
     ///
     /// # Errors
-    /// What does not agree.
+    /// A text that names the first contradiction.
     pub fn check_invariants(&self) -> Result<(), String> {
         self.directory.check_invariants()
     }
 
-    /// Ends the store. What no worker has begun is dropped; waits for the rest, as long as the back end
-    /// takes. Dropping a store does not wait.
+    /// Ends the store. Drops the tasks that no worker has begun, and waits for the others as long as
+    /// the back end takes. Dropping a store does not wait.
     pub fn close(mut self) {
         self.queue.close();
         for worker in self.workers.drain(..) {
-            drop(worker.join()); // a worker that panicked has told so
+            drop(worker.join()); // a worker that panicked has reported it
         }
     }
 
@@ -400,7 +402,7 @@ impl Store {
         job
     }
 
-    /// Notes what became of an object.
+    /// Records the result of an object.
     fn settle(&mut self, job: JobId, at: usize, result: Result<(), Why>) {
         if let Some(job) = self.jobs.get_mut(&job) {
             job.objects[at] = result;
@@ -408,7 +410,7 @@ impl Store {
         }
     }
 
-    /// Whether another object may be sent. Clearing is sent whenever it is needed: it is bounded by the
+    /// Checks whether another task may be sent. Clearing is always sent: its number is bounded by the
     /// places.
     fn has_room(&mut self, now: Duration) -> Result<(), Why> {
         if !self.breaker.would_pass(now) {
@@ -431,7 +433,8 @@ impl Store {
         self.queue.push(Task { id, namespace: self.namespace, work });
     }
 
-    /// Sends for clearing what has to be, for as long as the breaker lets it: what fails is sent again.
+    /// Sends the clearing of doomed places, as long as the breaker is closed. A failed clearing is sent
+    /// again.
     fn clear_next(&mut self, now: Duration) {
         while self.clearing < self.config.queue
             && self.breaker.would_pass(now)
@@ -444,7 +447,7 @@ impl Store {
         }
     }
 
-    /// Sends for the removal of what a shared back end may have, and this store knows no place of.
+    /// Asks a shared back end to remove objects that have no place in this store.
     fn remove_unknown(&mut self, keys: &[ObjectKey], now: Duration) {
         let namespace = self.namespace;
         let unknown = keys.iter().filter(|key| self.directory.find(key).is_none());
@@ -462,7 +465,7 @@ impl Store {
     }
 }
 
-/// Refuses a namespace with a generation: the back end has the generation, and callers do not choose it.
+/// Returns an error for a namespace with a generation: the back end chooses the generation.
 fn check_namespace(namespace: &Namespace) -> Result<(), StoreError> {
     if !namespace.has_generation() {
         return Ok(());

@@ -1,4 +1,4 @@
-//! What callers offer and ask for: which of it is sent to workers, and what is answered at once.
+//! Offers and requests of callers. Some are sent to workers, and the others are answered at once.
 
 use std::time::Duration;
 
@@ -9,17 +9,17 @@ use crate::error::{StoreError, Why};
 use crate::queue::{Lent, Target, Work};
 
 impl Store {
-    /// Offers objects. Those that are admitted are written; their slots are shared with readers, and
-    /// cannot be written to, until then. What is held already is neither read nor written: if it was
-    /// damaged meanwhile, the next load misses, and the next offer writes.
+    /// Offers objects, and writes those that are admitted. Until a write has ended, its slot is shared
+    /// with readers and cannot be written to. An object that is already held is neither read nor
+    /// written. If it was damaged meanwhile, the next load misses, and the next offer writes it.
     ///
     /// # Errors
-    /// [`StoreError`] for a slot or length that is wrong; then nothing has happened.
+    /// [`StoreError`] for a wrong slot or length; then nothing has happened.
     pub fn put(&mut self, objects: &[Put], now: Duration) -> Result<JobId, StoreError> {
         objects.iter().try_for_each(|object| self.check_len(object.len))?;
         let guards: Result<Vec<_>, _> = objects.iter().map(|object| self.arena.read(object.slot)).collect();
         let guards = guards?;
-        // Nothing fails from here on.
+        // No errors from here on.
         let job = self.begin(objects.len());
         let mut touched = Vec::with_capacity(objects.len());
         for (at, (object, from)) in objects.iter().zip(guards).enumerate() {
@@ -80,16 +80,17 @@ impl Store {
         Ok(job)
     }
 
-    /// Asks for objects. What is loaded is in its slot when the job has ended; a slot of an object that
-    /// missed has no meaning, and one whose load timed out stays taken until the back end has ended.
+    /// Requests objects. A loaded object is in its slot when the job has ended. The content of a slot
+    /// whose object missed is undefined. A slot whose load timed out stays taken until the back end has
+    /// ended.
     ///
     /// # Errors
-    /// [`StoreError`] for a slot or length that is wrong; then nothing has happened.
+    /// [`StoreError`] for a wrong slot or length; then nothing has happened.
     pub fn get(&mut self, objects: &[Get], now: Duration) -> Result<JobId, StoreError> {
         objects.iter().try_for_each(|object| self.check_len(object.len))?;
         let guards: Result<Vec<_>, _> = objects.iter().map(|object| self.arena.write(object.slot)).collect();
         let guards = guards?;
-        // Nothing fails from here on.
+        // No errors from here on.
         let job = self.begin(objects.len());
         let mut touched = Vec::with_capacity(objects.len());
         for (at, (&Get { key, len, .. }, into)) in objects.iter().zip(guards).enumerate() {

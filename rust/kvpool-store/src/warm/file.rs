@@ -1,6 +1,6 @@
-//! A snapshot's file: a header, and chunks of records.
+//! The file of a snapshot: a header, and chunks of records.
 //!
-//! Owns: the format. All little endian.
+//! Owns: the format. All numbers are little endian.
 //!
 //! | bytes of the header | field |
 //! |---|---|
@@ -10,14 +10,14 @@
 //! | 48..56 | epoch |
 //! | 56..60, 60..64 | tokens per block; blocks of the pool, null block included |
 //! | 64..68, 68..72 | records of blocks, records of free blocks |
-//! | 72 | algorithm of the hashes: its place in [`HashAlgorithm::ALL`] and 1, or 0 |
+//! | 72 | algorithm of the hashes: its index in [`HashAlgorithm::ALL`] plus 1, or 0 |
 //! | 76..80 | bytes of the settings |
-//! | 80..88 | XXH3-64 of what is before, and of the settings |
+//! | 80..88 | XXH3-64 of bytes 0 to 80 and of the settings |
 //!
-//! Behind it the settings of the owner, as text. Then chunks of [`PER_CHUNK`] records of 104 bytes, the
-//! last to be evicted first, and then of 4 bytes, ids of free blocks; behind each chunk the XXH3-64 of
-//! its bytes, seeded with its number. So a chunk that is damaged, or in another's place, is left out,
-//! and the others count.
+//! The settings of the owner follow as text. Chunks of [`PER_CHUNK`] records of 104 bytes follow,
+//! beginning with the block that would be evicted last. Chunks of 4-byte ids of free blocks are next.
+//! Each chunk ends with the XXH3-64 of its bytes, seeded with its number. So a chunk that is damaged or
+//! misplaced is skipped, and the others are used.
 
 use std::fs::{self, File};
 use std::io::{self, BufWriter, Write};
@@ -34,47 +34,47 @@ use crate::private;
 const MAGIC: [u8; 8] = *b"kvpwarm2";
 const HEADER: usize = 88;
 const CHECKED: usize = 80;
-/// Bytes of a record of a block.
+/// Bytes of the record of a block.
 const RECORD: usize = 104;
-/// Records of a chunk.
+/// Number of records of a chunk.
 const PER_CHUNK: usize = 1024;
 
-/// What [`load`] found.
+/// A snapshot that [`load`] has read.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Snapshot {
-    /// What the pool had cached, as far as it could be read.
+    /// The cached blocks of the pool, as far as they could be read.
     pub image: PoolImage,
-    /// Milliseconds since 1970 when it was saved.
+    /// Milliseconds since 1970 when the snapshot was saved.
     pub saved_at: u64,
-    /// Records of blocks that could not be read: they are misses.
+    /// Number of records of blocks that could not be read. They are misses.
     pub lost: usize,
 }
 
-/// Why a start is cold.
+/// The reason why a start has no snapshot.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Cold {
-    /// There is no file.
+    /// The file does not exist.
     #[error("there is no snapshot")]
     Absent,
-    /// It cannot be read.
+    /// The file cannot be read.
     #[error("the snapshot cannot be read: {0}")]
     Unreadable(#[source] io::Error),
-    /// It is none, of another format, or its header is damaged.
+    /// The file is not a snapshot, has another format, or its header is damaged.
     #[error("it is no snapshot, one of another format, or damaged where it begins")]
     NoSnapshot,
-    /// It is of other weights, another layout, or whatever else a namespace tells.
+    /// The snapshot belongs to another namespace, for example to other weights or another layout.
     #[error("it is of namespace {found}, not of {wanted}")]
     Namespace {
-        /// Its namespace.
+        /// Namespace of the snapshot.
         found: NamespaceDigest,
-        /// The one that was asked for.
+        /// Requested namespace.
         wanted: NamespaceDigest,
     },
 }
 
-/// Writes a snapshot in the place of the one that is there: whole, or not at all. For any thread but
-/// the scheduler's: it waits for the disk. One at a time of one path.
+/// Writes a snapshot, and replaces an older one completely or not at all. It waits for the disk, so do
+/// not call it on the scheduler's thread. Two calls for one path must not run at the same time.
 ///
 /// ```
 /// use kvpool_store::warm::{PoolImage, load, save};
@@ -90,15 +90,15 @@ pub enum Cold {
 /// ```
 ///
 /// # Errors
-/// What the system says. The snapshot that was there stays.
+/// The error of the system. The older snapshot is unchanged.
 pub fn save(path: &Path, image: &PoolImage, namespace: NamespaceDigest, saved_at: u64) -> io::Result<()> {
     let mut name = path.file_name().unwrap_or_default().to_os_string();
-    // Always the same: what a crash leaves is gone with the next one.
+    // The name is constant, so that the next call replaces what a crash has left.
     name.push(".new");
     let fresh = path.with_file_name(name);
     let written = write(&fresh, image, namespace, saved_at).and_then(|()| fs::rename(&fresh, path));
     if written.is_err() {
-        // The error that is told is the first one.
+        // Report the first error.
         let _ = fs::remove_file(&fresh);
     }
     written?;
@@ -159,10 +159,10 @@ fn checksum(header: &[u8; HEADER], settings: &[u8]) -> u64 {
     hasher.digest()
 }
 
-/// Reads the snapshot that is there.
+/// Reads a snapshot.
 ///
 /// # Errors
-/// [`Cold`]: the start is one without it. Whatever else is wrong with it is [`Snapshot::lost`].
+/// [`Cold`] if the snapshot cannot be used at all. Other damage is counted in [`Snapshot::lost`].
 pub fn load(path: &Path, namespace: NamespaceDigest) -> Result<Snapshot, Cold> {
     match private::read(path, u64::MAX) {
         Ok(bytes) => read(&bytes, namespace),
@@ -197,14 +197,14 @@ fn read(bytes: &[u8], wanted: NamespaceDigest) -> Result<Snapshot, Cold> {
     Ok(Snapshot { image, saved_at: u64_at(header, 40), lost })
 }
 
-/// What is left of a file, chunk by chunk.
+/// The unread chunks of a file.
 struct Chunks<'a> {
     bytes: &'a [u8],
     number: u64,
 }
 
 impl Chunks<'_> {
-    /// Hands over so many records, those of chunks that are whole.
+    /// Passes `records` records to `each`, except for those of damaged chunks.
     fn take(&mut self, records: usize, length: usize, mut each: impl FnMut(&[u8])) {
         let mut left = records;
         while left > 0 && !self.bytes.is_empty() {
@@ -246,12 +246,15 @@ const IDLE: u8 = 16;
 const TTL: u8 = 32;
 const RUNNING: u8 = 64;
 
+/// Encodes the record of a block.
+///
 /// | bytes | field |
 /// |---|---|
-/// | 0..32, 32..64 | hash; hash of what is before |
-/// | 64..68, 68..72, 72..76, 76..80 | block; depth; older copies; the block that it hangs on, or 0 |
-/// | 80..82, 82, 83 | group; flags; rank: 0 demoted, a priority and 1, or 102 pinned |
-/// | 84..88, 88..96, 96..104 | tenant; time to live; what is left of it |
+/// | 0..32, 32..64 | hash; hash of the parent |
+/// | 64..68, 68..72, 72..76 | block; depth; number of older copies |
+/// | 76..80 | the block that this one depends on for eviction, or 0 |
+/// | 80..82, 82, 83 | group; flags; rank: 0 demoted, a priority plus 1, or 102 pinned |
+/// | 84..88, 88..96, 96..104 | tenant; time to live; remaining time to live |
 fn encode(saved: &SavedBlock) -> [u8; RECORD] {
     let mut bytes = [0; RECORD];
     bytes[..32].copy_from_slice(saved.hash.as_bytes());
@@ -298,7 +301,7 @@ fn encode(saved: &SavedBlock) -> [u8; RECORD] {
     bytes
 }
 
-/// `None` of a record that nothing wrote.
+/// Decodes a record. `None` if its rank is invalid.
 fn decode(bytes: &[u8]) -> Option<SavedBlock> {
     let flags = bytes[82];
     let is = |flag| flags & flag != 0;

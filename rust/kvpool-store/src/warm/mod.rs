@@ -1,25 +1,28 @@
-//! A warm restart: what a pool had cached, in a file, and whose bytes lie in each of its blocks.
+//! A warm restart: a file with the cached blocks of a pool, and a file with the owner of each block's
+//! bytes.
 //!
-//! The KV of a block outlives a process where its memory does: a file in `/dev/shm`, a segment that
-//! somebody else holds, pages of a GPU in another process. What is lost is the index. Two files bring
-//! it back:
+//! The KV of a block outlives a process if its memory does: a file in `/dev/shm`, a segment that
+//! another process holds, pages of a GPU in another process. Only the index is lost. Two files restore
+//! it:
 //!
-//! | file | says | written |
-//! |---|---|---|
-//! | a snapshot ([`save`], [`load`]) | contents by block, the order of eviction, retention: a [`PoolImage`] | now and then, by any thread: the image is a copy |
-//! | slot headers ([`SlotHeaders`]) | what lies in each block now, with the checksum of its bytes | around each write of a block |
+//! - A snapshot ([`save`], [`load`]) contains the hashes by block, the order of eviction, and
+//!   retention: a [`PoolImage`]. It is written from time to time, by any thread, because the image is a
+//!   copy.
+//! - Slot headers ([`SlotHeaders`]) contain the key of the bytes in each block now, and their checksum.
+//!   They are written before and after each write of a block.
 //!
-//! **A snapshot is believed by nobody.** Since it was written blocks have been given to others. A block
-//! is restored only if its slot's header says the same hash, in the same namespace, and, if it is asked
-//! for, if the bytes there have the header's checksum. A slot's header goes before its bytes are
-//! overwritten and comes back when they are whole, so whatever a crash leaves half done is a miss.
+//! **A snapshot alone is not trusted.** Since it was written, blocks may have been reused. A block is
+//! restored only if its slot's header has the same hash and the same namespace. On request, the bytes
+//! must also have the header's checksum. A slot's header is cleared before its bytes are overwritten,
+//! and written when they are complete. So a write that a crash interrupts is a miss.
 //!
-//! **Damage costs hits.** A snapshot is chunks with a checksum each: one that is torn keeps what is
-//! before the tear, and what is kept first is what would have been evicted last. A snapshot of another
-//! namespace (other weights, another layout) or of another format is a cold start, and no error.
+//! **Damage costs hits.** A snapshot consists of chunks with a checksum each. If it is truncated, the
+//! chunks before that point are used. Blocks that would be evicted last are at the beginning. A
+//! snapshot of another namespace (other weights, another layout) or of another format is a cold start,
+//! not an error.
 //!
-//! Costs: an image 75 ns per block, of the thread that has the pool; the file 104 bytes per block, with
-//! one `fsync` of it and one of its folder.
+//! Costs: an image takes 75 ns per block on the thread that owns the pool. The file has 104 bytes per
+//! block, and needs one `fsync` for itself and one for its folder.
 
 mod file;
 mod slots;

@@ -1,14 +1,14 @@
-//! `SlotHeaders`: whose bytes lie in each slot of a memory that outlives the process.
+//! `SlotHeaders`: identifies the bytes in each slot of a memory that outlives the process.
 //!
-//! Owns: a file with a [`Header`] for each slot, 128 bytes apart. It lies beside the memory, in the
-//! same kind of place: what a process has written to a file is there for the next one, however it
-//! ended.
+//! Owns: a file with a [`Header`] for each slot, 128 bytes apart. The file lies next to the memory, on
+//! the same kind of file system. Bytes that a process has written to a file are there for the next
+//! process, however the first one ended.
 //!
-//! The order of writes is the caller's part: [`SlotHeaders::clear`] before the first byte of a slot
-//! changes, [`SlotHeaders::seal`] when the last one is written. Between the two the slot is nobody's.
+//! The caller orders the writes: [`SlotHeaders::clear`] before the first byte of a slot changes, and
+//! [`SlotHeaders::seal`] when the last byte is written. Between the two, the slot has no header.
 //!
-//! One at a time has the file, and so the memory: a process that is still dying would write to blocks
-//! behind the back of the one that comes after it. The system releases the lock however a process ends.
+//! Only one user at a time has the file, and so the memory: otherwise a process that is still ending
+//! could write to blocks of its successor. The system releases the lock however a process ends.
 //!
 //! Costs: a `pwrite` of 128 bytes each; a seal reads the payload once, for its checksum.
 
@@ -25,7 +25,21 @@ use crate::object::ObjectKey;
 /// Bytes from one header to the next.
 const STRIDE: usize = 128;
 
-/// Headers of slots.
+/// Headers of the slots of a memory.
+///
+/// ```
+/// use kvpool_store::{NamespaceDigest, ObjectKey, warm::SlotHeaders};
+/// # let path = std::env::temp_dir().join(format!("kvpool-slots-doc-{}", std::process::id()));
+/// let headers = SlotHeaders::open(&path, NamespaceDigest::from_bytes([7; 32]), 2)?;
+/// let key = ObjectKey { hash: [1; 32].into(), group: 0 };
+/// headers.seal(1, key, b"payload")?;
+/// assert!(headers.read()?.expect(1, key).is_ok());
+/// headers.clear(&[1])?; // before the slot is overwritten
+/// assert!(headers.read()?.expect(1, key).is_err());
+/// # drop(headers);
+/// # std::fs::remove_file(&path)?;
+/// # Ok::<(), std::io::Error>(())
+/// ```
 #[derive(Debug)]
 pub struct SlotHeaders {
     file: LockedFile,
@@ -34,12 +48,12 @@ pub struct SlotHeaders {
 }
 
 impl SlotHeaders {
-    /// The headers in a file, which is made if there is none. Of another length it is made anew:
-    /// nothing is in any slot.
+    /// Opens the headers in a file. Creates the file if it does not exist. A file of another length is
+    /// emptied, so that no slot has a header.
     ///
     /// # Errors
-    /// [`io::ErrorKind::ResourceBusy`] if somebody else has it, a process or another one of these; what
-    /// the system says.
+    /// [`io::ErrorKind::ResourceBusy`] if another process, or another `SlotHeaders`, uses the file.
+    /// Other errors of the system.
     pub fn open(path: &Path, namespace: NamespaceDigest, slots: u32) -> io::Result<Self> {
         let file = LockedFile::open(path).map_err(|error| match error.kind() {
             kind @ io::ErrorKind::ResourceBusy => {
@@ -56,7 +70,7 @@ impl SlotHeaders {
         Ok(Self { file, namespace: Mutex::new(namespace), slots })
     }
 
-    /// The namespace that slots are sealed in.
+    /// The namespace in which slots are sealed.
     #[must_use]
     pub fn namespace(&self) -> NamespaceDigest {
         *self.namespace.lock().unwrap_or_else(PoisonError::into_inner)
@@ -68,7 +82,7 @@ impl SlotHeaders {
         *self.namespace.lock().unwrap_or_else(PoisonError::into_inner) = namespace;
     }
 
-    /// Slots.
+    /// Number of slots.
     #[must_use]
     pub const fn slots(&self) -> u32 {
         self.slots
@@ -82,19 +96,21 @@ impl SlotHeaders {
         Err(io::Error::new(io::ErrorKind::InvalidInput, message))
     }
 
-    /// The slots are nobody's from now on.
+    /// Removes the headers of slots, whose bytes are undefined from now on.
     ///
     /// # Errors
-    /// What the system says; a slot that there is not. Then nobody may write to the slots.
+    /// The error of the system, or a slot out of range. Then the slots must not be written to.
     pub fn clear(&self, slots: &[u32]) -> io::Result<()> {
         let places: Vec<_> = slots.iter().map(|&slot| self.place(slot)).collect::<io::Result<_>>()?;
         places.into_iter().try_for_each(|place| self.file.write_all_at(&[0; STRIDE], place))
     }
 
-    /// A slot has these bytes, which are the KV of a key. They must not change until it is cleared.
+    /// Writes the header of a slot, whose bytes are `payload`, the KV of `key`. The bytes must not
+    /// change until the slot is cleared.
     ///
     /// # Errors
-    /// What the system says; a slot that there is not; a payload of 4 GiB or more. Then the slot is nobody's.
+    /// The error of the system, a slot out of range, or a payload of 4 GiB or more. Then the slot has
+    /// no header.
     pub fn seal(&self, slot: u32, key: ObjectKey, payload: &[u8]) -> io::Result<()> {
         let place = self.place(slot)?;
         let header = Header::of(self.namespace(), key, TokenRange::default(), payload)
@@ -104,10 +120,10 @@ impl SlotHeaders {
         self.file.write_all_at(&bytes, place)
     }
 
-    /// All headers as they are now.
+    /// Returns all headers as they are now.
     ///
     /// # Errors
-    /// What the system says.
+    /// The error of the system.
     pub fn read(&self) -> io::Result<Headers> {
         let len = self.slots as usize * STRIDE;
         let mut bytes = Vec::new();
@@ -118,7 +134,7 @@ impl SlotHeaders {
     }
 }
 
-/// Headers of slots at a moment.
+/// Headers of all slots at one time.
 #[derive(Debug)]
 pub struct Headers {
     bytes: Vec<u8>,
@@ -126,10 +142,10 @@ pub struct Headers {
 }
 
 impl Headers {
-    /// What a slot holds, if it is this key's, in the namespace.
+    /// Returns the header of a slot, if it has this key in the namespace.
     ///
     /// # Errors
-    /// Why it is not.
+    /// The first difference.
     pub fn expect(&self, slot: u32, key: ObjectKey) -> Result<Header, Mismatch> {
         let start = slot as usize * STRIDE;
         let header = Header::decode(self.bytes.get(start..start + HEADER_BYTES).unwrap_or(&[]))?;

@@ -1,9 +1,8 @@
-//! The functions of the CUDA driver that are used, looked up at run time.
+//! Looks up the functions of the CUDA driver at run time.
 //!
-//! Nothing links to CUDA: the library is loaded when a device is first asked for, so one binary runs
-//! with every driver from 12.0 on, and without one. What newer drivers alone have
-//! (`cuMemcpyBatchAsync`, 12.8) is optional, and looked up by version: a plain lookup would find a
-//! later signature under the same name.
+//! Nothing links to CUDA. The library is loaded at the first request for a device, so one binary runs
+//! with every driver from 12.0 on, and also without a driver. `cuMemcpyBatchAsync` needs driver 12.8
+//! and is optional. It is looked up by version: a lookup by name alone would find a later signature.
 
 use std::error::Error as _;
 use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
@@ -55,7 +54,7 @@ macro_rules! table {
             $(pub(super) $field: unsafe extern "C" fn($($argument),*) -> Code,)*
             pub(super) batch: Option<BatchFn>,
             pub(super) version: i32,
-            // The functions live as long as it does: for ever.
+            // The functions stay valid while the library is loaded. It is never unloaded.
             _library: Library,
         }
 
@@ -94,9 +93,11 @@ table! {
     context_get = "cuCtxGetCurrent" (*mut Handle);
     context_set = "cuCtxSetCurrent" (Handle);
     priority_range = "cuCtxGetStreamPriorityRange" (*mut c_int, *mut c_int);
-    library_load = "cuLibraryLoadData" (*mut Handle, *const c_void, *mut c_void, *mut c_void, c_uint, *mut c_void, *mut c_void, c_uint);
+    library_load = "cuLibraryLoadData" (*mut Handle, *const c_void, *mut c_void, *mut c_void, c_uint,
+        *mut c_void, *mut c_void, c_uint);
     library_kernel = "cuLibraryGetKernel" (*mut Handle, Handle, *const c_char);
-    launch = "cuLaunchKernel" (Handle, c_uint, c_uint, c_uint, c_uint, c_uint, c_uint, c_uint, Handle, *mut *mut c_void, *mut *mut c_void);
+    launch = "cuLaunchKernel" (Handle, c_uint, c_uint, c_uint, c_uint, c_uint, c_uint, c_uint, Handle,
+        *mut *mut c_void, *mut *mut c_void);
     memcpy = "cuMemcpyAsync" (u64, u64, usize, Handle);
     alloc = "cuMemAlloc_v2" (*mut u64, usize);
     free = "cuMemFree_v2" (u64);
@@ -119,23 +120,25 @@ table! {
     event_destroy = "cuEventDestroy_v2" (Handle);
 }
 
-/// The oldest driver that works: libraries that are not bound to a context came with 12.0.
+/// The oldest supported driver: 12.0 introduced libraries that are not bound to a context.
 const OLDEST: i32 = 12_000;
 
-/// Names another library in the driver's place: a test double, or a driver in an unusual place.
+/// Names the library to load instead of the driver: a test double, or a driver at an unusual path.
 const LIBRARY_VARIABLE: &str = "KVPOOL_LIBCUDA";
 
 static API: OnceLock<Result<Api, Unavailable>> = OnceLock::new();
 
-/// The driver, loaded and initialised once per process.
+/// Returns the driver. The first call loads and initialises it; every later call returns the same
+/// result.
 ///
 /// # Errors
-/// [`Unavailable`], the same every time.
+/// [`Unavailable`]
 pub(super) fn api() -> Result<&'static Api, Unavailable> {
     API.get_or_init(|| {
         let name = std::env::var(LIBRARY_VARIABLE).unwrap_or_else(|_| "libcuda.so.1".to_owned());
         let mut api = Api::load(&name)?;
-        // SAFETY: `version` outlives the call; the driver's version can be had before it is initialised.
+        // SAFETY: `version` outlives the call. The driver's version may be read before it is
+        // initialised.
         let code = unsafe { (api.driver_version)(&raw mut api.version) };
         api.check(code, "cuDriverGetVersion").map_err(Unavailable::Init)?;
         if api.version < OLDEST {
@@ -152,14 +155,14 @@ pub(super) fn api() -> Result<&'static Api, Unavailable> {
 }
 
 impl Api {
-    /// A result code as a result.
+    /// Converts a result code of the driver into a result.
     pub(super) fn check(&self, code: Code, call: &'static str) -> Result<(), CudaError> {
         if code == 0 { Ok(()) } else { Err(CudaError { code, name: self.name_of(code), call }) }
     }
 
     fn name_of(&self, code: Code) -> String {
         let mut name = std::ptr::null();
-        // SAFETY: `name` outlives the call; what it is set to is a constant of the driver.
+        // SAFETY: `name` outlives the call, and is set to a constant of the driver.
         unsafe {
             if (self.error_name)(code, &raw mut name) == 0 && !name.is_null() {
                 return CStr::from_ptr(name).to_string_lossy().into_owned();

@@ -1,8 +1,8 @@
-//! `Context`: one device, with the kernels on it.
+//! `Context`: one device with the kernels loaded on it.
 //!
-//! Owns: the primary context (the one that torch uses, too), the loaded kernels, the word that kernels
-//! report bad ids in, and the memory of a lost context: after a sticky error every call would fail, so
-//! later work is refused by name.
+//! Owns: the primary context (the one that torch uses, too), the loaded kernels, and the status word in
+//! which kernels report bad ids. A context also records a sticky error, after which every call of the
+//! driver fails. Later work is then refused with the cause.
 
 use std::ffi::{CStr, c_int, c_void};
 use std::ptr::null_mut;
@@ -16,10 +16,11 @@ use super::objects::PinnedMemory;
 use crate::error::{CudaError, TransferError, Unavailable};
 use crate::words::Device;
 
-/// The kernels for every device since Turing, and PTX for those to come; built by `cuda/build_fatbin.py`.
+/// The kernels for every device since Turing, with PTX for later ones. `cuda/build_fatbin.py` builds
+/// this file.
 static FATBIN: &[u8] = include_bytes!("../../../../cuda/block_copy.fatbin");
 
-/// A stream of anybody's. 0 and 1 are the legacy default stream.
+/// A stream of the caller or of the engine. 0 and 1 are the legacy default stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct StreamHandle(u64);
 
@@ -39,27 +40,27 @@ impl StreamHandle {
     }
 }
 
-/// A device.
+/// One CUDA device.
 #[derive(Debug)]
 pub(crate) struct Context {
     pub(super) api: &'static Api,
     raw: Handle,
-    /// Its number.
+    /// Number of the device.
     pub(crate) ordinal: u32,
-    /// Its name.
+    /// Name of the device.
     pub(crate) name: String,
-    /// Its address on the bus.
+    /// Address of the device on the PCI bus.
     pub(crate) pci: String,
     /// The driver's version: 1000 * major + 10 * minor.
     pub(crate) driver_version: i32,
-    /// The NUMA node of the host that is nearest, if the driver knows.
+    /// The host's NUMA node nearest to the device, if the driver knows it.
     pub(crate) numa_node: Option<u32>,
-    /// Whether it reaches pageable host memory coherently.
+    /// Whether the device reaches pageable host memory coherently.
     pub(crate) coherent: bool,
-    /// Whether registered host memory has another address on it.
+    /// Whether registered host memory has another address on the device.
     pub(crate) needs_device_pointers: bool,
     pub(super) kernels: [Handle; 4],
-    /// A stream for uploads that are waited for.
+    /// A stream for uploads. Each upload waits until it has ended.
     uploads: Handle,
     pub(super) status: OnceLock<PinnedMemory>,
     lost: Mutex<Option<CudaError>>,
@@ -67,7 +68,7 @@ pub(crate) struct Context {
 
 // SAFETY: driver handles may be used by any thread that has made the context current.
 unsafe impl Send for Context {}
-// SAFETY: as above; the driver locks.
+// SAFETY: as above; the driver does its own locking.
 unsafe impl Sync for Context {}
 
 impl std::fmt::Debug for Api {
@@ -76,9 +77,9 @@ impl std::fmt::Debug for Api {
     }
 }
 
-/// While it lives, the context is the thread's current one, and what the thread calls disturbs nobody's
-/// capture: in the mode that torch captures in, even a look at an event would end it. Then everything
-/// is as before.
+/// Makes the context current for the thread while this guard lives, and restores the former context and
+/// capture mode at its drop. The guard also relaxes the thread's capture mode: in torch's mode, even a
+/// query of an event would end a capture.
 pub(crate) struct Current<'a> {
     context: &'a Context,
     former: Handle,
@@ -102,13 +103,13 @@ impl Drop for Current<'_> {
 
 static CONTEXTS: LazyLock<Mutex<HashMap<u32, Arc<Context>>>> = LazyLock::new(Mutex::default);
 
-/// Text that a driver call writes.
+/// Converts the text that a driver call wrote.
 fn text(bytes: &[u8]) -> String {
     CStr::from_bytes_until_nul(bytes).map(|text| text.to_string_lossy().into_owned()).unwrap_or_default()
 }
 
 impl Context {
-    /// The device with this number, opened once per process.
+    /// Returns the device with this number. It is opened once per process.
     ///
     /// # Errors
     /// [`TransferError::Unavailable`]; [`TransferError::Cuda`] if the kernels cannot be loaded.
@@ -119,8 +120,8 @@ impl Context {
             return Ok(context.clone());
         }
         let context = Self::open(api, ordinal)?;
-        // Mapped host memory: the status word. Its owner is the context itself, so it is never freed,
-        // like the context.
+        // The status word is in mapped host memory. The context owns it, so like the context it is
+        // never freed.
         let status = PinnedMemory::new(&context, 64)?;
         // SAFETY: 64 bytes, just allocated.
         unsafe { crate::memory::write(status.address(), &[0; 64]) };
@@ -150,7 +151,7 @@ impl Context {
             let mut value = 0;
             // SAFETY: the output outlives the call.
             let code = unsafe { (api.device_attribute)(&raw mut value, id, device) };
-            // An attribute that an older driver does not know is one that the device does not have.
+            // An attribute that an older driver does not know counts as absent.
             if code == 0 { value } else { 0 }
         };
         let numa_node = u32::try_from(attribute(134)).ok().filter(|_| api.version >= 12_020);
@@ -173,7 +174,7 @@ impl Context {
         Ok(Arc::new(context))
     }
 
-    /// Loads the kernels, and makes the stream of uploads; both are kept as long as the process.
+    /// Loads the kernels and creates the stream of uploads. Both live as long as the process.
     fn load_kernels(&mut self) -> Result<(), CudaError> {
         let mut library = null_mut();
         let current = self.enter()?;
@@ -217,7 +218,7 @@ impl Context {
         Ok(Current { context: self, former, former_mode: mode })
     }
 
-    /// A result code as a result; a sticky one is remembered.
+    /// Converts a result code into a result, and records a sticky error.
     pub(super) fn note(&self, code: Code, call: &'static str) -> Result<(), CudaError> {
         self.api.check(code, call).inspect_err(|error| {
             if error.is_sticky() {
@@ -226,7 +227,7 @@ impl Context {
         })
     }
 
-    /// Refuses if the context was lost.
+    /// Returns an error if the context was lost.
     pub(crate) fn check_alive(&self) -> Result<(), TransferError> {
         match &*self.lost.lock().unwrap_or_else(PoisonError::into_inner) {
             None => Ok(()),
@@ -249,13 +250,13 @@ impl Context {
     pub(crate) fn is_capturing(&self, stream: StreamHandle) -> Result<bool, CudaError> {
         let _current = self.enter()?;
         let mut status = 0;
-        // SAFETY: the output outlives the call; whoever names a stream vouches for it.
+        // SAFETY: the output outlives the call; the caller vouches for the stream.
         let code = unsafe { (self.api.stream_capturing)(stream.raw(), &raw mut status) };
         self.note(code, "cuStreamIsCapturing")?;
         Ok(status != 0)
     }
 
-    /// Whether an event was recorded in a capture. None has the handle 0.
+    /// Whether an event was recorded in a capture. Handle 0 means no event.
     pub(crate) fn is_captured(&self, event: u64) -> Result<bool, CudaError> {
         const CAPTURED_EVENT: Code = 907;
         const NOT_READY: Code = 600;
@@ -263,7 +264,7 @@ impl Context {
             return Ok(false);
         }
         let _current = self.enter()?;
-        // SAFETY: whoever names an event vouches for it.
+        // SAFETY: the caller vouches for the event.
         match unsafe { (self.api.event_query)(event as Handle) } {
             CAPTURED_EVENT => Ok(true),
             NOT_READY => Ok(false),
@@ -274,18 +275,18 @@ impl Context {
     /// Makes a stream wait for an event.
     pub(crate) fn wait(&self, stream: StreamHandle, event: u64) -> Result<(), CudaError> {
         let _current = self.enter()?;
-        // SAFETY: whoever names stream and event vouches for them.
+        // SAFETY: the caller vouches for the stream and the event.
         self.note(unsafe { (self.api.stream_wait)(stream.raw(), event as Handle, 0) }, "cuStreamWaitEvent")
     }
 
-    /// Waits until a stream has done its work.
+    /// Waits until the work of a stream has ended.
     pub(crate) fn synchronize(&self, stream: StreamHandle) -> Result<(), CudaError> {
         let _current = self.enter()?;
         // SAFETY: the stream is the engine's.
         self.note(unsafe { (self.api.stream_synchronize)(stream.raw()) }, "cuStreamSynchronize")
     }
 
-    /// Where the device sees page-locked memory.
+    /// The address at which the device reaches page-locked memory.
     pub(crate) fn device_pointer(&self, address: u64) -> Result<u64, CudaError> {
         let _current = self.enter()?;
         let mut seen = 0;
@@ -294,11 +295,11 @@ impl Context {
         self.note(code, "cuMemHostGetDevicePointer").map(|()| seen)
     }
 
-    /// Whether a kernel has found an id out of range in a device mapping since the last time.
+    /// Whether a kernel has found an id out of range in a device mapping since the last call.
     pub(crate) fn take_status(&self) -> bool {
         let Some(status) = self.status.get() else { return false };
-        // SAFETY: 64 aligned bytes that live as long as the context. Kernels write to them with
-        // whole-word stores, and engines of several threads through this atomic.
+        // SAFETY: the 64 aligned bytes live as long as the context. Kernels write to them with
+        // whole-word stores, and the threads of engines access them through this atomic.
         unsafe { AtomicU32::from_ptr(status.address() as *mut u32) }.swap(0, Ordering::AcqRel) != 0
     }
 }

@@ -1,4 +1,4 @@
-//! What is enqueued on a stream: launches of the copy kernels, and copies by the copy engine.
+//! Enqueues work on a stream: launches of the copy kernels, and copies by the copy engine.
 
 use std::ffi::{c_int, c_void};
 use std::ops::Range;
@@ -11,10 +11,10 @@ use crate::error::CudaError;
 use crate::memory::Span;
 use crate::words::Pair;
 
-/// Pairs that travel in the parameters of one launch.
+/// Largest number of pairs that the parameters of one launch hold.
 pub(crate) const MAX_PAIRS: usize = 480;
 
-/// Descriptors per batched call: a driver crashed on 51,828 (vLLM #49276).
+/// Largest number of descriptors in a batched call. A driver crashed on 51,828 (vLLM #49276).
 const MAX_DESCRIPTORS: usize = 4096;
 
 /// The parameters of the kernels, as `block_copy.cu` declares them.
@@ -37,26 +37,26 @@ struct Params {
 
 const _: () = assert!(size_of::<Params>() == 80 + 8 * MAX_PAIRS, "the layout of block_copy.cu");
 
-/// One end of a kernel copy: rows of a region table.
+/// One side of a kernel copy: the region table and the number of blocks of a store.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Side<'a> {
     pub(crate) table: &'a Table,
     pub(crate) num_blocks: u64,
 }
 
-/// Which blocks a kernel copies.
+/// The blocks that a kernel copies.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Blocks<'a> {
     /// Checked pairs, by value.
     Pairs(&'a [Pair]),
-    /// `n` rows of two 64-bit ids on the device, which the kernel checks.
+    /// `n` rows of two 64-bit ids on the device. The kernel checks them.
     OnDevice { address: u64, n: u64 },
 }
 
-/// How much of a device a kernel takes.
+/// The thread blocks and threads that a kernel may use.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Grid {
-    /// Thread blocks at most, of so many threads.
+    /// Largest number of thread blocks. `threads` is the number of threads of each.
     pub(crate) ctas: u32,
     pub(crate) threads: u32,
     /// Bytes that a thread block copies at a time.
@@ -64,12 +64,12 @@ pub(crate) struct Grid {
 }
 
 impl Grid {
-    /// Within a device: a thread block for each chunk, and as small ones as fill a multiprocessor.
-    /// Those that stay and take one chunk after the other reach 5 to 10 % less
-    /// (`benches/results/gpu.md`).
+    /// Copies within a device: one thread block per chunk, with the smallest thread blocks that fill a
+    /// multiprocessor. Persistent thread blocks, which take one chunk after the other, reach 5 to 10 %
+    /// less (`benches/results/gpu.md`).
     pub(crate) const ON_DEVICE: Self = Self { ctas: i32::MAX as u32, threads: 64, chunk: 8 << 10 };
 
-    /// Over the link: few of many threads keep it busy.
+    /// Copies over the link: a few thread blocks with many threads keep it busy.
     pub(crate) const fn link(ctas: u32) -> Self {
         Self { ctas, threads: 512, chunk: 16 << 10 }
     }
@@ -97,7 +97,8 @@ impl Context {
         let kernel = self.kernels[kernel_index];
         let width = [16, 8, 4, 1][kernel_index];
         let chunk_bytes = nbytes.min(grid.chunk).next_multiple_of(16);
-        // Small pieces keep few threads busy, four accesses each: then more, smaller thread blocks.
+        // A small piece keeps few threads busy with four accesses each. Use more and smaller thread
+        // blocks then.
         let threads = (chunk_bytes / width / 4).next_multiple_of(32).clamp(32, grid.threads.into()) as u32;
         let most = grid.ctas.max(1).saturating_mul(grid.threads / threads).min(Grid::ON_DEVICE.ctas);
         let num_chunks = nbytes.div_ceil(chunk_bytes);
@@ -159,8 +160,8 @@ impl Context {
         })
     }
 
-    /// Copies spans by the copy engine, thousands per call. `any_order` lets it read sources before
-    /// earlier work of the stream has ended.
+    /// Copies spans by the copy engine, thousands per call. With `any_order`, the copy engine may read
+    /// sources before earlier work of the stream has ended.
     pub(crate) fn batch(
         &self,
         stream: StreamHandle,
@@ -185,7 +186,7 @@ impl Context {
             let source_order = if any_order { IN_ANY_ORDER } else { IN_STREAM_ORDER };
             let mut attributes =
                 BatchAttributes { source_order, flags: OVERLAP_WITH_COMPUTE, ..BatchAttributes::default() };
-            // The one attribute holds from descriptor 0 on.
+            // The single attribute applies to all descriptors, from 0 on.
             let (mut first, mut failed) = (0_usize, 0_usize);
             // SAFETY: the arrays have `part.len()` entries each and are read during the call only.
             let code = unsafe {

@@ -1,7 +1,8 @@
-//! The CUDA driver: found at run time, every result checked.
+//! The CUDA driver: found at run time, with every result checked.
 //!
-//! Beside `memory`, the only module with unsafe code. `api` is the table of functions, `objects` what
-//! the driver hands out, `context` a device, `enqueue` what its streams are given to do.
+//! This module and `memory` are the only ones with unsafe code. `api` is the table of functions,
+//! `objects` wraps what the driver creates, `context` is a device, and `enqueue` puts work on its
+//! streams.
 
 #![expect(unsafe_code, reason = "calls the CUDA driver; each call says why it is sound")]
 
@@ -17,7 +18,7 @@ pub(crate) use objects::{DeviceMemory, Event, PinnedMemory, Registration, Stream
 
 use crate::error::Unavailable;
 
-/// The driver's version (1000 * major + 10 * minor), if there is one that works.
+/// Returns the driver's version (1000 * major + 10 * minor).
 ///
 /// # Errors
 /// [`Unavailable`].

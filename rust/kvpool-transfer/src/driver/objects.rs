@@ -1,8 +1,8 @@
-//! What the driver hands out, each freed by its `Drop`: streams, events, memory, registrations, region
+//! Objects of the driver, each freed by its `Drop`: streams, events, memory, registrations, region
 //! tables.
 //!
-//! A drop cannot report an error and must not wait for one: at the end of a process the driver may be
-//! gone before these are.
+//! A drop ignores errors: at the end of a process the driver may be gone before these objects are
+//! dropped.
 
 use std::ffi::c_void;
 use std::ptr::null_mut;
@@ -14,7 +14,7 @@ use crate::error::CudaError;
 use crate::memory::Span;
 use crate::region::Region;
 
-/// A stream of the engine's own.
+/// A stream of the engine.
 #[derive(Debug)]
 pub(crate) struct Stream {
     context: Arc<Context>,
@@ -23,14 +23,14 @@ pub(crate) struct Stream {
 
 // SAFETY: driver handles may be used by any thread.
 unsafe impl Send for Stream {}
-// SAFETY: as above; the driver locks.
+// SAFETY: as above; the driver does its own locking.
 unsafe impl Sync for Stream {}
 
 impl Stream {
     const NON_BLOCKING: u32 = 1;
 
-    /// A stream that does not wait for the legacy default stream, at the lowest priority: the model's
-    /// kernels go first.
+    /// Creates a stream that does not wait for the legacy default stream. It has the lowest priority,
+    /// so the model's kernels run before it.
     pub(crate) fn new(context: &Arc<Context>) -> Result<Self, CudaError> {
         let _current = context.enter()?;
         let api = context.api;
@@ -55,13 +55,13 @@ impl Stream {
 impl Drop for Stream {
     fn drop(&mut self) {
         if let Ok(_current) = self.context.enter() {
-            // SAFETY: the stream is ours; work that it holds is finished by the driver.
+            // SAFETY: the stream belongs to this object. The driver finishes the work that is on it.
             unsafe { (self.context.api.stream_destroy)(self.raw) };
         }
     }
 }
 
-/// An event that takes the time.
+/// An event that measures time.
 #[derive(Debug)]
 pub(crate) struct Event {
     context: Arc<Context>,
@@ -70,13 +70,13 @@ pub(crate) struct Event {
 
 // SAFETY: driver handles may be used by any thread.
 unsafe impl Send for Event {}
-// SAFETY: as above; the driver locks.
+// SAFETY: as above; the driver does its own locking.
 unsafe impl Sync for Event {}
 
 impl Event {
     const NOT_READY: i32 = 600;
 
-    /// An event recorded on a stream.
+    /// Records an event on a stream.
     pub(crate) fn record(context: &Arc<Context>, stream: StreamHandle) -> Result<Self, CudaError> {
         let _current = context.enter()?;
         let api = context.api;
@@ -84,43 +84,44 @@ impl Event {
         // SAFETY: the output outlives the call.
         context.note(unsafe { (api.event_create)(&raw mut raw, 0) }, "cuEventCreate")?;
         let event = Self { context: context.clone(), raw };
-        // SAFETY: the event is ours; whoever names a stream vouches for it.
+        // SAFETY: the event belongs to this object; the caller vouches for the stream.
         context.note(unsafe { (api.event_record)(raw, stream.raw()) }, "cuEventRecord")?;
         Ok(event)
     }
 
-    /// Whether a stream is being captured, and so cannot wait for an event from outside of the capture.
+    /// Whether `stream` is being captured. A captured stream cannot wait for an event from outside of
+    /// the capture.
     pub(crate) fn is_outside_of(&self, stream: StreamHandle) -> Result<bool, CudaError> {
         self.context.is_capturing(stream)
     }
 
-    /// Makes a stream wait for it.
+    /// Makes a stream wait for the event.
     pub(crate) fn let_follow(&self, stream: StreamHandle) -> Result<(), CudaError> {
         self.context.wait(stream, self.raw as u64)
     }
 
-    /// Whether the work before it has ended.
+    /// Whether the work before the event has ended.
     pub(crate) fn is_done(&self) -> Result<bool, CudaError> {
         let _current = self.context.enter()?;
-        // SAFETY: the event is ours.
+        // SAFETY: the event belongs to this object.
         match unsafe { (self.context.api.event_query)(self.raw) } {
             Self::NOT_READY => Ok(false),
             code => self.context.note(code, "cuEventQuery").map(|()| true),
         }
     }
 
-    /// Waits until the work before it has ended.
+    /// Waits until the work before the event has ended.
     pub(crate) fn synchronize(&self) -> Result<(), CudaError> {
         let _current = self.context.enter()?;
-        // SAFETY: the event is ours.
+        // SAFETY: the event belongs to this object.
         self.context.note(unsafe { (self.context.api.event_synchronize)(self.raw) }, "cuEventSynchronize")
     }
 
-    /// Seconds since an earlier event; both have ended.
+    /// Seconds since an earlier event, or 0 if the driver cannot measure. Both events have ended.
     pub(crate) fn seconds_since(&self, start: &Self) -> f64 {
         let mut milliseconds = 0.0_f32;
         let Ok(_current) = self.context.enter() else { return 0.0 };
-        // SAFETY: both events are ours, the output outlives the call.
+        // SAFETY: both events are alive, and the output outlives the call.
         let code = unsafe { (self.context.api.event_elapsed)(&raw mut milliseconds, start.raw, self.raw) };
         if code == 0 { f64::from(milliseconds) / 1e3 } else { 0.0 }
     }
@@ -129,7 +130,7 @@ impl Event {
 impl Drop for Event {
     fn drop(&mut self) {
         if let Ok(_current) = self.context.enter() {
-            // SAFETY: the event is ours; the driver keeps what it still needs of it.
+            // SAFETY: the event belongs to this object; the driver keeps the parts that it still needs.
             unsafe { (self.context.api.event_destroy)(self.raw) };
         }
     }
@@ -151,13 +152,14 @@ impl DeviceMemory {
         Ok(Self { context: context.clone(), address })
     }
 
-    /// Fills it from this process; the bytes are there on return.
+    /// Fills the memory with words of this process. The bytes are on the device on return.
     pub(crate) fn fill(&self, words: &[u64]) -> Result<(), CudaError> {
         let nbytes = size_of_val(words) as u64;
         let span = Span { src: words.as_ptr() as u64, dst: self.address, nbytes };
-        // A copy from pageable memory may arrive after its call, and streams of ours do not wait for
-        // the default stream: a kernel launched now could read what was there before. So it goes on a
-        // stream that is waited for.
+        // A copy from pageable memory may arrive after its call has returned, and the engine's streams
+        // do not wait for the default stream. A kernel that is launched now could then read the old
+        // content. So the copy is enqueued on a stream of its own, and this function waits for that
+        // stream.
         let uploads = self.context.uploads();
         self.context.memcpy(uploads, &[span])?;
         self.context.synchronize(uploads)
@@ -167,22 +169,22 @@ impl DeviceMemory {
 impl Drop for DeviceMemory {
     fn drop(&mut self) {
         if let Ok(_current) = self.context.enter() {
-            // SAFETY: the memory is ours; the driver waits for work that uses it.
+            // SAFETY: the memory belongs to this object; the driver waits for work that uses it.
             unsafe { (self.context.api.free)(self.address) };
         }
     }
 }
 
-/// Page-locked memory of the driver's, which devices reach.
+/// Page-locked memory that the driver allocated and that devices reach.
 #[derive(Debug)]
 pub(crate) struct PinnedMemory {
     context: Arc<Context>,
     pointer: *mut c_void,
-    /// Where devices see it.
+    /// The address at which devices reach the memory.
     pub(crate) device_address: u64,
 }
 
-// SAFETY: plain memory; whoever uses its address keeps order.
+// SAFETY: this is plain memory; the users of its address keep their accesses in order.
 unsafe impl Send for PinnedMemory {}
 // SAFETY: as above.
 unsafe impl Sync for PinnedMemory {}
@@ -210,13 +212,13 @@ impl PinnedMemory {
 impl Drop for PinnedMemory {
     fn drop(&mut self) {
         if let Ok(_current) = self.context.enter() {
-            // SAFETY: the memory is ours.
+            // SAFETY: the memory belongs to this object.
             unsafe { (self.context.api.host_free)(self.pointer) };
         }
     }
 }
 
-/// Host memory that is page-locked as long as this lives.
+/// Page-locks host memory until it is dropped.
 #[derive(Debug)]
 pub(crate) struct Registration {
     context: Arc<Context>,
@@ -230,7 +232,8 @@ impl Registration {
         let _current = context.enter()?;
         let api = context.api;
         let pointer = address as *mut c_void;
-        // SAFETY: the range is a mapping that the store owns, and unmaps after this was dropped.
+        // SAFETY: the range is a mapping of the store. The store unmaps it after this registration was
+        // dropped.
         let code = unsafe { (api.host_register)(pointer, nbytes as usize, Self::PORTABLE_AND_MAPPED) };
         context.note(code, "cuMemHostRegister")?;
         Ok(Self { context: context.clone(), address })
@@ -240,23 +243,23 @@ impl Registration {
 impl Drop for Registration {
     fn drop(&mut self) {
         if let Ok(_current) = self.context.enter() {
-            // SAFETY: registered by `new`.
+            // SAFETY: `new` registered the address.
             unsafe { (self.context.api.host_unregister)(self.address as *mut c_void) };
         }
     }
 }
 
-/// The regions of a store, where kernels read them: address of block 0 and stride of each.
+/// The region table of a store in memory that kernels read: address of block 0 and stride of each
+/// region.
 #[derive(Debug)]
 pub(crate) struct Table {
     pub(super) memory: DeviceMemory,
-    /// All addresses and strides, or-ed: what they have in common with a power of two decides how wide
-    /// accesses can be.
+    /// Bitwise OR of all addresses and strides. Its trailing zero bits limit the width of accesses.
     pub(super) alignment: u64,
 }
 
 impl Context {
-    /// Page-locks memory of a store's.
+    /// Page-locks memory of a store.
     pub(crate) fn register(self: &Arc<Self>, address: u64, nbytes: u64) -> Result<Registration, CudaError> {
         Registration::new(self, address, nbytes)
     }

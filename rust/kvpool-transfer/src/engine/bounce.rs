@@ -1,4 +1,4 @@
-//! Page-locked buffers between pageable memory and the device, filled and emptied by the processor.
+//! Page-locked buffers between pageable memory and the device. The processor fills and empties them.
 
 use std::sync::Arc;
 
@@ -17,7 +17,7 @@ pub(super) struct Bounce {
 }
 
 impl Bounce {
-    /// Buffers of at least so many bytes.
+    /// Returns buffers of at least `nbytes` bytes each.
     pub(super) fn of<'a>(
         bounce: &'a mut Option<Self>,
         context: &Arc<Context>,
@@ -36,8 +36,8 @@ impl Bounce {
     }
 }
 
-/// The processor's part of a copy to or from pageable memory: between a host store and a bounce buffer
-/// of the same shape.
+/// Makes the processor's part of a copy to or from pageable memory: copies between a host store and a
+/// bounce buffer of the same shape.
 pub(super) fn bounce_copy(
     claim: &Claim,
     job: &Job,

@@ -1,8 +1,9 @@
-//! Measuring where the copy engine overtakes kernels and staging, on this device over this link.
+//! Measures from which size on the copy engine is faster than kernels and staging, on this device and
+//! link.
 //!
-//! Thresholds that were tuned on one card are wrong on the next, and depend on the number of pieces,
-//! too (vLLM #57555: an A30 changes sides between 32 and 64 pieces of 8 KiB). A calibration takes some
-//! seconds and a quarter of a gigabyte on either side.
+//! Thresholds that were tuned on one card are wrong on the next. They also depend on the number of
+//! pieces (vLLM #57555: on an A30 the faster method changes between 32 and 64 pieces of 8 KiB). A
+//! calibration takes some seconds, and a quarter of a gigabyte of memory on the device and on the host.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -20,40 +21,40 @@ use crate::region::Region;
 use crate::store::{HostOptions, Store};
 use crate::words::Method;
 
-/// One way to move so many pieces of so many bytes, and what it reached.
+/// One measured copy: its method, its pieces, and the seconds that it took.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Measurement {
     /// `to_device` or `to_host`.
     pub direction: String,
-    /// The method.
+    /// Name of the method.
     pub method: String,
-    /// Pieces.
+    /// Number of pieces.
     pub pieces: u64,
     /// Bytes of a piece.
     pub bytes: u64,
-    /// Thread blocks of a kernel.
+    /// Thread blocks that a kernel may use to cross the link.
     pub ctas: u32,
     /// Seconds from the call to the end of the copy.
     pub seconds: f64,
 }
 
-/// What was measured on a device, and what follows from it.
+/// The measurements of one device, and the thresholds that follow from them.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Calibration {
-    /// What it is valid for.
+    /// The device, address, and driver for which the calibration is valid.
     pub card: Card,
-    /// What the planner goes by from now on.
+    /// The thresholds that the planner uses.
     pub thresholds: Thresholds,
-    /// What was measured.
+    /// All measurements.
     pub measurements: Vec<Measurement>,
 }
 
-/// What a calibration is valid for.
+/// Identifies the device, its address and the driver for which a calibration is valid.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Card {
     /// The device's name.
     pub name: String,
-    /// Its address on the bus.
+    /// Address of the device on the bus.
     pub pci: String,
     /// The driver's version: 1000 * major + 10 * minor.
     pub driver: i32,
@@ -69,7 +70,7 @@ impl fmt::Display for Card {
 type File = BTreeMap<String, Calibration>;
 
 impl Calibration {
-    /// Adds it to a file of calibrations, which is made if it is not there.
+    /// Adds the calibration to a file of calibrations. Creates the file if it does not exist.
     ///
     /// # Errors
     /// [`TransferError::Calibration`].
@@ -80,10 +81,11 @@ impl Calibration {
         fs::write(path, text + "\n").map_err(|error| Self::refuse(path, error))
     }
 
-    /// The calibration of a card in a file.
+    /// Reads the calibration of a card from a file.
     ///
     /// # Errors
-    /// [`TransferError::Calibration`]: no such file, not such a file, or no such card in it.
+    /// [`TransferError::Calibration`] if the file cannot be read, has another format, or has no
+    /// calibration of this card.
     pub fn load(path: &Path, card: &Card) -> Result<Self, TransferError> {
         let known = Self::read(path)?.remove(&card.to_string());
         let known = known
@@ -108,7 +110,7 @@ impl Calibration {
     }
 }
 
-/// Regions of the store that is measured: pieces of a block.
+/// Number of regions of the measured store, which is the number of pieces of a block.
 const REGIONS: u64 = 8;
 const PIECES: [u64; 2] = [64, 1024];
 const BYTES: [u64; 7] = [4 << 10, 8 << 10, 16 << 10, 28 << 10, 64 << 10, 128 << 10, 256 << 10];
@@ -116,7 +118,7 @@ const CTAS: [u32; 4] = [4, 8, 16, 32];
 const ROUNDS: usize = 3;
 
 impl TransferEngine {
-    /// Measures this device and takes over the thresholds that follow.
+    /// Measures this device and uses the resulting thresholds from now on.
     ///
     /// # Errors
     /// [`TransferError::Argument`] for an engine of the CPU, [`TransferError::Cuda`],
@@ -137,12 +139,12 @@ impl TransferEngine {
         result
     }
 
-    /// Goes by other thresholds from now on.
+    /// Replaces the thresholds of the planner.
     pub fn set_thresholds(&self, thresholds: Thresholds) {
         *self.thresholds.write().unwrap_or_else(std::sync::PoisonError::into_inner) = thresholds;
     }
 
-    /// The device, if it is one of CUDA's.
+    /// Identifies the device. `None` for an engine of the CPU.
     #[must_use]
     pub fn card(&self) -> Option<Card> {
         let cuda = self.cuda().ok()?;
@@ -155,7 +157,8 @@ impl TransferEngine {
         let mut thresholds =
             Thresholds { to_device: Vec::new(), to_host: Vec::new(), ..Thresholds::default() };
         let stores = self.stores(PIECES[1], BYTES[1])?;
-        // Few thread blocks are enough for a link: the fewest that reach 95 % of what the best do.
+        // A few thread blocks fill a link. Take the smallest number that reaches 95 % of the best
+        // throughput.
         let mut seconds = Vec::new();
         for ctas in CTAS {
             self.set_thresholds(Thresholds { link_ctas: ctas, ..thresholds.clone() });
@@ -169,7 +172,7 @@ impl TransferEngine {
         self.set_thresholds(thresholds.clone());
         let has_batch = self.cuda()?.context.has_batch();
         for pieces in PIECES {
-            // The smallest size from which on the copy engine is never the slower one.
+            // Find the smallest size from which on the copy engine is never the slower method.
             let mut from = [0_u64; 2];
             for bytes in BYTES {
                 let stores = self.stores(pieces, bytes)?;
@@ -179,7 +182,7 @@ impl TransferEngine {
                     let other = around_copy_engine(direction, pieces * bytes);
                     let other = self.measure(&stores, direction, other)?;
                     if one.seconds > 1.02 * other.seconds {
-                        // Beyond the largest nothing is measured: what holds without a calibration does.
+                        // Nothing larger was measured, so use the default threshold.
                         let beyond = || Thresholds::default().batch_from(direction, pieces);
                         from[slot] = if Some(&bytes) == BYTES.last() { beyond() } else { bytes + 1 };
                     }
@@ -188,7 +191,7 @@ impl TransferEngine {
             }
             let rows = [&mut thresholds.to_device, &mut thresholds.to_host];
             for (rows, bytes) in rows.into_iter().zip(from) {
-                // What holds for few pieces holds for fewer.
+                // A threshold for the smaller number of pieces also applies to fewer pieces.
                 let descriptors = if pieces == PIECES[0] { 0 } else { pieces };
                 rows.push(Threshold { descriptors, bytes });
             }
@@ -196,7 +199,7 @@ impl TransferEngine {
         Ok(Calibration { card, thresholds, measurements })
     }
 
-    /// A store on the device with its regions apart, and a pinned pool.
+    /// Makes a store on the device, whose regions are apart, and a pinned host pool.
     #[expect(unsafe_code, reason = "a store of memory that was just allocated, and that it keeps")]
     fn stores(self: &Arc<Self>, pieces: u64, bytes: u64) -> Result<[Arc<Store>; 2], TransferError> {
         let context = self.cuda()?.context.clone();
@@ -210,7 +213,8 @@ impl TransferEngine {
             Store::new(regions, num_blocks, self.device, Vec::new(), false, Some(Box::new(memory)))?
         };
         let options = HostOptions { pinned: Some(true), ..HostOptions::default() };
-        // Twice as many as are used: no two that are used are neighbours.
+        // The host store has twice the number of blocks that are used, so that no two used blocks are
+        // neighbours.
         let host = Store::host(2 * num_blocks, &device, &options)?;
         Ok([device, host])
     }
@@ -224,7 +228,7 @@ impl TransferEngine {
         let to_host = direction == Direction::ToHost;
         let (src, dst) = if to_host { (device, host) } else { (host, device) };
         let num_blocks = device.num_blocks() as i64;
-        // As scattered as after hours of serving: 37 shares no factor with 8 or 128.
+        // The order is scattered as after hours of serving: 37 has no common factor with 8 or 128.
         let pair = |block| {
             let other = 2 * (block * 37 % num_blocks);
             if to_host { (block, other) } else { (other, block) }
@@ -235,7 +239,7 @@ impl TransferEngine {
         for round in 0..=ROUNDS {
             let start = Instant::now();
             self.submit(src, dst, pairs.iter().copied(), &options)?.wait(None)?;
-            // The first makes buffers and loads code.
+            // The first round is not counted, because it creates buffers and loads code.
             if round > 0 {
                 seconds.push(start.elapsed().as_secs_f64());
             }

@@ -16,8 +16,8 @@ use crate::store::{Claim, Store, Toucher};
 use crate::words::{Device, DeviceMapping, Method};
 
 impl TransferEngine {
-    /// Copies in the order of the caller's stream: enqueued on return, and done if both stores are on
-    /// the CPU.
+    /// Copies in the order of the caller's stream. On return the copy is enqueued. If both stores are
+    /// on the CPU, it is done.
     ///
     /// # Errors
     /// As [`Self::submit`].
@@ -47,7 +47,7 @@ impl TransferEngine {
                 if self.open_cuda()?.context.is_capturing(stream)? {
                     return Err(TransferError::Capturing("the processor's copies are in no graph"));
                 }
-                // The processor follows no stream: whatever moves host blocks has to end first.
+                // The processor follows no stream, so wait for all work that may move host blocks.
                 self.wait_for_stream(stream)?;
                 self.wait_all(None)?;
             }
@@ -55,7 +55,7 @@ impl TransferEngine {
             cpu::copy(&claim, &job.src, &job.dst, &job.pairs, job.range.clone(), self.threads);
             return Ok(());
         };
-        // Before any lock: both may wait.
+        // Take these before any lock, because both may wait.
         let room = self.flights.room()?;
         let claim = job.claim(Toucher::Device);
         let mut cuda = self.open_cuda()?;
@@ -72,12 +72,12 @@ impl TransferEngine {
         self.hold((room, claim), &context, job, stream, capturing, || cuda.enqueue(job, way))
     }
 
-    /// As [`Self::copy`], of the rows of a mapping on the device, which the host never reads. Rows with
-    /// -1 are left out; so are ids out of range, which the next [`Self::poll`] reports. Duplicates and
-    /// overlaps are not looked for.
+    /// Copies the rows of a mapping on the device like [`Self::copy`]. The host never reads the rows. Rows
+    /// with -1 are skipped. Ids out of range are skipped, too, and the next [`Self::poll`] reports
+    /// them. Duplicates and overlaps are not checked.
     ///
     /// # Errors
-    /// As [`Self::submit`], but for what only a look at the ids could tell.
+    /// Like [`Self::submit`], except for errors that need a look at the ids.
     pub fn copy_mapped(
         &self,
         src: &Arc<Store>,
@@ -107,7 +107,7 @@ impl TransferEngine {
             });
         }
         let job = Job { src: src.clone(), dst: dst.clone(), pairs: Arc::default(), range };
-        // Before any lock: both may wait.
+        // Take these before any lock, because both may wait.
         let room = self.flights.room()?;
         let claim = Claim::take([src, dst], None, &job.range, Toucher::Device);
         let cuda = self.open_cuda()?;
@@ -125,7 +125,8 @@ impl TransferEngine {
         self.hold((room, claim), &context, &job, stream, capturing, enqueue)
     }
 
-    /// Region tables are uploaded with a call that no capture allows.
+    /// Returns an error if the copy would upload a region table during a capture, which allows no
+    /// uploads.
     fn check_tables(&self, job: &Job, capturing: bool, method: Method) -> Result<(), TransferError> {
         let Device::Cuda(ordinal) = self.device else { return Ok(()) };
         let there = job.src.has_table(ordinal) && job.dst.has_table(ordinal);
@@ -137,7 +138,7 @@ impl TransferEngine {
         Ok(())
     }
 
-    /// Enqueues on the caller's stream, and keeps the stores until that is done.
+    /// Enqueues a copy on the caller's stream, and keeps the stores alive until it has ended.
     fn hold(
         &self,
         (room, claim): (Room<'_>, Claim),
@@ -148,7 +149,7 @@ impl TransferEngine {
         enqueue: impl FnOnce() -> Result<(), TransferError>,
     ) -> Result<(), TransferError> {
         if capturing {
-            // No event of a capture can be asked for; the graph's owner keeps the stores open.
+            // Events of a capture cannot be queried. The owner of the graph keeps the stores open.
             job.src.captured.store(true, Ordering::Release);
             job.dst.captured.store(true, Ordering::Release);
             return enqueue();

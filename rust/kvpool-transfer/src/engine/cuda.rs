@@ -1,8 +1,8 @@
-//! What an engine enqueues on a device: one stream per direction, a second one beside each for the
-//! kernels of staged copies, and staging buffers.
+//! The device side of an engine: one stream per direction, a second stream beside each for the kernels
+//! of staged copies, and staging buffers.
 //!
-//! A staged copy goes through two buffers in turns: while the copy engine moves one, a kernel fills or
-//! empties the other. A buffer is written again only after the event of its last use.
+//! A staged copy uses two buffers in turns: while the copy engine moves one, a kernel fills or empties
+//! the other. A buffer is written again only after the event of its last use.
 
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Weak};
@@ -18,25 +18,25 @@ use crate::runs::{cut, runs, singles};
 use crate::store::{Pinning, Store};
 use crate::words::{DeviceMapping, Method, Pair};
 
-/// A buffer on the device, and its last use.
+/// A staging buffer on the device, and the event of its last use.
 struct Slot {
     memory: DeviceMemory,
     free: Option<Arc<Event>>,
 }
 
-/// Where one direction's copies go.
+/// The streams and staging buffers of one direction.
 struct Lane {
     link: Stream,
-    /// The kernels of staged copies.
+    /// The stream of the kernels of staged copies.
     beside: Stream,
     slots: Vec<Slot>,
     slot_bytes: u64,
     next: usize,
-    /// The blocks of a host store, laid out in each slot, by the store's handle.
+    /// Region tables of the blocks of a host store within each slot, by the store's handle.
     layouts: HashMap<i64, (Weak<Store>, Vec<Table>)>,
 }
 
-/// Two buffers: one is moved while the other is filled.
+/// Number of staging buffers. One is moved while the other is filled.
 pub(super) const SLOTS: usize = 2;
 
 impl Lane {
@@ -51,7 +51,7 @@ impl Lane {
         })
     }
 
-    /// Makes the buffers, and lays the blocks of a host store out in them.
+    /// Creates the buffers, and the region tables of a host store's blocks within them.
     fn prepare(
         &mut self,
         context: &Arc<Context>,
@@ -60,7 +60,7 @@ impl Lane {
         slot_bytes: u64,
     ) -> Result<(), CudaError> {
         if self.slots.is_empty() || self.slot_bytes < slot_bytes {
-            // The former buffers go first: there may not be room for both.
+            // Free the old buffers before the new ones are allocated: there may be no room for both.
             self.layouts.clear();
             self.slots.clear();
             let make = |_| Ok(Slot { memory: DeviceMemory::new(context, slot_bytes)?, free: None });
@@ -80,7 +80,7 @@ impl Lane {
     }
 }
 
-/// The side of an engine that speaks to the driver; the engine locks it.
+/// The device side of an engine. The engine locks it.
 pub(super) struct Cuda {
     pub(super) context: Arc<Context>,
     on_device: Stream,
@@ -89,20 +89,20 @@ pub(super) struct Cuda {
     staging_bytes: u64,
 }
 
-/// How a job is enqueued.
+/// Direction, method and stream of a job to enqueue.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Way {
     pub(super) direction: Direction,
     pub(super) method: Method,
-    /// The caller's stream, or one of the engine's.
+    /// The caller's stream. `None` for a stream of the engine.
     pub(super) inline: Option<StreamHandle>,
-    /// Whether nothing that is under way writes to the source.
+    /// Whether no operation under way writes to the source.
     pub(super) settled: bool,
     /// Thread blocks of a kernel that crosses the link.
     pub(super) link_ctas: u32,
 }
 
-/// One launch per 480 pairs and length of pieces.
+/// Enqueues one launch per 480 pairs and per length of pieces.
 fn launch(
     context: &Context,
     stream: StreamHandle,
@@ -147,7 +147,7 @@ impl Cuda {
         }
     }
 
-    /// What the planner asks about a job.
+    /// Collects the properties of a job for the planner.
     pub(super) fn question(
         &self,
         job: &Job,
@@ -156,14 +156,15 @@ impl Cuda {
         capturing: bool,
     ) -> Question {
         let host = (direction != Direction::OnDevice).then(|| job.host());
-        // Only a range of ascending offsets is one piece of a block.
+        // Only regions with ascending offsets form one piece of a block.
         let packed = |host: &Arc<Store>| {
             let packed = host.packed();
             packed.is_some_and(|it| job.range.len() == it.offsets.len() || it.offsets.is_sorted())
         };
         Question {
             direction,
-            // Within a device nobody asks for them, and counting them may take a sort.
+            // Within a device the planner does not need the number of descriptors, and counting them
+            // may take a sort.
             descriptors: if host.is_some() { job.num_spans() } else { job.pairs.len() as u64 },
             bytes: job.nbytes(),
             pinned: host.is_none_or(|host| host.is_pinned()),
@@ -176,19 +177,19 @@ impl Cuda {
         }
     }
 
-    /// Enqueues a copy. If that fails halfway, what was enqueued has ended on return.
+    /// Enqueues a copy. If that fails halfway, the enqueued part has ended on return.
     pub(super) fn enqueue(&mut self, job: &Job, way: Way) -> Result<(), TransferError> {
         self.context.check_alive()?;
         self.try_enqueue(job, way).inspect_err(|_| self.drain(way.direction, way.inline))
     }
 
-    /// Waits until a direction's streams, or the caller's, have done what they were given: nothing
-    /// refers to a store then.
+    /// Waits until the streams of a direction, or the caller's stream, are idle. Then no work refers to
+    /// a store.
     pub(super) fn drain(&mut self, direction: Direction, inline: Option<StreamHandle>) {
         let stream = inline.unwrap_or_else(|| self.stream(direction));
         let beside = self.lane(direction).beside.handle();
         for stream in [stream, beside] {
-            // After an error that is lost with the context there is nothing to wait for.
+            // Ignore errors: if the context was lost, no work is left to wait for.
             let _ = self.context.synchronize(stream);
         }
     }
@@ -211,7 +212,7 @@ impl Cuda {
         }
     }
 
-    /// Enqueues a copy of the blocks that a mapping on the device names, on the caller's stream.
+    /// Enqueues a copy on the caller's stream. A mapping on the device names the blocks.
     pub(super) fn enqueue_mapped(
         &self,
         job: &Job,
@@ -243,12 +244,12 @@ impl Cuda {
         Ok(launch(&self.context, stream, grid, sides, job, blocks)?)
     }
 
-    /// Bytes of a staging buffer that holds blocks of this shape.
+    /// Size in bytes of a staging buffer. It holds at least one block of this shape.
     pub(super) fn slot_bytes(&self, shape: &Shape) -> u64 {
         self.staging_bytes.max(shape.stride)
     }
 
-    /// All of a job through the staging buffers, to or from a pinned host store.
+    /// Copies a whole job through the staging buffers, to or from a pinned host store.
     fn staged(&mut self, job: &Job, way: Way) -> Result<(), TransferError> {
         let shape = Shape::of(job.host());
         let per_slot = (self.slot_bytes(&shape) / shape.stride) as usize;
@@ -262,7 +263,7 @@ impl Cuda {
         order.sort_unstable_by_key(|pair| if to_host { pair.dst } else { pair.src });
         for part in order.chunks(per_slot) {
             let spans = |slot: u64| {
-                // Blocks of the host beside their places in the buffer.
+                // Pair the blocks of the host with their places in the buffer.
                 let places = part.iter().enumerate().map(|(place, pair)| {
                     let block = if to_host { pair.dst } else { pair.src };
                     Pair { src: block, dst: place as u32 }
@@ -297,8 +298,8 @@ impl Cuda {
         Ok(())
     }
 
-    /// Before the first part of a staged copy to the host: what the link's stream waits for, the
-    /// kernels have to wait for, too.
+    /// Prepares the first part of a staged copy to the host: makes the kernels wait for everything that
+    /// the link's stream waits for.
     pub(super) fn begin(&mut self, way: Way) -> Result<(), TransferError> {
         if way.inline.is_none() && way.direction == Direction::ToHost {
             let lane = &self.to_host;
@@ -307,8 +308,8 @@ impl Cuda {
         Ok(())
     }
 
-    /// Moves a part of a job that fits one buffer; `spans` says what the copy engine moves to or from a
-    /// buffer at an address. Returns the event of its end.
+    /// Moves a part of a job that fits one buffer, and returns the event of its end. `spans` returns
+    /// the pieces that the copy engine moves to or from a buffer at an address.
     pub(super) fn stage(
         &mut self,
         job: &Job,

@@ -1,16 +1,16 @@
-//! `Flights`: the transfers that an engine keeps, and how many they may be.
+//! `Flights`: the list of the transfers that an engine keeps, and its limits.
 //!
-//! Kept are transfers under way, and ended ones whose end was told to nobody. Of the latter the oldest
-//! are forgotten: so many as [`UNTOLD`] stay. The former push back: when [`KEPT`] transfers are kept,
-//! whoever submits the next one waits for the oldest of those under way, until no more than half of
-//! [`UNTOLD`] are. So at no moment are more than [`KEPT`] kept, however slow the worker or the device
-//! is.
+//! The list keeps transfers under way, and ended transfers whose end was not reported to the caller. It
+//! keeps the latest [`UNTOLD`] ended ones and forgets older ones. When the list contains [`KEPT`]
+//! transfers, the next submission waits for the oldest transfers under way, until at most half of
+//! [`UNTOLD`] are under way. So the list never contains more than [`KEPT`] transfers, however slow the
+//! worker or the device is.
 //!
-//! Nobody waits with a lock held, and what is waited for was submitted before: it waits for nothing
-//! that comes later, unless the caller lets it (a stream that waits for what the same thread does after
-//! this call).
+//! No thread waits while it holds a lock. A submission waits only for transfers that were submitted
+//! before it, and those do not wait for later work. The exception is a caller's stream that waits for
+//! something that the same thread does after this call.
 //!
-//! Costs: a constant number of looks at kept transfers per transfer.
+//! Costs: each transfer causes a constant number of looks at kept transfers.
 
 use std::sync::{Arc, PoisonError};
 
@@ -18,22 +18,22 @@ use super::transfer::{Remains, Transfer};
 use crate::error::TransferError;
 use crate::sync::{Mutex, MutexGuard, thread};
 
-/// Fewest entries to look through.
+/// Smallest number of entries at which the list is swept.
 const SWEEP: usize = 64;
 
-/// Ends that `poll` may tell at once: who neither waits nor polls loses the oldest. Few in a model,
-/// whose schedules are to see them all.
+/// Number of unreported ends that `poll` can return. Beyond it, a caller that neither waits nor polls
+/// loses the oldest ones. It is small in a model, so that the schedules reach the limit.
 const UNTOLD: usize = if cfg!(shuttle) { 2 } else { 1 << 16 };
 
-/// The most transfers that are kept.
+/// Largest number of transfers that are kept.
 const KEPT: usize = 2 * UNTOLD;
 
 #[derive(Default)]
 struct List {
     kept: Vec<Arc<Transfer>>,
-    /// Room that was given and is not used yet.
+    /// Places that were promised and are not used yet.
     promised: usize,
-    /// From so many entries on, a new one looks for those that can be forgotten.
+    /// Number of entries at which the next new transfer sweeps the list.
     sweep_at: usize,
     #[cfg(test)]
     looks: usize,
@@ -44,7 +44,8 @@ impl List {
         self.kept.len() + self.promised
     }
 
-    /// Forgets what need not be kept. Returns what has to end before there is room for another one.
+    /// Forgets transfers that need not be kept. Returns the transfers that have to end before there is
+    /// room for another one.
     fn sweep(&mut self, remains: &mut Remains) -> Vec<Arc<Transfer>> {
         #[cfg(test)]
         {
@@ -52,7 +53,7 @@ impl List {
         }
         let mut untold = 0;
         let mut ended = Vec::with_capacity(self.kept.len());
-        // Ends that were told need no poll.
+        // `poll` does not report an end twice.
         self.kept.retain(|one| {
             let over = one.has_ended_leaving(remains);
             let keep = !over || !one.was_told();
@@ -78,28 +79,28 @@ impl List {
                 return pending;
             }
         }
-        // Twice as many until the next look: a constant number of looks per transfer.
+        // Sweep again when the list has doubled. So each transfer causes a constant number of looks.
         self.sweep_at = SWEEP.max(2 * self.len()).min(KEPT);
         Vec::new()
     }
 }
 
-/// Transfers under way, and those whose end was told to nobody.
+/// Transfers under way, and ended transfers whose end was not reported.
 #[derive(Default)]
 pub(super) struct Flights(Mutex<List>);
 
-/// Room for one more transfer.
+/// A reserved place for one more transfer.
 pub(super) struct Room<'a>(&'a Flights);
 
 impl Room<'_> {
-    /// Keeps a transfer in it.
+    /// Stores a transfer in the reserved place.
     pub(super) fn keep(self, transfer: &Arc<Transfer>) {
         self.0.lock().kept.push(transfer.clone());
     }
 }
 
 impl Drop for Room<'_> {
-    /// Used or not.
+    /// Gives the place back, whether or not it was used.
     fn drop(&mut self) {
         self.0.lock().promised -= 1;
     }
@@ -110,11 +111,11 @@ impl Flights {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Room for one more, to be asked for before anything is enqueued and without a lock: it waits if
-    /// too many are under way.
+    /// Reserves a place for one more transfer. Waits if too many are under way. Call it without a lock,
+    /// before anything is enqueued.
     ///
     /// # Errors
-    /// [`TransferError::Forked`] if what has to end is of another process.
+    /// [`TransferError::Forked`] if a transfer that has to end belongs to another process.
     pub(super) fn room(&self) -> Result<Room<'_>, TransferError> {
         loop {
             let mut remains = Remains::default();
@@ -129,7 +130,8 @@ impl Flights {
             let pending = list.sweep(&mut remains);
             let full = pending.is_empty() && list.len() >= KEPT;
             drop(list);
-            // What ended transfers held may be the last of somebody's memory: it goes without a lock.
+            // Ended transfers may hold the last reference to memory of the caller. Its destructor runs
+            // without a lock.
             drop(remains);
             pending.iter().try_for_each(|transfer| transfer.sleep(None))?;
             if full {
@@ -138,7 +140,7 @@ impl Flights {
         }
     }
 
-    /// Transfers that have not ended, as far as anybody has looked.
+    /// Checks every transfer in the list, and returns the number of those that have not ended.
     pub(super) fn num_under_way(&self) -> usize {
         let mut remains = Remains::default();
         let list = self.lock();
@@ -147,12 +149,12 @@ impl Flights {
         count
     }
 
-    /// All that are kept.
+    /// All transfers of the list.
     pub(super) fn all(&self) -> Vec<Arc<Transfer>> {
         self.lock().kept.clone()
     }
 
-    /// Takes those whose end was told to nobody, and tells it.
+    /// Removes ended transfers from the list, and returns those whose end was not reported yet.
     pub(super) fn poll(&self) -> Vec<Arc<Transfer>> {
         let (mut ended, mut remains) = (Vec::new(), Remains::default());
         let mut list = self.lock();
@@ -181,12 +183,12 @@ mod tests {
     use crate::words::Device;
     use crate::words::Method;
 
-    /// A store of two blocks, and its memory.
+    /// Returns a store of two blocks, and its memory.
     fn store() -> (Arc<Store>, Box<[u8; 8]>) {
         let mut bytes = Box::new([0_u8; 8]);
         let region = Region { base: bytes.as_mut_ptr() as u64, stride: 4, nbytes: 4 };
-        // SAFETY: the region is that of `bytes`, which the tests keep longer than engine and store, and
-        // do not touch meanwhile.
+        // SAFETY: the region is that of `bytes`. The tests keep `bytes` longer than the engine and the
+        // store, and do not touch it meanwhile.
         let store = unsafe { Store::new(vec![region], 2, Device::Cpu, Vec::new(), false, None) };
         (store.expect("fits"), bytes)
     }
@@ -196,8 +198,9 @@ mod tests {
             .expect("an engine")
     }
 
-    /// A pipeline that orders by streams never asks for an end, waits or polls: what is kept for it is
-    /// bounded, however slow the worker is, and looked through a constant number of times per transfer.
+    /// A pipeline that orders its work by streams never waits, polls, or queries an end. The list of
+    /// its transfers is bounded, however slow the worker is, and each transfer causes a constant number
+    /// of looks.
     #[test]
     fn ends_that_nobody_asks_for_cost_nothing() {
         let (store, _bytes) = store();
@@ -208,14 +211,14 @@ mod tests {
             let kept = engine.flights.lock().kept.len();
             assert!(kept <= KEPT, "{kept} kept");
         }
-        // A sweep at KEPT, one more after a wait, and the search for what is waited for, every UNTOLD /
-        // 2 transfers.
+        // Every UNTOLD / 2 transfers there are three passes over the list: a sweep at KEPT, a sweep
+        // after a wait, and the search for the transfers to wait for.
         let looks = engine.flights.lock().looks;
         assert!(looks <= 8 * submitted + SWEEP, "{looks} looks for {submitted} transfers");
         engine.wait_all(None).expect("no limit");
         let told = engine.poll().expect("no device");
         assert!((UNTOLD..=KEPT).contains(&told.len()), "{} told", told.len());
-        // The last ones, without a gap.
+        // The last ids are present without a gap.
         let ids: Vec<_> = told.iter().map(|one| one.id).collect();
         assert!(
             ids.windows(2).all(|pair| pair[0] + 1 == pair[1]) && ids.last() == Some(&(submitted as u64 - 1))
@@ -223,8 +226,8 @@ mod tests {
         engine.close();
     }
 
-    /// While nothing ends, nobody submits more than the bound: the next one waits until the oldest have
-    /// ended.
+    /// While no transfer ends, at most the bound can be submitted. The next submission waits until the
+    /// oldest transfers have ended.
     #[test]
     fn whoever_submits_too_much_waits() {
         let (store, _bytes) = store();
@@ -247,7 +250,7 @@ mod tests {
             }
         };
         let submits = thread::spawn(submits);
-        // The gate opens when the bound is reached: nothing has ended by then.
+        // The gate opens when the bound is reached. No transfer has ended before that.
         while engine.flights.lock().kept.len() < KEPT && !submits.is_finished() {
             thread::yield_now();
         }

@@ -1,5 +1,4 @@
-//! `Job`: a copy that was checked, as pieces for the copy engine; and `Shape`, how its blocks lie in a
-//! buffer.
+//! `Job`: a checked copy, as pieces for the copy engine. `Shape`: the layout of its blocks in a buffer.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -26,22 +25,22 @@ impl Job {
         each * self.pairs.len() as u64
     }
 
-    /// Takes the guards of its blocks. Waits for other accesses.
+    /// Takes the guards of the job's blocks. Waits for other accesses.
     pub(super) fn claim(&self, toucher: Toucher) -> Claim {
         Claim::take([&self.src, &self.dst], Some(&self.pairs), &self.range, toucher)
     }
 
-    /// As [`Self::claim`], unless it would have to wait.
+    /// Like [`Self::claim`], but returns `None` where it would have to wait.
     pub(super) fn try_claim(&self, toucher: Toucher) -> Option<Claim> {
         Claim::try_take([&self.src, &self.dst], &self.pairs, &self.range, toucher)
     }
 
-    /// The end that is not on the device.
+    /// The store that is not on the device.
     pub(super) fn host(&self) -> &Arc<Store> {
         if self.src.device() == Device::Cpu { &self.src } else { &self.dst }
     }
 
-    /// Copies of single pieces, neighbours merged, none across the border of two registrations.
+    /// The pieces to copy. Neighbours are merged, but no piece crosses the border of two registrations.
     pub(super) fn spans(&self) -> Vec<Span> {
         let (src, dst) = (&self.src.regions()[self.range.clone()], &self.dst.regions()[self.range.clone()]);
         spans(src, dst, &self.pairs, |all| match (self.src.pinning(), self.dst.pinning()) {
@@ -51,7 +50,8 @@ impl Job {
         })
     }
 
-    /// Descriptors that `spans` would make, without those of borders.
+    /// Number of descriptors that `spans` would return, without the cuts at the borders of
+    /// registrations.
     pub(super) fn num_spans(&self) -> u64 {
         let regions =
             self.src.regions()[self.range.clone()].iter().zip(&self.dst.regions()[self.range.clone()]);
@@ -61,12 +61,12 @@ impl Job {
     }
 }
 
-/// How the blocks of a host store lie in a staging buffer: as they lie on the host, if they are
-/// contiguous there.
+/// The layout of a host store's blocks in a staging buffer. It equals the layout on the host if the
+/// blocks are contiguous there.
 #[derive(Clone, Debug)]
 pub(super) struct Shape {
     pub(super) stride: u64,
-    /// Bytes of a block without the hole behind it.
+    /// Bytes of a block without the hole at its end.
     nbytes: u64,
     offsets: Vec<u64>,
     /// Whether a run of blocks may be moved as one piece, holes included.
@@ -75,7 +75,7 @@ pub(super) struct Shape {
 
 impl Shape {
     pub(super) fn of(host: &Store) -> Self {
-        // Pageable memory goes through buffers of ours, without what lies between its blocks.
+        // Pageable memory is copied through buffers of the engine, without the gaps between its blocks.
         if let (true, Some(Packed { stride, nbytes, offsets, owned, .. })) = (host.is_pinned(), host.packed())
         {
             let whole = *owned || stride == nbytes;
@@ -97,7 +97,8 @@ impl Shape {
         pieces.map(|(region, offset)| Region { base: base + offset, stride, nbytes: region.nbytes }).collect()
     }
 
-    /// Where the regions `range` begin in a block, and their bytes: all that lies between is theirs.
+    /// Offset of the regions `range` in a block, and their length in bytes. No other region lies
+    /// between them.
     pub(super) fn part(&self, host: &Store, range: &Range<usize>) -> (u64, u64) {
         if range.len() == self.offsets.len() {
             return (0, self.nbytes);

@@ -1,13 +1,13 @@
 //! `TransferEngine`: copies between stores, asynchronously or in the order of a stream.
 //!
-//! Owns: the streams and staging buffers of one device, a worker thread, and the list of what is under
-//! way. On the CPU the worker thread is what a stream is on a device, so programs behave alike:
-//! `submit` returns at once, transfers end in order.
+//! Owns: the streams and staging buffers of one device, a worker thread, and the list of transfers
+//! under way. On the CPU the worker thread takes the role of a device's stream, so programs behave
+//! alike: `submit` returns at once, and transfers end in order.
 //!
-//! Whatever can be refused is refused before anything is enqueued: closed stores, stores that differ,
-//! ids out of range, duplicates, overlaps, methods that cannot do the copy.
+//! Every check is done before anything is enqueued. Refused are closed stores, stores that differ, ids
+//! out of range, duplicates, overlaps, and methods that cannot do the copy.
 //!
-//! Costs: O(pairs * regions), and a microsecond; with a kernel one launch per 480 pairs, whatever the
+//! Costs: O(pairs * regions), plus a microsecond. A kernel needs one launch per 480 pairs, whatever the
 //! number of regions.
 
 mod bounce;
@@ -48,12 +48,12 @@ use crate::sync::{Mutex, MutexGuard, RwLock};
 use crate::words::Device;
 use crate::words::Method;
 
-/// What a submitted copy waits for.
+/// The work that a submitted copy waits for.
 #[derive(Clone, Debug)]
 pub enum After {
-    /// Nothing: whoever submits has seen to it.
+    /// Nothing. The caller has ordered the work already.
     Nothing,
-    /// What is on a stream now.
+    /// All work that is on this stream at the time of the call.
     Stream(StreamHandle),
     /// An event, by its driver handle (`torch.cuda.Event.cuda_event`).
     Event(u64),
@@ -64,11 +64,11 @@ pub enum After {
 /// How to submit a copy.
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// What it waits for.
+    /// The work that the copy waits for.
     pub after: After,
-    /// Which regions are copied: all of them, unless told otherwise.
+    /// First region to copy, and the index after the last one. `None` copies all regions.
     pub regions: Option<(usize, usize)>,
-    /// How.
+    /// The method of the copy.
     pub method: Method,
 }
 
@@ -78,12 +78,20 @@ impl Default for Options {
     }
 }
 
-/// How to make an engine.
+/// Settings of an engine.
+///
+/// ```
+/// use kvpool_transfer::{Device, EngineConfig, TransferEngine};
+/// let engine = TransferEngine::new(Device::Cpu, EngineConfig { threads: 2, ..EngineConfig::default() })?;
+/// assert_eq!(engine.num_in_flight(), 0);
+/// engine.close();
+/// # Ok::<(), kvpool_transfer::TransferError>(())
+/// ```
 #[derive(Clone, Copy, Debug)]
 pub struct EngineConfig {
-    /// Threads of a copy by the processor.
+    /// Number of threads that share a copy by the processor.
     pub threads: usize,
-    /// Bytes of one of the four staging buffers on a device.
+    /// Size in bytes of each of the four staging buffers on a device.
     pub staging_bytes: u64,
 }
 
@@ -113,7 +121,7 @@ type Engines = StaticMutex<HashMap<Device, Arc<TransferEngine>>>;
 static ENGINES: LazyLock<Engines> = LazyLock::new(Engines::default);
 
 impl TransferEngine {
-    /// An engine of a device.
+    /// Creates an engine for a device.
     ///
     /// # Errors
     /// [`TransferError::Unavailable`], [`TransferError::Cuda`], [`TransferError::Argument`].
@@ -147,10 +155,11 @@ impl TransferEngine {
         }))
     }
 
-    /// The engine of a device that ops use which name none, made when first asked for.
+    /// Returns the default engine of a device, for operations that name no engine. The first call
+    /// creates it.
     ///
     /// # Errors
-    /// As [`Self::new`].
+    /// Like [`Self::new`].
     pub fn shared(device: Device) -> Result<Arc<Self>, TransferError> {
         let mut engines = ENGINES.lock().unwrap_or_else(PoisonError::into_inner);
         match engines.get(&device) {
@@ -158,8 +167,8 @@ impl TransferEngine {
             _ => {
                 let engine = Self::new(device, EngineConfig::default())?;
                 let former = engines.insert(device, engine.clone());
-                // The engine of a process before a fork, with stores whose owners may ask for an engine
-                // as they go.
+                // Drop the engine of a process before a fork without the lock. It holds stores, and the
+                // destructor of a store's owner may ask for an engine.
                 drop(engines);
                 drop(former);
                 Ok(engine)
@@ -167,19 +176,20 @@ impl TransferEngine {
         }
     }
 
-    /// Its device.
+    /// The device of the engine.
     #[must_use]
     pub const fn device(&self) -> Device {
         self.device
     }
 
-    /// What the planner goes by.
+    /// The thresholds that the planner uses.
     #[must_use]
     pub fn thresholds(&self) -> Thresholds {
         self.thresholds.read().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// The method for a copy, and the thread blocks of a kernel that crosses the link.
+    /// Chooses the method of a copy. Also returns the number of thread blocks of a kernel that crosses
+    /// the link.
     fn choose(&self, question: Question, method: Method) -> Result<(Method, u32), TransferError> {
         let thresholds = self.thresholds.read().unwrap_or_else(PoisonError::into_inner);
         Ok((question.choose(method, &thresholds)?, thresholds.link_ctas))
@@ -189,7 +199,7 @@ impl TransferEngine {
         self.thresholds.read().unwrap_or_else(PoisonError::into_inner).link_ctas
     }
 
-    /// Copies that have not ended, as far as anybody has looked.
+    /// Checks every copy in the list, and returns the number of those that have not ended.
     #[must_use]
     pub fn num_in_flight(&self) -> usize {
         self.flights.num_under_way()
@@ -203,7 +213,7 @@ impl TransferEngine {
         if this == self.process { Ok(()) } else { Err(TransferError::Forked { made_by: self.process, this }) }
     }
 
-    /// Checks everything that can be refused; what is left is to enqueue.
+    /// Does every check of a copy. Returns the job, which only needs to be enqueued.
     fn check(
         &self,
         src: &Arc<Store>,
@@ -237,7 +247,7 @@ impl TransferEngine {
         }
     }
 
-    /// Which way a job goes here: `None` for the processor.
+    /// Direction of a copy on this engine. `None` for a copy by the processor.
     fn direction(&self, src: &Store, dst: &Store) -> Result<Option<Direction>, TransferError> {
         let refuse = TransferError::Devices { engine: self.device, src: src.device(), dst: dst.device() };
         match (src.device(), dst.device()) {
@@ -249,7 +259,7 @@ impl TransferEngine {
         }
     }
 
-    /// The processor's copies know one method.
+    /// Returns an error for a method that a copy between two host stores does not support.
     fn check_cpu_method(method: Method) -> Result<(), TransferError> {
         match method {
             Method::Auto | Method::Cpu => Ok(()),
@@ -257,7 +267,7 @@ impl TransferEngine {
         }
     }
 
-    /// The device's side for new work: `close` waits for those who are in here.
+    /// Locks the device side for new work. `close` waits for threads that hold this lock.
     fn open_cuda(&self) -> Result<MutexGuard<'_, Cuda>, TransferError> {
         let cuda = self.cuda()?;
         self.check_open()?;
@@ -273,19 +283,19 @@ impl TransferEngine {
         self.next_id.fetch_add(1, Ordering::Relaxed)
     }
 
-    /// Waits on this thread for what is on a stream; the CPU has none.
+    /// Waits on this thread for all work of a stream. The CPU has no streams.
     fn wait_for_stream(&self, stream: StreamHandle) -> Result<(), TransferError> {
         let Some(cuda) = &self.cuda else { return Ok(()) };
         let context = cuda.lock().unwrap_or_else(PoisonError::into_inner).context.clone();
         Ok(Event::record(&context, stream)?.synchronize()?)
     }
 
-    /// Transfers that ended since the last time (the last 65,536 of them), failed ones included; those
-    /// that `wait` or `is_done` told of are left out.
+    /// Returns the transfers that ended since the last call (at most the latest 65,536), failed ones
+    /// included. Omits those whose end `wait` or `is_done` has reported.
     ///
     /// # Errors
-    /// [`TransferError::DeviceIndex`] if a mapping on the device held ids out of range. The next call
-    /// goes on.
+    /// [`TransferError::DeviceIndex`] if a mapping on the device contained ids out of range. The next
+    /// call returns the transfers.
     pub fn poll(&self) -> Result<Vec<Arc<Transfer>>, TransferError> {
         if let Some(cuda) = &self.cuda
             && cuda.lock().unwrap_or_else(PoisonError::into_inner).context.take_status()
@@ -295,7 +305,7 @@ impl TransferEngine {
         Ok(self.flights.poll())
     }
 
-    /// Waits until everything submitted so far has ended, and tells nobody.
+    /// Waits until everything submitted so far has ended. `poll` still reports these ends.
     ///
     /// # Errors
     /// [`TransferError::Timeout`].
@@ -308,18 +318,19 @@ impl TransferEngine {
         })
     }
 
-    /// Refuses new work, waits for what is under way, and ends the worker thread.
+    /// Refuses new work, waits for the work under way, and ends the worker thread.
     pub fn close(&self) {
         self.closed.store(true, Ordering::Release);
         if self.process == process::id() {
-            // Who found the engine open has enqueued by the time that both locks were taken once.
+            // A thread that found the engine open has enqueued its work by the time that both locks
+            // were taken once.
             drop(self.cuda());
             self.worker.join();
             let _ = self.wait_all(None);
         }
     }
 
-    /// Whether it was closed.
+    /// Whether the engine was closed.
     #[must_use]
     pub fn is_closed(&self) -> bool {
         self.closed.load(Ordering::Acquire)
@@ -327,9 +338,9 @@ impl TransferEngine {
 }
 
 impl Drop for TransferEngine {
-    /// What is queued holds the engine, so there is none of it now; the last of it may be what drops
-    /// the engine, on the worker thread itself. What is on the device is waited for: its stores are
-    /// held here.
+    /// Waits for the work on the device, whose stores the transfers hold. No job is queued now, because
+    /// a queued job holds a reference to the engine. The worker thread itself may drop the last
+    /// reference.
     fn drop(&mut self) {
         self.closed.store(true, Ordering::Release);
         if self.process == process::id() {

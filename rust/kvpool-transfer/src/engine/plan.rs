@@ -1,11 +1,12 @@
-//! Executing the plans of a block manager: rounds of copies between tiers.
+//! Executes the plans of a block manager: rounds of copies between tiers.
 //!
-//! Copies within a store are the copies of copy-on-write: the step that follows writes KV to their
-//! destinations, so they go in the order of the caller's stream. Copies between stores are swaps: they
-//! run beside the steps, since a swap holds its blocks at both ends until it is completed. One
-//! exception: what a swap reads may be a block that copy-on-write reads, too (a plan reads through
-//! copies that were not made yet), and such a block is free to be written once the plan was handed out;
-//! then the caller's stream waits for the swap.
+//! Copies within a store are the copies of copy-on-write. The step that follows writes KV to their
+//! destinations, so they are enqueued in the order of the caller's stream. Copies between stores are
+//! swaps. A swap holds its blocks at both ends until it is completed, so it runs beside the steps.
+//!
+//! There is one exception. A plan reads through copies that were not made yet, so a swap and a
+//! copy-on-write may read the same block. Such a block may be overwritten after the plan was handed
+//! out. In that case the caller's stream waits for the swap.
 
 use std::sync::{Arc, PoisonError};
 
@@ -21,12 +22,12 @@ use crate::store::Store;
 use crate::words::Device;
 use crate::words::Method;
 
-/// A block's copy between tiers.
+/// The copy of one block between tiers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Move {
-    /// Tier and block that is read.
+    /// Tier and block to read.
     pub src: (usize, u32),
-    /// Tier and block that is written.
+    /// Tier and block to write.
     pub dst: (usize, u32),
 }
 
@@ -34,20 +35,21 @@ pub struct Move {
 struct Leg {
     job: Job,
     direction: Option<Direction>,
-    /// Within one store.
+    /// Whether the copies are within one store.
     local: bool,
-    /// Reads what a copy within the store reads.
+    /// Whether a copy reads a block that a copy within a store reads, too.
     hasty: bool,
 }
 
 impl TransferEngine {
-    /// Executes the rounds of a plan, `stores` by tier. Copies within a store are enqueued on `stream`,
-    /// and done on return where both ends are on the CPU; the others are returned as transfers, which
-    /// wait for what is on `stream` now. A later round waits for the earlier ones. O(copies).
+    /// Executes the rounds of a plan. `stores` are the stores by tier. Copies within a store are
+    /// enqueued on `stream`; on the CPU they are done on return. The other copies are returned as
+    /// transfers, which wait for the work that is on `stream` now. A later round waits for the earlier
+    /// ones. O(copies).
     ///
     /// # Errors
-    /// As [`Self::submit`], before anything is enqueued; what the driver refuses halfway leaves no
-    /// transfer under way.
+    /// Like [`Self::submit`], before anything is enqueued. If the driver refuses a copy halfway, no
+    /// transfer is left under way.
     pub fn execute(
         self: &Arc<Self>,
         rounds: &[Vec<Move>],
@@ -66,7 +68,7 @@ impl TransferEngine {
         }
         let mut transfers: Vec<Arc<Transfer>> = Vec::new();
         let result = legs.into_iter().try_for_each(|round| {
-            // Rounds after the first see what the earlier ones have written.
+            // Later rounds read what earlier rounds have written.
             transfers.iter().try_for_each(|transfer| self.let_wait(stream, transfer))?;
             self.execute_round(round, stream, &mut transfers)
         });
@@ -79,8 +81,8 @@ impl TransferEngine {
         Ok(transfers)
     }
 
-    /// The copies of a round by the tiers that they go between, checked. `local` is what copies within
-    /// a store read, in any round.
+    /// Groups the copies of a round by their tiers, and checks them. `local` are the blocks that copies
+    /// within a store read, in any round.
     fn legs(
         &self,
         round: &[Move],
@@ -119,7 +121,8 @@ impl TransferEngine {
     ) -> Result<(), TransferError> {
         let after = if self.device == Device::Cpu { After::Nothing } else { After::Stream(stream) };
         let options = Options { after, ..Options::default() };
-        // Swaps first: they wait for what is on the stream now, and not for the copies behind.
+        // Submit swaps before the copies: a swap waits for the work that is on the stream now, and not
+        // for these copies.
         let (local, swaps): (Vec<_>, Vec<_>) = legs.into_iter().partition(|leg| leg.local);
         for Leg { job, direction, hasty, .. } in swaps {
             let transfer = self.start(job, direction, &options)?;
@@ -131,7 +134,8 @@ impl TransferEngine {
         local.iter().try_for_each(|leg| self.copy_checked(&leg.job, leg.direction, stream, Method::Auto))
     }
 
-    /// What follows on the stream, or on the CPU at all, follows the transfer.
+    /// Makes later work wait for the transfer: work on the stream, or on the CPU all work of this
+    /// thread.
     fn let_wait(&self, stream: StreamHandle, transfer: &Transfer) -> Result<(), TransferError> {
         if self.device == Device::Cpu {
             transfer.sleep(None)?;

@@ -1,4 +1,4 @@
-//! Copies that go on beside the caller: on the engine's streams, or on its worker thread.
+//! Copies that run beside the caller: on the engine's streams, or on its worker thread.
 
 use std::sync::{Arc, PoisonError};
 
@@ -17,7 +17,7 @@ use crate::store::{Store, Toucher};
 use crate::sync::atomic::Ordering;
 use crate::words::Method;
 
-/// What a job on the worker thread waits for.
+/// The event or transfer that a job on the worker thread waits for.
 enum Gate {
     Open,
     Event(Event),
@@ -38,15 +38,15 @@ impl Gate {
 }
 
 impl TransferEngine {
-    /// Starts a copy and returns at once. Transfers of one direction end in the order in which they
-    /// were submitted.
+    /// Starts a copy and returns at once. Transfers of one direction end in the order of their
+    /// submission.
     ///
-    /// An engine keeps at most 131,072 transfers, under way or ended and polled by nobody. Who submits
-    /// more first waits until no more than 32,768 are under way; they must not depend on what the same
-    /// thread does later.
+    /// An engine keeps at most 131,072 transfers: those under way, and those that have ended and were
+    /// not polled. At this limit, the call first waits until at most 32,768 are under way. These must
+    /// not depend on anything that the same thread does later.
     ///
     /// # Errors
-    /// Every [`TransferError`] but those that only a transfer ends with; nothing has been enqueued then.
+    /// Every [`TransferError`] except those that only a transfer ends with. Nothing is enqueued then.
     pub fn submit(
         self: &Arc<Self>,
         src: &Arc<Store>,
@@ -72,10 +72,11 @@ impl TransferEngine {
         if let After::Transfer(other) = &options.after
             && let Some(error) = other.error()
         {
-            // What it should have brought never arrived.
+            // The earlier transfer failed, so the data that this copy would read never arrived.
             return Err(error);
         }
-        // Before any lock is taken, and before a place on a stream is: it may wait.
+        // Reserve the room before any lock is taken, and before the copy has a place on a stream: this
+        // may wait.
         let room = self.flights.room()?;
         let Some(direction) = direction else {
             Self::check_cpu_method(options.method)?;
@@ -96,9 +97,9 @@ impl TransferEngine {
         let queued = pageable || waits || self.worker.is_busy();
         let claim = if queued { None } else { job.try_claim(Toucher::Device) };
         let Some(claim) = claim else {
-            // If the processor touches one of the blocks, the worker thread waits for it. In order
-            // behind what the worker has; a stream or an event is waited for on the device, from now
-            // on.
+            // If the processor touches one of the blocks, the worker thread waits for that. The job
+            // runs after the earlier jobs of the worker. The device waits for a stream or an event from
+            // now on.
             let gate = match &options.after {
                 After::Transfer(other) if waits => Gate::Transfer(other.clone()),
                 after => {
@@ -109,7 +110,7 @@ impl TransferEngine {
             drop(cuda);
             return self.start_on_worker(room, job, Some(direction), method, gate);
         };
-        // Whoever names something to wait for may wait for the source to be written.
+        // A caller that names something to wait for may wait until the source is written.
         let settled = matches!(options.after, After::Nothing) && job.src.writers.load(Ordering::Acquire) == 0;
         let way = Way { direction, method, inline: None, settled, link_ctas };
         let stream = cuda.stream(direction);
@@ -124,7 +125,8 @@ impl TransferEngine {
         Ok(transfer)
     }
 
-    /// Refuses to wait for what is being captured: it would pull the engine's streams into the capture.
+    /// Returns an error if the work to wait for is being captured: it would draw the engine's streams
+    /// into the capture.
     fn check_capture(context: &Context, after: &After) -> Result<(), TransferError> {
         let captured = match *after {
             After::Stream(stream) => context.is_capturing(stream)?,
@@ -135,10 +137,10 @@ impl TransferEngine {
         if captured { Err(TransferError::Capturing(what)) } else { Ok(()) }
     }
 
-    /// Makes a stream of the engine wait for what the device knows of.
+    /// Makes a stream of the engine wait for the work that is already on the device.
     fn wait_now(context: &Arc<Context>, stream: StreamHandle, after: &After) -> Result<(), TransferError> {
         match after {
-            // An event that was never recorded has no handle: there is nothing to wait for.
+            // An event that was never recorded has handle 0. There is no work to wait for.
             After::Nothing | After::Event(0) => {}
             After::Stream(other) => Event::record(context, *other)?.let_follow(stream)?,
             After::Event(event) => context.wait(stream, *event)?,
@@ -147,7 +149,7 @@ impl TransferEngine {
         Ok(())
     }
 
-    /// What a copy within the host waits for: streams and events as they are now.
+    /// The work that a copy within the host waits for: streams and events in their present state.
     fn gate(&self, after: &After) -> Result<Gate, TransferError> {
         match after {
             After::Transfer(other) => Ok(Gate::Transfer(other.clone())),
@@ -162,7 +164,7 @@ impl TransferEngine {
         }
     }
 
-    /// Starts a copy that the processor makes, or has a part in.
+    /// Starts a copy that the processor makes, wholly or in part.
     fn start_on_worker(
         self: &Arc<Self>,
         room: Room<'_>,
@@ -191,7 +193,7 @@ impl TransferEngine {
         Ok(transfer)
     }
 
-    /// The worker's part of a copy between the device and the host: has ended on return.
+    /// Makes the worker's part of a copy between the device and the host. The copy has ended on return.
     fn cross(&self, job: &Job, direction: Direction, method: Method) -> Result<(), TransferError> {
         let link_ctas = self.link_ctas();
         let way = Way { direction, method, inline: None, settled: false, link_ctas };
@@ -218,7 +220,8 @@ impl TransferEngine {
         let parts: Vec<_> = job.pairs.chunks((slot_bytes / shape.stride) as usize).collect();
         let mut ends: Vec<Arc<Event>> = Vec::with_capacity(parts.len());
         let result = (0..parts.len() + 1).try_for_each(|index| {
-            // Buffers take turns: the processor works on one while the device works on the other.
+            // The two buffers take turns: the processor works on one while the device works on the
+            // other.
             if index < parts.len() {
                 let (part, buffer) = (parts[index], bounce.slot(index));
                 if !to_host {
@@ -242,7 +245,8 @@ impl TransferEngine {
             }
             Ok(())
         });
-        // Buffers and stores are free again only when the device has done with them, even after an error.
+        // Even after an error, buffers and stores are free again only when the device no longer uses
+        // them.
         let ended: Result<(), TransferError> = ends.iter().try_for_each(|end| Ok(end.synchronize()?));
         if result.is_err() {
             self.cuda()?.drain(direction, None);

@@ -1,8 +1,8 @@
 //! `Transfer`: a copy under way.
 //!
-//! Owns the stores that it copies between until it has ended, so that nobody's memory goes away under a
-//! copy. It ends once, with the seconds that it took or with an error, and whoever asks first finds
-//! out.
+//! A transfer owns the stores that it copies between until it has ended, so their memory is not freed
+//! during the copy. It ends once, with the seconds that it took or with an error. The first query after
+//! its end settles its state.
 
 use std::process;
 use std::sync::{Arc, PoisonError};
@@ -37,39 +37,39 @@ impl Drop for Held {
     }
 }
 
-/// Where a transfer is.
+/// State of a transfer.
 #[derive(Debug)]
 enum State {
-    /// With the worker thread.
+    /// In the queue of the worker thread.
     Queued,
     /// On a stream.
     Enqueued { start: Event, end: Arc<Event>, _held: Held },
-    /// Over.
+    /// Ended, with or without an error.
     Ended { seconds: f64, error: Option<TransferError> },
 }
 
-/// What ended transfers held.
+/// States of ended transfers, which are dropped after the lock was released.
 #[derive(Default)]
 pub(super) struct Remains(Vec<State>);
 
 /// A copy that was submitted.
 #[derive(Debug)]
 pub struct Transfer {
-    /// Its number: an engine's transfers are numbered in the order in which they were submitted.
+    /// Number of the transfer. An engine numbers its transfers in the order of their submission.
     pub id: u64,
-    /// Bytes that it copies.
+    /// Number of bytes to copy.
     pub nbytes: u64,
-    /// How it copies them.
+    /// Method of the copy.
     pub method: Method,
     device: Device,
     process: u32,
     state: Mutex<State>,
     ended: Condvar,
-    /// Its end was told to somebody: `poll` need not tell it again.
+    /// Whether the end was reported to the caller. `poll` does not report it again.
     told: AtomicBool,
 }
 
-/// Longest nap between two looks at an event.
+/// Longest sleep between two queries of an event.
 const NAP: Duration = Duration::from_micros(200);
 
 impl Transfer {
@@ -94,7 +94,7 @@ impl Transfer {
         Arc::new(Self::with(id, nbytes, method, device, state))
     }
 
-    /// A transfer of nothing.
+    /// A transfer of no blocks, which has ended.
     pub(super) fn empty(id: u64, method: Method, device: Device) -> Arc<Self> {
         Arc::new(Self::with(id, 0, method, device, State::Ended { seconds: 0.0, error: None }))
     }
@@ -116,21 +116,22 @@ impl Transfer {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The worker has done it, or could not.
+    /// Ends the transfer. The worker calls this after success and after failure.
     pub(super) fn finish(&self, seconds: f64, error: Option<TransferError>) {
         *self.lock() = State::Ended { seconds, error };
         self.ended.notify_all();
     }
 
-    /// Refuses in a child of the process that submitted it: threads and streams stay behind in a fork,
-    /// and nothing would ever end it there.
+    /// Returns an error in a child of the process that submitted the transfer. A child has neither the
+    /// threads nor the streams, so the transfer would never end there.
     pub(super) fn check_process(&self) -> Result<(), TransferError> {
         let (made_by, this) = (self.process, process::id());
         if this == made_by { Ok(()) } else { Err(TransferError::Forked { made_by, this }) }
     }
 
-    /// Looks whether it has ended. What it held then is returned, to be dropped without a lock: it may
-    /// be the last owner of somebody's memory, whose destructor may ask this very transfer.
+    /// Checks whether the transfer has ended. If so, returns its former state, which the caller drops
+    /// without a lock. It may hold the last reference to memory of another owner, whose destructor may
+    /// query this transfer.
     fn settle(&self, state: &mut State) -> Option<State> {
         let State::Enqueued { start, end, .. } = state else { return None };
         let outcome = match end.is_done() {
@@ -142,7 +143,7 @@ impl Transfer {
         Some(std::mem::replace(state, outcome))
     }
 
-    /// Reads its state after a look whether it has ended.
+    /// Checks whether the transfer has ended, then reads its state.
     fn look<T>(&self, read: impl FnOnce(&State) -> T) -> T {
         let mut state = self.lock();
         let held = self.settle(&mut state);
@@ -152,30 +153,31 @@ impl Transfer {
         seen
     }
 
-    /// Whether it has ended, asked by the engine under a lock: what it held goes to `held`, to be
-    /// dropped after that.
+    /// Whether the transfer has ended. The engine calls this under a lock. The former state is moved to
+    /// `held`, to be dropped after the lock was released.
     pub(super) fn has_ended_leaving(&self, held: &mut Remains) -> bool {
         let mut state = self.lock();
         held.0.extend(self.settle(&mut state));
         matches!(*state, State::Ended { .. })
     }
 
-    /// Whether it has ended.
+    /// Whether the transfer has ended.
     pub(super) fn has_ended(&self) -> bool {
         self.look(|state| matches!(state, State::Ended { .. }))
     }
 
-    /// Whether it is on a stream, so that others can wait for its event.
+    /// Whether the transfer is on a stream, so that others can wait for its event.
     pub(super) fn is_enqueued(&self) -> bool {
         matches!(*self.lock(), State::Enqueued { .. })
     }
 
-    /// Whether it is with the worker thread.
+    /// Whether the transfer is in the queue of the worker thread.
     pub(super) fn is_queued(&self) -> bool {
         matches!(*self.lock(), State::Queued)
     }
 
-    /// Makes a stream follow it, if it is on another one. Whether it failed is told to those who ask.
+    /// Makes a stream wait for the transfer, if it is on a stream. A failure of the transfer is not
+    /// reported here.
     pub(super) fn let_follow(&self, stream: StreamHandle) -> Result<(), TransferError> {
         match &*self.lock() {
             State::Enqueued { end, .. } => Ok(end.let_follow(stream)?),
@@ -183,23 +185,23 @@ impl Transfer {
         }
     }
 
-    /// Whether its end was told to somebody.
+    /// Whether the end was reported to the caller.
     pub(super) fn was_told(&self) -> bool {
         self.told.load(Ordering::Acquire)
     }
 
-    /// Whether nobody was told yet that it has ended; from now on somebody was.
+    /// Marks the end as reported. Returns whether it was unreported before.
     pub(super) fn tell(&self) -> bool {
         !self.told.swap(true, Ordering::AcqRel)
     }
 
-    /// The device of its engine.
+    /// The device of the engine.
     #[must_use]
     pub const fn device(&self) -> Device {
         self.device
     }
 
-    /// Whether it has ended, successfully or not.
+    /// Whether the transfer has ended, successfully or not.
     #[must_use]
     pub fn is_done(&self) -> bool {
         let done = self.has_ended();
@@ -209,7 +211,8 @@ impl Transfer {
         done
     }
 
-    /// Seconds that the copy took, on the device's clock where there is one; `None` before its end.
+    /// Seconds that the copy took, by the device's clock if it has one. `None` before its end and after
+    /// a failure.
     #[must_use]
     pub fn seconds(&self) -> Option<f64> {
         self.look(|state| match *state {
@@ -218,7 +221,7 @@ impl Transfer {
         })
     }
 
-    /// Why it failed, if it did.
+    /// The error with which the transfer ended, if it failed.
     #[must_use]
     pub fn error(&self) -> Option<TransferError> {
         self.look(|state| match state {
@@ -227,10 +230,10 @@ impl Transfer {
         })
     }
 
-    /// Waits until it has ended.
+    /// Waits until the transfer has ended.
     ///
     /// # Errors
-    /// What it failed with; [`TransferError::Timeout`] if it goes on for longer;
+    /// The error of the transfer. [`TransferError::Timeout`] if it takes longer than `timeout`.
     /// [`TransferError::Forked`] in a child of the process that submitted it.
     pub fn wait(&self, timeout: Option<Duration>) -> Result<(), TransferError> {
         self.sleep(timeout)?;
@@ -238,7 +241,7 @@ impl Transfer {
         self.error().map_or(Ok(()), Err)
     }
 
-    /// Waits until it has ended, and does not count as telling.
+    /// Waits until the transfer has ended, without marking its end as reported.
     pub(super) fn sleep(&self, timeout: Option<Duration>) -> Result<(), TransferError> {
         let start = Instant::now();
         let mut state = self.lock();
@@ -257,7 +260,8 @@ impl Transfer {
             }
             state = match (&*state, left) {
                 (State::Enqueued { end, .. }, None) => {
-                    // Not under the lock: others may look meanwhile. An error shows at the next look.
+                    // Release the lock, so that other threads can query meanwhile. The next query finds
+                    // an error.
                     let end = end.clone();
                     drop(state);
                     let _ = end.synchronize();
@@ -277,11 +281,12 @@ impl Transfer {
         }
     }
 
-    /// Makes a stream wait until it has ended. What is still with the worker thread is waited for here.
+    /// Makes a stream wait until the transfer has ended. If the transfer is with the worker thread, this
+    /// call itself waits for its end.
     ///
     /// # Errors
-    /// What it failed with; [`TransferError::Unavailable`] and [`TransferError::Cuda`] if the stream's
-    /// driver refuses.
+    /// The error of the transfer. [`TransferError::Unavailable`] and [`TransferError::Cuda`] if the
+    /// driver refuses the stream.
     pub fn wait_on(&self, stream: StreamHandle) -> Result<(), TransferError> {
         if self.is_queued() {
             self.sleep(None)?;

@@ -1,11 +1,11 @@
-//! The worker thread of an engine: copies that the processor makes, one after the other.
+//! The worker thread of an engine. It makes the processor's copies, one after the other.
 //!
-//! Started with the first job, joined when the engine is closed. A panic would be a bug, and is the
-//! failure of that transfer.
+//! The first job starts the thread, and closing the engine joins it. A panic in a job would be a bug;
+//! its transfer fails.
 //!
-//! A fork leaves the thread behind. Its handle is nobody's in the child then: to drop it would detach
-//! the thread of the child's that has the same address by now, which nobody could join any more, and
-//! the queue's lock may be held for ever.
+//! A child of a `fork` does not have the thread, and must not drop the handle. The drop would detach a
+//! thread of the child that may have the same address by now, so that it could never be joined. The
+//! lock of the queue may also be held for ever.
 
 use std::mem;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -20,7 +20,7 @@ use crate::sync::atomic::{AtomicUsize, Ordering};
 use crate::sync::mpsc::{Sender, channel};
 use crate::sync::thread::{self, JoinHandle};
 
-/// One transfer's work.
+/// The work of one transfer.
 struct Job {
     transfer: Arc<Transfer>,
     work: Box<dyn FnOnce() -> Result<(), TransferError> + Send>,
@@ -33,33 +33,34 @@ impl Job {
             Ok(result) => result.err(),
             Err(_) => Some(TransferError::Panicked { id: self.transfer.id }),
         };
-        // In this order: as long as the end is not known, what comes next comes here, too.
+        // Finish the transfer before `pending` decreases. Until the end is visible, later jobs are
+        // queued here, too.
         self.transfer.finish(start.elapsed().as_secs_f64(), error);
         pending.fetch_sub(1, Ordering::AcqRel);
     }
 }
 
-/// The thread, if there is one.
+/// State of the thread.
 #[derive(Default)]
 enum Thread {
-    /// Nothing was queued yet.
+    /// No job was queued yet.
     #[default]
     None,
     Running(Sender<Job>, JoinHandle<()>),
-    /// No more work is taken.
+    /// No more jobs are accepted.
     Closed,
 }
 
 /// A thread with a queue.
 pub(super) struct Worker {
-    /// In which it was made: no other one has its thread.
+    /// The process that made the worker. No other process has the thread.
     process: u32,
     thread: Mutex<Thread>,
     pending: Arc<AtomicUsize>,
 }
 
 impl Drop for Worker {
-    /// In a child of its process there is nothing to detach, and nobody to take what was queued.
+    /// In a child of the process, forgets the thread and the queue instead of dropping them.
     fn drop(&mut self) {
         if self.process != process::id() {
             mem::forget(mem::take(self.thread.get_mut().unwrap_or_else(PoisonError::into_inner)));
@@ -68,20 +69,20 @@ impl Drop for Worker {
 }
 
 impl Worker {
-    /// Of this process, without a thread yet.
+    /// Creates a worker of this process, without a thread yet.
     pub(super) fn new() -> Self {
         Self { process: process::id(), thread: Mutex::default(), pending: Arc::default() }
     }
 
-    /// Whether jobs wait or run.
+    /// Whether a job waits or runs.
     pub(super) fn is_busy(&self) -> bool {
         self.pending.load(Ordering::Acquire) > 0
     }
 
-    /// Queues a transfer's work.
+    /// Queues the work of a transfer.
     ///
     /// # Errors
-    /// [`TransferError::EngineClosed`], [`TransferError::HostMemory`] if no thread can be started.
+    /// [`TransferError::EngineClosed`]; [`TransferError::HostMemory`] if no thread can be started.
     pub(super) fn queue(
         &self,
         transfer: Arc<Transfer>,
@@ -101,19 +102,21 @@ impl Worker {
         }
         let Thread::Running(sender, _) = &*thread else { return Err(TransferError::EngineClosed) };
         self.pending.fetch_add(1, Ordering::AcqRel);
-        // The receiver lives as long as the sender that is kept.
+        // The thread keeps the receiver as long as this sender lives.
         let _ = sender.send(Job { transfer, work: Box::new(work) });
         Ok(())
     }
 
-    /// Takes no more work, and ends the thread after the jobs that it has. In the process that made it alone.
+    /// Accepts no more work, and ends the thread after its queued jobs. Does nothing in another
+    /// process.
     pub(super) fn join(&self) {
         let mut thread = self.thread.lock().unwrap_or_else(PoisonError::into_inner);
         let former = mem::replace(&mut *thread, Thread::Closed);
         drop(thread);
         if let Thread::Running(sender, handle) = former {
             drop(sender);
-            // The last reference to an engine may be the worker's own: a thread cannot join itself.
+            // The worker thread may drop the last reference to an engine, and a thread cannot join
+            // itself.
             if handle.thread().id() != thread::current().id() {
                 let _ = handle.join();
             }

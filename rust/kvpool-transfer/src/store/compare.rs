@@ -1,30 +1,30 @@
-//! How two stores relate: whether their blocks are alike, and whether they share memory.
+//! Compares two stores: whether their blocks are alike, and whether they share memory.
 
 use std::sync::PoisonError;
 
 use super::Store;
 use crate::error::TransferError;
 
-/// How the memory of two stores lies to each other.
+/// Relation between the memory of two stores.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Relation {
     /// They share no byte.
     Apart,
-    /// Block for block the same memory.
+    /// Every block is the same memory in both.
     Same,
-    /// They see some memory differently.
+    /// They share memory, but divide it into different blocks.
     Entangled,
 }
 
 impl Store {
-    /// Refuses if blocks of the two stores differ.
+    /// Returns an error if the blocks of the two stores differ.
     pub(crate) fn check_alike(&self, dst: &Self) -> Result<(), TransferError> {
         let refuse = |what: String| Err(TransferError::LayoutMismatch(what));
         if self.regions.len() != dst.regions.len() {
             let (src, dst) = (self.regions.len(), dst.regions.len());
             return refuse(format!("the source has {src} regions, the destination {dst}"));
         }
-        // Equal groups in equal order mean equal lengths region by region, which is cheap to see.
+        // Equal groups in equal order imply equal lengths of all regions. This comparison is cheap.
         if self.groups != dst.groups || self.order != dst.order {
             let pieces = self.regions.iter().zip(&dst.regions).enumerate();
             let differ = pieces.into_iter().find(|(_, (src, dst))| src.nbytes != dst.nbytes);
@@ -42,7 +42,7 @@ impl Store {
         Ok(())
     }
 
-    /// How its memory lies to that of another store. O(1) if asked before.
+    /// Returns the relation to the memory of another store. O(1) after the first call.
     pub(crate) fn relation(&self, other: &Self) -> Relation {
         if self.handle == other.handle {
             return Relation::Same;
@@ -54,8 +54,8 @@ impl Store {
         if let Some(&known) = relations.get(&other.handle) {
             return known;
         }
-        // Handles are never used twice, so what is known stays true; stores that come and go leave a
-        // bounded trace.
+        // A handle is never used twice, so a stored relation stays true. The limit bounds the memory of
+        // stores that are created and dropped.
         if relations.len() >= 64 {
             relations.clear();
         }

@@ -28,7 +28,7 @@ use crate::driver::Event;
 use crate::sync::{Condvar, Mutex, MutexGuard};
 use crate::words::{Device, Pair};
 
-/// The processor or a device, which touches the blocks of a copy.
+/// The processor or a device, which accesses the blocks of a copy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Toucher {
     Processor,
@@ -88,15 +88,15 @@ struct Entry {
     access: Access,
     /// The process whose thread or stream makes it.
     process: u32,
-    /// The event after which the device touches nothing more, once it is recorded.
+    /// The event after which the device touches none of the blocks. `None` until it is recorded.
     end: Option<Arc<Event>>,
 }
 
-/// An obstacle to an access.
+/// The reason why an access has to wait.
 enum Obstacle {
-    /// The end of another access, which is announced.
+    /// Another access. The condition variable announces its end.
     Announced,
-    /// This event of a device.
+    /// An event of a device.
     Event(Arc<Event>),
 }
 
@@ -115,8 +115,8 @@ impl List {
         let this = process::id();
         let mut obstacle = None;
         self.entries.retain(|_, entry| {
-            // Threads and streams stay behind in a fork, and a child has its own memory: they touch none of
-            // it.
+            // A child of a `fork` has its own memory, and neither the threads nor the streams of its
+            // parent. So entries of another process do not matter.
             if entry.process != this {
                 return false;
             }
@@ -125,7 +125,7 @@ impl List {
             }
             obstacle = match &entry.end {
                 None => Some(Obstacle::Announced),
-                // After an error the context is lost, and its device touches nothing more.
+                // After an error the context is lost, and its device no longer touches memory.
                 Some(end) if end.is_done().unwrap_or(true) => return false,
                 Some(end) => Some(Obstacle::Event(end.clone())),
             };
@@ -144,7 +144,7 @@ impl List {
 #[derive(Default)]
 pub(super) struct Guards {
     list: Mutex<List>,
-    /// An access has ended, or its event is recorded.
+    /// Notified when an access has ended, or when its event is recorded.
     changed: Condvar,
 }
 
@@ -158,7 +158,7 @@ impl Guards {
         !self.lock().entries.is_empty()
     }
 
-    /// Begins an access, and waits for others before that.
+    /// Begins an access. Waits for other accesses first.
     fn enter(self: &Arc<Self>, mut access: Access) -> Guard {
         let mut list = self.lock();
         loop {
@@ -177,7 +177,7 @@ impl Guards {
                 Obstacle::Announced => self.changed.wait(list).unwrap_or_else(PoisonError::into_inner),
                 Obstacle::Event(end) => {
                     drop(list);
-                    // An error shows at the next look.
+                    // Ignore errors here, because the next attempt finds them.
                     let _ = end.synchronize();
                     self.lock()
                 }
@@ -185,7 +185,7 @@ impl Guards {
         }
     }
 
-    /// Begins an access unless it would have to wait.
+    /// Begins an access, or returns `None` if it would have to wait.
     fn try_enter(self: &Arc<Self>, access: Access) -> Option<Guard> {
         let id = self.lock().enter(access).ok()?;
         Some(Guard { guards: self.clone(), id })
@@ -212,14 +212,14 @@ impl Drop for Guard {
     }
 }
 
-/// The guards of a copy: of its blocks in those of its two stores that are host memory.
+/// The guards of a copy in those of its two stores that are host memory.
 #[derive(Debug)]
 pub(crate) struct Claim {
     guards: Vec<Guard>,
 }
 
 impl Claim {
-    /// Takes the guards, and waits for other accesses. `pairs` of `None` are any blocks.
+    /// Takes the guards. Waits for other accesses first. `None` as `pairs` means any block.
     pub(crate) fn take(
         [src, dst]: [&Store; 2],
         pairs: Option<&Arc<Vec<Pair>>>,
@@ -231,7 +231,7 @@ impl Claim {
         Self { guards }
     }
 
-    /// Takes the guards unless it would have to wait.
+    /// Takes the guards, or returns `None` if it would have to wait.
     pub(crate) fn try_take(
         stores: [&Store; 2],
         pairs: &Arc<Vec<Pair>>,
@@ -243,7 +243,7 @@ impl Claim {
         Some(Self { guards })
     }
 
-    /// The accesses to host stores, by handle.
+    /// Returns the accesses to host stores, ordered by handle.
     fn accesses<'a>(
         [src, dst]: [&'a Store; 2],
         pairs: Option<&Arc<Vec<Pair>>>,
@@ -266,7 +266,8 @@ impl Claim {
         stores.filter(|(store, _)| store.device == Device::Cpu)
     }
 
-    /// The device has done with the blocks at this event, whether or not the claim was dropped.
+    /// Records the event at which the device stops using the blocks. It stays valid after the claim was
+    /// dropped.
     pub(crate) fn ends_with(&self, end: &Arc<Event>) {
         for Guard { guards, id } in &self.guards {
             if let Some(entry) = guards.lock().entries.get_mut(id) {
@@ -284,7 +285,7 @@ mod tests {
     use super::*;
     use crate::store::HostOptions;
 
-    /// Host memory of its own: four blocks with two regions of a byte each.
+    /// Creates a store with host memory of its own: four blocks with two regions of a byte each.
     fn store() -> Arc<Store> {
         let regions = [0, 1].map(|base| crate::region::Region { base, stride: 2, nbytes: 1 });
         let options = HostOptions { pinned: Some(false), ..HostOptions::default() };

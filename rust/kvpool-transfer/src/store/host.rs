@@ -1,4 +1,4 @@
-//! Pools of host memory, page-locked where that can be.
+//! Pools of host memory, page-locked if possible.
 
 use std::sync::Arc;
 
@@ -10,49 +10,50 @@ use crate::memory::HostMemory;
 use crate::region::Region;
 use crate::words::Device;
 
-/// Which NUMA node a host pool is bound to.
+/// The NUMA node of a host pool.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NumaNode {
-    /// None.
+    /// No particular node.
     Any,
-    /// The one nearest to the device that the pool is for, if the driver knows it.
+    /// The node nearest to the device of the pool, if the driver knows it.
     Near,
-    /// This one.
+    /// The node with this number.
     Node(u32),
 }
 
-/// How to make a host pool.
+/// Settings of a host pool.
 #[derive(Clone, Debug)]
 pub struct HostOptions {
-    /// Page-lock its memory: `None` if possible.
+    /// Whether to page-lock the memory. `None`: if possible.
     pub pinned: Option<bool>,
-    /// Bind it to a NUMA node.
+    /// The NUMA node of the memory.
     pub numa_node: NumaNode,
-    /// Back it by huge pages, if there are any.
+    /// Whether to use huge pages, if there are any.
     pub hugepages: bool,
-    /// Bytes that one call may page-lock.
+    /// Largest number of bytes that one call page-locks.
     pub registration_limit: u64,
 }
 
 impl Default for HostOptions {
-    /// One registration of 512 GiB fails where eight of 64 GiB succeed (vLLM PR 51081).
+    /// The defaults page-lock at most 64 GiB per call: one registration of 512 GiB fails, and eight of
+    /// 64 GiB succeed (vLLM PR 51081).
     fn default() -> Self {
         Self { pinned: None, numa_node: NumaNode::Any, hugepages: false, registration_limit: 64 << 30 }
     }
 }
 
-/// Alignment of regions within the blocks of a host pool, and of the blocks themselves: whole
-/// registrations are whole pages.
+/// Alignment of regions within the blocks of a host pool. Blocks have a larger alignment, so that a
+/// whole registration consists of whole pages.
 const REGION_ALIGN: u64 = 16;
 const BLOCK_ALIGN: u64 = 512;
 const PAGE: u64 = 4096;
 
 impl Store {
-    /// A host pool of `num_blocks` blocks with the regions of `like`, each block in one piece. Its
-    /// memory is taken, and page-locked, here. Page-locking takes some 0.1 s per GB.
+    /// Creates a host pool of `num_blocks` blocks with the regions of `like`. Each block is contiguous.
+    /// The memory is allocated and page-locked here. Page-locking takes some 0.1 s per GB.
     ///
     /// # Errors
-    /// [`TransferError::HostMemory`]; [`TransferError::Pinning`] if page-locking was asked for and is
+    /// [`TransferError::HostMemory`]; [`TransferError::Pinning`] if page-locking was requested and is
     /// refused.
     pub fn host(num_blocks: u64, like: &Self, options: &HostOptions) -> Result<Arc<Self>, TransferError> {
         let mut end = Some(0_u64);
@@ -103,8 +104,8 @@ impl Store {
     }
 }
 
-/// Page-locks a pool for the device of the store that it is made for, in parts that end with whole
-/// blocks and whole pages.
+/// Page-locks a pool for the device of the store that it serves, in parts that end with whole blocks
+/// and whole pages.
 fn pin(
     device: Device,
     base: u64,
@@ -118,7 +119,7 @@ fn pin(
         return Err(refuse("it is for a store on the cpu".into()));
     };
     let context = Context::of(ordinal).map_err(|error| refuse(error.to_string()))?;
-    // Blocks are multiples of 512 bytes, so 8 of them end with a page.
+    // Blocks are multiples of 512 bytes, so every 8 of them end at a page border.
     let per_page = PAGE / BLOCK_ALIGN;
     let blocks =
         (limit / stride / per_page * per_page).clamp(per_page, num_blocks.next_multiple_of(per_page));

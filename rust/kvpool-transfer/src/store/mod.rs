@@ -1,10 +1,10 @@
 //! `Store`: the blocks of one tier as a list of regions.
 //!
-//! Owns: the regions, whoever keeps their memory alive, the memory itself if it is a host pool of ours,
-//! its registrations with the driver, and the table of regions that kernels read on a device. A store
-//! is named by its handle, and lives until its last transfer has ended; closing it refuses new work.
+//! Owns: the regions, the object that keeps their memory alive, and the region table that kernels read
+//! on a device. A host pool also owns its memory and its registrations with the driver. A store is
+//! named by its handle, and lives until its last transfer has ended. Closing it refuses new work.
 //!
-//! Costs: O(regions log regions) to make; looking up a handle takes some 20 ns.
+//! Costs: O(regions log regions) to create; a lookup by handle takes some 20 ns.
 
 mod compare;
 mod guards;
@@ -50,23 +50,23 @@ impl std::str::FromStr for Device {
     }
 }
 
-/// Regions of equal length: one kernel launch copies them together.
+/// Regions of equal length. One kernel launch copies them together.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Group {
     /// Bytes of each piece.
     pub(crate) nbytes: u64,
-    /// Its part of the region table.
+    /// Rows of the group in the region table.
     pub(crate) rows: Range<usize>,
 }
 
-/// How host memory is page-locked.
+/// State of the page-locking of host memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Pinning {
-    /// It is not.
+    /// The memory is not page-locked.
     Pageable,
-    /// By its owner, each region within one registration.
+    /// The owner has page-locked the memory, each region within one registration.
     Owner,
-    /// By this store, so many blocks per registration.
+    /// This store has page-locked the memory, with this number of blocks per registration.
     Registered { blocks: u32 },
 }
 
@@ -80,21 +80,21 @@ pub struct Store {
     /// Region indices in the order of the region table: by length, then by index.
     order: Vec<u32>,
     groups: Vec<Group>,
-    /// What the elements are, per region, if known: a copy between different ones is a mistake.
+    /// Kind of the elements per region, if known. A copy between different kinds is a mistake.
     kinds: Vec<Arc<str>>,
     packed: Option<Packed>,
     pinning: Pinning,
     why_pageable: Option<String>,
     closed: AtomicBool,
-    /// Transfers under way that write to it.
+    /// Number of transfers under way that write to the store.
     pub(crate) writers: AtomicUsize,
-    /// A graph may write to it at any time.
+    /// Whether a graph may write to the store at any time.
     pub(crate) captured: AtomicBool,
-    /// Which of its blocks are touched, if it is host memory.
+    /// The accesses to its blocks, if it is host memory.
     guards: Arc<Guards>,
     relations: Mutex<HashMap<i64, Relation>>,
     tables: Mutex<HashMap<u32, Arc<Table>>>,
-    // Dropped in this order: registrations before their memory.
+    // Drop order: registrations before their memory.
     registrations: Vec<Registration>,
     memory: Option<HostMemory>,
     keep_alive: Option<Box<dyn Any + Send + Sync>>,
@@ -118,16 +118,15 @@ static NEXT_HANDLE: AtomicI64 = AtomicI64::new(1);
 static STORES: LazyLock<RwLock<HashMap<i64, Weak<Store>>>> = LazyLock::new(RwLock::default);
 
 impl Store {
-    /// A store of memory that somebody else owns. `kinds` names the elements of each region, or is
-    /// empty; `pinned` says that host memory is page-locked, each region within one allocation.
+    /// Creates a store of memory that the caller owns. `kinds` names the elements of each region, or is
+    /// empty. `pinned` declares that host memory is page-locked, each region within one allocation.
     ///
     /// # Safety
     /// Every piece of every block is memory of `device`, readable and writable as long as `keep_alive`
-    /// lives. While a call or a transfer reads a block, nothing else writes to it. While one writes to
-    /// a block, nothing else touches it. Calls and transfers of one store exclude each other. The
-    /// caller orders those of different stores over the same memory, and every other access to that
-    /// memory.
-    ///
+    /// lives. While a call or a transfer reads a block, nothing else writes to the block. While a call
+    /// or a transfer writes to a block, nothing else touches the block. Calls and transfers of one
+    /// store exclude each other. The caller orders the accesses of different stores to the same memory,
+    /// and every other access to that memory.
     /// # Errors
     /// [`TransferError::Layout`], [`TransferError::Unavailable`] for a device without a driver,
     /// [`TransferError::Cuda`].
@@ -142,7 +141,7 @@ impl Store {
     ) -> Result<Arc<Self>, TransferError> {
         let mut regions = regions;
         if num_blocks == 1 {
-            // Nothing is ever found a stride away.
+            // With a single block the stride is never used.
             regions.iter_mut().for_each(|region| region.stride = region.nbytes);
         }
         region::check(&regions, num_blocks)?;
@@ -154,7 +153,7 @@ impl Store {
         Self::enlist(store)
     }
 
-    /// Blocks of a buffer of ours, without a handle.
+    /// Creates a store of blocks in a buffer of the engine, without a handle.
     pub(crate) fn view(regions: Vec<Region>, num_blocks: u64) -> Self {
         Self::bare(regions, num_blocks, Device::Cpu, Vec::new(), None)
     }
@@ -200,7 +199,7 @@ impl Store {
         }
     }
 
-    /// Enters a store into the register of handles, its region table on its device.
+    /// Enters a store into the register of handles, and uploads its region table to its device.
     fn enlist(store: Self) -> Result<Arc<Self>, TransferError> {
         if let Device::Cuda(ordinal) = store.device {
             store.table(&Context::of(ordinal)?)?;
@@ -211,7 +210,7 @@ impl Store {
         Ok(store)
     }
 
-    /// The store with this handle.
+    /// Returns the store with this handle.
     ///
     /// # Errors
     /// [`TransferError::UnknownStore`].
@@ -220,31 +219,31 @@ impl Store {
         stores.get(&handle).and_then(Weak::upgrade).ok_or(TransferError::UnknownStore { handle })
     }
 
-    /// Its handle: never used twice within a process.
+    /// Handle of the store. It is never used twice within a process.
     #[must_use]
     pub const fn handle(&self) -> i64 {
         self.handle
     }
 
-    /// Where its memory lives.
+    /// Device of the store's memory.
     #[must_use]
     pub const fn device(&self) -> Device {
         self.device
     }
 
-    /// Blocks.
+    /// Number of blocks.
     #[must_use]
     pub const fn num_blocks(&self) -> u64 {
         self.num_blocks
     }
 
-    /// Bytes of a block over all regions.
+    /// Number of bytes of a block over all regions.
     #[must_use]
     pub const fn bytes_per_block(&self) -> u64 {
         self.bytes_per_block
     }
 
-    /// Its regions.
+    /// The regions of the store.
     #[must_use]
     pub fn regions(&self) -> &[Region] {
         &self.regions
@@ -256,13 +255,13 @@ impl Store {
         self.pinning != Pinning::Pageable
     }
 
-    /// Why a host pool is not page-locked although that was not forbidden.
+    /// The reason why a host pool is not page-locked although its settings allow it.
     #[must_use]
     pub fn why_pageable(&self) -> Option<&str> {
         self.why_pageable.as_deref()
     }
 
-    /// The pages of a host pool of ours.
+    /// The kind of pages of a host pool. `None` for memory of another owner.
     #[must_use]
     pub fn pages(&self) -> Option<PageKind> {
         self.memory.as_ref().map(|memory| memory.pages)
@@ -286,8 +285,8 @@ impl Store {
         &self.groups
     }
 
-    /// Indices of a group's regions, those within `range`: ascending, so that they are consecutive rows
-    /// of the table.
+    /// Returns the rows of the table for those regions of a group that are within `range`. Indices in a
+    /// group ascend, so the rows are consecutive.
     pub(crate) fn rows(&self, group: &Group, range: &Range<usize>) -> Range<usize> {
         let members = &self.order[group.rows.clone()];
         let first = members.partition_point(|&index| (index as usize) < range.start);
@@ -300,18 +299,18 @@ impl Store {
         self.closed.store(true, Ordering::Release);
     }
 
-    /// Whether it was closed.
+    /// Whether the store was closed.
     #[must_use]
     pub fn is_closed(&self) -> bool {
         self.closed.load(Ordering::Acquire)
     }
 
-    /// Refuses if it was closed.
+    /// Returns an error if the store was closed.
     pub(crate) fn check_open(&self) -> Result<(), TransferError> {
         if self.is_closed() { Err(TransferError::StoreClosed { handle: self.handle }) } else { Ok(()) }
     }
 
-    /// The region table on a device, uploaded if it is not there yet.
+    /// Returns the region table on a device. Uploads it if it is not there yet.
     ///
     /// # Errors
     /// [`TransferError::Cuda`].
@@ -326,7 +325,7 @@ impl Store {
         Ok(table)
     }
 
-    /// Regions like its own, in the order of the region table.
+    /// Returns regions in the order of the region table.
     pub(crate) fn in_table_order<'a>(&'a self, regions: &'a [Region]) -> impl Iterator<Item = Region> + 'a {
         self.order.iter().map(|&index| regions[index as usize])
     }
@@ -377,14 +376,14 @@ impl Store {
         Ok(())
     }
 
-    /// Whether a call or a transfer touches its host memory, so that a copy may have to wait. A copy by
-    /// a device counts until a look has found its end.
+    /// Whether a call or a transfer touches the host memory of the store, so that a copy may have to
+    /// wait. A copy by a device counts until a query has found its end.
     #[must_use]
     pub fn is_busy(&self) -> bool {
         self.guards.is_busy()
     }
 
-    /// A block of a host store that is open.
+    /// Checks that a block belongs to a host store that is open.
     fn own(&self, block: i64) -> Result<u64, TransferError> {
         self.check_open()?;
         if self.device != Device::Cpu {

@@ -1,24 +1,24 @@
-//! Blocks that are contiguous, so that the copy engine can move them whole.
+//! Contiguous blocks, which the copy engine can move whole.
 
 use crate::region::Region;
 
-/// Which part of a block-first layout each region has.
+/// Layout of blocks that are contiguous: the address of the first, and the offset of each region.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Packed {
     /// Address of block 0.
     pub(crate) base: u64,
-    /// Bytes from block to block.
+    /// Bytes from one block to the next.
     pub(crate) stride: u64,
     /// Bytes of a block.
     pub(crate) nbytes: u64,
-    /// Where each region begins within a block.
+    /// Offset of each region within a block.
     pub(crate) offsets: Vec<u64>,
-    /// Whether the holes between regions and blocks are nobody's, and may be overwritten.
+    /// Whether the holes between regions and blocks are unused, so that they may be overwritten.
     pub(crate) owned: bool,
 }
 
-/// Whether regions make up contiguous blocks; only the owner of the memory may have holes in them,
-/// which staging overwrites.
+/// Returns the layout if the regions form contiguous blocks. Staging overwrites holes, so holes are
+/// allowed only if the store owns the memory.
 pub(super) fn packed(regions: &[Region], owned: bool) -> Option<Packed> {
     let stride = regions.first()?.stride;
     let base = regions.iter().map(|region| region.base).min()?;

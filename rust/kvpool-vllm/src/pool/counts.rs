@@ -1,21 +1,23 @@
-//! `Counts`: by how much the references that vLLM sees differ from those that are.
+//! `Counts`: the differences between the reference counts that vLLM sees and those of the core.
 //!
-//! vLLM writes reference counts by hand, and takes blocks out of its queue and puts them back without
-//! counting. The core counts on: a block that was taken from the queue by hand is held, once, and shown
-//! without that reference. What is shown is what the core has and the difference noted here.
+//! vLLM writes reference counts by hand, and moves blocks out of and into its queue without changing
+//! counts. The core always counts: it holds one reference to a block that was taken from the queue by
+//! hand, and the shown count omits that reference. The shown count is the core's count plus the
+//! difference stored here.
 //!
-//! In ordinary operation this is empty: a count that is written for a block in use becomes the core's.
+//! In ordinary operation there are no differences, because a count that is written for a block in use
+//! becomes the core's count.
 
 use hashbrown::HashMap;
 
-/// Differences by block, none of them 0.
+/// Differences by block; none of them is 0.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Counts {
     differences: HashMap<u32, i64>,
 }
 
 impl Counts {
-    /// Whether the core's counts are those that are shown.
+    /// Whether the shown counts are the core's counts.
     #[inline]
     pub(crate) fn is_empty(&self) -> bool {
         self.differences.is_empty()

@@ -1,14 +1,14 @@
-//! Changes of keys: what blocks carry, and what leads to them.
+//! Changes of keys: the keys that blocks carry, and the blocks that keys lead to.
 //!
-//! What a block is registered as follows from what it carries ([`Pool::settle`]): in use, it is
-//! registered exactly if it has a hash, by the key's name if that is regular and hidden if it is not;
-//! in the queue it stays in the part in which it is, and what is said of its hash is in the overlay
-//! where the core has no room for it.
+//! The registration of a block follows from the hash that it carries ([`Pool::settle`]). A block in use
+//! is registered exactly if it has a hash: by the key's name if the key is regular, and as hidden
+//! content otherwise. A block in the queue stays in its part of the queue. The overlay stores the hash
+//! where the core cannot.
 //!
-//! A regular key gives way to the overlay as a whole ([`Pool::make_irregular`]) as soon as one of its
-//! blocks can't have it in the core.
+//! If one block of a regular key can no longer be represented in the core, the key moves to the overlay
+//! with all its blocks ([`Pool::make_irregular`]).
 //!
-//! Costs: O(1) per key; O(copies) where a key leaves the core.
+//! Costs: O(1) per key; O(copies) when a key leaves the core.
 
 use kvpool::{BlockId, Name, PoolError};
 
@@ -17,18 +17,18 @@ use crate::key::Key;
 use crate::pool::overlay::Hash;
 use crate::pool::{Pool, Removed};
 
-/// In a mark: the key of the block once had two blocks at once.
+/// Bit of a mark: the key of the block once led to two blocks at the same time.
 pub(crate) const SHARED: u32 = 1 << 31;
-/// In a mark: nobody said how many tokens the hash stands for.
+/// Value of a mark: the number of tokens of the hash is unknown.
 pub(crate) const NO_TOKENS: u32 = SHARED - 1;
 
-/// A key as the core has it.
+/// A key as the core knows it.
 type Named = (kvpool::BlockHash, u16);
 
 impl Pool {
-    /// Writes the hash of `block`; what leads to it stays.
+    /// Writes the hash of `block`. The index does not change.
     pub fn set_hash(&mut self, block: u32, key: Key, num_tokens: Option<u32>) {
-        // A pool that is poisoned takes no hashes any more.
+        // A poisoned pool accepts no more hashes.
         let _refused = self.write_hash(block, key, num_tokens);
     }
 
@@ -41,7 +41,8 @@ impl Pool {
         if !self.keeps_history() || block == 0 {
             return self.settle(block);
         }
-        // The policy is told of another content: if the block is free, among the cached ones.
+        // Notify the policy that the block now has another content. A free block becomes one of the
+        // cached ones.
         let id = [BlockId::new(block)];
         let was_queued = self.held(block) == 0;
         self.drop_content(block)?;
@@ -52,7 +53,7 @@ impl Pool {
         if was_queued { self.core.release_in_order(&id) } else { Ok(()) }
     }
 
-    /// Forgets the hash of `block`; what leads to it stays.
+    /// Removes the hash of `block`. The index does not change.
     pub fn reset_hash(&mut self, block: u32) {
         let detached = self.detach(block);
         let _refused = detached.and_then(|()| {
@@ -61,14 +62,14 @@ impl Pool {
         });
     }
 
-    /// Caches `block` under `key`: as its hash if it has none, as a further key otherwise. Nothing
-    /// changes if it is cached so already. Returns whether the key is new to the index, as opposed to
-    /// known by another block, or by this.
+    /// Caches `block` under `key`: as its hash if it has none, otherwise as a further key. Changes
+    /// nothing if the block is already cached under the key. Returns whether the key is new to the
+    /// index, which means that no block was cached under it.
     pub fn insert_hash(&mut self, key: Key, block: u32, num_tokens: Option<u32>) -> bool {
         self.insert_hash_behind(key, block, num_tokens, 0, None)
     }
 
-    /// As [`Self::insert_hash`], for the block at `depth` of a table, behind one with the key `parent`.
+    /// Like [`Self::insert_hash`], with the block's `depth` in its table, and the key of its `parent`.
     pub fn insert_hash_behind(
         &mut self,
         key: Key,
@@ -81,9 +82,9 @@ impl Pool {
         matches!(self.give(key, block, num_tokens, (depth, before)), Ok(Some(true)))
     }
 
-    /// Gives `block` the key, as its hash if it has none, as a further one otherwise, and makes the key
-    /// lead to it. `place` is its depth and what is before it. Returns whether the key led nowhere, or
-    /// `None` if the block had it: then nothing has changed.
+    /// Gives the key to `block`, as its hash if it has none, otherwise as a further key, and adds it to
+    /// the index. `place` is its depth and the previous block. Returns whether no block was cached
+    /// under the key, or `None` if this block was; then nothing has changed.
     pub(crate) fn give(
         &mut self,
         key: Key,
@@ -108,7 +109,7 @@ impl Pool {
         self.lead_to(key, block).map(Some)
     }
 
-    /// Gives its hash to a block that has none. Returns whether the key led nowhere.
+    /// Gives its hash to a block that has none. Returns whether no block was cached under the key.
     fn give_hash(
         &mut self,
         key: Key,
@@ -118,7 +119,7 @@ impl Pool {
     ) -> Result<bool, PoolError> {
         let id = BlockId::new(block);
         if block != 0 && self.held(block) == 0 && self.keeps_history() {
-            // The policy is told of a content: the block is among the cached ones from now on.
+            // Notify the policy of a new content. From now on, the block is one of the cached ones.
             self.drop_content(block)?;
             self.core.acquire_by_id(&[id])?;
             let is_new = self.give_hash(key, block, num_tokens, (depth, before))?;
@@ -147,8 +148,8 @@ impl Pool {
         Ok(is_new)
     }
 
-    /// The first key that the core may know says how long digests are here. Only before the core knows
-    /// any: two keys of different lengths may have one name.
+    /// Learns the length of digests from the first key that the core may know. This is possible only
+    /// while the core knows none, because two keys of different lengths may have the same name.
     #[inline]
     pub(crate) fn learn_length(&mut self, key: &Key) {
         let len = key.digest().len();
@@ -157,7 +158,7 @@ impl Pool {
         }
     }
 
-    /// The name by which the core may know `key`.
+    /// Returns the name by which the core may know `key`.
     #[inline(always)]
     pub(crate) fn regular_name(&self, key: &Key, num_tokens: Option<u32>) -> Option<Named> {
         let is_noted = num_tokens.is_none_or(|tokens| tokens < NO_TOKENS);
@@ -168,7 +169,7 @@ impl Pool {
         key.name(self.digest_len)
     }
 
-    /// Notes the tokens of a hash that the core knows since now.
+    /// Stores the number of tokens of a hash that the core knows from now on.
     #[inline]
     pub(crate) fn mark(&mut self, block: u32, num_tokens: Option<u32>) {
         if let Some(mark) = self.marks.get_mut(block as usize) {
@@ -176,7 +177,8 @@ impl Pool {
         }
     }
 
-    /// `block` is not the only one with its name; whether there were others before the first, that knows.
+    /// Marks that `block` shares its name with other blocks. The first block stores this for the
+    /// others.
     pub(crate) fn mark_shared(&mut self, block: u32) {
         let first = self.core.name_of(BlockId::new(block)).and_then(|name| self.core.find_named(name));
         for block in first.into_iter().map(BlockId::get).chain([block]) {
@@ -186,7 +188,7 @@ impl Pool {
         }
     }
 
-    /// Puts `block` under `key` in the index alone.
+    /// Adds `block` under `key` to the index, and does not change the block's hash.
     ///
     /// # Errors
     /// [`VllmError::UnknownBlock`].
@@ -198,13 +200,14 @@ impl Pool {
         Ok(())
     }
 
-    /// Makes a key that does not lead to `block` do so, in the overlay. Returns whether it led nowhere.
+    /// Adds `block` under a key to the overlay's index. Returns whether no block was cached under the
+    /// key.
     fn lead_to(&mut self, key: Key, block: u32) -> Result<bool, PoolError> {
         self.make_irregular(&key)?;
         Ok(self.overlay.insert(key, block))
     }
 
-    /// Takes a key out of the core, with all its blocks: their contents are hidden.
+    /// Moves a key with all its blocks from the core to the overlay. Their contents become hidden.
     fn make_irregular(&mut self, key: &Key) -> Result<(), PoolError> {
         let copies = self.regular_copies(key);
         if copies.is_empty() {
@@ -224,7 +227,7 @@ impl Pool {
         Ok(())
     }
 
-    /// The hash of `block` is in the overlay from now on, if it has one.
+    /// Moves the hash of `block` to the overlay, if it has one.
     pub(crate) fn detach(&mut self, block: u32) -> Result<(), PoolError> {
         match self.core.name_of(BlockId::new(block)).map(|name| Key::of_name(name, self.digest_len)) {
             Some(key) => self.make_irregular(&key),
@@ -232,7 +235,8 @@ impl Pool {
         }
     }
 
-    /// Takes `block` from `key` in the index alone. Returns whether it was there.
+    /// Removes `block` under `key` from the index, and does not change the block's hash. Returns
+    /// whether it was there.
     pub fn remove_from_index(&mut self, key: &Key, block: u32) -> bool {
         let is_there = self.keys().leads_to(key, block) && self.make_irregular(key).is_ok();
         let removed = is_there && self.overlay.remove(key, block).is_some();
@@ -240,7 +244,7 @@ impl Pool {
         removed
     }
 
-    /// Empties the index alone. O(blocks).
+    /// Empties the index, and does not change the hashes of blocks. O(blocks).
     pub fn clear_index(&mut self) {
         self.removals += 1;
         for block in 1..self.num_blocks as u32 {
@@ -249,8 +253,8 @@ impl Pool {
         self.overlay.index.clear();
     }
 
-    /// Takes all keys away from `block`: its hash first, then the further ones. Of a block whose hash
-    /// was taken back by hand ([`Self::reset_hash`]) the further ones stay, as vLLM leaves them.
+    /// Removes all keys of `block`: first its hash, then the further ones. If the hash was removed by
+    /// hand before ([`Self::reset_hash`]), the further keys stay, as in vLLM.
     pub fn remove_hashes(&mut self, block: u32) -> Vec<Removed> {
         let mut removed = Vec::new();
         let _refused = self.remove_hashes_into(block, &mut Some(&mut removed));
@@ -275,7 +279,8 @@ impl Pool {
         self.settle(block)
     }
 
-    /// The same of a block whose hash, if it has one, the core does not know. What it is registered as stays.
+    /// Like [`Self::remove_hashes_into`], for a block whose hash, if any, the core does not know. Its
+    /// registration does not change.
     pub(crate) fn remove_irregular(&mut self, block: u32, removed: &mut Option<&mut Vec<Removed>>) {
         if let Some(Hash { key, .. }) = self.overlay.hashes.remove(&block) {
             if let Some(last_copy) = self.overlay.remove(&key, block) {
@@ -296,7 +301,7 @@ impl Pool {
         }
     }
 
-    /// A key led to `block`, and does no longer.
+    /// Records that a key no longer leads to `block`.
     pub(crate) fn note_removed(
         &mut self,
         block: u32,
@@ -310,10 +315,10 @@ impl Pool {
         }
     }
 
-    /// Gives the keys of `from` to `to`, which must carry none. Lookups then find `to`.
+    /// Moves the keys of `from` to `to`, which must have none. Lookups then find `to`.
     ///
     /// # Errors
-    /// [`VllmError::AlreadyCached`] if `to` carries a hash; [`VllmError::UnknownBlock`].
+    /// [`VllmError::AlreadyCached`] if `to` has a hash; [`VllmError::UnknownBlock`].
     pub fn move_hashes(&mut self, from: u32, to: u32) -> Result<(), VllmError> {
         self.check(from)?;
         self.check(to)?;
@@ -329,7 +334,7 @@ impl Pool {
         Ok(())
     }
 
-    /// Makes what `block` is registered as what follows from what it carries.
+    /// Adjusts the registration of `block` to the hash that it carries.
     pub(crate) fn settle(&mut self, block: u32) -> Result<(), PoolError> {
         let id = BlockId::new(block);
         if block == 0 || block as usize >= self.num_blocks {
@@ -337,7 +342,7 @@ impl Pool {
         }
         let (is_registered, is_hashed) = (self.core.is_registered(id), self.is_hashed(block));
         if self.held(block) == 0 {
-            // With `lru` it keeps its place.
+            // With `lru` the block keeps its place in the queue.
             return if !is_hashed && self.keeps_history() { self.drop_content(block) } else { Ok(()) };
         }
         match (is_registered, self.caching && is_hashed) {
@@ -354,7 +359,7 @@ impl Pool {
         }
     }
 
-    /// Takes what `block` holds out of the core: a block of the queue is the next to be handed out then.
+    /// Removes the content of `block` from the core. A block in the queue is then handed out next.
     pub(crate) fn drop_content(&mut self, block: u32) -> Result<(), PoolError> {
         let id = BlockId::new(block);
         let was_hidden = self.core.is_hidden(id);

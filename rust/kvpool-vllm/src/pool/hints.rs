@@ -1,12 +1,12 @@
-//! What somebody knows of the future of blocks: the retention of [`kvpool::BlockPool`], and how
-//! requests ended, for vLLM's ids.
+//! Hints about the future use of blocks, by vLLM's ids: the retention of [`kvpool::BlockPool`], and how
+//! requests ended.
 //!
-//! Owns nothing: what hints mean, and where they end, is [`kvpool::retention`]'s. Blocks without a hash
-//! are ignored, and so are those whose hash is no content of the core's. A pool with retention orders
-//! its cached blocks as one with another policy than `lru` does: it [keeps a
-//! history](Pool::keeps_history), and vLLM's order among them is not kept to the block.
+//! This module owns no state: [`kvpool::retention`] defines the meaning and the end of hints. Blocks
+//! without a hash, and blocks whose hash the core does not know, are ignored. A pool with retention
+//! orders its cached blocks like a pool with another policy than `lru`: it [keeps a
+//! history](Pool::keeps_history), and the order among these blocks may differ from vLLM's.
 //!
-//! Costs: O(1) per block, O(log blocks) with a time to live; a pool without retention has none of it.
+//! Costs: O(1) per block, O(log blocks) with a time to live; nothing for a pool without retention.
 
 use kvpool::retention::{HintReport, Retention, RetentionStats, TenantId};
 use kvpool::{BlockId, Signal};
@@ -15,21 +15,22 @@ use crate::error::VllmError;
 use crate::pool::Pool;
 
 impl Pool {
-    /// Says how long blocks, held or free, are worth keeping. Of the null block nothing is said.
+    /// Sets how long blocks, held or free, are worth keeping. The null block is ignored.
     ///
     /// # Errors
-    /// [`VllmError::UnknownBlock`]; [`VllmError::Pool`] for what [`kvpool::BlockPool::retain`] refuses.
+    /// [`VllmError::UnknownBlock`]; [`VllmError::Pool`] for the errors of
+    /// [`kvpool::BlockPool::retain`].
     pub fn retain(&mut self, blocks: &[u32], retention: Retention) -> Result<HintReport, VllmError> {
         let mut ids = self.named(blocks)?;
         let said = ids.len();
-        // A content that is hidden is a place in the queue and nothing that can be hit.
+        // A hidden content only marks a place in the queue, and cannot be hit.
         ids.retain(|&id| !self.core.is_hidden(id));
         let report = self.core.retain(&ids, retention).map_err(|error| self.refusal(error))?;
         Ok(HintReport { ignored: report.ignored + said - ids.len(), ..report })
     }
 
-    /// Says whose blocks are: they count towards the limits of `tenant` as long as they are cached. The
-    /// first to say it counts.
+    /// Assigns blocks to a tenant. They count towards the limits of `tenant` as long as they are
+    /// cached. A block that already has a tenant keeps it.
     ///
     /// # Errors
     /// [`VllmError::UnknownBlock`]; [`VllmError::Pool`] without retention.
@@ -38,31 +39,32 @@ impl Pool {
         self.core.assign_tenant(&ids, tenant).map_err(|error| self.refusal(error))
     }
 
-    /// Says of blocks in use how the request that is about to give them back ended: see
+    /// Reports how a request ended, for its blocks, before it releases them: see
     /// [`kvpool::BlockPool::signal`].
     ///
     /// # Errors
-    /// [`VllmError::UnknownBlock`]; [`VllmError::Pool`] for what that refuses.
+    /// [`VllmError::UnknownBlock`]; [`VllmError::Pool`] for the errors of that method.
     pub fn signal(&mut self, blocks: &[u32], signal: Signal) -> Result<(), VllmError> {
         let ids = self.named(blocks)?;
         self.core.signal(&ids, signal).map_err(|error| self.refusal(error))
     }
 
-    /// Whether [`Self::signal`] is a hint to the policy of this pool.
+    /// Whether the policy of this pool uses [`Self::signal`].
     #[must_use]
     pub fn wants_signals(&self) -> bool {
         self.core.wants_signals()
     }
 
-    /// Lets time pass, in seconds on a clock of the caller's. Returns how many retentions ran out.
+    /// Advances the time, in seconds on a clock of the caller. Returns the number of expired
+    /// retentions.
     ///
     /// # Errors
-    /// [`VllmError::Pool`] for what [`kvpool::BlockPool::advance_time`] refuses.
+    /// [`VllmError::Pool`] for the errors of [`kvpool::BlockPool::advance_time`].
     pub fn advance_time(&mut self, now: f64) -> Result<usize, VllmError> {
         self.core.advance_time(now).map_err(|error| self.refusal(error))
     }
 
-    /// How many blocks are retained how; `None` without retention.
+    /// Number of retained blocks by kind of retention; `None` without retention.
     #[must_use]
     pub fn retention_stats(&self) -> Option<RetentionStats> {
         self.core.retention_stats()

@@ -1,49 +1,57 @@
-//! What a policy with a history is told of a pool's contents.
+//! The contents of a pool, as a policy with a history sees them.
 //!
-//! vLLM knows hashes of blocks; a policy wants to know *contents*, and a prefix-closed one which
-//! content depends on which.
+//! vLLM knows hashes of blocks. A policy needs *contents*, and a prefix-closed policy also needs the
+//! parent of each content.
 //!
-//! - The content of a block is its hash, with the group. It begins when a block without a hash gets
-//!   one, and ends when the hash is dropped. Further keys of a block, for prefixes that end inside of
-//!   it, are no contents of their own. A hash of a part that gives way to that of the full block is one
-//!   content after another.
+//! - The content of a block is its hash with the group. It begins when a block without a hash gets one,
+//!   and ends when the hash is dropped. Further keys of a block, for prefixes that end inside of it,
+//!   are not contents of their own. If the hash of a partial block is replaced by that of the full
+//!   block, one content ends and another begins.
 //! - Its *depth* is the block's position in the request's table, whatever the block size of its group.
-//! - Its *parent* is the block before it in the same table, if that carries a hash: with two copies of
-//!   one prompt each copy hangs on its own. For a block that is cached alone, part of a block for one,
-//!   it is the block that a lookup of the parent's key returns. The null block is no parent, nor is a
-//!   block that a mask left uncached.
-//! - Parents are noted in *chained* groups alone, those of full attention ([`Pool::chain_group`]). In a
-//!   sliding window, in chunks and in Mamba states a block is of use without those before it, and it is
-//!   those that are freed first: an evictor that kept them for their descendants' sake would keep what
-//!   can't be hit any more.
-//! - A use is a reference added by [`Pool::touch`], to a free block or to one in use: vLLM touches the
-//!   blocks of a hit when the request is admitted, and connectors touch what they read.
+//! - Its *parent* is the previous block in the same table, if that has a hash. So with two copies of a
+//!   prompt each copy has its own parents. For a block that is cached alone, such as a partial block,
+//!   the parent is the block that a lookup of the parent's key returns. The null block is never a
+//!   parent, nor is a block that a mask left uncached.
+//! - Parents are recorded only in *chained* groups, which are those of full attention
+//!   ([`Pool::chain_group`]). In a sliding window, in chunks and in Mamba states a block is useful
+//!   without the blocks before it, and those are freed first. An evictor that kept them for their
+//!   descendants would keep blocks that cannot be hit any more.
+//! - A use is a reference added by [`Pool::touch`], to a free block or to one in use. vLLM touches the
+//!   blocks of a hit when the request is admitted, and connectors touch the blocks that they read.
 //!
-//! So each chained group is prefix-closed by itself: no block of it is evicted while a cached-free
-//! block hangs on it. A hit of a model with several groups needs all of them, and no policy keeps
-//! groups in step.
+//! So each chained group is prefix-closed by itself: no block of it is evicted while it is the parent
+//! of a cached-free block. A hit of a model with several groups needs all of them, but no policy
+//! coordinates groups.
 //!
-//! A release gives no block another parent: what hung on a content that is gone hangs on nothing.
+//! A release never changes the parent of a block. If the parent's content is gone, the block has no
+//! parent.
 //!
-//! Costs: nothing with `lru`, if there is no retention; else O(1) per block and what the policy costs.
+//! Costs: nothing with `lru` and without retention; otherwise O(1) per block, plus the cost of the
+//! policy.
 
 use kvpool::BlockId;
 
 use crate::key::Key;
 use crate::pool::Pool;
 
-/// Where in a request's table a run of blocks begins.
+/// Position in a request's table at which a run of blocks begins.
+///
+/// ```
+/// use kvpool_vllm::Start;
+/// let start = Start { before: Some(4), ..Start::at(2) };
+/// assert_eq!((start.first, start.before), (2, Some(4)));
+/// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Start {
-    /// The position of its first block.
+    /// Position of the first block.
     pub first: usize,
-    /// The block before that, if it is one of the pool's. Only a pool that [keeps a
-    /// history](Pool::keeps_history) asks.
+    /// The block before that, if it is a block of the pool. Only a pool that [keeps a
+    /// history](Pool::keeps_history) uses it.
     pub before: Option<u32>,
 }
 
 impl Start {
-    /// A run that begins at a position, behind a block that nobody named.
+    /// Makes a run that begins at a position. The previous block is unknown.
     #[must_use]
     pub const fn at(first: usize) -> Self {
         Self { first, before: None }
@@ -51,29 +59,30 @@ impl Start {
 }
 
 impl Pool {
-    /// Whether the order of eviction depends on what blocks hold: not with `lru` without retention, and
-    /// not without caching.
+    /// Whether the order of eviction depends on the contents of blocks. It does not with `lru` without
+    /// retention, nor without caching.
     #[must_use]
     #[inline]
     pub const fn keeps_history(&self) -> bool {
         self.caching && self.core.keeps_history()
     }
 
-    /// From now on a block of `group` is taken to be of no use without the block before it in its
-    /// table: true of full attention. Asked for again, it is so already.
+    /// Declares that a block of `group` is useless without the previous block in its table, as with
+    /// full attention. A repeated call changes nothing.
     pub fn chain_group(&mut self, group: u32) {
         if !self.is_chained(group) {
             self.chained.push(group);
         }
     }
 
-    /// Whether that was said of `group`.
+    /// Whether [`Self::chain_group`] was called for `group`.
     #[must_use]
     pub fn is_chained(&self, group: u32) -> bool {
         self.chained.contains(&group)
     }
 
-    /// Where the core is told that a block with `key` stands, at `depth` of its table and behind `before`.
+    /// Returns the depth and the parent that the core stores for a block with `key`, at `depth` of its
+    /// table and after `before`.
     pub(crate) fn place(&self, key: &Key, depth: u32, before: Option<u32>) -> (u32, Option<BlockId>) {
         if !self.keeps_history() {
             return (0, None);

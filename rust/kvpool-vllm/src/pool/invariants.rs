@@ -1,4 +1,5 @@
-//! [`Pool::check_invariants`]: V1 to V4, as [`Pool`]'s module states them, recounted over the core and the overlays.
+//! [`Pool::check_invariants`] recounts V1 to V4, which the module of [`Pool`] defines, over the core
+//! and the overlays.
 
 use kvpool::{BlockId, BlockState, InvariantViolation};
 
@@ -13,7 +14,7 @@ fn ensure(
 }
 
 impl Pool {
-    /// Recounts everything from scratch, the core included.
+    /// Recounts everything from scratch, including the core.
     ///
     /// # Errors
     /// The first broken invariant.
@@ -50,7 +51,8 @@ impl Pool {
         Ok(())
     }
 
-    /// What holds whatever is done by hand: the core's invariants, V1, and the first half of V4.
+    /// Checks the invariants that hold even after changes by hand: those of the core, V1, and the first
+    /// half of V4.
     ///
     /// # Errors
     /// The first broken invariant.

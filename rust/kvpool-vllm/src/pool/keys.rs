@@ -1,10 +1,10 @@
-//! `Keys`: which keys a block carries, and which blocks a key leads to.
+//! `Keys`: the keys that a block carries, and the blocks that a key leads to.
 //!
-//! vLLM does not de-duplicate: two requests that computed one prompt at once leave two blocks under one
-//! key; a lookup returns the one that was cached first and is still there. A block has one hash, and
-//! may have further keys, for prefixes that end inside of it.
+//! vLLM does not de-duplicate. Two requests that computed the same prompt at the same time leave two
+//! blocks under one key. A lookup returns the one that was cached first and still exists. A block has
+//! one hash, and may have further keys, for prefixes that end inside of it.
 //!
-//! A view of a [`Pool`]: what the core's index has, and what is in the overlay beside it.
+//! `Keys` is a view of a [`Pool`]: the core's index, and the overlay.
 
 use kvpool::{BlockId, Name};
 
@@ -12,14 +12,14 @@ use crate::key::Key;
 use crate::pool::Pool;
 use crate::pool::hashes::{NO_TOKENS, SHARED};
 
-/// The keys of a pool's blocks, both ways.
+/// The keys of a pool's blocks, in both directions.
 #[derive(Clone, Copy, Debug)]
 pub struct Keys<'a> {
     pool: &'a Pool,
 }
 
 impl Pool {
-    /// The block that was cached first under `key` and is still there.
+    /// Returns the block that was cached first under `key` and still is.
     #[must_use]
     #[inline]
     pub fn find(&self, key: &Key) -> Option<u32> {
@@ -31,14 +31,14 @@ impl Pool {
         self.overlay.copies(key).first().copied()
     }
 
-    /// Whether `block` carries a hash.
+    /// Whether `block` has a hash.
     #[inline]
     pub(crate) fn is_hashed(&self, block: u32) -> bool {
         self.core.name_of(BlockId::new(block)).is_some()
             || !self.overlay.hashes.is_empty() && self.overlay.hashes.contains_key(&block)
     }
 
-    /// Tokens of the hash of `block`, if it has one.
+    /// Returns the number of tokens of the hash of `block`, if it has a hash.
     #[inline]
     pub(crate) fn tokens_of(&self, block: u32) -> Option<Option<u32>> {
         if self.core.name_of(BlockId::new(block)).is_some() {
@@ -51,7 +51,7 @@ impl Pool {
         self.overlay.hashes.get(&block).map(|hash| hash.num_tokens)
     }
 
-    /// The blocks that the core has under `key`.
+    /// Returns the blocks that the core has under `key`.
     pub(crate) fn regular_copies(&self, key: &Key) -> Vec<BlockId> {
         match key.name(self.digest_len) {
             Some((hash, group)) => self.core.copies_named(Name { hash: &hash, group }),
@@ -59,7 +59,7 @@ impl Pool {
         }
     }
 
-    /// Whether the core has one block or more under `key`, and there once were two.
+    /// Whether the core has a block under `key`, and once had two at the same time.
     pub(crate) fn was_shared_in_core(&self, key: &Key) -> bool {
         let copies = self.regular_copies(key);
         copies.iter().any(|block| self.marks.get(block.index()).is_some_and(|mark| mark & SHARED != 0))
@@ -71,8 +71,8 @@ impl<'a> Keys<'a> {
         Self { pool }
     }
 
-    /// Number of distinct keys that lead somewhere. O(1) in ordinary operation, O(blocks) while blocks
-    /// are among the cached ones without a key that the core knows.
+    /// Number of distinct keys that lead to a block. O(1) in ordinary operation, O(blocks) while there
+    /// are cached blocks without a key that the core knows.
     #[must_use]
     pub fn len(&self) -> usize {
         let regular =
@@ -80,26 +80,26 @@ impl<'a> Keys<'a> {
         regular + self.pool.overlay.index.len()
     }
 
-    /// Whether nothing is cached.
+    /// Whether no block is cached.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// The block that was cached first under `key` and is still there.
+    /// Returns the block that was cached first under `key` and still is.
     #[must_use]
     pub fn first(&self, key: &Key) -> Option<u32> {
         self.pool.find(key)
     }
 
-    /// The blocks cached under `key`, the oldest first.
+    /// Returns the blocks cached under `key`, oldest first.
     #[must_use]
     pub fn copies(&self, key: &Key) -> Vec<u32> {
         let regular = self.pool.regular_copies(key).into_iter().map(BlockId::get);
         regular.chain(self.pool.overlay.copies(key).iter().copied()).collect()
     }
 
-    /// Whether more than one block was cached under `key` at once since it led nowhere.
+    /// Whether `key` once led to more than one block at the same time, since it last led to none.
     #[must_use]
     pub fn was_shared(&self, key: &Key) -> bool {
         let irregular = self.pool.overlay.index.get(key).is_some_and(|copies| copies.was_shared);
@@ -114,7 +114,7 @@ impl<'a> Keys<'a> {
             || self.pool.overlay.copies(key).contains(&block)
     }
 
-    /// The hash of `block`, with the number of tokens it stands for.
+    /// Returns the hash of `block`, and its number of tokens.
     #[must_use]
     #[inline]
     pub fn hash_of(&self, block: u32) -> Option<(Key, Option<u32>)> {
@@ -125,18 +125,18 @@ impl<'a> Keys<'a> {
         pool.overlay.hashes.get(&block).map(|hash| (hash.key, hash.num_tokens))
     }
 
-    /// The keys of `block` beyond its hash, in the order in which they were added.
+    /// Returns the keys of `block` besides its hash, in the order in which they were added.
     #[must_use]
     pub fn further_keys(&self, block: u32) -> &'a [Key] {
         self.pool.overlay.further.get(&block).map_or(&[], Vec::as_slice)
     }
 
-    /// The blocks that carry further keys, in no order that means anything.
+    /// Iterates over the blocks with further keys, in arbitrary order.
     pub fn blocks_with_further_keys(&self) -> impl Iterator<Item = u32> + 'a {
         self.pool.overlay.further.keys().copied()
     }
 
-    /// The keys that the core knows. O(blocks).
+    /// Iterates over the keys that the core knows. O(blocks).
     fn regular(self) -> impl Iterator<Item = Key> + 'a {
         let pool = self.pool;
         (1..pool.num_blocks as u32).map(BlockId::new).filter_map(move |block| {
@@ -146,7 +146,7 @@ impl<'a> Keys<'a> {
         })
     }
 
-    /// Every key that leads somewhere, in no order that means anything. O(blocks).
+    /// Iterates over every key that leads to a block, in arbitrary order. O(blocks).
     pub fn iter(&self) -> impl Iterator<Item = Key> + 'a {
         self.regular().chain(self.pool.overlay.index.keys().copied())
     }

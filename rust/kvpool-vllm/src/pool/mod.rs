@@ -1,35 +1,33 @@
-//! `Pool`: vLLM's block pool as a face of [`kvpool::BlockPool`].
+//! `Pool`: vLLM's block pool, implemented over [`kvpool::BlockPool`].
 //!
-//! Owns nothing that the core owns: references, contents, the free list and the order of eviction are
-//! those of one [`kvpool::BlockPool`], with its invariants, its scrubber and its digest. What is here
-//! is what only vLLM does:
+//! References, contents, the free list and the order of eviction belong to one [`kvpool::BlockPool`],
+//! with its invariants, its scrubber and its digest. This module only adds what vLLM does in addition:
 //!
-//! | what vLLM does | what the core has |
-//! |---|---|
-//! | a key, digest and group | a content's name; keys that are none are in an overlay (`overlay`), and their blocks' contents are hidden |
-//! | a block that leaves its queue by hand | a reference that is not shown (`counts`) |
-//! | a hash that goes, while the block keeps its place | the content is hidden in its place |
-//! | a block without a hash at the back of the queue | a hidden content |
-//! | a block with a hash at the front of the queue | a free block; its hash is in the overlay |
-//! | tokens of a hash, whether a key once had two blocks | a number per block (`marks`) |
+//! - A key (digest and group) is the name of a content in the core. Keys that cannot be names are in an
+//!   overlay (`overlay`), and the contents of their blocks are hidden in the core.
+//! - A block that leaves the queue by hand has a reference in the core that is not shown (`counts`).
+//! - If a hash is removed while the block keeps its place, its content becomes hidden.
+//! - A block without a hash at the back of the queue has a hidden content.
+//! - A block with a hash at the front of the queue is a free block. Its hash is in the overlay.
+//! - The number of tokens of a hash, and whether a key once led to two blocks, are stored as one number
+//!   per block (`marks`).
 //!
-//! So a block in use is registered in the core exactly if it carries a hash, and the queue reads as the
-//! free list, and then the order of eviction. With `lru` all contents are at depth 0: those of one
-//! release keep the order that it is given in.
+//! So a block in use is registered in the core exactly if it has a hash. The queue is the free list,
+//! followed by the order of eviction. With `lru` all contents have depth 0, so the blocks of one
+//! release keep their order.
 //!
-//! Invariants, recounted by [`Pool::check_invariants`] with the core's:
+//! Invariants, which [`Pool::check_invariants`] recounts together with the core's:
 //! - V1: a key leads to its blocks in the core or in the overlay, never in both.
 //! - V2: a block is in the queue exactly if it has no references; the null block never is.
-//! - V3: a key leads to a block exactly if the block carries it, as its hash or as a further one.
-//! - V4: a block in use is registered exactly if it carries a hash; with another policy than `lru`, a
-//!   free block that carries one is among the cached ones.
+//! - V3: a key leads to a block exactly if the block carries it, as its hash or as a further key.
+//! - V4: a block in use is registered exactly if it has a hash. With another policy than `lru`, a free
+//!   block with a hash is among the cached ones.
 //!
-//! V2, V3 and the second half of V4 hold for what went through the pool's own calls. vLLM also writes
-//! reference counts and hashes by itself ([`Pool::set_ref_count`], [`Pool::set_hash`]); what that may
-//! break is what it may break in vLLM. Everything else holds whatever is done by hand
-//! ([`Pool::check_representation`]).
+//! V2, V3 and the second half of V4 hold after calls of the pool's own operations. vLLM also writes
+//! reference counts and hashes itself ([`Pool::set_ref_count`], [`Pool::set_hash`]), which can break
+//! these invariants here as in vLLM. The other invariants always hold ([`Pool::check_representation`]).
 //!
-//! Costs: O(1) per block and key; the core's bytes per block and 4 more. What is in an overlay costs
+//! Costs: O(1) per block and key; the core's bytes per block and 4 more. An entry in an overlay takes
 //! about 100 bytes.
 
 pub(crate) mod counts;
@@ -52,46 +50,57 @@ use crate::pool::counts::Counts;
 use crate::pool::keys::Keys;
 use crate::pool::overlay::Overlay;
 
-/// A key that led to a block and does no longer.
+/// A key that no longer leads to a block.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Removed {
     /// The block.
     pub block: u32,
     /// The key.
     pub key: Key,
-    /// Whether no other block is left under the key.
+    /// Whether no other block is cached under the key.
     pub last_copy: bool,
 }
 
-/// One vLLM block pool. Block 0 is the null block.
+/// A block pool of vLLM. Block 0 is the null block.
+///
+/// ```
+/// use kvpool_vllm::Pool;
+/// let mut pool = Pool::new(8, true)?;
+/// let mut blocks = Vec::new();
+/// pool.allocate(3, &mut blocks, None)?;
+/// assert_eq!((blocks.as_slice(), pool.num_free()), (&[1, 2, 3][..], 4));
+/// pool.free([3, 2, 1])?;
+/// assert_eq!(pool.num_free(), 7);
+/// # Ok::<(), kvpool_vllm::VllmError>(())
+/// ```
 #[derive(Debug)]
 pub struct Pool {
     pub(crate) core: BlockPool,
     pub(crate) num_blocks: usize,
     pub(crate) caching: bool,
-    /// Bytes of a digest that the core knows. No key has as many before there is a first one.
+    /// Number of bytes of the digests that the core knows. Larger than any digest until the first key.
     pub(crate) digest_len: usize,
-    /// Of each block with a hash that the core knows: its tokens, and whether its key once had two
-    /// blocks. See `hashes`.
+    /// For each block with a hash that the core knows: the number of its tokens, and whether its key
+    /// once led to two blocks. See `hashes`.
     pub(crate) marks: Vec<u32>,
-    /// Blocks whose content is hidden in the core.
+    /// Number of blocks whose content is hidden in the core.
     pub(crate) hidden: usize,
     pub(crate) overlay: Overlay,
     pub(crate) counts: Counts,
-    /// Blocks of the queue that do not count as free: somebody has written the count.
+    /// Number of blocks in the queue that do not count as free, because vLLM has written the count.
     withheld: usize,
-    /// How often a key was removed: a lookup's result stands while this does.
+    /// Number of removals of a key. While it does not change, the results of lookups stay valid.
     pub(crate) removals: u64,
-    /// The groups in which a block is of no use without the one before it.
+    /// The groups in which a block is useless without the previous one.
     pub(crate) chained: Vec<u32>,
-    /// Blocks and hashes of the call that runs.
+    /// Blocks and hashes of the running call.
     pub(crate) ids: Vec<BlockId>,
     pub(crate) batch: Vec<BlockHash>,
 }
 
 impl Pool {
-    /// A pool of blocks `0..num_blocks`, all but the null block free. Without `caching` nothing keeps
-    /// its hash.
+    /// Creates a pool of blocks `0..num_blocks`, all free except the null block. Without `caching` no
+    /// block keeps its hash.
     ///
     /// # Errors
     /// [`VllmError::Pool`] for a number of blocks that is 0 or too large.
@@ -99,19 +108,19 @@ impl Pool {
         Self::with_policy(num_blocks, caching, EvictionPolicy::LRU)
     }
 
-    /// As [`Self::new`], with another order of eviction than vLLM's.
+    /// Like [`Self::new`], with another order of eviction than vLLM's.
     ///
     /// # Errors
-    /// As [`Self::new`].
+    /// Like [`Self::new`].
     pub fn with_policy(num_blocks: usize, caching: bool, policy: EvictionPolicy) -> Result<Self, VllmError> {
         Self::with_retention(num_blocks, caching, policy, None)
     }
 
-    /// As [`Self::with_policy`], with retention: what is said of blocks moves them within that order
+    /// Like [`Self::with_policy`], with retention: hints move blocks within that order
     /// ([`Self::retain`]).
     ///
     /// # Errors
-    /// As [`Self::new`]; [`VllmError::Pool`] for pins and floors that do not fit into the pool.
+    /// Like [`Self::new`]; [`VllmError::Pool`] for pins and floors that do not fit into the pool.
     pub fn with_retention(
         num_blocks: usize,
         caching: bool,
@@ -125,7 +134,8 @@ impl Pool {
                 "at least 1, the null block",
             )));
         }
-        // The core has no pool of the null block alone; vLLM has. Its only block is never given back.
+        // The core does not support a pool of only the null block, but vLLM does. The only other block
+        // is allocated here and never released.
         let at_least_two = num_blocks.max(2);
         let config =
             PoolConfig { num_blocks: at_least_two, eviction: policy, retention, ..PoolConfig::default() };
@@ -148,40 +158,41 @@ impl Pool {
         })
     }
 
-    /// Blocks of the pool, the null block included.
+    /// Number of blocks of the pool, including the null block.
     #[must_use]
     pub const fn num_blocks(&self) -> usize {
         self.num_blocks
     }
 
-    /// The pool underneath, to look at: its statistics, states, and why it refuses work, if it does.
+    /// The core pool, for reading: its statistics, its states, and the reason why it refuses work, if
+    /// it does.
     #[must_use]
     pub const fn core(&self) -> &BlockPool {
         &self.core
     }
 
-    /// Watches the core from now on: [`PoolWatch::watch`]. What is in the overlays it is not told.
+    /// Adds an observer to the core: [`PoolWatch::watch`]. The observer does not see the overlays.
     ///
     /// # Errors
-    /// [`VllmError::Pool`] names the setting and what is allowed.
+    /// [`VllmError::Pool`] names the setting and the allowed values.
     pub fn watch(&mut self, config: &WatchConfig) -> Result<(), VllmError> {
         Ok(self.core.watch(config)?)
     }
 
-    /// Checks the next `blocks` blocks of the core, and the sums: [`Scrubber::scrub`].
+    /// Checks the next `blocks` blocks of the core, and its sums: [`Scrubber::scrub`].
     ///
     /// # Errors
-    /// [`VllmError::Pool`] with what is broken, now and from now on.
+    /// [`VllmError::Pool`] with the broken invariant. Later calls return the same error.
     pub fn scrub(&mut self, scrubber: &mut Scrubber, blocks: usize) -> Result<ScrubReport, VllmError> {
         Ok(scrubber.scrub(&mut self.core, blocks)?)
     }
 
-    /// One number for the state of the core: [`PoolWatch::state_digest`]. `None` without a digest.
+    /// Returns the digest of the core's state: [`PoolWatch::state_digest`]. `None` without a digest.
     pub fn state_digest(&mut self) -> Option<u64> {
         self.core.state_digest()
     }
 
-    /// Blocks in the queue.
+    /// Number of blocks in the queue.
     #[inline]
     pub(crate) fn queue_len(&self) -> usize {
         self.core.num_available()
@@ -192,24 +203,25 @@ impl Pool {
         block != 0 && (block as usize) < self.num_blocks && self.held(block) == 0
     }
 
-    /// References that the core has of `block`.
+    /// Number of references that the core has of `block`.
     #[inline]
     pub(crate) fn held(&self, block: u32) -> u32 {
         self.core.ref_count(BlockId::new(block)).unwrap_or(0)
     }
 
-    /// Blocks that can be handed out, cached ones included.
+    /// Number of blocks that can be handed out, including cached ones.
     #[must_use]
     #[inline]
     pub fn num_free(&self) -> usize {
         self.queue_len().saturating_sub(self.withheld)
     }
 
-    /// Writes how many blocks count as free, as vLLM's queue lets one do; the queue stays as it is.
-    /// Allocations see the count, and it goes up and down with the queue from there on, not below 0.
+    /// Sets the number of blocks that count as free, as vLLM's queue allows; the queue does not change.
+    /// Allocations use this number. It then changes with the queue, but never below 0.
     ///
     /// # Errors
-    /// [`VllmError::Pool`] for more blocks than the queue has: they could not be handed out.
+    /// [`VllmError::Pool`] for more blocks than are in the queue, because those could not be handed
+    /// out.
     pub fn set_num_free(&mut self, count: usize) -> Result<(), VllmError> {
         let queued = self.queue_len();
         self.withheld = queued.checked_sub(count).ok_or_else(|| {
@@ -222,25 +234,25 @@ impl Pool {
         Ok(())
     }
 
-    /// How often a key was removed so far: while it stays, every block that a lookup returned would be
-    /// returned again.
+    /// Number of removals of a key so far. While it does not change, a repeated lookup returns the same
+    /// blocks.
     #[must_use]
     pub const fn removals(&self) -> u64 {
         self.removals
     }
 
-    /// What leads to which block.
+    /// The keys of blocks, and the blocks of keys.
     #[must_use]
     pub const fn keys(&self) -> Keys<'_> {
         Keys::of(self)
     }
 
-    /// The free blocks in the order of reuse. O(free blocks).
+    /// Iterates over the free blocks in the order of reuse. O(free blocks).
     pub fn order(&self) -> impl Iterator<Item = u32> {
         self.peek(self.queue_len()).into_iter()
     }
 
-    /// The next `n` blocks, without taking them.
+    /// Returns the next `n` blocks, without taking them.
     #[must_use]
     pub fn peek(&self, n: usize) -> Vec<u32> {
         self.core.peek(n).into_iter().map(BlockId::get).collect()
@@ -253,7 +265,7 @@ impl Pool {
         Err(VllmError::UnknownBlock { block, last: (self.num_blocks - 1) as u32 })
     }
 
-    /// What the core refused, in this pool's words.
+    /// Converts an error of the core into an error of this pool.
     #[cold]
     pub(crate) fn refusal(&self, error: PoolError) -> VllmError {
         match error {
@@ -267,17 +279,17 @@ impl Pool {
         }
     }
 
-    /// Whether the counts of the core are those that are shown, and its blocks this pool's.
+    /// Whether the shown counts are the core's counts, and the core has no additional block.
     #[inline]
     pub(crate) fn is_plain(&self) -> bool {
         self.counts.is_empty() && self.num_blocks > 1
     }
 
-    /// Takes the next `n` free blocks, each with one reference, and what they were cached for away from
-    /// them; the keys go to `removed`, block by block.
+    /// Allocates the next `n` free blocks, each with one reference, and removes their keys. The keys
+    /// are appended to `removed`, block by block.
     ///
     /// # Errors
-    /// [`VllmError::OutOfBlocks`] if fewer are free.
+    /// [`VllmError::OutOfBlocks`] if fewer blocks are free.
     pub fn allocate(
         &mut self,
         n: usize,
@@ -312,7 +324,8 @@ impl Pool {
         Ok(())
     }
 
-    /// The same where blocks have keys that the core does not know, or counts that are not its own.
+    /// Allocates blocks if some have keys that the core does not know, or counts that differ from the
+    /// core's.
     #[cold]
     fn allocate_marked(
         &mut self,
@@ -340,7 +353,7 @@ impl Pool {
         Ok(())
     }
 
-    /// Adds one reference to each block, the null block excepted; those that were free are so no longer.
+    /// Adds one reference to each block, except the null block. Free blocks leave the queue.
     ///
     /// # Errors
     /// [`VllmError::UnknownBlock`].
@@ -353,7 +366,7 @@ impl Pool {
         self.acquire_shown()
     }
 
-    /// Notes the blocks of a call, but for the null block.
+    /// Stores the blocks of a call, without the null block.
     #[inline]
     pub(crate) fn gather(&mut self, blocks: &[u32]) {
         self.ids.clear();
@@ -363,9 +376,9 @@ impl Pool {
         }
     }
 
-    /// Drops one reference of each block, the null block excepted. Blocks without further ones become
-    /// free in the order given: those without a hash to be reused at once, the first of them first; the
-    /// others after everything that is free by now.
+    /// Drops one reference of each block, except the null block. Blocks without further references
+    /// become free in the given order. Those without a hash are reused before all others, the first of
+    /// them first. Those with a hash are reused after everything that is free by now.
     ///
     /// # Errors
     /// [`VllmError::NotHeld`], [`VllmError::UnknownBlock`].
@@ -375,7 +388,8 @@ impl Pool {
         self.drop_gathered(false)
     }
 
-    /// Drops one reference of each block; those without further ones go to the end of the queue, hash or not.
+    /// Drops one reference of each block. Blocks without further references are moved to the end of the
+    /// queue, with or without a hash.
     ///
     /// # Errors
     /// [`VllmError::NotHeld`], [`VllmError::UnknownBlock`].
@@ -385,7 +399,7 @@ impl Pool {
         self.drop_gathered(true)
     }
 
-    /// Drops one reference of what is shown of each of the call's blocks.
+    /// Drops one of the shown references of each block of the call.
     fn drop_gathered(&mut self, to_back: bool) -> Result<(), VllmError> {
         if !self.is_plain() {
             self.drop_shown()?;
@@ -393,7 +407,7 @@ impl Pool {
         self.release(to_back).map_err(|error| self.refusal(error))
     }
 
-    /// Drops one of the core's references of each of the call's blocks.
+    /// Drops one of the core's references of each block of the call.
     #[inline]
     pub(crate) fn release(&mut self, to_back: bool) -> Result<(), PoolError> {
         if to_back {
@@ -403,10 +417,10 @@ impl Pool {
         self.core.release_in_order(&self.ids)
     }
 
-    /// Takes the keys of `block` away, in use or not, as [`Self::remove_hashes`] does. With
-    /// `reuse_first`, or in a pool that [keeps a history](Self::keeps_history), a free one is also the
-    /// next to be handed out, for nothing can hit it any more; vLLM's own pool leaves it among the
-    /// cached ones, which it outlives.
+    /// Removes the keys of `block`, in use or not, like [`Self::remove_hashes`]. With `reuse_first`, or
+    /// in a pool that [keeps a history](Self::keeps_history), a free block is then handed out next,
+    /// because it cannot be hit any more. vLLM's own pool leaves it at its place among the cached
+    /// blocks.
     ///
     /// # Errors
     /// [`VllmError::UnknownBlock`].
@@ -419,8 +433,8 @@ impl Pool {
         Ok(removed)
     }
 
-    /// Forgets everything that is cached, if no block but the null block is in use. With `lru` the
-    /// order of the queue stays.
+    /// Removes all cached contents, if no block except the null block is in use. With `lru` the order
+    /// of the queue does not change.
     pub fn reset(&mut self) -> bool {
         if self.num_free() + 1 != self.num_blocks {
             return false;
@@ -434,7 +448,7 @@ impl Pool {
         true
     }
 
-    /// How many of these blocks are free, that is, would leave the queue when touched.
+    /// Number of these blocks that are free, and so would leave the queue when touched.
     #[must_use]
     pub fn num_evictable(&self, blocks: &[u32]) -> usize {
         blocks.iter().filter(|&&block| block != 0 && self.ref_count(block) == 0).count()

@@ -1,15 +1,15 @@
-//! `Overlay`: the keys that the core's index has no room for.
+//! `Overlay`: the keys that the core's index cannot store.
 //!
 //! A key is *regular* if the core knows it: a digest of the pool's length, a group up to
-//! [`kvpool::Name::MAX_GROUP`], and the hash of each block that it leads to. All others are here, with
-//! all their blocks: further keys of a block, for prefixes that end inside it; digests of another
-//! length; larger groups; and whatever vLLM writes by hand, a hash without its entry in the index or an
-//! entry without its hash. A key is regular for all of its blocks or for none, and once it is here it
-//! stays until it leads nowhere, so that its blocks keep their order.
+//! [`kvpool::Name::MAX_GROUP`], and the hash of each block that it leads to. All other keys are here,
+//! with all their blocks: further keys of a block, for prefixes that end inside of it; digests of
+//! another length; larger groups; and keys that vLLM writes by hand, as a hash without an entry in the
+//! index or the reverse. A key is regular for all of its blocks or for none. Once it is here, it stays
+//! until it leads to no block, so that its blocks keep their order.
 //!
-//! In ordinary operation this is empty, and nobody asks it.
+//! In ordinary operation the overlay is empty and is not used.
 //!
-//! Costs: O(1) per call, O(copies) to drop one of several; about 100 bytes per key.
+//! Costs: O(1) per call, O(copies) to remove one of several; about 100 bytes per key.
 
 use hashbrown::HashMap;
 
@@ -19,7 +19,7 @@ use crate::key::Key;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Hash {
     pub(crate) key: Key,
-    /// Tokens of the prefix that the key stands for; vLLM may leave it out.
+    /// Number of tokens of the prefix that the key identifies; vLLM may omit it.
     pub(crate) num_tokens: Option<u32>,
 }
 
@@ -27,23 +27,23 @@ pub(crate) struct Hash {
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Copies {
     pub(crate) blocks: Vec<u32>,
-    /// Whether there ever were two at once.
+    /// Whether there were ever two at the same time.
     pub(crate) was_shared: bool,
 }
 
-/// See above.
+/// The keys and hashes that the core does not know.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Overlay {
     /// Hashes of blocks that the core does not know.
     pub(crate) hashes: HashMap<u32, Hash>,
-    /// Keys of blocks beyond their hash, in the order in which they were added.
+    /// Further keys of blocks, in the order in which they were added.
     pub(crate) further: HashMap<u32, Vec<Key>>,
-    /// What irregular keys lead to.
+    /// The blocks of irregular keys.
     pub(crate) index: HashMap<Key, Copies>,
 }
 
 impl Overlay {
-    /// Whether there is anything to ask for.
+    /// Whether the overlay has no entries.
     #[inline]
     pub(crate) fn is_empty(&self) -> bool {
         self.index.is_empty() && self.hashes.is_empty() && self.further.is_empty()
@@ -56,7 +56,7 @@ impl Overlay {
         self.index.get(key).map_or(&[], |copies| &copies.blocks)
     }
 
-    /// Makes a key that is not regular lead to `block`, too. Returns whether it led nowhere.
+    /// Adds `block` to an irregular key. Returns whether no block was cached under the key.
     pub(crate) fn insert(&mut self, key: Key, block: u32) -> bool {
         let copies = self.index.entry(key).or_default();
         let is_new = copies.blocks.is_empty();
@@ -67,8 +67,8 @@ impl Overlay {
         is_new
     }
 
-    /// Makes a key that is not regular lead to `block` no longer. Returns whether it leads nowhere now;
-    /// `None` if it did not lead to the block.
+    /// Removes `block` from an irregular key. Returns whether the key now leads to no block; `None` if
+    /// it did not lead to this block.
     pub(crate) fn remove(&mut self, key: &Key, block: u32) -> Option<bool> {
         let copies = self.index.get_mut(key)?;
         let at = copies.blocks.iter().position(|&copy| copy == block)?;

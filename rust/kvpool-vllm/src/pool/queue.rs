@@ -1,11 +1,11 @@
-//! What vLLM does to counts and to its queue by hand.
+//! Operations by which vLLM changes counts and its queue by hand.
 //!
-//! A block that leaves the queue by hand is held in the core, and shown without that reference; put
-//! back, it is released. A count that is written for a block in use becomes the core's, if it is near;
-//! any other is a difference. So the core's counts and its lists agree with each other, whatever the
-//! written ones say.
+//! The core holds a reference to a block that leaves the queue by hand, and the shown count omits that
+//! reference. If the block is put back, the core releases it. A count that is written for a block in
+//! use becomes the core's count if it is close to it; otherwise the difference is stored. So the core's
+//! counts and lists always agree, whatever counts are written.
 //!
-//! Costs: O(1) per block; the calls of a pool with differences look each block up.
+//! Costs: O(1) per block. In a pool with differences, calls look each block up.
 
 use hashbrown::HashMap;
 use kvpool::{BlockId, PoolError};
@@ -13,11 +13,12 @@ use kvpool::{BlockId, PoolError};
 use crate::error::VllmError;
 use crate::pool::{Pool, Removed};
 
-/// References that are added or dropped at once so that a count is the core's.
+/// Largest number of references that are added or dropped together so that the core's count equals a
+/// written one.
 const NEAR: i64 = 64;
 
 impl Pool {
-    /// References of `block`.
+    /// Number of shown references of `block`.
     #[must_use]
     #[inline]
     pub fn ref_count(&self, block: u32) -> i32 {
@@ -33,13 +34,13 @@ impl Pool {
         }
     }
 
-    /// Writes a reference count, as vLLM does for a copy's two ends. The queue does not follow.
+    /// Writes a reference count, as vLLM does for both ends of a copy. The queue does not change.
     pub fn set_ref_count(&mut self, block: u32, count: i32) {
-        // A pool that is poisoned counts nothing any more.
+        // A poisoned pool changes no counts.
         let _refused = self.show(block, count.into());
     }
 
-    /// Makes `count` what is shown of `block`.
+    /// Makes `count` the shown count of `block`.
     fn show(&mut self, block: u32, count: i64) -> Result<(), PoolError> {
         if block as usize >= self.num_blocks {
             return Ok(());
@@ -59,8 +60,8 @@ impl Pool {
         Ok(())
     }
 
-    /// Takes the next `n` blocks out of the queue by hand, or as many as there are. Reference counts do
-    /// not follow.
+    /// Takes the next `n` blocks out of the queue by hand, or all blocks if there are fewer. Reference
+    /// counts do not change.
     pub fn pop_from_queue(&mut self, n: usize) -> Vec<u32> {
         self.try_pop(n).unwrap_or_default()
     }
@@ -79,7 +80,7 @@ impl Pool {
     /// Takes a block out of the queue by hand. Returns whether it was there.
     pub fn remove_from_queue(&mut self, block: u32) -> bool {
         if !self.is_queued(block) {
-            // Whoever takes a block that is in use already uses what it holds.
+            // The block is in use already, so its content is used once more.
             let _poisoned = self.core.count_use(BlockId::new(block));
             return false;
         }
@@ -89,7 +90,7 @@ impl Pool {
         is_taken
     }
 
-    /// Puts blocks that are not in the queue at its front or its back by hand.
+    /// Puts blocks that are not in the queue to its front or its back by hand.
     pub fn push_to_queue(&mut self, blocks: &[u32], front: bool) {
         let _refused = self.try_push(blocks, front);
     }
@@ -101,7 +102,7 @@ impl Pool {
             let is_here = block != 0 && (block as usize) < self.num_blocks && !references.contains(&id);
             let held = if is_here { self.held(block) } else { 0 };
             if front && held > 0 {
-                // What is first in the queue is free, and has no content in the core.
+                // The block at the front of the queue is a free block without a content in the core.
                 self.detach(block)?;
                 self.drop_content(block)?;
             }
@@ -112,7 +113,7 @@ impl Pool {
         self.release(!front)
     }
 
-    /// The second half of [`Self::allocate`], for blocks that were taken from the queue by hand.
+    /// Does the second half of [`Self::allocate`], for blocks that were taken from the queue by hand.
     ///
     /// # Errors
     /// [`VllmError::UnknownBlock`].
@@ -129,13 +130,13 @@ impl Pool {
         Ok(())
     }
 
-    /// Adds one reference to what is shown of each of the call's blocks; those in the queue leave it,
-    /// if they are shown with none.
+    /// Adds one shown reference to each block of the call. A block in the queue leaves it if its shown
+    /// count is 0.
     #[cold]
     pub(crate) fn acquire_shown(&mut self) -> Result<(), VllmError> {
         if !self.counts.is_empty() {
             let Self { ids, counts, core, .. } = self;
-            // In the queue, and said to be in use: it stays where it is.
+            // A block that is in the queue, but has a written count, stays in the queue.
             ids.retain(|block| {
                 let stays = core.ref_count(*block) == Some(0) && counts.of(block.get()) != 0;
                 if stays {
@@ -147,7 +148,7 @@ impl Pool {
         self.acquire_held()
     }
 
-    /// Adds one of the core's references to each of the call's blocks.
+    /// Adds one of the core's references to each block of the call.
     pub(crate) fn acquire_held(&mut self) -> Result<(), VllmError> {
         let mut first = 0;
         if self.hidden > 0 {
@@ -155,8 +156,8 @@ impl Pool {
                 let (id, block) = (self.ids[at], self.ids[at].get());
                 let keeps = self.caching && self.overlay.hashes.contains_key(&block);
                 if self.held(block) == 0 && self.core.is_hidden(id) && !keeps {
-                    // A place that a block had without a hash ends with its stay; policies learn it in
-                    // its turn.
+                    // The place of a block without a hash ends when the block leaves the queue.
+                    // Policies are notified in the order of the blocks.
                     self.core.acquire_by_id(&self.ids[first..at]).map_err(|error| self.refusal(error))?;
                     self.drop_content(block)?;
                     first = at;
@@ -172,9 +173,9 @@ impl Pool {
         Ok(())
     }
 
-    /// Drops one reference of what is shown of each of the call's blocks, all or none. What the core
-    /// has to drop for it is the call's blocks then: all that it has of a block that is shown with
-    /// none.
+    /// Drops one shown reference of each block of the call, or none of them on an error. Afterwards the
+    /// call's blocks are the references that the core has to drop: for a block whose shown count is now
+    /// 0, all of them.
     #[cold]
     pub(crate) fn drop_shown(&mut self) -> Result<(), VllmError> {
         let mut left: HashMap<u32, i64> = HashMap::new();

@@ -1,9 +1,10 @@
-//! Runs of blocks: caching full blocks, and looking them up, many at once.
+//! Runs of blocks: caches full blocks, and looks them up, many at a time.
 //!
-//! Of a run the core is told as long as nothing is out of the ordinary: keys of one group that it can
-//! know, of blocks in use that carry nothing yet. The first block that differs is cached by itself.
+//! A run is passed to the core as a whole while it is ordinary: keys of one group that the core can
+//! know, and blocks in use that have no key yet. The first block that differs is cached alone.
 //!
-//! Costs: the core's, and a copy of each digest; policies with a history are told of each block by itself.
+//! Costs: those of the core, and a copy of each digest. Policies with a history are notified of each
+//! block separately.
 
 use kvpool::{BlockHash, BlockId, Name, PoolError};
 
@@ -13,17 +14,17 @@ use crate::pool::hashes::NO_TOKENS;
 use crate::pool::history::Start;
 use crate::pool::{Pool, Removed};
 
-/// Digests that are looked up at once.
+/// Number of digests that are looked up together.
 const LOOKUP: usize = 64;
 
 impl Pool {
-    /// Caches full blocks of one table, from `start` on: each under the key that `key_of` has for its
-    /// position in `blocks`, those without a key left out. A hash of fewer tokens gives way; its keys
-    /// go to `removed`. If `stored` is given, it learns for each block whether its key is new to the
-    /// index, or `None` for one that was left out.
+    /// Caches full blocks of one table, from `start` on. `key_of` returns the key for each position in
+    /// `blocks`; blocks without a key are skipped. If a block has a hash of fewer tokens, that hash is
+    /// replaced, and its keys are appended to `removed`. If `stored` is given, it receives for each
+    /// block whether its key is new to the index, or `None` for a skipped block.
     ///
     /// # Errors
-    /// [`VllmError::AlreadyCached`] for a block that is cached for as many tokens;
+    /// [`VllmError::AlreadyCached`] for a block that is cached for the same number of tokens or more;
     /// [`VllmError::UnknownBlock`].
     pub fn cache_full(
         &mut self,
@@ -43,7 +44,7 @@ impl Pool {
                 stored.push(is_new);
             }
         };
-        // Most often all of them are plain; of a plain block there is nothing to check.
+        // Most often all blocks are plain. A plain block needs no check.
         let (mut plain, mut group) = self.gather_plain(blocks, &key_of);
         for (position, &block) in blocks.iter().enumerate().skip(plain) {
             self.check(block)?;
@@ -55,8 +56,8 @@ impl Pool {
                 return Err(VllmError::AlreadyCached { block, cached, wanted: tokens_of(position) });
             }
         }
-        // Blocks left of a run that the core would not take as a whole: not to be gathered again for
-        // each of them.
+        // Number of blocks left of a run that the core refused as a whole. They are not gathered again
+        // for each single block.
         let (mut at, mut singly) = (0, 0);
         loop {
             if plain > 0 {
@@ -87,8 +88,8 @@ impl Pool {
         }
     }
 
-    /// Notes the first of `blocks`, as long as they are plain, and what the core calls their keys.
-    /// Returns how many, and their group.
+    /// Gathers the leading blocks that are plain, and the core's names of their keys. Returns their
+    /// number and their group.
     #[inline]
     fn gather_plain(&mut self, blocks: &[u32], key_of: impl Fn(usize) -> Option<Key>) -> (usize, u16) {
         self.ids.clear();
@@ -101,7 +102,7 @@ impl Pool {
         self.batch.reserve(blocks.len());
         for (position, &block) in blocks.iter().enumerate() {
             let id = BlockId::new(block);
-            // In use, a block is registered exactly if it carries a hash.
+            // A block in use is registered exactly if it has a hash.
             if self.held(block) == 0 || self.core.is_registered(id) {
                 break;
             }
@@ -119,8 +120,8 @@ impl Pool {
         (self.ids.len(), group.unwrap_or(0))
     }
 
-    /// Caches what [`Self::gather_plain`] has noted, of a table that has `first` blocks before. False,
-    /// and nothing has changed, if that has to be done one by one.
+    /// Caches the blocks that [`Self::gather_plain`] has gathered. Returns false, with nothing changed,
+    /// if they have to be cached one by one.
     #[inline]
     fn cache_plain(
         &mut self,
@@ -141,7 +142,7 @@ impl Pool {
         });
         match registered {
             Ok(()) => {}
-            // One is named twice: the second time it takes the place of the first.
+            // A block is named twice, and its second key replaces the first.
             Err(PoolError::AlreadyRegistered { .. }) => return Ok(false),
             Err(error) => return Err(error),
         }
@@ -149,15 +150,15 @@ impl Pool {
         Ok(true)
     }
 
-    /// Appends the blocks of a run of digests in one group, up to the first that leads nowhere: what
-    /// [`Self::find`] finds for each.
+    /// Appends the blocks of a run of digests in one group, up to the first digest without a block. For
+    /// each digest this is the block that [`Self::find`] returns.
     pub fn find_run<'a>(&self, digests: impl IntoIterator<Item = &'a [u8]>, group: u32, out: &mut Vec<u32>) {
         let mut digests = digests.into_iter();
         let core_group = u16::try_from(group).ok().filter(|&group| group <= Name::MAX_GROUP);
         let (mut hashes, mut found) = ([BlockHash::from_bytes([0; 32]); LOOKUP], Vec::with_capacity(LOOKUP));
         let are_whole = self.digest_len == 32;
         loop {
-            // Up to one that the core cannot know.
+            // Collect digests up to one that the core cannot know.
             let (mut asked, mut other) = (0, None);
             while asked < LOOKUP
                 && let Some(digest) = digests.next()
@@ -179,7 +180,7 @@ impl Pool {
                 self.core.find_named_run(&hashes[..asked], group, &mut found);
             }
             out.extend(found[known..].iter().map(|block: &BlockId| block.get()));
-            // What the core does not know may be in the overlay.
+            // Digests that the core does not know may be in the overlay.
             let unknown = hashes[found.len() - known..asked].iter();
             let unknown = unknown.filter_map(|hash| hash.as_bytes().get(..self.digest_len)).chain(other);
             for digest in unknown {
