@@ -234,10 +234,10 @@ impl Allocator {
         }
     }
 
-    /// Drops one reference per id, all or none; references of fences do not count. Calls `idle` for
-    /// each block that has no references except pins now, in the order of the call. If the call returns
-    /// an error, the results of `idle` must be discarded. Returns the number of blocks that had other
-    /// holders and now have only fences.
+    /// Drops one reference per id, all or none. References of fences cannot be dropped here. Calls
+    /// `idle` for each block that has no references except pins now, in the order of the call. If the
+    /// call returns an error, the results of `idle` must be discarded. Returns the number of blocks
+    /// that had other holders and now have only fences.
     #[inline]
     pub(crate) fn release<'a>(
         &mut self,
@@ -297,8 +297,8 @@ impl Allocator {
         self.references = self.references.wrapping_add(1);
     }
 
-    /// Drops a reference of a fence or a pin that has ended. Returns whether it was the last one. If it
-    /// was a fence's, pins do not count.
+    /// Drops a reference of a fence or a pin that has ended. For a pin, returns whether the block has
+    /// no references any more. For a fence, returns whether it has none except pins.
     pub(crate) fn end_fence(&mut self, records: &mut Records, block: BlockId, pin: bool) -> bool {
         let Some(record) = records.of_mut(block) else { return false };
         record.references = record.references.wrapping_sub(1);

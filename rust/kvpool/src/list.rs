@@ -224,7 +224,7 @@ impl List {
 
     /// Removes blocks, up to the first for which `take` returns `None`. `take` returns the link of a
     /// block and makes it loose. Returns the number of blocks that were removed. If each block is the
-    /// neighbour before the one removed last, as in a chain, a block costs one record.
+    /// neighbour before the one removed last, as in a chain, its removal reads only one record.
     #[inline]
     pub fn remove_run<L: Links + ?Sized>(
         &mut self,

@@ -9,9 +9,9 @@
 //! LRU stores no parents. A holder of a block also holds all blocks before it, so a parent is evicted
 //! after its children. A pin of a planned copy does not hold the whole prefix. So a block takes its
 //! place when its last holder releases it, pinned or not. There is one exception: a parent is dropped
-//! *by id* while a child is held, and another request computes it again and releases it first. Then the
-//! parent is evicted first, and no lookup reaches the child until the parent is computed again. The
-//! other policies handle this case, too.
+//! *by id* while a child is held, and another request computes it again and releases it first. Then LRU
+//! evicts the parent first, and no lookup reaches the child until the parent is computed again. The
+//! other policies evict the child first in this case.
 //!
 //! Costs: O(1) per block, O(n log n) for a release that is not already deepest-first. In a pool it has
 //! no memory of its own: its links are in the blocks' records. For when to use it, see `Recency` of the

@@ -46,7 +46,8 @@ pub enum ManagerError {
     /// A batch whose lists differ in length.
     #[error("{requests} requests but {values} {what}: one each is needed")]
     LengthMismatch { requests: usize, values: usize, what: &'static str },
-    /// A commit of more computed tokens than the request has, or of fewer than before.
+    /// A commit of more computed tokens than the request has, than its tables cover, or of fewer than
+    /// before.
     #[error(
         "request {id} has {tokens} tokens, blocks for {covered}, {computed} computed: \
          cannot set computed to {asked}"

@@ -5,8 +5,7 @@
 //! checks a few blocks and the sums per call ([`BlockPool::check_block`], [`BlockPool::check_sums`]),
 //! so that an engine can afford it in every step. A broken invariant *poisons* the pool: from then on
 //! every operation is refused with the reason ([`PoolError::Poisoned`]), instead of serving wrong KV.
-//! Methods that only read still work, because they help to find the cause: counts, states, orders,
-//! statistics.
+//! Counts, states, orders and statistics can still be read, because they help to find the cause.
 //!
 //! Between two checks, operations only check links: a link is followed only if its neighbour links
 //! back.

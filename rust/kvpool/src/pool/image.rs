@@ -147,8 +147,8 @@ impl BlockPool {
     /// returns whether its KV still matches its hash; if it does not, the block is free.
     ///
     /// `elapsed` is the number of seconds since the image, on the clock of times to live. A time to
-    /// live that ran out meanwhile ends as it would have ended. If the image may contain any, call
-    /// [`Self::advance_time`] first.
+    /// live that ran out meanwhile ends as it would have ended. If the image may contain times to live,
+    /// call [`Self::advance_time`] first.
     ///
     /// ```
     /// use kvpool::{BlockHasher, BlockPool, ExtraKeys, HashCursor, HasherConfig, PoolConfig};

@@ -291,8 +291,8 @@ impl BlockPool {
 
     /// Moves the blocks of `self.idle`, which have no references except pins, to the evictor or to the
     /// free list. The blocks in `self.candidates` go to the evictor, too. With `unpinned`, the blocks
-    /// already had a place in the order while they were pinned. With `relink`, blocks whose parent's
-    /// content is gone get another copy of it as parent.
+    /// already had a place in the order while they were pinned. With `relink`, a block whose parent is
+    /// gone gets another block with the same content as its parent.
     #[inline]
     pub(super) fn settle_idle(&mut self, unpinned: bool, relink: bool) -> Result<(), PoolError> {
         let idle = std::mem::take(&mut self.idle);
@@ -400,8 +400,9 @@ impl BlockPool {
 
 /// # Fences: blocks that a running step still uses
 impl BlockPool {
-    /// Releases blocks that a running step may still touch, until [`Self::complete_step`] is called for
-    /// that step or for a later one: see [`Self::release_until`]. O(n).
+    /// Releases blocks that a running step may still touch. They stay fenced until
+    /// [`Self::complete_step`] is called for that step or for a later one: see [`Self::release_until`].
+    /// O(n).
     ///
     /// # Errors
     /// As [`Self::release`].
@@ -409,8 +410,8 @@ impl BlockPool {
         self.release_until(blocks, Until::Step(step))
     }
 
-    /// Opens a fence. Blocks that are released until its ticket cannot be allocated before
-    /// [`Self::end_fence`]. O(1).
+    /// Opens a fence, and returns its ticket. Blocks that are released with this ticket
+    /// ([`Until::Ticket`]) cannot be allocated before [`Self::end_fence`]. O(1).
     ///
     /// # Errors
     /// Only if the pool is poisoned.
@@ -463,7 +464,7 @@ impl BlockPool {
         self.end_fences(ended, false)
     }
 
-    /// Whether a release until then waits for a fence.
+    /// Whether a release with this `until` has to wait for a fence.
     pub(crate) fn holds_back(&self, until: Until) -> bool {
         match until {
             Until::Now => false,

@@ -562,7 +562,7 @@ impl BlockPool {
         self.index.remove(&mut self.records, block)
     }
 
-    /// Removes blocks that the policy evicts from the index. Calls `gone` for each.
+    /// Removes from the index the blocks that the policy evicts, and calls `gone` for each.
     #[inline]
     fn unregister_run(&mut self, blocks: &[BlockId], mut gone: impl FnMut(BlockId, Name<'_>, Visibility)) {
         if !self.is_watched() {

@@ -77,8 +77,8 @@ impl Index {
         done
     }
 
-    /// Registers a real block that is not registered yet, not computed. The algorithm, block size and
-    /// depth of the content were checked.
+    /// Registers a real block that is not registered yet. It is not computed. The caller has checked
+    /// the algorithm, the block size and the depth of the content.
     #[inline]
     pub(crate) fn insert(&mut self, records: &mut Records, block: BlockId, link: &LinkRef<'_>) -> Inserted {
         self.algorithm = Some(link.algorithm);
@@ -432,8 +432,8 @@ fn forget(record: Option<&mut Record>) {
 #[cfg(feature = "fault-injection")]
 impl Index {
     /// Overwrites a value of a registered block, without any bookkeeping: 0 its backward link, 1 its
-    /// forward link, 2 a byte of its hash, 3 its computed bit, 4 its depth, 5 the block in its table
-    /// entry, 6 its table entry, which is removed, 9 a bit of its group. Also: 7 (for any block) the
+    /// forward link, 2 one bit of its hash, 3 its computed bit, 4 its depth, 5 the block in its table
+    /// entry, 6 its table entry, which is removed, 9 one bit of its group. Also: 7 (for any block) the
     /// number of registered blocks, 8 (for a block that is not registered) its registered bit. False if
     /// there is no such value, or it is already equal.
     pub(crate) fn corrupt(&mut self, records: &mut Records, block: BlockId, what: usize, to: u32) -> bool {
