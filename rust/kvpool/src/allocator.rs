@@ -365,14 +365,16 @@ impl Allocator {
         let free = self.free.check_invariants(records)?;
         let linked = records.iter().skip(1).filter(|record| record.is_free()).count();
         ensure(free == linked, "L1 (every free block is on the list)", || {
-            format!("{linked} say so, {free} are")
+            format!("{linked} blocks are marked as free, {free} are on the list")
         })?;
         let held = records.iter().skip(1).filter(|record| record.references > 0).count();
         ensure(held == self.held, "A2 (held blocks are counted)", || {
             format!("{held} have references, {} counted", self.held)
         })?;
         let of_null = records.at(0).references;
-        ensure(of_null == 0, "A3 (the null block has no references)", || format!("it has {of_null}"))?;
+        ensure(of_null == 0, "A3 (the null block has no references)", || {
+            format!("it has {of_null} references")
+        })?;
         let references = records.iter().map(|record| u64::from(record.references)).sum::<u64>();
         ensure(references == self.references, "A4 (references are counted)", || {
             format!("{references} found, {} counted", self.references)
@@ -402,7 +404,7 @@ fn refuse_release<'a>(
     }
     let record = records.at(block.get());
     if record.fences > record.references {
-        let reason = format!("F1: fences have more references of block {block} than there are");
+        let reason = format!("F1: fences have more references to block {block} than it has");
         return PoolError::Poisoned { reason };
     }
     PoolError::NotHeld { block, held: record.holders(), operation: "release it", position }

@@ -60,7 +60,7 @@ impl fmt::Display for Refusal {
 /// The error of a call of a block pool, or of one of its parts.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
-#[expect(missing_docs, reason = "its message says what a field is")]
+#[expect(missing_docs, reason = "the error message explains each field")]
 pub enum PoolError {
     /// A configuration value outside its range.
     #[error("{field} is {}: must be {}", .detail.value, .detail.expected)]

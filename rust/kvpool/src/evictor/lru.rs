@@ -136,7 +136,7 @@ impl Lru {
         let len = self.list.check_invariants(records)?;
         let linked = records.iter().skip(1).filter(|record| record.is_in_order()).count();
         ensure(linked == len, "L1 (every block in the order is on its list)", || {
-            format!("{linked} say so, {len} are")
+            format!("{linked} blocks are marked as in the order, {len} are on the list")
         })
     }
 
@@ -236,7 +236,7 @@ impl Evictor for LruEvictor {
         let len = self.list.check_invariants(&self.links[..])?;
         let linked = self.links.iter().filter(|link| link.is_linked()).count();
         ensure(linked == len, "L1 (every block in the order is on its list)", || {
-            format!("{linked} say so, {len} are")
+            format!("{linked} blocks are marked as in the order, {len} are on the list")
         })
     }
 }

@@ -10,7 +10,7 @@ pub(super) type Result<T, E = ManagerError> = std::result::Result<T, E>;
 /// A typed refusal of a manager. The refused call has changed nothing.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
-#[expect(missing_docs, reason = "its message says what a field is")]
+#[expect(missing_docs, reason = "the error message explains each field")]
 pub enum ManagerError {
     /// A tier refused the operation.
     #[error(transparent)]

@@ -241,7 +241,7 @@ impl CacheManager {
     ///
     /// # Errors
     /// The setting that is out of range, and the allowed values.
-    #[expect(clippy::needless_pass_by_value, reason = "a configuration is handed over, as to the pool")]
+    #[expect(clippy::needless_pass_by_value, reason = "callers pass configurations by value, as to a pool")]
     pub fn new(config: ManagerConfig) -> Result<Self> {
         Self::assemble(&config, Tiers::new)
     }
@@ -252,7 +252,7 @@ impl CacheManager {
     ///
     /// # Errors
     /// As [`Self::new`]; also if `evictor` already holds blocks.
-    #[expect(clippy::needless_pass_by_value, reason = "a configuration is handed over, as to the pool")]
+    #[expect(clippy::needless_pass_by_value, reason = "callers pass configurations by value, as to a pool")]
     pub fn with_evictor(config: ManagerConfig, evictor: Box<dyn Evictor>) -> Result<Self> {
         Self::assemble(&config, |pools| Tiers::with_evictor(pools, evictor))
     }

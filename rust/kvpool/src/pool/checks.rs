@@ -54,7 +54,7 @@ impl BlockPool {
             format!("{block:?}")
         })?;
         let fenced = record.fences;
-        ensure(fenced <= references, "F1 (fence references are references)", || {
+        ensure(fenced <= references, "F1 (a block has at least its fence references)", || {
             format!("{block:?}: {fenced} of {references}")
         })?;
         self.check_parent(block)
@@ -67,8 +67,8 @@ impl BlockPool {
         }
         let Some(parent) = self.order.parent(block) else { return Ok(()) };
         let (holds, wanted) = (self.hash_of(parent), self.index.noted_parent(&self.records, block));
-        ensure(holds == wanted, "E5 (a block hangs on the content before its own)", || {
-            format!("{block:?} hangs on {parent:?} with {holds:?}, not {wanted:?}")
+        ensure(holds == wanted, "E5 (the parent of a block has the content before its own)", || {
+            format!("the parent of {block:?} is {parent:?} with {holds:?}, expected {wanted:?}")
         })
     }
 
@@ -108,7 +108,7 @@ impl BlockPool {
             return Ok(());
         }
         if torn {
-            Err(self.condemn(|| "L1: an operation met links that do not mirror each other".into()))
+            Err(self.condemn(|| "L1: an operation has found links that do not match each other".into()))
         } else {
             Err(self.condemn(|| {
                 format!("the evictor {:?} panicked in the middle of an operation", self.order.name())

@@ -19,9 +19,9 @@ use crate::retention::EvictionCause;
 /// near: the blocks of a whole request may not fit the nearest cache.
 const VICTIMS: usize = 64;
 
-const FEW_VICTIMS: &str = "B2: the evictor has fewer blocks than it says";
+const FEW_VICTIMS: &str = "B2: the evictor has fewer blocks than it reports";
 const BROKEN_ORDER: &str =
-    "B2, L1: the order has a block that is in use, or links that do not mirror each other";
+    "B2, L1: the order has a block that is in use, or links that do not match each other";
 
 /// # Allocation
 impl BlockPool {
@@ -330,7 +330,7 @@ impl BlockPool {
             Order::Other(evictor) => evictor.tell(|evictor| evictor.insert(&mut self.candidates)),
         }
         if self.order.len() != held + self.candidates.len() {
-            return Err(self.broken("B2: the evictor has not taken the blocks that it was given".into()));
+            return Err(self.broken("B2: the evictor did not insert all blocks of a release".into()));
         }
         self.idle = idle;
         Ok(())
@@ -502,7 +502,8 @@ impl BlockPool {
         for &block in &ended {
             if !self.fences.end_one(&mut self.records, block, pins) {
                 let references = self.records.at(block.get()).references;
-                let reason = format!("F1: a fence of block {block} ends, which has {references} references");
+                let reason =
+                    format!("F1: a fence of block {block} ends, but the block has {references} references");
                 return Err(self.broken(reason));
             }
             if self.allocator.end_fence(&mut self.records, block, pins) {
@@ -562,7 +563,8 @@ impl BlockPool {
             let idle = record.references == 0;
             let in_order = self.is_pinned_in_order(block);
             if self.order.remove(&mut self.records, block) != (idle || in_order) {
-                let reason = format!("B2: the evictor is wrong about whether it held block {block}");
+                let reason =
+                    format!("B2: the evictor returned a wrong result for the removal of block {block}");
                 return Err(self.broken(reason));
             }
             self.pinned_in_order = self.pinned_in_order.saturating_sub(usize::from(in_order));
@@ -627,7 +629,7 @@ impl BlockPool {
             }
         }
         if self.order.len() > 0 {
-            return Err(self.broken("B2: the evictor has fewer blocks than it says".into()));
+            return Err(self.broken("B2: the evictor has fewer blocks than it reports".into()));
         }
         self.order.clear();
         self.index.clear(&mut self.records);

@@ -140,7 +140,8 @@ impl BlockPool {
                 continue;
             }
             if record.references == 0 {
-                let reason = format!("B2: block {block} is cached, unheld, and not with the evictor");
+                let reason =
+                    format!("B2: block {block} is cached, has no references, and is not in the order");
                 return Err(self.broken(reason));
             }
             if record.is_fenced() {

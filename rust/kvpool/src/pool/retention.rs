@@ -104,7 +104,7 @@ impl BlockPool {
     /// # Errors
     /// Unknown ids.
     pub fn signal(&mut self, blocks: &[BlockId], signal: Signal) -> Result<(), PoolError> {
-        self.check_named(blocks, "said to end")?;
+        self.check_named(blocks, "signalled")?;
         self.signal_held(blocks, signal);
         Ok(())
     }

@@ -127,11 +127,11 @@ impl Interior {
             let named = units.iter().filter(|unit| unit.is_registered()).count();
             let leading = units.iter().take_while(|unit| unit.is_registered()).count();
             ensure(named == leading, "P5 (the first units of a block are named)", || {
-                format!("{named} of block {at}, the first {leading}")
+                format!("block {at} has {named} named units, but only {leading} without a gap")
             })?;
             let registered = blocks.at(at as u32).is_registered();
-            ensure(named == 0 || registered, "P4 (what has an interior is registered)", || {
-                format!("block {at} is not, and has {named} units")
+            ensure(named == 0 || registered, "P6 (a block with named units is registered)", || {
+                format!("block {at} is not registered, and has {named} named units")
             })?;
         }
         Ok(())

@@ -344,7 +344,7 @@ impl Table {
         &self,
         name_of: impl Fn(u32) -> Name<'a>,
     ) -> Result<(), InvariantViolation> {
-        const NAME: &str = "P4 (buckets count what passed them)";
+        const NAME: &str = "P4 (a bucket counts its entries, and those that passed it)";
         let (mut passed, mut len) = (vec![0; self.buckets.len()], 0);
         for (found, bucket) in self.buckets.iter().enumerate() {
             for (slot, (&tag, &entry)) in (0..).zip(bucket.tags.iter().zip(&bucket.entries)) {
@@ -359,7 +359,7 @@ impl Table {
                 let id = entry & self.ids;
                 let home = self.home(name_of(id));
                 ensure(home.tag() == tag && self.entry(home, id) == entry, NAME, || {
-                    format!("block {id} is entered as {entry:x} with tag {tag}, not as {home:?}")
+                    format!("block {id} has entry {entry:x} with tag {tag}, expected {home:?}")
                 })?;
                 let mut at = home.bucket as usize;
                 while at != found {
@@ -370,7 +370,7 @@ impl Table {
         }
         ensure(len == self.len, NAME, || format!("{len} entries, {} counted", self.len))?;
         let wrong = passed.iter().zip(&self.buckets).position(|(&passed, bucket)| passed != bucket.passed());
-        ensure(wrong.is_none(), NAME, || format!("bucket {wrong:?}"))
+        ensure(wrong.is_none(), NAME, || format!("bucket {wrong:?} has a wrong count"))
     }
 }
 
