@@ -170,7 +170,9 @@ impl CacheManager {
     pub fn trim_window<'a>(&mut self, id: impl Into<RequestRef<'a>>, window: usize) -> Result<usize> {
         let slot = self.slot_in(id.into(), &[RequestState::Running], "trim it")?;
         if self.groups.is_some() {
-            return Err(PoolError::config("window", window, "the window of a group").into());
+            return Err(
+                PoolError::config("window", window, "unset, because each group has its own window").into()
+            );
         }
         let trimmed = self.requests.at_mut(slot)?.sequence.trim(&mut self.tiers, window)?;
         self.version += 1;

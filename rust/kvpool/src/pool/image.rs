@@ -173,7 +173,8 @@ impl BlockPool {
     /// [`PoolError::InvalidConfig`] in these cases, and nothing has changed then: the pool is not new;
     /// it has another block size, another algorithm or fewer blocks; it verifies hits, because an image
     /// does not contain what they compare; the image contains a block twice, or the null block; its
-    /// epoch is so high that no epochs are left.
+    /// epoch is so high that no epochs are left; a group number or a time to live of the image is not
+    /// valid; `elapsed` is not a finite number, or is negative.
     pub fn restore(
         &mut self,
         image: &PoolImage,
