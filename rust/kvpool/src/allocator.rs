@@ -234,10 +234,10 @@ impl Allocator {
         }
     }
 
-    /// Drops one reference per id, all or none; references of fences do not count. Calls `idle` for
-    /// each block that has no references except pins now, in the order of the call. If the call returns
-    /// an error, the results of `idle` must be discarded. Returns the number of blocks that had other
-    /// holders and now have only fences.
+    /// Drops one reference per id, all or none. References of fences cannot be dropped here. Calls
+    /// `idle` for each block that has no references except pins now, in the order of the call. If the
+    /// call returns an error, the results of `idle` must be discarded. Returns the number of blocks
+    /// that had other holders and now have only fences.
     #[inline]
     pub(crate) fn release<'a>(
         &mut self,
@@ -297,8 +297,8 @@ impl Allocator {
         self.references = self.references.wrapping_add(1);
     }
 
-    /// Drops a reference of a fence or a pin that has ended. Returns whether it was the last one. If it
-    /// was a fence's, pins do not count.
+    /// Drops a reference of a fence or a pin that has ended. For a pin, returns whether the block has
+    /// no references any more. For a fence, returns whether it has none except pins.
     pub(crate) fn end_fence(&mut self, records: &mut Records, block: BlockId, pin: bool) -> bool {
         let Some(record) = records.of_mut(block) else { return false };
         record.references = record.references.wrapping_sub(1);
@@ -365,14 +365,16 @@ impl Allocator {
         let free = self.free.check_invariants(records)?;
         let linked = records.iter().skip(1).filter(|record| record.is_free()).count();
         ensure(free == linked, "L1 (every free block is on the list)", || {
-            format!("{linked} say so, {free} are")
+            format!("{linked} blocks are marked as free, {free} are on the list")
         })?;
         let held = records.iter().skip(1).filter(|record| record.references > 0).count();
         ensure(held == self.held, "A2 (held blocks are counted)", || {
             format!("{held} have references, {} counted", self.held)
         })?;
         let of_null = records.at(0).references;
-        ensure(of_null == 0, "A3 (the null block has no references)", || format!("it has {of_null}"))?;
+        ensure(of_null == 0, "A3 (the null block has no references)", || {
+            format!("it has {of_null} references")
+        })?;
         let references = records.iter().map(|record| u64::from(record.references)).sum::<u64>();
         ensure(references == self.references, "A4 (references are counted)", || {
             format!("{references} found, {} counted", self.references)
@@ -402,7 +404,7 @@ fn refuse_release<'a>(
     }
     let record = records.at(block.get());
     if record.fences > record.references {
-        let reason = format!("F1: fences have more references of block {block} than there are");
+        let reason = format!("F1: fences have more references to block {block} than it has");
         return PoolError::Poisoned { reason };
     }
     PoolError::NotHeld { block, held: record.holders(), operation: "release it", position }

@@ -60,7 +60,7 @@ impl fmt::Display for Refusal {
 /// The error of a call of a block pool, or of one of its parts.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
-#[expect(missing_docs, reason = "its message says what a field is")]
+#[expect(missing_docs, reason = "the error message explains each field")]
 pub enum PoolError {
     /// A configuration value outside its range.
     #[error("{field} is {}: must be {}", .detail.value, .detail.expected)]
@@ -84,8 +84,8 @@ pub enum PoolError {
     /// A ticket that is not open.
     #[error("ticket {ticket} is not open: it has ended already, or is of another pool ({open} are open)")]
     UnknownTicket { ticket: u64, open: usize },
-    /// A block cannot be put on a list because it is already there, or cannot be removed because it is
-    /// not.
+    /// The block is in a state that does not allow the operation. For example, it is already on the
+    /// list that it would be put on, or it is not on the list that it would be removed from.
     #[error("block {block} is {state}: cannot {operation}")]
     WrongState { block: BlockId, state: &'static str, operation: &'static str },
     /// A registered block is immutable until it is evicted.

@@ -294,7 +294,7 @@ impl Fences {
             format!("block {at}: {} and {} pins, open {:?}", record.fences, record.pins, recount[at])
         })?;
         let exceeds = records.iter().position(|record| record.fences > record.references);
-        ensure(exceeds.is_none(), "F1 (fence references are references)", || {
+        ensure(exceeds.is_none(), "F1 (a block has at least its fence references)", || {
             format!("block {exceeds:?} has more fence references than references")
         })?;
         let fenced = records.iter().filter(|record| record.is_fenced()).count();

@@ -173,7 +173,7 @@ impl FreeBlockList {
         let len = self.list.check_invariants(&self.links[..])?;
         let linked = self.links.iter().skip(1).filter(|link| link.is_linked()).count();
         ensure(linked == len, "L1 (every free block is on the list)", || {
-            format!("{linked} say so, {len} are")
+            format!("{linked} blocks have links, {len} are on the list")
         })
     }
 
@@ -198,7 +198,7 @@ fn take_link(links: &mut [Link], block: BlockId) -> Option<Link> {
 /// The error for a free list with broken links, or with a block that is held.
 #[cold]
 pub(crate) fn torn() -> PoolError {
-    let reason = "L1, A1: the free list has links that do not mirror each other, or a block that is held";
+    let reason = "L1, A1: the free list has links that do not match each other, or a block that is held";
     PoolError::Poisoned { reason: reason.into() }
 }
 

@@ -15,7 +15,7 @@
 //!         Evictor           the order of cached-free blocks
 //!         fences            references that running steps still hold
 //!     groups            the blocks that a hit needs in each KV-cache group of a hybrid model
-//!   BlockHasher         tokens -> HashChain, incrementally by HashCursor; from the crate kvpool-hash
+//!   BlockHasher         tokens -> HashChain, incrementally by HashCursor; crate kvpool-hash, usable alone
 //! ```
 //!
 //! | task | start with |

@@ -224,7 +224,7 @@ impl List {
 
     /// Removes blocks, up to the first for which `take` returns `None`. `take` returns the link of a
     /// block and makes it loose. Returns the number of blocks that were removed. If each block is the
-    /// neighbour before the one removed last, as in a chain, a block costs one record.
+    /// neighbour before the one removed last, as in a chain, its removal reads only one record.
     #[inline]
     pub fn remove_run<L: Links + ?Sized>(
         &mut self,
@@ -395,14 +395,17 @@ impl List {
         links: &(impl Links + ?Sized),
         block: BlockId,
     ) -> Result<(), InvariantViolation> {
-        const NAME: &str = "L1 (links mirror each other)";
-        ensure(!self.torn, NAME, || "a change met links that do not".into())?;
+        const NAME: &str = "L1 (the links of neighbours match each other)";
+        ensure(!self.torn, NAME, || "a change has found links that do not match".into())?;
         let Link { prev, next } = match links.link(block.get()) {
             _ if block.is_null() => {
                 let empty = self.len == 0;
                 let sound = (self.front == END) == empty && (self.back == END) == empty;
                 ensure(sound, NAME, || {
-                    format!("a list of {}: from {} to {}", self.len, self.front, self.back)
+                    format!(
+                        "the list of {} blocks begins with {} and ends with {}",
+                        self.len, self.front, self.back
+                    )
                 })?;
                 Link { prev: self.back, next: self.front }
             }
@@ -420,21 +423,21 @@ impl List {
     /// # Errors
     /// The broken invariant.
     pub fn check_invariants(&self, links: &(impl Links + ?Sized)) -> Result<usize, InvariantViolation> {
-        const NAME: &str = "L1 (a list's walks agree with its length)";
-        ensure(!self.torn, NAME, || "a change met links that do not mirror each other".into())?;
+        const NAME: &str = "L1 (both walks of a list match, and have its length)";
+        ensure(!self.torn, NAME, || "a change has found links that do not match each other".into())?;
         let forward: Vec<_> = self.iter(links).collect();
         let mut backward: Vec<_> = walk(links, self.back, |link| link.prev).collect();
         backward.reverse();
         let differ = forward.iter().zip(&backward).position(|(one, other)| one != other);
         ensure(differ.is_none() && forward.len() == backward.len(), NAME, || {
             format!(
-                "{} walked forward, {} backward, different from block {differ:?} on",
+                "{} blocks forward, {} backward, first difference at position {differ:?}",
                 forward.len(),
                 backward.len()
             )
         })?;
         ensure(forward.len() == self.len, NAME, || {
-            format!("{} walked, {} counted", forward.len(), self.len)
+            format!("{} blocks in the walk, {} counted", forward.len(), self.len)
         })?;
         Ok(self.len)
     }

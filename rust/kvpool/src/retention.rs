@@ -55,7 +55,7 @@ pub enum Keep {
     Pinned,
 }
 
-/// The time after which retention ends. Times beyond the largest number end with it.
+/// The time after which retention ends. If the end would be above the largest `f64`, it is that number.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Ttl {
     /// Number of seconds that the block is cached without being in use. A hit stops the clock. The

@@ -9,9 +9,9 @@
 //! LRU stores no parents. A holder of a block also holds all blocks before it, so a parent is evicted
 //! after its children. A pin of a planned copy does not hold the whole prefix. So a block takes its
 //! place when its last holder releases it, pinned or not. There is one exception: a parent is dropped
-//! *by id* while a child is held, and another request computes it again and releases it first. Then the
-//! parent is evicted first, and no lookup reaches the child until the parent is computed again. The
-//! other policies handle this case, too.
+//! *by id* while a child is held, and another request computes it again and releases it first. Then LRU
+//! evicts the parent first, and no lookup reaches the child until the parent is computed again. The
+//! other policies evict the child first in this case.
 //!
 //! Costs: O(1) per block, O(n log n) for a release that is not already deepest-first. In a pool it has
 //! no memory of its own: its links are in the blocks' records. For when to use it, see `Recency` of the
@@ -136,7 +136,7 @@ impl Lru {
         let len = self.list.check_invariants(records)?;
         let linked = records.iter().skip(1).filter(|record| record.is_in_order()).count();
         ensure(linked == len, "L1 (every block in the order is on its list)", || {
-            format!("{linked} say so, {len} are")
+            format!("{linked} blocks are marked as in the order, {len} are on the list")
         })
     }
 
@@ -236,7 +236,7 @@ impl Evictor for LruEvictor {
         let len = self.list.check_invariants(&self.links[..])?;
         let linked = self.links.iter().filter(|link| link.is_linked()).count();
         ensure(linked == len, "L1 (every block in the order is on its list)", || {
-            format!("{linked} say so, {len} are")
+            format!("{linked} blocks are marked as in the order, {len} are on the list")
         })
     }
 }

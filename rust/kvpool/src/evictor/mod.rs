@@ -203,8 +203,8 @@ pub trait Evictor: fmt::Debug + Send + Sync {
     /// Whether the evictor holds `block`.
     fn contains(&self, block: BlockId) -> bool;
 
-    /// Returns the blocks in the order in which they would be evicted without further calls. For tests
-    /// and tools: O(n).
+    /// Returns the blocks in the order in which they would be evicted if no other call came between.
+    /// For tests and tools: O(n).
     fn order(&self) -> Vec<BlockId>;
 
     /// Makes room for blocks up to `num_blocks - 1`, so that no later call allocates memory. MAY be

@@ -133,7 +133,7 @@ pub struct Outlook {
 }
 
 impl Outlook {
-    /// Makes the expectations about a block of a class. `words` prints a description of a class.
+    /// Makes the outlook of a block of this class. `words` prints a description of the class.
     #[must_use]
     pub const fn new(
         class: u16,
@@ -172,7 +172,7 @@ impl PartialEq for Outlook {
     }
 }
 
-/// The blocks that are about to be released at one moment, as far as a policy may use them.
+/// A release, as a policy sees it: the blocks that lose their last holder at one moment.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Release<'a> {
     /// The blocks, deepest first. Empty in simulations that release each block as soon as it is used.

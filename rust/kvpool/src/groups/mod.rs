@@ -60,7 +60,7 @@ pub struct Groups {
 
 impl Groups {
     /// Makes groups with these specs. `unit` is the number of tokens that are hashed at a time. Without
-    /// one, it is the greatest common divisor of the block sizes.
+    /// one, it is the greatest common divisor of the block sizes of the groups that cache blocks.
     ///
     /// # Errors
     /// [`PoolError::InvalidConfig`] for no group, or more groups than group numbers; for sizes that are 0;

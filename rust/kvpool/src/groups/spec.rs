@@ -247,10 +247,10 @@ impl GroupSpec {
             return Err(PoolError::config("margin", self.margin, format!("at most {MAX_MARGIN} blocks")));
         }
         if self.sink_tokens > 0 && !matches!(self.kind, GroupKind::Sliding { .. }) {
-            return Err(PoolError::config("sink_tokens", self.sink_tokens, "0 but for a sliding window"));
+            return Err(PoolError::config("sink_tokens", self.sink_tokens, "0 except for a sliding window"));
         }
         if self.partial_hits && (!self.kind.is_full() || self.margin > 0 || !self.is_cached()) {
-            let allowed = "false but for full attention that keeps its blocks, without a margin";
+            let allowed = "false except for full attention that keeps its blocks and has no margin";
             return Err(PoolError::config("partial_hits", true, allowed));
         }
         Ok(())

@@ -397,7 +397,7 @@ impl CacheManager {
         self.preempt_slot(slot, until)
     }
 
-    /// Preempts the request in a slot, after a check.
+    /// Preempts the request in a slot. The caller has checked its state and `until`.
     pub(super) fn preempt_slot(&mut self, slot: usize, until: Until) -> Result<()> {
         let request = self.requests.at_mut(slot)?;
         let computed = request.sequence.computed_tokens as u64;

@@ -73,7 +73,7 @@ impl CacheManager {
         };
         ensure(
             self.requests.look_up(id.as_ref()) == Some(slot),
-            "M5 (requests are found by their ids)",
+            "M5 (a request can be found by its id)",
             || format!("request {id} is in slot {slot}"),
         )?;
         if *state == RequestState::Preempted {
@@ -88,14 +88,14 @@ impl CacheManager {
             (RequestState::Loading, None) => !moving && external.is_some(),
             (_, leaving) => !moving && external.is_none() && leaving.is_none(),
         };
-        ensure(known, "M2 (a request moves with a swap, and loads external tokens)", || {
+        ensure(known, "M2 (a request has a swap or a load exactly if its state requires one)", || {
             format!("request {id} is {}", state.name())
         })?;
         ensure(sequence.tier < self.tiers.len(), "M2 (tiers exist)", || {
             format!("request {id}: {}", sequence.tier)
         })?;
         let placed = sequence.tier == usize::from(*state == RequestState::Swapped);
-        ensure(moving || placed, "M2 (a request's blocks are where its state says)", || {
+        ensure(moving || placed, "M2 (a request's blocks are in the tier of its state)", || {
             format!("request {id} is {} in tier {}", state.name(), sequence.tier)
         })?;
         sequence.check_counts(&format_args!("request {id}"))
@@ -113,7 +113,7 @@ impl CacheManager {
         sequence.check_entry(pool, at, &format_args!("request {id}"))?;
         let block = sequence.entry(at).map(|(table, at)| table.blocks[at]);
         let held = block.is_none_or(|block| block.is_null() || pool.num_holders(block) > 0);
-        ensure(held, REFERENCES, || format!("entry {at} of request {id} is held by nobody"))
+        ensure(held, REFERENCES, || format!("the block in entry {at} of request {id} has no holder"))
     }
 
     /// Checks the sum of M1 over all blocks of each tier: tables, fences, pins and swaps account for

@@ -10,7 +10,7 @@ pub(super) type Result<T, E = ManagerError> = std::result::Result<T, E>;
 /// A typed refusal of a manager. The refused call has changed nothing.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
-#[expect(missing_docs, reason = "its message says what a field is")]
+#[expect(missing_docs, reason = "the error message explains each field")]
 pub enum ManagerError {
     /// A tier refused the operation.
     #[error(transparent)]
@@ -46,7 +46,8 @@ pub enum ManagerError {
     /// A batch whose lists differ in length.
     #[error("{requests} requests but {values} {what}: one each is needed")]
     LengthMismatch { requests: usize, values: usize, what: &'static str },
-    /// A commit of more computed tokens than the request has, or of fewer than before.
+    /// A commit of more computed tokens than the request has, than its tables cover, or of fewer than
+    /// before.
     #[error(
         "request {id} has {tokens} tokens, blocks for {covered}, {computed} computed: \
          cannot set computed to {asked}"

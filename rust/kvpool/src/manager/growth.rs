@@ -115,7 +115,7 @@ impl<'a> Rows<'a> {
         Ok(())
     }
 
-    /// Makes the row of a request in a slot, after a check.
+    /// Makes the row of the request in `slot`. The caller has called [`Self::check`].
     #[inline]
     pub(super) fn row(&self, at: usize, slot: usize, request: &Request) -> Row {
         let (from, to) = match (self.offsets.get(at), self.offsets.get(at + 1)) {
@@ -365,8 +365,8 @@ impl CacheManager {
     }
 
     /// Checks that the blocks for these rows are available after all commits of the step. `given_up`
-    /// are the references that the commits give up. Returns the number of blocks. Also returns whether
-    /// registered blocks are written in place, because there are no blocks for copies.
+    /// are the references that the commits give up. Returns the number of blocks, and whether
+    /// registered blocks are written in place. They are if the pool has no blocks for copies of them.
     fn check_rows(&self, rows: &[Row], mut given_up: GivenUp) -> Result<(usize, bool)> {
         let pool = self.tiers.device();
         let is_freed =
@@ -537,8 +537,8 @@ impl CacheManager {
         self.append_checked(slot, tokens, slots, in_place)
     }
 
-    /// Does the work of [`Self::append_slot`], after a check that the blocks are available. With
-    /// `in_place`, the request writes to registered blocks that have no other user.
+    /// Does the work of [`Self::append_slot`]. The caller has checked that the blocks are available.
+    /// With `in_place`, the request writes to registered blocks that have no other user.
     pub(super) fn append_checked(
         &mut self,
         slot: usize,
@@ -563,9 +563,10 @@ impl CacheManager {
         self.version += 1;
     }
 
-    /// Makes the tables of a running request cover `slots` slots, after a check that the blocks are
-    /// available. The slots after the first `before` are to be written. With `in_place`, the request
-    /// writes to registered blocks that have no other user. Leaves the changes in `self.changes`.
+    /// Makes the tables of a running request cover `slots` slots. The caller has checked that the
+    /// blocks are available. The slots after the first `before` are to be written. With `in_place`, the
+    /// request writes to registered blocks that have no other user. Leaves the changes in
+    /// `self.changes`.
     fn grow(&mut self, slot: usize, before: usize, slots: usize, in_place: bool) -> Result<()> {
         let Self { tiers, requests, changes, .. } = self;
         let request = requests.at_mut(slot)?;
@@ -635,8 +636,8 @@ impl CacheManager {
         Ok(registered)
     }
 
-    /// Commits tokens of the request in a slot, after a check. With several groups, the moved entries
-    /// of tables of states are appended to `changes`.
+    /// Commits tokens of the request in a slot. The caller has checked their number. With several
+    /// groups, a commit can move entries of tables of states; these entries are appended to `changes`.
     #[inline]
     pub(super) fn commit_slot(
         &mut self,

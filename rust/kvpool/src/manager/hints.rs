@@ -299,7 +299,8 @@ impl Hints {
     }
 }
 
-/// Demotes all copies of a content. Copies that a request holds are ignored; a fence is no holder.
+/// Demotes all copies of a content. Copies that a request holds are ignored. A fence does not count as
+/// a holder.
 fn end_life_of(
     pool: &mut BlockPool,
     mut copies: Vec<BlockId>,

@@ -102,7 +102,7 @@ pub use step::{PlannedOperation, StepOutcome, StepPlan};
 ///
 /// [`fork`](Self::fork) and [`fork_batch`](Self::fork_batch) make requests that share all blocks of
 /// another. The first request that writes to a shared block gets a copy. [`truncate`](Self::truncate)
-/// and [`truncate_batch`](Self::truncate_batch) take tokens back, and
+/// and [`truncate_batch`](Self::truncate_batch) remove the last tokens of a request, and
 /// [`trim_window`](Self::trim_window) gives up the blocks before a window.
 ///
 /// ```
@@ -241,7 +241,7 @@ impl CacheManager {
     ///
     /// # Errors
     /// The setting that is out of range, and the allowed values.
-    #[expect(clippy::needless_pass_by_value, reason = "a configuration is handed over, as to the pool")]
+    #[expect(clippy::needless_pass_by_value, reason = "callers pass configurations by value, as to a pool")]
     pub fn new(config: ManagerConfig) -> Result<Self> {
         Self::assemble(&config, Tiers::new)
     }
@@ -252,7 +252,7 @@ impl CacheManager {
     ///
     /// # Errors
     /// As [`Self::new`]; also if `evictor` already holds blocks.
-    #[expect(clippy::needless_pass_by_value, reason = "a configuration is handed over, as to the pool")]
+    #[expect(clippy::needless_pass_by_value, reason = "callers pass configurations by value, as to a pool")]
     pub fn with_evictor(config: ManagerConfig, evictor: Box<dyn Evictor>) -> Result<Self> {
         Self::assemble(&config, |pools| Tiers::with_evictor(pools, evictor))
     }
@@ -479,8 +479,9 @@ impl CacheManager {
         Ok(ended)
     }
 
-    /// Opens a fence. Blocks that are released, preempted or truncated until its ticket cannot be
-    /// allocated before [`Self::end_fence`]. Tickets may end in any order. O(1).
+    /// Opens a fence, and returns its ticket. Blocks that are released, preempted or truncated with
+    /// this ticket ([`Until::Ticket`](crate::Until::Ticket)) cannot be allocated before
+    /// [`Self::end_fence`]. Tickets may end in any order. O(1).
     ///
     /// # Errors
     /// Only if a pool is poisoned.
@@ -594,7 +595,7 @@ impl CacheManager {
         Ok(())
     }
 
-    /// Returns the number of requests in a state, to be changed.
+    /// Returns the number of requests in a state, mutably.
     const fn gauge(&mut self, state: RequestState) -> &mut usize {
         match state {
             RequestState::Running => &mut self.stats.running,

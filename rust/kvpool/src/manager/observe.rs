@@ -64,7 +64,7 @@ pub struct Admitted<'a> {
 
 /// Receives the notifications of a manager: see [`CacheManager::observe`]. Requests are identified by
 /// their slots. The default of every method does nothing.
-#[expect(unused_variables, reason = "what a method may use, by name")]
+#[expect(unused_variables, reason = "the names document the arguments of the default methods")]
 pub trait ManagerObserver: Any + fmt::Debug + Send + Sync {
     /// Whether the observer needs the number of tokens that each KV-cache group alone could hit
     /// ([`Admitted::reach`]). It costs one more lookup per group.

@@ -84,7 +84,8 @@ pub enum StepOutcome {
 /// ```
 #[derive(Debug)]
 pub struct StepPlan {
-    /// The hasher of the manager that began the plan. Each manager has its own hasher.
+    /// The hasher of the manager that began the plan. It identifies the manager, because each manager
+    /// has its own hasher.
     hasher: Arc<BlockHasher>,
     version: u64,
     operations: Vec<PlannedOperation>,
@@ -209,7 +210,8 @@ impl CacheManager {
         }
     }
 
-    /// Checks that `plan` belongs to this manager, and that the manager has not changed since.
+    /// Checks that `plan` belongs to this manager, and that the manager has not changed since the plan
+    /// was begun.
     fn check_current(&self, plan: &StepPlan) -> Result<()> {
         self.check_poison()?;
         let current = plan.version == self.version && Arc::ptr_eq(&plan.hasher, &self.hasher);
@@ -424,7 +426,8 @@ impl CacheManager {
     }
 
     /// Commits a planned step: acquires all matches, then releases and preempts, then allocates, each
-    /// in the order of planning. Afterwards the plan is empty and stale.
+    /// in the order of planning. Returns the results of the operations in the order of planning.
+    /// Afterwards the plan is empty and stale.
     ///
     /// # Errors
     /// [`ManagerError::StaleStep`] if the manager has changed since the step was begun. The call then

@@ -18,8 +18,8 @@ const HOST: usize = 1;
 /// # Forks, truncation and windows
 impl CacheManager {
     /// Makes `child` a second sequence over the blocks of a running request, for parallel sampling or
-    /// beam search. The child shares every block. The first of them that writes to a shared block gets
-    /// a copy. O(blocks + tokens).
+    /// beam search. The child shares every block. The first of the two requests that writes to a shared
+    /// block gets a copy. O(blocks + tokens).
     ///
     /// # Errors
     /// [`ManagerError::UnknownRequest`], [`ManagerError::DuplicateRequest`],
@@ -61,7 +61,7 @@ impl CacheManager {
         Ok(())
     }
 
-    /// Checks that the blocks are available that forks of these requests, one after the other, take.
+    /// Checks that enough blocks are available to fork these requests, one after the other.
     fn check_fork(&self, slots: &[usize]) -> Result<()> {
         if self.groups.is_none() {
             return Ok(());
@@ -170,7 +170,9 @@ impl CacheManager {
     pub fn trim_window<'a>(&mut self, id: impl Into<RequestRef<'a>>, window: usize) -> Result<usize> {
         let slot = self.slot_in(id.into(), &[RequestState::Running], "trim it")?;
         if self.groups.is_some() {
-            return Err(PoolError::config("window", window, "the window of a group").into());
+            return Err(
+                PoolError::config("window", window, "unset, because each group has its own window").into()
+            );
         }
         let trimmed = self.requests.at_mut(slot)?.sequence.trim(&mut self.tiers, window)?;
         self.version += 1;
@@ -190,7 +192,8 @@ impl CacheManager {
     pub fn take_plan(&mut self) -> Result<TransferPlan> {
         let plan = self.tiers.take_plan()?;
         self.stats.copied_blocks += plan.len() as u64;
-        // Contents whose eviction waited for a pinned copy are evicted now.
+        // Planned copies pin their blocks. A pinned block whose turn to be evicted had come loses its
+        // content now.
         self.contents_changed();
         Ok(plan)
     }

@@ -5,8 +5,7 @@
 //! checks a few blocks and the sums per call ([`BlockPool::check_block`], [`BlockPool::check_sums`]),
 //! so that an engine can afford it in every step. A broken invariant *poisons* the pool: from then on
 //! every operation is refused with the reason ([`PoolError::Poisoned`]), instead of serving wrong KV.
-//! Methods that only read still work, because they help to find the cause: counts, states, orders,
-//! statistics.
+//! Counts, states, orders and statistics can still be read, because they help to find the cause.
 //!
 //! Between two checks, operations only check links: a link is followed only if its neighbour links
 //! back.
@@ -55,7 +54,7 @@ impl BlockPool {
             format!("{block:?}")
         })?;
         let fenced = record.fences;
-        ensure(fenced <= references, "F1 (fence references are references)", || {
+        ensure(fenced <= references, "F1 (a block has at least its fence references)", || {
             format!("{block:?}: {fenced} of {references}")
         })?;
         self.check_parent(block)
@@ -68,8 +67,8 @@ impl BlockPool {
         }
         let Some(parent) = self.order.parent(block) else { return Ok(()) };
         let (holds, wanted) = (self.hash_of(parent), self.index.noted_parent(&self.records, block));
-        ensure(holds == wanted, "E5 (a block hangs on the content before its own)", || {
-            format!("{block:?} hangs on {parent:?} with {holds:?}, not {wanted:?}")
+        ensure(holds == wanted, "E5 (the parent of a block has the content before its own)", || {
+            format!("the parent of {block:?} is {parent:?} with {holds:?}, expected {wanted:?}")
         })
     }
 
@@ -109,7 +108,7 @@ impl BlockPool {
             return Ok(());
         }
         if torn {
-            Err(self.condemn(|| "L1: an operation met links that do not mirror each other".into()))
+            Err(self.condemn(|| "L1: an operation has found links that do not match each other".into()))
         } else {
             Err(self.condemn(|| {
                 format!("the evictor {:?} panicked in the middle of an operation", self.order.name())

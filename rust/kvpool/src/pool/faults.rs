@@ -29,7 +29,7 @@ pub enum Fault {
     Depth(BlockId, u32),
     /// The registered bit of a block that is not registered.
     Registered(BlockId),
-    /// The block in the index table's entry for a block.
+    /// The block id in the index table's entry for a block.
     TableEntry(BlockId, u32),
     /// The index table's entry for a block, which is removed.
     TableEntryGone(BlockId),

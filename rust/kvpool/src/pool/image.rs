@@ -147,8 +147,8 @@ impl BlockPool {
     /// returns whether its KV still matches its hash; if it does not, the block is free.
     ///
     /// `elapsed` is the number of seconds since the image, on the clock of times to live. A time to
-    /// live that ran out meanwhile ends as it would have ended. If the image may contain any, call
-    /// [`Self::advance_time`] first.
+    /// live that ran out meanwhile ends as it would have ended. If the image may contain times to live,
+    /// call [`Self::advance_time`] first.
     ///
     /// ```
     /// use kvpool::{BlockHasher, BlockPool, ExtraKeys, HashCursor, HasherConfig, PoolConfig};
@@ -173,7 +173,8 @@ impl BlockPool {
     /// [`PoolError::InvalidConfig`] in these cases, and nothing has changed then: the pool is not new;
     /// it has another block size, another algorithm or fewer blocks; it verifies hits, because an image
     /// does not contain what they compare; the image contains a block twice, or the null block; its
-    /// epoch is so high that no epochs are left.
+    /// epoch is so high that no epochs are left; a group number or a time to live of the image is not
+    /// valid; `elapsed` is not a finite number, or is negative.
     pub fn restore(
         &mut self,
         image: &PoolImage,

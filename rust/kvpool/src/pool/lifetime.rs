@@ -19,9 +19,9 @@ use crate::retention::EvictionCause;
 /// near: the blocks of a whole request may not fit the nearest cache.
 const VICTIMS: usize = 64;
 
-const FEW_VICTIMS: &str = "B2: the evictor has fewer blocks than it says";
+const FEW_VICTIMS: &str = "B2: the evictor has fewer blocks than it reports";
 const BROKEN_ORDER: &str =
-    "B2, L1: the order has a block that is in use, or links that do not mirror each other";
+    "B2, L1: the order has a block that is in use, or links that do not match each other";
 
 /// # Allocation
 impl BlockPool {
@@ -291,8 +291,8 @@ impl BlockPool {
 
     /// Moves the blocks of `self.idle`, which have no references except pins, to the evictor or to the
     /// free list. The blocks in `self.candidates` go to the evictor, too. With `unpinned`, the blocks
-    /// already had a place in the order while they were pinned. With `relink`, blocks whose parent's
-    /// content is gone get another copy of it as parent.
+    /// already had a place in the order while they were pinned. With `relink`, a block whose parent is
+    /// gone gets another block with the same content as its parent.
     #[inline]
     pub(super) fn settle_idle(&mut self, unpinned: bool, relink: bool) -> Result<(), PoolError> {
         let idle = std::mem::take(&mut self.idle);
@@ -330,7 +330,7 @@ impl BlockPool {
             Order::Other(evictor) => evictor.tell(|evictor| evictor.insert(&mut self.candidates)),
         }
         if self.order.len() != held + self.candidates.len() {
-            return Err(self.broken("B2: the evictor has not taken the blocks that it was given".into()));
+            return Err(self.broken("B2: the evictor did not insert all blocks of a release".into()));
         }
         self.idle = idle;
         Ok(())
@@ -400,8 +400,9 @@ impl BlockPool {
 
 /// # Fences: blocks that a running step still uses
 impl BlockPool {
-    /// Releases blocks that a running step may still touch, until [`Self::complete_step`] is called for
-    /// that step or for a later one: see [`Self::release_until`]. O(n).
+    /// Releases blocks that a running step may still touch. They stay fenced until
+    /// [`Self::complete_step`] is called for that step or for a later one: see [`Self::release_until`].
+    /// O(n).
     ///
     /// # Errors
     /// As [`Self::release`].
@@ -409,8 +410,8 @@ impl BlockPool {
         self.release_until(blocks, Until::Step(step))
     }
 
-    /// Opens a fence. Blocks that are released until its ticket cannot be allocated before
-    /// [`Self::end_fence`]. O(1).
+    /// Opens a fence, and returns its ticket. Blocks that are released with this ticket
+    /// ([`Until::Ticket`]) cannot be allocated before [`Self::end_fence`]. O(1).
     ///
     /// # Errors
     /// Only if the pool is poisoned.
@@ -463,7 +464,7 @@ impl BlockPool {
         self.end_fences(ended, false)
     }
 
-    /// Whether a release until then waits for a fence.
+    /// Whether a release with this `until` has to wait for a fence.
     pub(crate) fn holds_back(&self, until: Until) -> bool {
         match until {
             Until::Now => false,
@@ -501,7 +502,8 @@ impl BlockPool {
         for &block in &ended {
             if !self.fences.end_one(&mut self.records, block, pins) {
                 let references = self.records.at(block.get()).references;
-                let reason = format!("F1: a fence of block {block} ends, which has {references} references");
+                let reason =
+                    format!("F1: a fence of block {block} ends, but the block has {references} references");
                 return Err(self.broken(reason));
             }
             if self.allocator.end_fence(&mut self.records, block, pins) {
@@ -561,7 +563,8 @@ impl BlockPool {
             let idle = record.references == 0;
             let in_order = self.is_pinned_in_order(block);
             if self.order.remove(&mut self.records, block) != (idle || in_order) {
-                let reason = format!("B2: the evictor is wrong about whether it held block {block}");
+                let reason =
+                    format!("B2: the evictor returned a wrong result for the removal of block {block}");
                 return Err(self.broken(reason));
             }
             self.pinned_in_order = self.pinned_in_order.saturating_sub(usize::from(in_order));
@@ -626,7 +629,7 @@ impl BlockPool {
             }
         }
         if self.order.len() > 0 {
-            return Err(self.broken("B2: the evictor has fewer blocks than it says".into()));
+            return Err(self.broken("B2: the evictor has fewer blocks than it reports".into()));
         }
         self.order.clear();
         self.index.clear(&mut self.records);

@@ -22,7 +22,7 @@ pub struct Probe {
     /// Number of leading blocks of the chain that a lookup would return.
     pub cached_blocks: usize,
     /// Number of `cached_blocks` that have no references. Acquiring them reduces the number of
-    /// available blocks.
+    /// available blocks by the same number.
     pub idle_blocks: usize,
     /// Number of blocks after the cached ones that are registered, but not computed yet.
     pub pending_blocks: usize,
@@ -90,14 +90,15 @@ impl BlockPool {
         if !self.allocator.has_room_for(1)
             && let Some(full) = blocks.iter().position(|block| records.at(block.get()).references == u32::MAX)
         {
-            // The reference count of this block is full, so the block counts as a miss.
+            // The reference count of this block is full, so the match ends before it.
             blocks.truncate(full);
             *collided = false;
         }
         Ok(found)
     }
 
-    /// Number of `blocks` without references. Acquiring them reduces the number of available blocks.
+    /// Number of `blocks` without references. Acquiring them reduces the number of available blocks by
+    /// the same number.
     pub(crate) fn num_idle(&self, blocks: &[BlockId]) -> usize {
         blocks.iter().filter(|block| self.records.at(block.get()).references == 0).count()
     }
@@ -139,7 +140,8 @@ impl BlockPool {
                 continue;
             }
             if record.references == 0 {
-                let reason = format!("B2: block {block} is cached, unheld, and not with the evictor");
+                let reason =
+                    format!("B2: block {block} is cached, has no references, and is not in the order");
                 return Err(self.broken(reason));
             }
             if record.is_fenced() {

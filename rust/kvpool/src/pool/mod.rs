@@ -208,7 +208,7 @@ impl BlockPool {
     /// [`PoolError::InvalidConfig`] with the setting and the allowed values.
     #[expect(
         clippy::needless_pass_by_value,
-        reason = "a configuration is handed over: later fields may be consumed"
+        reason = "callers pass the configuration by value: later fields may be consumed"
     )]
     pub fn new(config: PoolConfig) -> Result<Self, PoolError> {
         check_num_blocks(config.num_blocks)?;
@@ -229,7 +229,7 @@ impl BlockPool {
     /// [`PoolError::InvalidConfig`], also if `evictor` already holds blocks.
     #[expect(
         clippy::needless_pass_by_value,
-        reason = "a configuration is handed over: later fields may be consumed"
+        reason = "callers pass the configuration by value: later fields may be consumed"
     )]
     pub fn with_evictor(config: PoolConfig, mut evictor: Box<dyn Evictor>) -> Result<Self, PoolError> {
         check_num_blocks(config.num_blocks)?;
@@ -562,7 +562,7 @@ impl BlockPool {
         self.index.remove(&mut self.records, block)
     }
 
-    /// Removes blocks that the policy evicts from the index. Calls `gone` for each.
+    /// Removes from the index the blocks that the policy evicts, and calls `gone` for each.
     #[inline]
     fn unregister_run(&mut self, blocks: &[BlockId], mut gone: impl FnMut(BlockId, Name<'_>, Visibility)) {
         if !self.is_watched() {

@@ -101,8 +101,8 @@ impl BlockPool {
         self.history
     }
 
-    /// Registers held blocks, computed, all at depth 0 and without a parent. Calls `told` for each
-    /// block with its position in the call, and with whether its name is new. O(blocks).
+    /// Registers held blocks and marks them computed, all at depth 0 and without a parent. Calls `told`
+    /// for each block with its position in the call, and with whether its name is new. O(blocks).
     ///
     /// # Errors
     /// [`PoolError::AlreadyRegistered`], [`PoolError::NotHeld`], unknown ids;
@@ -187,9 +187,9 @@ impl BlockPool {
         Ok(())
     }
 
-    /// Registers one held block, computed, at `depth` of its chain. `parent` is the block with the
-    /// previous content of the chain. It is ignored if it is not registered, or if `depth` is 0.
-    /// Returns whether the name is new. O(1).
+    /// Registers one held block at `depth` of its chain, and marks it computed. `parent` is the block
+    /// with the previous content of the chain. It is ignored if it is not registered, or if `depth` is
+    /// 0. Returns whether the name is new. O(1).
     ///
     /// # Errors
     /// As [`Self::register_named`].
@@ -350,9 +350,9 @@ impl BlockPool {
         self.sound(held)
     }
 
-    /// Drops one reference per id. Registered blocks without further references become cached-free;
-    /// equally deep ones are evicted in the order of the call. The others become free, and are
-    /// allocated in the order of the call, before all other blocks. O(n).
+    /// Drops one reference per id. Registered and computed blocks without further references become
+    /// cached-free; equally deep ones are evicted in the order of the call. The others become free, and
+    /// are allocated in the order of the call, before all other blocks. O(n).
     ///
     /// # Errors
     /// As [`Self::release`].
@@ -394,7 +394,8 @@ impl BlockPool {
             }
             let link = Index::link(Self::hash_of_nothing(block), 0, None);
             self.index.insert_named(&mut self.records, block, &link, HIDDEN);
-            // A policy treats a registration without a content as a new content.
+            // The policy is not notified of this registration. It treats a block that it does not know
+            // as a new content.
             self.tell_registered(&[block], None);
             self.tell_computed(block, false);
             hidden += 1;

@@ -176,7 +176,7 @@ pub enum ClearCause {
 
 /// Receives the notifications of a pool: see [`BlockPool::observe`]. The default of every notification
 /// does nothing.
-#[expect(unused_variables, reason = "what a method may use, by name")]
+#[expect(unused_variables, reason = "the names document the arguments of the default methods")]
 pub trait PoolObserver: Any + fmt::Debug + Send + Sync {
     /// Whether the observer needs the parents of contents ([`Computed::parent`]). They cost 32 bytes
     /// per block. The result must never change.

@@ -115,8 +115,8 @@ impl Order {
         }
     }
 
-    /// Removes blocks that a lookup found from the order, up to the first that has a reference or is
-    /// not in the order. Calls `hold` for each of them. Returns their number.
+    /// Removes from the order the blocks that a lookup found, up to the first that has a reference or
+    /// is not in the order. Calls `hold` for each of them. Returns their number.
     #[inline]
     pub(super) fn hit_run(
         &mut self,

@@ -19,6 +19,7 @@ use crate::record::ByBlock;
 impl BlockPool {
     /// Adds one reference to a held block, which a fence holds until [`Self::unpin`], because a planned
     /// copy will read or write the block. Does nothing if the block is already pinned. O(1).
+    ///
     /// # Errors
     /// As [`Self::acquire`].
     pub(crate) fn pin(&mut self, block: BlockId) -> Result<(), PoolError> {

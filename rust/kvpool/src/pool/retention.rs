@@ -96,14 +96,15 @@ impl BlockPool {
         self.order.wants_signals()
     }
 
-    /// Passes to the policy how the request ended that is about to release these blocks: a hint for
-    /// policies that use it (`hazard` of the crate `kvpool-policies`). It applies to the next release
-    /// of the blocks. Blocks without a content are ignored. O(1) per block.
+    /// Notifies the policy of the end of a request: `signal` describes how the request ended that is
+    /// about to release these blocks. It is a hint for policies that use it (`hazard` of the crate
+    /// `kvpool-policies`), and applies to the next release of the blocks. Blocks without a content are
+    /// ignored. O(1) per block.
     ///
     /// # Errors
     /// Unknown ids.
     pub fn signal(&mut self, blocks: &[BlockId], signal: Signal) -> Result<(), PoolError> {
-        self.check_named(blocks, "said to end")?;
+        self.check_named(blocks, "signalled")?;
         self.signal_held(blocks, signal);
         Ok(())
     }

@@ -30,7 +30,8 @@ pub(crate) struct Index {
     /// The algorithm of the block that was registered last. All registered blocks must have the same,
     /// because digests of different algorithms cannot be compared. An empty index has no algorithm.
     pub(super) algorithm: Option<HashAlgorithm>,
-    /// By block; empty unless `verify` needs them.
+    /// The fingerprint of each block, and the tokens of each block. Empty unless `verify` compares
+    /// them.
     pub(super) fingerprints: Vec<Fingerprint>,
     pub(super) tokens: Vec<u32>,
     /// The parent hash of each block; empty unless an evictor or an observer needs them. A block's own
@@ -129,7 +130,7 @@ impl Index {
         self.table.len().saturating_sub(self.mixed) // the check of the sums finds a wrong count
     }
 
-    /// Sets the algorithm of hashes that a caller has named.
+    /// Sets the algorithm of the registered hashes, which only the caller knows.
     pub(crate) const fn set_algorithm(&mut self, algorithm: Option<HashAlgorithm>) {
         self.algorithm = algorithm;
     }

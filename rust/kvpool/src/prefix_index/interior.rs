@@ -10,9 +10,9 @@
 //! one that was named first.
 //!
 //! Invariants:
-//! - P4: only registered blocks have an interior. A block that leaves the index loses it.
 //! - P5: the named units of a block are its first ones, without a gap. So a lookup that finds `n` units
 //!   of a block also finds every smaller number.
+//! - P6: only registered blocks have an interior. A block that leaves the index loses it.
 //!
 //! Costs: 72 bytes per unit, all allocated at construction; O(units) per block that is named or
 //! removed.
@@ -119,7 +119,7 @@ impl Interior {
         self.index.clear(&mut self.records);
     }
 
-    /// Checks P4, P5 and the invariants of the interior's own index. `blocks` are the records of the
+    /// Checks P5, P6 and the invariants of the interior's own index. `blocks` are the records of the
     /// pool.
     pub(super) fn check_invariants(&self, blocks: &Records) -> Result<(), InvariantViolation> {
         self.index.check_invariants(&self.records)?;
@@ -127,11 +127,11 @@ impl Interior {
             let named = units.iter().filter(|unit| unit.is_registered()).count();
             let leading = units.iter().take_while(|unit| unit.is_registered()).count();
             ensure(named == leading, "P5 (the first units of a block are named)", || {
-                format!("{named} of block {at}, the first {leading}")
+                format!("block {at} has {named} named units, but only {leading} without a gap")
             })?;
             let registered = blocks.at(at as u32).is_registered();
-            ensure(named == 0 || registered, "P4 (what has an interior is registered)", || {
-                format!("block {at} is not, and has {named} units")
+            ensure(named == 0 || registered, "P6 (a block with named units is registered)", || {
+                format!("block {at} is not registered, and has {named} named units")
             })?;
         }
         Ok(())
@@ -149,8 +149,8 @@ impl Index {
         Ok(())
     }
 
-    /// Names the first units inside a registered block. Does nothing if some unit of it already has a
-    /// name.
+    /// Names the first units inside a registered block, as far as there is room. Does nothing if some
+    /// unit of it already has a name.
     pub(crate) fn name_interior(&mut self, block: BlockId, hashes: &[BlockHash], group: u16) {
         if let Some(interior) = self.interior.as_mut().filter(|interior| !interior.names(block)) {
             interior.name(block, hashes, group);

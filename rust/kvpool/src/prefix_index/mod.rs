@@ -20,9 +20,9 @@
 //! - If a second chain has the same hash but other content (a collision), its block is not registered.
 //!   The collision is counted.
 //!
-//! Costs: O(1) per block; its record and 8 bytes of table. With verification 16 bytes (fingerprint) or
-//! `4 x block_size` bytes (tokens) more. A lookup reads one cache line of the table and one record. No
-//! call allocates memory.
+//! Costs: O(1) per block; its record and 8 bytes of table. With verification by fingerprints 16 bytes
+//! more, with tokens another `4 x block_size` bytes. A lookup reads one cache line of the table and one
+//! record. No call allocates memory.
 
 mod index;
 mod interior;

@@ -14,8 +14,8 @@ impl Index {
         LinkRef { algorithm, hash, fingerprint: None, tokens: None, depth, parent }
     }
 
-    /// Registers real blocks, computed, at these depths and without parents. Stops at the first block
-    /// that is already registered, or whose name already exists. Returns the number of new
+    /// Registers real blocks and marks them computed, at these depths and without parents. Stops at the
+    /// first block that is already registered, or whose name already exists. Returns the number of new
     /// registrations.
     #[inline]
     pub(crate) fn insert_named_run(
@@ -35,8 +35,8 @@ impl Index {
         done
     }
 
-    /// Registers one real block, computed, that is not registered yet. It becomes the newest block with
-    /// its name. Returns whether it is the only computed one.
+    /// Registers one real block that is not registered yet, and marks it computed. It becomes the
+    /// newest block with its name. Returns whether it is the only computed one.
     pub(crate) fn insert_named(
         &mut self,
         records: &mut Records,

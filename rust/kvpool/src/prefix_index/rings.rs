@@ -77,8 +77,8 @@ impl Index {
         done
     }
 
-    /// Registers a real block that is not registered yet, not computed. The algorithm, block size and
-    /// depth of the content were checked.
+    /// Registers a real block that is not registered yet. It is not computed. The caller has checked
+    /// the algorithm, the block size and the depth of the content.
     #[inline]
     pub(crate) fn insert(&mut self, records: &mut Records, block: BlockId, link: &LinkRef<'_>) -> Inserted {
         self.algorithm = Some(link.algorithm);
@@ -319,7 +319,9 @@ impl Index {
 
     /// See [`super::PrefixIndex::check_block`].
     pub(crate) fn check_block(&self, records: &Records, block: BlockId) -> Result<(), InvariantViolation> {
-        ensure(!self.torn, "P1 (ring links mirror each other)", || "a change met links that do not".into())?;
+        ensure(!self.torn, "P1 (the ring links of neighbours match each other)", || {
+            "a change has found links that do not match".into()
+        })?;
         if block.is_null() {
             let heads = self.table.len();
             let counted = heads <= self.registered && self.registered < records.len();
@@ -330,15 +332,15 @@ impl Index {
         let Some(record) = records.of(block) else { return Ok(()) };
         if !record.is_registered() || block.is_null() {
             let content = record.flags & CONTENT;
-            return ensure(content == 0, "P1 (what is not registered has no content)", || {
-                format!("{block:?}: {content:x}")
+            return ensure(content == 0, "P1 (an unregistered block has no content)", || {
+                format!("{block:?} has the flags {content:x}")
             });
         }
         let head = self.ring_of(records, record.name(), record.is_computed());
         let leads = head.is_some_and(|head| records.at(head).is(HEAD))
             && record.is(HEAD) == (head == Some(block.get()));
         ensure(leads, "P1 (the table leads to the head of a block's ring)", || {
-            format!("{block:?}, a head: {}, is found by {head:?}", record.is(HEAD))
+            format!("{block:?} (a head: {}), but the table leads to {head:?}", record.is(HEAD))
         })?;
         let neighbour = |id: u32| {
             let other = records.of(BlockId::new(id));
@@ -350,12 +352,12 @@ impl Index {
         let mirrored = !alone
             && before.is_some_and(|before| before.ring.next == block.get())
             && behind.is_some_and(|behind| behind.ring.prev == block.get());
-        ensure(mirrored, "P1 (ring links mirror each other)", || {
-            format!("{block:?}: {prev} before, {next} behind")
+        ensure(mirrored, "P1 (the ring links of neighbours match each other)", || {
+            format!("{block:?}: {prev} before, {next} after")
         })?;
         let alike =
             |other: Option<&Record>| other.is_none_or(|other| other.is_computed() == record.is_computed());
-        ensure(alike(before) && alike(behind), "P2 (a ring is of computed copies, or of others)", || {
+        ensure(alike(before) && alike(behind), "P2 (all blocks of a ring are computed, or none is)", || {
             format!("{block:?}, between {prev} and {next}")
         })
     }
@@ -377,18 +379,20 @@ impl Index {
                     continue;
                 }
                 in_rings += 1;
-                ensure(member.is_registered(), "P3 (a ring is of registered blocks)", || {
+                ensure(member.is_registered(), "P3 (a ring has only registered blocks)", || {
                     format!("{copy:?} in the ring of #{head}")
                 })?;
                 ensure(member.is(HEAD) == (copy.get() == head), "P1 (a ring has one head)", || {
                     format!("{copy:?}")
                 })?;
                 let mirrored = records.at(member.ring.next).ring.prev == copy.get();
-                ensure(mirrored, "P1 (ring links mirror each other)", || format!("{copy:?}"))?;
+                ensure(mirrored, "P1 (the ring links of neighbours match each other)", || {
+                    format!("{copy:?}")
+                })?;
             }
         }
         ensure(mixed == self.mixed, "P3 (rings are counted)", || {
-            format!("{mixed} hashes have two, {} counted", self.mixed)
+            format!("{mixed} hashes have two rings, {} counted", self.mixed)
         })?;
         self.interior.as_ref().map_or(Ok(()), |interior| interior.check_invariants(records))?;
         let flagged = records.iter().filter(|record| record.is_registered()).count();
@@ -432,8 +436,8 @@ fn forget(record: Option<&mut Record>) {
 #[cfg(feature = "fault-injection")]
 impl Index {
     /// Overwrites a value of a registered block, without any bookkeeping: 0 its backward link, 1 its
-    /// forward link, 2 a byte of its hash, 3 its computed bit, 4 its depth, 5 the block in its table
-    /// entry, 6 its table entry, which is removed, 9 a bit of its group. Also: 7 (for any block) the
+    /// forward link, 2 one bit of its hash, 3 its computed bit, 4 its depth, 5 the block in its table
+    /// entry, 6 its table entry, which is removed, 9 one bit of its group. Also: 7 (for any block) the
     /// number of registered blocks, 8 (for a block that is not registered) its registered bit. False if
     /// there is no such value, or it is already equal.
     pub(crate) fn corrupt(&mut self, records: &mut Records, block: BlockId, what: usize, to: u32) -> bool {

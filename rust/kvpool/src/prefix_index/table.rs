@@ -3,8 +3,8 @@
 //!
 //! Owns: the place of each entry. An entry contains a block id, one byte of the digest, and as many
 //! further bits of it as the id leaves free. The table has no digests, so the caller decides whether an
-//! entry is the one that it looks for. It is almost never asked about another entry. Several entries
-//! may have the same digest.
+//! entry is the one that it looks for. These bits already exclude almost every wrong entry. Several
+//! entries may have the same digest.
 //!
 //! A bucket is one cache line with twelve slots, filled from the first slot on. If the bucket of an
 //! entry is full, the entry goes to the next bucket that is not, and each bucket that it passes counts
@@ -13,15 +13,14 @@
 //! call allocates memory later.
 //!
 //! Our own digests are uniform, but chains from elsewhere may contain any bytes. So the bucket of a
-//! digest depends on a random key of the table, and no attacker can choose digests that collide. No result
-//! depends on the resulting order.
+//! digest depends on a random key of the table, and no attacker can choose digests that share a bucket.
+//! No result depends on the resulting order.
 //!
-//! Invariant: an entry is in its own bucket or in a later one, and every bucket that it passed counts
-//! it.
+//! Invariant P4: an entry is in its own bucket or in a later one, and every bucket that it passed
+//! counts it.
 //!
 //! Costs: all operations O(1). A pool with every block registered has seven entries per bucket; then
 //! one search in thirty reads a second bucket. 9 bytes per block.
-//! block registered, one search in thirty looks at a second bucket. 9 bytes per block.
 
 use std::fmt;
 use std::hash::BuildHasher;
@@ -345,7 +344,7 @@ impl Table {
         &self,
         name_of: impl Fn(u32) -> Name<'a>,
     ) -> Result<(), InvariantViolation> {
-        const NAME: &str = "P4 (buckets count what passed them)";
+        const NAME: &str = "P4 (a bucket counts its entries, and those that passed it)";
         let (mut passed, mut len) = (vec![0; self.buckets.len()], 0);
         for (found, bucket) in self.buckets.iter().enumerate() {
             for (slot, (&tag, &entry)) in (0..).zip(bucket.tags.iter().zip(&bucket.entries)) {
@@ -360,7 +359,7 @@ impl Table {
                 let id = entry & self.ids;
                 let home = self.home(name_of(id));
                 ensure(home.tag() == tag && self.entry(home, id) == entry, NAME, || {
-                    format!("block {id} is entered as {entry:x} with tag {tag}, not as {home:?}")
+                    format!("block {id} has entry {entry:x} with tag {tag}, expected {home:?}")
                 })?;
                 let mut at = home.bucket as usize;
                 while at != found {
@@ -371,7 +370,7 @@ impl Table {
         }
         ensure(len == self.len, NAME, || format!("{len} entries, {} counted", self.len))?;
         let wrong = passed.iter().zip(&self.buckets).position(|(&passed, bucket)| passed != bucket.passed());
-        ensure(wrong.is_none(), NAME, || format!("bucket {wrong:?}"))
+        ensure(wrong.is_none(), NAME, || format!("bucket {wrong:?} has a wrong count"))
     }
 }
 

@@ -32,7 +32,7 @@ use crate::{BlockId, BlockPool, Name, PoolError};
 /// The end of a step: the last token and the last draft that it computes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct StepEnd {
-    /// Number of tokens that are computed after the step, drafts not counted.
+    /// Number of tokens that are computed when the step has ended, drafts not counted.
     tokens: usize,
     /// Number of drafts that the step computes after those tokens.
     drafts: usize,
@@ -511,8 +511,9 @@ impl Sequence {
         self.tables().filter(|table| table.layout == Layout::State).count()
     }
 
-    /// Does the work of [`Self::fork`] for several groups, after a check that [`Self::blocks_of_fork`]
-    /// blocks are available. States are copied at once, because both sequences write to them next.
+    /// Does the work of [`Self::fork`] for several groups. The caller has checked that
+    /// [`Self::blocks_of_fork`] blocks are available. States are copied at once, because both sequences
+    /// write to them next.
     pub(super) fn fork_groups(&mut self, tiers: &mut Tiers) -> Result<Self, TierError> {
         let mut child = self.guarded_clone();
         // A fork gets the state after the tokens, but none of the states after drafts.
@@ -537,8 +538,8 @@ impl Sequence {
         self.tables().fold(0_usize, |sum, table| sum.saturating_add(table.encoder_missing_for(tokens)))
     }
 
-    /// Makes the tables of an encoder's output cover `tokens` tokens, after a check that the blocks are
-    /// available.
+    /// Makes the tables of an encoder's output cover `tokens` tokens. The caller has checked that the
+    /// blocks are available.
     pub(crate) fn grow_encoder(
         &mut self,
         tiers: &mut Tiers,

@@ -98,7 +98,7 @@ pub struct Staged {
 pub(crate) enum Room {
     /// This number of blocks is left.
     Left(usize),
-    /// The match itself takes more blocks than this number, which is available.
+    /// The match itself takes more blocks than are available, which is this number.
     Short(usize),
 }
 
@@ -272,9 +272,10 @@ impl<R: Fn(&[BlockId]) -> Room> Search<'_, R> {
     /// Returns the longest hit of fewer than `longest` tokens that `fits` accepts. O(log n) lookups.
     ///
     /// Up to the external tokens, a longer hit never takes more blocks, except for copies of states:
-    /// the blocks are taken either way. Beyond the external tokens, the first chunk begins after the
-    /// hit, and takes blocks in addition to the idle blocks of the hit. The search starts at the hit
-    /// that takes the fewest blocks: the one that ends with the external tokens.
+    /// external tokens need blocks whether they are hit or loaded. Beyond the external tokens, the
+    /// first chunk begins after the hit, and takes blocks in addition to the idle blocks of the hit.
+    /// The search starts at the hit that takes the fewest blocks: the one that ends with the external
+    /// tokens.
     fn longest_where(
         &self,
         groups: Option<&Groups>,

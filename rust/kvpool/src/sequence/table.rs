@@ -89,8 +89,8 @@ pub(crate) const NOT_GUARDED: usize = usize::MAX;
 /// they are committed first.
 pub(crate) type GivenUp = HashMap<BlockId, i64>;
 
-/// Number of users of a block, for whom it must not change, after the references in `given_up` are
-/// released.
+/// Number of users of a block after the references in `given_up` are released. The block must not
+/// change while it has other users.
 pub(super) fn users(pool: &BlockPool, block: BlockId, given_up: &GivenUp) -> i64 {
     i64::from(pool.num_users(block)) - given_up.get(&block).copied().unwrap_or(0)
 }
@@ -222,9 +222,9 @@ impl Table {
         guarded.find(shared).map(|at| at * self.block_tokens)
     }
 
-    /// Makes the table cover `slots` slots, after a check that the blocks are available. The sequence
-    /// has `tokens` tokens, and the slots after the first `before` are to be written. Blocks that must
-    /// not be written to are replaced. Changes are appended to `changes`.
+    /// Makes the table cover `slots` slots. The caller has checked that the blocks are available. The
+    /// sequence has `tokens` tokens, and the slots after the first `before` are to be written. Blocks
+    /// that must not be written to are replaced. Changes are appended to `changes`.
     pub(crate) fn grow(
         &mut self,
         tiers: &mut Tiers,

@@ -1,8 +1,7 @@
 //! `Sequence`: the tokens of one request, and one block table with a mutable tail per KV-cache group.
 //!
-//! [`crate::CacheManager`] keeps one sequence per request. A method checks before it changes anything.
-//! If the doc of a method contains "after a check", its caller does the check. [`super::grouped`] adds
-//! what several groups need.
+//! [`crate::CacheManager`] keeps one sequence per request. A method checks before it changes anything,
+//! unless its doc leaves the check to the caller. [`super::grouped`] adds what several groups need.
 
 use std::fmt;
 
@@ -153,7 +152,7 @@ impl Sequence {
                 .is_none_or(|grouped| grouped.needs_no_pool(&self.main, (tokens, slots), computed, before))
     }
 
-    /// Grows the sequence, after a check of [`Self::needs_no_pool`].
+    /// Appends tokens and sets counts. The caller has checked [`Self::needs_no_pool`].
     #[inline]
     pub(crate) fn grow_in_place(&mut self, tokens: &[u32], slots: usize, computed: Option<usize>) {
         self.cursor.append(tokens);
@@ -266,9 +265,9 @@ impl Sequence {
         self.cursor.append(tokens);
     }
 
-    /// Makes the tables cover `slots` slots, after a check that the blocks of [`Self::needs`] are
-    /// available. The slots after the first `before` are to be written. Blocks that must not be written
-    /// to are replaced. Changes of the tables are appended to `changes`.
+    /// Makes the tables cover `slots` slots. The caller has checked that the blocks of [`Self::needs`]
+    /// are available. The slots after the first `before` are to be written. Blocks that must not be
+    /// written to are replaced. Changes of the tables are appended to `changes`.
     pub(crate) fn grow(
         &mut self,
         tiers: &mut Tiers,
@@ -288,11 +287,11 @@ impl Sequence {
         Ok(())
     }
 
-    /// Sets the number of computed tokens, after a check, and registers the blocks that they fill.
-    /// Returns the number of new registrations. Blocks that a fork registered, or that were registered
-    /// before a truncation, do not count. Blocks at positions from [`MAX_POSITIONS`] on are never
-    /// registered. With several groups, the moved entries of tables of states are appended to
-    /// `changes`.
+    /// Sets the number of computed tokens, which the caller has checked, and registers the blocks that
+    /// they fill. Returns the number of new registrations. Blocks that a fork registered, or that were
+    /// registered before a truncation, do not count. Blocks at positions from [`MAX_POSITIONS`] on are
+    /// never registered. With several groups, a commit can move entries of tables of states; these
+    /// entries are appended to `changes`.
     #[inline]
     pub(crate) fn commit(
         &mut self,
@@ -324,8 +323,8 @@ impl Sequence {
         (least, self.num_tokens())
     }
 
-    /// Keeps the first `num_tokens` tokens, after a check of [`Self::lengths`], and releases the blocks
-    /// after them.
+    /// Keeps the first `num_tokens` tokens, and releases the blocks after them. The caller has checked
+    /// [`Self::lengths`].
     pub(crate) fn truncate(
         &mut self,
         tiers: &mut Tiers,
@@ -355,7 +354,8 @@ impl Sequence {
         Ok(self.main.trim(tiers.pool_mut(self.tier)?, outside)?)
     }
 
-    /// Makes a second sequence that shares every block, after a check of [`Self::blocks_of_fork`].
+    /// Makes a second sequence that shares every block. The caller has checked that
+    /// [`Self::blocks_of_fork`] blocks are available.
     pub(crate) fn fork(&mut self, tiers: &mut Tiers) -> Result<Self, TierError> {
         if self.grouped.is_some() {
             return self.fork_groups(tiers);
@@ -390,7 +390,7 @@ impl Sequence {
         self.keep_tails(tiers)?;
         let mut left = self.take_left(tiers)?;
         let pool = tiers.pool_mut(self.tier)?;
-        // The ticket may have ended since the caller got it.
+        // The ticket may have ended since the release was requested.
         let until = if pool.holds_back(until) { until } else { Until::Now };
         if until != Until::Now {
             // A fence holds back blocks that a step may touch. No step touches these.

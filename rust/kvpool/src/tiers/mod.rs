@@ -34,7 +34,7 @@ type Result<T, E = TierError> = std::result::Result<T, E>;
 /// A typed refusal of tiers. The refused call has changed nothing.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
-#[expect(missing_docs, reason = "its message says what a field is")]
+#[expect(missing_docs, reason = "the error message explains each field")]
 pub enum TierError {
     /// There is no tier with this number.
     #[error("tier {tier} does not exist: there are {tiers}")]
@@ -387,13 +387,17 @@ impl Tiers {
             ensure(
                 self.pools[place.tier].is_pinned(place.block),
                 "T1 (sources and destinations of planned copies are pinned)",
-                || format!("{place:?} is not"),
+                || format!("{place:?} is not pinned"),
             )?;
         }
         let leaving = sums(self.swaps.values().flat_map(Swap::sources));
-        ensure(leaving == self.leaving, "T3 (references that swaps are to drop are counted)", || {
+        ensure(leaving == self.leaving, "T3 (the references that swaps will drop are counted)", || {
             let first = leaving.iter().find(|(place, count)| self.leaving.get(*place) != Some(*count));
-            format!("{} places counted, {} under way, {first:?} differs", self.leaving.len(), leaving.len())
+            format!(
+                "{} places counted, {} in swaps, first difference {first:?}",
+                self.leaving.len(),
+                leaving.len()
+            )
         })?;
         self.check_held(&leaving, "T3 (the source of a swap is held)")?;
         self.check_held(&self.swap_references(), "T3 (the destination of a swap is held)")
@@ -406,7 +410,9 @@ impl Tiers {
     ) -> Result<(), InvariantViolation> {
         references.iter().try_for_each(|(place, &references)| {
             let held = self.pools[place.tier].num_holders(place.block);
-            ensure(held >= references, invariant, || format!("{place:?}: {held} held, {references} of swaps"))
+            ensure(held >= references, invariant, || {
+                format!("{place:?} has {held} holders, {references} references of swaps")
+            })
         })
     }
 

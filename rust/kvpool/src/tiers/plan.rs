@@ -46,7 +46,7 @@ pub struct Run {
 /// The reason why a plan is not valid.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
-#[expect(missing_docs, reason = "its message says what a field is")]
+#[expect(missing_docs, reason = "the error message explains each field")]
 pub enum PlanError {
     /// Two transfers write the same block.
     #[error("block {} of tier {} is written twice by one plan", .place.block, .place.tier)]

@@ -795,7 +795,7 @@ fn a_policy_that_gives_up_what_it_does_not_hold_poisons_the_pool() {
 
 #[test]
 fn a_policy_that_gives_up_nothing_poisons_the_pool() {
-    let says = "the evictor has fewer blocks than it says";
+    let says = "the evictor has fewer blocks than it reports";
     poisoned(Lie::Keep, says, |pool| pool.allocate(2));
     poisoned(Lie::Keep, says, BlockPool::bump_epoch);
     poisoned(Lie::Keep, says, |pool| {
@@ -807,7 +807,7 @@ fn a_policy_that_gives_up_nothing_poisons_the_pool() {
 #[test]
 fn a_policy_that_is_wrong_about_what_it_held_poisons_the_pool() {
     let chain = chain(&[1; 12]);
-    poisoned(Lie::Removed(false), "block 1 is cached, unheld, and not with the evictor", |pool| {
+    poisoned(Lie::Removed(false), "block 1 is cached, has no references, and is not in the order", |pool| {
         pool.match_and_acquire(&chain, 1)
     });
     poisoned(Lie::Removed(false), "block 2", |pool| pool.drop_cached(&ids(&[2])));
