@@ -1,5 +1,5 @@
-"""The gate of the vLLM plug-in and the tool that records its table, with vLLMs that are made from the
-table itself.
+"""The gate of the vLLM plug-in, and the tool that records its table. The tests create vLLM packages
+from the table.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ if TYPE_CHECKING:
 POOL = "vllm.v1.core.block_pool"
 UTILS = "vllm.v1.core.kv_cache_utils"
 MANAGER = "vllm.v1.core.kv_cache_manager"
-Changes = dict[str, "str | None"]  # "module.name" -> form; None: is not there
+Changes = dict[str, "str | None"]  # "module.name" -> form; None: missing
 
 
 def entries_of(series: str) -> dict[str, dict[str, str]]:
-    """What the table has of a version, by module, the levels as one."""
+    """Returns the table's entries for a version, by module, with all levels together."""
     found: dict[str, dict[str, str]] = defaultdict(dict)
     for table in (signatures.POOL, signatures.MANAGER):
         for module, names in vllm_signatures.of_series(table, series).items():
@@ -56,7 +56,7 @@ def class_source(name: str, call: str, members: Mapping[str, str]) -> list[str]:
 
 
 def module_source(entries: Mapping[str, str]) -> str:
-    """A module with everything that its part of the table names, and nothing else."""
+    """Returns the source of a module that contains exactly the names of its part of the table."""
     lines = ["import enum"]
     classes: dict[str, dict[str, str]] = defaultdict(dict)
     for name, form in entries.items():
@@ -85,9 +85,11 @@ def forget() -> None:
 
 @pytest.fixture
 def make_vllm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[MakeVllm]:
-    """Writes a vllm package and puts it first on the path: ``make_vllm("0.32.0", {"module.name": form})``."""
+    """Writes a vllm package and puts it first on the path: ``make_vllm("0.32.0", {"module.name":
+    form})``.
+    """
     monkeypatch.syspath_prepend(str(tmp_path))
-    monkeypatch.setattr(sys, "dont_write_bytecode", True)  # a file that is written twice within a second
+    monkeypatch.setattr(sys, "dont_write_bytecode", True)  # a file may be written twice within a second
 
     def make(version: str = "0.32.0", changes: Changes | None = None, init: str = "") -> Path:
         entries = entries_of(gate.series_of(version) or "0.33")
@@ -218,7 +220,8 @@ def test_a_method_that_is_only_inherited_cannot_be_replaced(
     file = make_vllm() / "v1/core/single_type_kv_cache_manager.py"
     text = file.read_text()
     head, _, tail = text.partition(f"class {manager}:")
-    # Renamed, and the base class has one of that name and form: that is what a look at the class finds.
+    # The method is renamed in the class, but the base class has a method of that name and form. A
+    # lookup on the class finds that one.
     tail = tail.replace("def find_longest_cache_hit(", "def find_longest_hit(", 1)
     file.write_text(f"{head}class {manager}(Base):{tail}".replace("import enum", f"import enum\n{BASE}", 1))
     forget()
@@ -410,7 +413,7 @@ def test_what_kvpool_has_put_there_passes(make_vllm: MakeVllm, monkeypatch: pyte
 
 
 def test_the_table_is_whole() -> None:
-    """Every form is one that the gate tells, and every version of the table has one."""
+    """Checks that the gate knows every form, and that every version of the table has one."""
     assert signatures.VERSIONS == ("0.32", "0.33")
     for table in (signatures.POOL, signatures.MANAGER):
         for module, names in table.items():
@@ -430,8 +433,7 @@ def test_the_table_is_whole() -> None:
                     }
 
 
-# --- The tool
-# ---------------------------------------------------------------------------------------------------------
+# --- The tool ---
 
 
 @pytest.mark.parametrize("version", ["0.32.0", "0.33.0"])
@@ -440,7 +442,7 @@ def test_sources_are_read_as_they_are_imported(
 ) -> None:
     package = make_vllm(version)
     assert vllm_signatures.main(["--check", str(package)]) == 0
-    assert vllm_signatures.main(["--check", str(package.parent)]) == 0  # as a source distribution lies
+    assert vllm_signatures.main(["--check", str(package.parent)]) == 0  # the layout of a source distribution
     assert vllm_signatures.main(["--installed"]) == 0
     assert f"vLLM {version}, level shadow: no difference" in capsys.readouterr().out
 

@@ -1,5 +1,5 @@
-"""The table of vLLM's settings in docs/stored-names.md is what kvpool does; tools/vllm_settings.py
-checks it.
+"""The table of vLLM's settings in docs/stored-names.md matches kvpool's behaviour.
+tools/vllm_settings.py checks that.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def test_the_page_lists_every_kind_of_setting() -> None:
 
 
 def test_every_exclusion_is_listed_with_its_reason() -> None:
-    """A name that no version of vLLM has would exclude a later setting unseen."""
+    """An excluded name that no version of vLLM has would exclude a later setting without notice."""
     tables = [*excluded.FIELDS.items(), ("ModelConfig", excluded.TEXT_ONLY)]
     for kind, reasons in tables:
         for names, why in reasons.items():

@@ -1,5 +1,5 @@
-//! The bytes of every form against vectors that a script of its own wrote from the specification,
-//! `tools/make_event_vectors.py`.
+//! Compares the bytes of every form with vectors. A separate script, `tools/make_event_vectors.py`,
+//! wrote them from the specification.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

@@ -1,4 +1,4 @@
-//! Ghosts and lists, against vectors.
+//! Compares ghosts and lists with vectors.
 
 use kvpool::BlockId;
 use kvpool::parts::{Link, Links};
@@ -67,10 +67,11 @@ proptest! {
     }
 }
 
-/// The runs of a call on three lists of blocks 1 to 11: which blocks, from any, and which list.
+/// Calls on three lists of the blocks 1 to 11: the blocks of the run, which may be invalid, and the
+/// list.
 fn calls() -> impl Strategy<Value = Vec<(u8, usize, Vec<u32>)>> {
     let blocks = prop::collection::vec(0_u32..13, 0..8);
-    // As a chain's are: neighbours, in either direction.
+    // The blocks of a chain are neighbours, in ascending or descending order.
     let chain = (1_u32..8, 1_u32..5, any::<bool>()).prop_map(|(first, len, down)| {
         let mut chain: Vec<_> = (first..first + len).collect();
         if down {
@@ -152,8 +153,8 @@ proptest! {
     }
 }
 
-/// Keys that differ in a few bits only, at either end, are spread like any others: a full table is
-/// filled and emptied in a moment, where a table that clusters would take hours.
+/// Keys that differ only in a few bits at either end are spread like other keys. Filling and emptying a
+/// full table takes a moment. With a table that clusters, it would take hours.
 #[test]
 fn keys_that_look_alike_do_not_meet() {
     let patterns: [fn(u64) -> u64; 4] = [|i| i, |i| i << 40, |i| i << 20, |i| u64::MAX - (i << 44)];
