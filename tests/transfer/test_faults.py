@@ -1,7 +1,7 @@
-"""What goes wrong with a driver: none, no device, too old, out of memory, a launch that fails, a
-context that is lost.
+"""Faults of a driver: no driver, no device, too old, out of memory, a failing launch, a lost context.
 
-A process asks for its driver once, and a lost context stays lost: each case runs in a process of its own.
+A process looks for its driver only once, and a lost context stays lost, so each case runs in a separate
+process.
 """
 
 from __future__ import annotations
@@ -189,7 +189,9 @@ def test_memory_that_cannot_be_pinned(code: int, fake_library: FakeCuda) -> None
 
 
 def test_out_of_memory_refuses_and_passes(fake_library: FakeCuda) -> None:
-    """At every allocation in turn: nothing is under way, nothing has changed, and the next call succeeds."""
+    """Each allocation fails in turn: nothing is left running, nothing has changed, and the next call
+    succeeds.
+    """
     script = """
     fake = FakeCuda(os.environ["KVPOOL_LIBCUDA"])
     for pinned in (True, False):
@@ -281,7 +283,7 @@ def test_a_pageable_copy_that_fails(fake_library: FakeCuda) -> None:
 
 @pytest.mark.parametrize("setting", ["fail_launch", "fail_memcpy", "fail_execution"])
 def test_a_swap_whose_copies_fail_is_aborted(setting: str, fake_library: FakeCuda) -> None:
-    """The request runs on as if no swap had been begun: nothing leaks, nothing is freed twice."""
+    """The request continues as if no swap had been started: nothing leaks, and nothing is freed twice."""
     script = f"""
     cpu, device, host = stores()
     engine = TransferEngine("cuda:0")
@@ -299,12 +301,12 @@ def test_a_swap_whose_copies_fail_is_aborted(setting: str, fake_library: FakeCud
     manager.release("a")
     manager.check_invariants()
     """
-    # A coherent link takes kernels, a driver without batched copies takes one call per piece.
+    # A coherent link uses kernels. A driver without batched copies makes one call per piece.
     run(script, fake_library, **({"coherent": 1} if setting == "fail_launch" else {"has_batch": 0}))
 
 
 def test_a_copy_on_write_that_fails_is_raised(fake_library: FakeCuda) -> None:
-    """The step must not run: its blocks do not hold what they should."""
+    """The step must not run, because its blocks do not have the expected content."""
     script = """
     cpu, device, host = stores()
     engine = TransferEngine("cuda:0")
