@@ -221,8 +221,10 @@ def _watch(run: _Run, seconds: float) -> threading.Timer:
 
 
 def _heed_signals(run: _Run) -> None:
-    """End the run on a signal. The handler raises no exception, because the exception could arrive
-    anywhere, even while a library holds a lock.
+    """End the run on a signal.
+
+    The handler raises no exception, because the exception could arrive anywhere, even while a library
+    holds a lock.
     """
 
     def end(_number: int, _frame: FrameType | None) -> None:

@@ -1,6 +1,4 @@
-"""Compares every method in every direction with the CPU twin, over random layouts, elements and
-mappings.
-"""
+"""Compares every method in every direction with the CPU twin, over random layouts."""
 
 from __future__ import annotations
 
@@ -200,8 +198,9 @@ def _many_pairs(session: Session) -> None:
 
 
 def _mapped(session: Session, stream: int, numbers: random.Random, rows: int) -> None:
-    """Check a mapping on the device with holes and ids out of range: the pairs in range are copied, and
-    nothing else is written.
+    """Check a mapping on the device with holes and ids out of range.
+
+    The pairs in range are copied, and nothing else is written.
     """
     pieces = random_pieces(numbers, 64)
     src, dst = (

@@ -1,5 +1,4 @@
-"""The CUDA driver through ctypes: memory, streams, events and graphs for the checks, with and without
-torch.
+"""The CUDA driver through ctypes, with and without torch: memory, streams, events and graphs.
 
 It uses the primary context, as torch and kvpool do, so all of them share memory and streams.
 """

@@ -57,8 +57,9 @@ class Timing:
     def figure(
         self, table: str, what: str, share: float | None, *, passes: int = 1, note: str = ""
     ) -> Figure:
-        """Return a row of a table. ``passes`` is 2 if the rate counts both the bytes read and the bytes
-        written.
+        """Return a row of a table.
+
+        ``passes`` is 2 if the rate counts both the bytes read and the bytes written.
         """
         return Figure(
             table, what, passes * self.rate, share, 1e6 * self.seconds, 1e6 * self.submit_seconds, note
@@ -84,8 +85,10 @@ class Rates:
 
 
 def timed(session: Session, submit: Callable[[], Transfer], repetitions: int, limit: float = 2.0) -> Timing:
-    """Time a transfer. The first copies create buffers and warm up. The next ones are measured, up to a
-    number of repetitions or of seconds.
+    """Time a transfer.
+
+    The first copies create buffers and warm up. The next ones are measured, up to a number of
+    repetitions or of seconds.
     """
     end = time.monotonic() + _WARM_UP
     session.finish(submit())
@@ -184,8 +187,9 @@ class Way:
 
 
 def ways(session: Session, engines: Engines, ctas: Sequence[int]) -> list[Way]:
-    """Return the ways across the link: single driver calls, staging, the driver's batch, kernels, and
-    the planner's choices.
+    """Return the ways across the link.
+
+    These are single driver calls, staging, the driver's batch, kernels, and the planner's choices.
     """
     found = [Way("staged", engines.default, "staged"), Way("memcpy", engines.default, "memcpy")]
     if session.driver.has_batch:
@@ -195,8 +199,9 @@ def ways(session: Session, engines: Engines, ctas: Sequence[int]) -> list[Way]:
 
 
 class Ground:
-    """A store on the device and a pinned pool that is twice as large, both full of random bytes, with
-    scattered mappings.
+    """A store on the device, a pinned pool that is twice as large, and scattered mappings.
+
+    Both contain random bytes.
     """
 
     def __init__(self, session: Session, kib: int, num_blocks: int, regions: int) -> None:

@@ -193,8 +193,9 @@ class Session:
         self.clock.tick()
 
     def finish(self, transfer: Transfer) -> Transfer:
-        """Wait for a transfer with the driver's own functions, because ``wait`` sleeps between polls to
-        react to Ctrl-C.
+        """Wait for a transfer with the driver's own functions.
+
+        ``wait`` would sleep between polls to react to Ctrl-C.
         """
         if self._waiting is None:
             self._waiting = self.driver.stream()

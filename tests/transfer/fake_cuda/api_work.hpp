@@ -98,7 +98,8 @@ CUresult cuMemcpyBatchAsync(CUdeviceptr* dsts, CUdeviceptr* srcs, size_t* sizes,
     require(failed != nullptr && (uint64_t)handle > 1);
     *failed = SIZE_MAX;
     Stream& stream = stream_for_work(handle);
-    require(!stream.capture, CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED);  // and the capture goes on, without the copies
+    // The capture continues without the copies.
+    require(!stream.capture, CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED);
     require(count != 0 && dsts != nullptr && srcs != nullptr && sizes != nullptr);
     require(attributes != nullptr && first_copies != nullptr && 0 < num_attributes && num_attributes <= count);
     for (size_t k = 0; k < num_attributes; ++k) {

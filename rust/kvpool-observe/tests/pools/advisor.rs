@@ -277,7 +277,8 @@ fn more_tenants_than_places() {
     let advice = pool.advice().unwrap();
     assert_eq!((known(&advice), advice.untracked_references), (vec![(2, 10), (3, 10)], 35));
     assert_eq!(advice.tenants[1].hit_rate, 1.0);
-    assert_eq!(advice.tenants[1].alone.last().unwrap().block_hit_rate, 0.0); // new to it
+    // The content is new to this tenant.
+    assert_eq!(advice.tenants[1].alone.last().unwrap().block_hit_rate, 0.0);
     // With no places, no tenant is counted separately.
     let config = AdvisorConfig { max_tenants: 0, ..AdvisorConfig::default() };
     let mut pool = BlockPool::new(PoolConfig { block_size: 1, ..PoolConfig::default() })

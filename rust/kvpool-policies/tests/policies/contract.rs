@@ -199,10 +199,13 @@ fn the_largest_numbers_are_borne() {
 }
 
 proptest! {
-    /// Makes any calls in any order, for one block or several, also with blocks that do not exist. No
-    /// call panics or breaks the order. A block is returned once per release, and a victim exists while
-    /// a block is in the order. The same calls give the same order, with or without runs of no blocks.
-    /// A call for a run of blocks equals calls for each of its blocks.
+    /// Makes random calls in any order: single blocks and runs, also with blocks that do not exist. The
+    /// following must hold:
+    ///
+    /// - No call panics, and every invariant holds.
+    /// - A block is given up once per return, and there is a victim while a block is in the order.
+    /// - The same calls give the same order, and runs of no blocks change nothing.
+    /// - A call with a run of blocks equals one call per block.
     #[test]
     fn any_calls_are_borne(
         policy in 0..POLICIES.len(),
