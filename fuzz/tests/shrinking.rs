@@ -3,7 +3,7 @@
 use arbitrary::{Arbitrary, Result as Decoded, Unstructured};
 use kvpool_fuzz::{Case, Failure, Machine, Script, shrink};
 
-/// A counter that breaks in three ways.
+/// A counter with three bugs.
 struct Counter {
     value: u32,
     armed: bool,
@@ -90,7 +90,7 @@ fn case(operations: Vec<Operation>) -> Case<Counter> {
     Case { setting: Setting { noisy: true }, operations }
 }
 
-/// Three operations of two hundred matter, and one of them only up to 7.
+/// Only three of two hundred operations matter, and one of them only up to 7.
 #[test]
 fn what_does_not_matter_goes() {
     let mut operations = vec![Operation::Nothing; 200];
@@ -107,7 +107,7 @@ fn what_does_not_matter_goes() {
     assert_eq!(small.operations[2], Operation::Fire);
 }
 
-/// A smaller case that fails in another way is no smaller case: here the end alone panics.
+/// A smaller case that fails in another way does not count. In this test, the end alone panics.
 #[test]
 fn the_way_of_failing_is_kept() {
     let operations = vec![Operation::Add(250), Operation::Add(250), Operation::Add(500)];

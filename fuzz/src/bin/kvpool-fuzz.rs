@@ -6,7 +6,7 @@
 //! kvpool-fuzz replay TARGET FILE...                                     inputs that must not fail
 //! ```
 //!
-//! Exit codes: 0 nothing failed, 1 something failed, 2 it was called in another way. What failed first
+//! Exit codes: 0 if nothing failed, 1 if something failed, 2 for wrong usage. The first failing input
 //! is written to `crash-TARGET` in the folder of `--artifacts`, if one is given.
 #![expect(clippy::print_stdout, clippy::print_stderr, reason = "a program speaks")]
 
@@ -67,7 +67,7 @@ fn tell(target: &Target, path: &Path, must_fail: bool) -> Result<bool, String> {
     }
 }
 
-/// Options in pairs.
+/// Options as pairs of name and value.
 struct Options {
     seconds: f64,
     seed: u64,

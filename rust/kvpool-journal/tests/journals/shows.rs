@@ -1,4 +1,5 @@
-//! What is shown of a journal is what is in it: every operation once, in order, and any part of it.
+//! The text that `show` prints contains every operation of the journal once, in order. It can also
+//! print any part.
 
 use kvpool::{CacheManager, ManagerConfig};
 use kvpool_journal::{Journal, Line, show};
@@ -12,7 +13,7 @@ fn image(journal: Option<Journal>) -> Vec<u8> {
     journal.unwrap().image().unwrap()
 }
 
-/// The lines of a part, taken out of those of the whole.
+/// Returns the lines of a part, taken from the lines of the whole journal.
 fn part(lines: &[Line], from: u64, count: u64) -> Vec<Line> {
     let in_part = |line: &&Line| {
         line.number >= from

@@ -16,7 +16,7 @@ fn traces(blocks: usize, requests: usize) -> impl Strategy<Value = Trace> {
         .prop_map(|(parents, requests)| forest(&parents, &requests))
 }
 
-/// Both kinds of references.
+/// Draws both kinds of references.
 fn both() -> impl Strategy<Value = Blocks> {
     prop_oneof![Just(Blocks::All), Just(Blocks::Full)]
 }
@@ -83,8 +83,8 @@ proptest! {
             let hits = |accuracy| lru_with_hints(&references, capacity, HintConfig { accuracy, seed }).unwrap();
             prop_assert_eq!(hits(0.0), lru(&references, capacity));
             let told_all = pool(&references, capacity, |index, block| used_later(&references, index, block));
-            // The plain pool makes room for dead blocks before it learns that they are: it may lose by
-            // that, not win.
+            // The plain pool makes room for dead blocks before it knows that they are dead. It may lose
+            // hits by that, but never gain any.
             prop_assert!(hits(1.0).total().block_hits >= sum(&told_all));
             let [low, high] = [hits(0.3), hits(0.7)];
             prop_assert!(hits(0.0).hits().iter().zip(low.hits()).all(|(less, more)| less <= more));
@@ -109,7 +109,7 @@ proptest! {
             let end_ms = window.start_ms + window_ms;
             let inside = references.times_ms().iter().map(|time| time - FIRST_MS);
             let inside = inside.filter(|time| (window.start_ms..end_ms).contains(time)).count() as u64;
-            // Divided or multiplied, a time at the very border may fall on either side.
+            // After a division or multiplication, a time exactly at the border may be on either side.
             prop_assert!(window.requests.abs_diff(inside) <= 1);
         }
     }
@@ -142,7 +142,8 @@ proptest! {
         prop_assert_eq!(by_from, from_runs);
     }
 
-    /// All blocks followed, and distances below the first wide bucket: nothing is estimated.
+    /// All blocks are in the sample, and all distances are below the first wide bucket, so nothing is
+    /// estimated.
     #[test]
     fn a_sample_of_everything_is_exact(trace in traces(40, 60), blocks in both(), bounded: bool, seed: u64) {
         let max_blocks = bounded.then_some(40);
@@ -153,7 +154,7 @@ proptest! {
         prop_assert_eq!(sampled.finish(), exact);
     }
 
-    /// The bound holds whatever comes, and the estimate stays within what there is.
+    /// The bound always holds, and the estimate stays within the possible range.
     #[test]
     fn a_bound_is_kept(trace in traces(60, 60), max_blocks in 1..20_usize, seed: u64) {
         let config =
