@@ -1,8 +1,8 @@
-"""The import lines of each ancestor's tree, as facts: what names of what modules its files import.
+"""The import lines of each ancestor's source tree: which names its files import from which modules.
 
-One line per import: the file, the imported module, the names. ``lazy``: the import is in a function.
-``long``: it has parentheses and several lines. ``string``: the module and the name are in a string,
-which the engine resolves later.
+Each line is one import: the file, the imported module, the names. ``lazy``: the import is in a
+function. ``long``: it has parentheses and spans several lines. ``string``: the module and the name are
+in a string, which the engine resolves later.
 """
 
 from __future__ import annotations

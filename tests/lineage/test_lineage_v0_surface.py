@@ -35,7 +35,9 @@ def parameters_of(found: Any) -> list[inspect.Parameter]:
 
 
 def check(found: Any, what: str, listed: str) -> None:
-    """The ancestor's parameters come first, under their names; what kvpool has besides has a default."""
+    """Checks that the ancestor's parameters come first, under their names, and that all others of
+    kvpool have defaults.
+    """
     names = listed.split(",") if listed else []
     parameters = parameters_of(found)
     assert [one.name for one in parameters[: len(names)]] == names, what
