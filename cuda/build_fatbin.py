@@ -1,11 +1,10 @@
-"""Builds ``block_copy.fatbin`` from ``block_copy.cu``: code for every GPU since Turing, and PTX for
-later ones.
+"""Builds ``block_copy.fatbin``: code of ``block_copy.cu`` for every GPU since Turing, and PTX for later ones.
 
 It needs only NVRTC and nvFatbin, two wheels from PyPI. It needs no nvcc, no host compiler, no GPU and
 no driver::
 
-    pip install --no-deps nvidia-cuda-nvrtc-cu12==12.8.93 nvidia-nvfatbin-cu12==12.8.90 python
-    cuda/build_fatbin.py
+    pip install --no-deps nvidia-cuda-nvrtc-cu12==12.8.93 nvidia-nvfatbin-cu12==12.8.90
+    python cuda/build_fatbin.py
 
 The fat binary is committed, so a build of kvpool does not need these wheels. The same source and the
 same versions give the same bytes: ``--check`` builds again and compares. ``--check-hashes`` needs no
@@ -35,22 +34,22 @@ SOURCE = Path(__file__).resolve().with_name("block_copy.cu")
 FATBIN = SOURCE.with_suffix(".fatbin")
 HASHES = SOURCE.with_suffix(".fatbin.sha256")
 
-# : The wheels and their pinned versions. Other versions produce other bytes.
+#: The wheels and their pinned versions. Other versions produce other bytes.
 NVRTC = ("nvidia-cuda-nvrtc-cu12", "12.8.93", "libnvrtc.so.12")
 NVFATBIN = ("nvidia-nvfatbin-cu12", "12.8.90", "libnvfatbin.so.12")
 INSTALL = f"pip install --no-deps {NVRTC[0]}=={NVRTC[1]} {NVFATBIN[0]}=={NVFATBIN[1]}"
 TOOL_VERSION = (12, 8)
 
-# : A cubin runs on GPUs of its major version, and of its minor version or a later one. 86 and 89 have
-# their own cubins only because these are faster.
+#: A cubin runs on GPUs of its major version, and of its minor version or a later one. 86 and 89 have
+#: their own cubins only because these are faster.
 CUBINS = ("75", "80", "86", "89", "90", "100", "120")
-# : PTX, which the driver compiles if no cubin fits.
+#: PTX, which the driver compiles if no cubin fits.
 PTX = "75"
 KERNELS = frozenset({"kvpool_copy_1", "kvpool_copy_4", "kvpool_copy_8", "kvpool_copy_16"})
 
 _OPTIONS = ("--std=c++17", "--ptxas-options=-v")
-# : No compression: a wheel compresses its contents anyway, the driver would decompress at every load,
-# and old drivers cannot.
+#: No compression: a wheel compresses its contents anyway, the driver would decompress at every load,
+#: and old drivers cannot.
 _FATBIN_OPTIONS = ("-64", "-compress=false")
 _KERNEL = re.compile(r"Compiling entry function '(\w+)'")
 _SPILLS = re.compile(r"(\d+) bytes stack frame, (\d+) bytes spill stores, (\d+) bytes spill loads")

@@ -241,8 +241,8 @@ FORMS: dict[str, Callable[[Any], object]] = {
     "mapping array": lambda _: np.broadcast_to(np.int64(1), (HUGE, 2)),
 }
 NUMBERS = {str(number): number for number in (2**31, HUGE, 2**63 - 1, 2**64 - 1, 2**127, 2**200)}
-# : One argument of each kind takes every form. The others take one: clippy refuses other ways to read a
-# sequence.
+#: One argument of each kind takes every form. The others take one: clippy refuses other ways to read a
+#: sequence.
 WHOLLY = {entry.kind: name for name, entry in reversed(FOUND.items())}
 CASES = [
     *[

@@ -34,8 +34,8 @@ BUILTINS: Final[dict[Error, type[Exception]]] = {
 #: Half of a surrogate pair, as careless slicing of UTF-16 leaves it: text without a UTF-8 form.
 LONE: Final = "chat-\ud800"
 LONG: Final = "x" * 10_000_000
-# : Integers of more than 128 bits, and the number that the message contains. Python does not print the
-# last one.
+#: Integers of more than 128 bits, and the number that the message contains. Python does not print the
+#: last one.
 WIDE: Final = {2**127: "", -(2**127) - 1: "", 2**200: 2**200, 10**5000: ""}
 
 

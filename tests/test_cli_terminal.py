@@ -27,8 +27,8 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.usefixtures("plain_output")
 
-# : Sets a title, clears the screen, colours what follows (as ESC and as a C1 control), and turns the
-# line around.
+#: Sets a title, clears the screen, colours what follows (as ESC and as a C1 control), and turns the
+#: line around.
 HOSTILE = "a\x1b]0;owned\x07\x1b[2J\x9b31m\u202eb"
 SHOWN = "a\\x1b]0;owned\\x07\\x1b[2J\\x9b31m\\u202eb"
 CONTROLS = re.compile(r"[\x00-\x09\x0b-\x1f\x7f-\x9f\u202e]")

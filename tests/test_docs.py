@@ -24,8 +24,8 @@ from tests.documented import (
 
 DOCS = Path(__file__).resolve().parent.parent / "docs"
 PAGES = sorted(DOCS.glob("*.md"))
-# : The README's are run by ``test_readme.py``; the other documents of the root have a reason in
-# ``tools/docs_site.py``.
+#: The README's are run by ``test_readme.py``; the other documents of the root have a reason in
+#: ``tools/docs_site.py``.
 WITH_EXAMPLES = [*PAGES, DOCS.parent / "SECURITY.md"]
 #: Blocks that are neither run nor commands.
 OTHERS = {"", "text", "rust", "json", "yaml", "toml", "promql"}

@@ -164,8 +164,8 @@ def test_a_cut_at_any_byte_costs_one_frame_at_most() -> None:
     image = image_of(hundred())
     header, *others = frames(image)
     begins = len(MAGIC) + len(header)
-    # : Where each frame ends, and how many operations are before its end: the number that the next one
-    # begins with.
+    #: Where each frame ends, and how many operations are before its end: the number that the next one
+    #: begins with.
     ends = {begins: 0}
     for frame, following in zip(others, [*others[1:], None], strict=True):
         begins += len(frame)

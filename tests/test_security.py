@@ -21,8 +21,8 @@ if TYPE_CHECKING:
 
 ROOT = Path(__file__).resolve().parents[1]
 
-# : Stops at what opens a connection, starts a program or loads code from data: CPython tells hooks of
-# all of it.
+#: Stops at what opens a connection, starts a program or loads code from data: CPython tells hooks of
+#: all of it.
 GUARD = """
 import sys
 

@@ -439,8 +439,8 @@ def test_a_folder_is_looked_at_cleared_and_forgotten(tmp_path: Path) -> None:
         assert (store.stats().restored, store.stats().foreign) == (2, 0)
 
 
-# : Lets a process have everything but io_uring, as containers often do: a filter of system calls
-# (seccomp), for good.
+#: Lets a process have everything but io_uring, as containers often do: a filter of system calls
+#: (seccomp), for good.
 WITHOUT_IO_URING = """
 import ctypes, sys
 libc = ctypes.CDLL(None, use_errno=True)

@@ -37,8 +37,8 @@ STUBS = {
     "" if path.stem == "__init__" else path.stem: path
     for path in sorted(Path(kvpool.__file__).with_name("_core").glob("*.pyi"))
 }
-# : Longer than this, a stub is more than one topic: the manager, whose class cannot be shared out, is
-# the longest.
+#: Longer than this, a stub is more than one topic: the manager, whose class cannot be shared out, is
+#: the longest.
 LINES = 1_100
 #: The modules of the package that have names of the binary.
 PUBLIC = (kvpool, events, hashing, journal, parts, policies, sizing, store, traces, transfer)

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 BATCH, SIZE, PROMPT = 256, 16, 32_768
 ROUNDS = 1000
 RANDOM = np.random.default_rng(7)
-# : Numbers that make the start of each prompt different.
+#: Numbers that make the start of each prompt different.
 FRESH = itertools.count(1)
 
 

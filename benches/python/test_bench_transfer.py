@@ -82,7 +82,7 @@ WAYS: dict[str, Callable[[Copy, int], Callable[[], Any]]] = {
     "memcpy per piece, loop in Python": lambda copy, _: copy.loop_in_python(),
     "one memmove": lambda copy, _: copy.memmove(),
 }
-# : Ways that use only one thread are measured once.
+#: Ways that use only one thread are measured once.
 CASES = [
     (way, threads)
     for way in WAYS

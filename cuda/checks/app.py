@@ -8,8 +8,8 @@ GPU.
 With ``--dry-run`` and the tests' fake driver it runs without a GPU, to show that the program itself
 works:
 
-    python tests/transfer/fake_cuda/build.py target/fake KVPOOL_LIBCUDA=target/fake/libcuda.so.1 python
-    cuda/gpu_check.py --dry-run --quick
+    python tests/transfer/fake_cuda/build.py target/fake
+    KVPOOL_LIBCUDA=target/fake/libcuda.so.1 python cuda/gpu_check.py --dry-run --quick
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ if TYPE_CHECKING:
     from .session import Session
 
 SECTIONS = ("correctness", "bench")
-# : Seconds that each section may take. The benchmark gets the rest of the budget.
+#: Seconds that each section may take. The benchmark gets the rest of the budget.
 _SECONDS = {"correctness": 120.0, "bench": 1e9}
-# : Seconds after the end of the budget at which a run that hangs is ended.
+#: Seconds after the end of the budget at which a run that hangs is ended.
 _GRACE = 45.0
 _NO_GPU = 2
 
@@ -186,8 +186,9 @@ class _Run:
 
 
 def _section(name: str) -> Callable[[Session], object]:
-    """Return the function that runs a section. It is imported late, so that a message appears even if
-    kvpool is missing.
+    """Return the function that runs a section.
+
+    It is imported late, so that a message appears even if kvpool is missing.
     """
     from . import bench, correctness
 

@@ -36,7 +36,7 @@ DEVICE = "On the device (read plus written)"
 SWAPS = "Swaps"
 CALIBRATION = "Calibration"
 
-# : Sizes of a piece in KiB. For swaps, the sizes that the verdicts need come first.
+#: Sizes of a piece in KiB. For swaps, the sizes that the verdicts need come first.
 DEVICE_PIECES = (2, 4, 8, 16, 32, 64)
 SWAP_PIECES = (8, 16, 32, 64, 2)
 

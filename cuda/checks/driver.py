@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-# : Attributes of a device that affect speed: our name, and the driver's number.
+#: Attributes of a device that affect speed: our name, and the driver's number.
 ATTRIBUTES = {
     "multiprocessors": 16,
     "copy engines": 40,
@@ -25,7 +25,7 @@ ATTRIBUTES = {
     "NUMA node": 134,
 }
 
-# : Signatures as in cuda.h. Device addresses are numbers, and every other large argument is a handle.
+#: Signatures as in cuda.h. Device addresses are numbers, and every other large argument is a handle.
 _CALLS: dict[str, tuple[Any, ...]] = {
     "cuInit": (c_uint,),
     "cuDriverGetVersion": (c_void_p,),

@@ -30,13 +30,13 @@ TO_HOST: Direction = "to host"
 TO_DEVICE: Direction = "to device"
 ON_DEVICE = "on device"
 
-# : Random bytes. No piece's size divides their number, so blocks that are filled with them differ.
+#: Random bytes. No piece's size divides their number, so blocks that are filled with them differ.
 TILE = rng("tile").randbytes(MIB - 4093)
 
 _LOOKED_AT = 2
 
-# : Seconds of copies before those that are measured. The first copies on new memory take a tenth
-# longer.
+#: Seconds of copies before those that are measured. The first copies on new memory take a tenth
+#: longer.
 _WARM_UP = 0.02
 
 
@@ -70,12 +70,12 @@ class Timing:
 class Rates:
     """The measured rates from which the verdicts are computed, in GB/s."""
 
-    # : Rates of plain copies: to the host, to the device, and on the device (bytes read plus bytes
-    # written).
+    #: Rates of plain copies: to the host, to the device, and on the device (bytes read plus bytes
+    #: written).
     plain: dict[str, float] = dataclasses.field(default_factory=dict)
-    # : Rates of the kernel on the device, bytes read plus bytes written, by the size of a piece in KiB.
+    #: Rates of the kernel on the device, bytes read plus bytes written, by the size of a piece in KiB.
     on_device: dict[int, float] = dataclasses.field(default_factory=dict)
-    # : Rates of swaps, by direction and size of a piece in KiB, and then by way.
+    #: Rates of swaps, by direction and size of a piece in KiB, and then by way.
     swaps: dict[tuple[Direction, int], dict[str, float]] = dataclasses.field(default_factory=dict)
 
     def share(self, rate: float, of: str) -> float | None:
@@ -125,9 +125,9 @@ class Engines:
     def __init__(self, session: Session) -> None:
         self._session = session
         self._folder = tempfile.TemporaryDirectory()
-        # : The engine with the built-in thresholds.
+        #: The engine with the built-in thresholds.
         self.default = TransferEngine(session.device)
-        # : The engine with the thresholds of a calibration. Until then it is the default engine.
+        #: The engine with the thresholds of a calibration. Until then it is the default engine.
         self.calibrated = self.default
         self._by_ctas: dict[int, TransferEngine] = {}
 

@@ -22,10 +22,10 @@ if TYPE_CHECKING:
 
     from .driver import Driver
 
-# : A region: the address of block 0, the bytes from one block to the next, and the bytes of a piece.
+#: A region: the address of block 0, the bytes from one block to the next, and the bytes of a piece.
 Region = tuple[int, int, int]
 
-# : Number of bytes at either end of a layout that belong to no block.
+#: Number of bytes at either end of a layout that belong to no block.
 GUARD = 256
 
 
@@ -100,10 +100,10 @@ class Layout:
     """The positions of the pieces of blocks in some memory."""
 
     name: str
-    # : Regions with offsets in place of addresses.
+    #: Regions with offsets in place of addresses.
     regions: tuple[Region, ...]
     num_blocks: int
-    # : Number of bytes of the whole memory, guards included.
+    #: Number of bytes of the whole memory, guards included.
     nbytes: int
 
     def at(self, address: int) -> list[Region]:

@@ -20,7 +20,7 @@ _ALWAYS: tuple[Method, ...] = ("kernel", "memcpy")
 _PIECE = 256 * KIB
 _BORDERS = (0, (1 << 31) // _PIECE, (1 << 32) // _PIECE)
 _NUM_BLOCKS = _BORDERS[-1] + 16
-# : Blocks on either side of each border: some are copied, and their neighbours must not change.
+#: Blocks on either side of each border: some are copied, and their neighbours must not change.
 _WATCHED = sorted({border + step for border in _BORDERS for step in range(-3, 5) if border + step >= 0})
 
 

@@ -35,13 +35,13 @@ class Figure:
 
     table: str
     what: str
-    # : Rate in GB/s. The table's title says where it is bytes read plus bytes written.
+    #: Rate in GB/s. The table's title says where it is bytes read plus bytes written.
     rate: float | None = None
-    # : Share of the rate of the plain copy that it is compared with.
+    #: Share of the rate of the plain copy that it is compared with.
     share: float | None = None
-    # : Time of the copy in microseconds, by the device's clock.
+    #: Time of the copy in microseconds, by the device's clock.
     micros: float | None = None
-    # : Time of the call that started the copy, in microseconds.
+    #: Time of the call that started the copy, in microseconds.
     submit_micros: float | None = None
     note: str = ""
 
@@ -99,7 +99,7 @@ class Report:
         self.checks: list[Check] = []
         self.figures: list[Figure] = []
         self.verdicts: list[Verdict] = []
-        # : Why the run ended early, or "".
+        #: Why the run ended early, or "".
         self.ended_early = ""
 
     @property

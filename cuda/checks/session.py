@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from .measure import Rates
     from .report import Outcome, Report
 
-# : The ways in which a copy between a store of a device and one of the host can be made.
+#: The ways in which a copy between a store of a device and one of the host can be made.
 Method: TypeAlias = Literal["auto", "kernel", "batch", "staged", "memcpy"]
 
 METHODS: tuple[Method, ...] = ("auto", "kernel", "batch", "staged", "memcpy")
@@ -54,18 +54,18 @@ def rng(seed: object) -> random.Random:
 class Effort:
     """Sizes and numbers that set how long a run takes."""
 
-    # : Maximum number of random layouts, and the seconds for them.
+    #: Maximum number of random layouts, and the seconds for them.
     trials: int
     trial_seconds: float
-    # : Bytes of the memory of a random layout.
+    #: Bytes of the memory of a random layout.
     arena: int
-    # : Bytes of a measured copy over the link, and of one on the device.
+    #: Bytes of a measured copy over the link, and of one on the device.
     payload: int
     device_payload: int
-    # : Number of pieces of a block in the benchmarks.
+    #: Number of pieces of a block in the benchmarks.
     regions: int
     repetitions: int
-    # : Numbers of thread blocks for kernels that cross the link.
+    #: Numbers of thread blocks for kernels that cross the link.
     ctas: tuple[int, ...]
 
 
@@ -136,16 +136,16 @@ class Session:
     report: Report
     clock: Clock
     effort: Effort
-    # : The engine of the device, and its CPU twin.
+    #: The engine of the device, and its CPU twin.
     engine: TransferEngine
     twin: TransferEngine
-    # : torch, if it uses this device.
+    #: torch, if it uses this device.
     torch: Any
-    # : torch's int64, the type of a mapping on the device, if torch is installed.
+    #: torch's int64, the type of a mapping on the device, if torch is installed.
     int64: Any
     dry_run: bool
     section: str = ""
-    # : The rates that the benchmarks have measured so far.
+    #: The rates that the benchmarks have measured so far.
     rates: Rates | None = None
     _waiting: int | None = None
 

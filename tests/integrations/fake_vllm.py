@@ -46,7 +46,7 @@ MODULES = (
     "vllm.v1.engine.core",
     "vllm.v1.request",
 )
-# : Modules of the plug-in that bind vLLM's names when they are imported.
+#: Modules of the plug-in that bind vLLM's names when they are imported.
 BOUND = ("pool", "events", "views", "hashing", "lookup", "manager", "install", "shadow", "publisher")
 
 

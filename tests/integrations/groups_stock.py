@@ -35,7 +35,7 @@ class Stock:
         self.watermark, self.recomputed = watermark, recomputed
         self.empty = Result(tuple(() for _ in groups))
         self.alignment = math.lcm(*(size for _, size, *_ in groups))
-        # : Number of tokens between the boundaries of windows and states. The name is vLLM's.
+        #: Number of tokens between the boundaries of windows and states. The name is vLLM's.
         self.retention_interval = None if segments is None else segments * self.alignment
         self.dropping = dropping
         self.managers: list[Manager] = []

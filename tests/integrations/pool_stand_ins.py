@@ -11,7 +11,7 @@ from typing import Any, Literal
 from tests.integrations.fake_vllm import AllBlocksCleared, BlockRemoved, BlockStored, Request, part
 
 Events = Literal["exact", "stock"]
-# : Tokens per hash, and tokens per block of each of the two groups.
+#: Tokens per hash, and tokens per block of each of the two groups.
 UNIT = 2
 BLOCK = {0: 2, 1: 4}
 

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
     from pathlib import Path
 
-# : A token id and a salt. They must not appear in any log line or file.
+#: A token id and a salt. They must not appear in any log line or file.
 SECRET = 123_456_789
 SALT = "pepper"
 

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 LAYOUTS = ["page_first", "page_first_direct", "page_head", "layer_first"]
-# : Layouts of latents, which have no heads.
+#: Layouts of latents, which have no heads.
 FLAT = [one for one in LAYOUTS if one != "page_head"]
 
 

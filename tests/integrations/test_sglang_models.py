@@ -42,7 +42,7 @@ from tests.shares import SHARES, run_share
 
 KEYS = 12
 PAGES = 8
-# : More than any history clears.
+#: More than any history clears.
 GENERATIONS = 1000
 NUMBERS = st.lists(st.integers(0, KEYS - 1), min_size=1, max_size=4, unique=True)
 
@@ -52,10 +52,10 @@ class Page:
     """The page that was stored last under a key."""
 
     held: bytes
-    # : A lookup must find the page.
+    #: A lookup must find the page.
     certain: bool
-    # : No load has read the page since files were damaged. A set may find it there and leave it
-    # unchanged.
+    #: No load has read the page since files were damaged. A set may find it there and leave it
+    #: unchanged.
     doubtful: bool = False
 
 
@@ -67,9 +67,9 @@ class Histories(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
         self.root = Path(tempfile.mkdtemp(prefix="kvpool-sglang-"))
-        # : The pages by weights and pool, and then by key.
+        #: The pages by weights and pool, and then by key.
         self.stored: dict[tuple[str, str], dict[int, Page]] = {}
-        # : The bytes depend on the weights and on the number of clearings so far.
+        #: The bytes depend on the weights and on the number of clearings so far.
         self.generation = 0
         self.backend: Any = None
 

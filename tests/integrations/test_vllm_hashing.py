@@ -104,7 +104,7 @@ def alone(vllm: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(vllm.v1.core.kv_cache_utils, "hash_block_tokens", refuse)
 
 
-# : Each of the four algorithms gets a share of the examples.
+#: Each of the four algorithms gets a share of the examples.
 SHARE = settings(max_examples=settings().max_examples // 4)
 TOKENS = st.one_of(
     st.integers(0, 2**32 - 1),

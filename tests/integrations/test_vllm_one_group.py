@@ -44,7 +44,7 @@ class Result:
 class Calls:
     """A ``VllmGroups`` with the state that vLLM's manager would have."""
 
-    # : vLLM's name for the number of tokens between cached states. It is not read for full attention.
+    #: vLLM's name for the number of tokens between cached states. It is not read for full attention.
     retention_interval = None
 
     def __init__(

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 POLICIES = [name for name in EVICTIONS if name != LRU]
-# : The group of full attention, and a group that no lookup of full attention reads.
+#: The group of full attention, and a group that no lookup of full attention reads.
 FULL, WINDOW = 0, 5
 
 

@@ -16,7 +16,7 @@ from tests.integrations.fake_vllm import BOUND, fake_vllm, part
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-# : Every name that a level replaces: the module or class, without "vllm.", and the name in it.
+#: Every name that a level replaces: the module or class, without "vllm.", and the name in it.
 NAMES = tuple(
     tuple(path.removeprefix("vllm.").replace(":", ".").rpartition(".")[::2])
     for path in dict.fromkeys(one for paths in gate.REPLACED.values() for one in paths)

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 CHUNKS, CHUNK = 8, 4096
-# : The time limit of every wait, far longer than any machine needs. No test measures time with it.
+#: The time limit of every wait, far longer than any machine needs. No test measures time with it.
 AGES = 120.0
 numpy = pytest.importorskip("numpy")
 

@@ -11,7 +11,7 @@ import pytest
 if TYPE_CHECKING:
     from collections.abc import Generator
 
-# : (ancestor, item, test) -> result.
+#: (ancestor, item, test) -> result.
 RESULTS: dict[tuple[str, str, str], str] = {}
 
 

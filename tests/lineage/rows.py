@@ -27,7 +27,7 @@ def lineage(item: str, ancestor: str = "004") -> pytest.MarkDecorator:
 class Row:
     """An allocator, called by the names of its ancestor."""
 
-    # : Whether the names are Aphrodite's, which are older than vLLM v0's.
+    #: Whether the names are Aphrodite's, which are older than vLLM v0's.
     older: bool
     caching: bool
 

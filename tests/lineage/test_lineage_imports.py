@@ -17,8 +17,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 DOC = (Path(__file__).parents[2] / "docs" / "lineage.md").read_text(encoding="utf-8")
-# : By the package of kvpool that a recipe writes: the ancestor's number, its import lines, and the
-# modules that are removed.
+#: By the package of kvpool that a recipe writes: the ancestor's number, its import lines, and the
+#: modules that are removed.
 TREES = {
     "v0": (
         "004",
@@ -34,8 +34,8 @@ TREES = {
     "v1_early": ("001", import_lines.V1_EARLY, "vllm.v1.core: kv_cache_utils"),
     "token_blocks": ("000", import_lines.TOKEN_BLOCKS, "aphrodite.common: block"),
 }
-# : A script that imports all modules below the working directory, calls the functions with lazy
-# imports, and prints every name that is not found.
+#: A script that imports all modules below the working directory, calls the functions with lazy
+#: imports, and prints every name that is not found.
 RESOLVE = """
 import importlib, pathlib, sys
 sys.path.insert(0, "")

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from tests.transfer.fake_cuda.driver import FakeCuda
 
-# : Factor for the number of random cases. ``make test-slow`` runs ten times as many.
+#: Factor for the number of random cases. ``make test-slow`` runs ten times as many.
 MORE = 10 if os.environ.get("HYPOTHESIS_PROFILE") == "slow" else 1
 DTYPES = (torch.uint8, torch.bfloat16, torch.float32, torch.float8_e4m3fn, torch.int64, torch.float16)
 

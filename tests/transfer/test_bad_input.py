@@ -23,7 +23,7 @@ from kvpool.transfer import BlockStore, PlanExecutor, Transfer, TransferEngine
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-# : A number with more bits than any number of kvpool.
+#: A number with more bits than any number of kvpool.
 WIDE = 2**200
 Refusal = tuple[type[kvpool.KvpoolError], type[Exception]]
 

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 Pairs = list[tuple[int, int]]
 
-# : Every size of an element, and the types in which engines keep KV.
+#: Every size of an element, and the types in which engines keep KV.
 DTYPES = [
     torch.uint8,
     torch.bool,
@@ -50,10 +50,10 @@ DTYPES = [
     torch.float64,
     torch.complex128,
 ]
-# : Types by which the expected result is computed. They move bits, so no arithmetic type changes them.
+#: Types by which the expected result is computed. They move bits, so no arithmetic type changes them.
 BITS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64, 16: torch.complex128}
-# : Number of tries for a state that a busy machine may miss: a transfer that is still running when the
-# test checks it.
+#: Number of tries for a state that a busy machine may miss: a transfer that is still running when the
+#: test checks it.
 TRIES = 200
 
 
@@ -97,7 +97,7 @@ class Placement:
     strides: tuple[int, ...]
     offset: int
     elements: int
-    # : The order of dimensions that is passed to the store.
+    #: The order of dimensions that is passed to the store.
     order: tuple[int, ...]
     block_dim: int
 
@@ -360,7 +360,7 @@ def each(*shape: int, seen: tuple[int, int] | None = None) -> Callable[[], list[
     return lambda: [torch.zeros(shape).transpose(first, second) for _ in range(LAYERS)]
 
 
-# : Tensors, the dimension of blocks, the number of regions of a layer, and the elements of a piece.
+#: Tensors, the dimension of blocks, the number of regions of a layer, and the elements of a piece.
 LAYOUTS: dict[str, tuple[Callable[[], list[torch.Tensor]], int, int, int]] = {
     "K and V apart": (each(2, BLOCKS, TOKENS, HEADS, SIZE), 1, 2, PIECE),
     "HND": (each(2, BLOCKS, HEADS, TOKENS, SIZE), 1, 2, PIECE),
@@ -516,7 +516,7 @@ class View:
     base: int
     stride: int
     num_blocks: int
-    # : The offset of each piece of a block from ``base``.
+    #: The offset of each piece of a block from ``base``.
     starts: tuple[int, ...]
     nbytes: int
 

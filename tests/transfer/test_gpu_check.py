@@ -18,7 +18,7 @@ from tests.transfer.fake_cuda.build import build
 ROOT = Path(__file__).resolve().parents[2]
 SECTIONS = {"correctness", "bench", "fake driver"}
 BENCHES = {"Plain copies", "On the device", "Calibration", "Swaps"}
-# : Work waits until some call waits for it, so a copy that is never waited for is detected.
+#: Work waits until some call waits for it, so a copy that is never waited for is detected.
 LAZY = {"FAKE_CUDA_LAZY": "1", "FAKE_CUDA_EVENT_QUERIES": "0"}
 
 

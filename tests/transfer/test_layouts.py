@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from kvpool._core.transfer import Method
     from tests.transfer.fake_cuda.driver import FakeCuda
 
-# : Number of cases for each direction: every layout with every dtype, and with every method.
+#: Number of cases for each direction: every layout with every dtype, and with every method.
 CASES = 8 * 3 * 5 * MORE
 METHODS: tuple[Method, ...] = ("auto", "kernel", "batch", "staged", "memcpy")
 

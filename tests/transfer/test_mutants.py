@@ -22,8 +22,8 @@ if TYPE_CHECKING:
     from tests.transfer.fake_cuda.driver import Driver, FakeCuda
 
 RELAXED = 2
-# : Number of tries for a state that a busy machine may miss: a transfer that is still running when the
-# test checks it.
+#: Number of tries for a state that a busy machine may miss: a transfer that is still running when the
+#: test checks it.
 TRIES = 50
 
 

@@ -434,8 +434,8 @@ def ids(*pairs: tuple[int, int]) -> torch.Tensor:
     return torch.tensor(pairs, dtype=torch.int64).reshape(-1, 2)
 
 
-# : test_bad_input covers refused mappings and layouts. This table has one error of each kind for each
-# op.
+#: test_bad_input covers refused mappings and layouts. This table has one error of each kind for each
+#: op.
 WRONG: list[Wrong] = [
     (
         "int32",

@@ -63,8 +63,8 @@ class Program:
             for index, data in enumerate(content):
                 store.write_block(index, data)
             self.tiers.append(Tier(store, content))
-        # : Running transfers, with the blocks that they read and write. None stands for copies on the
-        # stream.
+        #: Running transfers, with the blocks that they read and write. None stands for copies on the
+        #: stream.
         self.under_way: list[tuple[Transfer | None, set[tuple[int, int]], set[tuple[int, int]]]] = []
 
     def conflicts(self, reads: set[tuple[int, int]], writes: set[tuple[int, int]]) -> list[Transfer | None]:

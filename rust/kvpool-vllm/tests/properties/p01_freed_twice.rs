@@ -2,8 +2,10 @@
 //! once. A call that frees a block more often than it has references frees nothing.
 //!
 //! Bugs: vllm#42571: freeing `[b, b]` with two references queued `b` twice, and two requests were given
-//! it. Code that fails the test: after all counts were dropped, collect one entry per name for each
-//! block whose count is 0.
+//! it.
+//!
+//! Fails it: code that collects the blocks whose count is 0 after all counts were dropped, one entry
+//! per name.
 
 use super::*;
 

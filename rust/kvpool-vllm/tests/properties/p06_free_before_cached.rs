@@ -2,7 +2,9 @@
 //! free.
 //!
 //! Bugs: vllm#42948, vllm#42656: blocks without a hash were queued after cached ones, and the cache
-//! shrank without need. Code that fails the test: one queue, with every freed block at its end.
+//! shrank without need.
+//!
+//! Fails it: one queue, with every freed block at its end.
 
 use super::*;
 

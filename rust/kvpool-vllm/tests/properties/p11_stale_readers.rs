@@ -2,8 +2,10 @@
 //! compares [`Pool::removals`] afterwards, never accepts data of a later owner.
 //!
 //! Bugs: mooncake#850, vllm#47021: a lookup's result was used after its blocks had been handed to
-//! another request. Code that fails the test: afterwards, ask whether the key still leads to the block.
-//! The key may do so again.
+//! another request.
+//!
+//! Fails it: code that asks afterwards whether the key still leads to the block. The key may do so
+//! again.
 
 use std::cell::Cell;
 

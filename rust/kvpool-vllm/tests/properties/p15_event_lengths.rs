@@ -3,8 +3,9 @@
 //! key.
 //!
 //! Bugs: vllm#44451: hashes, tokens and extra keys of an event were filtered differently, and had
-//! different lengths. Code that fails the test: a list of the stored blocks without the positions of
-//! the others.
+//! different lengths.
+//!
+//! Fails it: a list of the stored blocks without the positions of the others.
 
 use super::*;
 

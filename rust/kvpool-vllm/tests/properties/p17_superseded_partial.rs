@@ -2,8 +2,9 @@
 //! event names the part again.
 //!
 //! Bugs: vllm#49125: the digest of the part stayed in the map, led to a block with other tokens, and
-//! was removed once more later. Code that fails the test: a promotion that writes the new hash over the
-//! old one.
+//! was removed once more later.
+//!
+//! Fails it: a promotion that writes the new hash over the old one.
 
 use super::*;
 

@@ -3,8 +3,10 @@
 //! number of blocks without references.
 //!
 //! Bugs: vllm#42571, dynamo#13398: `free([b, b])` with two references linked `b` once and counted it
-//! twice, or the reverse. Code that fails the test: drop references one by one, and queue a block
-//! whenever its count is 0 at the end.
+//! twice, or the reverse.
+//!
+//! Fails it: code that drops references one by one, and queues a block whenever its count is 0 at the
+//! end.
 
 use super::*;
 

@@ -1,9 +1,10 @@
 //! Property 2: a block is on at most one list. Releasing a block without references is an error that
 //! changes nothing.
 //!
-//! Bugs: trtllm#14937: a block was on the free list and among the cached ones at the same time. Code
-//! that fails the test: a release that decrements first and checks later, or that clamps a count at 0
-//! and queues the block again.
+//! Bugs: trtllm#14937: a block was on the free list and among the cached ones at the same time.
+//!
+//! Fails it: a release that decrements first and checks later, or that clamps a count at 0 and queues
+//! the block again.
 
 use super::*;
 

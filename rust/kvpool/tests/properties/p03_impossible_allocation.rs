@@ -2,8 +2,10 @@
 //! changes nothing. Counts stay within the pool.
 //!
 //! Bugs: ascend#14283, lmcache#987: such an allocation took the available blocks, or moved the counts
-//! below 0. Code that fails the test: pop blocks until none is left and raise only then; or a signed
-//! count that is never compared with 0.
+//! below 0.
+//!
+//! Fails it: code that pops blocks until none is left and raises only then; or a signed count that is
+//! never compared with 0.
 
 use super::*;
 

@@ -1,8 +1,9 @@
 //! Property 4: a call that fails at any point changes nothing.
 //!
-//! Bugs: vllm#24228: a failed call had already moved blocks, counters or keys. Code that fails the
-//! test: a loop that changes state while it checks. The failing element may be the first, a middle one
-//! or the last.
+//! Bugs: vllm#24228: a failed call had already moved blocks, counters or keys.
+//!
+//! Fails it: a loop that changes state while it checks. The failing element may be the first, a middle
+//! one or the last.
 
 use super::*;
 

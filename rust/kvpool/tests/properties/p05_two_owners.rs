@@ -2,8 +2,10 @@
 //! got it by the same hash. A matched block is not handed out while the match is held.
 //!
 //! Bugs: vllm#37164, vllm#10507: blocks that one request had found were allocated by another one, or by
-//! itself, before they were held. Code that fails the test: a lookup that returns ids and leaves it to
-//! a later call to hold them; or counting a hit's blocks as available.
+//! itself, before they were held.
+//!
+//! Fails it: a lookup that returns ids and leaves it to a later call to hold them; or counting a hit's
+//! blocks as available.
 
 use super::*;
 

@@ -1,8 +1,9 @@
 //! Property 6: a block with a live hash is handed out only if no free block without one is left.
 //!
 //! Bugs: vllm#42948, vllm#42656: blocks without a hash were queued after cached ones, so that the cache
-//! shrank without need. Code that fails the test: one queue for both, with every released block at its
-//! end.
+//! shrank without need.
+//!
+//! Fails it: one queue for both, with every released block at its end.
 
 use super::*;
 

@@ -2,8 +2,10 @@
 //! completion of s, or of a later step, and not before.
 //!
 //! Bugs: vllm#45357, tpu-inference#3449: a running step wrote to a block that had been handed to
-//! another request. Code that fails the test: a release that ignores running steps; or a fence that
-//! only the completion of its own step ends.
+//! another request.
+//!
+//! Fails it: a release that ignores running steps; or a fence that only the completion of its own step
+//! ends.
 
 use super::*;
 

@@ -2,8 +2,9 @@
 //! preemptions as requests run. Fenced blocks count as capacity that will return.
 //!
 //! Bugs: ascend#16315: a scheduler preempted all requests, or did not end, because a victim's blocks
-//! return a step later. Code that fails the test: a refusal that reports the number of missing blocks,
-//! but not the number of fenced ones.
+//! return a step later.
+//!
+//! Fails it: a refusal that reports the number of missing blocks, but not the number of fenced ones.
 
 use super::histories::*;
 use super::*;

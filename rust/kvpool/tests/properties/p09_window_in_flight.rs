@@ -3,8 +3,9 @@
 //! never needs a block that was given up.
 //!
 //! Bugs: vllm#47728: a sliding window was trimmed up to the scheduled tokens. The running step, or the
-//! one after a roll-back, read blocks that belonged to other requests by then. Code that fails the
-//! test: a window that ends at the last token of the request, drafts and scheduled tokens included.
+//! one after a roll-back, read blocks that belonged to other requests by then.
+//!
+//! Fails it: a window that ends at the last token of the request, drafts and scheduled tokens included.
 
 use std::cell::Cell;
 use std::collections::VecDeque;

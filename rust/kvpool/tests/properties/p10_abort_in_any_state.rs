@@ -2,8 +2,10 @@
 //! when its last step or swap is over. Its completion messages may be lost, sent twice or late.
 //!
 //! Bugs: vllm#46283, vllm#41269, vllm#44100: an abort at the wrong moment leaked blocks, or freed them
-//! twice. Code that fails the test: a release that takes its blocks only from the table of running
-//! requests; or handling a late message as a new one.
+//! twice.
+//!
+//! Fails it: a release that takes its blocks only from the table of running requests; or code that
+//! handles a late message as a new one.
 
 use super::*;
 

@@ -2,8 +2,9 @@
 //! later owner.
 //!
 //! Bugs: mooncake#850, vllm#47021: a reader checked that its block was still present, and it was, but
-//! it had another owner. Code that fails the test: a version that some changes do not increment; or a
-//! swap number that is used again.
+//! it had another owner.
+//!
+//! Fails it: a version that some changes do not increment; or a swap number that is used again.
 //!
 //! There are three ways to read: with a plan, whose version ends with any change; by a swap's number,
 //! which is used once; and by holding the blocks, which needs no validation.

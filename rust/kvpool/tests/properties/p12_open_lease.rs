@@ -2,8 +2,10 @@
 //! on it succeed.
 //!
 //! Bugs: trtllm#12542, sglang#31427: a block was evicted while it was being copied, or could not be hit
-//! meanwhile. Code that fails the test: a block that is cached-free as soon as no request holds it; or
-//! a block that is taken out of the index during a transfer.
+//! meanwhile.
+//!
+//! Fails it: a block that is cached-free as soon as no request holds it; or a block that is taken out
+//! of the index during a transfer.
 //!
 //! A lease is a holder, a fence, the source of a planned copy, or either end of a swap.
 //! `evictors/leases.rs` and the laboratory test all of them with random holders and every policy.

@@ -2,8 +2,9 @@
 //! of live copies of a content goes from 0 to 1 exactly if `Stored` is reported, and from 1 to 0
 //! exactly if `Removed` is.
 //!
-//! Bugs: vllm#55092: a removal was reported while another copy was present. Code that fails the test:
-//! events per block instead of per content.
+//! Bugs: vllm#55092: a removal was reported while another copy was present.
+//!
+//! Fails it: events per block instead of per content.
 
 use super::histories::*;
 use super::*;

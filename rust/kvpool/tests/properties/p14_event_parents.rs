@@ -2,9 +2,10 @@
 //! parent can be matched at that moment, or the event shows that it cannot.
 //!
 //! Bugs: trtllm#3543, ascend#12002, vllm#58119: blocks were announced as roots, or below an unknown
-//! parent, and routers built trees that did not exist. Code that fails the test: take the hash of the
-//! block before in the table or in the call, which may be a hit, null, or left out; or report no parent
-//! if another call stored the block before.
+//! parent, and routers built trees that did not exist.
+//!
+//! Fails it: code that takes the hash of the block before in the table or in the call, which may be a
+//! hit, null, or left out; or that reports no parent if another call stored the block before.
 //!
 //! There is no flag: events replay to the matchable hashes (property 13), so a parent outside of that
 //! set is absent. Events never report a block as a root that is not one.

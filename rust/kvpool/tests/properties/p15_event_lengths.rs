@@ -2,8 +2,10 @@
 //! logical index.
 //!
 //! Bugs: vllm#44451: an event's lists had different lengths, and consumers attached tokens to the wrong
-//! hashes. Code that fails the test: one event for a run of blocks, whose lists are built by different
-//! filters for masked, cached and null blocks.
+//! hashes.
+//!
+//! Fails it: one event for a run of blocks, whose lists are built by different filters for masked,
+//! cached and null blocks.
 //!
 //! In kvpool an event is about one block: one hash, its parent, and its depth, which is the logical
 //! index. So the test checks the rest: there is exactly one event per block that became matchable, in

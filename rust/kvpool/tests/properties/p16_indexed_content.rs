@@ -1,9 +1,10 @@
 //! Property 16: every index entry is the hash of the tokens that are really in its block. A chain that
 //! was truncated and appended to equals the chain of the tokens that are left.
 //!
-//! Bugs: vllm#49377: blocks were indexed under hashes of rejected drafts. Code that fails the test:
-//! hash the scheduled tokens instead of the committed ones; or a roll-back that keeps the digests after
-//! it.
+//! Bugs: vllm#49377: blocks were indexed under hashes of rejected drafts.
+//!
+//! Fails it: code that hashes the scheduled tokens instead of the committed ones; or a roll-back that
+//! keeps the digests after it.
 
 use super::histories::*;
 use super::*;

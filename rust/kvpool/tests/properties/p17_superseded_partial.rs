@@ -2,8 +2,10 @@
 //! that content follows.
 //!
 //! Bugs: vllm#49125: the digest of a part of a block outlived the block's promotion, and led to a block
-//! with more tokens. Code that fails the test: a separate table of partial digests that a promotion
-//! does not clean; or a promotion onto another block that leaves the replaced block in the index.
+//! with more tokens.
+//!
+//! Fails it: a separate table of partial digests that a promotion does not clean; or a promotion onto
+//! another block that leaves the replaced block in the index.
 //!
 //! Without `partial_hits` a part of a block has no digest at all, and a promoted block has one. This
 //! module checks that. With `partial_hits`, names inside a block are removed with it: see

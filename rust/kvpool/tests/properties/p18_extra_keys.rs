@@ -2,8 +2,11 @@
 //! images, tenant, epoch.
 //!
 //! Bugs: vllm#44701, vllm#30931, vllm#3264: requests with different keys shared blocks, because keys
-//! were left out of a hash or mixed up in it. Code that fails the test: concatenate the fields' bytes
-//! without tags and lengths. `tests/properties.rs` of kvpool-hash tests random extra keys.
+//! were left out of a hash or mixed up in it.
+//!
+//! Fails it: code that concatenates the fields' bytes without tags and lengths.
+//!
+//! `tests/properties.rs` of kvpool-hash tests random extra keys.
 
 use super::*;
 

@@ -1,8 +1,10 @@
 //! Property 19: digests are the same in every process, with every hash seed, in Python and in Rust.
 //!
 //! Bugs: lmcache#2136, DingoCache#77: keys depended on the process, so that stores could not be shared.
-//! Code that fails the test: a language's own `hash`, or a seed drawn at start. `tests/vectors.rs` of
-//! kvpool-hash has all vectors.
+//!
+//! Fails it: a language's own `hash`, or a seed drawn at start.
+//!
+//! `tests/vectors.rs` of kvpool-hash has all vectors.
 
 use super::*;
 

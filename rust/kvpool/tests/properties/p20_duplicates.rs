@@ -3,8 +3,9 @@
 //! its hash.
 //!
 //! Bugs: kvcached#401, nano#219: the entry named only one copy and was removed with it, or stayed when
-//! its block had other content. Code that fails the test: a map from hash to one block, which the last
-//! copy overwrites or deletes.
+//! its block had other content.
+//!
+//! Fails it: a map from hash to one block, which the last copy overwrites or deletes.
 
 use super::histories::*;
 use super::*;

@@ -3,8 +3,9 @@
 //! sums.
 //!
 //! Bugs: sglang#35270, mllm#656, trtllm#12834: counters drifted from the real state, and schedulers
-//! waited forever. Code that fails the test: a path that changes a counter without its list, or a list
-//! without its counter.
+//! waited forever.
+//!
+//! Fails it: a path that changes a counter without its list, or a list without its counter.
 
 use super::histories::*;
 use super::*;

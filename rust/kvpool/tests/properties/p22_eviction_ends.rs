@@ -2,8 +2,12 @@
 //! ends with min(n, evictable) of them.
 //!
 //! Bugs: sglang#27631, trtllm#17926: an eviction inside an eviction; a commit that needed a block when
-//! none was left. Code that fails the test: a store that evicts while it inserts; or a loop that counts
-//! requested blocks instead of freed ones. `evictors/leases.rs` tests every policy.
+//! none was left.
+//!
+//! Fails it: a store that evicts while it inserts; or a loop that counts requested blocks instead of
+//! freed ones.
+//!
+//! `evictors/leases.rs` tests every policy.
 
 use super::*;
 

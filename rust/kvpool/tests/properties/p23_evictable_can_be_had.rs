@@ -2,7 +2,10 @@
 //! Expired retention has no effect, and retained blocks stay within their budget.
 //!
 //! Bugs: vllm#55461, mooncake#2286, mooncake#3028: retained blocks were counted as evictable and never
-//! evicted. Code that fails the test: pins that forbid an eviction instead of deferring it.
+//! evicted.
+//!
+//! Fails it: pins that forbid an eviction instead of deferring it.
+//!
 //! `evictors/exact.rs` tests expired and random hints.
 
 use super::*;

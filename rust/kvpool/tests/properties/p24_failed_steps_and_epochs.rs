@@ -2,8 +2,10 @@
 //! no block that was committed before is matched, not even through requests that run across the bump.
 //!
 //! Bugs: trtllm#15018, lmdeploy#4917, NeMo-RL#4018: KV that was never written, or written with older
-//! weights, was reused. Code that fails the test: index blocks at allocation; or empty the index and
-//! let running requests fill it again.
+//! weights, was reused.
+//!
+//! Fails it: code that indexes blocks at allocation; or that empties the index and lets running
+//! requests fill it again.
 
 use super::*;
 

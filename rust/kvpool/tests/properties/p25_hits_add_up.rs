@@ -2,7 +2,8 @@
 //! is refused or preempted.
 //!
 //! Bugs: vllm#25780, vllm#43736: each retry and each preemption counted the prompt and its hits again.
-//! Code that fails the test: count in the lookup instead of in the admission that succeeds.
+//!
+//! Fails it: code that counts in the lookup instead of in the admission that succeeds.
 
 use super::histories::*;
 use super::*;
