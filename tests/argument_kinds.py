@@ -1,4 +1,4 @@
-"""The kind of each argument: by its name, or of one call alone."""
+"""The kind of each argument, by the argument's name or for one call alone."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ _NAMES: Final[dict[Kind, str]] = {
     kinds.anything: "keep_alive trace mapping hash_seed memory payload",
 }
 KINDS: Final = {name: kind for kind, names in _NAMES.items() for name in names.split()}
-#: Of one call alone, with what is special about it.
+#: Arguments of one call alone, with the reason why they are special.
 ALONE: Final[dict[str, Kind]] = {
     **dict.fromkeys(("CacheManager.admit.request_id", "Step.admit.request_id"), kinds.new_request),
     **dict.fromkeys(
@@ -80,13 +80,13 @@ ALONE: Final[dict[str, Kind]] = {
     ),
     "CacheManager.append_ragged.out": kinds.rows_out,
     "CacheManager.release_batch.output_tokens": sequence(kinds.count),
-    # Any block may be looked at, and a match is compared when it is acquired.
+    # Any block may be read, and a match is only compared when it is acquired.
     **dict.fromkeys(("BlockPool.ref_counts.block_ids", "BlockPool.states.block_ids"), kinds.own_blocks),
     **dict.fromkeys(
         ("Match.block_ids", "TieredPool.begin_swap.block_ids", "TieredPool.fit_swap.block_ids"),
         kinds.any_blocks,
     ),
-    # A block that is absent is removed already.
+    # A block that is absent counts as already removed.
     **dict.fromkeys(("LruEvictor.remove.block_id", "PrefixIndex.remove.block_id"), kinds.block),
     **dict.fromkeys(("BlockPool.copies.digest", "ChainLink.from_digest.digest"), kinds.digest),
     "BlockPool.set_payloads.payloads": sequence(kinds.payload),
@@ -94,7 +94,7 @@ ALONE: Final[dict[str, Kind]] = {
     **dict.fromkeys(("BlockStore.from_regions.num_blocks", "BlockStore.host.num_blocks"), kinds.count),
     "BlockStore.from_regions.regions": kinds.rows,
     "BlockStore.host.pinned": kinds.pinned,
-    # A hasher has an error of its own for a size, and groups call it block_tokens.
+    # A hasher has its own error for a size, and groups call the size block_tokens.
     **dict.fromkeys(
         (
             f"{name}.block_size"

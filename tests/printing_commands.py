@@ -1,4 +1,6 @@
-"""Every command that prints figures, over small files made here. Tests of units and of widths run them."""
+"""Every command that prints figures, over small files created here. Tests of units and of widths run
+them.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from pathlib import Path
 
-#: Commands that print a table or a report; {} is the folder of ``prepare``.
+#: Commands that print a table or a report. {} is the folder of ``prepare``.
 TABLES: dict[str, str] = {
     "replay": "replay {}/trace.jsonl --capacity-gib 2 --model llama-3.1-8b --explain --no-progress",
     "replay overloaded": "replay {}/trace.jsonl --capacity-blocks 900 --max-running 1 --step-ms 900 --no-progress",
@@ -44,7 +46,7 @@ TABLES: dict[str, str] = {
     "store bench": "store bench {} --gib 0.001 --object-kib 4 --object-kib 64",
     "top": "top {}/manager.kvj --once",
 }
-#: The others that have ``--json``.
+#: The other commands that have ``--json``.
 OTHERS: dict[str, str] = {
     "trace validate": "trace validate {}/trace.jsonl",
     "journal replay": "journal replay {}/run.kvj",
@@ -56,7 +58,7 @@ OTHERS: dict[str, str] = {
     "hash": "hash --block-size 2 1 2 3 4",
     "top": "top {}/manager.kvj --frames 2 --interval 0.05",
 }
-#: Those that have ``--csv``.
+#: The commands that have ``--csv``.
 WITH_CSV = ("replay", "size", "compare", "trace stats", "models")
 
 KIND = '{"chat_id": %d, "timestamp": %d, "input_length": 33, "output_length": 5, "hash_ids": [9, 8, 7], "type": "%s"}\n'
@@ -83,7 +85,7 @@ def prepare(folder: Path) -> None:
 
 
 def run(command: str, folder: Path, run_main: Callable[[Sequence[str]], int] = main) -> tuple[int, str, str]:
-    """A command in this process: exit code, standard output, standard error."""
+    """Run a command in this process. Return the exit code, standard output and standard error."""
     out, err = io.StringIO(), io.StringIO()
     with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
         code = run_main([word.replace("{}", str(folder)) for word in command.split()])

@@ -1,5 +1,5 @@
 # ruff: noqa: E501 - texts stand as they are printed
-"""Errors of wrong arguments have the value, the limit and a hint, in our own words.
+"""Errors of wrong arguments contain the value, the limit and a hint, in our own words.
 
 The table has a row for each mistake: the command, the exit code, the error and the hint, word for word.
 """
@@ -21,14 +21,14 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.usefixtures("plain_output")
 
-#: Words of Rust, pydantic, Python and the operating system.
+#: Words of Rust, pydantic, Python and the operating system, which our errors must not contain.
 THEIRS = re.compile(
     r"os error|Errno|Input should|Value error|unable to parse|Traceback|\[type=|Expecting|validation error|panicked"
     r"|expected value|Invalid value|requires an argument|unexpected extra|Some\(|None\b"
 )
 LINE = '{"timestamp": 0, "input_length": 600, "output_length": 5, "hash_ids": [0, 1]}\n'
 
-#: {} is the folder of ``prepared``.
+#: The commands. {} is the folder of ``prepared``.
 TABLE: list[tuple[str, int, str, str | None]] = [
     (
         "replay {}/nope.jsonl",
@@ -377,7 +377,7 @@ def test_a_panic_is_one_line_and_says_whose_fault_it_is(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     class PanicException(BaseException):
-        """As PyO3 names it."""
+        """Has the name that PyO3 uses."""
 
     def broken(*_arguments: object, **_options: object) -> None:
         raise PanicException("index out of bounds: the len is 0")

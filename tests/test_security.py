@@ -1,5 +1,5 @@
-"""What SECURITY.md promises and no other test shows: nothing is opened or started, nothing secret is
-printed.
+"""Promises of SECURITY.md that no other test checks: no connection is opened, no program is started,
+and no secret is printed.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ if TYPE_CHECKING:
 
 ROOT = Path(__file__).resolve().parents[1]
 
-#: Stops at what opens a connection, starts a program or loads code from data: CPython tells hooks of
-#: all of it.
+#: Audit hook that stops the process when it opens a connection, starts a program or loads code from
+#: data. CPython reports all of these to hooks.
 GUARD = """
 import sys
 
@@ -35,7 +35,7 @@ def guard(event, arguments):
 
 sys.addaudithook(guard)
 """
-#: Modules that reach out, start programs, or make objects from bytes.
+#: Modules that open connections, start programs, or create objects from bytes.
 REACHES_OUT = (
     {"socket", "socketserver", "ssl", "http", "urllib", "ftplib", "smtplib", "xmlrpc", "asyncio", "selectors"}
     | {"subprocess", "multiprocessing", "pty", "webbrowser"}
@@ -101,17 +101,17 @@ def test_no_source_of_the_package_reaches_out_or_runs_text() -> None:
             elif isinstance(node, ast.Call):
                 called = node.func
                 name = called.id if isinstance(called, ast.Name) else getattr(called, "attr", "")
-                # re.compile is no call of compile.
+                # re.compile is not a call of compile.
                 owner = getattr(getattr(called, "value", None), "id", "")
                 names = [name] if name in RUNS_TEXT and (name, owner) != ("compile", "re") else []
             found += [
                 f"{path.name}: {ast.unparse(node)}" for name in names if name in REACHES_OUT | RUNS_TEXT
             ]
     assert found == [
-        # A publisher of KV events, which a caller makes, closes connections beyond a limit.
+        # A publisher of KV events, which a caller creates, closes connections beyond a limit.
         "zmq_bounds.py: import socket as sockets",
         "zmq_bounds.py: from urllib.parse import urlsplit",
-        # kvpool top and kvpool store show mooncake:// read the page whose URL they are given.
+        # kvpool top and `kvpool store show mooncake://` read the page whose URL the user passes.
         "fetch.py: import http.client",
         "fetch.py: import urllib.error",
         "fetch.py: import urllib.request",
@@ -119,8 +119,8 @@ def test_no_source_of_the_package_reaches_out_or_runs_text() -> None:
         "bounds.py: import http.client",
         "bounds.py: import socket",
         "bounds.py: from socketserver import ThreadingMixIn",
-        # Back ends of a store that a caller asks for: packages of theirs move the bytes. Splitting a
-        # URL opens nothing.
+        # Back ends of a store that a caller requests: their packages move the bytes. Splitting a URL
+        # opens no connection.
         "mooncake.py: import ctypes",
         "s3.py: import asyncio",
         "s3.py: import ctypes",
@@ -141,7 +141,7 @@ def test_one_source_opens_connections_and_none_starts_a_program() -> None:
     assert sources == [ROOT / "rust/kvpool-store/src/redis/stream.rs"]
 
 
-#: Crates with unsafe code, and which files of them may have it.
+#: Crates with unsafe code, and the files that may contain it.
 UNSAFE = {
     "kvpool-transfer": {
         "cpu.rs",
@@ -166,11 +166,11 @@ def test_unsafe_code_is_where_security_md_says() -> None:
         has = {
             str(path.relative_to(sources))
             for path in sources.rglob("*.rs")
-            # Tests, at the end of a file, are not part of what is shipped.
+            # Tests at the end of a file are not shipped.
             if unsafe.search(path.read_text(encoding="utf-8").partition("#[cfg(test)]")[0])
         }
         assert has <= UNSAFE.get(crate.name, set()), crate.name
-        # A crate without sources of its own compiles another one's.
+        # A crate without sources of its own compiles those of another crate.
         if crate.name not in UNSAFE and sources.exists():
             assert "#![forbid(unsafe_code)]" in (sources / "lib.rs").read_text(encoding="utf-8"), crate.name
 

@@ -1,8 +1,8 @@
-"""The page of ``kvpool size`` in a headless browser: the plots are drawn and answer, and the page
+"""The page of ``kvpool size`` in a headless browser: the plots are drawn and react, and the page
 requests nothing.
 
-``make test`` installs the browser from PyPI. Without it these tests are skipped and give the reason.
-With CI set they fail.
+``make test`` installs the browser from PyPI. Without it these tests are skipped with the reason. With
+CI set they fail.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-#: Sizes of the plots, and of the largest shape that each has.
+#: Sizes of the plots, and of the largest shape in each.
 SIZES = """[...document.querySelectorAll(".plot")].map((plot) => {
   const box = plot.getBoundingClientRect();
   const shapes = [...plot.querySelectorAll(".series .line, .series .bar, .series .mark")].map((each) => each.getBBox());
@@ -48,8 +48,8 @@ def browser() -> Iterator[Any]:
 
 @pytest.fixture
 def page(browser: Any, tmp_path: Path) -> Iterator[Any]:
-    """The report in the browser. At the end nothing was written to its console and nothing else was
-    requested.
+    """Opens the report in the browser. At the end, the console must be empty, and nothing else may have
+    been requested.
     """
     problems: list[str] = []
     path = tmp_path / "report.html"
