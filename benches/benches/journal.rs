@@ -105,7 +105,8 @@ fn main() -> Outcome<()> {
     let operations = ways.iter().filter_map(|way| way.replay.journal()).map(Journal::operations).max();
     let operations = operations.unwrap_or(0).max(1) as f64;
     println!(
-        "{} requests, at most {max_running} at once, {operations} operations; hashing {hashing:.0} ms more each",
+        "{} requests, at most {max_running} at once, {operations} operations; hashing {hashing:.0} ms \
+         more each",
         trace.requests().len()
     );
     println!(

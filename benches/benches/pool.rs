@@ -62,8 +62,8 @@ fn per_block(criterion: &mut Criterion) {
                 time(n, &mut state, hit, |s| s.pool.release_table(&s.table)).unwrap()
             });
         });
-        // The same measurement with an advisor: 2,048 sampled blocks represent the pool, so most
-        // references are not sampled.
+        // This measurement has an advisor: 2,048 sampled blocks represent the pool, so most references
+        // are not sampled.
         let mut advised = State::of(advised(size).unwrap());
         group.bench_function(BenchmarkId::new("hit_advised", size), |bencher| {
             bencher.iter_custom(|n| {

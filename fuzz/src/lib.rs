@@ -5,18 +5,18 @@
 //! |---|---|---|
 //! | [`free_list`] | `FreeBlockList` | a vector |
 //! | [`index`] | `PrefixIndex` | a map of contents |
-//! | [`pool`] | `BlockPool`: every call, policies, hints, verification | the laboratory: its model and its oracles |
-//! | [`manager`] | `CacheManager`, with KV-cache groups or without: every call | the laboratory: its model and its oracles |
+//! | [`pool`] | `BlockPool`: every call, policies, hints, verification | the laboratory |
+//! | [`manager`] | `CacheManager`, with KV-cache groups or without: every call | the laboratory |
 //! | [`mod@trace_reader`] | the readers of kvpool-replay, all formats | the traces that it writes itself |
 //! | [`mod@journal_reader`] | the reader and the replay of kvpool-journal | a second replay |
-//! | [`vllm_pool`] | `kvpool_vllm::Pool`: every call, policies, hints, writes by hand | the laboratory: its model and its oracles |
+//! | [`vllm_pool`] | `kvpool_vllm::Pool`: every call, policies, hints, writes by hand | the laboratory |
 //!
-//! [`kvpool_lab`] draws calls from the bytes of [`pool`], [`manager`] and [`vllm_pool`], and shrinks a
-//! run that fails. The bytes of the other targets are operations ([`Case`]). After each operation,
-//! results, state and all invariants are compared. A case that fails is shrunk ([`shrink`]) and printed
-//! as a Rust test. The bytes can have three sources: libFuzzer (`fuzz_targets`, with the feature
-//! `libfuzzer`), the driver [`random`] of the program `kvpool-fuzz`, which has no requirements, or the
-//! corpus, which the tests replay.
+//! The laboratory is [`kvpool_lab`], with its model and its oracles. It draws calls from the bytes of
+//! [`pool`], [`manager`] and [`vllm_pool`], and shrinks a run that fails. The bytes of the other
+//! targets are operations ([`Case`]). After each operation, results, state and all invariants are
+//! compared. A case that fails is shrunk ([`shrink`]) and printed as a Rust test. The bytes can have
+//! three sources: libFuzzer (`fuzz_targets`, with the feature `libfuzzer`), the driver [`random`] of
+//! the program `kvpool-fuzz`, which has no requirements, or the corpus, which the tests replay.
 #![forbid(unsafe_code)]
 
 mod bytes;

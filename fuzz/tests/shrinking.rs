@@ -131,7 +131,8 @@ fn a_case_is_written_as_a_test_up_to_its_failure() {
     let text =
         case(vec![Operation::Arm, Operation::Add(8), Operation::Fire, Operation::Arm]).to_rust("found");
     let (text, calls) = text;
-    let expected = "use first;\n\nfn second() {}\n\n/// fired: at 8\n#[test]\nfn found() {\n    let counter = true;\n    counter.Arm;\n    counter.Add(8);\n    counter.Fire;\n    value 8\n}\n";
+    let expected = "use first;\n\nfn second() {}\n\n/// fired: at 8\n#[test]\nfn found() {\n    let \
+         counter = true;\n    counter.Arm;\n    counter.Add(8);\n    counter.Fire;\n    value 8\n}\n";
     assert_eq!((text.as_str(), calls), (expected, 3));
 }
 

@@ -32,9 +32,11 @@ use stats_alloc::{INSTRUMENTED_SYSTEM, StatsAlloc};
 #[global_allocator]
 static ALLOCATOR: &StatsAlloc<System> = &INSTRUMENTED_SYSTEM;
 
-const USAGE: &str = "usage: kvpool-lab pool|manager|vllm [--seconds N | --calls N] [--seed N] [--report FILE] \
+const USAGE: &str = "usage: kvpool-lab pool|manager|vllm [--seconds N | --calls N] [--seed N] [--report \
+     FILE] \
      [--python FOLDER]
-       kvpool-lab soak [--minutes N | --seconds N | --calls N] [--seed N] [--blocks N] [--round N] [--configs NAME,...] \
+       kvpool-lab soak [--minutes N | --seconds N | --calls N] [--seed N] [--blocks N] [--round N] \
+       [--configs NAME,...] \
      [--every SECONDS] [--out PATH] [--json FILE]";
 
 struct Options {

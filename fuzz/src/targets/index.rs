@@ -218,7 +218,8 @@ impl Machine for Index {
     fn opening(setting: &Setting) -> Vec<String> {
         let Setting { num_blocks, verify } = setting;
         vec![format!(
-            "let mut index = PrefixIndex::with_parents({num_blocks}, {BLOCK_SIZE}, Verify::{verify:?}).unwrap();"
+            "let mut index = PrefixIndex::with_parents({num_blocks}, {BLOCK_SIZE}, \
+             Verify::{verify:?}).unwrap();"
         )]
     }
 

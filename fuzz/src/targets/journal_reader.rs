@@ -59,10 +59,15 @@ fn is_small(reader: &JournalReader<'_>) -> bool {
     small
         && match header.subject {
             Kind::Pool => reader.records::<PoolCall>().flatten().all(|(_, entry)| {
-                !matches!(entry, Entry::Operation(PoolCall::Resize { num_blocks }, ..) if num_blocks > MOST_BLOCKS)
+                !matches!(entry, Entry::Operation(
+                    PoolCall::Resize { num_blocks }, ..) if num_blocks > MOST_BLOCKS)
             }),
             Kind::Manager => reader.records::<ManagerCall>().flatten().all(|(_, entry)| {
-                if let Entry::Operation(operation, ..) = entry { is_operation_small(&operation) } else { true }
+                if let Entry::Operation(operation, ..) = entry {
+                    is_operation_small(&operation)
+                } else {
+                    true
+                }
             }),
             Kind::VllmPool => true,
         }

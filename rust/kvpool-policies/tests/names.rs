@@ -64,7 +64,8 @@ fn the_lru_of_the_core_says_which_one_has_retention() {
     assert_eq!(config.eviction, LRU);
     assert_eq!(
         BlockPool::new(config.clone()).unwrap_err().to_string(),
-        "retention is set: must be left out, since it ranks blocks, which the core's lru does not: use kvpool_policies::LRU"
+        "retention is set: must be left out, since it ranks blocks, which the core's lru does not: use \
+         kvpool_policies::LRU"
     );
     assert!(BlockPool::new(PoolConfig { eviction: LRU, ..config }).unwrap().has_retention());
 }

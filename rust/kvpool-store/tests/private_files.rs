@@ -168,9 +168,8 @@ fn snapshots_and_slots_neither_follow_links_nor_read_what_a_link_names() {
     }
     fs::rename(&path, &victim).unwrap();
     symlink(&victim, &path).unwrap();
-    assert!(
-        matches!(load(&path, of), Err(Cold::Unreadable(error)) if error.to_string().contains("is a symbolic link"))
-    );
+    assert!(matches!(load(&path, of),
+            Err(Cold::Unreadable(error)) if error.to_string().contains("is a symbolic link")));
     let slots = folder.path().join("slots");
     lead_away(&slots, &victim);
     let error = SlotHeaders::open(&slots, of, 4).unwrap_err();

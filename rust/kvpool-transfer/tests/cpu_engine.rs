@@ -103,7 +103,8 @@ proptest! {
         let mut arena = Arena::new(4096);
         let src = arena.store(&layout, blocks).expect("a layout of the generator");
         let moved: Vec<_> = layout.iter().map(|&(at, stride, nbytes)| (at + shift, stride, nbytes)).collect();
-        let dst = if shift == 0 { src.clone() } else { arena.store(&moved, blocks).expect("the same, moved") };
+        let dst = if shift == 0 { src.clone() } else {
+            arena.store(&moved, blocks).expect("the same, moved") };
         let range = if submitted { (part.0.min(layout.len() - 1), 0) } else { (0, layout.len()) };
         let range = (range.0, if submitted { (range.0 + part.1).min(layout.len()) } else { range.1 });
         let expected = model(&arena.bytes, &layout, blocks, shift, &pairs, range);
@@ -111,7 +112,8 @@ proptest! {
         let engine = TransferEngine::new(Device::Cpu, EngineConfig::default()).expect("an engine");
         let result = if submitted {
             let options = Options { regions: Some(range), ..Options::default() };
-            engine.submit(&src, &dst, pairs.iter().copied(), &options).and_then(|transfer| transfer.wait(None))
+            engine.submit(&src, &dst, pairs.iter().copied(), &options)
+                .and_then(|transfer| transfer.wait(None))
         } else {
             let stream = kvpool_transfer::StreamHandle::from_raw(0);
             engine.copy(&src, &dst, pairs.iter().copied(), stream, kvpool_transfer::Method::Auto)

@@ -85,7 +85,8 @@ proptest! {
         let Ok(hit) = lookup.find(limit, 48, &mut index);
         prop_assert_eq!(hit.tokens, expected.tokens.0);
         for (found, table) in hit.found.iter().zip(&expected.tables) {
-            let blocks: Vec<_> = (0..found.end).map(|at| if at < found.first { 0 } else { at as u32 + 1 }).collect();
+            let blocks: Vec<_> = (0..found.end)
+                .map(|at| if at < found.first { 0 } else { at as u32 + 1 }).collect();
             let expected: Vec<_> = table.iter().map(|block| block.get()).collect();
             prop_assert_eq!((blocks, found.tail), (expected, None));
         }

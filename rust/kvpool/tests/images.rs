@@ -293,7 +293,7 @@ fn a_manager_is_warm() {
     assert!(again.restore(&image, 0.0, |_| true).is_err());
 }
 
-/// The same test for whole requests: the restored manager returns what the original one returns.
+/// Whole requests: the restored manager returns what the original one returns.
 #[test]
 fn a_restored_manager_goes_on_as_if_it_had_never_stopped() {
     for seed in 0..60 {

@@ -154,7 +154,8 @@ fn operation() -> impl Strategy<Value = Operation> {
         4 => ids().prop_map(Operation::SwapIn),
         6 => prop::bool::weighted(0.7).prop_map(|complete| Operation::EndSwap { complete }),
         3 => (IDS, 0u32..2, IDS, IDS)
-            .prop_map(|(append, token, release, preempt)| Operation::Step { append, token, release, preempt }),
+            .prop_map(|(append, token, release, preempt)| Operation::Step {
+                append, token, release, preempt }),
         2 => (0u64..10).prop_map(Operation::CompleteStep),
         1 => Just(Operation::BumpEpoch),
         2 => any::<bool>().prop_map(|drained| Operation::Reset { drained }),

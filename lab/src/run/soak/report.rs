@@ -122,7 +122,8 @@ impl fmt::Display for Report {
         writeln!(
             f,
             "# Soak of {seconds:.0} seconds, {date}\n\n\
-             Commit {commit}, {processor}, one thread. Seed {seed}, digest {digest}. {calls} calls of managers of \
+             Commit {commit}, {processor}, one thread. Seed {seed}, digest {digest}. {calls} calls of \
+             managers of \
              {blocks} blocks of {size} tokens.\n\n## Over time\n\n{}\n",
             table(
                 &["seconds", "calls", "calls/s", "p50 us", "p99 us", "heap MiB"],
@@ -134,7 +135,8 @@ impl fmt::Display for Report {
         let rows = self.times.iter().map(|(name, times)| times.row(name));
         writeln!(
             f,
-            "## Times of calls, microseconds\n\nThe time of a call contains that of making its arguments from a \
+            "## Times of calls, microseconds\n\nThe time of a call contains that of making its arguments \
+             from a \
              record.\n\n{}\n",
             table(&head, 1, rows)
         )?;
@@ -163,7 +165,8 @@ impl fmt::Display for Report {
         let resident = heap.resident.map_or_else(|| "?".to_owned(), |bytes| mebibytes(bytes as i64));
         writeln!(
             f,
-            "## Memory\n\nHeap in use while no block is held or cached: {} MiB in the second quarter, {} MiB in the \
+            "## Memory\n\nHeap in use while no block is held or cached: {} MiB in the second quarter, {} \
+             MiB in the \
              last. At most {} MiB more are allowed.{judged} Resident at the end: {resident} MiB.",
             mebibytes(heap.start),
             mebibytes(heap.end),

@@ -113,7 +113,8 @@ proptest! {
 
     /// A journal that a kill cut at any byte replays up to its last whole frame.
     #[test]
-    fn every_beginning_replays(config in any_settings(), calls in calls(120), cuts in prop::collection::vec(any::<u32>(), 20)) {
+    fn every_beginning_replays(config in any_settings(), calls in calls(120),
+        cuts in prop::collection::vec(any::<u32>(), 20)) {
         let image = recorded(config, &calls);
         let whole = JournalReader::new(&image).unwrap().operations();
         for cut in cuts {
@@ -138,7 +139,8 @@ proptest! {
 
     /// A flipped bit is detected: everything before it is replayed, and nothing after it.
     #[test]
-    fn a_flipped_bit_ends_the_journal(config in any_settings(), calls in calls(120), at in any::<u32>(), bit in 0u8..8) {
+    fn a_flipped_bit_ends_the_journal(config in any_settings(), calls in calls(120),
+        at in any::<u32>(), bit in 0u8..8) {
         let mut image = recorded(config, &calls);
         let at = at as usize % image.len();
         image[at] ^= 1 << bit;
@@ -156,7 +158,8 @@ proptest! {
 
     /// For any bytes, reading and replaying ends with an error or at the end of the journal.
     #[test]
-    fn any_bytes_are_an_error_or_a_journal(bytes in prop::collection::vec(any::<u8>(), 0..400), header in any::<bool>()) {
+    fn any_bytes_are_an_error_or_a_journal(
+        bytes in prop::collection::vec(any::<u8>(), 0..400), header in any::<bool>()) {
         let mut file = bytes;
         if header {
             let mut own = recorded(ManagerConfig { num_blocks: 8, ..ManagerConfig::default() }, &[]);
@@ -168,7 +171,8 @@ proptest! {
 
     /// Impossible records: valid frames with random operations, names and chains.
     #[test]
-    fn impossible_records_are_refused(config in any_settings(), calls in calls(60), from in any::<u32>(), to in any::<u32>()) {
+    fn impossible_records_are_refused(config in any_settings(), calls in calls(60),
+        from in any::<u32>(), to in any::<u32>()) {
         let image = recorded(config, &calls);
         let reader = JournalReader::new(&image).unwrap();
         let mut entries: Vec<_> = reader.records::<ManagerCall>().map(|entry| entry.unwrap()).collect();

@@ -230,7 +230,7 @@ fn accepted(manager: &mut Journaled<CacheManager>) {
     manager.plan_release(&mut plan, 90, Some(3)).unwrap();
     manager.commit_step(&mut plan).unwrap();
     manager.complete_step(3).unwrap();
-    // The same prompt comes before and after an epoch bump, and from a request that was preempted
+    // One prompt comes before and after an epoch bump, and from a request that was preempted before.
     // before.
     manager.preempt(92.into(), kvpool::Until::Now).unwrap();
     manager.bump_epoch().unwrap();
@@ -282,7 +282,8 @@ fn an_exported_python_test_knows_the_groups() {
     for part in [
         "groups=[kvpool.GroupSpec(\"full\", 2), kvpool.GroupSpec(\"state\", 2), \
          kvpool.GroupSpec(\"chunked\", 2, chunk=5), kvpool.GroupSpec(\"cross\", 2), \
-         kvpool.GroupSpec(\"sliding\", 4, window=3, keep=6), kvpool.GroupSpec(\"sliding\", 2, window=3, sink=3), \
+         kvpool.GroupSpec(\"sliding\", 4, window=3, keep=6), kvpool.GroupSpec(\"sliding\", 2, window=3, \
+         sink=3), \
          kvpool.GroupSpec(\"full\", 2, keep=\"none\")]",
         "allocate_tokens=8, reuse=False",
         "    columns = 4\n",

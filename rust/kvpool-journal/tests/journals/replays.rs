@@ -23,7 +23,8 @@ proptest! {
         manager.check_invariants().unwrap();
         let recorded = manager.journal().unwrap().operations();
         let image = image(manager.take_journal());
-        let report = replay(&image, Options { check_every: 16, ..Options::default() }, &mut |_| true).unwrap();
+        let report = replay(&image, Options { check_every: 16, ..Options::default() }, &mut |_| true)
+            .unwrap();
         prop_assert_eq!(&report.difference, &None);
         prop_assert_eq!(report.operations, recorded);
         prop_assert_eq!(report.digests, recorded / u64::from(every));
@@ -37,7 +38,8 @@ proptest! {
         pool.check_invariants().unwrap();
         let recorded = pool.journal().unwrap().operations();
         let image = image(pool.take_journal());
-        let report = replay(&image, Options { check_every: 16, ..Options::default() }, &mut |_| true).unwrap();
+        let report = replay(&image, Options { check_every: 16, ..Options::default() }, &mut |_| true)
+            .unwrap();
         prop_assert_eq!(&report.difference, &None);
         prop_assert_eq!(report.operations, recorded);
         prop_assert_eq!(report.digests, recorded / u64::from(every));

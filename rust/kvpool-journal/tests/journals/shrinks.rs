@@ -13,7 +13,8 @@ proptest! {
 
     /// The remaining items still fail, and none of them can be left out.
     #[test]
-    fn what_is_left_is_minimal(items in prop::collection::vec(0u8..20, 0..40), needed in prop::collection::vec(0u8..20, 1..4)) {
+    fn what_is_left_is_minimal(items in prop::collection::vec(0u8..20, 0..40),
+        needed in prop::collection::vec(0u8..20, 1..4)) {
         let fails = |items: &[u8]| {
             let mut rest = items.iter();
             needed.iter().all(|needed| rest.any(|item| item == needed))
@@ -40,7 +41,8 @@ proptest! {
         let shrunk = shrink(&image, Goal::Answer(wanted), &mut |_| true).unwrap().unwrap();
         prop_assert!(shrunk.operations.len() <= wanted as usize + 1);
         prop_assert!(!shrunk.operations.is_empty());
-        let report = replay(&shrunk.journal, Options { check_every: 1, ..Options::default() }, &mut |_| true).unwrap();
+        let report = replay(&shrunk.journal, Options { check_every: 1, ..Options::default() },
+            &mut |_| true).unwrap();
         prop_assert_eq!(report.difference, None);
         prop_assert_eq!(report.operations, shrunk.operations.len() as u64);
         for language in [Language::Rust, Language::Python] {

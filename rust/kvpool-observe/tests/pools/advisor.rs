@@ -386,7 +386,8 @@ proptest! {
             // If this lookup itself pushes a key out of the stack, the key is found at its depth or not
             // at all.
             for (found, expected) in found.iter().zip(&expected) {
-                prop_assert!(found == expected || found.is_none() && expected.is_some_and(|at| at as usize + 9 > most));
+                prop_assert!(found == expected || found.is_none()
+                    && expected.is_some_and(|at| at as usize + 9 > most));
             }
             let order: Vec<_> = stack.keys().collect();
             prop_assert!(order.iter().rev().eq(&plain.keys), "{:?} {:?}", order, plain.keys);
@@ -404,7 +405,8 @@ proptest! {
         window in 1..400_u64,
     ) {
         let policies: Vec<_> =
-            kvpool_policies::ALL.iter().copied().filter(|&policy| policy != kvpool_policies::LAST_ACCESS).collect();
+            kvpool_policies::ALL.iter().copied()
+                .filter(|&policy| policy != kvpool_policies::LAST_ACCESS).collect();
         let window = Some(window);
         let config =
             AdvisorConfig { max_sampled_blocks, sample_every, window, policies, max_tenants: 2, seed: 1 };

@@ -107,7 +107,8 @@ proptest! {
         let (mut run, mut alone) = (Traffic::new(eviction, duplicates), Traffic::new(eviction, duplicates));
         first.iter().for_each(|operation| run.run(operation, &mut ()));
         let findable = |run: &Traffic| -> HashSet<_> {
-            let computed = views(&run.pool).into_iter().filter_map(|view| view.content).filter(|content| content.computed);
+            let computed = views(&run.pool).into_iter().filter_map(|view| view.content)
+                .filter(|content| content.computed);
             computed.map(|content| content.hash).collect()
         };
         let mut known = findable(&run);

@@ -157,6 +157,7 @@ fn forms_are_found_by_their_names_and_others_are_refused() {
     let refused = "Vllm".parse::<Form>().unwrap_err().to_string();
     assert_eq!(
         refused,
-        "there is no form \"Vllm\": one of vllm, vllm-array, vllm-bytes, vllm-array-bytes, sglang, sglang-array"
+        "there is no form \"Vllm\": one of vllm, vllm-array, vllm-bytes, vllm-array-bytes, sglang, \
+         sglang-array"
     );
 }

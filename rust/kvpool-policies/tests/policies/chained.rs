@@ -84,7 +84,8 @@ proptest! {
             cache.request(chain, length);
             for &(chain, depth) in cache.blocks.keys() {
                 let has_beginning = depth == 0 || cache.blocks.contains_key(&(chain, depth - 1));
-                prop_assert!(has_beginning, "{} keeps {} of {} without what is before it", name, depth, chain);
+                prop_assert!(has_beginning, "{} keeps {} of {} without what is before it", name, depth,
+                    chain);
             }
         }
         // After all victims are put back, they leave in the same order again, the ends of chains first.

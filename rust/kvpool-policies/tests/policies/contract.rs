@@ -229,7 +229,8 @@ proptest! {
                 match call {
                     24..26 if nth == 1 => run.iter().for_each(|&block| policy.hit(block)),
                     26..28 if nth == 1 => run.iter().for_each(|&block| policy.release(block)),
-                    28..30 if nth == 1 => admitted.iter().for_each(|&(block, content)| policy.admit(block, content)),
+                    28..30 if nth == 1 => admitted.iter()
+                        .for_each(|&(block, content)| policy.admit(block, content)),
                     0..5 => policy.admit(id(block), content(key)),
                     5..8 => policy.hit(id(block)),
                     8 => policy.begin_release(&Release::default()),
@@ -284,6 +285,7 @@ proptest! {
         let rest = drain(&mut *policy);
         prop_assert_eq!(&rest, &drain(&mut *twin));
         let given: BTreeSet<_> = rest.iter().copied().collect();
-        prop_assert!(given.len() == rest.len() && given.is_superset(&must) && given.is_subset(&may), "{}", name);
+        prop_assert!(given.len() == rest.len() && given.is_superset(&must)
+            && given.is_subset(&may), "{}", name);
     }
 }

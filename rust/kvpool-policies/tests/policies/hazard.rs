@@ -242,7 +242,9 @@ fn agree(workload: Workload) {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: ProptestConfig::default().cases.div_ceil(64), max_shrink_iters: 40, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig {
+        cases: ProptestConfig::default().cases.div_ceil(64), max_shrink_iters: 40,
+            ..ProptestConfig::default() })]
 
     #[test]
     fn hazard_is_its_model(workload in workload()) {

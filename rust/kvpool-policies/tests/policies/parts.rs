@@ -61,7 +61,8 @@ proptest! {
             ghosts.check_invariants().unwrap();
             for (queue, expected) in model.iter().enumerate() {
                 prop_assert_eq!(&ghosts.iter(queue).collect::<Vec<_>>(), expected);
-                prop_assert_eq!((ghosts.len(queue), ghosts.is_empty(queue)), (expected.len(), expected.is_empty()));
+                prop_assert_eq!((ghosts.len(queue), ghosts.is_empty(queue)),
+                    (expected.len(), expected.is_empty()));
             }
         }
     }
@@ -101,12 +102,14 @@ proptest! {
                 },
                 2 => {
                     let run = blocks.iter().enumerate().take_while(|&(at, block)| {
-                        let is_loose = !blocks[..at].contains(block) && model.iter().all(|one| !one.contains(block));
+                        let is_loose = !blocks[..at].contains(block)
+                            && model.iter().all(|one| !one.contains(block));
                         (1..12).contains(block) && is_loose && list < 3
                     });
                     let run: Vec<_> = run.map(|(_, &block)| block).collect();
                     let put = |members: &mut Bare, id: u32, link: Link| {
-                        let Some(place) = members.link_mut(id).filter(|place| !place.is_linked()) else { return false };
+                        let Some(place) = members.link_mut(id)
+                            .filter(|place| !place.is_linked()) else { return false };
                         *place = link;
                         members.note(id, Some(list));
                         true
@@ -119,7 +122,8 @@ proptest! {
                 3 => {
                     let of = |at: &usize| {
                         let block = blocks[*at];
-                        model.get(list).is_some_and(|one| one.contains(&block)) && !blocks[..*at].contains(&block)
+                        model.get(list).is_some_and(|one| one.contains(&block))
+                            && !blocks[..*at].contains(&block)
                     };
                     let expected = (0..blocks.len()).take_while(of).count();
                     let take = |members: &mut Bare, block: BlockId| {
@@ -134,7 +138,8 @@ proptest! {
                 }
                 4 => for at in 0..blocks.len() {
                     let front = at % 2 == 0;
-                    let end = |one: &mut Vec<u32>| if front && !one.is_empty() { Some(one.remove(0)) } else { one.pop() };
+                    let end = |one: &mut Vec<u32>| if front
+                        && !one.is_empty() { Some(one.remove(0)) } else { one.pop() };
                     let expected = model.get_mut(list).and_then(end);
                     prop_assert_eq!(lists.pop(list, front).map(BlockId::get), expected);
                 },

@@ -37,7 +37,8 @@ pub(crate) fn step() -> impl Strategy<Value = Step> {
     let at = 0_usize..64;
     prop_oneof![
         // A few contents are popular, and the others come rarely.
-        24 => (prop_oneof![0_u64..6, 0_u64..30], then.clone()).prop_map(|(key, then)| Step::Use { key, then }),
+        24 => (prop_oneof![0_u64..6, 0_u64..30], then.clone())
+            .prop_map(|(key, then)| Step::Use { key, then }),
         4 => at.clone().prop_map(Step::Release),
         2 => then.clone().prop_map(Step::Pop),
         1 => (at.clone(), then).prop_map(|(at, then)| Step::Take(at, then)),

@@ -65,33 +65,70 @@ impl Drop for Folder {
 
 const MOONCAKE: &str = r#"{"timestamp": 5, "input_length": 600, "output_length": 9, "hash_ids": [0, 1]}
 "#;
-const SESSIONS: &str = r#"{"session_id": "a", "timestamp": 1000, "input_length": 600, "output_length": 9, "hash_ids": [0, 1]}
-{"session_id": "a", "delay": 250.5, "input_length": 1100, "hash_ids": [0, 2, 3]}
-{"session_id": 7, "timestamp": 400, "input_length": 20, "output_length": 3, "hash_ids": [8]}
-{"session_id": "a", "input_length": 1100, "output_length": 1, "hash_ids": [0, 2, 3]}
-{"input_length": 9, "output_length": 1, "hash_ids": [9]}
-"#;
-const BAILIAN: &str = r#"{"chat_id": 10, "parent_chat_id": -1, "timestamp": 0.5, "input_length": 40, "output_length": 5, "type": "text", "turn": 1, "hash_ids": [100, 101, 102]}
-{"chat_id": 11, "parent_chat_id": 10, "timestamp": 61.114, "input_length": 48, "output_length": 5, "type": "search", "turn": 2, "hash_ids": [100, 101, 103]}
-{"chat_id": 12, "parent_chat_id": 3, "timestamp": 61.114, "input_length": 20, "output_length": 0, "hash_ids": [101, 100]}
-{"chat_id": 13, "parent_chat_id": 12, "timestamp": 62, "input_length": 32, "output_length": 0, "type": "text", "hash_ids": [101, 101]}
-"#;
-const DOCUMENT: &str = r#"{"id": "s1", "models": ["m"], "block_size": 64, "hash_id_scope": "local", "tool_tokens": 9, "requests": [
-  {"t": 1.5, "type": "s", "model": "big", "in": 200, "out": 7, "hash_ids": [1, 2, 3], "stop": ""},
-  {"t": 4, "type": "subagent", "agent_id": "x", "subagent_type": "Explore", "requests": [
-    {"t": 0, "type": "n", "model": "small", "in": 64, "out": 1, "hash_ids": [9]},
-    {"type": "subagent", "agent_id": 2, "requests": [
-      {"t": 2, "type": "n", "in": 130, "out": 1, "hash_ids": [9, 8]}]}]},
-  {"t": 3, "type": "n", "model": "big", "in": 260, "out": 2, "hash_ids": [1, 2, 3, 4], "think_time": 0.25}
-]}"#;
+const SESSIONS: &str = concat!(
+    r#"{"session_id": "a", "timestamp": 1000, "input_length": 600, "output_length": 9, "#,
+    r#""hash_ids": [0, 1]}"#,
+    "\n",
+    r#"{"session_id": "a", "delay": 250.5, "input_length": 1100, "hash_ids": [0, 2, 3]}"#,
+    "\n",
+    r#"{"session_id": 7, "timestamp": 400, "input_length": 20, "output_length": 3, "#,
+    r#""hash_ids": [8]}"#,
+    "\n",
+    r#"{"session_id": "a", "input_length": 1100, "output_length": 1, "hash_ids": [0, 2, 3]}"#,
+    "\n",
+    r#"{"input_length": 9, "output_length": 1, "hash_ids": [9]}"#,
+    "\n",
+);
+const BAILIAN: &str = concat!(
+    r#"{"chat_id": 10, "parent_chat_id": -1, "timestamp": 0.5, "input_length": 40, "#,
+    r#""output_length": 5, "type": "text", "turn": 1, "hash_ids": [100, 101, 102]}"#,
+    "\n",
+    r#"{"chat_id": 11, "parent_chat_id": 10, "timestamp": 61.114, "input_length": 48, "#,
+    r#""output_length": 5, "type": "search", "turn": 2, "hash_ids": [100, 101, 103]}"#,
+    "\n",
+    r#"{"chat_id": 12, "parent_chat_id": 3, "timestamp": 61.114, "input_length": 20, "#,
+    r#""output_length": 0, "hash_ids": [101, 100]}"#,
+    "\n",
+    r#"{"chat_id": 13, "parent_chat_id": 12, "timestamp": 62, "input_length": 32, "#,
+    r#""output_length": 0, "type": "text", "hash_ids": [101, 101]}"#,
+    "\n",
+);
+const DOCUMENT: &str = concat!(
+    r#"{"id": "s1", "models": ["m"], "block_size": 64, "hash_id_scope": "local", "#,
+    r#""tool_tokens": 9, "requests": ["#,
+    "\n",
+    r#"  {"t": 1.5, "type": "s", "model": "big", "in": 200, "out": 7, "hash_ids": [1, 2, 3], "#,
+    r#""stop": ""},"#,
+    "\n",
+    r#"  {"t": 4, "type": "subagent", "agent_id": "x", "subagent_type": "Explore", "requests": ["#,
+    "\n",
+    r#"    {"t": 0, "type": "n", "model": "small", "in": 64, "out": 1, "hash_ids": [9]},"#,
+    "\n",
+    r#"    {"type": "subagent", "agent_id": 2, "requests": ["#,
+    "\n",
+    r#"      {"t": 2, "type": "n", "in": 130, "out": 1, "hash_ids": [9, 8]}]}]},"#,
+    "\n",
+    r#"  {"t": 3, "type": "n", "model": "big", "in": 260, "out": 2, "hash_ids": [1, 2, 3, 4], "#,
+    r#""think_time": 0.25}"#,
+    "\n",
+    "]}",
+);
 const ROWS: &str = r#"{"block_size": 64, "hash_ids": [5, 6], "input_length": 128}
 {"block_size": 64, "hash_ids": [5, 7], "input_length": 100, "timestamp": 12.5, "output_length": 3}
 {"block_tokens": [64, 64, 10], "hash_ids": [6, 6, 6], "input_length": 138}
 "#;
-const EVENTS: &str = r#"{"ts": 1700000000.5, "events": [{"type": "BlockStored", "block_hashes": [11, 12], "parent_block_hash": null, "token_ids": [1, 2], "block_size": 16, "medium": "GPU"}], "data_parallel_rank": 0}
-{"ts": 1700000001.0, "events": [{"type": "BlockStored", "block_hashes": [13], "parent_block_hash": 12, "token_ids": [], "block_size": 16, "medium": null}]}
-[1700000002.0, [["BlockStored", [14], 12, [1], 16, null, "GPU"], ["BlockRemoved", [13], "GPU"], ["BlockStored", [99], null, [], 0, null, "CPU"]], 0]
-"#;
+const EVENTS: &str = concat!(
+    r#"{"ts": 1700000000.5, "events": [{"type": "BlockStored", "block_hashes": [11, 12], "#,
+    r#""parent_block_hash": null, "token_ids": [1, 2], "block_size": 16, "medium": "GPU"}], "#,
+    r#""data_parallel_rank": 0}"#,
+    "\n",
+    r#"{"ts": 1700000001.0, "events": [{"type": "BlockStored", "block_hashes": [13], "#,
+    r#""parent_block_hash": 12, "token_ids": [], "block_size": 16, "medium": null}]}"#,
+    "\n",
+    r#"[1700000002.0, [["BlockStored", [14], 12, [1], 16, null, "GPU"], ["BlockRemoved", [13], "#,
+    r#""GPU"], ["BlockStored", [99], null, [], 0, null, "CPU"]], 0]"#,
+    "\n",
+);
 
 /// One valid trace per format.
 const GOOD: [(TraceFormat, &str); 6] = [
@@ -124,7 +161,8 @@ fn formats_are_told_from_the_first_record() {
     let error = "weka".parse::<TraceFormat>().unwrap_err();
     assert_eq!(
         error.to_string(),
-        "unknown format \"weka\", known: mooncake, mooncake-sessions, bailian, kv-cache-tester, block-rows, kv-events"
+        "unknown format \"weka\", known: mooncake, mooncake-sessions, bailian, kv-cache-tester, \
+         block-rows, kv-events"
     );
 }
 
@@ -168,13 +206,15 @@ fn sessions_are_placed_and_put_in_order() {
     let back = SESSIONS.replace("\"delay\": 250.5", "\"timestamp\": 999");
     assert_eq!(
         error_of(&back),
-        "line 2: timestamp 999 ms is before 1000 ms of line 1; sort the trace by timestamp (read as mooncake-sessions)"
+        "line 2: timestamp 999 ms is before 1000 ms of line 1; sort the trace by timestamp (read as \
+         mooncake-sessions)"
     );
     // Ids name prefixes in this format, too.
     let conflict = SESSIONS.replace("[8]", "[2]");
     assert_eq!(
         error_of(&conflict),
-        "line 2: id 2 follows id 0, but in line 3 it follows nothing (it stands first); an id names a whole prefix and has one parent (read as mooncake-sessions)"
+        "line 2: id 2 follows id 0, but in line 3 it follows nothing (it stands first); an id names a \
+         whole prefix and has one parent (read as mooncake-sessions)"
     );
 }
 
@@ -228,7 +268,9 @@ fn documents_have_sub_agents_and_ids_of_their_own() {
 fn documents_stand_in_a_row_or_in_a_folder() {
     let small = |name: &str, scope: &str, t: f64| {
         format!(
-            r#"{{"id": "{name}", "block_size": 64, {scope}"requests": [{{"t": {t}, "in": 70, "out": 1, "hash_ids": [1]}}, {{"t": 9, "in": 140, "out": 1, "hash_ids": [1, 2]}}]}}"#
+            "{{\"id\": \"{name}\", \"block_size\": 64, {scope}\"requests\": [{{\"t\": {t}, \"in\": \
+             70, \"out\": 1, \"hash_ids\": [1]}}, {{\"t\": 9, \"in\": 140, \"out\": 1, \"hash_ids\": [1, \
+             2]}}]}}"
         )
     };
     let three = [small("a", "", 0.0), small("b", "", 2.0), small("c", "", 1.0)];
@@ -264,7 +306,8 @@ fn documents_stand_in_a_row_or_in_a_folder() {
     folder.write("trace_4.json", three[0].replace("\"in\": 140", "\"in\": -1").as_bytes());
     let error = Trace::from_path(&folder.0, &ReadOptions::default()).unwrap_err();
     assert!(matches!(error.root(), TraceError::BadNumber { line: 1, .. }), "{error}");
-    let tail = "trace_4.json: line 1: \"requests[1].in\" is -1; allowed: a whole number from 0 to 4294967295 (read as kv-cache-tester)";
+    let tail = "trace_4.json: line 1: \"requests[1].in\" is -1; allowed: a whole number from 0 to \
+         4294967295 (read as kv-cache-tester)";
     assert!(error.to_string().ends_with(tail), "{error}");
 
     let empty = Folder::new("empty");
@@ -324,7 +367,8 @@ fn block_sizes_are_brought_to_one_or_refused() {
     assert!(matches!(error.root(), TraceError::BlockSizes { line: Some(2), from: 48, to: 64 }), "{error}");
     assert_eq!(
         error.to_string(),
-        "line 2: blocks of 48 tokens cannot be made into blocks of 64: one must divide the other (read as block-rows)"
+        "line 2: blocks of 48 tokens cannot be made into blocks of 64: one must divide the other (read \
+         as block-rows)"
     );
     // A wrong count is one at the row's own size.
     let short = rows([16, 64, 16]).replace("[0, 1, 2, 3, 4, 5, 6, 7]", "[0, 1, 2]");
@@ -354,7 +398,8 @@ fn batches(events: &[(f64, &str)]) -> String {
 
 fn stored(hashes: &str, parent: &str) -> String {
     format!(
-        r#"{{"type": "BlockStored", "block_hashes": {hashes}, "parent_block_hash": {parent}, "block_size": 4}}"#
+        "{{\"type\": \"BlockStored\", \"block_hashes\": {hashes}, \"parent_block_hash\": \
+         {parent}, \"block_size\": 4}}"
     )
 }
 
@@ -415,7 +460,8 @@ fn events_of_any_spelling_and_beginning() {
     assert_eq!((read.notes.unknown_parents, read.notes.untimed, read.notes.skipped_events), (1, 4, 1));
     assert_eq!(
         error_of(ours),
-        "line 1: \"block_size\" is missing; needed: block_hashes, block_size (or --trace-block-size) (read as kv-events)"
+        "line 1: \"block_size\" is missing; needed: block_hashes, block_size (or --trace-block-size) \
+         (read as kv-events)"
     );
     // A signed hash is the same 64 bits.
     let signed = batches(&[(0.0, &stored("[-1]", "null")), (0.1, &stored("[5]", "18446744073709551615"))]);

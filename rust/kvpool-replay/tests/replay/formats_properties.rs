@@ -55,7 +55,8 @@ impl Made {
             time += u64::from(request.0);
             let (ids, tokens) = self.contents(index);
             format!(
-                "{{\"chat_id\": {index}, \"timestamp\": {}, \"input_length\": {tokens}, \"output_length\": 1, \"hash_ids\": {ids:?}}}\n",
+                "{{\"chat_id\": {index}, \"timestamp\": {}, \"input_length\": \
+                 {tokens}, \"output_length\": 1, \"hash_ids\": {ids:?}}}\n",
                 time as f64 / 1e3
             )
         };
@@ -127,7 +128,8 @@ proptest! {
             for (left, right) in trace.requests().iter().zip(back.requests()) {
                 prop_assert_eq!(left.hash_ids.len(), right.hash_ids.len());
             }
-            prop_assert_eq!(TraceStats::new(&trace).ideal_block_hit_rate, TraceStats::new(&back).ideal_block_hit_rate);
+            prop_assert_eq!(TraceStats::new(&trace).ideal_block_hit_rate,
+                TraceStats::new(&back).ideal_block_hit_rate);
         }
     }
 
@@ -191,11 +193,18 @@ proptest! {
 /// One trace per format, to be damaged.
 const SEEDS: [&str; 6] = [
     "{\"timestamp\": 5, \"input_length\": 600, \"output_length\": 9, \"hash_ids\": [0, 1]}\n",
-    "{\"session_id\": \"a\", \"timestamp\": 3, \"input_length\": 600, \"hash_ids\": [0, 1]}\n{\"session_id\": \"a\", \"delay\": 2, \"input_length\": 9, \"hash_ids\": [3]}\n",
-    "{\"chat_id\": 1, \"parent_chat_id\": -1, \"timestamp\": 0.5, \"input_length\": 40, \"output_length\": 5, \"type\": \"text\", \"turn\": 1, \"hash_ids\": [4, 4, 2]}\n",
-    "{\"id\": \"s\", \"block_size\": 64, \"requests\": [{\"t\": 1.5, \"type\": \"s\", \"in\": 130, \"out\": 7, \"hash_ids\": [1, 2]}, {\"t\": 4, \"type\": \"subagent\", \"agent_id\": 5, \"requests\": [{\"t\": 0, \"in\": 64, \"out\": 1, \"hash_ids\": [9]}]}]}\n",
-    "{\"block_size\": 64, \"hash_ids\": [5, 6], \"input_length\": 128}\n{\"block_size\": 16, \"block_tokens\": [16, 4], \"hash_ids\": [5, 6], \"input_length\": 20, \"timestamp\": 3}\n",
-    "{\"ts\": 17.5, \"events\": [{\"type\": \"BlockStored\", \"block_hashes\": [1, 2], \"parent_block_hash\": 7, \"block_size\": 16, \"medium\": \"GPU\"}]}\n[18, [[\"BlockStored\", [3], 2, [], 16], [\"BlockRemoved\", [3], \"GPU\"], [\"AllBlocksCleared\"]], 0]\n",
+    "{\"session_id\": \"a\", \"timestamp\": 3, \"input_length\": 600, \"hash_ids\": [0, \
+     1]}\n{\"session_id\": \"a\", \"delay\": 2, \"input_length\": 9, \"hash_ids\": [3]}\n",
+    "{\"chat_id\": 1, \"parent_chat_id\": -1, \"timestamp\": 0.5, \"input_length\": \
+     40, \"output_length\": 5, \"type\": \"text\", \"turn\": 1, \"hash_ids\": [4, 4, 2]}\n",
+    "{\"id\": \"s\", \"block_size\": 64, \"requests\": [{\"t\": 1.5, \"type\": \"s\", \"in\": \
+     130, \"out\": 7, \"hash_ids\": [1, 2]}, {\"t\": 4, \"type\": \"subagent\", \"agent_id\": \
+     5, \"requests\": [{\"t\": 0, \"in\": 64, \"out\": 1, \"hash_ids\": [9]}]}]}\n",
+    "{\"block_size\": 64, \"hash_ids\": [5, 6], \"input_length\": 128}\n{\"block_size\": \
+     16, \"block_tokens\": [16, 4], \"hash_ids\": [5, 6], \"input_length\": 20, \"timestamp\": 3}\n",
+    "{\"ts\": 17.5, \"events\": [{\"type\": \"BlockStored\", \"block_hashes\": [1, \
+     2], \"parent_block_hash\": 7, \"block_size\": 16, \"medium\": \"GPU\"}]}\n[18, [[\"BlockStored\", \
+     [3], 2, [], 16], [\"BlockRemoved\", [3], \"GPU\"], [\"AllBlocksCleared\"]], 0]\n",
 ];
 const PIECES: [&str; 22] = [
     "{",
@@ -234,7 +243,8 @@ proptest! {
         block_tokens in prop::option::of(prop::sample::select(vec![1_usize, 16, 64, 512])),
         sort in any::<bool>(),
         sessions_at_once in prop::option::of(1..3_usize),
-        changes in prop::collection::vec((any::<prop::sample::Index>(), 0..5_u8, any::<u8>(), 0..8_usize), 0..4),
+        changes in prop::collection::vec((
+            any::<prop::sample::Index>(), 0..5_u8, any::<u8>(), 0..8_usize), 0..4),
     ) {
         let mut bytes = SEEDS[seed].repeat(2).into_bytes();
         for (at, what, byte, length) in changes {
@@ -248,7 +258,8 @@ proptest! {
                 _ => drop(bytes.splice(at..end, PIECES[usize::from(byte) % PIECES.len()].bytes())),
             }
         }
-        let options = ReadOptions { format: named, block_tokens, sort, sessions_at_once, ..ReadOptions::default() };
+        let options = ReadOptions {
+            format: named, block_tokens, sort, sessions_at_once, ..ReadOptions::default() };
         match read_trace(&bytes[..], &options) {
             Ok(read) => {
                 let size = read.trace.block_tokens();

@@ -47,8 +47,14 @@ fn output_is_pinned() {
 
 const HEAD: [&str; 3] = [
     r#"{"timestamp": 101, "input_length": 2476, "output_length": 267, "hash_ids": [0, 1, 2, 3, 4]}"#,
-    r#"{"timestamp": 235, "input_length": 4836, "output_length": 268, "hash_ids": [0, 1, 2, 3, 5, 6, 7, 8, 9, 10]}"#,
-    r#"{"timestamp": 285, "input_length": 6073, "output_length": 348, "hash_ids": [11, 12, 13, 14, 15, 16, 17, 18, 19, 20, 21, 22]}"#,
+    concat!(
+        r#"{"timestamp": 235, "input_length": 4836, "output_length": 268, "hash_ids": [0, 1, 2, 3, "#,
+        "5, 6, 7, 8, 9, 10]}",
+    ),
+    concat!(
+        r#"{"timestamp": 285, "input_length": 6073, "output_length": 348, "hash_ids": [11, 12, 13, "#,
+        "14, 15, 16, 17, 18, 19, 20, 21, 22]}",
+    ),
 ];
 const TOTALS: (u64, u64, u64, u64) = (26_115_671, 691_026, 51_975, 11_040);
 const FILE: (usize, u64) = (447_736, 0x4ee2_f525_9a46_f824);

@@ -23,7 +23,8 @@ fn records() -> [(TraceFormat, Value); 6] {
         ),
         (
             TraceFormat::MooncakeSessions,
-            json!({"session_id": "a", "timestamp": 0, "delay": 1, "input_length": 9, "output_length": 1, "hash_ids": ids}),
+            json!({"session_id": "a", "timestamp": 0, "delay": 1, "input_length": 9,
+                "output_length": 1, "hash_ids": ids}),
         ),
         (
             TraceFormat::Bailian,
@@ -38,7 +39,8 @@ fn records() -> [(TraceFormat, Value); 6] {
         ),
         (
             TraceFormat::BlockRows,
-            json!({"block_size": 16, "block_tokens": 16, "hash_ids": ids, "input_length": 9, "timestamp": 0, "output_length": 1}),
+            json!({"block_size": 16, "block_tokens": 16, "hash_ids": ids, "input_length": 9,
+                "timestamp": 0, "output_length": 1}),
         ),
         (
             TraceFormat::KvEvents,
@@ -84,7 +86,7 @@ fn no_error_prints_a_long_value_or_a_control_character() {
         read_trace(record.to_string().as_bytes(), &options).unwrap();
         let bad = [json!(long), json!({ long.as_str(): 1 }), json!([[long]]), json!(1e300), json!(-1e300)];
         for line in bad.iter().flat_map(|value| replaced(&record, value)) {
-            // The same line twice, because some values are names that must not repeat.
+            // The line occurs twice, because some values are names that must not repeat.
             let text = format!("{line}\n{line}\n");
             let Err(error) = read_trace(text.as_bytes(), &options) else { continue };
             let message = error.to_string();

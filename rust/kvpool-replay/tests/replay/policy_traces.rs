@@ -65,7 +65,8 @@ fn check(reference: &Reference, references: &References) {
     let unique = references.unique_blocks();
     let capacities = PERCENT.map(|percent| (percent * unique as f64 / 100.0) as usize);
     println!(
-        "block hits, % (largest difference from the reference), turnover, ns per reference; capacities {capacities:?}"
+        "block hits, % (largest difference from the reference), turnover, ns per reference; capacities \
+         {capacities:?}"
     );
     let started = Instant::now();
     let mut failures = Vec::new();

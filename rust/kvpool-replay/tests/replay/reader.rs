@@ -74,7 +74,10 @@ fn wrappings_do_not_matter() {
     let (start, end) = GOOD.as_bytes().split_at(100);
     assert_eq!(read(&[gzip(start), gzip(end)].concat()).unwrap(), trace);
     // Unknown fields of any shape, in any order.
-    let line = r#"{"hash_ids": [3], "x": {"y": [null, "\ud83d\ude00", 1e3]}, "output_length": 2, "input_length": 9, "timestamp": 1}"#;
+    let line = concat!(
+        r#"{"hash_ids": [3], "x": {"y": [null, "\ud83d\ude00", 1e3]}, "output_length": 2, "#,
+        r#""input_length": 9, "timestamp": 1}"#,
+    );
     assert_eq!(read(line.as_bytes()).unwrap().requests()[0].hash_ids[..], [3]);
 }
 
@@ -232,7 +235,8 @@ fn counts_must_fit_the_length() {
         (
             64,
             "0, 1, 2, 3",
-            "line 2: 4 hash_ids for input_length 64; expected 1 at 512 tokens a block; the count fits 16-token blocks: try --trace-block-size 16",
+            "line 2: 4 hash_ids for input_length 64; expected 1 at 512 tokens a block; the count fits \
+             16-token blocks: try --trace-block-size 16",
         ),
         (
             130,
@@ -242,7 +246,8 @@ fn counts_must_fit_the_length() {
         (
             5000,
             "0, 1",
-            "line 2: 2 hash_ids for input_length 5000; expected 10 at 512 tokens a block; the count fits 4096-token blocks: try --trace-block-size 4096",
+            "line 2: 2 hash_ids for input_length 5000; expected 10 at 512 tokens a block; the count fits \
+             4096-token blocks: try --trace-block-size 4096",
         ),
         (
             5000,
@@ -252,7 +257,8 @@ fn counts_must_fit_the_length() {
         (
             20,
             "",
-            "line 2: 0 hash_ids for input_length 20; expected 1 at 512 tokens a block, as line 1 gives an id to its partial last block",
+            "line 2: 0 hash_ids for input_length 20; expected 1 at 512 tokens a block, as line 1 gives \
+             an id to its partial last block",
         ),
     ] {
         let error = error_of(&line(length, ids)).to_string();

@@ -83,7 +83,8 @@ fn check(trace: &Trace, reference: &Reference) {
     let distances = lru_distances(&references);
     let curve = distances.curve();
     println!(
-        "references {:.1} ms, {:.1} MB; LRU at every capacity {:.2} ms, {} points; {} runs of {} references, {} requests",
+        "references {:.1} ms, {:.1} MB; LRU at every capacity {:.2} ms, {} points; {} runs of {} \
+         references, {} requests",
         built.as_secs_f64() * 1e3,
         references.heap_bytes() as f64 / 1e6,
         (started.elapsed() - built).as_secs_f64() * 1e3,
@@ -112,7 +113,7 @@ fn check(trace: &Trace, reference: &Reference) {
         let config = HintConfig { accuracy: *accuracy, seed: 0 };
         let run = |capacity| lru_with_hints(&references, capacity, config).expect("in range");
         hints_off = hints_off.max(row(&format!("hints {accuracy}"), expected, &capacities, run));
-        // The same simulation with the evictor and the retention of the pool, with hints for whole
+        // This simulation uses the evictor and the retention of the pool, with hints for whole
         // sessions.
         let rate = |capacity: usize, seed| {
             let retention = RetentionConfig::default();
@@ -150,7 +151,8 @@ fn check(trace: &Trace, reference: &Reference) {
     }
     for worth in curve.worth(llama_8b, &[60.0, 250.0, 500.0, 1000.0, 4000.0], 10_000.0).expect("sizes") {
         println!(
-            "{:5.0} GiB: {:5.2} % of tokens, {:6.0} s of prefill saved at 10,000 tokens/s, {:6.0} tokens per further GiB",
+            "{:5.0} GiB: {:5.2} % of tokens, {:6.0} s of prefill saved at 10,000 tokens/s, {:6.0} tokens \
+             per further GiB",
             worth.gib,
             worth.token_rate * 100.0,
             worth.seconds_saved,

@@ -123,7 +123,8 @@ proptest! {
         let requests = (0..).zip(&prompts).map(|(at, blocks)| request(f64::from(at) * 1e6, blocks)).collect();
         let report = run(requests, config(device, &[(host, 0.5), (disk, 2.0)]));
         let expected = simulated(&prompts, device, &[host, disk]);
-        let found: Vec<_> = [report.hits.block_hits].into_iter().chain(report.tiers.iter().map(|tier| tier.block_hits)).collect();
+        let found: Vec<_> = [report.hits.block_hits].into_iter()
+            .chain(report.tiers.iter().map(|tier| tier.block_hits)).collect();
         prop_assert_eq!(found, expected);
         // No request waits for another, so the mean time to the first token follows from the loaded and
         // computed tokens.
@@ -139,19 +140,24 @@ proptest! {
     /// time.
     #[test]
     fn what_the_device_lacks_a_tier_without_end_has(prompts in prompts()) {
-        let requests: Vec<_> = (0..).zip(&prompts).map(|(at, blocks)| request(f64::from(at) * 1e6, blocks)).collect();
+        let requests: Vec<_> =
+            (0..).zip(&prompts).map(|(at, blocks)| request(f64::from(at) * 1e6, blocks)).collect();
         let large = run(requests.clone(), config(1000, &[]));
         let small = run(requests, config(15, &[(1000, 0.0)]));
         prop_assert_eq!(large.hits.block_hits, small.hits.block_hits + small.tiers[0].block_hits);
-        prop_assert_eq!(large.engine.unwrap().mean_time_to_first_token_ms, small.engine.unwrap().mean_time_to_first_token_ms);
+        prop_assert_eq!(large.engine.unwrap().mean_time_to_first_token_ms,
+            small.engine.unwrap().mean_time_to_first_token_ms);
     }
 
     /// Requests that arrive at the same time, in any order, are all finished and counted once, and not
     /// faster than the links allow.
     #[test]
-    fn crowds_are_served(prompts in prompts(), gap in 0_u32..60, capacity in 15_usize..40, running in 1_usize..6) {
-        let requests: Vec<_> = (0..).zip(&prompts).map(|(at, blocks)| request(f64::from(at * gap), blocks)).collect();
-        let settings = |threads| ReplayConfig { max_running: running, threads, ..config(capacity, &[(12, 3.0), (1000, 11.0)]) };
+    fn crowds_are_served(prompts in prompts(), gap in 0_u32..60, capacity in 15_usize..40,
+        running in 1_usize..6) {
+        let requests: Vec<_> =
+            (0..).zip(&prompts).map(|(at, blocks)| request(f64::from(at * gap), blocks)).collect();
+        let settings = |threads| ReplayConfig {
+            max_running: running, threads, ..config(capacity, &[(12, 3.0), (1000, 11.0)]) };
         let report = run(requests.clone(), settings(1));
         let engine = report.engine.unwrap();
         prop_assert_eq!((report.hits.requests, engine.rejected), (prompts.len() as u64, 0));

@@ -14,7 +14,8 @@ use super::{AGES, LEN};
 #[expect(clippy::print_stderr, reason = "a test that is not run says so")]
 fn not_tested() {
     eprintln!(
-        "NOT TESTED: Redis: there is no redis-server; make .venv/.test brings one, apt-get install redis-server another"
+        "NOT TESTED: Redis: there is no redis-server; make .venv/.test brings one, apt-get install \
+         redis-server another"
     );
 }
 

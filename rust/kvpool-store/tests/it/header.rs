@@ -86,7 +86,8 @@ proptest! {
             expect(wanted, one.key, one.len), Err(Mismatch::Namespace { found: one.namespace, wanted })
         );
         prop_assert_eq!(
-            expect(one.namespace, other.key, one.len), Err(Mismatch::Key { found: one.key, wanted: other.key })
+            expect(one.namespace, other.key, one.len),
+                Err(Mismatch::Key { found: one.key, wanted: other.key })
         );
         let (found, wanted) = (one.len, one.len + 1);
         prop_assert_eq!(expect(one.namespace, one.key, wanted), Err(Mismatch::Length { found, wanted }));

@@ -24,7 +24,8 @@ fn operations() -> impl Strategy<Value = Operation> {
         1 => (0_u64..8).prop_map(Operation::Remove),
         1 => (0_u64..8).prop_map(Operation::Touch),
         1 => (0_u64..8, 0_usize..8 * LEN as usize).prop_map(|(n, bit)| Operation::Flip(n, bit)),
-        1 => prop_oneof![4 => Just(Mode::Works), 1 => Just(Mode::Fails), 1 => Just(Mode::IsFull)].prop_map(Operation::Mode),
+        1 => prop_oneof![4 => Just(Mode::Works), 1 => Just(Mode::Fails), 1 => Just(Mode::IsFull)]
+            .prop_map(Operation::Mode),
         1 => Just(Operation::Restart),
     ]
 }
@@ -73,9 +74,11 @@ proptest! {
                         Some(found) => model.touch(found),
                         None => {
                             if model.objects.len() == places as usize {
-                                let here = |&&(of, _): &&(u64, bool)| store.contains(&key(of), at(0)) == Presence::Here;
+                                let here = |&&(of, _): &&(u64, bool)| store
+                                    .contains(&key(of), at(0)) == Presence::Here;
                                 let gone = model.objects.iter().position(|object| !here(&object)).unwrap();
-                                prop_assert!(gone == 0 || !model.ordered, "{} was not the oldest of {:?}", gone, model);
+                                prop_assert!(gone == 0
+                                    || !model.ordered, "{} was not the oldest of {:?}", gone, model);
                                 model.objects.remove(gone);
                             }
                             model.objects.push((n, false));
@@ -118,7 +121,8 @@ proptest! {
                     let got = get(&mut store, &arena, n, at(0));
                     fake.set(Mode::Works);
                     settle(&mut store, at(0));
-                    prop_assert!(got == expected || (got, expected) == (Err(Why::Absent), Err(Why::Damaged)), "{:?}", got);
+                    prop_assert!(got == expected
+                        || (got, expected) == (Err(Why::Absent), Err(Why::Damaged)), "{:?}", got);
                     if let Some(found) = model.find(n) {
                         model.touch(found);
                         if expected == Err(Why::Damaged) {

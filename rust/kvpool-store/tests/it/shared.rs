@@ -276,7 +276,8 @@ proptest! {
                         match there.get(&n) {
                             Some(false) => prop_assert_eq!(got, Ok(())),
                             damaged => {
-                                prop_assert!(got == Err(Why::Absent) || damaged.is_some() && got == Err(Why::Damaged));
+                                prop_assert!(got == Err(Why::Absent) || damaged.is_some()
+                                    && got == Err(Why::Damaged));
                                 own[s].remove(&n);
                                 // Bytes that are not an object stay until they are overwritten, unless
                                 // this store wrote them.

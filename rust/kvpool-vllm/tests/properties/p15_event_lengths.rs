@@ -35,7 +35,8 @@ proptest! {
         let (mut removed, mut stored) = (Vec::new(), Vec::new());
         let key_of = |at: usize| (!masked[first + at]).then(|| key_at(first + at));
 
-        pool.cache_full(Start::at(first), &blocks[first..], key_of, B, &mut removed, Some(&mut stored)).unwrap();
+        pool.cache_full(Start::at(first), &blocks[first..], key_of, B, &mut removed,
+            Some(&mut stored)).unwrap();
 
         let expected: Vec<_> = (first..6).map(|at| (!masked[at]).then_some(!known[at])).collect();
         prop_assert_eq!(stored, expected);

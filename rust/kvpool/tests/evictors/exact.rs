@@ -38,8 +38,10 @@ fn call() -> impl Strategy<Value = Call> {
     let block = || 1..MOST;
     prop_oneof![
         // Mostly chains of neighbours, so that parents and children are cached together.
-        7 => (block(), prop_oneof![2 => Just(None), 5 => Just(Some(None)), 2 => block().prop_map(|b| Some(Some(b)))])
-            .prop_map(|(block, parent)| Call::Registered { block, parent: parent.map(|p| p.unwrap_or(block - 1)) }),
+        7 => (block(), prop_oneof![2 => Just(None), 5 => Just(Some(None)), 2 =>
+            block().prop_map(|b| Some(Some(b)))])
+            .prop_map(|(block, parent)| Call::Registered {
+                block, parent: parent.map(|p| p.unwrap_or(block - 1)) }),
         2 => (block(), block()).prop_map(|(block, parent)| Call::Relink(block, parent)),
         2 => block().prop_map(Call::HitPrefix),
         2 => block().prop_map(Call::Hit),
@@ -48,7 +50,8 @@ fn call() -> impl Strategy<Value = Call> {
         1 => block().prop_map(Call::Remove),
         4 => (1_usize..4).prop_map(Call::Evict),
         4 => (block(), retention()).prop_map(|(block, retention)| Call::Retain(block, retention)),
-        3 => (block(), prop_oneof![3 => Just(3_u32), 3 => Just(7), 1 => Just(9)]).prop_map(|(b, t)| Call::Assign(b, t)),
+        3 => (block(), prop_oneof![3 => Just(3_u32), 3 => Just(7), 1 => Just(9)])
+            .prop_map(|(b, t)| Call::Assign(b, t)),
         3 => (-1_i8..6).prop_map(|half| Call::Advance(f64::from(half) / 2.0)),
         1 => prop_oneof![Just(Call::Clear), Just(Call::Grow), Just(Call::Grow)],
     ]

@@ -180,7 +180,8 @@ fn a_name_that_nothing_has() {
 fn an_algorithm_that_needs_more_than_it_was_given() {
     let config = |algorithm| ManagerConfig { algorithm, ..manager_config() };
     let error = CacheManager::new(config(HashAlgorithm::Xxh3)).unwrap_err();
-    let message = "xxh3 is not cryptographic: a pool that indexes it must verify hits (verify = \"fingerprint\" or \"tokens\")";
+    let message = "xxh3 is not cryptographic: a pool that indexes it must verify hits (verify \
+         = \"fingerprint\" or \"tokens\")";
     assert_eq!(error.to_string(), message);
     let error = CacheManager::new(config(HashAlgorithm::VllmXxhash)).unwrap_err();
     assert_eq!(error, ManagerError::Hash(HashError::SeedRequired { algorithm: HashAlgorithm::VllmXxhash }));
@@ -265,7 +266,8 @@ fn chains_that_do_not_belong_to_the_pool() {
         verify: Verify::Fingerprint,
         ..Default::default()
     };
-    let message = "xxh3 is not cryptographic: a pool that indexes it must verify hits (verify = \"fingerprint\" or \"tokens\")";
+    let message = "xxh3 is not cryptographic: a pool that indexes it must verify hits (verify \
+         = \"fingerprint\" or \"tokens\")";
     refused(&mut pool, message, |pool| pool.register(&table[..1], &chain_of(xxh3, 0, &[1; 8]), 0));
     pool.register(&table[..1], &chain(&[9; 4]), 0).unwrap();
     let config = |algorithm, block_size| HasherConfig { algorithm, block_size, ..Default::default() };
@@ -322,7 +324,8 @@ fn chains_without_what_the_pool_compares() {
         let mut pool = BlockPool::new(PoolConfig { verify, ..pool_config(10) }).unwrap();
         pool.allocate(1).unwrap();
         let message = format!(
-            "the pool verifies hits by {lacks}, the hash chain does not carry them: use a hasher with the same setting"
+            "the pool verifies hits by {lacks}, the hash chain does not carry them: use a hasher with \
+             the same setting"
         );
         refused(&mut pool, &message, |pool| pool.match_and_acquire(bare, 1));
         refused(&mut pool, &message, |pool| pool.probe(bare, 1));
@@ -457,7 +460,8 @@ fn prompts_that_cannot_be_admitted() {
     let refused = manager.admit(1, prompt(&manager, 5)).unwrap_err();
     assert_eq!((refused.cursor.num_tokens(), refused.to_string()), (5, refused.error.to_string()));
 
-    let foreign = "this prompt was hashed with other settings than the manager's: make it with the manager's own hasher";
+    let foreign = "this prompt was hashed with other settings than the manager's: make it with the \
+         manager's own hasher";
     for config in [
         HasherConfig { block_size: 2, ..Default::default() },
         HasherConfig { block_size: B, algorithm: HashAlgorithm::Blake3, ..Default::default() },

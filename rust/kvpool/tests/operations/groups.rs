@@ -186,7 +186,7 @@ fn the_longest_hit_is_that_of_every_length_tried() {
         .unwrap();
 }
 
-/// The same test in a pool with the digests of a prompt: the last unit in a block and its group name
+/// Repeats the test in a pool with the digests of a prompt: the last unit in a block and its group name
 /// the block.
 #[test]
 fn a_pool_finds_what_its_blocks_are_named() {

@@ -960,7 +960,7 @@ impl Pair {
                 continue;
             }
             for block in copies {
-                // An earlier model required that there is no reference at all. But a fence or a planned
+                // An earlier model required a block without any references. But a fence or a planned
                 // copy keeps the content alive.
                 let held = self.manager.pool().num_holders(block) > 0;
                 let in_use = !is_idle(&self.manager, block);

@@ -355,7 +355,8 @@ fn of_several_computed_copies_the_oldest_that_is_left_hits() {
     for block in 1..=5 {
         assert_eq!(index.insert(id(block), &chain, 0), Ok(Inserted::Registered));
         if block != 4 {
-            index.mark_computed(id(block)).unwrap(); // the fourth is computed last, and counts as the youngest
+            // The fourth copy is computed last, and counts as the youngest.
+            index.mark_computed(id(block)).unwrap();
         }
     }
     index.mark_computed(id(4)).unwrap();

@@ -152,7 +152,8 @@ fn property_04_a_failed_call_of_the_manager_changes_nothing() {
         for commit_first in [Computed::Nothing, Computed::AllButLast] {
             let result = full.append(&refs, &[0; 4], commit_first);
             assert!(
-                matches!(result, Err(ManagerError::OutOfBlocks(refusal)) if (refusal.needed, refusal.missing) == (3, 2)),
+                matches!(result, Err(ManagerError::OutOfBlocks(refusal)) if (
+                    refusal.needed, refusal.missing) == (3, 2)),
                 "{result:?}"
             );
             assert_eq!(observe_manager(&full), before_full);

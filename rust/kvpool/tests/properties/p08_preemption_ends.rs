@@ -74,9 +74,9 @@ fn preempt_until_met(running: usize, size: usize, shared: bool, demand: usize) {
 }
 
 proptest! {
-    /// The same in any state that calls lead to, with earlier steps still running. For every demand
-    /// that the pool can hold, there are no more preemptions than running requests, and the blocks that
-    /// were reported as pending return.
+    /// In any state that calls lead to, with earlier steps still running: for every demand that the
+    /// pool can hold, there are no more preemptions than running requests, and the blocks that were
+    /// reported as pending return.
     #[test]
     fn property_08_preempting_ends_in_any_state(
         usable in 3usize..9,

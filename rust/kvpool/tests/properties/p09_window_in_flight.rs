@@ -217,7 +217,7 @@ fn property_09_a_window_is_trimmed_behind_what_is_in_flight() {
     assert!(reused.get() > 20, "{}: what is trimmed is used by others while steps run", reused.get());
 }
 
-/// The same as a formula, for every window, number of settled tokens, tokens in flight and roll-back.
+/// Property 9 as a formula, for every window, number of settled tokens, tokens in flight and roll-back.
 #[test]
 fn property_09_a_roll_back_of_what_is_in_flight_finds_its_window() {
     for window in 1..=6usize {

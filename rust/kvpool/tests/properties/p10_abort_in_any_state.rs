@@ -148,7 +148,7 @@ enum Trip {
     Back,
 }
 
-/// The same test along a swap: the request and its fork end while they move out, in the host, while
+/// Aborts along a swap: the request and its fork end while they move out, in the host, while
 /// they move back, or after that. During a swap their blocks stay held, because its copies may still be
 /// made. The blocks are released when the swap is completed or aborted. Its messages arrive late and
 /// twice.

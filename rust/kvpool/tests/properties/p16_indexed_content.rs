@@ -28,7 +28,7 @@ fn property_16_a_rejected_draft_is_never_indexed() {
     assert_eq!(matched(&mut pool, &[1, 2, 3, 90, 5, 6]), 3);
     assert_eq!(matched(&mut pool, &[1, 2, 3, 90, 91, 92]), 2);
 
-    // The same through the manager: full blocks whose tokens are not committed are not indexed, however
+    // Through the manager: full blocks whose tokens are not committed are not indexed, however
     // often tokens are appended.
     let mut engine = Engine::new(8);
     engine.admit(1, &[1, 2, 3]).unwrap();

@@ -24,7 +24,7 @@ fn property_18_requests_share_only_if_every_extra_key_is_equal() {
         length,
     };
     let none = ExtraKeys::default;
-    // The same strings in every field, moved between fields, split differently, empty, and absent.
+    // Equal strings in every field, moved between fields, split differently, empty, and absent.
     let native = [
         none(),
         ExtraKeys { salt: bytes(""), ..none() },

@@ -145,7 +145,8 @@ proptest! {
                     if ended {
                         swaps.remove(at);
                         let left = manager.num_requests() == known;
-                        assert!(!left || holders(&manager) == before - moved, "as many as before it was begun");
+                        assert!(!left || holders(&manager) == before - moved, "as many as before it was \
+                             begun");
                     }
                 }
                 Move::EndSwap(..) => {}

@@ -104,7 +104,7 @@ fn property_22_one_eviction_per_victim_and_none_for_a_commit() {
             pool.check_invariants().unwrap();
         }
     }
-    // The same through a manager whose pool is full: a commit needs no block.
+    // A manager whose pool is full: a commit needs no block.
     let mut engine = Engine::new(3);
     engine.admit(1, &[1, 2, 3, 4, 5]).unwrap();
     assert_eq!(engine.manager.pool().num_available(), 0);

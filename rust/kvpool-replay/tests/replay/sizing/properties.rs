@@ -39,7 +39,8 @@ proptest! {
             prop_assert_eq!(outcome.hits(), &expected[..]);
             let point = curve.at(capacity as u64);
             prop_assert_eq!(point, outcome.total());
-            prop_assert_eq!((point.block_hits, point.token_hits), (sum(&expected), tokens(&references, &expected)));
+            prop_assert_eq!((point.block_hits, point.token_hits),
+                (sum(&expected), tokens(&references, &expected)));
         }
         prop_assert_eq!(distances.reused(), references.reused() as u64);
         prop_assert_eq!(distances.cold(), references.unique_blocks() as u64);
@@ -80,7 +81,8 @@ proptest! {
     fn hints_spare_places(trace in traces(24, 24), seed: u64) {
         let references = References::new(&trace, Blocks::All).unwrap();
         for capacity in 1..=references.unique_blocks() {
-            let hits = |accuracy| lru_with_hints(&references, capacity, HintConfig { accuracy, seed }).unwrap();
+            let hits = |accuracy| lru_with_hints(&references, capacity, HintConfig { accuracy, seed })
+                .unwrap();
             prop_assert_eq!(hits(0.0), lru(&references, capacity));
             let told_all = pool(&references, capacity, |index, block| used_later(&references, index, block));
             // The plain pool makes room for dead blocks before it knows that they are dead. It may lose
@@ -99,10 +101,13 @@ proptest! {
         let references = References::new(&trace, Blocks::All).unwrap();
         let outcome = lru(&references, capacity);
         let windows = over_time(&references, &outcome, window_ms).unwrap();
-        prop_assert_eq!(windows.iter().map(|window| window.requests).sum::<u64>(), references.requests() as u64);
+        prop_assert_eq!(windows.iter().map(|window| window.requests).sum::<u64>(),
+            references.requests() as u64);
         prop_assert_eq!(windows.iter().map(|window| window.blocks).sum::<u64>(), references.len() as u64);
-        prop_assert_eq!(windows.iter().map(|window| window.block_hits).sum::<u64>(), outcome.total().block_hits);
-        prop_assert_eq!(windows.iter().map(|window| window.token_hits).sum::<u64>(), outcome.total().token_hits);
+        prop_assert_eq!(windows.iter().map(|window| window.block_hits).sum::<u64>(),
+            outcome.total().block_hits);
+        prop_assert_eq!(windows.iter().map(|window| window.token_hits).sum::<u64>(),
+            outcome.total().token_hits);
         prop_assert_eq!(windows.iter().map(|window| window.tokens).sum::<u64>(), references.prompt_tokens());
         for (index, window) in windows.iter().enumerate() {
             prop_assert_eq!(window.start_ms, index as f64 * window_ms);
@@ -138,7 +143,8 @@ proptest! {
         }
         prop_assert_eq!(from_runs.len(), references.runs().len());
         from_runs.sort_by_key(|run| (run.from, run.to));
-        let by_from: Vec<_> = (0..references.requests()).flat_map(|index| references.runs().from(index)).copied().collect();
+        let by_from: Vec<_> = (0..references.requests())
+            .flat_map(|index| references.runs().from(index)).copied().collect();
         prop_assert_eq!(by_from, from_runs);
     }
 
@@ -158,7 +164,8 @@ proptest! {
     #[test]
     fn a_bound_is_kept(trace in traces(60, 60), max_blocks in 1..20_usize, seed: u64) {
         let config =
-            SampleConfig { rate: 1.0, max_blocks: Some(max_blocks), seed, block_tokens: BLOCK_TOKENS, blocks: Blocks::All };
+            SampleConfig { rate: 1.0, max_blocks: Some(max_blocks), seed, block_tokens: BLOCK_TOKENS,
+                blocks: Blocks::All };
         let mut sampled = SampledLru::new(config).unwrap();
         for request in trace.requests() {
             sampled.push(request);
@@ -189,7 +196,8 @@ proptest! {
             };
             let best = (1..=end.capacity_blocks).map(above).fold(0.0, f64::max);
             let knee = curve.knee(most);
-            prop_assert!((knee.map_or(0.0, |knee| knee.prominence) - best).abs() < 1e-12 || end.token_hits == 0);
+            prop_assert!((knee.map_or(0.0, |knee| knee.prominence) - best).abs() < 1e-12
+                || end.token_hits == 0);
             prop_assert!(knee.is_none_or(|knee| curve.at(knee.point.capacity_blocks) == knee.point));
         }
     }
