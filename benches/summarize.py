@@ -129,7 +129,10 @@ def main() -> None:
         check=False,
     ).stdout.strip()
     name, sha = cpu()
-    text = f"# Bench results, {today}\n\nCommit {commit}, {name}, SHA-NI: {sha}, Python {platform.python_version()}.\n"
+    text = (
+        f"# Bench results, {today}\n\nCommit {commit}, {name}, SHA-NI: {sha}, "
+        f"Python {platform.python_version()}.\n"
+    )
     text += "\n## Rust (criterion)\n\n" + table(criterion_rows()) + "\n"
     if arguments.python:
         text += "\n## Calls from Python (pytest-benchmark)\n\n" + table(python_rows(arguments.python)) + "\n"

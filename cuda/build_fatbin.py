@@ -221,7 +221,8 @@ def check_usage(architecture: str, usage: Sequence[KernelUsage], log: str) -> No
         if one.stack_bytes or one.spilled_bytes:
             spilled = f"{one.stack_bytes} bytes of stack, {one.spilled_bytes} bytes spilled"
             raise SpillError(
-                f"{architecture}: {one.name} uses local memory ({spilled}): unroll less, or allow more registers"
+                f"{architecture}: {one.name} uses local memory ({spilled}): "
+                "unroll less, or allow more registers"
             )
 
 
@@ -254,7 +255,10 @@ def hash_lines(source: bytes, fatbin: bytes) -> str:
 
 def check_hashes(source: bytes, fatbin: bytes) -> None:
     """Raise unless the source and the fat binary are those of the last build."""
-    again = f"Run `python cuda/{Path(__file__).name}` and commit {SOURCE.name}, {FATBIN.name} and {HASHES.name} together."
+    again = (
+        f"Run `python cuda/{Path(__file__).name}` and commit {SOURCE.name}, {FATBIN.name} and "
+        f"{HASHES.name} together."
+    )
     try:
         written = HASHES.read_text(encoding="ascii").splitlines()
     except (FileNotFoundError, UnicodeDecodeError) as error:
@@ -274,7 +278,8 @@ def check_build(built: Built, fatbin: bytes) -> None:
         raise StaleError(
             f"{FATBIN.name} is not what {SOURCE.name} compiles to: {len(fatbin)} bytes with sha256 "
             f"{hashlib.sha256(fatbin).hexdigest()}, a new build gives {len(built.data)} bytes with "
-            f"{hashlib.sha256(built.data).hexdigest()}. Run `python cuda/{Path(__file__).name}` and commit the result."
+            f"{hashlib.sha256(built.data).hexdigest()}. Run `python cuda/{Path(__file__).name}` and "
+            "commit the result."
         )
 
 

@@ -24,8 +24,8 @@ _NAMES: Final[dict[Kind, str]] = {
         swap tenant threads ticket tier until window""",
     kinds.size: "num_blocks block_size",
     kinds.seconds: "now ttl timeout time_to_live watermark step_ms rate_per_s",
-    kinds.real: """accuracy agent_fraction chat_fraction event_gap_s fraction gib prefill_tokens_per_s share time
-        window_s""",
+    kinds.real: """accuracy agent_fraction chat_fraction event_gap_s fraction gib prefill_tokens_per_s share
+        time window_s""",
     kinds.flag: """check_prefixes commit demoted digest direct fences hugepages idle io_uring metrics no_cache
         partial_hits payloads pinned refresh reuse sort tls""",
     kinds.own_block: "block_id",
@@ -37,9 +37,10 @@ _NAMES: Final[dict[Kind, str]] = {
     requests(kinds.request): "request_ids parent_ids",
     requests(kinds.new_request): "child_ids",
     kinds.out: "out",
-    kinds.text: """adapter adapter_path finish_reason hash_algorithm host kv_dtype model password salt scales seed
-        text tls_server_name user username weights""",
-    kinds.instance: "extra retention advisor explain journal chain link found parent like plan layers heads run",
+    kinds.text: """adapter adapter_path finish_reason hash_algorithm host kv_dtype model password salt scales
+        seed text tls_server_name user username weights""",
+    kinds.instance: """extra retention advisor explain journal chain link found parent like plan layers heads
+        run""",
     kinds.key: "key",
     kinds.path: "path folder unix_socket tls_ca tls_certificate calibration",
     kinds.media: "multimodal",

@@ -62,7 +62,10 @@ def textbook(model: Llama, ids: list[int]) -> Tensor:
     def attention(fused: Tensor, kind: str | int) -> Tensor:
         heads = fused.view(len(ids), -1, config.head_dim)
         kv_heads = config.num_kv_heads
-        queries, keys, values = heads.split([config.num_heads, kv_heads, kv_heads], dim=1)  # type: ignore[no-untyped-call]
+        queries, keys, values = heads.split(  # type: ignore[no-untyped-call]
+            [config.num_heads, kv_heads, kv_heads],
+            dim=1,
+        )
         seen = (back >= 0) & (back < (kind if isinstance(kind, int) else len(ids)))
         q, k, v = (part.transpose(0, 1) for part in (rotated(queries), rotated(keys), values))
         attended = functional.scaled_dot_product_attention(q, k, v, attn_mask=seen, enable_gqa=True)

@@ -477,7 +477,7 @@ def test_one_model_with_its_groups(capsys: pytest.CaptureFixture[str], tmp_path:
     text = capsys.readouterr().out
     assert max(map(len, text.splitlines())) <= 80
     assert "19 such requests" in " ".join(text.split())
-    # The same output from a file.
+    # A file gives the same output.
     config = tmp_path / "config.json"
     text_config = {
         "num_hidden_layers": 62,

@@ -79,8 +79,19 @@ def json_of(capsys: pytest.CaptureFixture[str], *arguments: str | Path, code: in
 def test_show_as_json_is_what_the_library_reads(capsys: pytest.CaptureFixture[str], good: Path) -> None:
     printed = json_of(capsys, "show", good, "--from", "38", "--count", "3")
     info = kvpool.journal.read_journal(good, start=38, count=3)
-    names = ["subject", "version", "settings", "bytes", "first_operation", "operations", "digest_every", "digests",
-             "calls", "cut_at", "cut_bytes"]  # fmt: skip
+    names = [
+        "subject",
+        "version",
+        "settings",
+        "bytes",
+        "first_operation",
+        "operations",
+        "digest_every",
+        "digests",
+        "calls",
+        "cut_at",
+        "cut_bytes",
+    ]
     assert printed == {
         "source": str(good),
         **{name: getattr(info, name) for name in names},
@@ -201,7 +212,8 @@ def test_a_replay_that_differs(capsys: pytest.CaptureFixture[str], bad: Path) ->
     assert found is not None
     out, err = run(capsys, "replay", bad, code=1)
     assert out == (
-        f"{bad}: operation 40 is answered otherwise\n  asked: allocate 7 blocks\n  this build answers: {found.found}\n"
+        f"{bad}: operation 40 is answered otherwise\n  asked: allocate 7 blocks\n"
+        f"  this build answers: {found.found}\n"
     )
     assert err == f"next: kvpool journal shrink {bad} -o small.kvj\n"
     printed = json_of(capsys, "replay", bad, code=1)

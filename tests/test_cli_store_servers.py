@@ -185,7 +185,8 @@ def test_verify_finds_what_is_damaged_and_gc_removes_it(
     assert main(["store", "gc", place.url, "--verify"]) == 0
     out = capsys.readouterr().out
     assert out == (
-        f"1 damaged objects and 0 of other namespaces removed, 4 kept; {others} things of others are not touched\n"
+        "1 damaged objects and 0 of other namespaces removed, 4 kept; "
+        f"{others} things of others are not touched\n"
     )
     assert facts(capsys, "verify", place.url)["intact"] == 4
     assert facts(capsys, "show", place.url)["others"] == others

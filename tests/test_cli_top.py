@@ -106,7 +106,12 @@ def test_a_page_says_what_the_manager_says() -> None:
     assert pool["hit_ratio"] == stats.hit_tokens / stats.prompt_tokens
     assert sum(pool["missed_tokens"].values()) == stats.computed_tokens
     assert pool["swapped"] == {"out": stats.swapped_out, "in": stats.swapped_in}
-    assert pool["advice"]["curve"]["1"] == manager.advice()["curve"][4]["block_hit_rate"]  # type: ignore[index]
+    assert (
+        pool["advice"]["curve"]["1"]
+        == (
+            manager.advice()["curve"][4]["block_hit_rate"]  # type: ignore[index]
+        )
+    )
     with metrics.start_http(0) as server:
         assert summary(read_url(server.url, 30)) == told
         code, out, err = run(server.url, "--once", "--json", "--interval", "30")

@@ -40,7 +40,8 @@ BAILIAN = (
 DOCUMENT = """\
 {"id": "s", "block_size": 64, "requests": [
  {"t": 0, "type": "s", "in": 200, "out": 7, "hash_ids": [1, 2, 3], "model": "m"},
- {"t": 2, "type": "subagent", "agent_id": "x", "requests": [{"t": 3, "in": 128, "out": 1, "hash_ids": [1, 4]}]},
+ {"t": 2, "type": "subagent", "agent_id": "x", "requests": [\
+{"t": 3, "in": 128, "out": 1, "hash_ids": [1, 4]}]},
  {"t": 9, "type": "n", "in": 260, "out": 2, "hash_ids": [1, 2, 3, 5], "think_time": 0.5}]}
 """
 ROWS = """\
@@ -321,7 +322,8 @@ def test_mixed_formats(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> No
     path.write_text(BAILIAN + SESSIONS)
     error, hint = error_of(capsys, "trace", "validate", path)
     assert error == (
-        f"{path}: line 3: a record of mooncake-sessions in a trace that begins as bailian; a trace has one format"
+        f"{path}: line 3: a record of mooncake-sessions in a trace that begins as bailian; "
+        "a trace has one format"
     )
     assert hint.startswith("--format NAME")
 
@@ -384,8 +386,8 @@ def test_convert_refuses_sizes_that_do_not_divide(capsys: pytest.CaptureFixture[
         capsys, "trace", "convert", path, out, "--to", "mooncake", "--block-size", "24", code=2
     )
     assert (
-        error
-        == "--block-size is 24: blocks of 16 tokens cannot be made into blocks of 24: one must divide the other"
+        error == "--block-size is 24: blocks of 16 tokens cannot be made into blocks of 24: "
+        "one must divide the other"
     )
     assert not out.exists()
 

@@ -21,7 +21,8 @@ pytestmark = pytest.mark.usefixtures("plain_output")
 
 WORDS = ["<bos>", "user", "assistant", "system", ":", ";", "be", "brief", "one", "two", "three", "yes", "no"]
 TEMPLATE = (
-    "{{ bos_token }}{% for message in messages %} {{ message['role'] }} : {{ message['content'] }} ; {% endfor %}"
+    "{{ bos_token }}{% for message in messages %}"
+    " {{ message['role'] }} : {{ message['content'] }} ; {% endfor %}"
     "{% if add_generation_prompt %} assistant : {% endif %}"
 )
 

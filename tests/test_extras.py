@@ -82,7 +82,8 @@ def test_a_defect_of_ours_is_not_taken_for_a_missing_package() -> None:
 
 def test_a_scheduler_and_the_plug_in_need_neither() -> None:
     code = """
-import kvpool, kvpool.sizing, kvpool.journal, kvpool.store, kvpool.traces, kvpool.transfer, kvpool.integrations.vllm
+import kvpool, kvpool.sizing, kvpool.journal, kvpool.store, kvpool.traces, kvpool.transfer, \
+kvpool.integrations.vllm
 manager = kvpool.CacheManager(num_blocks=16, block_size=4)
 assert manager.admit("a", range(10)).cached_tokens == 0
 kvpool.integrations.vllm.register()

@@ -82,7 +82,7 @@ def test_digests_are_the_published_ones(case: dict[str, Any], algorithm: HashAlg
     hasher = vector_hasher(case, algorithm)
     expected = [bytes.fromhex(digest) for digest in case["digests"][algorithm][1:]]
     assert hasher.hash_tokens(tokens, extra, epoch=epoch) == expected
-    # The same digests, a few tokens at a time.
+    # The digests are the same if a few tokens are appended at a time.
     cursor = hasher.cursor(None, extra, epoch=epoch)
     for start in range(0, len(tokens), 7):
         cursor.append(tokens[start : start + 7])

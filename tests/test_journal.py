@@ -302,7 +302,8 @@ def test_a_ring_that_dropped_its_beginning_is_shown_and_not_replayed() -> None:
 
 _RECORDER = """
 import sys, kvpool
-manager = kvpool.CacheManager(200, 4, journal=kvpool.journal.Journal(sys.argv[1], frame_bytes=256, digest_every=16))
+manager = kvpool.CacheManager(200, 4, \
+journal=kvpool.journal.Journal(sys.argv[1], frame_bytes=256, digest_every=16))
 number = 0
 while True:
     manager.admit(number, [number % 5] * 12 + [number] * 8)

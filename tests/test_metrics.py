@@ -457,7 +457,9 @@ def expressions() -> Iterator[tuple[str, str]]:
             yield panel["title"], target["expr"].replace("$__rate_interval", "5m")
     for variable in dashboard["templating"]["list"]:
         if variable["type"] == "query":
-            name, label = re.fullmatch(r"label_values\((\w+), (\w+)\)", variable["definition"]).groups()  # type: ignore[union-attr]
+            name, label = re.fullmatch(  # type: ignore[union-attr]
+                r"label_values\((\w+), (\w+)\)", variable["definition"]
+            ).groups()
             yield variable["name"], f"{name}{{{label}!=''}}"
 
 

@@ -115,7 +115,11 @@ def test_bytes_by_hand(name: str, token_bytes: int, state_bytes: int) -> None:
 
 
 def test_every_model_that_is_no_uniform_attention_is_calculated_by_hand() -> None:
-    (marks,) = (m for m in test_bytes_by_hand.pytestmark if m.name == "parametrize")  # type: ignore[attr-defined]
+    (marks,) = (
+        m
+        for m in test_bytes_by_hand.pytestmark  # type: ignore[attr-defined]
+        if m.name == "parametrize"
+    )
     by_hand = {case[0] for case in marks.args[1]}
     rest = set(model_names()) - by_hand - {"Gemma-2-2B", "Gemma-2-9B"}
     assert all(len(kv_shape(name).layers) == 1 and kv_shape(name).layers[0].kind == "full" for name in rest)

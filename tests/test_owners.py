@@ -29,7 +29,8 @@ ROOT = Path(__file__).parents[1]
 #: starts.
 BOUNDED = {"rust/kvpool-transfer/src/cpu.rs", "rust/kvpool-transfer/src/engine/flights.rs"}
 STARTED = re.compile(
-    r"threading\.Thread\(|thread::spawn\(|Builder::new\(\)\s*(\.name\([^)]*\)+\s*)?\.?(spawn|;)|thread::Builder"
+    r"threading\.Thread\(|thread::spawn\(|Builder::new\(\)\s*(\.name\([^)]*\)+\s*)?\.?(spawn|;)"
+    r"|thread::Builder"
 )
 
 

@@ -236,8 +236,16 @@ OTHERS: list[tuple[Callable[[], object], Error, tuple[object, ...]]] = [
     (lambda: kvpool.Retention(50, pinned=True), VALUE, ("priority", "pinned")),
     (lambda: kvpool.Retention(pinned=True, demoted=True), VALUE, ("pinned", "demoted")),
     (lambda: kvpool.ExtraKeys(adapter_path="/a"), VALUE, ("adapter_path",)),
-    (lambda: kvpool.BlockHasher(16), TYPE, ("algorithm", "16", "BlockHasher(block_size=16)")),  # type: ignore[arg-type]
-    (lambda: kvpool.TransferPlan([(5, (1, 1))]), TYPE, ("5 is no block of a tier",)),  # type: ignore[list-item]
+    (
+        lambda: kvpool.BlockHasher(16),  # type: ignore[arg-type]
+        TYPE,
+        ("algorithm", "16", "BlockHasher(block_size=16)"),
+    ),
+    (
+        lambda: kvpool.TransferPlan([(5, (1, 1))]),  # type: ignore[list-item]
+        TYPE,
+        ("5 is no block of a tier",),
+    ),
     (lambda: metrics.Metrics().add(LONE, kvpool.BlockPool(9)), VALUE, ("name",)),
     (lambda: metrics.Metrics(labels={"rank": LONE}), VALUE, ("label",)),
     (lambda: events.ZmqSink(topic=LONE), VALUE, ("topic",)),
@@ -254,9 +262,16 @@ def test_arguments_that_exclude_each_other(
 
 @pytest.mark.parametrize(
     ("eviction", "instead"),
-    [("fifo", "lru"), ("lfu", "s3-fifo"), ("lfu-da", "arc"), ("sieve", "s3-fifo"), ("2q", "s3-fifo"), ("lrfu", "arc"),
-     ("gdsf", "arc")],
-)  # fmt: skip
+    [
+        ("fifo", "lru"),
+        ("lfu", "s3-fifo"),
+        ("lfu-da", "arc"),
+        ("sieve", "s3-fifo"),
+        ("2q", "s3-fifo"),
+        ("lrfu", "arc"),
+        ("gdsf", "arc"),
+    ],
+)
 def test_a_removed_policy_is_refused_with_the_policy_to_use_instead(eviction: str, instead: str) -> None:
     words = [*kvpool.sizing.POLICIES, f"kvpool no longer has {eviction}, use {instead}"]
     trace = kvpool.traces.Trace.generate(3)
@@ -402,7 +417,12 @@ def test_time_that_goes_backwards() -> None:
     for made in (kvpool.BlockPool(10, retention=True), kvpool.CacheManager(10, retention=True)):
         made.advance_time(5.5)
         made.advance_time(5.5)
-        refused(lambda made=made: made.advance_time(5.25), errors.TimeBackwardsError, 5.25, 5.5)  # type: ignore[misc]
+        refused(
+            lambda made=made: made.advance_time(5.25),  # type: ignore[misc]
+            errors.TimeBackwardsError,
+            5.25,
+            5.5,
+        )
         refused(lambda made=made: made.advance_time(math.nan), VALUE, "now")  # type: ignore[misc]
         assert made.advance_time(6) == 0
 

@@ -66,7 +66,10 @@ def test_the_guard_guards(code: str) -> None:
 
 
 def test_an_import_opens_no_connection_and_starts_no_program() -> None:
-    modules = "kvpool, kvpool.cli, kvpool.lineage, kvpool.sizing, kvpool.transfer, kvpool.integrations.vllm, kvpool.testing"
+    modules = (
+        "kvpool, kvpool.cli, kvpool.lineage, kvpool.sizing, kvpool.transfer, kvpool.integrations.vllm, "
+        "kvpool.testing"
+    )
     done = guarded(f"import {modules}; print('imported')")
     assert (done.stdout, done.stderr, done.returncode) == ("imported\n", "", 0)
 
@@ -83,7 +86,10 @@ def test_a_trace_is_read_and_never_run(command: tuple[str, ...], tmp_path: Path)
     }
     lines = [line | {"timestamp": at, "hash_ids": [at // 2, at // 2 + 50]} for at in range(20)]
     trace.write_text("\n".join(map(json.dumps, lines)))
-    code = "import os; os.chdir(sys.argv[1]); sys.argv[1:] = sys.argv[2:]; from kvpool.cli import main; sys.exit(main())"
+    code = (
+        "import os; os.chdir(sys.argv[1]); sys.argv[1:] = sys.argv[2:]; "
+        "from kvpool.cli import main; sys.exit(main())"
+    )
     done = guarded(code, str(tmp_path), *command, str(trace))
     assert done.returncode == 0, done.stderr
     assert [path.name for path in tmp_path.iterdir()] == [trace.name]
@@ -155,8 +161,14 @@ UNSAFE = {
         "store/mod.rs",
     },
     "kvpool-store": {"arena.rs", "disk/ring.rs"},
-    "kvpool-py": {"convert.rs", "python/exit.rs", "store/arena.rs", "transfer/mapping.rs", "transfer/store.rs"},
-}  # fmt: skip
+    "kvpool-py": {
+        "convert.rs",
+        "python/exit.rs",
+        "store/arena.rs",
+        "transfer/mapping.rs",
+        "transfer/store.rs",
+    },
+}
 
 
 def test_unsafe_code_is_where_security_md_says() -> None:

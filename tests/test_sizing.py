@@ -368,7 +368,8 @@ def test_sizes_in_gib_need_a_model_and_all_have_a_limit() -> None:
         (["--capacities", "5%,much"], "error: --capacities is 'much': must be like 5%, 60GiB or 9139"),
         (
             ["--capacities", "5GiB"],
-            "error: --capacities is in GiB: that needs a KV shape, name a model\nhint: add --model NAME (kvpool models",
+            "error: --capacities is in GiB: that needs a KV shape, name a model\n"
+            "hint: add --model NAME (kvpool models",
         ),
         (["--hints", "often"], "error: --hints is 'often': must be shares of 0 to 1, by commas, or none"),
         (["--hints", "1.5"], "error: --hints is 1.5; allowed: 0 to 1"),

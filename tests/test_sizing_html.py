@@ -88,7 +88,10 @@ def test_the_table_has_the_figures_of_the_report() -> None:
             for cell, own, base in zip(row[1:], hits, expected[0][1], strict=True):
                 (figure,) = (text_of(each) for each in cell.iter("span") if each.get("class") is None)
                 assert figure == f"{100 * both(own)[rate]:.2f}"
-                differences = [float(text_of(each).replace("−", "-")) for each in cell.iter("small")]  # noqa: RUF001
+                differences = [
+                    float(text_of(each).replace("−", "-"))  # noqa: RUF001
+                    for each in cell.iter("small")
+                ]
                 difference = 100 * (both(own)[rate] - both(base)[rate])
                 assert differences == ([] if name == "LRU" else [pytest.approx(difference, abs=0.00501)])
 

@@ -25,14 +25,18 @@ if TYPE_CHECKING:
 #: Sizes of the plots, and of the largest shape in each.
 SIZES = """[...document.querySelectorAll(".plot")].map((plot) => {
   const box = plot.getBoundingClientRect();
-  const shapes = [...plot.querySelectorAll(".series .line, .series .bar, .series .mark")].map((each) => each.getBBox());
+  const shapes = [...plot.querySelectorAll(".series .line, .series .bar, .series .mark")].map(\
+(each) => each.getBBox());
   return [plot.id, box.width, box.height, Math.max(...shapes.map((each) => each.width + each.height))];
 })"""
 TIP = """(() => {
   const tip = document.querySelector("#capacity .tip");
   return tip.hidden ? null : [...tip.children].map((line) => line.textContent);
 })()"""
-SHOWN = 'getComputedStyle(document.querySelector("#plot-capacity .series[data-series=\'{}\']")).display !== "none"'
+SHOWN = (
+    "getComputedStyle(document.querySelector(\"#plot-capacity .series[data-series='{}']\")).display"
+    ' !== "none"'
+)
 
 
 @pytest.fixture(scope="module")

@@ -182,7 +182,8 @@ def test_break_even_is_where_a_tier_buys_no_time() -> None:
         ),
         (
             (*LLAMA, "--disk-tib", "4"),
-            "error: --disk-tib needs the speed of loads from the disk\nhint: add --disk-read 6GB/s, or what kvpool",
+            "error: --disk-tib needs the speed of loads from the disk\n"
+            "hint: add --disk-read 6GB/s, or what kvpool",
         ),
         (
             (*LLAMA, "--host-read", "25GB/s"),
@@ -199,8 +200,8 @@ def test_break_even_is_where_a_tier_buys_no_time() -> None:
         ((*LLAMA, *TIERS, "--host-read", "0GB/s"), "error: --host-read is '0GB/s': must be like 6GB/s"),
         (
             ("--model", "gemma-3-27b", "--host-gib", "512"),
-            "error: tiers need a model whose layers all keep every token: Gemma-3-27B has 10 full, 52 sliding 1,024\n"
-            "hint: leave --host-gib and --disk-tib out",
+            "error: tiers need a model whose layers all keep every token: Gemma-3-27B has 10 full, "
+            "52 sliding 1,024\nhint: leave --host-gib and --disk-tib out",
         ),
         (
             ("--model", "qwen3-next-80b-a3b", "--host-gib", "512"),

@@ -220,10 +220,18 @@ WRONG: list[tuple[str, Callable[[Store], object], type[Exception]]] = [
     ("more than a slot", lambda store: store.put([key(1)], [0], lengths=SLOT + 1), InvalidArgumentError),
     ("an empty digest", lambda store: store.contains([b""]), InvalidArgumentError),
     ("a long digest", lambda store: store.contains([bytes(33)]), InvalidArgumentError),
-    ("an unknown admission", lambda store: store.put([key(1)], [0], admit="maybe"), InvalidArgumentError),  # type: ignore[arg-type]
+    (
+        "an unknown admission",
+        lambda store: store.put([key(1)], [0], admit="maybe"),  # type: ignore[arg-type]
+        InvalidArgumentError,
+    ),
     ("a key that is text", lambda store: store.contains(["a"]), ArgumentTypeError),  # type: ignore[list-item]
     ("keys in one", lambda store: store.contains(b"digest"), ArgumentTypeError),  # type: ignore[arg-type]
-    ("tokens that are none", lambda store: store.put([key(1)], [0], tokens=[1]), ArgumentTypeError),  # type: ignore[list-item]
+    (
+        "tokens that are none",
+        lambda store: store.put([key(1)], [0], tokens=[1]),  # type: ignore[list-item]
+        ArgumentTypeError,
+    ),
     ("a time that cannot pass", lambda store: store.wait(-1.0), InvalidArgumentError),
     ("no number", lambda store: store.wait(float("nan")), InvalidArgumentError),
 ]
@@ -447,9 +455,11 @@ import ctypes, sys
 libc = ctypes.CDLL(None, use_errno=True)
 IO_URING_SETUP, EPERM = 425, 1
 # Load the number of the call; return EPERM for that one, let the others pass.
-program = [(0x20, 0, 0, 0), (0x15, 0, 1, IO_URING_SETUP), (0x06, 0, 0, 0x00050000 | EPERM), (0x06, 0, 0, 0x7FFF0000)]
+program = [(0x20, 0, 0, 0), (0x15, 0, 1, IO_URING_SETUP), (0x06, 0, 0, 0x00050000 | EPERM), \
+(0x06, 0, 0, 0x7FFF0000)]
 class Filter(ctypes.Structure):
-    _fields_ = [("code", ctypes.c_ushort), ("jt", ctypes.c_ubyte), ("jf", ctypes.c_ubyte), ("k", ctypes.c_uint)]
+    _fields_ = [("code", ctypes.c_ushort), ("jt", ctypes.c_ubyte), ("jf", ctypes.c_ubyte), \
+("k", ctypes.c_uint)]
 class Program(ctypes.Structure):
     _fields_ = [("len", ctypes.c_ushort), ("filter", ctypes.POINTER(Filter))]
 filters = (Filter * 4)(*(Filter(*one) for one in program))

@@ -312,7 +312,8 @@ def test_a_redis_that_speaks_tls_itself(certificates: Certificates, tmp_path: Pa
     program = speaking_tls()
     if program is None:
         pytest.skip(
-            "NOT TESTED: no redis-server here speaks TLS by itself (apt-get install redis-server); a proxy does"
+            "NOT TESTED: no redis-server here speaks TLS by itself (apt-get install redis-server); "
+            "a proxy does"
         )
     port = free_port()
     certificate, own = map(str, certificates.server)

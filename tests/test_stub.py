@@ -200,7 +200,8 @@ def test_import_needs_no_other_package() -> None:
 def test_modules_are_imported_when_they_are_first_used() -> None:
     code = f"""
 import sys, kvpool
-print(sorted(name for name in sys.modules if name.startswith("kvpool.") and not name.startswith("kvpool._core")))
+print(sorted(name for name in sys.modules if name.startswith("kvpool.") \
+and not name.startswith("kvpool._core")))
 print([kvpool.journal.Journal.__name__, kvpool.traces.Trace.__name__], hasattr(kvpool, "nothing"))
 [getattr(kvpool, name) for name in kvpool._LAZY]
 print([name for name in {HEAVY!r} if name in sys.modules])

@@ -145,7 +145,8 @@ def block_modules(whose: str) -> tuple[Any, Any]:
         if whose == "face":
             raise
         pytest.skip(
-            f"NOT COMPARED with the ancestor: this environment has no vLLM with vllm.core, such as 0.8.5: {error}"
+            "NOT COMPARED with the ancestor: this environment has no vLLM with vllm.core, "
+            f"such as 0.8.5: {error}"
         )
     return table.BlockTable, allocator.CpuGpuBlockAllocator
 

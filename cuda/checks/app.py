@@ -61,7 +61,10 @@ def _missing(ordinal: int) -> str:
         from kvpool.errors import KvpoolError
         from kvpool.transfer import TransferEngine
     except ImportError as error:
-        return f"kvpool is not installed for this Python ({error}): install the wheel, or set PYTHONPATH to python/"
+        return (
+            f"kvpool is not installed for this Python ({error}): install the wheel, "
+            "or set PYTHONPATH to python/"
+        )
     try:
         TransferEngine(f"cuda:{ordinal}").close()
     except KvpoolError as error:

@@ -40,7 +40,10 @@ class Copy:
 
     def __str__(self) -> str:
         parts = "" if self.regions is None else f", regions {self.regions}"
-        return f"{self.way} by {self.method} of {len(self.pairs)} blocks, {self.src.name} to {self.dst.name}{parts}"
+        return (
+            f"{self.way} by {self.method} of {len(self.pairs)} blocks, "
+            f"{self.src.name} to {self.dst.name}{parts}"
+        )
 
 
 def why_refused(copy: Copy, *, has_batch: bool) -> str:

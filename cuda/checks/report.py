@@ -80,8 +80,9 @@ FIGURE_HEAD = ("what", "GB/s", "of plain", "us", "submit us", "note")
 VERDICT_HEAD = ("target", "verdict", "detail")
 
 _LEGEND = (
-    "GB/s are bytes of blocks over the time by the device's clock, from what a copy waits for to its end; `of plain` "
-    "compares them with one large copy by the driver. `submit us` is the time of the call from Python. Medians."
+    "GB/s are bytes of blocks over the time by the device's clock, from what a copy waits for to its end; "
+    "`of plain` compares them with one large copy by the driver. "
+    "`submit us` is the time of the call from Python. Medians."
 )
 
 

@@ -137,11 +137,14 @@ DRIFTS: dict[str, tuple[Changes, list[str]]] = {
     ),
     "a parameter is new and required": (
         {
-            f"{UTILS}.hash_block_tokens": "(hash_function, parent_block_hash, curr_block_token_ids, extra_keys, *, salt)"
+            f"{UTILS}.hash_block_tokens": (
+                "(hash_function, parent_block_hash, curr_block_token_ids, extra_keys, *, salt)"
+            )
         },
         [
             f"{UTILS}.hash_block_tokens: expected (hash_function, parent_block_hash, curr_block_token_ids, "
-            "extra_keys=...), found (hash_function, parent_block_hash, curr_block_token_ids, extra_keys, *, salt)"
+            "extra_keys=...), found (hash_function, parent_block_hash, curr_block_token_ids, extra_keys, "
+            "*, salt)"
         ],
     ),
     "a constructor takes something new": (
@@ -151,7 +154,8 @@ DRIFTS: dict[str, tuple[Changes, list[str]]] = {
     "parameters are by keyword only": (
         {f"{UTILS}.make_block_hash_with_group_id": "(block_hash, *, group_id)"},
         [
-            f"{UTILS}.make_block_hash_with_group_id: expected (block_hash, group_id), found (block_hash, *, group_id)",
+            f"{UTILS}.make_block_hash_with_group_id: expected (block_hash, group_id), "
+            "found (block_hash, *, group_id)",
         ],
     ),
     "a method is a class's": (
@@ -181,8 +185,8 @@ DRIFTS: dict[str, tuple[Changes, list[str]]] = {
     "a class is gone: one line": (
         {f"{UTILS}.BlockHashListWithBlockSize": None},
         [
-            f"{UTILS}.BlockHashListWithBlockSize: expected (block_hashes, hash_block_size, target_block_size), "
-            "found nothing"
+            f"{UTILS}.BlockHashListWithBlockSize: expected (block_hashes, hash_block_size, "
+            "target_block_size), found nothing"
         ],
     ),
     "a name is imported from elsewhere": (
@@ -195,7 +199,8 @@ DRIFTS: dict[str, tuple[Changes, list[str]]] = {
     "a name is no longer imported": (
         {"vllm.v1.engine.core.init_none_hash": None},
         [
-            "vllm.v1.engine.core.init_none_hash: expected is vllm.v1.core.kv_cache_utils.init_none_hash, found nothing",
+            "vllm.v1.engine.core.init_none_hash: expected is vllm.v1.core.kv_cache_utils.init_none_hash, "
+            "found nothing",
         ],
     ),
 }
@@ -504,13 +509,15 @@ def test_sources_in_all_the_ways_that_python_has(tmp_path: Path) -> None:
     file = tmp_path / "module.py"
     file.write_text(
         "import dataclasses\nfrom dataclasses import dataclass, field\nfrom typing import overload\n"
-        "@dataclass\nclass Base:\n    a: int\n    b: list = field(default_factory=list, kw_only=True)\n    c: int = 1\n"
+        "@dataclass\nclass Base:\n    a: int\n    b: list = field(default_factory=list, kw_only=True)\n"
+        "    c: int = 1\n"
         "@dataclass(slots=True)\nclass Derived(Base):\n    d: str = ''\n"
         "    e: str | None = dataclasses.field(default=None)\n"
         "def f(a, /, b, c=1, *rest, d, e=2, **more): ...\n"
         "class Plain:\n    limit: int = 3\n    def __init__(self, x, *, y=1): self.x: int = x\n"
         "    @overload\n    def g(self, a: int): ...\n    @overload\n    def g(self, a: str): ...\n"
-        "    def g(self, a, b=1): self.later = a\n    @staticmethod\n    def s(a): ...\n    def _private(self): ...\n"
+        "    def g(self, a, b=1): self.later = a\n    @staticmethod\n    def s(a): ...\n"
+        "    def _private(self): ...\n"
         "class Child(Plain):\n    def h(self): ...\n"
     )
     read = vllm_signatures.Module(file)

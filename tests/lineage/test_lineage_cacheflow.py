@@ -453,7 +453,11 @@ def test_defect_c4_swaps_update_the_block_tables() -> None:
     manager.allocate(heir)
     assert set(manager.get_block_table(heir.seqs[0])) == {block.block_number for block in old}
     for block in old:
-        refuses(manager, StaleBlockError, lambda block=block: manager.gpu_allocator.free(block))  # type: ignore[misc]
+        refuses(
+            manager,
+            StaleBlockError,
+            lambda block=block: manager.gpu_allocator.free(block),  # type: ignore[misc]
+        )
     manager.swap_in(group)
     assert [block.device for block in table] == [Device.GPU] * 2
     assert not set(manager.get_block_table(heir.seqs[0])) & set(manager.get_block_table(group.seqs[0]))

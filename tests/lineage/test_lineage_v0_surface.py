@@ -21,8 +21,8 @@ OBJECTS: list[tuple[object, str]] = [
     (BlockMetaData(1, 2, 3.0), "content_hash num_hashed_tokens last_accessed"),
     (
         CacheMetricData(),
-        "num_completed_blocks completed_block_cache_hit_rate num_incompleted_block_queries num_incompleted_block_hit "
-        "block_size",
+        "num_completed_blocks completed_block_cache_hit_rate num_incompleted_block_queries "
+        "num_incompleted_block_hit block_size",
     ),
     (LRUEvictor(), "free_table priority_queue"),
 ]

@@ -1062,7 +1062,8 @@ def test_an_engine_after_a_fork() -> None:
             own.submit(store, store, [(0, 2)]).wait()
             own.copy(store, store, [(0, 3)])
         assert memory == b"aaaa"
-        # Neither closing the parent's engine nor dropping it waits for a thread that this process does not have.
+        # Neither closing the parent's engine nor dropping it waits for a thread that this process does
+        # not have.
         engine.close()
         assert engine.closed
         del engine

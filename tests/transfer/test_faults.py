@@ -130,7 +130,8 @@ def test_a_driver_without_batched_copies(fake_library: FakeCuda) -> None:
     script = """
     cpu, device, host = stores()
     engine = TransferEngine("cuda:0")
-    error = raises(errors.InvalidArgumentError, lambda: engine.submit(device, host, PAIRS, after=None, method="batch"))
+    error = raises(errors.InvalidArgumentError, lambda: \
+engine.submit(device, host, PAIRS, after=None, method="batch"))
     assert "older than 12.8" in str(error), error
     for method in ("auto", "kernel", "staged", "memcpy"):
         engine.submit(device, host, PAIRS, after=None, method=method).wait()
@@ -180,7 +181,8 @@ def test_memory_that_cannot_be_pinned(code: int, fake_library: FakeCuda) -> None
     error = raises(errors.PinningError, lambda: BlockStore.host(8, like=device, pinned=True))
     assert isinstance(error, MemoryError) and "({code})" in str(error), error
     engine = TransferEngine("cuda:0")
-    error = raises(errors.InvalidArgumentError, lambda: engine.submit(device, host, PAIRS, after=None, method="kernel"))
+    error = raises(errors.InvalidArgumentError, lambda: \
+engine.submit(device, host, PAIRS, after=None, method="kernel"))
     assert "not pinned" in str(error), error
     engine.submit(device, host, PAIRS, after=None).wait()
     assert all(host.read_block(dst) == cpu.read_block(src) for src, dst in PAIRS)
@@ -226,7 +228,7 @@ error = raises(errors.CudaError, lambda: engine.submit(device, host, PAIRS, afte
 assert "takes no more work since an earlier failure" in str(error) and error.code == CODE, error
 raises(errors.CudaError, lambda: engine.copy(device, device, [(1, 2)], stream=None))
 engine.close()
-# The processor goes on.
+# The CPU engine still works.
 other = plain()
 with TransferEngine() as twin:
     twin.submit(cpu, other, [(1, 1)]).wait()

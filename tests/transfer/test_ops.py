@@ -125,7 +125,8 @@ def test_schemas() -> None:
         "copy_blocks": "(Tensor[] src, Tensor(a!)[] dst, Tensor block_mapping, int block_dim=0) -> ()",
         "swap_blocks": "(Tensor[] src, Tensor(a!)[] dst, Tensor block_mapping, "
         "int src_block_dim=0, int dst_block_dim=0) -> ()",
-        "swap_blocks.vllm": "(Tensor src, Tensor(a!) dst, int block_size_in_bytes, Tensor block_mapping) -> ()",
+        "swap_blocks.vllm": "(Tensor src, Tensor(a!) dst, int block_size_in_bytes, "
+        "Tensor block_mapping) -> ()",
         "copy_blocks_by_handle": "(int src, int dst, Tensor block_mapping) -> ()",
     }
     found = [

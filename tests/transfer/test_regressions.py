@@ -95,7 +95,8 @@ def test_a_store_that_needs_too_much_staging_leaves_the_engine_usable(pinned: bo
     cpu, device, host = stores()
     engine = TransferEngine("cuda:0")
     one = zeros(512)
-    wide = BlockStore.from_regions([(ctypes.addressof(one), 1 << 40, 512)], 1, pinned={pinned}, keep_alive=one)
+    wide = BlockStore.from_regions([(ctypes.addressof(one), 1 << 40, 512)], 1, \
+pinned={pinned}, keep_alive=one)
     try:
         engine.submit(device, wide, [(0, 0)], after=None, method="staged").wait()
     except kvpool.errors.CudaError as error:
@@ -298,7 +299,8 @@ def test_a_calibration_is_loaded_as_it_was_saved(tmp_path: Path, fake_library: F
     assert list(json.load(open(path)).values()) == [result]
     thresholds = result["thresholds"]
     assert thresholds["link_ctas"] in {{one["ctas"] for one in result["measurements"]}}
-    assert [[row["descriptors"] for row in thresholds[to]] for to in ("to_device", "to_host")] == 2 * [[0, 1024]]
+    assert [[row["descriptors"] for row in thresholds[to]] for to in ("to_device", "to_host")] \
+== 2 * [[0, 1024]]
     assert len(result["measurements"]) == 4 + 2 * 7 * 4
     cpu, device, host = stores()
     TransferEngine("cuda:0", calibration=path).submit(device, host, PAIRS, after=None).wait()

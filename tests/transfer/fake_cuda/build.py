@@ -42,7 +42,8 @@ def find_compiler() -> list[str]:
     if importlib.util.find_spec("ziglang") is not None:
         return [sys.executable, "-m", "ziglang", "c++"]
     raise CompilerMissingError(
-        "the fake CUDA driver is C++, and there is no compiler: set $CXX, install g++ or clang++, or the ziglang wheel"
+        "the fake CUDA driver is C++, and there is no compiler: set $CXX, "
+        "install g++ or clang++, or the ziglang wheel"
     )
 
 
