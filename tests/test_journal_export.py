@@ -166,7 +166,7 @@ def test_a_manager_ends_as_it_did() -> None:
 
 
 def others(text: str) -> Iterator[str]:
-    """Yields the test with another expected answer, for each answer that it expects."""
+    """Yields one variant of the test per expected answer, with that answer replaced."""
     for found in re.finditer(r"^    assert .*?\) (==|is) (.*)$", text, re.MULTILINE):
         yield text[: found.start(1)] + '== "another"' + text[found.end() :]
 

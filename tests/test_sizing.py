@@ -550,7 +550,8 @@ def ending(*, told: bool) -> bytes:
     lines = []
     for at in range(3000):
         comes_back = at % 3 == 0
-        # Of every three requests, one was here 120 requests ago or is new, and two are used only once.
+        # In every three requests, one repeats the prompt of 120 requests ago or is new. The prompts of the
+        # other two are used only once.
         number = at % 120 + 120 * (at // 240) if comes_back else 100_000 + at
         line = {
             "timestamp": 100 * at,

@@ -1,4 +1,4 @@
-//! Rust expressions of values, for the tests that are written from cases.
+//! Writes values as Rust expressions. The tests that are made from cases contain them.
 
 /// Returns a list. An empty list has an explicit type.
 pub(crate) fn list(values: &[usize]) -> String {

@@ -1,8 +1,8 @@
 //! Operations of the pool, for `tools/bench_counts.py`, which counts their instructions. Each operation
-//! is a separate function, so that only its own instructions are counted. Beside the core's operations
-//! there are those of vLLM's pool, of a manager, of a pool with each observer, and of pools with
-//! `hazard` and with LRU inside the same `Closed`, which shows the cost of `Closed`. Prints the number
-//! of blocks of each operation, or of rows for a decode step.
+//! is a separate function, so that only its own instructions are counted. The operations
+//! are those of the core, of vLLM's pool, of a manager and of a pool with each observer. Pools with
+//! `hazard` and with LRU inside the same `Closed` show the cost of `Closed`. Prints the number of blocks
+//! of each operation, or of rows for a decode step.
 #![expect(clippy::unwrap_used, clippy::print_stdout, reason = "a tool that stops at the first error")]
 
 use std::hint::black_box;

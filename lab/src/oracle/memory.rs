@@ -150,7 +150,7 @@ impl Memory {
         over.into_iter().for_each(|(_, at): (Until, Place)| drop(self.cells.remove(&at)));
     }
 
-    /// Overwrites free blocks, if the setting says so.
+    /// Overwrites free blocks, if the setting `scribbles` is on.
     pub(crate) fn scribble(&mut self, manager: &CacheManager) {
         for (tier, pool) in pools(manager).filter(|_| self.scribbles) {
             for block in pool.free_order() {

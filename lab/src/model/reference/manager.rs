@@ -165,8 +165,8 @@ impl ReferenceManager {
         self.clone().look_up(request, if part.compute_all { 0 } else { most }).len()
     }
 
-    /// Returns the number of blocks of an admission with this number of cached tokens: for the cached
-    /// or external tokens, and the part after them.
+    /// Returns the number of blocks of an admission with this number of cached tokens. The blocks cover
+    /// the cached or external tokens, and the part after them.
     fn blocks_of(&self, tokens: usize, cached: usize, part: Part) -> usize {
         let ready = (cached * self.block_size).max(part.external_tokens);
         let covered = part.allocate_tokens.map_or(tokens, |chunk| tokens.min(ready + chunk));
@@ -273,7 +273,7 @@ impl ReferenceManager {
         self.touched_behind(request, request.tokens.len(), slots)
     }
 
-    /// Like `touched`, for the slots after a number of tokens.
+    /// Like `touched`, but the slots begin after a given number of tokens.
     fn touched_behind(
         &self,
         request: &ReferenceRequest,

@@ -43,7 +43,7 @@ use meter::Meter;
 /// Number of bytes that determine one call: more than any call needs.
 const BYTES: usize = 512;
 
-/// A defect that is planted in the runner, for a test that the soak detects it.
+/// A defect that a test plants in the runner, to show that the soak detects it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Planted {
     /// Each call leaks 64 bytes.

@@ -46,7 +46,7 @@ impl Write for Shared {
 
 fn pool(sink: &Shared) -> Journaled<BlockPool> {
     let config = PoolConfig { num_blocks: 16, ..PoolConfig::default() };
-    // This digest is the caller's, for the scrubber, because a journal of such a small pool keeps none.
+    // The scrubber needs this digest, because a journal of such a small pool keeps none.
     let watch = WatchConfig { digest: true, ..WatchConfig::default() };
     let mut pool = Journaled::<BlockPool>::with_watch(config, &watch, sink.journal()).unwrap();
     let blocks = pool.allocate(3).unwrap();

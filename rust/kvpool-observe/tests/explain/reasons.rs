@@ -482,7 +482,7 @@ fn not_remembered() {
     assert_eq!(names(&manager, "d"), [(0, 0, "not-remembered")]);
     manager.release("d", None).unwrap();
     // A request asked for the content since then and did not compute it. That does not prove that
-    // nobody ever computed it.
+    // it was never computed.
     admit(&mut manager, "d", &tokens(1000, 1));
     assert_eq!(names(&manager, "d"), [(0, 0, "not-remembered")]);
     manager.release("d", None).unwrap();
@@ -601,7 +601,7 @@ fn a_fork_has_its_parents_explanation_and_a_planned_step_explains() {
     assert_eq!(of_child, of_parent);
 }
 
-/// If a prompt has more spans than an explanation has room for, the last span says so.
+/// If a prompt has more spans than an explanation has room for, one last span covers the rest of the blocks.
 #[test]
 fn spans_are_bounded() {
     let mut manager = manager(400);

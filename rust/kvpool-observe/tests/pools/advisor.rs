@@ -245,8 +245,8 @@ fn a_resize_is_followed() {
     let advice = pool.advice().unwrap();
     pool.check_invariants().unwrap();
     assert_eq!(advice.policies[0].references, 6_000);
-    // Of the last ten rounds nine hit in full, and the first one hits the 64 blocks that the small pool
-    // had kept. Earlier rounds do not hit.
+    // Nine of the last ten rounds hit in full. The first of the ten hits the 64 blocks that the small
+    // pool still has. Earlier rounds do not hit.
     assert_eq!(advice.hit_rate, f64::from(9 * 600 + 64) / 12_000.0);
     let ghost = advice.policies[0].block_hit_rate;
     assert!((ghost - 0.9).abs() < 0.05, "{ghost}");

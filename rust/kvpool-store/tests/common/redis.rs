@@ -42,8 +42,8 @@ fn binary() -> Option<PathBuf> {
 }
 
 impl Server {
-    /// Starts a server. If there is none, returns `None` and prints a message. With `CI` set, a missing
-    /// server is a failure.
+    /// Starts a server. If `redis-server` is not installed, returns `None` and prints a message, or
+    /// panics if `CI` is set.
     pub(crate) fn start(settings: &[&str]) -> Option<Self> {
         let Some(binary) = binary() else {
             assert!(std::env::var_os("CI").is_none(), "no redis-server");

@@ -436,7 +436,7 @@ fn a_store_that_is_renewed_serves_nothing_of_before() {
     );
 }
 
-/// A renewal to the same namespace also ends its objects, for this store and for others.
+/// After a renewal to the same namespace, a store does not return the earlier objects.
 #[test]
 fn a_store_that_is_renewed_to_its_own_namespace_begins_anew() {
     for fake in [Fake::new(4), Fake::shared(4)] {

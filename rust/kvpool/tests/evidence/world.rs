@@ -1,5 +1,5 @@
-//! A pool under random operations, with separate books: which holder has which block, and what the
-//! engine has written into it. The books tell whether an answer was right. They do not predict which
+//! A pool under random operations, with separate records: which holder has which block, and what the
+//! engine has written into it. The records show whether an answer is right. They do not predict which
 //! block an answer names.
 
 use std::collections::BTreeMap;

@@ -219,7 +219,7 @@ fn scratch_blocks_are_not_those_of_the_plan() {
     let twice = at(0, 3);
     assert_eq!(plan.rounds(&[twice, twice]).unwrap_err(), PlanError::ScratchInUse { place: twice });
     assert_eq!(plan.rounds(&[at(1, 0)]).unwrap_err(), PlanError::NullBlock { role: "scratch" });
-    // The same id in another tier is another block.
+    // An id names a different block in each tier.
     assert_eq!(plan.rounds(&[at(1, 1)]).unwrap().len(), 3);
 }
 

@@ -115,7 +115,7 @@ fn crowded_manager() -> CacheManager {
     manager
 }
 
-/// vllm#24228, for the manager: batches that fail at the first, a middle and the last request,
+/// vllm#24228, with the manager: batches that fail at the first, a middle and the last request,
 /// admissions that fail after their match, and plans that fail.
 #[test]
 fn property_04_a_failed_call_of_the_manager_changes_nothing() {

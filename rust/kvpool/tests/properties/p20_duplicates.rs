@@ -88,7 +88,7 @@ fn property_20_a_run_of_ids_leads_to_no_younger_copy() {
     }
 }
 
-/// kvcached#401, nano#219, for the index in every small history: each registered block is found among
+/// kvcached#401, nano#219, with the index in every small history: each registered block is found among
 /// the copies of its own hash, and every block that a lookup returns has the requested hash.
 #[test]
 fn property_20_every_entry_names_a_block_with_its_hash() {
