@@ -24,7 +24,8 @@ pytestmark = pytest.mark.usefixtures("plain_output")
 #: Words of Rust, pydantic, Python and the operating system, which our errors must not contain.
 THEIRS = re.compile(
     r"os error|Errno|Input should|Value error|unable to parse|Traceback|\[type=|Expecting"
-    r"|validation error|panicked|expected value|Invalid value|requires an argument|unexpected extra|Some\(|None\b"
+    r"|validation error|panicked|expected value|Invalid value|requires an argument|unexpected extra"
+    r"|Some\(|None\b"
 )
 LINE = '{"timestamp": 0, "input_length": 600, "output_length": 5, "hash_ids": [0, 1]}\n'
 
