@@ -1,4 +1,3 @@
-# ruff: noqa: E501 - texts stand as they are printed
 """Errors of wrong arguments contain the value, the limit and a hint, in our own words.
 
 The table has a row for each mistake: the command, the exit code, the error and the hint, word for word.

@@ -1,4 +1,4 @@
-"""The first day of a new user: help that is short enough to read, and no more words than things.
+"""The first steps of a new user: the help is short, and help and docs name every policy.
 
 ``test_readme.py`` tests the README, and ``test_docs.py`` the docs.
 """

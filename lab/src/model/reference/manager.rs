@@ -38,7 +38,8 @@ pub struct ReferenceRequest {
     pub external: Option<usize>,
     /// Positions and blocks that were given up for a window and stayed registered.
     left: Vec<(usize, usize)>,
-    /// How it is released as soon as no swap moves it and no connector loads it.
+    /// The pending release of the request. It takes effect as soon as no swap moves the request and no
+    /// connector loads it.
     leaving: Option<Until>,
     epoch: u64,
 }

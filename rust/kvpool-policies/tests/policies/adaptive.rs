@@ -21,7 +21,7 @@ struct OrderModel {
     blocks: BTreeMap<u64, (u64, u64, bool)>,
     lists: Vec<Vec<u64>>,
     evictions: u64,
-    /// By key: when it was evicted, and its count.
+    /// By evicted key: the time of its eviction, and its count.
     ghosts: BTreeMap<u64, (u64, u64)>,
 }
 
@@ -386,8 +386,8 @@ fn document(number: u64, blocks: u64) -> impl Iterator<Item = u64> {
     (0..blocks).map(move |block| sample_bits(number << 16 | block))
 }
 
-/// Samples one key of 1, 2 and 8, and grows over a bound between them. The traffic favours different
-/// modes: scans with some popular contents, a loop, sessions.
+/// The policies sample one key of 1, 2 or 8, and grow over a bound between these rates. The traffic
+/// favours different modes: scans with some popular contents, a loop, sessions.
 #[test]
 fn in_larger_pools_it_is_its_model_too() {
     let mut seen = [false; 6];
