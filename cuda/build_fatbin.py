@@ -1,19 +1,18 @@
-"""Builds ``block_copy.fatbin`` from ``block_copy.cu``: code for every GPU since Turing, and PTX for
-those to come.
+"""Builds ``block_copy.fatbin``: code of ``block_copy.cu`` for every GPU since Turing, and PTX for later ones.
 
-It takes NVRTC and nvFatbin, two wheels from PyPI, and nothing else: no nvcc, no host compiler, no GPU,
+It needs only NVRTC and nvFatbin, two wheels from PyPI. It needs no nvcc, no host compiler, no GPU and
 no driver::
 
     pip install --no-deps nvidia-cuda-nvrtc-cu12==12.8.93 nvidia-nvfatbin-cu12==12.8.90
     python cuda/build_fatbin.py
 
-The fat binary is committed, so that nobody needs those wheels to build kvpool. The same source and the
+The fat binary is committed, so a build of kvpool does not need these wheels. The same source and the
 same versions give the same bytes: ``--check`` builds again and compares. ``--check-hashes`` needs no
-wheels: it compares the files with ``block_copy.fatbin.sha256`` (``sha256sum --check`` reads that, too),
-and so sees a source changed without a build.
+wheels: it compares the files with ``block_copy.fatbin.sha256`` (``sha256sum --check`` reads that file,
+too). So it detects a source that was changed without a build.
 
-12.8 and not 13: what it makes for GPUs up to Hopper should load with every driver since R525, that of
-13 needs R580.
+The version is 12.8 and not 13, because code of 12.8 for GPUs up to Hopper should load with every driver
+since R525. Code of 13 needs R580.
 """
 
 from __future__ import annotations
@@ -35,21 +34,22 @@ SOURCE = Path(__file__).resolve().with_name("block_copy.cu")
 FATBIN = SOURCE.with_suffix(".fatbin")
 HASHES = SOURCE.with_suffix(".fatbin.sha256")
 
-#: The wheels and what they are pinned to: other versions make other bytes.
+#: The wheels and their pinned versions. Other versions produce other bytes.
 NVRTC = ("nvidia-cuda-nvrtc-cu12", "12.8.93", "libnvrtc.so.12")
 NVFATBIN = ("nvidia-nvfatbin-cu12", "12.8.90", "libnvfatbin.so.12")
 INSTALL = f"pip install --no-deps {NVRTC[0]}=={NVRTC[1]} {NVFATBIN[0]}=={NVFATBIN[1]}"
 TOOL_VERSION = (12, 8)
 
-# : A cubin runs on GPUs of its major version and of its minor or a later one: 86 and 89 only run faster
-# with their own.
+#: A cubin runs on GPUs of its major version, and of its minor version or a later one. 86 and 89 have
+#: their own cubins only because these are faster.
 CUBINS = ("75", "80", "86", "89", "90", "100", "120")
-#: Compiled by the driver where no cubin fits.
+#: PTX, which the driver compiles if no cubin fits.
 PTX = "75"
 KERNELS = frozenset({"kvpool_copy_1", "kvpool_copy_4", "kvpool_copy_8", "kvpool_copy_16"})
 
 _OPTIONS = ("--std=c++17", "--ptxas-options=-v")
-#: A wheel compresses what is in it; the driver would decompress at every load, and old drivers cannot.
+#: No compression: a wheel compresses its contents anyway, the driver would decompress at every load,
+#: and old drivers cannot.
 _FATBIN_OPTIONS = ("-64", "-compress=false")
 _KERNEL = re.compile(r"Compiling entry function '(\w+)'")
 _SPILLS = re.compile(r"(\d+) bytes stack frame, (\d+) bytes spill stores, (\d+) bytes spill loads")
@@ -57,27 +57,27 @@ _REGISTERS = re.compile(r"Used (\d+) registers")
 
 
 class BuildError(Exception):
-    """The fat binary could not be built, or the committed one is another one. The message says what to do."""
+    """The fat binary could not be built, or the committed one differs. The message says what to do."""
 
 
 class ToolMissingError(BuildError):
-    """A wheel is missing, of another version or damaged."""
+    """A wheel is missing, damaged or of another version."""
 
 
 class CompileError(BuildError):
-    """NVRTC or nvFatbin refused; the message holds its log."""
+    """NVRTC or nvFatbin reported an error. The message contains its log."""
 
 
 class SpillError(BuildError):
-    """A kernel needs more registers than it may have."""
+    """A kernel needs more registers than it may use."""
 
 
 class StaleError(BuildError):
-    """The committed fat binary does not belong to the source beside it."""
+    """The committed fat binary was not built from the source beside it."""
 
 
 class KernelUsage(NamedTuple):
-    """What ptxas says of one kernel."""
+    """The resources of one kernel, as ptxas reports them."""
 
     name: str
     registers: int
@@ -86,7 +86,7 @@ class KernelUsage(NamedTuple):
 
 
 class Built(NamedTuple):
-    """A fat binary and what is in it."""
+    """A fat binary and the data about its contents."""
 
     data: bytes
     sizes: dict[str, int]
@@ -95,10 +95,10 @@ class Built(NamedTuple):
 
 
 def load_library(wheel: str, version: str, name: str) -> ctypes.CDLL:
-    """Load a library out of an installed wheel, by the wheel's own list of files.
+    """Load a library from an installed wheel, by the wheel's own list of files.
 
-    Looking through site-packages, or asking the loader, could find the libraries of another CUDA that
-    torch brought.
+    A search through site-packages, or through the loader, could find the libraries of another CUDA
+    version that torch installed.
     """
     try:
         distribution = metadata.distribution(wheel)
@@ -118,7 +118,7 @@ def load_library(wheel: str, version: str, name: str) -> ctypes.CDLL:
 
 
 class Compiler:
-    """NVRTC."""
+    """NVRTC, NVIDIA's run-time compiler."""
 
     def __init__(self) -> None:
         self._library = load_library(*NVRTC)
@@ -131,9 +131,9 @@ class Compiler:
             )
 
     def compile(self, source: bytes, architecture: str) -> tuple[bytes, str]:
-        """Code for ``sm_90`` (a cubin) or ``compute_75`` (PTX), and the log."""
+        """Compile to ``sm_90`` (a cubin) or ``compute_75`` (PTX). Return the code and the log."""
         program = ctypes.c_void_p()
-        name = SOURCE.name.encode()  # without the folder, which would end up in the code
+        name = SOURCE.name.encode()  # without the folder, which would become part of the code
         self._check(
             "nvrtcCreateProgram",
             self._library.nvrtcCreateProgram(ctypes.byref(program), source, name, 0, None, None),
@@ -163,7 +163,7 @@ class Compiler:
 
 
 class Bundle:
-    """A fat binary in the making, by nvFatbin."""
+    """A fat binary under construction, made by nvFatbin."""
 
     def __init__(self) -> None:
         self._library = load_library(*NVFATBIN)
@@ -176,17 +176,17 @@ class Bundle:
         )
 
     def add_cubin(self, data: bytes, version: str) -> None:
-        """Add machine code for GPUs of a version, say ``90``."""
+        """Add machine code for GPUs of a version, for example ``90``."""
         arguments = (data, ctypes.c_size_t(len(data)), version.encode(), SOURCE.stem.encode())
         self._check("nvFatbinAddCubin", self._library.nvFatbinAddCubin(self._handle, *arguments))
 
     def add_ptx(self, data: bytes, version: str) -> None:
-        """Add PTX for GPUs of a version and later."""
+        """Add PTX for GPUs of this version and later ones."""
         arguments = (data, ctypes.c_size_t(len(data)), version.encode(), SOURCE.stem.encode(), None)
         self._check("nvFatbinAddPTX", self._library.nvFatbinAddPTX(self._handle, *arguments))
 
     def finish(self) -> bytes:
-        """The fat binary."""
+        """Return the fat binary."""
         size = ctypes.c_size_t()
         self._check("nvFatbinSize", self._library.nvFatbinSize(self._handle, ctypes.byref(size)))
         data = ctypes.create_string_buffer(size.value)
@@ -200,7 +200,7 @@ class Bundle:
 
 
 def parse_usage(log: str) -> list[KernelUsage]:
-    """What ptxas logged (``-v``) of each kernel."""
+    """Parse the usage that ptxas logged (``-v``) for each kernel."""
     found = []
     for section in _KERNEL.split(log)[1:]:
         if section in KERNELS:
@@ -212,7 +212,7 @@ def parse_usage(log: str) -> list[KernelUsage]:
 
 
 def check_usage(architecture: str, usage: Sequence[KernelUsage], log: str) -> None:
-    """Raise if a kernel is missing or keeps anything in local memory."""
+    """Raise if a kernel is missing or uses local memory."""
     if {one.name for one in usage} != KERNELS or len(usage) != len(KERNELS):
         raise CompileError(
             f"{architecture}: the log does not list the kernels {', '.join(sorted(KERNELS))}:\n{log}"
@@ -221,7 +221,8 @@ def check_usage(architecture: str, usage: Sequence[KernelUsage], log: str) -> No
         if one.stack_bytes or one.spilled_bytes:
             spilled = f"{one.stack_bytes} bytes of stack, {one.spilled_bytes} bytes spilled"
             raise SpillError(
-                f"{architecture}: {one.name} uses local memory ({spilled}): unroll less, or allow more registers"
+                f"{architecture}: {one.name} uses local memory ({spilled}): "
+                "unroll less, or allow more registers"
             )
 
 
@@ -245,7 +246,7 @@ def build(source: bytes) -> Built:
 
 
 def hash_lines(source: bytes, fatbin: bytes) -> str:
-    """What ``sha256sum block_copy.fatbin block_copy.cu`` prints."""
+    """Return the output of ``sha256sum block_copy.fatbin block_copy.cu``."""
     return "".join(
         f"{hashlib.sha256(data).hexdigest()}  {path.name}\n"
         for path, data in ((FATBIN, fatbin), (SOURCE, source))
@@ -253,8 +254,11 @@ def hash_lines(source: bytes, fatbin: bytes) -> str:
 
 
 def check_hashes(source: bytes, fatbin: bytes) -> None:
-    """Raise unless the source and the fat binary are those that the last build saw and wrote."""
-    again = f"Run `python cuda/{Path(__file__).name}` and commit {SOURCE.name}, {FATBIN.name} and {HASHES.name} together."
+    """Raise unless the source and the fat binary are those of the last build."""
+    again = (
+        f"Run `python cuda/{Path(__file__).name}` and commit {SOURCE.name}, {FATBIN.name} and "
+        f"{HASHES.name} together."
+    )
     try:
         written = HASHES.read_text(encoding="ascii").splitlines()
     except (FileNotFoundError, UnicodeDecodeError) as error:
@@ -274,12 +278,13 @@ def check_build(built: Built, fatbin: bytes) -> None:
         raise StaleError(
             f"{FATBIN.name} is not what {SOURCE.name} compiles to: {len(fatbin)} bytes with sha256 "
             f"{hashlib.sha256(fatbin).hexdigest()}, a new build gives {len(built.data)} bytes with "
-            f"{hashlib.sha256(built.data).hexdigest()}. Run `python cuda/{Path(__file__).name}` and commit the result."
+            f"{hashlib.sha256(built.data).hexdigest()}. Run `python cuda/{Path(__file__).name}` and "
+            "commit the result."
         )
 
 
 def report(built: Built) -> None:
-    """Print what is in the fat binary."""
+    """Print the contents of the fat binary."""
     print(f"{'architecture':<14}{'bytes':>8}  registers of each kernel")
     for architecture, size in built.sizes.items():
         registers = ", ".join(f"{one.name} {one.registers}" for one in built.usage.get(architecture, ()))
@@ -288,7 +293,7 @@ def report(built: Built) -> None:
 
 
 def read_committed() -> bytes:
-    """The committed fat binary."""
+    """Return the committed fat binary."""
     try:
         return FATBIN.read_bytes()
     except FileNotFoundError:
@@ -296,7 +301,7 @@ def read_committed() -> bytes:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Build, or check what is committed."""
+    """Build the fat binary, or check the committed one."""
     lines = (__doc__ or "").splitlines()
     parser = argparse.ArgumentParser(
         description=lines[0].replace("`", ""),

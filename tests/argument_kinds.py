@@ -1,4 +1,4 @@
-"""The kind of each argument: by its name, or of one call alone."""
+"""The kind of each argument, by the argument's name or for one call alone."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ _NAMES: Final[dict[Kind, str]] = {
         swap tenant threads ticket tier until window""",
     kinds.size: "num_blocks block_size",
     kinds.seconds: "now ttl timeout time_to_live watermark step_ms rate_per_s",
-    kinds.real: """accuracy agent_fraction chat_fraction event_gap_s fraction gib prefill_tokens_per_s share time
-        window_s""",
+    kinds.real: """accuracy agent_fraction chat_fraction event_gap_s fraction gib prefill_tokens_per_s share
+        time window_s""",
     kinds.flag: """check_prefixes commit demoted digest direct fences hugepages idle io_uring metrics no_cache
         partial_hits payloads pinned refresh reuse sort tls""",
     kinds.own_block: "block_id",
@@ -37,9 +37,10 @@ _NAMES: Final[dict[Kind, str]] = {
     requests(kinds.request): "request_ids parent_ids",
     requests(kinds.new_request): "child_ids",
     kinds.out: "out",
-    kinds.text: """adapter adapter_path finish_reason hash_algorithm host kv_dtype model password salt scales seed
-        text tls_server_name user username weights""",
-    kinds.instance: "extra retention advisor explain journal chain link found parent like plan layers heads run",
+    kinds.text: """adapter adapter_path finish_reason hash_algorithm host kv_dtype model password salt scales
+        seed text tls_server_name user username weights""",
+    kinds.instance: """extra retention advisor explain journal chain link found parent like plan layers heads
+        run""",
     kinds.key: "key",
     kinds.path: "path folder unix_socket tls_ca tls_certificate calibration",
     kinds.media: "multimodal",
@@ -69,7 +70,7 @@ _NAMES: Final[dict[Kind, str]] = {
     kinds.anything: "keep_alive trace mapping hash_seed memory payload",
 }
 KINDS: Final = {name: kind for kind, names in _NAMES.items() for name in names.split()}
-#: Of one call alone, with what is special about it.
+#: Arguments of one call alone, with the reason why they are special.
 ALONE: Final[dict[str, Kind]] = {
     **dict.fromkeys(("CacheManager.admit.request_id", "Step.admit.request_id"), kinds.new_request),
     **dict.fromkeys(
@@ -80,13 +81,13 @@ ALONE: Final[dict[str, Kind]] = {
     ),
     "CacheManager.append_ragged.out": kinds.rows_out,
     "CacheManager.release_batch.output_tokens": sequence(kinds.count),
-    # Any block may be looked at, and a match is compared when it is acquired.
+    # Any block may be read, and a match is only compared when it is acquired.
     **dict.fromkeys(("BlockPool.ref_counts.block_ids", "BlockPool.states.block_ids"), kinds.own_blocks),
     **dict.fromkeys(
         ("Match.block_ids", "TieredPool.begin_swap.block_ids", "TieredPool.fit_swap.block_ids"),
         kinds.any_blocks,
     ),
-    # A block that is absent is removed already.
+    # A block that is absent counts as already removed.
     **dict.fromkeys(("LruEvictor.remove.block_id", "PrefixIndex.remove.block_id"), kinds.block),
     **dict.fromkeys(("BlockPool.copies.digest", "ChainLink.from_digest.digest"), kinds.digest),
     "BlockPool.set_payloads.payloads": sequence(kinds.payload),
@@ -94,7 +95,7 @@ ALONE: Final[dict[str, Kind]] = {
     **dict.fromkeys(("BlockStore.from_regions.num_blocks", "BlockStore.host.num_blocks"), kinds.count),
     "BlockStore.from_regions.regions": kinds.rows,
     "BlockStore.host.pinned": kinds.pinned,
-    # A hasher has an error of its own for a size, and groups call it block_tokens.
+    # A hasher has its own error for a size, and groups call the size block_tokens.
     **dict.fromkeys(
         (
             f"{name}.block_size"

@@ -1,4 +1,4 @@
-"""The command line as tests run it: in a process of its own, or in this one."""
+"""The command line as tests run it: in a separate process, or in this one."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     import pytest
 
-#: Without what makes programs colour or widen their output.
+#: The environment without variables that make programs colour or widen their output.
 ENVIRONMENT = {
     name: value
     for name, value in os.environ.items()
@@ -24,13 +24,15 @@ ENVIRONMENT = {
 
 
 def run(*arguments: str | Path, stdin: bytes = b"") -> subprocess.CompletedProcess[bytes]:
-    """``kvpool`` with these arguments, in a process of its own."""
+    """Runs ``kvpool`` with these arguments in a separate process."""
     command = [sys.executable, "-m", "kvpool", *map(str, arguments)]
     return subprocess.run(command, input=stdin, capture_output=True, env=ENVIRONMENT, check=False)
 
 
 def json_of(capsys: pytest.CaptureFixture[str], *arguments: str | Path) -> dict[str, Any]:
-    """What a command says with ``--json``, in this process; it succeeds, and says nothing else."""
+    """Runs a command with ``--json`` in this process and returns its output. It has to succeed and
+    print nothing else.
+    """
     code = main([str(argument) for argument in arguments] + ["--json"])
     captured = capsys.readouterr()
     assert (code, captured.err) == (0, "")

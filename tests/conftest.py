@@ -1,7 +1,7 @@
 """Hypothesis profiles, and fixtures.
 
-``fast`` for every run, ``slow`` for ``make test-slow``: HYPOTHESIS_PROFILE=slow; KVPOOL_EXAMPLES=n sets
-its examples.
+The profile ``fast`` is for every run, ``slow`` for ``make test-slow`` (HYPOTHESIS_PROFILE=slow).
+KVPOOL_EXAMPLES=n sets the number of examples of ``slow``.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from hypothesis import HealthCheck, settings
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-# A loaded machine is no reason to fail: what is slow shows in the duration of the suite.
+# A loaded machine is no reason to fail. Slow tests show in the duration of the suite.
 _PATIENT = [HealthCheck.too_slow]
 
 settings.register_profile(
@@ -42,7 +42,9 @@ settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "fast"))
 
 @pytest.fixture
 def frequent_switches() -> Iterator[None]:
-    """Threads take turns after a few microseconds instead of 5 ms, so that short calls really meet."""
+    """Makes threads take turns after a few microseconds instead of 5 ms, so that even short calls
+    overlap.
+    """
     before = sys.getswitchinterval()
     sys.setswitchinterval(1e-6)
     yield
@@ -51,7 +53,7 @@ def frequent_switches() -> Iterator[None]:
 
 @pytest.fixture
 def vllm() -> Iterator[Any]:
-    """Stand-ins of vLLM."""
+    """Yields stand-ins for vLLM."""
     from tests.integrations.fake_vllm import fake_vllm
 
     with fake_vllm() as package:
@@ -60,6 +62,6 @@ def vllm() -> Iterator[Any]:
 
 @pytest.fixture
 def plain_output(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Commands run in this process write 80 columns without colours."""
+    """Makes commands in this process write 80 columns without colours."""
     monkeypatch.setenv("COLUMNS", "80")
     monkeypatch.delenv("FORCE_COLOR", raising=False)

@@ -1,14 +1,14 @@
-"""The examples of a page in Markdown, and running them as a reader would.
+"""Reads the examples of a Markdown page, and runs them as a reader would.
 
-- A ``python`` block is run, after those before it on the page. A ``text`` block right behind it is what
-  it prints.
-- A ``console`` block is a session: lines that begin with ``$`` are commands, the lines below each what
-  it prints. They are run in a folder of the page's own. ``kvpool`` is run in this process; of any other
-  command, nothing.
-- An ``sh`` block is not run, for it needs a server, a disk or an engine: its ``kvpool`` lines must
-  parse, its ``make`` targets must exist.
-- In what is printed, a line of ``...`` stands for any lines, and ``...`` in a line for anything in it.
-- ``<!-- run by tests/name.py -->`` before a block says who runs it instead.
+- A ``python`` block is run, after those before it on the page. A ``text`` block directly after it is
+  its expected output.
+- A ``console`` block is a session: lines that begin with ``$`` are commands, and the lines below each
+  are its output. They run in a temporary folder for the page. ``kvpool`` runs in this process, and
+  other commands do not run.
+- An ``sh`` block is not run, because it needs a server, a disk or an engine. Its ``kvpool`` lines must
+  parse, and its ``make`` targets must exist.
+- In expected output, a line of ``...`` matches any lines, and ``...`` in a line matches any text.
+- ``<!-- run by tests/name.py -->`` before a block names the test that runs it instead.
 """
 
 from __future__ import annotations
@@ -38,25 +38,25 @@ _FENCE: Final = re.compile(
 
 @dataclasses.dataclass(frozen=True)
 class Example:
-    """A block of a page."""
+    """A code block of a page."""
 
     page: str
     line: int
     language: str
     code: str
-    #: What it prints, if the page says so.
+    #: The expected output, if the page shows it.
     printed: str | None = None
-    #: The test that runs it instead.
+    #: The test that runs the block instead.
     by: str | None = None
 
     @property
     def runs(self) -> bool:
-        """Whether it is run here, or by another test."""
+        """Whether the block is run, here or by another test."""
         return self.language in ("python", "console")
 
 
 def examples(page: Path) -> list[Example]:
-    """The blocks of a page, in order; a block of text behind an example is part of it."""
+    """Returns the blocks of a page, in order. A text block after an example is part of the example."""
     text = page.read_text(encoding="utf-8")
     found: list[Example] = []
     end = 0
@@ -73,8 +73,8 @@ def examples(page: Path) -> list[Example]:
 
 
 def matches(printed: str, wanted: str) -> bool:
-    """Whether it is what was said. Neither ends of lines and of the text count, nor how many spaces are
-    in a row.
+    """Returns whether the output matches the expected one. Ends of lines, blank lines at both ends, and
+    the number of consecutive spaces do not count.
     """
 
     def lines(text: str) -> str:
@@ -88,7 +88,7 @@ def matches(printed: str, wanted: str) -> bool:
 
 @contextlib.contextmanager
 def inside(folder: Path) -> Iterator[None]:
-    """In another folder, and at a terminal of 80 columns without colours."""
+    """Changes to a folder, with a terminal of 80 columns without colours."""
     before, columns = Path.cwd(), os.environ.get("COLUMNS")
     os.chdir(folder)
     os.environ["COLUMNS"] = "80"
@@ -102,7 +102,7 @@ def inside(folder: Path) -> Iterator[None]:
 
 
 def run_python(example: Example, names: dict[str, Any]) -> str:
-    """Runs a block with these names, and gives what it prints."""
+    """Runs a block with these names, and returns its output."""
     source = "\n" * example.line + example.code
     printed = io.StringIO()
     with contextlib.redirect_stdout(printed):
@@ -111,14 +111,16 @@ def run_python(example: Example, names: dict[str, Any]) -> str:
 
 
 def commands(example: Example) -> list[tuple[str, str]]:
-    """The commands of a session, and what each is said to print; of a block without ``$`` its lines."""
+    """Returns the commands of a session, each with its expected output. For a block without ``$``,
+    returns its lines.
+    """
     if example.language == "sh":
         found, line = [], ""
         for part in example.code.replace("\\\n", " ").splitlines():
             line += part
             try:
                 shlex.split(line, comments=True)
-            except ValueError:  # a quotation that goes on
+            except ValueError:  # a quotation that spans several lines
                 line += "\n"
                 continue
             found.append((line, ""))
@@ -131,7 +133,9 @@ def commands(example: Example) -> list[tuple[str, str]]:
 
 
 def run_command(line: str) -> tuple[int, str]:
-    """Runs one line of a session, if it is kvpool's: its exit code, and what it printed, to either stream."""
+    """Runs one line of a session, if it is a kvpool command. Returns its exit code, and its output on
+    both streams.
+    """
     words = shlex.split(line, comments=True)
     output = None
     if ">" in words:
@@ -151,7 +155,9 @@ def run_command(line: str) -> tuple[int, str]:
 
 
 def parse_command(line: str) -> None:
-    """Checks a command that is not run: a ``kvpool`` that takes it, a make target that is there."""
+    """Checks a command that is not run: ``kvpool`` has to accept its options, and a make target has to
+    exist.
+    """
     words = shlex.split(line, comments=True)
     while words and re.fullmatch(r"[A-Z_]+=.*", words[0]):
         words = words[1:]
@@ -159,7 +165,7 @@ def parse_command(line: str) -> None:
         return
     if words[0] == "kvpool":
         command = typer.main.get_command(_app)
-        # What is only looked at is not run: a context takes the options, and nothing invokes the command.
+        # The command does not run: the context parses the options, and nothing invokes the command.
         with command.make_context("kvpool", list(words[1:])) as context:
             rest = [*context._protected_args, *context.args]
             _parse_below(command, context, rest)

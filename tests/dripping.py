@@ -1,6 +1,4 @@
-"""A server for one answer that does not end: it sends bytes, one after the other, until its client has
-gone.
-"""
+"""A server whose answer does not end: it sends one byte after another until its client disconnects."""
 
 from __future__ import annotations
 
@@ -12,15 +10,16 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-#: Seconds between two bytes: far within any timeout of a single read.
+#: Seconds between two bytes, far below any timeout of a single read.
 PACE = 0.02
 
 
 @contextlib.contextmanager
 def dripping(begin: bytes, drip: bytes = b"", *, pace: float = PACE) -> Iterator[int]:
-    """Yields the port. Each client is sent ``begin`` when it has asked, and then ``drip`` again and again.
+    """Yields the port. After a client's request, the server sends ``begin``, and then ``drip`` again
+    and again.
 
-    Without ``drip`` the answer ends there. Without both the server stays silent.
+    Without ``drip`` the answer ends after ``begin``. Without both the server stays silent.
     """
     with socket.create_server(("127.0.0.1", 0)) as listener:
 
@@ -41,13 +40,14 @@ def dripping(begin: bytes, drip: bytes = b"", *, pace: float = PACE) -> Iterator
                 peer.settimeout(pace if drip else None)
                 while True:
                     peer.sendall(drip)
-                    # A client that says nothing is waited for; one that has gone ends this.
+                    # A client that sends nothing is waited for, and one that disconnects ends this
+                    # loop.
                     with contextlib.suppress(TimeoutError):
                         if pace and not peer.recv(1 << 16):
                             return
 
         threading.Thread(target=serve, daemon=True).start()
         yield listener.getsockname()[1]
-        # Wakes the thread that accepts.
+        # Wakes the accepting thread.
         with contextlib.suppress(OSError):
             listener.shutdown(socket.SHUT_RDWR)

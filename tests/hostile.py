@@ -1,4 +1,4 @@
-"""Every argument that is a sequence, a buffer or a count, with values that lie about their size.
+"""Calls every argument that is a sequence, a buffer or a count with values that claim a wrong size.
 
 test_hostile.py runs this file as a program. The program makes the calls from a given number on, under a
 memory limit. It writes a line of JSON before and after each call, so a missing line shows which call
@@ -29,12 +29,12 @@ from tests import kinds, rows  # noqa: E402
 from tests.argument_kinds import ALONE, KINDS  # noqa: E402
 
 HUGE = 2**40
-# What a call may take beyond what is there: what never ends is read until it is full.
+# Memory that a call may use beyond the current use. A value that never ends is read until this is full.
 ROOM = 4 << 20
 
 
 class Liar(Sequence[Any]):
-    """Claims to have 2**40 items, and has two."""
+    """Claims to have 2**40 items, but has two."""
 
     def __init__(self, item: object, length: int = HUGE) -> None:
         self.item, self.length = item, length
@@ -101,7 +101,7 @@ class World(rows.World):
 
 
 class Entry(NamedTuple):
-    """A call with one argument, and an item that the argument would take."""
+    """A call with one argument, and an item that the argument would accept."""
 
     call: Callable[[World, Any], object]
     item: object = None
@@ -136,7 +136,7 @@ ITEMS: dict[str, object] = {
     "tenants": kvpool.TenantLimits(1),
     "tiers": (8, 1.0),
 }
-#: Sequences of calls without a row: of stores, tensors, and vLLM's pool.
+#: Sequences of calls without a row: calls of stores, tensors, and vLLM's pool.
 MORE: dict[str, Entry] = {
     "pass_on": Entry(lambda w, s: _core.events.EventPublisher(w.pool, 0).pass_on(s), 1),
     "store.put": Entry(lambda w, s: w.objects.put(s, [0]), b"k"),
@@ -208,14 +208,14 @@ MORE_COUNTS: dict[str, Entry] = {
 
 
 def entries() -> Iterator[tuple[str, Entry]]:
-    """The arguments of the rows that are sequences or counts."""
+    """Yields the arguments of the rows that are sequences or counts."""
     for name, row in rows.rows(rows.World(Path())).items():
         for argument in inspect.signature(row.call).parameters:
             place = f"{name}.{argument}"
 
             def call(world: World, value: Any, name: str = name, argument: str = argument) -> object:
                 _, call, arguments = world.rows[name]
-                if name.startswith("Step."):  # the plan of the world is stale after a change
+                if name.startswith("Step."):  # the plan of the world becomes stale after a change
                     call = getattr(world.manager.plan_step(), call.__name__)
                 return call(**arguments | {argument: value})
 
@@ -241,8 +241,8 @@ FORMS: dict[str, Callable[[Any], object]] = {
     "mapping array": lambda _: np.broadcast_to(np.int64(1), (HUGE, 2)),
 }
 NUMBERS = {str(number): number for number in (2**31, HUGE, 2**63 - 1, 2**64 - 1, 2**127, 2**200)}
-# : One argument of each kind takes every form. The others take one: clippy refuses other ways to read a
-# sequence.
+#: One argument of each kind is tested with every form, and the others with one, because clippy forbids
+#: other ways to read a sequence.
 WHOLLY = {entry.kind: name for name, entry in reversed(FOUND.items())}
 CASES = [
     *[
@@ -269,7 +269,7 @@ def call(world: World, case: tuple[str, str, str]) -> object:
 
 
 def outcome(world: World, case: tuple[str, str, str]) -> str:
-    """What came of a call: "done", or the classes of what it raised."""
+    """Returns the outcome of a call: "done", or the classes of the exception."""
     try:
         call(world, case)
     except BaseException as error:
@@ -278,7 +278,7 @@ def outcome(world: World, case: tuple[str, str, str]) -> str:
 
 
 def limit_memory() -> None:
-    """Leaves each call the same room, whatever the calls before it made the heap grow to."""
+    """Gives each call the same amount of memory, whatever the earlier calls have allocated."""
     pages = int(Path("/proc/self/statm").read_text().split()[0])
     _, hard = resource.getrlimit(resource.RLIMIT_AS)
     resource.setrlimit(resource.RLIMIT_AS, (pages * resource.getpagesize() + ROOM, hard))

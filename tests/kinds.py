@@ -1,4 +1,4 @@
-"""Kinds of arguments: which values each refuses, with which error, and what the message contains."""
+"""Kinds of arguments: the values that each refuses, with the error and the text of its message."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from kvpool import errors
 Error = type[kvpool.KvpoolError]
 TYPE, VALUE = errors.ArgumentTypeError, errors.InvalidArgumentError
 TOKEN, TOKEN_TYPE, BLOCK = errors.TokenError, errors.TokenTypeError, errors.InvalidBlockError
-#: Python's exceptions that the errors are, too.
+#: Python's exceptions that the errors also derive from.
 BUILTINS: Final[dict[Error, type[Exception]]] = {
     **dict.fromkeys((TYPE, TOKEN_TYPE, errors.MappingTypeError), TypeError),
     **dict.fromkeys(
@@ -31,16 +31,16 @@ BUILTINS: Final[dict[Error, type[Exception]]] = {
     errors.UnknownRequestError: KeyError,
     errors.OutOfBlocksError: MemoryError,
 }
-#: Half of a surrogate pair, as careless slicing of UTF-16 leaves it: text without a UTF-8 form.
+#: Half of a surrogate pair, as a wrong cut of UTF-16 leaves it: text that cannot be encoded as UTF-8.
 LONE: Final = "chat-\ud800"
 LONG: Final = "x" * 10_000_000
-# : Integers of more than 128 bits, and the number that the message contains. Python does not print the
-# last one.
+#: Integers of more than 128 bits, each with the number in the message. Python does not print the last
+#: one.
 WIDE: Final = {2**127: "", -(2**127) - 1: "", 2**200: 2**200, 10**5000: ""}
 
 
 class Strange:
-    """Nothing that a call takes."""
+    """An object that no call accepts."""
 
 
 class Wrong(NamedTuple):
@@ -51,13 +51,14 @@ class Wrong(NamedTuple):
     words: tuple[object, ...]
 
 
-#: The wrong values of an argument with this name; whether it has a default, for which None may stand.
+#: A function that yields the wrong values of an argument with this name. An argument with a default
+#: also accepts None.
 Kind = Callable[[str, bool], Iterator[Wrong]]
 
 
 def others(name: str, *values: object, optional: bool = False, must: str = "") -> Iterator[Wrong]:
-    """Values of other types: the message names the argument and the class of the value, and says what
-    it must be.
+    """Yields values of other types: the message names the argument and the class of the value, and
+    states what the value must be.
     """
     for value in (*values, Strange(), 1j, *([] if optional else [None])):
         yield Wrong(value, TYPE, (name, type(value).__name__, must))
@@ -109,7 +110,7 @@ def text(name: str, optional: bool) -> Iterator[Wrong]:
 
 
 def choice(*known: str) -> Kind:
-    """A name of a list: the message lists the known names."""
+    """A name from a list: the message lists the known names."""
 
     def kind(name: str, optional: bool) -> Iterator[Wrong]:
         yield from others(name, 5, 1.5, ["a"], optional=optional)
@@ -120,7 +121,7 @@ def choice(*known: str) -> Kind:
 
 
 def sequence(of: Kind = instance, called: str = "") -> Kind:
-    """Objects of a kind; messages may call them by another name than the argument's."""
+    """Objects of a kind. Messages may use another name than the argument's."""
 
     def kind(name: str, optional: bool) -> Iterator[Wrong]:
         label = called or name
@@ -183,7 +184,7 @@ def block(name: str, optional: bool) -> Iterator[Wrong]:
 
 
 def own_block(name: str, optional: bool) -> Iterator[Wrong]:
-    """A block that there has to be."""
+    """A block that has to exist."""
     yield from block(name, optional)
     yield from (Wrong(number, BLOCK, (number,)) for number in (2**31, 2**32 - 1))
 
@@ -197,13 +198,13 @@ def own_blocks(name: str, optional: bool) -> Iterator[Wrong]:
 
 
 def held_blocks(name: str, optional: bool) -> Iterator[Wrong]:
-    """Blocks that the call changes: none of them is the null block."""
+    """Blocks that the call changes. None of them may be the null block."""
     yield from own_blocks(name, optional)
     yield Wrong([0], BLOCK, ("block 0",))
 
 
 def request(name: str, optional: bool) -> Iterator[Wrong]:
-    """The id of a request that there has to be."""
+    """The id of a request that has to exist."""
     for unknown in ("nobody", "", "1", 77, -1, 2**64 - 1):
         yield Wrong(
             unknown, errors.UnknownRequestError, (f'"{unknown}"' if isinstance(unknown, str) else unknown,)
@@ -241,7 +242,7 @@ def out(name: str, optional: bool) -> Iterator[Wrong]:
 
 
 def rows_out(name: str, optional: bool) -> Iterator[Wrong]:
-    """Three rows of a length, one after the other."""
+    """Three rows of equal length, one after another."""
     wide: Any = np.zeros((3, 8), dtype=np.int32)[:, ::2]
     shapes: list[Any] = [np.zeros(shape, dtype=np.int32) for shape in ((4, 3), (2, 6), (3, 2, 2), (0, 3), 13)]
     yield from out(name, optional)
@@ -263,7 +264,7 @@ def ranges(called: str, *behind: object) -> Kind:
 
 
 def media(name: str, optional: bool) -> Iterator[Wrong]:
-    """Items of other inputs than text."""
+    """Items of multimodal inputs."""
     yield from sequence()(name, optional)
     yield Wrong([(b"a", 1)], TYPE, ("item 0 of multimodal",))
     yield Wrong([(5, 1, 1)], TYPE, ("identifier", "int"))
@@ -338,7 +339,7 @@ def store_bytes(name: str, optional: bool) -> Iterator[Wrong]:
 
 
 def regions(name: str, optional: bool) -> Iterator[Wrong]:
-    """The first region and one behind the last, of a store with one."""
+    """The first region, and the one after the last, of a store with one region."""
     for pair in ((0, 0), (1, 0), (0, 2), (2, 3), (0, 2**63), (2**64 - 1, 2**64 - 1)):
         yield Wrong(pair, VALUE, (f"regions is {pair}", "1 regions"))
     yield Wrong((0, 2**200), VALUE, (2**200,))

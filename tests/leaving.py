@@ -1,4 +1,5 @@
-"""Programs that end while a daemon thread runs Python code for a call of kvpool. test_exit.py runs them.
+"""Programs that end while a daemon thread runs Python code for a call of kvpool. test_exit.py runs
+them.
 
 The program named on the command line repeats its call in a daemon thread. The main thread ends as soon
 as the callback has run once.
@@ -27,14 +28,14 @@ entered = threading.Event()
 
 
 def busy() -> None:
-    """Python code that takes long enough to lose the interpreter now and then."""
+    """Runs Python code long enough to lose the interpreter from time to time."""
     entered.set()
     for _ in range(1000):
         pass
 
 
 class Number:
-    """A number that runs Python code."""
+    """A number whose conversion runs Python code."""
 
     def __index__(self) -> int:
         busy()
@@ -56,7 +57,7 @@ class Mortal(Number):
 
 
 class Long(int):
-    """A number that a message shows."""
+    """A number that appears in a message, whose text runs Python code."""
 
     def __str__(self) -> str:
         busy()
@@ -70,22 +71,22 @@ def tokens() -> Any:
 
 
 def rows() -> Any:
-    """Rows of a mapping."""
+    """Returns rows of a mapping."""
     return iter([(Number(), 2)])
 
 
 def one() -> list[Any]:
-    """One number."""
+    """Returns a list with one number."""
     return [Number()]
 
 
 def numbers(kind: Any) -> Any:
-    """Numbers of a class."""
+    """Yields numbers of a class."""
     return (kind() for _ in range(100))
 
 
 class Policy(kvpool.policies.Policy):
-    """An eviction policy."""
+    """An eviction policy that runs Python code."""
 
     def __init__(self) -> None:
         self.order: dict[int, None] = {}
@@ -104,7 +105,7 @@ class Policy(kvpool.policies.Policy):
 
 
 class Tensor:
-    """Describes itself as a tensor does."""
+    """An object with the interface of a tensor."""
 
     is_cpu, dtype, shape = True, "torch.uint8", (4, 8)
     element_size = staticmethod(lambda: 1)
@@ -119,7 +120,7 @@ class Tensor:
 
 
 class File(io.RawIOBase):
-    """A file that is written to."""
+    """A file to write to, whose write runs Python code."""
 
     def write(self, data: Any) -> int:
         busy()
@@ -138,7 +139,7 @@ class Request:
 
 
 class Backend:
-    """A back end whose one method takes long."""
+    """A back end one of whose methods takes long."""
 
     def __init__(self, long: str) -> None:
         self.long = long
@@ -174,7 +175,7 @@ NAMESPACE |= {
 
 
 def over(method: str) -> Callable[[], object]:
-    """Calls of a store, of which one method of the back end takes long."""
+    """Returns calls of a store, of which one method of the back end takes long."""
     made = store.Store(
         store.Custom(Backend(method), 1 << 20),
         store.Arena(4, 64),
@@ -185,7 +186,7 @@ def over(method: str) -> Callable[[], object]:
     def calls() -> None:
         with contextlib.suppress(kvpool.errors.SlotBusyError):
             made.put([b"a"], [0])
-        with contextlib.suppress(kvpool.errors.SlotBusyError):  # the load before it goes on
+        with contextlib.suppress(kvpool.errors.SlotBusyError):  # the load before it is still running
             made.get([b"b"], [1])
         made.probe([b"c"])
         made.remove([b"d"])
@@ -208,7 +209,7 @@ def evictions() -> Callable[[], object]:
 
 
 def collections() -> Callable[[], object]:
-    """Garbage is collected whenever a call makes a list."""
+    """Returns calls during which garbage is collected whenever they create a list."""
     pool = kvpool.BlockPool(64)
     gc.callbacks.append(lambda *_: busy())
 
@@ -268,7 +269,7 @@ def refused() -> object:
 
 
 hasher = kvpool.BlockHasher(block_size=4)
-#: What prepares the calls of each program.
+#: Functions that prepare the calls of each program.
 PROGRAMS: dict[str, Callable[[], Callable[[], object]]] = {
     "a generator of tokens": lambda: lambda: hasher.hash_tokens(tokens()),
     "an index of a list": lambda: lambda: hasher.hash_tokens(list(numbers(Number))),

@@ -1,4 +1,4 @@
-"""Sessions of which some return, as tests of policies that are told which."""
+"""Sessions of which some return, for tests of policies that know which ones."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ if TYPE_CHECKING:
 
 
 def returning_sessions(turns: int = 4000) -> Iterator[tuple[int, int, bool]]:
-    """The turn, its session, and whether that returns: a quarter of the new ones do, once, 60 turns
-    later or more.
+    """Yields the turn, its session, and whether the session will return. A quarter of the new sessions
+    return once, after 60 turns or more.
     """
     draw = random.Random(1)
     returns: dict[int, int] = {}

@@ -1,4 +1,4 @@
-"""A report of ``kvpool size`` that no trace gave: smooth curves, every part present."""
+"""An artificial report of ``kvpool size``: smooth curves, every part present."""
 
 from __future__ import annotations
 
@@ -12,20 +12,20 @@ if TYPE_CHECKING:
 CEILING = 0.3664
 UNIQUE = 182_790
 BLOCK_BYTES = 131_072 * 512
-#: What a file may be called, and a page must not fall for.
+#: A hostile file name, which a page must show as text.
 HOSTILE = "</script><img src=x onerror=\"console.error('in')\">&amp;'`$\\frac$"
-#: Each so much better than LRU.
+#: How much better each policy is than LRU.
 POLICIES = {"lru": 1.0, "s3-fifo": 1.02, "arc": 1.06, "hazard": 0.97, "adaptive": 1.06}
 PERCENTS = (1.0, 2.0, 5.0, 10.0, 20.0, 50.0)
 
 
 def curve(blocks: float) -> float:
-    """A made-up hit rate of a cache of so many blocks."""
+    """Returns an artificial hit rate of a cache of this number of blocks."""
     return CEILING * (1 - math.exp(-((blocks / (0.06 * UNIQUE)) ** 0.8)))
 
 
 def made_up(*, source: str = "conversation.jsonl", with_model: bool = True) -> SizingReport:
-    """A report as ``kvpool size`` makes it, of no trace."""
+    """Returns a report in the form of ``kvpool size``, without a trace."""
 
     def gib(blocks: float) -> float | None:
         return blocks * BLOCK_BYTES / 2**30 if with_model else None

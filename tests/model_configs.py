@@ -1,7 +1,8 @@
-"""Configurations of models, one or more for each family, with their sizes as products of published numbers.
+"""Configurations of models, at least one for each family, with their sizes as products of published
+numbers.
 
-``model_configs.json`` has the fields that matter, as the published ``config.json`` has them. The page
-``docs/models.md`` is made of this table, and ``test_model_config.py`` reads each of them.
+``model_configs.json`` contains the relevant fields as in the published ``config.json``. The page
+``docs/models.md`` is generated from this table, and ``test_model_config.py`` reads each configuration.
 """
 
 from __future__ import annotations
@@ -12,33 +13,34 @@ import math
 from pathlib import Path
 from typing import Any
 
-#: A sum of products: ``((32, 2, 8, 128, 2),)`` is 32 layers, key and value, 8 heads, 128 elements, 2 bytes.
+#: A sum of products: ``((32, 2, 8, 128, 2),)`` is 32 layers, key and value, 8 heads, 128 elements, 2
+#: bytes.
 Sum = tuple[tuple[int, ...], ...]
 
 
 @dataclasses.dataclass(frozen=True)
 class Example:
-    """A model, the fields of its configuration that matter, and what its layers keep."""
+    """A model, the relevant fields of its configuration, and the sizes of its layers."""
 
     model: str
     config: dict[str, Any]
     #: Bytes of a token in layers of full attention.
     full: Sum = ()
-    #: By span, bytes of a token in layers with a window or a chunk.
+    #: Bytes of a token in layers with a window or a chunk, by span.
     windows: dict[int, Sum] = dataclasses.field(default_factory=dict)
     #: Bytes of the states of a request.
     state: Sum = ()
 
 
 def total(products: Sum) -> int:
-    """The bytes."""
+    """Returns the number of bytes."""
     return sum(math.prod(one) for one in products)
 
 
 def kinds(
     layers: int, every: int, last: str = "full_attention", others: str = "sliding_attention"
 ) -> list[str]:
-    """``layer_types`` where each ``every``-th layer differs."""
+    """Returns ``layer_types`` in which each ``every``-th layer differs."""
     return [others if (at + 1) % every else last for at in range(layers)]
 
 

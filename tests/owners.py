@@ -1,8 +1,8 @@
-"""Every object that owns threads, with its calls. test_owners.py forks processes that have them, and
-ends others.
+"""Every object that owns threads, with its calls. test_owners.py forks processes that have such
+objects, and ends others.
 
-As a program it makes the object named on the command line, uses it in a daemon thread, and ends without
-closing it.
+As a program, it creates the object named on the command line, uses it in a daemon thread, and ends
+without closing it.
 """
 
 from __future__ import annotations
@@ -34,7 +34,9 @@ NAMESPACE |= {
 
 
 class Owner(NamedTuple):
-    """An object: where its threads are started, what makes it in a folder, and its calls."""
+    """An object: the source that starts its threads, a function that creates it in a folder, and its
+    calls.
+    """
 
     source: str
     make: Callable[[Path], Any]
@@ -42,7 +44,7 @@ class Owner(NamedTuple):
 
 
 class Memory:
-    """A back end."""
+    """A back end in memory."""
 
     def __init__(self) -> None:
         self.objects: dict[str, bytes] = {}

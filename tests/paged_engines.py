@@ -1,4 +1,4 @@
-"""What the tests of both models of the example engine share."""
+"""Common code of the tests of both models of the example engine."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 @pytest.fixture(scope="module", autouse=True)
 def one_thread() -> Iterator[None]:
-    """Tiny models are slower with more."""
+    """Runs torch with one thread, because tiny models are slower with more."""
     before = torch.get_num_threads()
     torch.set_num_threads(1)
     yield
@@ -39,8 +39,8 @@ def assert_all_blocks_are_back(engine: Engine) -> None:
 
 
 def textbook(model: Llama, ids: list[int]) -> Tensor:
-    """The model's formulas in float64: windows by a mask, the recurrence as one sum over all tokens
-    before.
+    """Computes the model's formulas in float64: windows with a mask, the recurrence as one sum over all
+    earlier tokens.
     """
     config: Any = model.config
     weights = model.weights
@@ -62,7 +62,10 @@ def textbook(model: Llama, ids: list[int]) -> Tensor:
     def attention(fused: Tensor, kind: str | int) -> Tensor:
         heads = fused.view(len(ids), -1, config.head_dim)
         kv_heads = config.num_kv_heads
-        queries, keys, values = heads.split([config.num_heads, kv_heads, kv_heads], dim=1)  # type: ignore[no-untyped-call]
+        queries, keys, values = heads.split(  # type: ignore[no-untyped-call]
+            [config.num_heads, kv_heads, kv_heads],
+            dim=1,
+        )
         seen = (back >= 0) & (back < (kind if isinstance(kind, int) else len(ids)))
         q, k, v = (part.transpose(0, 1) for part in (rotated(queries), rotated(keys), values))
         attended = functional.scaled_dot_product_attention(q, k, v, attn_mask=seen, enable_gqa=True)
@@ -77,7 +80,7 @@ def textbook(model: Llama, ids: list[int]) -> Tensor:
         mixed = functional.silu(functional.conv1d(padded, kernel, groups=len(kernel))[0].T)
         parts = mixed.split([heads * key, heads * key, heads * value], dim=1)  # type: ignore[no-untyped-call]
         q, k, v = (part.view(len(ids), heads, -1).transpose(0, 1) for part in parts)
-        # What is left of a token after all decays since: [heads, rows, tokens].
+        # The share of a token that is left after all decays since: [heads, rows, tokens].
         logs = torch.sigmoid(decays + layer.decay.double()).log().cumsum(dim=0).T
         left = (logs[:, :, None] - logs[:, None]).exp().where(back >= 0, 0.0)
         out = (q @ k.transpose(1, 2) * left) @ v
@@ -94,7 +97,7 @@ def textbook(model: Llama, ids: list[int]) -> Tensor:
 
 
 def tokens_of(seed: int) -> list[int]:
-    """150 tokens of the tiny models."""
+    """Returns 150 tokens of the tiny models."""
     made: list[int] = torch.randint(256, (150,), generator=torch.Generator().manual_seed(seed)).tolist()
     return made
 
@@ -107,10 +110,10 @@ def assert_the_model_computes_what_a_textbook_says(model: Llama) -> None:
 
 
 def assert_paged_is_plain(model: Llama, block_size: int) -> None:
-    """Whatever the chunks, each row has the bits of a forward pass over the whole sequence."""
+    """Checks that with any chunks, each row equals a forward pass over the whole sequence bit by bit."""
     ids, groups = tokens_of(block_size), len(model.groups)
     blocks = -(-len(ids) // block_size)
-    # Room for the null block, and for one that no table has.
+    # There is room for the null block, and for one that no table contains.
     kv = PagedKV(model.config, model.groups, groups * blocks + 2, block_size, poison=True)
     shuffled = 1 + torch.randperm(groups * blocks + 1, generator=torch.Generator().manual_seed(block_size))
     rows, done = [], 0

@@ -1,4 +1,6 @@
-"""Every command that prints figures, over small files made here. Tests of units and of widths run them."""
+"""Every command that prints figures, over small files created here. Tests of units and of widths run
+them.
+"""
 
 from __future__ import annotations
 
@@ -16,22 +18,25 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from pathlib import Path
 
-#: Commands that print a table or a report; {} is the folder of ``prepare``.
+#: Commands that print a table or a report. {} is the folder of ``prepare``.
 TABLES: dict[str, str] = {
     "replay": "replay {}/trace.jsonl --capacity-gib 2 --model llama-3.1-8b --explain --no-progress",
-    "replay overloaded": "replay {}/trace.jsonl --capacity-blocks 900 --max-running 1 --step-ms 900 --no-progress",
-    "replay tiers": "replay {}/trace.jsonl --capacity-gib 2 --model llama-3.1-8b --host-gib 4 --disk-tib 1 --disk-read"
-    " 6GB/s --no-progress",
-    "replay groups": "replay {}/trace.jsonl --mode lookup --capacity-gib 12 --model gemma-3-27b --no-progress",
+    "replay overloaded": "replay {}/trace.jsonl --capacity-blocks 900 --max-running 1 --step-ms 900"
+    " --no-progress",
+    "replay tiers": "replay {}/trace.jsonl --capacity-gib 2 --model llama-3.1-8b --host-gib 4 --disk-tib 1"
+    " --disk-read 6GB/s --no-progress",
+    "replay groups": "replay {}/trace.jsonl --mode lookup --capacity-gib 12 --model gemma-3-27b"
+    " --no-progress",
     "replay long model": "replay {}/trace.jsonl --capacity-gib 9 --model qwen3-coder-480b-a35b --no-progress",
-    "size": "size {}/trace.jsonl --policies all --model llama-3.1-8b --prefill-tokens-per-s 9000 --no-progress",
-    "size many": "size {}/trace.jsonl --policies lru,adaptive --capacities 1%,2%,3%,4%,5%,6%,7%,8%,9%,10%,2000GiB"
-    " --model llama-3.1-405b --no-progress",
+    "size": "size {}/trace.jsonl --policies all --model llama-3.1-8b --prefill-tokens-per-s 9000"
+    " --no-progress",
+    "size many": "size {}/trace.jsonl --policies lru,adaptive"
+    " --capacities 1%,2%,3%,4%,5%,6%,7%,8%,9%,10%,2000GiB --model llama-3.1-405b --no-progress",
     "size sample": "size {}/trace.jsonl --sample-blocks 500 --no-progress",
     "size groups": "size {}/trace.jsonl --policies lru --capacities 20GiB,90GiB --hints none --no-progress"
     " --model qwen3.5-397b-a17b",
-    "size tiers": "size {}/trace.jsonl --policies lru --capacities 2GiB,9GiB --model llama-3.1-8b --host-gib 512"
-    " --disk-tib 4 --disk-read 6GB/s --prefill-tokens-per-s 9000 --no-progress",
+    "size tiers": "size {}/trace.jsonl --policies lru --capacities 2GiB,9GiB --model llama-3.1-8b"
+    " --host-gib 512 --disk-tib 4 --disk-read 6GB/s --prefill-tokens-per-s 9000 --no-progress",
     "compare runs": "compare {}/a.json {}/b.json",
     "compare policies": "compare lru adaptive --trace {}/trace.jsonl --no-progress",
     "compare traces": "compare {}/trace.jsonl {}/other.jsonl --model llama-3.1-8b --no-progress",
@@ -44,7 +49,7 @@ TABLES: dict[str, str] = {
     "store bench": "store bench {} --gib 0.001 --object-kib 4 --object-kib 64",
     "top": "top {}/manager.kvj --once",
 }
-#: The others that have ``--json``.
+#: The other commands that have ``--json``.
 OTHERS: dict[str, str] = {
     "trace validate": "trace validate {}/trace.jsonl",
     "journal replay": "journal replay {}/run.kvj",
@@ -56,10 +61,13 @@ OTHERS: dict[str, str] = {
     "hash": "hash --block-size 2 1 2 3 4",
     "top": "top {}/manager.kvj --frames 2 --interval 0.05",
 }
-#: Those that have ``--csv``.
+#: The commands that have ``--csv``.
 WITH_CSV = ("replay", "size", "compare", "trace stats", "models")
 
-KIND = '{"chat_id": %d, "timestamp": %d, "input_length": 33, "output_length": 5, "hash_ids": [9, 8, 7], "type": "%s"}\n'
+KIND = (
+    '{"chat_id": %d, "timestamp": %d, "input_length": 33, "output_length": 5, "hash_ids": [9, 8, 7], '
+    '"type": "%s"}\n'
+)
 
 
 def prepare(folder: Path) -> None:
@@ -83,7 +91,7 @@ def prepare(folder: Path) -> None:
 
 
 def run(command: str, folder: Path, run_main: Callable[[Sequence[str]], int] = main) -> tuple[int, str, str]:
-    """A command in this process: exit code, standard output, standard error."""
+    """Run a command in this process. Return the exit code, standard output and standard error."""
     out, err = io.StringIO(), io.StringIO()
     with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
         code = run_main([word.replace("{}", str(folder)) for word in command.split()])

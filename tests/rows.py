@@ -1,5 +1,5 @@
-"""One row for each call of the public classes that takes arguments: what it requires, with which it
-succeeds.
+"""One row for each call of the public classes that takes arguments: the call, with arguments with which
+it succeeds.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ NAMESPACE: Final[dict[str, Any]] = {
 
 
 class Row(NamedTuple):
-    """A call, and arguments that it takes."""
+    """A call, and arguments that it accepts."""
 
     name: str
     call: Callable[..., Any]
@@ -43,9 +43,9 @@ class Row(NamedTuple):
 class World:
     """The subjects of the calls.
 
-    Requests of the manager: "run" holds blocks 1 to 3, of which two are computed, "new" 4 and 5. "wait"
-    is preempted, "far" is swapped out, "loads" loads. In the pool, blocks 1 and 2 are active, 2 has two
-    references, 3 is fenced until step 5, 4 is cached-free.
+    Requests of the manager: "run" holds blocks 1 to 3, of which two are computed, and "new" holds 4 and
+    5. "wait" is preempted, "far" is swapped out, "loads" is loading. In the pool, blocks 1 and 2 are
+    active, 2 has two references, 3 is fenced until step 5, and 4 is cached-free.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -108,7 +108,9 @@ class World:
         self.transfer.wait()
 
     def seen(self) -> object:
-        """All that a caller can see of what the calls are made on. A call that fails leaves it equal."""
+        """Returns everything that a caller can see of the subjects. A call that fails must not change
+        it.
+        """
         requests: list[str | int] = ["run", "new", "wait", "loads", "far", "moves", "other", 1]
         parts_seen = (
             self.free.order(),
@@ -130,7 +132,7 @@ def row(call: Callable[..., Any], /, **arguments: Any) -> Row:
 
 
 def rows(w: World) -> dict[str, Row]:
-    """The rows by name."""
+    """Returns the rows by name."""
     m, p, s = w.manager, w.pool, w.step
     ranges = [(0, None, w.retention)]
     made = [
@@ -287,7 +289,7 @@ def rows(w: World) -> dict[str, Row]:
 
 
 def settings(w: World) -> list[Row]:
-    """Rows of the classes and functions that make what the other rows call."""
+    """Returns rows of the classes and functions that create the subjects of the other rows."""
     region = (w.memory.ctypes.data, 8, 8)
     return [
         *(row(made, num_blocks=9) for made in (kvpool.CacheManager, kvpool.BlockPool, parts.PrefixIndex)),

@@ -1,6 +1,6 @@
-"""Servers that the tests of stores start on this machine, each its own, and stop again.
+"""Servers that the tests of stores start on this machine and stop again. Each test has its own.
 
-What cannot be had is skipped with the reason; with ``CI`` set that is a failure.
+A test whose server is unavailable is skipped with the reason. With ``CI`` set, this is a failure.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ import pytest
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-#: The end of what is waited for: far beyond what any machine takes.
+#: The time limit of every wait, far longer than any machine needs.
 AGES = 120.0
 
 
@@ -31,7 +31,7 @@ def cannot_be_had(why: str) -> NoReturn:
 
 
 def binary(*names: str) -> str:
-    """A program beside this interpreter, or on the path."""
+    """Returns the path of a program that is beside this interpreter or on the path."""
     beside = Path(sys.executable).parent
     for name in names:
         for path in (str(beside / name), shutil.which(name)):
@@ -42,7 +42,7 @@ def binary(*names: str) -> str:
 
 @contextlib.contextmanager
 def running(command: list[str], answers: object, folder: Path) -> Iterator[subprocess.Popen[bytes]]:
-    """A process, from the moment on when it answers."""
+    """Yields a process as soon as it answers."""
     with (
         (folder / "log").open("wb") as log,
         subprocess.Popen(command, stdout=log, stderr=log, cwd=folder) as process,
@@ -74,7 +74,7 @@ def connects(address: str | tuple[str, int]) -> bool:
 
 @contextlib.contextmanager
 def redis_server(folder: Path, *settings: str) -> Iterator[Path]:
-    """A Redis server, by its socket."""
+    """Yields the socket of a Redis server."""
     path = folder / "redis"
     command = [
         binary("redis-server", "valkey-server"),

@@ -1,4 +1,4 @@
-"""The advisor through Python: what it says against models made straight from the definitions, settings,
+"""The advisor through Python: its advice compared with models written from the definitions, settings,
 docs.
 """
 
@@ -26,23 +26,26 @@ if TYPE_CHECKING:
     from kvpool._core.advisor import AdvicePoint
     from kvpool._core.hashing import HashChain
 
-#: All that a ghost cache can be kept of.
+#: All policies that a ghost cache supports.
 POLICIES = [name for name in kvpool.policies.eviction_policies() if name != "last-accessed"]
-#: Sizes of a curve, in eighths of the pool's.
+#: Sizes of a curve, in eighths of the pool's size.
 EIGHTHS = (1, 2, 4, 6, 8, 12, 16, 24, 32, 48, 64)
 HASHER = kvpool.BlockHasher(block_size=1)
 
-# -------------------------------------------------------------------------------------------------
-# reference models
+# --- Reference models ---
 
 
 def prefix_hits(cached: Sequence[tuple[int, ...]], prompt: tuple[int, ...]) -> int:
-    """Blocks of a prompt that are found; a block is its whole prefix."""
+    """Returns the number of blocks of a prompt that are found. A block is identified by its whole
+    prefix.
+    """
     return next((at for at in range(len(prompt)) if prompt[: at + 1] not in cached), len(prompt))
 
 
 def lru_hits(prompts: Iterable[tuple[int, ...]], capacity: int) -> list[int]:
-    """Hits of an LRU cache of prefixes by prompt: last block first, least recently used first in a list."""
+    """Returns the hits of an LRU cache of prefixes, by prompt: last block first, least recently used
+    first in a list.
+    """
     cached: list[tuple[int, ...]] = []
     hits = []
     for prompt in prompts:
@@ -57,7 +60,9 @@ def lru_hits(prompts: Iterable[tuple[int, ...]], capacity: int) -> list[int]:
 
 
 def windowed(counts: Iterable[tuple[int, tuple[float, ...]]], window: int) -> tuple[float, ...]:
-    """Sums of what each lookup adds, halved whenever a window of references has passed."""
+    """Returns the sums of each lookup's contribution, halved whenever a window of references has
+    passed.
+    """
     sums: tuple[float, ...] | None = None
     passed = 0
     for references, adds in counts:
@@ -68,8 +73,7 @@ def windowed(counts: Iterable[tuple[int, tuple[float, ...]]], window: int) -> tu
     return sums or ()
 
 
-# -----------------------------------------------------------------------------------------------------
-# the stream
+# --- The stream ---
 
 
 def chain_of(prompt: tuple[int, ...]) -> HashChain:
@@ -77,7 +81,7 @@ def chain_of(prompt: tuple[int, ...]) -> HashChain:
 
 
 def serve(pool: BlockPool, prompt: tuple[int, ...], tenant: int | None = None) -> int:
-    """A request from its lookup to its end; returns the blocks that it hit."""
+    """Runs a request from its lookup to its end. Returns the number of blocks that it hit."""
     chain = chain_of(prompt)
     table = pool.match_and_acquire(chain, tenant=tenant)
     hits = len(table)
@@ -90,14 +94,14 @@ def serve(pool: BlockPool, prompt: tuple[int, ...], tenant: int | None = None) -
 
 @st.composite
 def streams(draw: st.DrawFn) -> list[tuple[int, tuple[int, ...]]]:
-    """Requests of a few tenants, with prompts that begin alike: tokens are 0, 1 or 2."""
+    """Draws requests of a few tenants, with prompts that begin alike: tokens are 0, 1 or 2."""
     prompts = st.lists(st.integers(0, 2), min_size=1, max_size=6).map(tuple)
     known = draw(st.lists(prompts, min_size=1, max_size=6))
     return draw(st.lists(st.tuples(st.integers(0, 2), st.sampled_from(known)), min_size=1, max_size=40))
 
 
-# S3-FIFO's ghost cache evicted once more than there was to evict, and so aged the blocks that the
-# request held.
+# In an earlier version, S3-FIFO's ghost cache evicted once although there was nothing to evict. This
+# aged the blocks that the request held.
 AGED = [(0, prompt) for prompt in [(0,) * 4, (0,) * 4, (2,), (0,) * 4, (2,), (1,), (0,) * 4]]
 
 
@@ -111,8 +115,8 @@ def rates(curve: Sequence[AdvicePoint]) -> list[float]:
 def test_a_sample_of_everything_is_what_models_say(
     stream: list[tuple[int, tuple[int, ...]]], capacity: int, window: int | None
 ) -> None:
-    """Curves against LRU in a list, ghosts against a pool that runs the policy, tenants against their
-    own requests.
+    """Compares curves with LRU in a list, ghosts with a pool that runs the policy, and tenants with
+    their own requests.
     """
     config = AdvisorConfig(policies=POLICIES, window=window)
     pool = BlockPool(capacity + 1, 1, advisor=config)
@@ -164,7 +168,7 @@ def test_a_sample_of_everything_is_what_models_say(
 
 
 def test_one_in_so_many_is_near() -> None:
-    """A sample, against the exact curve of the same lookups."""
+    """Compares a sample with the exact curve of the same lookups."""
     trace = kvpool.traces.Trace.generate(1500, seed=3)
     exact = References(trace, blocks="full").lru()
     prompts = [json.loads(line) for line in trace.to_jsonl().splitlines()]
@@ -182,8 +186,7 @@ def test_one_in_so_many_is_near() -> None:
     assert advice["policies"][0]["block_hit_rate"] == pytest.approx(advice["block_hit_rate"], abs=0.04)
 
 
-# ---------------------------------------------------------------------------------------------------
-# what counts
+# --- What counts as a reference ---
 
 
 def test_a_refused_request_counts_once_it_is_admitted() -> None:
@@ -195,7 +198,7 @@ def test_a_refused_request_counts_once_it_is_admitted() -> None:
         return advice["references_ever"]
 
     manager.admit("a", range(6))
-    assert seen() == 5  # the last token is always computed, and not looked up
+    assert seen() == 5  # the last token is always computed, so it is not looked up
     prompt = manager.prepare(range(100, 106))
     for _ in range(10):
         with pytest.raises(OutOfBlocksError):
@@ -267,8 +270,7 @@ def test_a_resize_makes_the_curve_of_the_new_size() -> None:
     assert [ghost["references"] for ghost in advice["policies"]] == [0] * len(POLICIES)
 
 
-# -------------------------------------------------------------------------------------------------------
-# memory
+# --- Memory ---
 
 
 @pytest.mark.parametrize("num_blocks", [2, 1000, 1 << 20])
@@ -292,14 +294,13 @@ def test_memory_follows_the_sample() -> None:
     small, large = (
         bytes_of(max_sampled_blocks=most, max_tenants=0, policies=[]) for most in (1 << 12, 1 << 16)
     )
-    # What docs/advisor.md states per sampled block.
+    # The bytes per sampled block that docs/advisor.md states.
     assert (large - small) / ((1 << 16) - (1 << 12)) == pytest.approx(54, abs=1)
     assert bytes_of(policies=[]) < bytes_of(policies=["lru"]) < bytes_of()
     assert bytes_of(max_tenants=0) < bytes_of(max_tenants=1) < bytes_of(max_tenants=100)
 
 
-# ------------------------------------------------------------------------------------------------------
-# settings
+# --- Settings ---
 
 
 @pytest.mark.parametrize(
@@ -364,18 +365,19 @@ def test_true_is_the_default_and_without_one_there_is_no_advice() -> None:
     for none in (None, False):
         assert BlockPool(8, advisor=none).advice() is None
         assert CacheManager(8, advisor=none).advice() is None
-    assert serve(BlockPool(8, 1), (1, 2), tenant=3) == 0  # a tenant without an advisor is nobody's business
+    assert serve(BlockPool(8, 1), (1, 2), tenant=3) == 0  # without an advisor, the tenant has no effect
 
 
-# ------------------------------------------------------------------------------------------------------
-# the docs
+# --- The docs ---
 
 DOCS = (Path(__file__).resolve().parent.parent / "docs" / "advisor.md").read_text(encoding="utf-8")
 EXAMPLES = re.findall(r"```python\n(.*?)```", DOCS, flags=re.DOTALL)
 
 
 def test_examples_of_the_docs_run_and_print_what_they_say() -> None:
-    """One after the other, in one namespace; a block of text behind an example is what it prints."""
+    """Runs the examples one after another, in one namespace. A text block after an example is its
+    expected output.
+    """
     names: dict[str, Any] = {}
     shown = re.findall(r"```python\n(.*?)```(?:\n\n```text\n(.*?)```)?", DOCS, flags=re.DOTALL)
     for number, (code, expected) in enumerate(shown):

@@ -1,4 +1,6 @@
-"""Integers of every class are ids and counts, and a cursor stands for its chain."""
+"""Integers of every class are accepted as ids and counts, and a cursor is accepted in place of its
+chain.
+"""
 
 from __future__ import annotations
 
@@ -75,7 +77,7 @@ def test_a_cursor_stands_for_its_chain_in_every_call() -> None:
         assert index.copies(chain, 1) == [3]
         index.mark_computed(3)
         assert index.find(chain, 1) == 3
-    # The chain of the moment: a cursor that has grown has more.
+    # The current chain counts: a cursor that has grown has more blocks.
     cursor.append([10, 11])
     used.register_table(used.allocate(1), cursor, 2)
     assert (used.probe(cursor).cached_blocks, other.probe(cursor).cached_blocks) == (3, 2)

@@ -1,4 +1,6 @@
-"""Tokens and block ids from every kind of sequence and buffer, and block ids into a caller's buffer."""
+"""Tokens and block ids from every kind of sequence and buffer, and block ids written into a caller's
+buffer.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +23,7 @@ UNSIGNED = [2**31, 2**32 - 1, 0, 3]
 
 
 class Tensor:
-    """What looks like a CPU torch tensor: it has no buffer of its own."""
+    """An object with the interface of a CPU torch tensor. It has no buffer of its own."""
 
     def __init__(self, values: Any) -> None:
         self.values = values
@@ -39,7 +41,7 @@ class Tensor:
 
 
 class Index:
-    """An int in all but type."""
+    """A class of integers that is not int."""
 
     def __init__(self, value: int) -> None:
         self.value = value
@@ -49,7 +51,7 @@ class Index:
 
 
 class Ints(list[int]):
-    """A list, but not exactly."""
+    """A subclass of list."""
 
 
 def strided(values: list[int]) -> Any:
@@ -201,7 +203,9 @@ def test_request_ids_from_an_int64_buffer() -> None:
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_rows_and_counts_of_every_kind(kind: str) -> None:
-    """Tokens, offsets, computed and covered counts of a whole step, and the lengths of a truncation."""
+    """Covers tokens, offsets, computed and covered counts of a whole step, and the lengths of a
+    truncation.
+    """
     make = KINDS[kind]
     manager = kvpool.CacheManager(64, 4)
     for name in (1, 2, 3):
@@ -221,11 +225,11 @@ def test_rows_and_counts_of_every_kind(kind: str) -> None:
     with manager.plan_step() as step:
         assert step.append_ragged(names, tokens, offsets, covered=make([0, 4, 17])) == 2
         step.commit()
-    assert [len(manager.block_ids(name)) for name in names] == [2, 1, 5]  # row 0 keeps what it has
+    assert [len(manager.block_ids(name)) for name in names] == [2, 1, 5]  # row 0 keeps its block
     manager.check_invariants()
 
 
-# --- Into a caller's buffer -----------------------------------------------------------------------------
+# --- Into a caller's buffer ---
 
 OUTS: dict[str, Callable[[int], Any]] = {
     "numpy": lambda n: np.full(n, -1, dtype=np.int32),
@@ -318,7 +322,7 @@ CHANGES: dict[str, Callable[[int], Any]] = {
 
 @pytest.mark.parametrize("kind", CHANGES)
 def test_changes_go_to_the_front_of_each_row(kind: str) -> None:
-    """A third of the buffer for each of rows, positions and blocks; what is behind them is left as it is."""
+    """Rows, positions and blocks each get a third of the buffer. The bytes after them stay unchanged."""
     manager, out = kvpool.CacheManager(64, 4), CHANGES[kind](4)
     for name in (1, 2):
         manager.admit(name, range(4 * name, 4 * name + 4))
@@ -327,7 +331,7 @@ def test_changes_go_to_the_front_of_each_row(kind: str) -> None:
     assert np.array(out).reshape(3, 4).tolist() == list(changes)
     assert manager.append_ragged([1, 2], [7, 8], out=out) == 0
     assert np.array(out).reshape(3, 4).tolist() == list(changes)
-    # The first to write to what is shared has a copy, which is a change, too.
+    # The first request that writes to a shared block gets a copy, which is a change, too.
     manager.fork(1, 3)
     assert manager.append_ragged([1, 3], [7, 8], out=out) == 1
     assert np.array(out).reshape(3, 4)[:, 0].tolist() == [0, 1, 6]

@@ -1,4 +1,4 @@
-"""The command line: figures equal the library's, errors are one line, exit codes are kept."""
+"""The command line: figures equal the library's, errors are one line, exit codes are stable."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def library_report(trace: kvpool.traces.Trace, **settings: Any) -> dict[str, Any
     return report
 
 
-# --- replay: figures -------------------------------------------------------------------------------
+# --- replay: figures ---
 
 
 @pytest.mark.parametrize("mode", ["lookup", "engine"])
@@ -169,7 +169,7 @@ def test_report_to_read(capsys: pytest.CaptureFixture[str], trace_file: Path, mo
         "1.65 GiB",
     )
     assert [word for word in words if word not in text] == []
-    # Without a terminal the bar is its last state, one line.
+    # Without a terminal, only the last state of the progress bar is printed, as one line.
     assert len(captured.err.splitlines()) == 1
     assert "60/60 requests" in captured.err
     assert "\x1b" not in text
@@ -194,7 +194,7 @@ def test_a_replay_says_that_the_server_is_overloaded(capsys: pytest.CaptureFixtu
     assert "overloaded" not in capsys.readouterr().out
 
 
-# --- replay: where traces come from ----------------------------------------------------------------
+# --- replay: sources of traces ---
 
 
 def test_gzip_and_stdin_are_the_same_trace(
@@ -305,7 +305,7 @@ def test_a_bad_configuration_is_one_line(
     assert "No such file" in capsys.readouterr().err
 
 
-# --- bad usage -------------------------------------------------------------------------------------
+# --- Bad usage ---
 
 
 @pytest.mark.parametrize(
@@ -388,7 +388,7 @@ def test_a_pool_larger_than_the_machine_is_refused(capsys: pytest.CaptureFixture
     assert "bookkeeping" in capsys.readouterr().err
 
 
-# --- generate --------------------------------------------------------------------------------------
+# --- generate ---
 
 
 def test_generate_is_deterministic_and_replays(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
@@ -424,7 +424,7 @@ def test_generate_into_nowhere(capsys: pytest.CaptureFixture[str], tmp_path: Pat
     assert capsys.readouterr().err.startswith(line)
 
 
-# --- models and hash -------------------------------------------------------------------------------
+# --- models and hash ---
 
 
 def test_models(capsys: pytest.CaptureFixture[str]) -> None:
@@ -448,7 +448,7 @@ def test_models(capsys: pytest.CaptureFixture[str]) -> None:
     assert re.search(r"^ DeepSeek-V3 +61 MLA +68.6 +6.54 *$", text, re.MULTILINE)
     assert re.search(r"^ Gemma-3-27B +10 full, 52 window 1,024 +496.0 +11.86 *$", text, re.MULTILINE)
     assert re.search(r"^ Qwen3-Next-80B-A3B +12 full, 36 state +24.0 +37.7 +2.33 *$", text, re.MULTILINE)
-    assert "\u2026" not in text  # nothing is cut off
+    assert "\u2026" not in text  # no text is cut off
     assert json_of(capsys, "models", "--dtype", "fp8")["models"][0]["bytes_per_token"] == 65536
 
 
@@ -477,7 +477,7 @@ def test_one_model_with_its_groups(capsys: pytest.CaptureFixture[str], tmp_path:
     text = capsys.readouterr().out
     assert max(map(len, text.splitlines())) <= 80
     assert "19 such requests" in " ".join(text.split())
-    # The same from a file.
+    # A file gives the same output.
     config = tmp_path / "config.json"
     text_config = {
         "num_hidden_layers": 62,
@@ -491,7 +491,7 @@ def test_one_model_with_its_groups(capsys: pytest.CaptureFixture[str], tmp_path:
     assert {**read, "name": "", "layers": []} == {**printed, "name": "", "layers": []}
     replayed = json_of(capsys, "replay", "--limit", "3", "--config", str(config), "--capacity-gib", "9")
     assert replayed["kv_shape"]["bytes_per_token"] == 62 * 2 * 16 * 128 * 2
-    # A window alone has no longest request.
+    # A model with only a window has no longest request.
     assert (
         json_of(capsys, "models", "mistral-7b-v0.1", "--capacity-gib", "2")["capacity"]["longest_request"]
         is None
@@ -535,7 +535,7 @@ def test_hash_does_not_wait_for_a_terminal(
     assert "no tokens" in capsys.readouterr().err
 
 
-# --- the process -----------------------------------------------------------------------------------
+# --- The process ---
 
 
 def test_version_and_no_command(capsys: pytest.CaptureFixture[str]) -> None:
@@ -561,12 +561,14 @@ def test_a_closed_pipe_is_no_error(arguments: list[str]) -> None:
 
 
 def heed_interrupts() -> None:
-    """A background job of a shell starts with SIGINT ignored, and its children inherit that."""
+    """Restores SIGINT: a background job of a shell starts with SIGINT ignored, and its children inherit
+    that.
+    """
     signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
 def interrupted(*arguments: str | Path, when: Callable[[int], bool]) -> tuple[int, str]:
-    """Sends Ctrl-C to a command once ``when(pid)`` holds."""
+    """Sends Ctrl-C to a command as soon as ``when(pid)`` is true."""
     command = [sys.executable, "-m", "kvpool", *map(str, arguments)]
     pipe = subprocess.PIPE
     with subprocess.Popen(
@@ -585,7 +587,9 @@ def interrupted(*arguments: str | Path, when: Callable[[int], bool]) -> tuple[in
 
 def test_ctrl_c_in_a_replay() -> None:
     def hashes(pid: int) -> bool:
-        """Whether the threads that hash are there: it replays, for minutes."""
+        """Returns whether the hashing threads exist, which means that the replay runs. It takes
+        minutes.
+        """
         return len(list(Path(f"/proc/{pid}/task").iterdir())) > 1
 
     assert interrupted("replay", "--limit", "100000", "--no-progress", when=hashes) == (130, "")
@@ -593,13 +597,15 @@ def test_ctrl_c_in_a_replay() -> None:
 
 def test_ctrl_c_while_reading() -> None:
     def reads(pid: int) -> bool:
-        """Whether it has no handler of SIGINT any more: Python sets one before it loads anything."""
+        """Returns whether the process has no handler of SIGINT any more. Python sets one before it
+        loads anything.
+        """
         loaded = "_core.abi3" in Path(f"/proc/{pid}/maps").read_text()
         caught = re.search(r"^SigCgt:\s*(\w+)", Path(f"/proc/{pid}/status").read_text(), re.MULTILINE)
         assert caught is not None
         return loaded and not int(caught[1], 16) & 1 << (signal.SIGINT - 1)
 
-    # Dies of the signal itself, which a shell reports as 130.
+    # The process dies of the signal itself, which a shell reports as 130.
     assert interrupted("replay", "-", when=reads) == (-signal.SIGINT, "")
 
 
@@ -624,8 +630,7 @@ def test_examples_in_docstrings(module: str) -> None:
     assert results.attempted > 0
 
 
-# --- pictures
-# ----------------------------------------------------------------------------------------------------
+# --- Pictures ---
 
 
 def test_png_draws_the_hit_rate(tmp_path: Path) -> None:

@@ -1,4 +1,6 @@
-"""``kvpool compare``: figures are those of the two reports, and what cannot be compared is said."""
+"""``kvpool compare``: the figures equal those of the two reports, and figures that cannot be compared
+are reported.
+"""
 
 from __future__ import annotations
 
@@ -34,7 +36,7 @@ def rows_of(found: dict[str, Any]) -> dict[tuple[str, str], dict[str, Any]]:
 
 @pytest.fixture
 def reports(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> tuple[Path, Path]:
-    """Two replays: another policy, and a smaller pool."""
+    """Returns two replays: the second has another policy and a smaller pool."""
     paths = tmp_path / "a.json", tmp_path / "b.json"
     settings = (
         ["--capacity-blocks", "20000"],
@@ -60,7 +62,7 @@ def test_two_replays(reports: tuple[Path, Path], capsys: pytest.CaptureFixture[s
         name: (row["a"], row["b"]) for (title, name), row in rows.items() if title == "Settings that differ"
     }
     assert differ == {"eviction": ("lru", "arc"), "capacity blocks": ("20,000", "4,000")}
-    # Only one of them explains.
+    # Only one of the two replays explains misses.
     assert not [title for title, _ in rows if title.startswith("Why")]
     first = rows["Engine", "time to first token"]
     assert (first["unit"], first["a"]) == ("ms", a["engine"]["mean_time_to_first_token_ms"])
@@ -97,7 +99,7 @@ def test_two_sizings(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None
     rows = rows_of(found)
     assert found["compared"] == "sizes"
     assert rows["Settings that differ", "form"]["b"] == "stream"
-    # Policies that both have, at sizes that both have.
+    # The comparison has the policies and the sizes that both reports have.
     titles = {title for title, _ in rows if title.startswith("Block hits")}
     assert titles == {"Block hits, lru", "Block hits, optimum"}
     assert {name for title, name in rows if title == "Block hits, lru"} == {
@@ -152,7 +154,7 @@ def test_two_traces(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
 def test_sizes_of_two_traces_are_named_as_they_were_asked_for(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """The same GiB are other blocks where blocks are of another size."""
+    """The same GiB are another number of blocks if the blocks have another size."""
     paths = tmp_path / "large.jsonl", tmp_path / "small.jsonl"
     for tokens, path in zip((512, 64), paths, strict=True):
         path.write_bytes(kvpool.traces.Trace.generate(60, block_tokens=tokens).to_jsonl())
@@ -216,7 +218,7 @@ def test_the_page(
     assert len(list(tree.iter("svg"))) == (3 if of == "policies" else 0)
     assert not list(tree.iter("script"))
     assert "default-src 'none'" in source.replace("&#x27;", "'")
-    # Nothing is asked from elsewhere.
+    # The page loads nothing from other places.
     assert not re.search(r"(src|href)=", source)
 
 
@@ -264,7 +266,7 @@ def test_what_cannot_be_compared(
 
 
 def broken(report: dict[str, Any]) -> list[dict[str, Any]]:
-    """The report with one part gone or of another kind, each in turn."""
+    """Returns the report with each of its parts missing or replaced, one at a time."""
     values: tuple[Any, ...] = (None, "text", [], {}, float("nan"), 10**400, True)
     changed = [{**report, name: value} for name in report for value in values]
     return changed + [{name: report[name] for name in report if name != gone} for gone in report]
@@ -273,7 +275,7 @@ def broken(report: dict[str, Any]) -> list[dict[str, Any]]:
 def test_reports_that_are_broken_are_refused_or_compared(
     reports: tuple[Path, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Whatever stands in a file: a line that says what is wrong, or a comparison; never a traceback."""
+    """Any file gives a line that names the error, or a comparison, and never a traceback."""
     sized = json_of(capsys, "size", "example", "--limit", "5", "--capacities", "5", "--policies", "lru")
     refused = compared = 0
     for good in (json.loads(reports[0].read_text()), sized):

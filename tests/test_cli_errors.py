@@ -1,5 +1,4 @@
-# ruff: noqa: E501 - texts stand as they are printed
-"""Errors of wrong arguments have the value, the limit and a hint, in our own words.
+"""Errors of wrong arguments contain the value, the limit and a hint, in our own words.
 
 The table has a row for each mistake: the command, the exit code, the error and the hint, word for word.
 """
@@ -21,14 +20,15 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.usefixtures("plain_output")
 
-#: Words of Rust, pydantic, Python and the operating system.
+#: Words of Rust, pydantic, Python and the operating system, which our errors must not contain.
 THEIRS = re.compile(
-    r"os error|Errno|Input should|Value error|unable to parse|Traceback|\[type=|Expecting|validation error|panicked"
-    r"|expected value|Invalid value|requires an argument|unexpected extra|Some\(|None\b"
+    r"os error|Errno|Input should|Value error|unable to parse|Traceback|\[type=|Expecting"
+    r"|validation error|panicked|expected value|Invalid value|requires an argument|unexpected extra"
+    r"|Some\(|None\b"
 )
 LINE = '{"timestamp": 0, "input_length": 600, "output_length": 5, "hash_ids": [0, 1]}\n'
 
-#: {} is the folder of ``prepared``.
+#: The commands. {} is the folder of ``prepared``.
 TABLE: list[tuple[str, int, str, str | None]] = [
     (
         "replay {}/nope.jsonl",
@@ -100,14 +100,16 @@ TABLE: list[tuple[str, int, str, str | None]] = [
     (
         "replay {}/t.jsonl --hash sha1",
         2,
-        "--hash is 'sha1': must be one of sha256, blake3, xxh3, vllm-sha256, vllm-sha256-cbor, vllm-xxhash, vllm-xxhash-cbor",
+        "--hash is 'sha1': must be one of sha256, blake3, xxh3, vllm-sha256, vllm-sha256-cbor, "
+        "vllm-xxhash, vllm-xxhash-cbor",
         "did you mean sha256?",
     ),
     ("replay {}/t.jsonl --watermark", 2, "--watermark needs a value", "see kvpool replay --help"),
     (
         "replay {}/t.jsonl --format mooncak",
         2,
-        "--format is 'mooncak': must be one of mooncake, mooncake-sessions, bailian, kv-cache-tester, block-rows, kv-events",
+        "--format is 'mooncak': must be one of mooncake, mooncake-sessions, bailian, "
+        "kv-cache-tester, block-rows, kv-events",
         "did you mean mooncake?",
     ),
     (
@@ -161,7 +163,8 @@ TABLE: list[tuple[str, int, str, str | None]] = [
     (
         "size {}/t.jsonl --gpu h1000 --weights-gib 3 --model llama-3.1-8b",
         2,
-        "--gpu is 'h1000': must be one of l4, a10, l40s, rtx-4090, rtx-5090, a100-40, a100, h20, h100, h100-nvl, gh200, h200, b200, gb200, mi250x, mi300x, mi325x, mi350x, mi355x",
+        "--gpu is 'h1000': must be one of l4, a10, l40s, rtx-4090, rtx-5090, a100-40, a100, h20, h100, "
+        "h100-nvl, gh200, h200, b200, gb200, mi250x, mi300x, mi325x, mi350x, mi355x",
         "did you mean h100? --capacity-gib takes any size",
     ),
     ("size {}/t.jsonl --html /nope/x.html", 2, "--html /nope/x.html: there is no directory /nope", None),
@@ -231,7 +234,8 @@ TABLE: list[tuple[str, int, str, str | None]] = [
         "journal show {}/t.jsonl",
         2,
         "{}/t.jsonl: not a journal of kvpool",
-        'CacheManager(..., journal=kvpool.journal.Journal("run.kvj")) records one, and kvpool replay --journal run.kvj',
+        'CacheManager(..., journal=kvpool.journal.Journal("run.kvj")) records one, '
+        "and kvpool replay --journal run.kvj",
     ),
     (
         "journal show {}/nope",
@@ -297,8 +301,9 @@ TABLE: list[tuple[str, int, str, str | None]] = [
     (
         "models llama-3.1-8b --dtype int3",
         2,
-        "--dtype is 'int3': must be one of fp32, float32, bf16, bfloat16, fp16, float16, half, fp8, fp8_e4m3, fp8_e5m2, int8, "
-        "fp8_per_token_head, int8_per_token_head, nvfp4, int4, int4_per_token_head, fp8_ds_mla, nvfp4_ds_mla",
+        "--dtype is 'int3': must be one of fp32, float32, bf16, bfloat16, fp16, float16, half, fp8, "
+        "fp8_e4m3, fp8_e5m2, int8, fp8_per_token_head, int8_per_token_head, nvfp4, int4, "
+        "int4_per_token_head, fp8_ds_mla, nvfp4_ds_mla",
         "did you mean int8?",
     ),
     (
@@ -377,7 +382,7 @@ def test_a_panic_is_one_line_and_says_whose_fault_it_is(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     class PanicException(BaseException):
-        """As PyO3 names it."""
+        """Has the name that PyO3 uses."""
 
     def broken(*_arguments: object, **_options: object) -> None:
         raise PanicException("index out of bounds: the len is 0")

@@ -1,4 +1,6 @@
-"""The command line's forms beside the report: CSV, completion; the shipped trace; sizes by GPU."""
+"""Other output forms of the command line: CSV and completion. Also the shipped trace, and sizes in
+GPUs.
+"""
 
 from __future__ import annotations
 
@@ -35,12 +37,11 @@ def csv_of(capsys: pytest.CaptureFixture[str], *arguments: str) -> list[dict[str
     return list(csv.DictReader(io.StringIO(captured.out)))
 
 
-# --- the trace that ships
-# ---------------------------------------------------------------------------------------------
+# --- The shipped trace ---
 
 
 def test_the_example_is_what_the_generator_makes() -> None:
-    """From the parameters that are stated, byte by byte: nothing in it is anybody's."""
+    """The trace follows byte by byte from the documented parameters, so it contains no user's data."""
     made = kvpool.traces.Trace.generate(**kvpool.traces.EXAMPLE).to_jsonl()
     assert gzip.decompress(kvpool.traces.example_path().read_bytes()) == made
 
@@ -69,8 +70,7 @@ def test_a_file_of_that_name_comes_first(
     assert json_of(capsys, "trace", "stats", "example")["requests"] == 3
 
 
-# --- CSV
-# --------------------------------------------------------------------------------------------------------------
+# --- CSV ---
 
 
 def test_csv_of_a_replay_is_its_json_in_one_row(capsys: pytest.CaptureFixture[str]) -> None:
@@ -103,7 +103,7 @@ def test_csv_of_a_size_has_every_cell(capsys: pytest.CaptureFixture[str]) -> Non
         for point in report["lru_curve"]
     }
     assert cells == wanted
-    # No model, no GiB: an empty cell.
+    # Without a model there are no GiB: the cell is empty.
     assert {row["gib"] for row in rows} == {""}
 
 
@@ -138,8 +138,7 @@ def test_names_in_csv_are_shown_and_calculate_nothing(
     assert row["source"].startswith("'=1+1")
 
 
-# --- GPUs
-# -------------------------------------------------------------------------------------------------------------
+# --- GPUs ---
 
 
 def test_a_size_by_gpu_is_the_same_as_in_gib(capsys: pytest.CaptureFixture[str]) -> None:
@@ -279,7 +278,7 @@ def test_a_gpu_that_is_unknown_has_the_nearest_as_a_hint_or_none(written: str, h
 
 
 def test_the_hint_has_enough_gpus() -> None:
-    """For every GPU and weights of many sizes: what the hint says is taken."""
+    """For every GPU and weights of many sizes, the number of GPUs in the hint is accepted."""
     for name in GPUS:
         for weights in (71.9, 72.0, 140.0, 800.0, 1600.5):
             if weights < GPUS[name] * 0.9:
@@ -313,12 +312,11 @@ def test_copies_of_tensor_parallelism_are_said(
     assert (note in err) if note else ("note" not in err)
 
 
-# --- completion
-# -------------------------------------------------------------------------------------------------------
+# --- Completion ---
 
 
 def proposed(capsys: pytest.CaptureFixture[str], line: str, monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """What bash proposes for the last word of a line."""
+    """Returns the words that bash proposes for the last word of a line."""
     import typer
 
     words = line.split(" ")
@@ -382,7 +380,7 @@ def test_a_shell_that_is_none(capsys: pytest.CaptureFixture[str]) -> None:
 
 @pytest.mark.skipif(shutil.which("bash") is None, reason="needs bash")
 def test_bash_completes(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
-    """The script in a real bash, which calls a real ``kvpool``."""
+    """Runs the script in a real bash, which calls a real ``kvpool``."""
     import sys
 
     assert main(["completion", "bash"]) == 0

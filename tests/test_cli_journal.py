@@ -1,5 +1,5 @@
-"""``kvpool journal``: figures are the library's, an exit code says one thing, and every end says what
-to do next.
+"""``kvpool journal``: figures equal the library's, each exit code has one meaning, and every result
+suggests the next command.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ MAGIC = b"KVPJRN04"
 
 
 def record(path: Path, *, blocks: int = 9, last: int = 7, digests: int = 0) -> Path:
-    """A journal of a pool: 43 operations, of which the one with number 40 allocates ``last`` blocks."""
+    """Returns a journal of a pool with 43 operations. Operation 40 allocates ``last`` blocks."""
     pool = kvpool.BlockPool(blocks, 2, journal=kvpool.journal.Journal(path, digest_every=digests))
     for _ in range(20):
         pool.release(pool.allocate(2))
@@ -44,8 +44,8 @@ def good(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def bad(tmp_path: Path) -> Path:
-    """The operations of a pool of 9 blocks behind the header of one of 7: operation 40 is answered
-    otherwise.
+    """Returns a journal that differs at operation 40: the operations of a pool of 9 blocks after the
+    header of one of 7.
     """
     header, operations = (
         record(tmp_path / f"{blocks}.kvj", blocks=blocks, digests=0).read_bytes() for blocks in (7, 9)
@@ -73,14 +73,25 @@ def json_of(capsys: pytest.CaptureFixture[str], *arguments: str | Path, code: in
     return parsed
 
 
-# --- show -------------------------------------------------------------------------------------------
+# --- show ---
 
 
 def test_show_as_json_is_what_the_library_reads(capsys: pytest.CaptureFixture[str], good: Path) -> None:
     printed = json_of(capsys, "show", good, "--from", "38", "--count", "3")
     info = kvpool.journal.read_journal(good, start=38, count=3)
-    names = ["subject", "version", "settings", "bytes", "first_operation", "operations", "digest_every", "digests",
-             "calls", "cut_at", "cut_bytes"]  # fmt: skip
+    names = [
+        "subject",
+        "version",
+        "settings",
+        "bytes",
+        "first_operation",
+        "operations",
+        "digest_every",
+        "digests",
+        "calls",
+        "cut_at",
+        "cut_bytes",
+    ]
     assert printed == {
         "source": str(good),
         **{name: getattr(info, name) for name in names},
@@ -100,7 +111,7 @@ def test_show_to_read(capsys: pytest.CaptureFixture[str], good: Path) -> None:
     ):  # fmt: skip
         assert words in out, words
     assert re.search(r"^ +allocate +22 *$", out, re.MULTILINE)
-    # Two operations, and no digest between or behind them.
+    # There are two operations, and no digest between or after them.
     assert out.splitlines()[-2:] == [
         "        41  release  7 blocks: 1 2 3 4 5 6 7",
         "        42  allocate  1 block",
@@ -111,8 +122,8 @@ def test_show_to_read(capsys: pytest.CaptureFixture[str], good: Path) -> None:
 def test_a_journal_gives_the_terminal_no_orders(
     capsys: pytest.CaptureFixture[str], good: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Whatever a header or a record says: title, clipboard, colours, the C1 controls, the direction of
-    writing.
+    """A header or a record cannot change the title, the clipboard, colours, the C1 controls or the
+    direction of writing.
     """
     order = "\x1b]0;owned\x07\x1b[31m\x9b2J\u202e"
     info = kvpool.journal.read_journal(good, count=1)
@@ -180,7 +191,7 @@ def test_show_of_a_ring_that_dropped_its_beginning(
     assert "hint: kvpool journal show lists what it holds" in err
 
 
-# --- replay -----------------------------------------------------------------------------------------
+# --- replay ---
 
 
 def test_a_replay_that_is_exact(capsys: pytest.CaptureFixture[str], good: Path) -> None:
@@ -201,7 +212,8 @@ def test_a_replay_that_differs(capsys: pytest.CaptureFixture[str], bad: Path) ->
     assert found is not None
     out, err = run(capsys, "replay", bad, code=1)
     assert out == (
-        f"{bad}: operation 40 is answered otherwise\n  asked: allocate 7 blocks\n  this build answers: {found.found}\n"
+        f"{bad}: operation 40 is answered otherwise\n  asked: allocate 7 blocks\n"
+        f"  this build answers: {found.found}\n"
     )
     assert err == f"next: kvpool journal shrink {bad} -o small.kvj\n"
     printed = json_of(capsys, "replay", bad, code=1)
@@ -212,7 +224,7 @@ def test_a_replay_that_differs(capsys: pytest.CaptureFixture[str], bad: Path) ->
 
 
 def test_a_state_that_differs(capsys: pytest.CaptureFixture[str], bad: Path, tmp_path: Path) -> None:
-    # As `bad`, with digests: the free lists of 9 and of 7 blocks differ from the start.
+    # Like `bad`, with digests: the free lists of 9 and of 7 blocks differ from the start.
     paths = [record(tmp_path / f"{blocks}-4.kvj", blocks=blocks, digests=4) for blocks in (7, 9)]
     header, operations = (path.read_bytes() for path in paths)
     begin = len(MAGIC) + 12 + int.from_bytes(header[len(MAGIC) : len(MAGIC) + 4], "little")
@@ -257,7 +269,7 @@ def test_stdin(good: Path) -> None:
     assert done.stdout.startswith(b"-: bit-exact: 43 operations")
 
 
-# --- bisect -----------------------------------------------------------------------------------------
+# --- bisect ---
 
 
 def test_bisect(capsys: pytest.CaptureFixture[str], good: Path, bad: Path) -> None:
@@ -283,7 +295,7 @@ def test_bisect_of_two(capsys: pytest.CaptureFixture[str], good: Path, tmp_path:
     assert "different settings" in err
 
 
-# --- shrink and export ------------------------------------------------------------------------------
+# --- shrink and export ---
 
 
 def test_shrink(capsys: pytest.CaptureFixture[str], bad: Path, tmp_path: Path) -> None:
@@ -353,11 +365,11 @@ def test_the_size_of_a_long_test_is_said_before_it_is_written(
     assert float(said[2]) == round(len(written) / 1e6, 1)
     out, err = run(capsys, "export", journal, language)
     assert (out, err.startswith("the test: 1,000 operations")) == (written, True)
-    # Of a short one, nothing.
+    # For a short test, the command prints no size.
     assert run(capsys, "export", record(tmp_path / "short.kvj"), language)[1] == ""
 
 
-#: A command, and how much memory it may take beside a file, as a multiple of the journal.
+#: A command, and how much memory it may take with a file, as a multiple of the journal's size.
 MEMORY = [
     ("replay", 12),
     ("bisect", 12),
@@ -387,7 +399,9 @@ def test_what_only_reads_a_file_is_never_too_much(capsys: pytest.CaptureFixture[
 
 @pytest.mark.parametrize(("command", "times"), [("show", 1), *MEMORY])
 def test_standard_input_is_read_no_further_than_it_may(good: Path, command: str, times: int) -> None:
-    """It is kept: it counts once more than a file, and a byte too much is enough to say so."""
+    """Standard input is kept in memory, so it counts once more than a file. One byte too much is enough
+    for the error.
+    """
     words = [sys.executable, "-m", "kvpool", "journal", *command.split(), "-", "--max-gib", "1e-7"]
     with good.open("rb") as file:
         done = subprocess.run(words, stdin=file, capture_output=True, text=True, env=ENVIRONMENT, check=False)
@@ -429,7 +443,7 @@ def test_operations_that_are_repeated_are_refused(
         assert "head -c BYTES FILE" in err
 
 
-# --- usage ------------------------------------------------------------------------------------------
+# --- Usage ---
 
 
 @pytest.mark.parametrize(

@@ -1,5 +1,5 @@
-"""``kvpool store show | verify | gc`` of what engines share: the same of Redis, a bucket and a shared
-folder.
+"""``kvpool store show | verify | gc`` for shared back ends: the same tests for Redis, a bucket and a
+shared folder.
 """
 
 from __future__ import annotations
@@ -24,16 +24,16 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.usefixtures("plain_output")
 
 OTHER = Namespace(**FIELDS | {"model": "other\x1b[31m"})
-#: More than a page of keys has.
+#: More keys than one page contains.
 MANY = 600
 
 
 class Place:
-    """What engines share, by its URL, and ways to damage and to litter it."""
+    """A shared place, given by its URL, with methods that damage it and that add foreign values."""
 
     def __init__(self, url: str) -> None:
         self.url = url
-        #: Digests that objects have, by namespace.
+        #: Digests in the names of objects, by namespace.
         self.digests: dict[Namespace, str] = {}
 
     def damage(self, digest: str) -> None:
@@ -41,7 +41,7 @@ class Place:
         raise NotImplementedError
 
     def litter(self) -> int:
-        """Puts something of somebody else there; how many things."""
+        """Adds foreign values to the place. Returns their number."""
         raise NotImplementedError
 
 
@@ -112,7 +112,7 @@ class BucketPlace(Place):
 
 @pytest.fixture(params=["redis", "folder", "bucket"])
 def place(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Place]:
-    """Three objects of one namespace, two of another."""
+    """Creates a place with three objects of one namespace and two of another."""
     if request.param == "redis":
         with redis_server(tmp_path) as socket:
             yield filled(RedisPlace(socket))
@@ -179,13 +179,14 @@ def test_verify_finds_what_is_damaged_and_gc_removes_it(
     assert "kvpool store gc --verify" in error
     (damaged,) = facts(capsys, "verify", place.url, code=1)["damaged"]
     assert damaged["name"].startswith(place.digests[namespace()])
-    # Names, sizes and headers alone do not show it.
+    # Names, sizes and headers alone do not show the damage.
     assert facts(capsys, "gc", place.url)["damaged"] == 0
     assert facts(capsys, "gc", place.url, "--verify", "--dry-run")["damaged"] == 1
     assert main(["store", "gc", place.url, "--verify"]) == 0
     out = capsys.readouterr().out
     assert out == (
-        f"1 damaged objects and 0 of other namespaces removed, 4 kept; {others} things of others are not touched\n"
+        "1 damaged objects and 0 of other namespaces removed, 4 kept; "
+        f"{others} things of others are not touched\n"
     )
     assert facts(capsys, "verify", place.url)["intact"] == 4
     assert facts(capsys, "show", place.url)["others"] == others
@@ -200,7 +201,7 @@ def test_gc_keeps_what_it_is_told_to(place: Place, capsys: pytest.CaptureFixture
         shown = facts(capsys, "show", place.url)
         assert (shown["objects"], shown["others"]) == (left, others)
     assert [one["digest"] for one in shown["namespaces"]] == [mine]
-    # What was kept is there for an engine, and nothing else.
+    # An engine finds the objects that were kept, and no others.
     for of, expected in ((namespace(), "ok"), (OTHER, "absent")):
         arena = Arena(4, SLOT)
         with Store(backend_from_url(place.url, 1 << 30), arena, of, **PATIENT) as store:
@@ -219,7 +220,7 @@ def test_pages_are_of_everything_once(tmp_path: Path) -> None:
         assert len(pages) > 1
         names = [name for page in pages for name, *_ in page.objects]
         assert len(names) == len(set(names)) == MANY
-        # Pages contain the text of the namespace, and not the record of its generation.
+        # Pages contain the text of the namespace, but not the record of its generation.
         assert sum(page.things for page in pages) == MANY + 1
         assert inspector.total() == MANY + 2
         inspector.remove(names[: MANY - 5])
@@ -227,7 +228,7 @@ def test_pages_are_of_everything_once(tmp_path: Path) -> None:
 
 
 def everything(place: Place) -> list[str]:
-    """Names of all that is at a place."""
+    """Returns the names of all values at a place."""
     if isinstance(place, RedisPlace):
         return sorted(place.ask("--scan").split())
     if isinstance(place, FolderPlace):

@@ -1,6 +1,7 @@
-"""``kvpool top``: a page and a journal say what the manager says, live readings, exit codes, hostile pages.
+"""``kvpool top``: a page and a journal give the manager's figures. Also live readings, exit codes and
+hostile pages.
 
-Runs the commands of docs/metrics.md on a journal of its own.
+Runs the commands of docs/metrics.md on a separate journal.
 """
 
 from __future__ import annotations
@@ -42,7 +43,7 @@ def run(*arguments: str) -> tuple[int, str, str]:
 
 
 def worked(journal: Path | None = None, seed: int = 11, steps: int = 250) -> kvpool.CacheManager:
-    """A manager that has worked, with a journal of it."""
+    """Returns a manager after a number of steps, with a journal of them."""
     manager = kvpool.CacheManager(
         48,
         4,
@@ -63,7 +64,9 @@ def worked(journal: Path | None = None, seed: int = 11, steps: int = 250) -> kvp
 
 @contextlib.contextmanager
 def served(pages: list[bytes | int], kind: str = "text/plain") -> Iterator[str]:
-    """A server that answers with each page in turn, the last one for ever; a number is a status."""
+    """Starts a server that answers with each page in turn, and then always with the last one. A number
+    is a status code.
+    """
 
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
@@ -89,8 +92,7 @@ def served(pages: list[bytes | int], kind: str = "text/plain") -> Iterator[str]:
             thread.join()
 
 
-# -------------------------------------------------------------------------------------------------------
-# what it reads
+# --- The sources of its figures ---
 
 
 def test_a_page_says_what_the_manager_says() -> None:
@@ -104,7 +106,12 @@ def test_a_page_says_what_the_manager_says() -> None:
     assert pool["hit_ratio"] == stats.hit_tokens / stats.prompt_tokens
     assert sum(pool["missed_tokens"].values()) == stats.computed_tokens
     assert pool["swapped"] == {"out": stats.swapped_out, "in": stats.swapped_in}
-    assert pool["advice"]["curve"]["1"] == manager.advice()["curve"][4]["block_hit_rate"]  # type: ignore[index]
+    assert (
+        pool["advice"]["curve"]["1"]
+        == (
+            manager.advice()["curve"][4]["block_hit_rate"]  # type: ignore[index]
+        )
+    )
     with metrics.start_http(0) as server:
         assert summary(read_url(server.url, 30)) == told
         code, out, err = run(server.url, "--once", "--json", "--interval", "30")
@@ -125,7 +132,9 @@ def test_a_page_says_what_the_manager_says() -> None:
 
 @pytest.mark.parametrize("seed", range(3))
 def test_a_journal_says_what_its_manager_said(tmp_path: Path, seed: int) -> None:
-    """All but reasons of misses, which a journal without tokens knows less of; their sum is the same."""
+    """All figures are equal except the reasons of misses, because a journal has no tokens. The sum of
+    the misses is equal.
+    """
     path = tmp_path / "run.kvj"
     manager, metrics = worked(path, seed), Metrics()
     metrics.add("manager", manager)
@@ -173,17 +182,16 @@ def test_a_pool_knows_no_requests(tmp_path: Path) -> None:
     assert "preemptions" not in out
 
 
-# -------------------------------------------------------------------------------------------------------
-# live readings
+# --- Live readings ---
 
 
 class EnoughError(Exception):
-    """Ends a loop that only Ctrl-C ends."""
+    """Ends a loop that otherwise only Ctrl-C ends."""
 
 
 def test_readings_follow_each_other(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What is said of the time between is by the clock; a counter that fell began anew; a lost page is
-    waited for.
+    """Rates use the clock. A counter that has fallen has started again, and a missing page is waited
+    for.
     """
 
     def page(prompt: int, hit: int) -> bytes:
@@ -252,8 +260,7 @@ def test_the_commands_of_the_page_run(tmp_path: Path, monkeypatch: pytest.Monkey
         assert run(*command)[0] == 0, command
 
 
-# ----------------------------------------------------------------------------------------------- what
-# it does not read
+# --- Invalid sources ---
 
 
 def test_how_it_ends(tmp_path: Path) -> None:

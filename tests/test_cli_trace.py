@@ -1,5 +1,5 @@
-"""``kvpool trace`` and every format on the command line: figures, conversions, one-line errors, exit
-codes.
+"""``kvpool trace``, and every trace format on the command line: figures, conversions, one-line errors,
+exit codes.
 """
 
 from __future__ import annotations
@@ -40,7 +40,8 @@ BAILIAN = (
 DOCUMENT = """\
 {"id": "s", "block_size": 64, "requests": [
  {"t": 0, "type": "s", "in": 200, "out": 7, "hash_ids": [1, 2, 3], "model": "m"},
- {"t": 2, "type": "subagent", "agent_id": "x", "requests": [{"t": 3, "in": 128, "out": 1, "hash_ids": [1, 4]}]},
+ {"t": 2, "type": "subagent", "agent_id": "x", "requests": [\
+{"t": 3, "in": 128, "out": 1, "hash_ids": [1, 4]}]},
  {"t": 9, "type": "n", "in": 260, "out": 2, "hash_ids": [1, 2, 3, 5], "think_time": 0.5}]}
 """
 ROWS = """\
@@ -54,7 +55,7 @@ EVENTS = (
     f'{{"ts": 101.0, "events": [{STORED % ("3", "2")}, {REMOVED}]}}\n'
     f'{{"ts": 120.0, "events": [{STORED % ("4", "2")}]}}\n'
 )
-#: A trace of each format, its requests, block tokens and block references.
+#: A trace of each format, with its numbers of requests, block tokens and block references.
 GOOD = {
     "mooncake": (kvpool.traces.Trace.generate(30, seed=4).to_jsonl().decode(), 30, 512, None),
     "mooncake-sessions": (SESSIONS, 3, 512, 6),
@@ -72,7 +73,7 @@ def written(folder: Path, name: str) -> Path:
 
 
 def error_of(capsys: pytest.CaptureFixture[str], *arguments: str | Path, code: int = 1) -> tuple[str, str]:
-    """The error of a command, and its hint."""
+    """Returns the error of a command, and its hint."""
     assert main([str(argument) for argument in arguments]) == code
     captured = capsys.readouterr()
     assert captured.out == ""
@@ -83,8 +84,7 @@ def error_of(capsys: pytest.CaptureFixture[str], *arguments: str | Path, code: i
     return lines[0].removeprefix("error: "), lines[1].removeprefix("hint: ")
 
 
-# --- the library
-# ---------------------------------------------------------------------------------------------------
+# --- The library ---
 
 
 def test_every_format_is_covered_here() -> None:
@@ -164,7 +164,7 @@ def test_bad_options(tmp_path: Path, arguments: dict[str, Any], error: type[Exce
 
 def test_event_gap() -> None:
     assert len(kvpool.traces.Trace.parse(EVENTS.encode(), event_gap_s=0.5)) == 3
-    # 4 follows 2 while 3 has gone on there already: another request, whatever the gap.
+    # 4 follows 2 after 3 has already continued there, so it is another request, whatever the gap.
     assert len(kvpool.traces.Trace.parse(EVENTS.encode(), event_gap_s=float("inf"))) == 2
 
 
@@ -179,8 +179,7 @@ def test_only_some_formats_are_written() -> None:
         trace.with_block_tokens(0)
 
 
-# --- stats
-# ---------------------------------------------------------------------------------------------------------
+# --- stats ---
 
 
 def test_stats_by_hand(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
@@ -188,7 +187,7 @@ def test_stats_by_hand(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> No
     assert stats["format"] == "mooncake-sessions"
     assert (stats["requests"], stats["sessions"], stats["span_s"]) == (3, 2, 0.85)
     assert (stats["block_references"], stats["unique_blocks"], stats["blocks_used_once"]) == (6, 5, 4)
-    # The last request finds block 0 of the one before: 1 of 6 blocks, 512 of 1,720 tokens.
+    # The last request hits block 0 of the one before: 1 of 6 blocks, 512 of 1,720 tokens.
     assert stats["ideal_block_hit_rate"] == pytest.approx(1 / 6)
     assert stats["ideal_token_hit_rate"] == pytest.approx(512 / 1720)
     assert stats["ideal_last_half_token_hit_rate"] == pytest.approx(512 / 1700)
@@ -254,8 +253,7 @@ def test_stats_of_stdin_and_of_a_folder(capsys: pytest.CaptureFixture[str], tmp_
     assert {**json.loads(piped.stdout), "source": None} == {**stats, "source": None}
 
 
-# --- validate
-# ------------------------------------------------------------------------------------------------------
+# --- validate ---
 
 
 @pytest.mark.parametrize("name", GOOD)
@@ -324,7 +322,8 @@ def test_mixed_formats(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> No
     path.write_text(BAILIAN + SESSIONS)
     error, hint = error_of(capsys, "trace", "validate", path)
     assert error == (
-        f"{path}: line 3: a record of mooncake-sessions in a trace that begins as bailian; a trace has one format"
+        f"{path}: line 3: a record of mooncake-sessions in a trace that begins as bailian; "
+        "a trace has one format"
     )
     assert hint.startswith("--format NAME")
 
@@ -339,8 +338,7 @@ def test_files_that_are_none(capsys: pytest.CaptureFixture[str], tmp_path: Path,
     assert not (tmp_path / "out").exists()
 
 
-# --- convert
-# -------------------------------------------------------------------------------------------------------
+# --- convert ---
 
 
 @pytest.mark.parametrize("name", GOOD)
@@ -364,7 +362,7 @@ def test_convert(capsys: pytest.CaptureFixture[str], tmp_path: Path, name: str, 
     assert (f"--trace-block-size {block}" in said[-1]) == (block != usual)
     knows_sessions = name in {"mooncake-sessions", "bailian", "kv-cache-tester"}
     assert any("which of" in line for line in said) == (to == "mooncake" and knows_sessions)
-    # It is the same workload.
+    # The workload is the same.
     stats = json_of(capsys, "trace", "stats", path)
     again = json_of(capsys, "trace", "stats", out, "--format", to, "--trace-block-size", str(block))
     for figure in ("requests", "input_tokens", "output_tokens", "span_s"):
@@ -388,8 +386,8 @@ def test_convert_refuses_sizes_that_do_not_divide(capsys: pytest.CaptureFixture[
         capsys, "trace", "convert", path, out, "--to", "mooncake", "--block-size", "24", code=2
     )
     assert (
-        error
-        == "--block-size is 24: blocks of 16 tokens cannot be made into blocks of 24: one must divide the other"
+        error == "--block-size is 24: blocks of 16 tokens cannot be made into blocks of 24: "
+        "one must divide the other"
     )
     assert not out.exists()
 
@@ -425,8 +423,8 @@ def test_convert_never_overwrites_what_it_reads(
         assert error == f"{out} is what is read from {source}: nothing is overwritten"
         assert hint == "give another name"
         assert path.read_bytes() == part.read_bytes() == before
-    # Anything else that is there is overwritten, as ever; a new file beside those that are read is none
-    # of them.
+    # Any other existing file is overwritten as usual. A new file beside the input files is not one of
+    # them.
     other = tmp_path / "other"
     other.write_text("old")
     for out in (other, tmp_path / "folder" / "new.txt"):
@@ -443,7 +441,7 @@ def test_convert_never_overwrites_standard_input(tmp_path: Path) -> None:
     assert done.returncode == 2
     assert b"is what is read from standard input: nothing is overwritten" in done.stderr
     assert path.read_bytes() == before
-    # Added to the end it would be neither the one trace nor the other.
+    # Appended to the input, the output would give a file that is neither trace.
     with path.open("ab") as stdout:
         command = [sys.executable, "-m", "kvpool", *convert(path, "-")]
         assert subprocess.run(command, stdout=stdout, env=ENVIRONMENT, check=False).returncode == 2
@@ -463,7 +461,9 @@ def test_no_picture_is_drawn_over_the_trace(
 
 @pytest.mark.parametrize("name", ["mooncake", "block-rows"])
 def test_two_lines_that_stand_for_2_to_the_28_blocks(tmp_path: Path, name: str) -> None:
-    """With 2 GiB for 2 GiB of ids: an error in words, and not the end of the process."""
+    """With 2 GiB of memory for 2 GiB of ids, the result is a readable error, and the process does not
+    die.
+    """
     path, out = tmp_path / "trace.jsonl", tmp_path / "out.jsonl"
     line = {"timestamp": 0, "input_length": 2**31, "output_length": 1, "hash_ids": [1]}
     if name == "block-rows":
@@ -507,7 +507,7 @@ def test_a_trace_is_written_in_pieces(to: TraceFormat) -> None:
             self.pieces: list[bytes] = []
 
         def write(self, piece: bytes) -> int:
-            # As a raw file, which may take less than it is given.
+            # This file behaves like a raw file, which may write fewer bytes than requested.
             taken = piece[: max(1, len(piece) - 7)]
             self.pieces.append(taken)
             return len(taken)
@@ -534,8 +534,7 @@ def test_what_a_file_raises_comes_through() -> None:
         trace.write_jsonl(io.BytesIO(), "kv-events")
 
 
-# --- replay and usage
-# ----------------------------------------------------------------------------------------------
+# --- replay and usage ---
 
 
 @pytest.mark.parametrize("name", GOOD)
@@ -545,7 +544,7 @@ def test_replay_takes_every_format(capsys: pytest.CaptureFixture[str], tmp_path:
     for options in ([], ["--format", name]):
         printed = json_of(capsys, "replay", path, "--mode", "lookup", "--capacity-blocks", "100000", *options)
         assert printed["hits"]["requests"] == stats["requests"]
-        # Nothing is evicted, so this is the ideal.
+        # Nothing is evicted, so the hit rate is the ideal one.
         assert printed["token_hit_rate"] == pytest.approx(stats["ideal_token_hit_rate"])
         assert printed["last_half_token_hit_rate"] == pytest.approx(stats["ideal_last_half_token_hit_rate"])
 

@@ -1,4 +1,4 @@
-"""``kvpool trace make``: prompts and chat logs become a trace whose blocks are equal exactly where
+"""``kvpool trace make``: prompts and chat logs become a trace whose blocks are equal exactly where the
 prompts are.
 """
 
@@ -21,14 +21,15 @@ pytestmark = pytest.mark.usefixtures("plain_output")
 
 WORDS = ["<bos>", "user", "assistant", "system", ":", ";", "be", "brief", "one", "two", "three", "yes", "no"]
 TEMPLATE = (
-    "{{ bos_token }}{% for message in messages %} {{ message['role'] }} : {{ message['content'] }} ; {% endfor %}"
+    "{{ bos_token }}{% for message in messages %}"
+    " {{ message['role'] }} : {{ message['content'] }} ; {% endfor %}"
     "{% if add_generation_prompt %} assistant : {% endif %}"
 )
 
 
 @pytest.fixture
 def model(tmp_path: Path) -> Path:
-    """The folder of a model with a tokenizer of few words, and a chat template."""
+    """Creates the folder of a model with a tokenizer of a few words and a chat template."""
     tokenizers = pytest.importorskip("tokenizers")
     folder = tmp_path / "model"
     folder.mkdir()
@@ -109,7 +110,7 @@ def test_a_chat_is_written_by_the_template_and_continues_its_prefix(tmp_path: Pa
     more = [*turns, {"role": "user", "content": [{"type": "text", "text": "two"}, {"type": "image_url"}]}]
     path = log(tmp_path, {"messages": turns[:1]}, {"messages": more})
     made = rows(tmp_path, path, "--tokenizer", model, "--block-size", "1")
-    # <bos> user : one ; assistant :
+    # The first prompt is: <bos> user : one ; assistant :
     assert made[0]["input_length"] == length("<bos> user : one ; assistant :")
     assert made[1]["hash_ids"][: made[0]["input_length"]] == made[0]["hash_ids"]
     assert made[1]["input_length"] == length("<bos> user : one ; assistant : yes ; user : two ; assistant :")

@@ -1,5 +1,5 @@
-"""``kvpool trace record``: what a publisher of KV events sends becomes a trace and a size, and nothing
-else of it.
+"""``kvpool trace record``: KV events of a publisher become a trace and a size, and no other data are
+kept.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ SECRET = 777_777
 
 
 def stored(first: int, count: int, parent: int | None, **more: Any) -> dict[str, Any]:
-    """An event as vLLM 0.32 publishes it."""
+    """Returns an event as vLLM 0.32 publishes it."""
     return {
         "type": "BlockStored",
         "block_hashes": [first + nth for nth in range(count)],
@@ -54,7 +54,7 @@ def batch(ts: float, *events: Any) -> bytes:
 
 
 class Publisher:
-    """vLLM's frames on sockets of its own; it waits for the subscription before it sends."""
+    """Sends vLLM's frames on its own sockets. It waits for the subscription before it sends."""
 
     def __init__(self, keeps: int = 0) -> None:
         self.context = zmq.Context()
@@ -119,7 +119,7 @@ def recorded(capsys: pytest.CaptureFixture[str], *arguments: str | Path) -> dict
 
 
 def three_requests(publisher: Publisher) -> None:
-    """A prompt of 3 blocks, one that shares 2 of them, and one of its own."""
+    """Sends events of a prompt of 3 blocks, of one that shares 2 of them, and of one that shares none."""
     publisher.send(0, batch(1.0, stored(1, 3, None)))
     publisher.send(1, batch(11.0, stored(20, 2, 2)))
     publisher.send(

@@ -1,4 +1,4 @@
-"""Rates and shares have one unit: 0 to 1 wherever a program reads them, per cent where people do."""
+"""Rates and shares have one unit: 0 to 1 in output for programs, and percent in output for people."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.usefixtures("plain_output")
 
-#: Fields that end so are shares, and so is every number in a table under such a name.
+#: Fields with these endings are shares, and so is every number in a table with such a name.
 SHARES = ("rate", "share", "hit_ratio")
-#: Names that would say another unit.
+#: Names that would suggest another unit.
 FORBIDDEN = ("percent", "percentage", "pct")
 
 
@@ -32,7 +32,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def numbers(value: Any, path: str = "") -> Iterator[tuple[str, float]]:
-    """Every number of a report, with the names that lead to it."""
+    """Yields every number of a report, with the names that lead to it."""
     if isinstance(value, dict):
         for name, part in value.items():
             yield from numbers(part, f"{path}.{name}")
@@ -44,7 +44,7 @@ def numbers(value: Any, path: str = "") -> Iterator[tuple[str, float]]:
 
 
 def checked(found: Iterator[tuple[str, float]]) -> int:
-    """Hold every share within its range; how many there are."""
+    """Checks that every share is within its range. Returns the number of shares."""
     count = 0
     for path, number in found:
         names = path.split(".")

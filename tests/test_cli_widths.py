@@ -1,4 +1,6 @@
-"""Tables at 80 and 200 columns: no line is longer, no word is broken, and nothing is cut without a mark."""
+"""Tables at 80 and 200 columns: no line is longer, no word is broken, and nothing is cut without a
+mark.
+"""
 
 from __future__ import annotations
 
@@ -35,7 +37,7 @@ def words(text: str) -> set[str]:
 
 
 def store(**more: Any) -> dict[str, Any]:
-    """A store in the summary of kvpool top."""
+    """Returns a store in the summary of kvpool top."""
     counts = dict.fromkeys(("objects", "loads", "misses", "writes", "in_flight", "quarantined"), 123_456.0)
     return {
         **counts,
@@ -83,9 +85,9 @@ def test_a_table_is_legible_at_80_and_at_200_columns(
         code, texts[width], error = run(TABLES[name], folder)
         assert code == 0, error
         lines = texts[width].splitlines()
-        # A path has no place to break it: it stands alone.
+        # A path cannot be broken, so it is alone on its line.
         assert [line for line in lines if len(line) > width and len(line.split()) > 2] == []
-    # A word that is whole at 200 columns is whole at 80.
+    # A word that is whole at 200 columns is whole at 80 columns, too.
     missing = words(texts[200]) - words(texts[80])
     assert [word for word in missing if not TIMES.search(word) and str(folder) not in word] == []
     assert "…" not in texts[80] + texts[200]

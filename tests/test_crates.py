@@ -1,4 +1,4 @@
-"""The published crates: licence, README, and an overview of the manager that has every method."""
+"""The published crates have a licence and a README. The overview of the manager names every method."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def test_each_has_the_licence_and_a_readme_with_an_example_that_runs(name: str) 
     readme = (folder / "README.md").read_text(encoding="utf-8")
     assert readme.startswith(f"# {name}\n\n")
     assert any(f"`{other}`" in readme for other in CRATES.keys() - {name})
-    # It is part of the crate's docs, whose examples are tests.
+    # The README is part of the crate's docs, whose examples are tests.
     assert "```rust\n" in readme
     assert 'doc = include_str!("../README.md")]' in (folder / "src/lib.rs").read_text(encoding="utf-8")
 
@@ -50,7 +50,7 @@ def test_the_overview_of_the_manager_has_every_method() -> None:
     found, left_out = set(), {"new", "with_evictor", "with_hasher"}
     for path in folder.glob("*.rs"):
         if path.name in {"observe.rs", "checks.rs"}:
-            continue  # what observers and checks look at
+            continue  # for observers and checks
         for block in impl.findall(path.read_text(encoding="utf-8")):
             found |= set(re.findall(r"^    pub (?:const )?fn (\w+)", block, re.MULTILINE))
             left_out |= set(

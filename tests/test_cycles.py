@@ -38,7 +38,8 @@ def test_files_of_a_crate_that_need_each_other(tool: ModuleType, tmp_path: Path)
         lib="mod a;\nmod b;\npub use b::{Thing, other};\n",
         a="use crate::{Thing, b};\n",
         b__mod="//! crate::a is not needed here.\npub use inner::{Thing as Thing};\nmod inner;\n",
-        b__inner="pub struct Thing {\n    #[cfg(test)]\n    x: u8,\n}\nfn f() { crate::a::g(); super::super::a::h()}\n",
+        b__inner="pub struct Thing {\n    #[cfg(test)]\n    x: u8,\n}\n"
+        "fn f() { crate::a::g(); super::super::a::h()}\n",
     )
     graph = tool.rust_files(source)
     assert graph == {

@@ -1,4 +1,4 @@
-"""Every page of the docs has an example, and every example runs and prints what the page says."""
+"""Every page of the docs has an example, and every example runs and prints what the page shows."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ from tests.documented import (
 
 DOCS = Path(__file__).resolve().parent.parent / "docs"
 PAGES = sorted(DOCS.glob("*.md"))
-# : The README's are run by ``test_readme.py``; the other documents of the root have a reason in
-# ``tools/docs_site.py``.
+#: ``test_readme.py`` runs the examples of the README. ``tools/docs_site.py`` gives a reason for each
+#: of the other documents in the root.
 WITH_EXAMPLES = [*PAGES, DOCS.parent / "SECURITY.md"]
-#: Blocks that are neither run nor commands.
+#: Languages of blocks that are neither run nor commands.
 OTHERS = {"", "text", "rust", "json", "yaml", "toml", "promql"}
 #: Pages of ``design/`` with examples that run; the others of that folder have none.
 DESIGN = DOCS.parent / "design"
@@ -36,7 +36,7 @@ DESIGN_EXAMPLES = [DESIGN / f"{name}.md" for name in ("principles", "properties"
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """Where a page's examples run, with what they take for given."""
+    """Creates a folder for a page's examples, with the files that they expect."""
     made = kvpool.traces.Trace.generate(300, seed=7).to_jsonl()
     for name in ("trace.jsonl", "monday.jsonl", "tuesday.jsonl"):
         (tmp_path / name).write_bytes(made)
@@ -149,7 +149,7 @@ def test_the_page_of_the_command_line_has_every_command() -> None:
 
 
 def anchors(page: Path) -> set[str]:
-    """What the headings of a page are called in links, as the site and forges have it."""
+    """Returns the anchors of a page's headings, as the site and forges name them in links."""
     text = re.sub(r"^```.*?^```$", "", page.read_text(encoding="utf-8"), flags=re.MULTILINE | re.DOTALL)
     headings = re.findall(r"^#+ (.+)$", text, flags=re.MULTILINE)
     return {re.sub(r"[-\s]+", "-", re.sub(r"[^\w\s-]", "", heading).strip().lower()) for heading in headings}

@@ -1,6 +1,4 @@
-"""The pages of the site of the docs are complete: navigation, API, examples. ``make docs`` builds the
-site.
-"""
+"""The pages of the docs site are complete: navigation, API, examples. ``make docs`` builds the site."""
 
 from __future__ import annotations
 
@@ -53,8 +51,8 @@ def test_the_api_is_what_a_module_exports(module: str) -> None:
 
 
 def test_every_page_of_the_api_has_an_example_that_runs() -> None:
-    """In the module, its stub, or what it is made of: run by the tests of stubs, models, testing and by
-    this one.
+    """The example is in the module, its stub, or a part of the module. The tests of stubs, models and
+    testing run the examples, and so does this one.
     """
     for module in docs_site.MODULES:
         source = docs_site._source(ROOT, module)
@@ -68,7 +66,7 @@ def test_every_page_of_the_api_has_an_example_that_runs() -> None:
 
 
 def test_every_other_page_has_one_or_a_reason() -> None:
-    """Pages of ``docs/`` and SECURITY.md are run by test_docs.py, the README by test_readme.py."""
+    """test_docs.py runs the pages of ``docs/`` and SECURITY.md, and test_readme.py runs the README."""
     ran = {path.name for path in test_docs.WITH_EXAMPLES} | {"README.md"}
     assert {Path(name).stem for name in ran} >= PAGES
     assert set(docs_site.ROOT_PAGES) == (ran & set(docs_site.ROOT_PAGES)) | set(docs_site.NO_EXAMPLE)

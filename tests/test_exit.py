@@ -1,6 +1,6 @@
 """A process that ends while a daemon thread runs Python code for a call ends with exit code 0.
 
-CPython before 3.14 ends such a thread where it asks for the interpreter. ``make test-exit`` makes 50
+CPython before 3.14 ends such a thread when it asks for the interpreter. ``make test-exit`` makes 50
 runs of each program.
 """
 

@@ -1,6 +1,7 @@
-"""Why a prompt missed, through Python: answers, sums, settings, the replay's table, examples of the docs.
+"""Explanations of misses through Python: answers, sums, settings, the replay's table, examples of the
+docs.
 
-That the reasons are right is tested where they are made, against a model that remembers everything.
+The tests of the crate check the reasons themselves against a model that remembers everything.
 """
 
 from __future__ import annotations
@@ -197,8 +198,7 @@ def test_settings() -> None:
         CacheManager(num_blocks=9, explain=7)  # type: ignore[arg-type]
 
 
-# ----------------------------------------------------------------------------------------------------------
-# the replay
+# --- The replay ---
 
 
 def test_a_replay_says_why_tokens_were_computed() -> None:
@@ -233,8 +233,7 @@ def test_the_command_prints_a_table_of_reasons(capsys: pytest.CaptureFixture[str
     assert "takes no --explain" in capsys.readouterr().err
 
 
-# -------------------------------------------------------------------------------------------------------------
-# the docs
+# --- The docs ---
 
 DOCS = (Path(__file__).resolve().parent.parent / "docs" / "explain.md").read_text(encoding="utf-8")
 

@@ -1,4 +1,6 @@
-"""``pip install kvpool`` brings no other package; ``kvpool[cli]`` brings what the command line needs."""
+"""``pip install kvpool`` installs no other package, and ``kvpool[cli]`` installs the packages of the
+command line.
+"""
 
 from __future__ import annotations
 
@@ -16,12 +18,12 @@ import kvpool
 ROOT = Path(__file__).resolve().parents[1]
 PACKAGE = Path(kvpool.__file__).parent
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
-#: Packages of the command line.
+#: Packages that the command line needs.
 NEEDED = {"rich", "typer"}
 
 
 def without(*packages: str, code: str) -> subprocess.CompletedProcess[str]:
-    """``code`` in a process of its own, where these packages cannot be imported."""
+    """Runs ``code`` in a separate process in which these packages cannot be imported."""
     hidden = "".join(f"sys.modules[{package!r}] = None\n" for package in packages)
     command = [sys.executable, "-c", f"import sys\n{hidden}{code}"]
     return subprocess.run(command, capture_output=True, text=True, check=False)
@@ -31,7 +33,7 @@ RUN = "sys.argv = ['kvpool', '--version']\nfrom kvpool.__main__ import main\nsys
 
 
 def imported(path: Path) -> set[str]:
-    """The packages that a file imports, anywhere in it."""
+    """Returns the packages that a file imports anywhere."""
     found = set()
     for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
         if isinstance(node, ast.Import):
@@ -54,7 +56,7 @@ def test_only_the_command_line_needs_packages() -> None:
     assert len(users) > 5
     outside = {path for path in users if (PACKAGE / "cli") not in path.parents}
     assert not outside
-    # What the command begins with is there when they are not.
+    # The entry of the command works without these packages.
     assert imported(PACKAGE / "__main__.py") <= {"__future__", "sys", "kvpool"}
 
 
@@ -80,7 +82,8 @@ def test_a_defect_of_ours_is_not_taken_for_a_missing_package() -> None:
 
 def test_a_scheduler_and_the_plug_in_need_neither() -> None:
     code = """
-import kvpool, kvpool.sizing, kvpool.journal, kvpool.store, kvpool.traces, kvpool.transfer, kvpool.integrations.vllm
+import kvpool, kvpool.sizing, kvpool.journal, kvpool.store, kvpool.traces, kvpool.transfer, \
+kvpool.integrations.vllm
 manager = kvpool.CacheManager(num_blocks=16, block_size=4)
 assert manager.admit("a", range(10)).cached_tokens == 0
 kvpool.integrations.vllm.register()

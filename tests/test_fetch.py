@@ -1,4 +1,4 @@
-"""Pages over HTTP: one deadline and one limit of bytes, whatever a server sends and however slowly."""
+"""Pages over HTTP have one deadline and one limit of bytes, whatever a server sends and however slowly."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 OK = b"HTTP/1.0 200 OK\r\n"
-#: Far beyond what any machine takes for the deadline of these tests.
+#: Far longer than any machine needs for the deadline of these tests.
 AGES = 60.0
 SECONDS = 0.3
 

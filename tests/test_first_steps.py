@@ -1,7 +1,6 @@
-"""What a new user meets on the first day: help that is short enough to read, and no more words than
-there are things.
+"""The first steps of a new user: the help is short, and help and docs name every policy.
 
-The README has tests of its own, ``test_readme.py``, and the docs, ``test_docs.py``.
+``test_readme.py`` tests the README, and ``test_docs.py`` the docs.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ from kvpool.policies import eviction_policies
 from kvpool.sizing import POLICIES
 
 DOCS = Path(__file__).resolve().parent.parent / "docs"
-#: What a scheduler needs takes this many lines, with the whole docstring of each method.
+#: Maximum number of lines of help for a scheduler's parts, with the whole docstring of each method.
 PYDOC_LINES = 4_100
 
 
@@ -30,9 +29,9 @@ def test_pydoc_of_the_package_is_what_a_scheduler_needs() -> None:
 
 
 def test_the_docs_name_every_policy_that_is_accepted() -> None:
-    """Eleven were named, and twelve accepted."""
+    """The docs once named eleven policies, while twelve were accepted."""
     pages = "\n".join(page.read_text(encoding="utf-8") for page in DOCS.glob("*.md"))
-    # The order of times that a caller states means nothing where requests come one after the other.
+    # The policy that orders by a caller's access times has no use if requests come one after another.
     assert [*POLICIES] == [name for name in eviction_policies() if name != "last-accessed"]
     for policy in eviction_policies():
         assert f"`{policy}`" in pages or f'`"{policy}"`' in pages, policy

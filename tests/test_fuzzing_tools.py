@@ -19,7 +19,7 @@ ROOT = Path(__file__).resolve().parent.parent
 DEFECTS = {defect.name: defect for defect in test_mutants.DEFECTS}
 
 
-# --- planted defects
+# --- Planted defects
 
 
 @pytest.mark.parametrize("name", list(DEFECTS))
@@ -137,7 +137,7 @@ def test_the_defects_are_listed(capsys: pytest.CaptureFixture[str]) -> None:
     assert [line.split()[0] for line in capsys.readouterr().out.splitlines()] == list(DEFECTS)
 
 
-# --- the fuzzer
+# --- The fuzzer
 
 CRASH = """INFO: seed corpus: files: 60
 #61 INITED cov: 100

@@ -1,4 +1,4 @@
-"""Hashes: published vectors, vLLM's encodings made again here, cursors, extra keys, processes."""
+"""Hashes: published vectors, vLLM's encodings rebuilt here, cursors, extra keys, processes."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def vector_hasher(
     return kvpool.BlockHasher(algorithm, case["block_size"], verify=verify, key=key, seed=case.get("seed"))
 
 
-# --- Published vectors -----------------------------------------------------------------------------
+# --- Published vectors ---
 
 
 def test_the_file_has_every_algorithm() -> None:
@@ -82,7 +82,7 @@ def test_digests_are_the_published_ones(case: dict[str, Any], algorithm: HashAlg
     hasher = vector_hasher(case, algorithm)
     expected = [bytes.fromhex(digest) for digest in case["digests"][algorithm][1:]]
     assert hasher.hash_tokens(tokens, extra, epoch=epoch) == expected
-    # The same, token by token.
+    # The digests are the same if a few tokens are appended at a time.
     cursor = hasher.cursor(None, extra, epoch=epoch)
     for start in range(0, len(tokens), 7):
         cursor.append(tokens[start : start + 7])
@@ -103,7 +103,7 @@ def test_fingerprints_are_the_published_ones(case: dict[str, Any]) -> None:
     assert vector_hasher(case, next(iter(case["digests"]))).cursor([]).chain().fingerprints() == []
 
 
-# --- vLLM's encodings, made here as vLLM makes them ---------------------------------------------------
+# --- vLLM's encodings, rebuilt here ---
 
 
 def vllm_hash(algorithm: HashAlgorithm) -> Callable[[Any], bytes]:
@@ -146,7 +146,7 @@ def test_vllm_digests_are_those_of_pickle_and_cbor(
     salt: str | None,
     adapter: str | None,
 ) -> None:
-    # A string that was decoded is an object of its own: pickle memoizes by identity.
+    # A decoded string is a new object, because pickle memoizes by identity.
     lora = [] if adapter is None else [("lora", (adapter + ".").encode().decode()[:-1], None)]
     salted = [] if salt is None else [("cache_salt", (salt + ".").encode().decode()[:-1])]
     expected = vllm_chain(
@@ -171,7 +171,7 @@ def test_vllm_refuses_what_it_cannot_represent(algorithm: HashAlgorithm, field: 
         hasher.hash_tokens(range(4), extra_of({field: "x"}))
 
 
-# --- Cursors ------------------------------------------------------------------------------------------
+# --- Cursors ---
 
 
 @pytest.mark.parametrize("algorithm", kvpool.hashing.hash_algorithms())
@@ -189,7 +189,7 @@ def test_a_token_that_completes_no_block_is_not_hashed(algorithm: HashAlgorithm)
     assert cursor.hashed_blocks == 10
     cursor.append([24])
     assert (cursor.hashed_blocks, cursor.digests()) == (11, chain.digests()[:6])
-    assert len(chain) == 10  # what was taken before does not change
+    assert len(chain) == 10  # an earlier chain does not change
 
 
 @given(
@@ -234,7 +234,7 @@ def test_truncating_beyond_the_end_is_refused() -> None:
     assert len(cursor) == 10
 
 
-# --- Extra keys ---------------------------------------------------------------------------------------
+# --- Extra keys ---
 
 FIELDS = ["adapter", "salt", "tenant", "user", "item"]
 
@@ -313,8 +313,8 @@ def test_items_reach_the_blocks_that_they_overlap_and_those_behind() -> None:
 
 @st.composite
 def turns(draw: st.DrawFn) -> tuple[list[list[int]], list[list[tuple[str, int, int]]]]:
-    """Tokens of each turn, and the items that come with it: they begin at or behind the end of those
-    before.
+    """Draws the tokens of each turn, and the items of each turn. An item begins at or after the end of
+    the earlier tokens.
     """
     tokens = draw(st.lists(st.lists(st.integers(0, 9), max_size=12), min_size=1, max_size=5))
     ends = [0, *itertools.accumulate(map(len, tokens))]
@@ -364,12 +364,12 @@ def test_items_of_a_turn_that_begin_too_early() -> None:
     assert cursor.digests()[1] != kvpool.BlockHasher(block_size=4).hash_tokens(range(8))[1]
     fork = cursor.copy()
     cursor.truncate(7)  # the item stays
-    fork.truncate(6)  # it goes
+    fork.truncate(6)  # the item is removed
     assert cursor.append([7]) == fork.append([6, 7]) == 1
     assert cursor.digests() != fork.digests() == kvpool.BlockHasher(block_size=4).hash_tokens(range(8))
 
 
-# --- Processes, chains ----------------------------------------------------------------------------------
+# --- Processes, chains ---
 
 PROGRAM = """
 import kvpool

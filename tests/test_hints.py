@@ -73,8 +73,7 @@ def test_the_page_lists_every_hint_and_every_answer() -> None:
     assert set(re.findall(r"`: (\w+); ", text)) == {"accepted", "clipped", "ignored"}
 
 
-# ----------------------------------------------------------------------------------------------------
-# off, and refused
+# --- Hints that are off or refused ---
 
 
 def test_nothing_is_followed_until_it_is_switched_on() -> None:
@@ -90,7 +89,7 @@ def test_nothing_is_followed_until_it_is_switched_on() -> None:
     )
     assert [(answer.outcome, answer.why) for answer in hints.answers] == [("ignored", "off")] * 6
     assert hints.options == {}
-    # So a manager without retention takes them.
+    # So a manager without retention accepts them.
     kvpool.CacheManager(16, 4).admit("a", range(10), **hints.options)
     assert read(ALL, tokens=10) == read(HintRules(), tokens=10)
 
@@ -145,7 +144,7 @@ def test_limits_hold_for_every_hint() -> None:
         assert found[2].ttl is None or found[2].ttl <= 100
 
 
-#: What JSON and careless engines may hand over.
+#: Values that JSON and careless engines may pass.
 ANYTHING = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=8) | st.binary(max_size=4),
     lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=6), inner, max_size=4),
@@ -201,12 +200,11 @@ def test_whatever_is_said_is_answered_and_admitted(said: dict[str, Any], tokens:
     made.check_invariants()
 
 
-# -------------------------------------------------------------------------------------------------------------
-# effects
+# --- Effects ---
 
 
 def kept(made: kvpool.CacheManager, prompts: dict[str, list[int]]) -> set[str]:
-    """The prompts that are still cached, as far as they can be."""
+    """Returns the prompts whose blocks are all still cached."""
     return {
         name for name, prompt in prompts.items() if made.probe([*prompt, 0]).cached_blocks == len(prompt) // 4
     }
@@ -261,13 +259,12 @@ def test_requests_of_vllm() -> None:
     assert of_vllm_request(SimpleNamespace(priority=0, num_prompt_tokens=9)) == {"tokens": 9}
 
 
-# ------------------------------------------------------------------------------------------------------------
-# sessions
+# --- Sessions ---
 
 
 @pytest.mark.parametrize("seed", range(8))
 def test_sessions_against_a_model(seed: int) -> None:
-    """The same as naming each request of the session that lives, and the prompt of the last that was
+    """A session equals naming each of its running requests and the prompt of the last one that was
     released.
     """
     draw, number = random.Random(seed), 0
@@ -327,7 +324,7 @@ def test_what_a_session_left_is_ended() -> None:
         made.release(name)
     assert sessions.end("a") == (6, 0, 0)
     assert made.retention_stats().demoted == 6  # type: ignore[union-attr]
-    # The system prompt is in use again: the hint was wrong there.
+    # The system prompt is in use again, so the hint was wrong for it.
     made.admit("c", [*shared, 99])
     assert made.retention_stats().demoted == 2  # type: ignore[union-attr]
     assert sessions.end("unknown") == (0, 0, 0)
@@ -343,7 +340,7 @@ def test_sessions_are_bounded_and_survive_what_is_gone() -> None:
     assert len(sessions) == 2
     assert sessions.end("a") == (0, 0, 0)
     sessions.releasing("a")
-    made.release("b")  # behind its back
+    made.release("b")  # without the session's knowledge
     sessions.releasing("b")
     assert sessions.end("b") == (0, 0, 0)
     made.commit("c", 8)

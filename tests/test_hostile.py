@@ -1,5 +1,5 @@
-"""What lies about its size: under a memory limit, each call ends with a typed error, never with the
-process.
+"""Arguments that claim a wrong size: under a memory limit, each call ends with a typed error and never
+ends the process.
 """
 
 from __future__ import annotations
@@ -15,13 +15,14 @@ from tests import hostile
 
 pytestmark = pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="the limit needs Linux")
 
-# Of a row three items are looked at, what describes no tensor is no tensor, and a batch is bytes.
+# Only three items of a row are read, an object that does not describe a tensor is not a tensor, and a
+# batch is bytes.
 WHOLLY_READ_NEVER = ("pass_on", "submit, row", "from_tensors, shape", "from_tensors, strides")
 
 
 def outcomes() -> dict[int, str]:
-    """The outcome of each case. When a call ends the process, the next process continues with the next
-    case.
+    """Returns the outcome of each case. When a call ends the process, the next process continues with
+    the next case.
     """
     found: dict[int, str] = {}
     while len(found) < len(hostile.CASES):
@@ -36,20 +37,20 @@ def outcomes() -> dict[int, str]:
 
 def is_refused(case: tuple[str, str, str], outcome: str) -> bool:
     what, entry, kind = case
-    theirs = entry.startswith(("vllm", "Vllm"))  # which raises what vLLM's classes would
+    theirs = entry.startswith(("vllm", "Vllm"))  # it raises what vLLM's classes would raise
     if outcome.startswith("ended the process") or "PanicException" in outcome:
         return False
     if kind == "endless" and entry not in WHOLLY_READ_NEVER and not theirs:
         return "TooLargeError" in outcome
     if outcome == "done":
-        # Two items that suit, whatever their number is said to be; a count that is only a limit; a
-        # lookup of nothing.
+        # These may succeed: two valid items, whatever their claimed number; a count that is only a
+        # limit; a lookup of nothing.
         return what == "count" or "liar" in kind or theirs
     return theirs or "KvpoolError" in outcome
 
 
 def test_every_hostile_argument_is_refused() -> None:
-    # One test, so that one process of pytest makes the calls.
+    # This is one test, so that one pytest process makes the calls.
     found = outcomes()
     cases = {"-".join(case): (case, found[number]) for number, case in enumerate(hostile.CASES)}
     assert len(cases) == len(hostile.CASES) > 1000

@@ -1,5 +1,5 @@
-"""The example engine's hybrid model: whatever becomes of its blocks, the bits are those of a plain
-forward pass.
+"""The example engine's hybrid model: whatever happens to its blocks, the output bits equal those of a
+plain forward pass.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import torch
 
-# The examples are no part of the package: they are run from the repository's root.
+# The examples are not part of the package, so they are run from the repository's root.
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from examples.paged_engine import check as check_module
@@ -46,7 +46,7 @@ if TYPE_CHECKING:
     from examples.paged_engine.kv_cache import Keep
     from examples.paged_engine.request import Request
 
-#: Windows of a block and a half, and of five blocks of 8; a state that fits a page of them.
+#: Windows of one and a half blocks, and of five blocks of 8; a state that fits a page of them.
 TINY = HybridConfig(
     vocab_size=272,
     hidden_size=32,
@@ -78,7 +78,7 @@ def tokens(count: int, seed: int = 0) -> list[int]:
 
 
 def prompts() -> list[list[int]]:
-    """Prompts that turn off from one another at several places, two of them twice."""
+    """Returns prompts that branch from one another at several places. Two of them occur twice."""
     shared = tokens(56)
     made = [shared[: 36 + 4 * number] + tokens(6 + number, seed=number + 1) for number in range(5)]
     return [*made, made[1], made[3] + [1, 2, 3]]
@@ -86,7 +86,7 @@ def prompts() -> list[list[int]]:
 
 @pytest.fixture(scope="module")
 def plain(model: Hybrid) -> Any:
-    """Logits by a forward pass over a whole sequence, which knows of no cache and no block."""
+    """Returns logits by a forward pass over a whole sequence, without a cache or blocks."""
     known: dict[tuple[int, ...], Tensor] = {}
 
     def logits(sequence: list[int]) -> Tensor:
@@ -96,7 +96,7 @@ def plain(model: Hybrid) -> Any:
 
 
 def check_bits(events: Iterable[TokenEvent], requests: list[Request], plain: Any) -> None:
-    """Token ids follow from logits, so that logits of the same bits are the same tokens."""
+    """Checks the logits bit by bit. Token ids follow from logits, so equal bits give equal tokens."""
     samples, asked = defaultdict(list), {request.number: request.prompt for request in requests}
     for event in events:
         samples[event.request, event.sample].append(event)
@@ -110,7 +110,7 @@ def check_bits(events: Iterable[TokenEvent], requests: list[Request], plain: Any
 def run(
     model: Hybrid, plain: Any, n: int = 2, max_tokens: int = 7, **settings: Any
 ) -> tuple[EngineStats, list[Request]]:
-    """Runs the prompts, the last ones when the first are under way, and compares every row."""
+    """Runs the prompts, the last ones while the first are running, and compares every row."""
     with Engine(model, dataclasses.replace(ROOMY, **settings)) as engine:
         first, last = prompts()[:4], prompts()[4:]
         requests = [
@@ -126,8 +126,7 @@ def run(
         return engine.stats(), requests
 
 
-# --- The model
-# -------------------------------------------------------------------------------------------------------
+# --- The model ---
 
 
 def test_the_model_computes_what_a_textbook_says(model: Hybrid) -> None:
@@ -167,8 +166,7 @@ def test_a_state_that_no_page_holds_is_refused(model: Hybrid) -> None:
         Engine(model, dataclasses.replace(ROOMY, block_size=6))
 
 
-# --- The same bits
-# ---------------------------------------------------------------------------------------------------
+# --- Equal bits ---
 
 
 @pytest.mark.parametrize(
@@ -238,7 +236,7 @@ def test_a_sample_that_gets_no_block_for_its_state_is_computed_again(
         fork = engine.manager.fork
 
         class Manager:
-            """The manager, but that no second sample finds a block."""
+            """A manager that gives no block to any second sample."""
 
             def __getattr__(self, name: str) -> Any:
                 return getattr(engine.manager, name)
@@ -254,7 +252,7 @@ def test_a_sample_that_gets_no_block_for_its_state_is_computed_again(
 
         monkeypatch.setattr(engine.scheduler, "_manager", Manager())
         requests = [engine.submit(prompt, Sampling(n=3, max_tokens=5, seed=3)) for prompt in prompts()[:2]]
-        # One token each: the sample is over before it has run.
+        # Each sample has one token, so the sample ends before it has run.
         requests.append(engine.submit(tokens(20), Sampling(n=2, max_tokens=1)))
         check_bits(engine.run(), requests, plain)
         assert_all_blocks_are_back(engine)
@@ -326,12 +324,11 @@ def test_random_loads_change_nothing(model: Hybrid, plain: Any, seed: int) -> No
     check_bits([event for event in events if event.request not in aborted], whole, plain)
 
 
-# --- Hits
-# ------------------------------------------------------------------------------------------------------------
+# --- Hits ---
 
 
 def in_turn(engine: Engine, plain: Any, *sequences: list[int]) -> list[Hit]:
-    """Runs prompts one after the other, and compares them."""
+    """Runs prompts one after another, and compares them."""
     hits = []
     for prompt in sequences:
         request = engine.submit(prompt, Sampling(max_tokens=3))
@@ -349,11 +346,11 @@ def test_a_hit_ends_where_a_state_was_kept(model: Hybrid, plain: Any) -> None:
             engine, plain, prompt, prompt[:60] + tokens(9), prompt, prompt[:60] + tokens(8, seed=1)
         )
         names = [group.name for group in model.groups]
-    # Cold; at a multiple of 32; where the prompt ended; where the second prompt turned off, which kept
-    # its state there.
+    # The hits are: cold; at a multiple of 32; where the prompt ended; where the second prompt branched
+    # and kept its state.
     assert [hit.cached for hit in hits] == [0, 32, 96, 56]
     assert limits(hits[0], names) == limits(hits[2], names) == limits(hits[3], names) == ""
-    # The wider window needs for hits of 32, 64 and 96 all that there is.
+    # For hits of 32, 64 and 96 tokens, the wider window needs all blocks.
     assert limits(hits[1], names) == (
         "; window of 12 and state had no more: full attention 56, window of 12 32, window of 40 56, state 32"
     )
@@ -366,13 +363,14 @@ def test_a_hit_ends_before_what_a_window_has_lost(model: Hybrid, plain: Any, gro
         request = engine.submit(prompt, Sampling(max_tokens=3))
         while not engine.step():
             pass
-        # The last full block, which hits of the next tokens need, too; behind it is one of 4 tokens.
+        # The last full block, which hits of the next tokens need, too. After it comes a block of 4
+        # tokens.
         lost = engine.manager.block_ids("0.0", group=group)[-2:-1]
         list(engine.run())
         assert engine.manager.drop_cached(lost) > 0
         (hit,) = in_turn(engine, plain, [*prompt, 5])
         assert request.hit == Hit(0, [0, 0, 0, 0])
-        # All that ends behind the block before it, however long the window is.
+        # All that end after the block before it, however long the window is.
         assert hit.cached == 88
         assert hit.reach == [88 if number == group else 96 for number in range(4)]
 
@@ -386,8 +384,7 @@ def test_the_words_for_a_hit() -> None:
     )
 
 
-# --- What the poison shows
-# -------------------------------------------------------------------------------------------
+# --- Faults that the poison reveals ---
 
 
 def test_a_window_that_reads_a_token_too_many_shows(model: Hybrid, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -417,7 +414,7 @@ def test_a_lost_copy_of_a_state_shows(model: Hybrid, lost: str) -> None:
 
 
 class Dropping:
-    """Takes plans, and copies nothing."""
+    """An executor that takes plans and copies nothing."""
 
     def __init__(self, engine: Engine) -> None:
         self.engine = engine
@@ -436,7 +433,7 @@ def test_a_new_state_that_is_not_zero_shows(model: Hybrid, monkeypatch: pytest.M
     mix = Hybrid._mix
 
     def unaware(self: Hybrid, number: int, layer: Any, x: Tensor, tile: Tile, *rest: Any) -> Tensor:
-        """A request goes on from whatever its block holds, wherever it is."""
+        """Continues a request from any content of its block, wherever it is."""
         started = tile if number != 0 else dataclasses.replace(tile, positions=tile.positions.clamp(min=1))
         return mix(self, number, layer, x, started, *rest)
 
@@ -447,8 +444,7 @@ def test_a_new_state_that_is_not_zero_shows(model: Hybrid, monkeypatch: pytest.M
             list(engine.run())
 
 
-# --- The command line
-# ------------------------------------------------------------------------------------------------
+# --- The command line ---
 
 
 def test_prompts_on_the_command_line(
@@ -475,7 +471,7 @@ def test_prompts_on_the_command_line(
 
 
 def test_the_check_knows_what_a_hybrid_must_show(model: Hybrid, monkeypatch: pytest.MonkeyPatch) -> None:
-    # With the small model and all modes it runs in make engine-check.
+    # `make engine-check` runs it with the small model and all modes.
     some = [mode for mode in check_module._MODES if mode.name in ("uncached", "small chunks")]
     monkeypatch.setattr(check_module, "_MODES", some)
     report = check_module.check(model, Workload.make(TINY.vocab_size, prompts=12, n=2, max_tokens=4))

@@ -1,8 +1,8 @@
-"""Journals: pinned ones replay bit by bit, a cut at any byte costs no more than a frame, and nothing is
+"""Journals: pinned ones replay bit by bit, a cut at any byte loses at most one frame, and no file is
 overwritten.
 
-What is planted: a journal whose records were made with another pool than its header says, which is
-answered otherwise.
+The tests plant a journal whose records come from another pool than its header describes, so its answers
+differ.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ HEAD = 12  # length and checksum of a frame
 
 
 def ring(every: int = 3, frame_bytes: int = 64) -> kvpool.journal.Journal:
-    """A ring that drops nothing in a test."""
+    """Returns a ring that drops nothing in a test."""
     return kvpool.journal.Journal(ring_bytes=1 << 24, digest_every=every, frame_bytes=frame_bytes)
 
 
@@ -46,7 +46,7 @@ def image_of(recorded: kvpool.BlockPool | kvpool.CacheManager) -> bytes:
 
 
 def frames(image: bytes) -> list[bytes]:
-    """The frames of a journal, the header's first."""
+    """Returns the frames of a journal, the header's first."""
     assert image.startswith(MAGIC)
     found, at = [], len(MAGIC)
     while at < len(image):
@@ -57,11 +57,11 @@ def frames(image: bytes) -> list[bytes]:
 
 
 def spliced(settings_of: bytes, operations_of: bytes) -> bytes:
-    """The operations of one journal behind the header of another."""
+    """Returns the operations of one journal after the header of another."""
     return MAGIC + frames(settings_of)[0] + b"".join(frames(operations_of)[1:])
 
 
-# --- Replays are the run again ----------------------------------------------------------------------
+# --- Replays repeat the run ---
 
 
 @pytest.mark.parametrize("path", PINNED, ids=lambda path: path.stem)
@@ -119,11 +119,11 @@ def test_a_journal_holds_no_tokens() -> None:
     assert not [token for token in secret if token.to_bytes(4, "little") in image]
 
 
-# --- Reading a part ---------------------------------------------------------------------------------
+# --- Reading a part ---
 
 
 def hundred() -> kvpool.BlockPool:
-    """A pool with 100 operations in its journal, and a digest behind every tenth."""
+    """Returns a pool with 100 operations in its journal, and a digest after every tenth."""
     pool = kvpool.BlockPool(9, 2, journal=ring(10, frame_bytes=128))
     for _ in range(50):
         pool.release(pool.allocate(2))
@@ -157,15 +157,15 @@ def test_a_replay_stops_where_it_is_told(until: int) -> None:
     assert report.operations == min(until, 100)
 
 
-# --- Cut and damaged --------------------------------------------------------------------------------
+# --- Cut and damaged ---
 
 
 def test_a_cut_at_any_byte_costs_one_frame_at_most() -> None:
     image = image_of(hundred())
     header, *others = frames(image)
     begins = len(MAGIC) + len(header)
-    # : Where each frame ends, and how many operations are before its end: the number that the next one
-    # begins with.
+    #: By the end of each frame: the number of operations before it, which is the first number of the
+    #: next frame.
     ends = {begins: 0}
     for frame, following in zip(others, [*others[1:], None], strict=True):
         begins += len(frame)
@@ -215,7 +215,7 @@ def test_what_is_no_journal_is_refused(tmp_path: Path, content: bytes, message: 
             call(tmp_path / "none")
 
 
-# --- Files ------------------------------------------------------------------------------------------
+# --- Files ---
 
 
 def test_a_file_holds_what_was_flushed_and_all_at_the_end(tmp_path: Path) -> None:
@@ -302,7 +302,8 @@ def test_a_ring_that_dropped_its_beginning_is_shown_and_not_replayed() -> None:
 
 _RECORDER = """
 import sys, kvpool
-manager = kvpool.CacheManager(200, 4, journal=kvpool.journal.Journal(sys.argv[1], frame_bytes=256, digest_every=16))
+manager = kvpool.CacheManager(200, 4, \
+journal=kvpool.journal.Journal(sys.argv[1], frame_bytes=256, digest_every=16))
 number = 0
 while True:
     manager.admit(number, [number % 5] * 12 + [number] * 8)
@@ -323,7 +324,7 @@ def test_a_process_that_is_killed_leaves_a_journal(tmp_path: Path, seed: int) ->
     command = [sys.executable, "-c", _RECORDER, str(path)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as child:
         assert child.stdout is not None
-        # Killed while it works on, at whatever byte: nothing waits for it.
+        # The process is killed while it works, at any byte. Nothing waits for it.
         for _ in range(random.Random(seed).randrange(1, 300)):
             flushed = int(child.stdout.readline())
         os.kill(child.pid, signal.SIGKILL)
@@ -379,7 +380,7 @@ def test_a_fork_writes_nothing(tmp_path: Path) -> None:
     assert (done.stdout, done.returncode) == ("2 2\n", 0), done.stderr
     report = kvpool.journal.replay_journal(path)
     assert (report.is_exact, report.cut_at, report.operations) == (True, None, 2)
-    # A ring is each process's own: what the child saves is what led to its own pool.
+    # Each process has its own ring: the child saves the operations of its own pool.
     report = kvpool.journal.replay_journal(saved)
     assert (report.is_exact, report.operations) == (True, 2)
     assert [
@@ -442,7 +443,7 @@ def test_a_journal_that_cannot_be_written_stops_and_the_pool_goes_on(tmp_path: P
     assert report.operations > 100
 
 
-# --- Settings ---------------------------------------------------------------------------------------
+# --- Settings ---
 
 
 @pytest.mark.parametrize(
@@ -531,7 +532,7 @@ def test_the_example_of_the_docs_runs() -> None:
     exec(compile(example, "docs/journal.md", "exec"), {})
 
 
-# --- Replays of traces ------------------------------------------------------------------------------
+# --- Replays of traces ---
 
 
 @pytest.mark.parametrize("mode", ["lookup", "engine"])
@@ -557,12 +558,12 @@ def test_the_replay_of_a_trace_records(tmp_path: Path, mode: ReplayMode) -> None
     assert kvpool.journal.read_journal(path).subject == {"lookup": "pool", "engine": "manager"}[mode]
 
 
-# --- Progress, threads, interruption ----------------------------------------------------------------
+# --- Progress, threads, interruption ---
 
 
 @pytest.fixture(scope="module")
 def long() -> bytes:
-    """A journal of 20,000 operations."""
+    """Returns a journal of 20,000 operations."""
     pool = kvpool.BlockPool(9, 2, journal=ring(256, frame_bytes=4096))
     for _ in range(10_000):
         pool.release(pool.allocate(2))
@@ -624,7 +625,7 @@ def test_threads_record_into_one_journal() -> None:
     assert (report.operations, report.is_exact) == (1200, True)
 
 
-# --- What goes wrong is found -----------------------------------------------------------------------
+# --- Differences are found ---
 
 
 def test_a_state_that_differs_is_reported() -> None:
@@ -644,7 +645,9 @@ def test_a_state_that_differs_is_reported() -> None:
 
 
 def refused_in_the_smaller_pool() -> bytes:
-    """Without digests: the answer of operation 40 differs, an allocation that the smaller pool refuses."""
+    """Returns a journal without digests whose answer at operation 40 differs: the smaller pool refuses
+    that allocation.
+    """
     large, small = (kvpool.BlockPool(blocks, 2, journal=ring(0)) for blocks in (9, 7))
     for _ in range(20):
         large.release(large.allocate(2))
@@ -666,7 +669,7 @@ def test_a_difference_is_shrunk_to_what_is_needed() -> None:
     assert (shrunk.before, len(shrunk.operations), shrunk.failure) == (41, 1, difference.found)
     assert len(told) == shrunk.runs - 1 > 0
     report = kvpool.journal.replay_journal(shrunk.journal)
-    assert (report.operations, report.is_exact) == (1, True)  # recorded anew, on this build
+    assert (report.operations, report.is_exact) == (1, True)  # recorded again, with this build
     assert kvpool.journal.shrink_journal(image) is None  # no invariant is broken
     assert kvpool.journal.shrink_journal(image, operation=41) is None  # not reached
 

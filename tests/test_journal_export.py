@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 PINNED: Final = sorted((Path(__file__).parents[1] / "rust/kvpool-journal/tests/pinned").glob("*.journal"))
 #: Journals that cache blocks of several groups at once, for which Python has no call.
 RUST_ONLY: Final = {"vllm-0", "vllm-1", "vllm-2", "vllm-3"}
-#: Ids that a literal has to escape; some differ only by the character after an escape.
+#: Ids that a literal has to escape. Some differ only by the character after an escape.
 IDS: Final[list[int | str]] = [
     0,
     -(2**63),
@@ -47,7 +47,7 @@ def image_of(pool: kvpool.BlockPool | kvpool.CacheManager | VllmPool) -> bytes:
 
 
 def manager_calls() -> kvpool.CacheManager:
-    """Ids of all kinds, both ways of a swap, and a plan with every kind of row."""
+    """Makes calls with ids of all kinds, both directions of a swap, and a plan with every kind of row."""
     manager = kvpool.CacheManager(60, 2, host_blocks=20, journal=ring())
     for at, request in enumerate(IDS):
         manager.admit(request, [at] * 3)
@@ -104,7 +104,7 @@ SCRIPTS: Final[list[Callable[[], Made]]] = [manager_calls, pool_calls, vllm_call
 
 
 def execute(text: str, **instead: object) -> dict[str, Any]:
-    """Runs an exported test; ``instead`` are names of kvpool's that are others for it."""
+    """Runs an exported test. ``instead`` replaces names of kvpool for it."""
     module: dict[str, Any] = {}
     exec(compile(text, "exported", "exec"), module)
     module["kvpool"] = types.SimpleNamespace(**{**vars(kvpool), "hashing": kvpool.hashing, **instead})
@@ -113,7 +113,7 @@ def execute(text: str, **instead: object) -> dict[str, Any]:
 
 
 def accepted(image: bytes, text: str) -> set[str]:
-    """Calls of an exported journal that were not refused."""
+    """Returns the calls of an exported journal that were not refused."""
     info = kvpool.journal.read_journal(image, start=0, count=10_000)
     answers = dict(re.findall(r"    # (\d+): (.*)", text))
     done = {(number, call) for number, call, _ in info.lines if call != "digest"}
@@ -162,11 +162,11 @@ def test_a_manager_ends_as_it_did() -> None:
     ]
 
 
-# --- What has to fail, fails --------------------------------------------------------------------------
+# --- Wrong results fail ---
 
 
 def others(text: str) -> Iterator[str]:
-    """The test with another answer expected, for every one that it expects."""
+    """Yields one variant of the test per expected answer, with that answer replaced."""
     for found in re.finditer(r"^    assert .*?\) (==|is) (.*)$", text, re.MULTILINE):
         yield text[: found.start(1)] + '== "another"' + text[found.end() :]
 
@@ -203,7 +203,7 @@ def test_resumed_in_another_epoch_a_prompt_is_the_one_that_another_admitted() ->
     execute(text)
 
 
-# --- How much of it there is ----------------------------------------------------------------------------
+# --- The size of an export ---
 
 
 def long(operations: int) -> bytes:

@@ -1,8 +1,8 @@
-"""Calls that the laboratory draws, made through the bindings: each is answered as in Rust.
+"""Makes calls that the laboratory draws through the bindings: each gives the same answer as in Rust.
 
-The laboratory compares the answers with its models, and exports its journals as tests of Python. The
-tests here run these exports, and compare the attributes of a pool and of a manager with each other
-after every call.
+The laboratory compares the answers with its models, and exports its journals as Python tests. The tests
+here run these exports. After every call they compare the attributes of a pool and of a manager with
+each other.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ import kvpool
 ROOT: Final = Path(__file__).parents[1]
 JOURNALS: Final = sorted((ROOT / "lab/tests/journals").glob("*.journal"))
 TARGET: Final = Path(os.environ.get("CARGO_TARGET_DIR", ROOT / "target"))
-#: Calls of each subject: 4,000 for every change.
+#: Number of calls of each subject: 4,000 for every change.
 CALLS: Final = 80 * settings().max_examples
 #: The call that the exported tests of pools and managers make after every operation.
 LOOK: Final = ".check_invariants()"
 
 
 def look_at_pool(pool: kvpool.BlockPool) -> None:
-    """Compares what a pool shows of its blocks."""
+    """Compares the attributes of a pool's blocks with each other."""
     pool.check_invariants()
     blocks = range(1, pool.num_blocks)
     states, held = pool.states(blocks), pool.ref_counts(blocks)
@@ -58,7 +58,7 @@ def look_at_pool(pool: kvpool.BlockPool) -> None:
 
 
 def look_at_manager(manager: kvpool.CacheManager) -> None:
-    """Compares what a manager shows of its blocks and counts."""
+    """Compares the attributes of a manager's blocks and counts with each other."""
     manager.check_invariants()
     stats = manager.stats()
     pool, host = stats.pool, manager.host_stats()
@@ -82,7 +82,7 @@ def run(name: str, text: str) -> int:
 
 
 def exported(path: Path) -> str:
-    """A journal as a test; empty if Python does not have one of its calls."""
+    """Returns a journal as a test, or "" if Python does not have one of its calls."""
     try:
         return kvpool.journal.export_journal(path, "python")
     except kvpool.errors.JournalError as error:
@@ -111,5 +111,6 @@ def test_random_calls_are_answered_as_in_rust(
     done = subprocess.run([str(built[-1]), subject, *options], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     calls = sum(run(f"seed {seed}: {path.name}", path.read_text()) for path in sorted(tmp_path.iterdir()))
-    # Python has not every call of vLLM's pool, and a test ends at the first call that Python does not have.
+    # Python lacks some calls of vLLM's pool, and a test ends at the first call that Python does not
+    # have.
     assert calls > CALLS // (10 if subject == "vllm" else 3)

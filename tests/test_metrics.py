@@ -1,5 +1,5 @@
-"""Metrics: pages against what is counted, the text format, HTTP, OpenTelemetry; docs, dashboard and
-alerts by name.
+"""Metrics: pages compared with the counts, the text format, HTTP, OpenTelemetry. Also the names in
+docs, dashboard and alerts.
 """
 
 from __future__ import annotations
@@ -54,14 +54,14 @@ NAMESPACE = Namespace(
 
 
 def everything() -> CacheManager:
-    """A manager that says all that one can say."""
+    """Returns a manager with every kind of metric."""
     return CacheManager(
         48, 4, host_blocks=24, retention=True, advisor=True, explain=True, metrics=True, watermark=0.05
     )
 
 
 class Traffic:
-    """Requests of few prompts, drawn."""
+    """Random requests with a few prompts."""
 
     def __init__(self, manager: CacheManager, seed: int) -> None:
         self.manager, self.draw = manager, random.Random(seed)
@@ -124,7 +124,7 @@ def store(tmp_path: Path) -> Iterator[Store]:
 
 
 def samples_of(page: str) -> dict[str, dict[tuple[tuple[str, str], ...], float]]:
-    """Values by name and labels; no name and labels come twice."""
+    """Returns values by name and labels. Each pair of name and labels occurs once."""
     found: dict[str, dict[tuple[tuple[str, str], ...], float]] = {}
     for family in parse_openmetrics(page):
         for sample in family.samples:
@@ -139,13 +139,12 @@ def total(samples: dict[str, dict[tuple[tuple[str, str], ...], float]], name: st
     return sum(value for labels, value in rows if all((one, said) in labels for one, said in where.items()))
 
 
-# ---------------------------------------------------------------------------------------------------
-# what a page says
+# --- The values of a page ---
 
 
 @pytest.mark.parametrize("seed", range(4))
 def test_a_page_says_what_is_counted(seed: int) -> None:
-    """Sums that hold whatever happens, and counters that only rise."""
+    """Checks sums that always hold, and that counters only rise."""
     manager = everything()
     traffic, metrics = Traffic(manager, seed), Metrics()
     metrics.add("main", manager)
@@ -251,7 +250,7 @@ def test_labels_and_names() -> None:
     manager = CacheManager(16, 4)
     metrics = Metrics(labels={"rank": "3", "model": 'a "b"\n'})
     metrics.add("main", manager)
-    metrics.add("main", manager)  # the same again
+    metrics.add("main", manager)  # the same source again
     with pytest.raises(InvalidArgumentError, match="'main' is taken"):
         metrics.add("main", CacheManager(16, 4))
     with pytest.raises(ArgumentTypeError, match="'x' is a dict"):
@@ -284,12 +283,11 @@ def test_without_the_package_it_says_what_to_install(monkeypatch: pytest.MonkeyP
     assert metrics.collect().values["kvpool_capacity_blocks"] == [(("main", "device"), 15)]
 
 
-# ------------------------------------------------------------------------------------------------------
-# the text format
+# --- The text format ---
 
 
 def full_page(store: Store) -> str:
-    """A page with every metric that there is."""
+    """Returns a page with every metric."""
     manager = everything()
     traffic = Traffic(manager, 3)
     for _ in range(300):
@@ -301,7 +299,7 @@ def full_page(store: Store) -> str:
 
 
 def test_the_page_is_openmetrics(store: Store) -> None:
-    """What the strict parser of OpenMetrics refuses, and what ``promtool check metrics`` does."""
+    """Checks the rules of the strict OpenMetrics parser and of ``promtool check metrics``."""
     page = full_page(store)
     assert page.endswith("# EOF\n")
     families = list(parse_openmetrics(page))
@@ -358,8 +356,7 @@ def test_every_metric_is_on_a_full_page_and_documented(store: Store) -> None:
         assert entry == f"`{one.sample}` ({kind}; {', '.join(one.labels)}): {one.help}"
 
 
-# --------------------------------------------------------------------------------------------------
-# HTTP, OpenTelemetry
+# --- HTTP, OpenTelemetry ---
 
 
 def get(url: str, accept: str = "") -> tuple[str, str]:
@@ -442,8 +439,7 @@ def test_opentelemetry_reads_the_same(store: Store) -> None:
     provider.shutdown()
 
 
-# --------------------------------------------------------------------------------------- the docs and
-# what is beside
+# --- The docs, the dashboard and the alerts ---
 
 
 def expressions() -> Iterator[tuple[str, str]]:
@@ -461,12 +457,14 @@ def expressions() -> Iterator[tuple[str, str]]:
             yield panel["title"], target["expr"].replace("$__rate_interval", "5m")
     for variable in dashboard["templating"]["list"]:
         if variable["type"] == "query":
-            name, label = re.fullmatch(r"label_values\((\w+), (\w+)\)", variable["definition"]).groups()  # type: ignore[union-attr]
+            name, label = re.fullmatch(  # type: ignore[union-attr]
+                r"label_values\((\w+), (\w+)\)", variable["definition"]
+            ).groups()
             yield variable["name"], f"{name}{{{label}!=''}}"
 
 
 def selectors(node: Any) -> Iterator[Any]:
-    """Every vector selector of an expression."""
+    """Yields every vector selector of an expression."""
     if isinstance(node, promql_parser.VectorSelector):
         yield node
     for child in ("expr", "lhs", "rhs", "vector_selector"):
@@ -478,7 +476,7 @@ def selectors(node: Any) -> Iterator[Any]:
 
 @pytest.mark.parametrize(("where", "expression"), list(expressions()))
 def test_dashboard_and_alerts_ask_for_what_there_is(where: str, expression: str) -> None:
-    """Every expression is PromQL, of names and labels that pages have."""
+    """Checks that every expression is PromQL with names and labels that pages contain."""
     found = list(selectors(promql_parser.parse(expression)))
     assert found, where
     known: dict[str, tuple[str, ...]] = {}

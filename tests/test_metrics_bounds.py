@@ -1,5 +1,5 @@
-"""The page of metrics with clients that are slow, huge or odd: bounded threads, time and bytes, and
-silence.
+"""The page of metrics with slow, huge or odd clients: threads, time and bytes are bounded, and nothing
+is printed.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 pytest.importorskip("prometheus_client")
 
-#: Far beyond what any machine takes.
+#: Far longer than any machine needs.
 AGES = 60.0
 
 
@@ -63,7 +63,7 @@ def test_a_client_that_drips_loses_its_connection_at_the_deadline(monkeypatch: p
     with metrics.start_http(0) as server, connected(server) as client:
         client.sendall(b"GET / HTTP/1.1\r\nX: ")
         client.settimeout(0.02)
-        # A byte each time that nothing has come: each is in time, and all together are not.
+        # Sends a byte whenever nothing arrived. Each byte is in time, but all together are not.
         for _ in range(int(AGES / 0.02)):
             try:
                 if client.recv(100) == b"":

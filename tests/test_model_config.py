@@ -1,5 +1,5 @@
-"""Shapes from a ``config.json``: what each family's fields say, and what is refused. The files are
-written here.
+"""Shapes from a ``config.json``: the sizes that follow from each family's fields, and refused
+configurations. The tests write the files.
 """
 
 from __future__ import annotations
@@ -31,12 +31,14 @@ LLAMA4 = BY_MODEL["Llama-4-Scout"].config["text_config"]
 
 
 def read(config: dict[str, Any], dtype: str | None = None, quantization: Any = None) -> KvShape:
-    """The shape of a configuration."""
+    """Returns the shape of a configuration."""
     return parse_config(json.dumps(config), dtype, None if quantization is None else json.dumps(quantization))
 
 
 def sizes(shape: KvShape) -> tuple[int, dict[int, int], int]:
-    """Bytes of a token in full attention, by span in windows and chunks, and of states."""
+    """Returns the bytes of a token in full attention, those in windows and chunks by span, and those of
+    states.
+    """
     full, windows = 0, dict[int, int]()
     for kind, one in zip(shape.layers, shape.token_bytes(), strict=True):
         if kind.span:
@@ -80,12 +82,12 @@ def test_a_field_that_suggests_another_layout_is_refused_by_name(example: Exampl
         ) as refused:
             read(config)
         assert refused.value.field == path + name
-        # A field that is null is absent.
+        # A field that is null counts as absent.
         part[name] = None
         assert read(config) == read(example.config)
 
 
-#: Models that the catalogue has, too.
+#: Models that are also in the catalogue.
 @pytest.mark.parametrize(
     ("name", "model"),
     [
@@ -131,7 +133,8 @@ def test_the_catalogue_has_the_sizes_of_the_configuration(name: str, model: str)
 @pytest.mark.parametrize(
     ("model", "change"),
     [
-        # One model in two spellings: of transformers 4 and 5, with lists instead of numbers, with nulls.
+        # One model in two spellings: of transformers 4 and 5, with lists instead of numbers, with
+        # nulls.
         ("Qwen3-Next-80B-A3B", {"layer_types": (["linear_attention"] * 3 + ["full_attention"]) * 12}),
         ("Llama-3.1-8B", {"head_dim": 128, "quantization_config": None, "sliding_window": None}),
         (
@@ -188,8 +191,7 @@ def test_other_spellings_of_a_model_have_its_sizes(model: str, change: dict[str,
     assert read({**config, **change}).layers == read(config).layers
 
 
-#: Fields that published configurations have, whose names suggest a layout or look like it, and which change
-#: nothing.
+#: Fields of published configurations whose names suggest another layout, but which change nothing.
 HARMLESS: dict[str, dict[str, Any]] = {
     "Llama-3.1-8B": {
         "_attn_implementation_autoset": True,
@@ -255,7 +257,7 @@ def test_fields_of_published_configurations_that_change_nothing_are_accepted(mod
 @pytest.mark.parametrize(
     ("config", "layers", "token_bytes", "state_bytes"),
     [
-        # Windows from the fifth layer on.
+        # Windows start at the fifth layer.
         (
             {
                 **BASE,
@@ -269,8 +271,8 @@ def test_fields_of_published_configurations_that_change_nothing_are_accepted(mod
             8 * 2 * 8 * 128 * 2,
             0,
         ),
-        # Without kv_lora_rank a model of DeepSeek's has heads; v_head_dim 0 means that values are as long as
-        # keys.
+        # Without kv_lora_rank, a DeepSeek model has heads. v_head_dim 0 means that values are as long
+        # as keys.
         (
             {
                 "model_type": "deepseek_v2",
@@ -317,7 +319,7 @@ def test_fields_of_published_configurations_that_change_nothing_are_accepted(mod
             (2 * 8 * 256 + 5 * 2 * 8 * 128) * 2,
             0,
         ),
-        # MPT of the kind that has one KV head, and of the kind that has some.
+        # MPT variants with one KV head and with several.
         (
             {
                 "model_type": "mpt",
@@ -357,18 +359,18 @@ def test_other_ways_to_say_it(
 
 def test_defaults_of_a_class_count_inside_another_configuration_alone() -> None:
     inner = {"model_type": "gemma3_text", "num_hidden_layers": 34, "sliding_window": 1024}
-    # Checkpoints of Gemma 3 leave out 4 KV heads of 256 elements.
+    # Checkpoints of Gemma 3 leave out their default of 4 KV heads of 256 elements.
     assert read({"model_type": "gemma3", "text_config": inner}).layers == kv_shape("Gemma-3-4B").layers
     with pytest.raises(ModelConfigError, match="num_key_value_heads is missing"):
         read(inner)
-    # A null is no default.
+    # A null does not stand for a default.
     window = {"model_type": "mistral", **HEADS, "num_hidden_layers": 2}
     assert read({"model_type": "llava_next", "text_config": window}).in_words() == "2 sliding 4,096"
     assert (
         read({"model_type": "llava_next", "text_config": {**window, "sliding_window": None}}).in_words()
         == "2 full"
     )
-    # A family without defaults here is refused.
+    # A family without defaults in this table is refused.
     with pytest.raises(ModelConfigError, match=r"text_config\.layer_types is null"):
         read({"model_type": "lfm2_vl", "text_config": {}})
 
@@ -407,7 +409,8 @@ def test_windows_that_are_switched_off_are_no_layout() -> None:
     ("kind", "field"), [(kind, field) for kind, some in STANDS_IN.items() for field in some]
 )
 def test_a_field_with_a_number_as_default_has_to_be_there(kind: str, field: str) -> None:
-    # The class of the family takes its own number where the field is absent, and none where it is null.
+    # If the field is absent, the family's class uses its own default. If the field is null, it uses
+    # none.
     with pytest.raises(
         ModelConfigError, match=rf"{field} is missing: must be there, or null \(absent means "
     ):
@@ -736,11 +739,11 @@ def test_the_cache_has_the_format_that_the_checkpoint_asks_for(
     shape = read({**BASE, "quantization_config": quantization})
     assert shape.dtype == dtype
     assert shape.layers == read(BASE).layers
-    # In a part of a model, or around it.
+    # The format may be given in a part of a model, or around it.
     inner = {"model_type": "mistral3", "text_config": {**BASE, "sliding_window": None}}
     assert read({**inner, "quantization_config": quantization}).dtype == dtype
     assert read({**BASE, "compression_config": quantization}).dtype == dtype
-    # A caller who gives a format is asked first.
+    # The caller's format has priority.
     assert read({**BASE, "quantization_config": quantization}, "fp16").dtype == "fp16"
 
 
@@ -795,7 +798,7 @@ def test_the_quantization_beside_the_configuration_is_read(tmp_path: Path) -> No
     assert read_config(tmp_path, "bf16").dtype == "bf16"
     (tmp_path / "other.json").write_text(json.dumps(BASE))
     assert read_config(tmp_path / "other.json").dtype == "bf16"
-    # The configuration itself comes first.
+    # The configuration itself has priority.
     (tmp_path / "config.json").write_text(
         json.dumps({**BASE, "quantization_config": {"quant_method": "gptq"}})
     )

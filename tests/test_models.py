@@ -1,4 +1,6 @@
-"""KV shapes: bytes by hand, look-up by name, groups of equal blocks, and what a request takes of them."""
+"""KV shapes: bytes computed by hand, look-up by name, groups of equal blocks, and the blocks of a
+request.
+"""
 
 from __future__ import annotations
 
@@ -44,7 +46,7 @@ def test_published_sizes(name: str, kib_per_token: float) -> None:
 @pytest.mark.parametrize(
     ("name", "token_bytes", "state_bytes"),
     [
-        # Layers times a key and a value of so many heads and elements, in two bytes each.
+        # Layers times a key and a value with this number of heads and elements, in two bytes each.
         ("Llama-4-Scout", (12 + 36) * 2 * 8 * 128 * 2, 0),
         ("Llama-4-Maverick", 48 * 2 * 8 * 128 * 2, 0),
         ("Mistral-7B-v0.1", 32 * 2 * 8 * 128 * 2, 0),
@@ -61,8 +63,8 @@ def test_published_sizes(name: str, kib_per_token: float) -> None:
         ("GLM-4.5", 92 * 2 * 8 * 128 * 2, 0),
         ("GLM-4.5-Air", 46 * 2 * 8 * 128 * 2, 0),
         ("GLM-4.6", 92 * 2 * 8 * 128 * 2, 0),
-        # A latent of 512 and 64 with the position; of sparse attention 128 bytes of fp8 and a scale of
-        # 4 bytes, too.
+        # A latent of 512 elements and 64 for the position. Sparse attention adds 128 bytes of fp8 and a
+        # scale of 4 bytes.
         ("DeepSeek-V3.1", 61 * (512 + 64) * 2, 0),
         ("DeepSeek-V3.2", 61 * ((512 + 64) * 2 + 128 + 4), 0),
         ("GLM-5", 78 * ((512 + 64) * 2 + 128 + 4), 0),
@@ -71,14 +73,14 @@ def test_published_sizes(name: str, kib_per_token: float) -> None:
         ("MiniMax-M2", 62 * 2 * 8 * 128 * 2, 0),
         ("Qwen3-Coder-480B-A35B", 62 * 2 * 8 * 128 * 2, 0),
         ("Mistral-Small-3.2-24B", 40 * 2 * 8 * 128 * 2, 0),
-        # Full attention of 2 heads of 256. A state: 3 tokens of 16 keys, 16 queries, 32 values of 128,
-        # and 32 matrices.
+        # Full attention has 2 heads of 256. A state has 3 tokens of 16 keys, 16 queries and 32 values
+        # of 128, and 32 matrices.
         (
             "Qwen3-Next-80B-A3B",
             12 * 2 * 2 * 256 * 2,
             36 * (3 * (16 * 128 + 16 * 128 + 32 * 128) * 2 + 32 * 128 * 128 * 2),
         ),
-        # Its matrices are in fp32.
+        # The matrices of its states are in fp32.
         ("Qwen3.5-27B", 16 * 2 * 4 * 256 * 2, 48 * (3 * (2 * 16 + 48) * 128 * 2 + 48 * 128 * 128 * 4)),
         ("Qwen3.5-35B-A3B", 10 * 2 * 2 * 256 * 2, 30 * (3 * (2 * 16 + 32) * 128 * 2 + 32 * 128 * 128 * 4)),
         ("Qwen3-Coder-Next", 12 * 2 * 2 * 256 * 2, 36 * (3 * (2 * 16 + 32) * 128 * 2 + 32 * 128 * 128 * 2)),
@@ -113,7 +115,11 @@ def test_bytes_by_hand(name: str, token_bytes: int, state_bytes: int) -> None:
 
 
 def test_every_model_that_is_no_uniform_attention_is_calculated_by_hand() -> None:
-    (marks,) = (m for m in test_bytes_by_hand.pytestmark if m.name == "parametrize")  # type: ignore[attr-defined]
+    (marks,) = (
+        m
+        for m in test_bytes_by_hand.pytestmark  # type: ignore[attr-defined]
+        if m.name == "parametrize"
+    )
     by_hand = {case[0] for case in marks.args[1]}
     rest = set(model_names()) - by_hand - {"Gemma-2-2B", "Gemma-2-9B"}
     assert all(len(kv_shape(name).layers) == 1 and kv_shape(name).layers[0].kind == "full" for name in rest)
@@ -124,7 +130,7 @@ def test_fp8_halves_tokens_and_leaves_states_and_indexes_alone() -> None:
     assert sparse.bytes_per_token == 61 * (512 + 64 + 128 + 4)
     assert hybrid.bytes_per_token == 12 * 2 * 2 * 256
     assert hybrid.bytes_per_state == kv_shape("Qwen3-Next-80B-A3B").bytes_per_state
-    # So a block has to be twice as long to hold a state.
+    # So a block has to have twice as many tokens to hold a state.
     assert [g.block_tokens for g in hybrid.groups().groups] == [1072] * 4
 
 
@@ -138,7 +144,7 @@ def test_layers_that_are_all_alike_are_one_group() -> None:
         groups = shape.groups(16)
         assert len(groups.groups) == 1
         assert groups.block_bytes == 16 * shape.bytes_per_token == groups.groups[0].used_bytes
-    # Full attention of two widths shares a block id, too: every layer reads every block.
+    # Full attention of two widths also shares block ids, because every layer reads every block.
     both = KvShape("both", (attention(3, 8, 128), latent(2, 512, 64)))
     assert layout(both.groups(32)) == [("full", 5, 32)]
     assert both.groups(32).block_bytes == 32 * (3 * 2 * 8 * 128 * 2 + 2 * 576 * 2)
@@ -146,7 +152,7 @@ def test_layers_that_are_all_alike_are_one_group() -> None:
 
 def test_groups_have_equally_many_layers_and_the_last_ones_are_padded() -> None:
     groups = kv_shape("Gemma-3-27B").groups(16)
-    # 52 layers in six groups of 10 at most: four of 9 and two of 8.
+    # 52 layers in six groups of at most 10: four of 9 and two of 8.
     assert layout(groups) == [
         ("full", 10, 16),
         *[("sliding 1,024", 9, 16)] * 4,
@@ -163,7 +169,8 @@ def test_groups_have_equally_many_layers_and_the_last_ones_are_padded() -> None:
 
 @pytest.mark.parametrize(
     ("full", "sliding", "sizes"),
-    # As large as the larger kind while that is less than one and a half of the smaller; else as the smaller.
+    # The group size is that of the larger kind if it is below 1.5 times the smaller kind; otherwise it
+    # is that of the smaller kind.
     [
         (10, 14, [10, 14]),
         (10, 15, [10, 8, 7]),
@@ -181,10 +188,10 @@ def test_kinds_of_nearly_equal_numbers_share_a_size(full: int, sliding: int, siz
 
 def test_layers_that_keep_less_per_token_have_longer_blocks() -> None:
     groups = kv_shape("Gemma-4-31B").groups(16)
-    # 4 heads of 512 are half of 16 heads of 256: 32 tokens take a page.
+    # 4 heads of 512 are half of 16 heads of 256, so a page holds 32 tokens.
     assert layout(groups) == [("full", 10, 32), *[("sliding 1,024", 10, 16)] * 5]
     assert all(groups.padding(group) == 0 for group in groups.groups)
-    # Three fifths do not come out even: the page is padded.
+    # Three fifths do not divide evenly, so the page is padded.
     odd = KvShape("odd", (attention(2, 3, 64), attention(2, 5, 64, window=128))).groups(16)
     assert layout(odd) == [("full", 2, 16), ("sliding 128", 2, 16)]
     assert odd.padding(odd.groups[0]) == pytest.approx(0.4)
@@ -203,7 +210,7 @@ def test_blocks_grow_until_they_hold_a_state() -> None:
     assert groups.padding(groups.groups[1]) == pytest.approx(1 - state / (544 * 2048))
     assert shape.groups(400).groups[0].block_tokens == 800
     assert shape.groups(1024).groups[0].block_tokens == 1024
-    # A block longer than that is not shortened; states alone make pages of their own size.
+    # A longer block is not shortened. States alone make pages of their own size.
     pure = KvShape("pure", (mamba1(4, inner=8, state=2),))
     assert pure.groups(16).block_bytes == 4 * (3 * 8 + 8 * 2) * 2
     two = KvShape("two", (mamba1(4, inner=8, state=2), short_convolution(4, channels=8, kernel=3)))
@@ -212,7 +219,9 @@ def test_blocks_grow_until_they_hold_a_state() -> None:
 
 
 def held(kind: str, span: int, block: int, tokens: int, chunk: int) -> int:
-    """The most blocks that any step of at most ``chunk`` tokens reads and writes, counted one by one."""
+    """Returns the largest number of blocks that any step of at most ``chunk`` tokens reads and writes,
+    counted one by one.
+    """
 
     def first(position: int) -> int:
         return {
@@ -222,7 +231,7 @@ def held(kind: str, span: int, block: int, tokens: int, chunk: int) -> int:
         }[kind]
 
     if kind == "state":
-        return min(tokens, 1)  # the state behind the last token
+        return min(tokens, 1)  # the state after the last token
     steps = ((start, min(start + chunk, tokens)) for start in range(tokens))
     return max((len({at // block for at in range(first(start), end)}) for start, end in steps), default=0)
 
@@ -246,7 +255,7 @@ def test_a_request_takes_what_its_steps_read_and_write(kind: Any, span: int, blo
     for chunk in (1, 2, 5, 8, 30):
         for tokens in range(60):
             assert group.blocks(tokens, chunk) == held(kind, span, block, tokens, chunk), (tokens, chunk)
-        # More tokens change nothing where the blocks of all steps are bounded.
+        # If the blocks of all steps are bounded, more tokens change nothing.
         assert kind == "full" or group.blocks(10**6, chunk) == group.blocks(10**3, chunk)
     assert group.blocks(60) == -(-60 // block) or kind == "state"
 
@@ -283,7 +292,7 @@ def test_a_manager_serves_the_longest_request_in_the_blocks_that_it_is_said_to_t
     )
     unit = groups.block_tokens
     manager = kvpool.CacheManager(num_blocks=1 + blocks, block_size=unit, groups=specs_of(groups))
-    # A first step that is shorter than the others, as beside requests that decode; the last tokens are
+    # The first step is shorter than the others, as beside requests that decode. The last tokens are
     # decoded.
     manager.admit("x", range(longest), allocate_tokens=0)
     ends = [*range(min(3, chunk), longest - 20, chunk), *range(max(1, longest - 20), longest + 1)]
@@ -296,13 +305,13 @@ def test_a_manager_serves_the_longest_request_in_the_blocks_that_it_is_said_to_t
 
 def test_windows_and_states_make_room_for_more_requests() -> None:
     gemma = kv_shape("Gemma-3-27B").groups(16)
-    # 32,000 tokens: 2,000 blocks, and 64 + 1 of each window; 512 more while a chunk of 8,192 tokens is
-    # computed.
+    # 32,000 tokens need 2,000 blocks, and 64 + 1 of each window. While a chunk of 8,192 tokens is
+    # computed, they need 512 more.
     assert gemma.request_blocks(32_000, 1) == [2000, 65, 65, 65, 65, 65, 65]
     assert gemma.request_blocks(32_000) == gemma.request_blocks(32_000, 8192) == [2000, *[577] * 6]
     assert gemma.request_bytes(32_000) == (2000 + 6 * 577) * gemma.block_bytes
     assert gemma.blocks_in(60) == 60 * 2**30 // (10 * 16 * 8192) == 49_152
-    # One computes its prompt while the others decode.
+    # One request computes its prompt while the others decode.
     assert gemma.requests_in(49_152, 32_000, 1) == 49_152 // 2390 == 20
     assert gemma.requests_in(49_152, 32_000) == 1 + (49_152 - 5462) // 2390 == 19
     assert gemma.requests_in(5462, 32_000) == 1
@@ -325,7 +334,7 @@ def test_blocks_scale_with_tokens_and_memory() -> None:
     assert llama.bytes_per_block(512) == 64 * 2**20
     assert llama.blocks_in(60, 16) == 30 * 1024
     assert llama.blocks_in(60, 512) == 960
-    # Whole blocks only.
+    # Only whole blocks count.
     assert llama.blocks_in(2 / 1024, 16) == 1
     assert llama.blocks_in(1.999 / 1024, 16) == 0
     assert llama.blocks_in(0, 16) == 0
@@ -342,7 +351,7 @@ def test_dtypes(dtype: str | None, dtype_bytes: int) -> None:
 @pytest.mark.parametrize(
     ("name", "dtype", "token_bytes"),
     [
-        # 4 bits an element, and an fp8 scale for 16 of them.
+        # 4 bits per element, and an fp8 scale for each 16 elements.
         ("Llama-3.1-8B", "nvfp4", 32 * 2 * 8 * (128 // 2 + 128 // 16)),
         ("Gemma-3-27B", "NVFP4", 62 * 2 * 16 * (128 // 2 + 128 // 16)),
         # 4 bytes of scale and zero point per vector.
@@ -350,10 +359,10 @@ def test_dtypes(dtype: str | None, dtype_bytes: int) -> None:
         ("Llama-3.1-8B", "int4_per_token_head", 32 * 2 * 8 * (128 // 2 + 4)),
         ("Llama-3.1-8B", "int8_per_token_head", 32 * 2 * 8 * (128 + 4)),
         ("Llama-3.1-8B", "fp8_per_token_head", 32 * 2 * 8 * (128 + 4)),
-        # vLLM keeps two scales of MLA's one vector.
+        # vLLM stores two scales for MLA's single vector.
         ("DeepSeek-V3", "fp8_per_token_head", 61 * (576 + 2 * 4)),
         ("DeepSeek-V3", "fp8", 61 * 576),
-        # The index of sparse attention is fp8 with a scale, whatever the cache is.
+        # The index of sparse attention is fp8 with a scale, whatever the format of the cache is.
         ("DeepSeek-V3.2", "fp8", 61 * (576 + 132)),
         ("DeepSeek-V3.2", "fp8_ds_mla", 61 * (512 + 4 * 4 + 64 * 2 + 132)),
         ("DeepSeek-V3.2", "nvfp4_ds_mla", 61 * (512 // 2 + 512 // 16 + 64 + 132)),
@@ -362,7 +371,7 @@ def test_dtypes(dtype: str | None, dtype_bytes: int) -> None:
 def test_formats_with_scales_in_the_cache(name: str, dtype: str, token_bytes: int) -> None:
     shape = kv_shape(name, dtype)
     assert shape.bytes_per_token == token_bytes
-    # Groups, blocks and requests use it, too. A state has a dtype of its own.
+    # Groups, blocks and requests use the format, too. A state has its own dtype.
     assert shape.groups(16).block_bytes % 16 == 0
     assert sum(group.used_bytes // group.block_tokens for group in shape.groups(16).groups) == token_bytes
     assert shape.with_dtype("bf16") == kv_shape(name)

@@ -1,4 +1,4 @@
-"""The names that the stubs allow are those that the binary takes, or gives."""
+"""The names that the stubs allow are exactly those that the binary accepts or returns."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ RUST = Path(kvpool.__file__).parents[2] / "rust"
 
 
 def literals(stub: str) -> dict[str, list[str]]:
-    """The aliases of a stub that are a Literal and nothing else."""
+    """Returns the aliases of a stub that are only a Literal."""
     found = {}
     for node in ast.parse((CORE / stub).read_text(encoding="utf-8")).body:
         if isinstance(node, ast.AnnAssign) and isinstance(node.value, ast.Subscript):
@@ -33,7 +33,7 @@ def literals(stub: str) -> dict[str, list[str]]:
 
 ALIASES = literals("__init__.pyi")
 
-#: kvpool's own lists.
+#: Lists of names that kvpool itself provides.
 LISTS: dict[str, Callable[[], list[Any]]] = {
     "HashAlgorithm": hashing.hash_algorithms,
     "VerifyMode": hashing.verify_modes,
@@ -46,7 +46,7 @@ REFERENCES = kvpool.sizing.References(TRACE)
 JOURNALED = kvpool.BlockPool(8, journal=journal.Journal(ring_bytes=1 << 18))
 IMAGE = JOURNALED.journal_image() or b""
 
-#: Calls that take a name, and say which they take when it is none of them.
+#: Calls that accept a name, and whose error lists the accepted names.
 CALLS: dict[str, Callable[[Any], object]] = {
     "Duplicates": lambda name: kvpool.BlockPool(8, duplicates=name),
     "ExpiredAs": lambda name: kvpool.Retention(50, ttl=1.0, then=name),
@@ -56,7 +56,7 @@ CALLS: dict[str, Callable[[Any], object]] = {
     "ExportLanguage": lambda name: journal.export_journal(IMAGE, name),
 }
 
-#: Where the names are that are only ever given: a file of Rust, and what is before the first.
+#: Sources of names that are only returned: a Rust file, and the text before the first name.
 GIVEN = {
     "BlockState": ("kvpool/src/block.rs", "fn name("),
     "RequestState": ("kvpool/src/manager/id.rs", "fn name("),

@@ -1,4 +1,6 @@
-"""Readers of block tables skip null entries (block 0): swaps, copies, events, snapshots, headers of slots."""
+"""Readers of block tables skip null entries (block 0): swaps, copies, events, snapshots, headers of
+slots.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +29,9 @@ KINDS: dict[str, list[kvpool.GroupSpec] | None] = {
 
 
 class Requests:
-    """Requests that grow in chunks, and give up what their windows, chunks or trims leave behind."""
+    """Requests that grow in chunks, and give up the blocks that their windows, chunks or trims do not
+    need.
+    """
 
     def __init__(self, kind: str, seed: int) -> None:
         self.manager = kvpool.CacheManager(
@@ -39,7 +43,7 @@ class Requests:
         return [self.manager.block_ids(name, group=group) for group in range(self.manager.num_groups)]
 
     def run(self, name: str) -> list[list[int]]:
-        """A request that has computed its prompt, and its tables."""
+        """Runs a request until its prompt is computed. Returns its tables."""
         prompt = [*range(8), *[self.draw.randrange(3)] * self.draw.randrange(4, 30)]
         computed = self.manager.admit(name, prompt).cached_tokens
         while computed < len(prompt):

@@ -1,4 +1,4 @@
-"""Every call with ``out=``, with buffers of every length: one that is too short is refused before
+"""Every call with ``out=``, with buffers of every length: a buffer that is too short is refused before
 anything changes.
 """
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 FILL = -7
 IDS = ["old", "a", "b", "c"]
-#: Groups of which the first one, whose table ``admit`` writes, is of every kind.
+#: Groups. The first group, whose table ``admit`` writes, is of every kind in turn.
 GROUPS: dict[str, list[GroupSpec] | None] = {
     "none": None,
     "full": [GroupSpec("full", 4), GroupSpec("sliding", 4, window=6)],
@@ -66,9 +66,10 @@ def driven(
     state: Callable[[Any], object] = state_of,
     columns: int = 1,
 ) -> Iterator[tuple[Any, object, list[list[int]]]]:
-    """Calls with room for more and more ids: those that are refused change nothing.
+    """Makes calls with more and more room: refused calls change nothing.
 
-    Yields what the others leave: the subject, the answer, and what each column of the buffer holds.
+    Yields the results of the other calls: the subject, the return value, and the content of each column
+    of the buffer.
     """
     for room in range(needed + 4):
         subject, out = make(), buffer(room * columns)
@@ -101,7 +102,7 @@ def check_admissions(groups: list[GroupSpec] | None, prompt: Sequence[int], sett
         assert manager.block_ids("a") == table
 
 
-#: A hit of all blocks, of some, one that ends inside a block, and none.
+#: Prompts with a hit of all blocks, of some, inside a block, and of none.
 PROMPTS = {"all": range(23), "some": [*range(14), *range(50, 60)], "none": range(70, 81)}
 
 
@@ -131,7 +132,9 @@ Step = tuple[list[str], list[int], "list[int] | None", dict[str, Any]]
 
 
 def decoding(manager: kvpool.CacheManager) -> Step:
-    """Requests at the end of a block and inside one; forks that share their last block; drafts."""
+    """Prepares requests at the end of a block and inside one, forks that share their last block, and
+    drafts.
+    """
     manager.admit("a", range(100, 116))
     manager.commit("a", 16)
     manager.fork("old", "b")
@@ -141,13 +144,15 @@ def decoding(manager: kvpool.CacheManager) -> Step:
 
 
 def chunks(manager: kvpool.CacheManager) -> Step:
-    """A chunk of a prompt, whose commit gives up what lies left of a window, and a request that decodes."""
+    """Prepares a chunk of a prompt, whose commit gives up the blocks before a window, and a request
+    that decodes.
+    """
     manager.admit("a", range(100, 140), allocate_tokens=12)
     return ["a", "old"], [5], [0, 0, 1], {"computed": [12, 23], "covered": [30, 24]}
 
 
 def nothing(manager: kvpool.CacheManager) -> Step:
-    """Tokens for which there are slots."""
+    """Prepares tokens that already have slots."""
     manager.extend("old", 32)
     manager.take_plan()
     return ["old"], [1, 2, 3], [0, 3], {"computed": [25]}

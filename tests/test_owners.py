@@ -1,5 +1,5 @@
-"""Objects that own threads: a forked child refuses their calls and harms nothing, and a process that
-has them ends.
+"""Objects that own threads: a forked child refuses their calls and breaks nothing, and a process with
+such objects ends.
 """
 
 from __future__ import annotations
@@ -25,10 +25,12 @@ from tests import owners
 from tests.owners import OWNERS, Owner
 
 ROOT = Path(__file__).parents[1]
-#: Threads of a call, which ends them, and one that is started by a test of its crate.
+#: Sources whose threads end with the call that starts them, and one whose threads a test of its crate
+#: starts.
 BOUNDED = {"rust/kvpool-transfer/src/cpu.rs", "rust/kvpool-transfer/src/engine/flights.rs"}
 STARTED = re.compile(
-    r"threading\.Thread\(|thread::spawn\(|Builder::new\(\)\s*(\.name\([^)]*\)+\s*)?\.?(spawn|;)|thread::Builder"
+    r"threading\.Thread\(|thread::spawn\(|Builder::new\(\)\s*(\.name\([^)]*\)+\s*)?\.?(spawn|;)"
+    r"|thread::Builder"
 )
 
 
@@ -39,10 +41,11 @@ def test_the_table_has_every_owner_of_threads() -> None:
 
 
 def in_a_child(work: Any) -> str:
-    """What a forked child answers."""
+    """Returns the output of a forked child."""
     read, write = os.pipe()
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", DeprecationWarning)  # the process has threads: that is what is tested
+        # The process has threads, which is the point of the test.
+        warnings.simplefilter("ignore", DeprecationWarning)
         child = os.fork()
     if child == 0:
         signal.alarm(60)
@@ -75,7 +78,7 @@ def test_a_forked_child_refuses_every_call(name: str, tmp_path: Path) -> None:
         for call in owner.calls.values():
             answer = in_a_child(lambda call=call: outcome(call, made))
             assert answer in ("ClosedError", "JournalFileError"), answer
-        # The parent's goes on.
+        # The parent's object continues to work.
         for call in owner.calls.values():
             call(made)
     finally:
@@ -87,7 +90,8 @@ def test_a_forked_child_refuses_every_call(name: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", OWNERS)
 def test_a_forked_child_drops_it_without_harm(name: str, tmp_path: Path) -> None:
     owner: Owner = OWNERS[name]
-    # The child collects what is made from here on: a look at all that pytest holds takes half a second.
+    # The child collects only objects created from here on, because a scan of pytest's objects takes
+    # half a second.
     gc.freeze()
     held = [owner.make(tmp_path)]
 
@@ -113,7 +117,7 @@ def test_a_forked_child_leaves_the_wake_up_to_its_parent() -> None:
 
 
 def workers() -> list[str]:
-    """Names of the threads of stores in this process."""
+    """Returns the names of the threads of stores in this process."""
     names = []
     for thread in Path("/proc/self/task").iterdir():
         with contextlib.suppress(FileNotFoundError, ProcessLookupError):  # the thread has ended meanwhile

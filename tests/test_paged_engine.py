@@ -14,7 +14,7 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
-# The examples are no part of the package: they are run from the repository's root.
+# The examples are not part of the package, so they are run from the repository's root.
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from examples.paged_engine import check
@@ -56,7 +56,7 @@ TINY = ModelConfig(
     max_positions=256,
     end_tokens=(256,),
 )
-#: Too small for what is submitted below: sequences of up to 5 blocks of 8.
+#: A pool that is too small for the load below: sequences of up to 5 blocks of 8.
 TIGHT = EngineConfig(blocks=12, block_size=8, host_blocks=64, watermark=0.0, poison=True)
 ROOMY = dataclasses.replace(TIGHT, blocks=500)
 Outputs = dict[tuple[int, int], list[int]]
@@ -90,13 +90,12 @@ def collect(events: Iterable[TokenEvent]) -> tuple[Outputs, dict[tuple[int, int,
     return dict(outputs), logits
 
 
-# --- The check
-# -------------------------------------------------------------------------------------------------------
+# --- The check ---
 
 
 @pytest.fixture
 def _small_default(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A smaller model than the command line's own, which make engine-check runs."""
+    """Uses a smaller model than the command line's default, which `make engine-check` runs."""
     small = dataclasses.replace(TINY, vocab_size=96, end_tokens=(95,), max_positions=2048)
     monkeypatch.setattr("examples.paged_engine.__main__.ModelConfig", lambda: small)
 
@@ -126,14 +125,14 @@ def test_the_check_finds_a_difference(
     step = Engine.step
 
     def scribbling(engine: Engine) -> list[TokenEvent]:
-        """One value of one running sequence's KV is off by a thousandth."""
+        """Changes one value of one running sequence's KV by a thousandth."""
         if engine.config.preempt == "recompute" and engine.stats().steps == 3:
             block = engine.scheduler.running[0].tables[0][0]
             engine.kv.pages[0][1, block, 0, 0, 0] += 0.001
         return step(engine)
 
     monkeypatch.setattr(Engine, "step", scribbling)
-    # The first is what the others are compared with; all of them run above.
+    # The first mode is the reference of the others. The test above runs all modes.
     modes = {mode.name: mode for mode in check._MODES}
     monkeypatch.setattr(check, "_MODES", [modes[name] for name in ("uncached", "swap", "recompute")])
     assert main(["--check", "--check-prompts", "12"]) == 1
@@ -141,13 +140,12 @@ def test_the_check_finds_a_difference(
     differing = {line.split("  ")[0] for line in lines if line.rstrip().endswith(" no")}
     assert differing == {"recompute"}
     assert any(re.match(r"recompute: request \d+, sample \d, position \d+: logits ", line) for line in lines)
-    # The table is whole on a small terminal.
+    # The whole table fits into a small terminal.
     assert max(map(len, lines)) <= 80
     assert not any("…" in line for line in lines)
 
 
-# --- The model
-# -------------------------------------------------------------------------------------------------------
+# --- The model ---
 
 
 def test_the_model_computes_what_a_textbook_says(model: Llama) -> None:
@@ -172,8 +170,7 @@ def test_kernels_that_mind_the_place_of_a_row_are_found_out(monkeypatch: pytest.
     assert llama.tile == TILES[-1] == 1
 
 
-# --- The engine
-# ------------------------------------------------------------------------------------------------------
+# --- The engine ---
 
 
 def test_greedy_samples_are_alike_and_repeat(model: Llama) -> None:
@@ -212,12 +209,13 @@ def test_tokens_stream_in_order_and_samples_side_by_side(model: Llama) -> None:
         assert [event.position for event in own] == list(range(start, start + len(own)))
         assert [event.finished is not None for event in own] == [False] * (len(own) - 1) + [True]
         assert own[-1].finished == ("end" if own[-1].token in TINY.end_tokens else "length")
-    # The first request is not over when the second one starts, and samples of one request take turns.
+    # The first request is still running when the second one starts, and samples of one request take
+    # turns.
     first_of = {key: events.index(own[0]) for key, own in by_sample.items()}
     last_of = {key: events.index(own[-1]) for key, own in by_sample.items()}
     assert first_of[0, 1] < last_of[0, 0]
     assert first_of[1, 0] < last_of[0, 1]
-    # Oldest first.
+    # The oldest sample comes first.
     assert sorted(first_of, key=first_of.__getitem__)[0] == (0, 0)
 
 
@@ -236,17 +234,16 @@ def test_a_prompt_is_computed_once(model: Llama) -> None:
             engine.submit(list(range(40)), Sampling(n=4, max_tokens=2))
             assert len(collect(engine.run())[0]) == 4
         stats = engine.stats()
-    # The second time all but the last block, for the last token is always computed.
+    # The second time, all but the last block are hits, because the last token is always computed.
     assert (stats.prompt_tokens, stats.hit_tokens, stats.prefill_tokens) == (80, 32, 48)
     assert stats.hit_rate == 0.4
 
 
-# --- Aborts
-# ----------------------------------------------------------------------------------------------------------
+# --- Aborts ---
 
 
 def states(engine: Engine, request: Request) -> set[str]:
-    """What the sequences of a request are doing."""
+    """Returns the states of a request's sequences."""
     found = set()
     for sequence in request.sequences:
         if sequence.key not in engine.manager:
@@ -296,14 +293,14 @@ def test_an_abort_of_all_that_runs(model: Llama) -> None:
             engine.step()
         for request in requests:
             engine.abort(request)
-            engine.abort(request)  # once more is fine
+            engine.abort(request)  # a second abort is valid
         assert list(engine.run()) == []
         assert not engine.scheduler.busy
         assert_all_blocks_are_back(engine)
 
 
 class FailingExecutor:
-    """Copies nothing: every swap fails."""
+    """An executor that copies nothing: every swap fails."""
 
     def __init__(self, manager: kvpool.CacheManager, *_: object) -> None:
         self.manager = manager
@@ -335,8 +332,7 @@ def test_a_swap_that_fails_becomes_a_recompute(model: Llama, monkeypatch: pytest
         assert_all_blocks_are_back(engine)
 
 
-# --- Refusals
-# --------------------------------------------------------------------------------------------------------
+# --- Refusals ---
 
 
 def test_what_can_never_fit_is_refused_up_front(model: Llama) -> None:
@@ -350,7 +346,7 @@ def test_what_can_never_fit_is_refused_up_front(model: Llama) -> None:
             with pytest.raises(ValueError, match=words):
                 engine.submit(prompt, Sampling())
         assert not engine.scheduler.busy
-        # What fits to the last slot runs, beside others.
+        # A request that fits exactly runs beside others.
         engine.submit([1] * 60, Sampling(n=2, max_tokens=room - 60 + 1, temperature=0.0))
         submit_all(engine)
         outputs, _ = collect(engine.run())
@@ -380,8 +376,7 @@ def test_draws_follow_the_distribution() -> None:
     torch.testing.assert_close(counts / 2000, expected, atol=0.03, rtol=0)
 
 
-# --- Checkpoints
-# -----------------------------------------------------------------------------------------------------
+# --- Checkpoints ---
 
 
 def save_checkpoint(directory: Path, config: ModelConfig, weights: Weights, **changes: Any) -> None:
@@ -495,8 +490,7 @@ def test_a_broken_checkpoint_is_refused(model: Llama, tmp_path: Path) -> None:
         load_checkpoint(tmp_path)
 
 
-# --- The command line
-# ------------------------------------------------------------------------------------------------
+# --- The command line ---
 
 
 def json_of(capsys: pytest.CaptureFixture[str], *arguments: str) -> dict[str, Any]:
@@ -529,7 +523,7 @@ def test_prompts_on_the_command_line(
         (request, sample) for request in range(2) for sample in range(3)
     ]
     assert json_of(capsys, *small, "--seed", "7")["samples"] != swapped["samples"]
-    # Without --json: each sample on a line of its own, under its prompt.
+    # Without --json, each sample is on a separate line under its prompt.
     assert main(small) == 0
     lines = capsys.readouterr().out.splitlines()
     assert lines[0] == "one two three four"

@@ -1,4 +1,6 @@
-"""tools/plant.py and race.py: what they plant and what they conclude. Nothing is built here."""
+"""tools/plant.py and race.py: the mutants that they plant, and the conclusions that they draw. Nothing
+is built here.
+"""
 
 from __future__ import annotations
 
@@ -66,7 +68,7 @@ def test_checks_and_what_cannot_change_at_run_time_stay(head: str) -> None:
 
 
 def off(text: str) -> str:
-    """A planted text as it works without a mutant, without its parentheses."""
+    """Returns a planted text as it works without a mutant, without its parentheses."""
     chosen = re.compile(
         r"\(if crate::mutant\(\d+\) \{ (?:(?!crate::mutant).)*? \} else \{ ((?:(?!crate::mutant).)*?) \}\)"
     )

@@ -1,5 +1,5 @@
-"""The ports of examples/ports: each answers as the plain manager of its shape, and no request reads
-foreign KV.
+"""The ports of examples/ports: each gives the same answers as the plain manager of its shape, and no
+request reads foreign KV.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 import kvpool
 
-# The examples are no part of the package: they are run from the repository's root.
+# The examples are not part of the package, so they are run from the repository's root.
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from examples.ports import (
@@ -53,8 +53,8 @@ FEW = settings(max_examples=max(settings().max_examples // 3, 1))
 
 @dataclasses.dataclass(frozen=True)
 class Workload:
-    """Prompts of few different tokens, so that much is shared, on a pool that has room for one and
-    little more.
+    """Prompts of a few different tokens, so that they share much, on a pool with room for little more
+    than one request.
     """
 
     block_size: int
@@ -63,7 +63,9 @@ class Workload:
     spare: int
 
     def blocks(self, copies: int = 1, more_tokens: int = 0) -> int:
-        """Blocks of the pool: for ``copies`` of the longest request, null block and spare ones."""
+        """Returns the number of blocks of the pool: ``copies`` of the longest request, the null block,
+        and spare blocks.
+        """
         longest = max(map(len, self.prompts)) + self.new_tokens + more_tokens
         return 1 + copies * (1 + -(-longest // self.block_size)) + self.spare
 
@@ -90,11 +92,11 @@ def test_each_runs_and_prints_what_it_did(module: ModuleType, capsys: pytest.Cap
     assert ("holds other KV" in printed) == (module is in_flight), "only what shows a missing fence"
 
 
-# --------------------------------------------------------------------------------------------- plain
-# managers and ports
+# --- Plain managers and ports ---
 
 
-#: How the manager of a port is made, and the plain one; what serves both.
+#: How the plain manager and the port's manager are created, and the function that serves requests with
+#: either.
 PORTS: list[tuple[Any, Any, Any]] = [
     (sequence_manager.PlainBlockManager, sequence_manager.BlockManager, sequence_manager.serve),
     (ids_and_trie.PlainIdsAndTrie, ids_and_trie.IdsAndTrie, ids_and_trie.serve),
@@ -152,8 +154,7 @@ def test_the_block_space_says_never() -> None:
     assert block_space.BlockSpaceManager(8, 4, 8).can_allocate(group) == "never"
 
 
-# -------------------------------------------------------------------------------------------------------
-# own schedulers
+# --- Own schedulers ---
 
 
 @FEW
@@ -246,8 +247,7 @@ def test_beams_are_those_of_plain_lists(workload: Workload, width: int) -> None:
     assert manager.num_available == blocks - 1
 
 
-# -----------------------------------------------------------------------------------------------------------
-# the memory
+# --- The memory ---
 
 
 def test_the_memory_finds_what_is_wrong() -> None:
@@ -255,7 +255,7 @@ def test_the_memory_finds_what_is_wrong() -> None:
     ours.write(table, [1, 2, 3, 4, 5], 0)
     ours.read(table, [1, 2, 3, 4, 5])
     wrong: list[tuple[list[int], list[int]]] = [
-        ([1, 3], [1, 2, 3, 4, 5]),  # a block that nobody wrote
+        ([1, 3], [1, 2, 3, 4, 5]),  # a block that was never written
         (table, [1, 2, 3, 4, 6]),  # another token
         (table, [9, 2, 3, 4, 5]),  # another token long before
         ([2, 1], [1, 2, 3, 4, 5]),  # the blocks in another order
@@ -263,16 +263,15 @@ def test_the_memory_finds_what_is_wrong() -> None:
     for blocks, tokens in wrong:
         with pytest.raises(WrongKVError):
             ours.read(blocks, tokens)
-    ours.copy([(1, 2), (2, 1)])  # at once
+    ours.copy([(1, 2), (2, 1)])  # at the same time
     ours.read([2, 1], [1, 2, 3, 4, 5])
     ours.write([3], [7], 0)
-    ours.write([2], [7], 0)  # somebody else's
+    ours.write([2], [7], 0)  # another request's block
     with pytest.raises(WrongKVError):
         ours.read([2, 1], [1, 2, 3, 4, 5])
 
 
-# -------------------------------------------------------------------------------------------------------------
-# the docs
+# --- The docs ---
 
 DOCS = Path(__file__).resolve().parent.parent / "docs" / "porting.md"
 

@@ -1,5 +1,5 @@
-"""Eviction policies written in Python: good ones do what the same policy in Rust does, broken ones
-break nothing.
+"""Eviction policies written in Python: a correct one behaves like the same policy in Rust, and a broken
+one breaks nothing.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class Lru(kvpool.policies.Policy):
 
 
 class ShortLru(kvpool.policies.Policy):
-    """The same with what a policy has to have, and ``hit``."""
+    """LRU with only the required methods and ``hit``."""
 
     def __init__(self) -> None:
         self.order: dict[int, None] = {}
@@ -74,7 +74,7 @@ class ShortLru(kvpool.policies.Policy):
 
 
 class Recorder(Lru):
-    """LRU that writes down what it is told."""
+    """LRU that records its calls."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -92,7 +92,7 @@ class Recorder(Lru):
 
 
 class Broken(Lru):
-    """LRU that goes wrong at its nth call, in one of several ways."""
+    """LRU that fails at its nth call, in one of several ways."""
 
     def __init__(self, method: str, nth: int, wrong: Callable[[Broken], Any]) -> None:
         super().__init__()
@@ -155,7 +155,8 @@ METHODS = ["admit", "hit", "release", "pop", "unpop", "evicted", "forget", "clea
 ANSWERS: dict[str, Callable[[Broken], Any]] = {
     "an exception": fail,
     "None": lambda _: None,
-    # Not one that was released again since: that is another order, and no error.
+    # The block must not have been released again since, because that would be another order and not an
+    # error.
     "a block twice": lambda policy: next(
         (one for one in reversed(policy.given) if one not in policy.order), 0
     ),
@@ -172,7 +173,9 @@ ANSWERS: dict[str, Callable[[Broken], Any]] = {
 
 
 class Machine(RuleBasedStateMachine):
-    """Chains and pressure on pools that differ in their policy: the first is the measure of the others."""
+    """Chains and pressure on pools that differ only in their policy. The others are compared with the
+    first pool.
+    """
 
     pools: list[kvpool.BlockPool]
 
@@ -215,9 +218,9 @@ class Machine(RuleBasedStateMachine):
 
     @rule(ids=st.lists(st.integers(1, 5), max_size=3))
     def drop(self, ids: list[int]) -> None:
-        # A parent that is dropped by id while its child is held may be cached anew and released before
-        # the child: "lru" by name, which knows no parents, then evicts it first, and a closed order
-        # does not. Such blocks stay.
+        # A parent may be dropped by id while its child is held, then cached again and released before
+        # the child. In that case "lru" by name, which knows no parents, evicts the parent first, and a
+        # closed order does not. So such blocks are left out.
         parents = {block for table in self.tables for block in table[:-1]}
         ids = [block for block in ids if block < self.pools[0].num_blocks and block not in parents]
         self.each(lambda pool: pool.drop_cached(ids))
@@ -255,7 +258,7 @@ TestGood = GoodMachine.TestCase
 
 
 class BrokenMachine(Machine):
-    """A policy that is LRU until it breaks: the net takes over without a difference."""
+    """A policy that is LRU until it breaks: the built-in order takes over without a difference."""
 
     @initialize(
         usable=st.integers(2, 9),
@@ -302,7 +305,7 @@ TestBroken = BrokenMachine.TestCase
 
 
 def test_a_block_is_given_twice_only_if_it_was_not_cached_again_in_between() -> None:
-    """The fourth pop answered with a block that was released again meanwhile: a sound answer, of
+    """The fourth pop returned a block that had been released again meanwhile. That is a valid answer in
     another order.
     """
     machine = BrokenMachine()
@@ -316,7 +319,7 @@ def test_a_block_is_given_twice_only_if_it_was_not_cached_again_in_between() -> 
 
 
 class ArbitraryMachine(Machine):
-    """A policy with answers of hypothesis's choice: what can be allocated is, and held blocks are not."""
+    """A policy with random answers: every available block can be allocated, and held blocks cannot."""
 
     @initialize(usable=st.integers(2, 9), answers=st.lists(st.integers(0, 10), max_size=40))
     def start(self, usable: int, answers: list[int]) -> None:
@@ -345,12 +348,11 @@ class ArbitraryMachine(Machine):
 TestArbitrary = ArbitraryMachine.TestCase
 
 
-# ---------------------------------------------------------------------------------------------------
-# named cases
+# --- Named cases ---
 
 
 def fill(pool: kvpool.BlockPool, *prompts: list[int]) -> list[list[int]]:
-    """Caches prompts, one after the other, and releases them."""
+    """Caches prompts one after another, and releases them."""
     tables = []
     for prompt in prompts:
         chain = HASHER.cursor(prompt).chain()
@@ -426,7 +428,8 @@ def test_an_exception_in_any_method(method: str) -> None:
     with pytest.warns(RuntimeWarning, match=rf"{method}\(\) gave ZeroDivisionError: a bug"):  # noqa: PT031
         first, _ = fill(pool, [1, 2], [3])
         held = pool.match_and_acquire(HASHER.cursor([1, 2, 9]).chain())
-        # The head of the chain is released first, and so next; it waits for its tail, and is given back then.
+        # The head of the chain is released first, and so would be the next victim. It waits for its
+        # tail, and is given back then.
         pool.release(held[:1])
         pool.release(held[1:])
         pool.allocate(3)
@@ -450,12 +453,12 @@ def test_a_warning_that_is_an_error_does_not_cost_the_allocation() -> None:
 EXITS = [KeyboardInterrupt, SystemExit]
 
 
-# A head that waits for its tail is given back; these calls have none.
+# A head that waits for its tail is given back. These calls give nothing back.
 @pytest.mark.parametrize("method", [method for method in METHODS if method != "unpop"])
 @pytest.mark.parametrize("exit_", EXITS)
 def test_an_interrupt_in_a_policy_reaches_the_caller(exit_: type[BaseException], method: str) -> None:
-    """From the very call, whatever the warnings do and whichever thread it is in; then the pool is as
-    sound as ever.
+    """The interrupt is raised by the call itself, with any warning filters and in any thread.
+    Afterwards the pool is still valid.
     """
 
     def interrupt(_policy: Broken) -> None:
@@ -467,7 +470,7 @@ def test_an_interrupt_in_a_policy_reaches_the_caller(exit_: type[BaseException],
             manager.commit(name, len(prompt))
         for name in ("c", "a", "b"):
             manager.release(name)
-        manager.admit("d", range(6, 15))  # evicts
+        manager.admit("d", range(6, 15))  # this evicts
         manager.commit("d", 9)
         manager.drop_cached(manager.block_ids("d")[:1])
         manager.release("d")
@@ -475,14 +478,14 @@ def test_an_interrupt_in_a_policy_reaches_the_caller(exit_: type[BaseException],
 
     def raised() -> BaseException | None:
         manager = kvpool.CacheManager(11, 1, eviction=Broken(method, 0, interrupt))
-        # The filters are the process's, and this is a thread of its own.
+        # The warning filters belong to the process, and this is a separate thread.
         with pytest.raises(exit_, match="now") as caught:
             calls(manager)
         manager.check_invariants()
         with pytest.raises(kvpool.errors.PolicyError, match=method) as why:
             manager.check_policy()
         assert isinstance(why.value.__cause__, exit_)
-        # Nothing of it is left for the next call: the net's order is used.
+        # The next call is not affected: the pool uses the built-in order.
         for name in ("a", "b", "c", "d"):
             if name in manager:
                 manager.release(name)
@@ -537,7 +540,7 @@ def test_an_interrupt_in_a_copy_reaches_who_looked(where: str) -> None:
 
 
 class Reentrant(Lru):
-    """Calls its pool, or something else, whenever it is asked for a victim."""
+    """A policy that calls its pool, or another callable, whenever it is asked for a victim."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -572,12 +575,12 @@ def test_a_policy_that_calls_its_pool_is_refused(call: str) -> None:
     assert len(pool.allocate(1)) == 1
     assert [type(error) for error in policy.errors] == [kvpool.errors.PolicyError]
     assert "busy" in str(policy.errors[0])
-    pool.check_policy()  # it caught the error: the policy is as good as ever
+    pool.check_policy()  # the policy caught the error, so it still works
     pool.check_invariants()
 
 
 class Haunted(Lru):
-    """Asks its pool as it is copied, and as each copy is dropped."""
+    """A policy that calls its pool when it is copied, and when each copy is dropped."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -603,7 +606,7 @@ class Haunted(Lru):
 
 @pytest.mark.parametrize("call", CALLS)
 def test_a_copy_that_asks_its_pool_as_it_goes_is_refused(call: str) -> None:
-    """Under the pool's lock: it hung for ever."""
+    """The copy is dropped under the pool's lock. In an earlier version, this blocked forever."""
     policy = Haunted()
     pool = kvpool.BlockPool(3, 1, eviction=policy)
     fill(pool, [1], [2])
@@ -612,11 +615,11 @@ def test_a_copy_that_asks_its_pool_as_it_goes_is_refused(call: str) -> None:
     assert policy.heard == ["copied refused", "dropped refused"]
     pool.check_policy()
     pool.check_invariants()
-    policy.ask = lambda: None  # the pool and its policy are not to refer to each other for ever
+    policy.ask = lambda: None  # otherwise the pool and its policy would refer to each other forever
 
 
 def test_what_a_collection_drops_while_a_policy_is_asked_is_refused() -> None:
-    """Any object in a cycle may be collected in there."""
+    """The collector may drop any object in a cycle during such a call."""
     heard: list[str] = []
 
     class Cycle:
@@ -642,7 +645,9 @@ def test_what_a_collection_drops_while_a_policy_is_asked_is_refused() -> None:
 
 
 def test_a_policy_that_failed_asks_as_it_goes() -> None:
-    """What is dropped with it may be dropped in the call that ended it, or in the next failure's."""
+    """Objects that are dropped with it may be dropped in the call that ended it, or in the next failing
+    call.
+    """
     heard: list[str] = []
 
     class Guest:
@@ -662,7 +667,7 @@ def test_a_policy_that_failed_asks_as_it_goes() -> None:
     pool = kvpool.BlockPool(3, 1, eviction=Fails())
     fill(pool, [1], [2])
     assert pool.eviction_order() == [1, 2]
-    assert heard == ["refused"]  # the traceback of a copy's failure goes with the lock held
+    assert heard == ["refused"]  # the traceback of a copy's failure is freed while the lock is held
     pool.check_policy()
 
 
@@ -703,8 +708,8 @@ def test_a_policy_may_use_another_pool() -> None:
 
 
 def test_threads_take_turns() -> None:
-    """Evictions, hits and looks by several threads: nobody waits for ever, and the policy sees one call
-    at a time.
+    """Evictions, hits and reads by several threads: no thread waits forever, and the policy sees one
+    call at a time.
     """
     busy = threading.Lock()
 
@@ -712,7 +717,7 @@ def test_threads_take_turns() -> None:
         def pop(self) -> int | None:
             assert busy.acquire(blocking=False), "two threads in one policy"
             try:
-                list(range(50))  # other threads get their turn here
+                list(range(50))  # other threads run here
                 return super().pop()
             finally:
                 busy.release()
@@ -765,7 +770,7 @@ def test_a_look_at_the_order_changes_nothing() -> None:
     fill(pool, [1], [2], [3])
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        assert pool.eviction_order() == [1, 2, 3]  # the copy breaks, and nobody minds
+        assert pool.eviction_order() == [1, 2, 3]  # the copy fails, without an effect
         assert pool.allocate(1) == [1]
     pool.check_policy()
 

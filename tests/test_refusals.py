@@ -1,8 +1,8 @@
-"""Calls that a state or another argument forbids: a typed error, and nothing has changed.
+"""Calls that a state or another argument forbids: they raise a typed error and change nothing.
 
-`test_wrong_arguments.py` has the values that an argument never takes,
-`rust/kvpool/tests/operations/bad_input.rs` the states of pools and managers. These tests check what the
-bindings decide: classes of errors, plans, batches, settings.
+`test_wrong_arguments.py` has the values that an argument never accepts, and
+`rust/kvpool/tests/operations/bad_input.rs` the states of pools and managers. These tests check the
+decisions of the bindings: classes of errors, plans, batches, settings.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ FULL, STALE, IN_USE = errors.OutOfBlocksError, errors.StaleStepError, errors.Blo
 
 
 def refused(call: Callable[[], object], error: Error, *words: object) -> kvpool.KvpoolError:
-    """The call raises exactly this error, whose message has these words."""
+    """Checks that the call raises exactly this error, with these words in its message."""
     with pytest.raises(error) as raised:
         call()
     assert raised.type is error
@@ -42,9 +42,9 @@ def refused(call: Callable[[], object], error: Error, *words: object) -> kvpool.
     return raised.value
 
 
-#: Of calls that the world refuses as it is.
+#: Calls that are refused in the initial state of the world.
 CALLS: list[tuple[Call, Error, tuple[object, ...]]] = [
-    # Requests that are named twice, or that are known already.
+    # Requests that are named twice, or that are already known.
     (lambda w: w.manager.admit("run", [1]), TWICE, ('"run"',)),
     (lambda w: w.manager.admit("wait", [1]), TWICE, ('"wait"',)),
     (lambda w: w.manager.append(["run", "run"], [1, 2]), TWICE, ('"run"', "twice")),
@@ -67,7 +67,7 @@ CALLS: list[tuple[Call, Error, tuple[object, ...]]] = [
     (lambda w: w.manager.append(["moves"], [1]), STATE, ('"moves"', "moving")),
     (lambda w: w.manager.external_done("moves"), STATE, ('"moves"', "moving")),
     (lambda w: w.step.append_ragged(["run", "moves"], [1, 2]), STATE, ('"moves"', "moving")),
-    # Lists of different lengths, and prompts of none.
+    # Lists of different lengths, and empty prompts.
     (lambda w: w.manager.append(["run"], [1, 2]), VALUE, ("1 requests", "2 tokens")),
     (lambda w: w.manager.append([], [1]), VALUE, ("0 requests", "1 tokens")),
     (lambda w: w.manager.commit_batch(["run"], [1, 2]), VALUE, ("1 requests", "2 counts")),
@@ -93,7 +93,7 @@ CALLS: list[tuple[Call, Error, tuple[object, ...]]] = [
     (lambda w: w.manager.begin_swap_out([]), VALUE, ("at least one request",)),
     (lambda w: w.manager.begin_swap_in(["run"]), STATE, ("running",)),
     (lambda w: w.hybrid.begin_swap_out(["run"]), VALUE, ("host_blocks",)),
-    # Tickets that are not open, and both ways to wait.
+    # Tickets that are not open, and calls with both kinds of fence.
     (lambda w: w.manager.end_fence(2**64 - 1), VALUE, (2**64 - 1,)),
     (lambda w: w.step.release("run", until=99), VALUE, (99,)),
     (lambda w: w.manager.truncate_batch([], [], until=99), VALUE, (99,)),
@@ -105,7 +105,7 @@ CALLS: list[tuple[Call, Error, tuple[object, ...]]] = [
         VALUE,
         ("after_step", "until"),
     ),
-    # Prompts that another hasher hashed, and keys that are given twice.
+    # Prompts that another hasher hashed, and keys that are passed twice.
     (lambda w: w.manager.probe(kvpool.BlockHasher("blake3", 4).cursor([1])), VALUE, ()),
     (lambda w: w.manager.admit("other", kvpool.BlockHasher(block_size=8).cursor([1])), VALUE, ()),
     (lambda w: w.step.admit("other", kvpool.BlockHasher(block_size=4, seed="x").cursor([1])), VALUE, ()),
@@ -116,7 +116,7 @@ CALLS: list[tuple[Call, Error, tuple[object, ...]]] = [
     (lambda w: w.manager.retain("run", [(5, 5, w.retention)]), VALUE, ("range", "5..5")),
     (lambda w: w.manager.admit("other", [1], retention=[(2, 1, w.retention)]), VALUE, ("2..1",)),
     (lambda w: w.pool.retain([0], w.retention), BLOCK, ("block 0",)),
-    # Blocks of a pool: one for each error of its.
+    # Blocks of a pool, one call for each of its errors.
     (lambda w: w.pool.release([1, 1]), BLOCK, ("references",)),
     (lambda w: w.pool.acquire([9, 1]), BLOCK, ("block 9", "0 references")),
     (lambda w: w.pool.register([2, 1, 2], w.chain), BLOCK, ("block 2", "already")),
@@ -139,7 +139,7 @@ CALLS: list[tuple[Call, Error, tuple[object, ...]]] = [
     (lambda w: w.manager.resize(2**32), VALUE, ("40", 2**32)),
     (lambda w: w.pool.set_payloads([4, 9], [7, 8]), BLOCK, ("block 9", "position 1")),
     (lambda w: w.pool.set_payloads([4], [7, 8]), VALUE, ("2 payloads for 1 blocks",)),
-    # A failure in a batch is one of its arguments, not of its tokens.
+    # The failure of a batch is about its arguments, not about its tokens.
     (lambda w: w.manager.append([None], [1]), TYPE, ("request id",)),  # type: ignore[list-item]
     (lambda w: w.manager.admit("other", [1], out=[0]), TYPE, ("out is",)),  # type: ignore[arg-type]
     (lambda w: w.manager.append_ragged(["nobody"], [1], out=np.zeros(9, np.int32)), UNKNOWN, ("nobody",)),
@@ -236,8 +236,16 @@ OTHERS: list[tuple[Callable[[], object], Error, tuple[object, ...]]] = [
     (lambda: kvpool.Retention(50, pinned=True), VALUE, ("priority", "pinned")),
     (lambda: kvpool.Retention(pinned=True, demoted=True), VALUE, ("pinned", "demoted")),
     (lambda: kvpool.ExtraKeys(adapter_path="/a"), VALUE, ("adapter_path",)),
-    (lambda: kvpool.BlockHasher(16), TYPE, ("algorithm", "16", "BlockHasher(block_size=16)")),  # type: ignore[arg-type]
-    (lambda: kvpool.TransferPlan([(5, (1, 1))]), TYPE, ("5 is no block of a tier",)),  # type: ignore[list-item]
+    (
+        lambda: kvpool.BlockHasher(16),  # type: ignore[arg-type]
+        TYPE,
+        ("algorithm", "16", "BlockHasher(block_size=16)"),
+    ),
+    (
+        lambda: kvpool.TransferPlan([(5, (1, 1))]),  # type: ignore[list-item]
+        TYPE,
+        ("5 is no block of a tier",),
+    ),
     (lambda: metrics.Metrics().add(LONE, kvpool.BlockPool(9)), VALUE, ("name",)),
     (lambda: metrics.Metrics(labels={"rank": LONE}), VALUE, ("label",)),
     (lambda: events.ZmqSink(topic=LONE), VALUE, ("topic",)),
@@ -254,9 +262,16 @@ def test_arguments_that_exclude_each_other(
 
 @pytest.mark.parametrize(
     ("eviction", "instead"),
-    [("fifo", "lru"), ("lfu", "s3-fifo"), ("lfu-da", "arc"), ("sieve", "s3-fifo"), ("2q", "s3-fifo"), ("lrfu", "arc"),
-     ("gdsf", "arc")],
-)  # fmt: skip
+    [
+        ("fifo", "lru"),
+        ("lfu", "s3-fifo"),
+        ("lfu-da", "arc"),
+        ("sieve", "s3-fifo"),
+        ("2q", "s3-fifo"),
+        ("lrfu", "arc"),
+        ("gdsf", "arc"),
+    ],
+)
 def test_a_removed_policy_is_refused_with_the_policy_to_use_instead(eviction: str, instead: str) -> None:
     words = [*kvpool.sizing.POLICIES, f"kvpool no longer has {eviction}, use {instead}"]
     trace = kvpool.traces.Trace.generate(3)
@@ -402,7 +417,12 @@ def test_time_that_goes_backwards() -> None:
     for made in (kvpool.BlockPool(10, retention=True), kvpool.CacheManager(10, retention=True)):
         made.advance_time(5.5)
         made.advance_time(5.5)
-        refused(lambda made=made: made.advance_time(5.25), errors.TimeBackwardsError, 5.25, 5.5)  # type: ignore[misc]
+        refused(
+            lambda made=made: made.advance_time(5.25),  # type: ignore[misc]
+            errors.TimeBackwardsError,
+            5.25,
+            5.5,
+        )
         refused(lambda made=made: made.advance_time(math.nan), VALUE, "now")  # type: ignore[misc]
         assert made.advance_time(6) == 0
 

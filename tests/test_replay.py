@@ -1,5 +1,5 @@
-"""Replays: figures computed by hand in lookup mode, sums and determinism in engine mode, traces that
-are none.
+"""Replays: figures computed by hand in lookup mode, sums and determinism in engine mode, and invalid
+traces.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def report(trace: kvpool.traces.Trace, **settings: Any) -> dict[str, Any]:
     return found
 
 
-# --- Lookup mode, by hand -------------------------------------------------------------------------------
+# --- Lookup mode, by hand ---
 
 
 def test_a_prompt_seen_before_is_a_full_hit() -> None:
@@ -58,7 +58,8 @@ def test_hits_end_at_the_first_block_that_differs() -> None:
 
 
 def test_a_partial_last_block_weighs_its_tokens() -> None:
-    # Ten tokens are two blocks and a half. The second time the half is found, too: it weighs two tokens.
+    # Ten tokens are two and a half blocks. The second request also hits the half block, which counts as
+    # two tokens.
     found = report(trace(line([1, 2, 3], 10), line([1, 2, 3], 10)), block_size=4, capacity_blocks=10)
     hits = found["hits"]
     assert (hits["blocks"], hits["block_hits"]) == (6, 3)
@@ -68,7 +69,7 @@ def test_a_partial_last_block_weighs_its_tokens() -> None:
 
 
 def test_blocks_that_the_trace_does_not_name_are_never_hit() -> None:
-    # Such traces leave partial blocks out: two ids for ten tokens.
+    # Such traces leave partial blocks out: they have two ids for ten tokens.
     found = report(trace(line([1, 2], 10), line([1, 2], 10)), block_size=4, capacity_blocks=10)
     hits = found["hits"]
     assert (hits["blocks"], hits["block_hits"], hits["tokens"], hits["token_hits"]) == (4, 2, 20, 8)
@@ -77,7 +78,7 @@ def test_blocks_that_the_trace_does_not_name_are_never_hit() -> None:
 @pytest.mark.parametrize(
     ("last", "hits"),
     [
-        # A pool of three blocks holds 1, 2 and 3; 1 is used again, so 4 takes the place of 2.
+        # A pool of three blocks contains 1, 2 and 3. Block 1 is used again, so 4 replaces 2.
         ([1], 2),
         ([2], 1),
         ([3], 2),
@@ -107,7 +108,7 @@ def test_a_prompt_larger_than_the_pool_is_stored_as_far_as_it_goes() -> None:
 
 def test_smaller_blocks_hit_what_larger_ones_hit() -> None:
     lines = [line([1, 2, 3], 10), line([1, 2, 4]), line([1, 2, 3], 10)]
-    # Blocks of two: 5 + 6 + 5; found: 4 of the second, 5 of the third.
+    # Blocks of two tokens: 5 + 6 + 5 blocks. The second request hits 4 blocks, the third one 5.
     found = report(trace(*lines), block_size=2, capacity_blocks=100)
     assert (found["hits"]["blocks"], found["hits"]["block_hits"], found["hits"]["token_hits"]) == (16, 9, 18)
     found = report(trace(*lines), block_size=4, capacity_blocks=100)
@@ -150,7 +151,7 @@ def test_progress_is_in_requests() -> None:
     assert json.loads(replay.report_json())["hits"] == report(made, capacity_blocks=10_000)["hits"]
 
 
-# --- Engine mode ----------------------------------------------------------------------------------------
+# --- Engine mode ---
 
 
 @pytest.mark.parametrize("threads", [1, 2, 0])
@@ -180,8 +181,8 @@ def test_every_request_is_finished_and_counted_once() -> None:
 
 
 def server(arrivals: list[float], outputs: list[int] | None = None) -> dict[str, Any]:
-    """The engine's part of a replay that runs one request at a time: 10 ms per output token, nothing
-    for the prompt.
+    """Returns the engine's part of a replay that runs one request at a time, with 10 ms per output
+    token and no time for the prompt.
     """
     outputs = outputs or [10] * len(arrivals)
     lines = [
@@ -196,11 +197,12 @@ def server(arrivals: list[float], outputs: list[int] | None = None) -> dict[str,
 
 
 def test_more_arrive_than_are_served() -> None:
-    # Ten a second are served, and twenty arrive: at 950 ms, when the last does, nine are done and one runs.
+    # Ten requests per second are served, and twenty arrive. At 950 ms, when the last one arrives, nine
+    # are done and one runs.
     engine = server([50 * one for one in range(20)])
     assert engine["overloaded"] is True
     assert engine["arrivals_per_s"] == pytest.approx(20 / 0.95)
-    # Somebody waits from 50 ms to 1,900 ms, and nineteen finish in that time.
+    # Requests wait from 50 ms to 1,900 ms, and nineteen finish in that time.
     assert engine["served_per_s"] == pytest.approx(19 / 1.85)
     assert (engine["waiting_at_last_arrival"], engine["peak_waiting"]) == (10, 10)
     assert engine["virtual_seconds"] == pytest.approx(2.0)
@@ -216,10 +218,11 @@ def test_nobody_waits_for_a_server_that_keeps_up() -> None:
     ("arrivals", "outputs"),
     [
         ([0, 0, 0, 0, 0, *range(1000, 6000, 500)], None),
-        # At the end, too: few arrive in all, and the server would serve them.
+        # A rush at the end is no overload either: only a few requests arrive, and the server could
+        # serve them.
         ([*range(0, 5000, 500), 5000, 5000, 5000], None),
-        # One of ten seconds, and those that had to wait for it: slow while they waited, and done when
-        # the last arrives.
+        # One request takes ten seconds, and others have to wait for it. They are slow while they wait,
+        # and done when the last one arrives.
         ([float(at) for at in range(0, 60_000, 1000)], [10] * 20 + [1000] + [10] * 39),
     ],
     ids=["at the beginning", "at the end", "behind a long one"],
@@ -269,7 +272,7 @@ def test_a_request_that_never_fits_is_rejected_and_the_others_run() -> None:
     found = report(made, mode="engine", block_size=4, capacity_blocks=8)
     assert found["engine"]["rejected"] == 1
     assert (found["hits"]["requests"], found["hits"]["tokens"]) == (2, 16)
-    # The last token of a prompt is left to compute, so one of its two blocks is found.
+    # The last token of a prompt is left to compute, so one of its two blocks is a hit.
     assert found["hits"]["block_hits"] == 1
     assert found["engine"]["decode_appends"] == 2
 
@@ -296,7 +299,7 @@ def test_no_more_requests_run_than_allowed(most: int) -> None:
     assert engine["peak_running"] == most
 
 
-# --- Settings -------------------------------------------------------------------------------------------
+# --- Settings ---
 
 
 @pytest.mark.parametrize(
@@ -324,7 +327,7 @@ def test_settings_out_of_range(settings: dict[str, Any], words: str) -> None:
         kvpool.traces.Replay(trace(line([1])), **{"block_size": 4, **settings})
 
 
-# --- Traces that are none -------------------------------------------------------------------------------
+# --- Invalid traces ---
 
 GOOD = line([1, 2])
 
@@ -375,8 +378,8 @@ def test_an_id_with_two_parents_is_refused_unless_not_checked() -> None:
     assert len(kvpool.traces.Trace.parse(data, block_tokens=4, check_prefixes=False)) == 2
 
 
-# Without the time in the archive: a test's name holds it, and all processes of a run must collect the
-# same names.
+# The archive contains no time, because the name of a test contains the archive, and all test processes
+# must collect the same names.
 @pytest.mark.parametrize("data", [b"", b"\n\n  \n", gzip.compress(b"", mtime=0), b"\xef\xbb\xbf"])
 def test_a_trace_without_requests_is_refused(data: bytes) -> None:
     with pytest.raises(kvpool.errors.TraceError) as raised:
@@ -431,13 +434,13 @@ def test_files_plain_and_gzip_are_the_same_trace(tmp_path: Path) -> None:
     )
 
 
-# --- Signals --------------------------------------------------------------------------------------------
+# --- Signals ---
 
 
 @pytest.mark.parametrize("mode", ["lookup", "engine"])
 def test_an_advance_can_be_interrupted(mode: ReplayMode) -> None:
-    """A signal's handler runs while the replay is under way; what was replayed stays, and it goes on
-    from there.
+    """A signal's handler runs during the replay. The requests replayed so far stay, and the replay
+    continues from there.
     """
     made = kvpool.traces.Trace.generate(2000, block_tokens=16)
     whole = kvpool.traces.Replay(made, mode=mode, block_size=16)
@@ -458,14 +461,15 @@ def test_an_advance_can_be_interrupted(mode: ReplayMode) -> None:
         with pytest.raises(KeyboardInterrupt):  # noqa: PT012
             started.set()
             replay.advance()
-            while True:  # it comes here if it did not come before
+            while True:  # the signal arrives here at the latest
                 pass
         sender.join()
         return replay
 
     before = signal.signal(signal.SIGUSR1, interrupt)
     try:
-        # The signal may come before the call, or after a quick one: it is to come within one of a hundred.
+        # The signal may come before the call or after a quick one. It has to come during one of a
+        # hundred calls.
         attempts = (attempt() for _ in range(100))
         replay = next((one for one in attempts if 0 < one.advance(0) < one.total), None)
     finally:

@@ -1,5 +1,5 @@
-"""``kvpool replay`` with tiers beneath the device: options, report and table. What they serve, the
-crate shows.
+"""``kvpool replay`` with tiers below the device: options, report and table. The crate's tests check the
+figures.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.usefixtures("plain_output")
 
-#: A token of this shape takes four bytes, a block of 16 tokens 64.
+#: A token of this shape takes four bytes, and a block of 16 tokens 64 bytes.
 SHAPE: Final = ("--layers", "1", "--kv-heads", "1", "--head-dim", "1")
 BLOCK_BYTES: Final = 64
 BLOCKS: Final = 200
 GIB: Final = BLOCK_BYTES / 2**30
-#: Host memory holds less than comes between two turns of a session, the disk more.
+#: Host memory holds fewer blocks than come between two turns of a session, and the disk holds more.
 TIERS: Final = (
     "--host-gib",
     str(2000 * GIB),
@@ -39,7 +39,7 @@ TIERS: Final = (
 
 @pytest.fixture
 def trace(tmp_path: Path) -> Path:
-    """Sessions that come back, in turn, a second apart."""
+    """Writes a trace of sessions that return in turn, a second apart."""
     path = tmp_path / "trace.jsonl"
     lines: list[dict[str, Any]] = []
     for turn in range(4):

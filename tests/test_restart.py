@@ -1,4 +1,4 @@
-"""Warm restarts through Python: what comes back, what is refused, what is cold."""
+"""Warm restarts through Python: restored blocks, refused images, and cold starts."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def namespace(weights: str = "w") -> Namespace:
 
 
 class Engine:
-    """A manager over memory that is a file; the KV of a block is its digest, again and again."""
+    """A manager over memory in a file. The KV of a block is its digest, repeated."""
 
     def __init__(self, folder: Path, *, weights: str = "w", payloads: bool = True, **more: Any) -> None:
         folder.mkdir(exist_ok=True)
@@ -73,7 +73,7 @@ class Engine:
         return save_index(self.manager, self.folder / "index", self.namespace)
 
     def restarted(self, **more: Any) -> Engine:
-        """What comes in its place. Its own manager stays, to be compared with."""
+        """Returns the engine after a restart. The old manager stays, for comparisons."""
         del self.slots
         return Engine(self.folder, **more)
 

@@ -16,7 +16,7 @@ from kvpool import CacheManager, HintReport, Retention, RetentionConfig, TenantL
 
 
 def chat(manager: CacheManager, name: str, tokens: list[int], **hints: Any) -> list[int]:
-    """Admits, computes and releases a request; returns its full blocks."""
+    """Admits, computes and releases a request. Returns its full blocks."""
     table = manager.admit(name, tokens, **hints).block_ids
     manager.commit(name, len(tokens))
     manager.release(name)
@@ -36,7 +36,7 @@ def test_the_order_of_eviction_is_the_documented_one() -> None:
     scan = chat(manager, "scan", [8], no_cache=True)
     order = scan + greedy + low + normal + high + clipped + sheltered + pinned
     assert manager.eviction_order() == order
-    # And they are evicted in that order, whatever it is that they are.
+    # The blocks are evicted in that order, whatever their contents.
     manager.admit("all", list(range(100, 115)))
     manager.check_invariants()
     assert set(manager.block_ids("all")) >= set(order)
@@ -126,14 +126,13 @@ def test_figures_of_the_manager_count_hints() -> None:
 def test_tenants_are_counted() -> None:
     manager = CacheManager(16, 2, retention=RetentionConfig(tenants=[TenantLimits(1, ceiling=9)]))
     chat(manager, "a", [1, 2, 3, 4], tenant=1)
-    manager.admit("b", [1, 2, 3, 4, 5, 6, 7])  # hits two blocks of tenant 1, and has one of its own
+    manager.admit("b", [1, 2, 3, 4, 5, 6, 7])  # hits two blocks of tenant 1, and computes one
     manager.commit("b", 7)
     manager.set_tenant("b", 1)
     assert (manager.tenant_blocks(1), manager.tenant_blocks(2)) == (3, 0)
 
 
-# ------------------------------------------------------------------------------------------------------
-# the docs
+# --- The docs ---
 
 DOCS = (Path(__file__).resolve().parent.parent / "docs" / "retention.md").read_text(encoding="utf-8")
 EXAMPLES = re.findall(r"```python\n(.*?)```", DOCS, flags=re.DOTALL)

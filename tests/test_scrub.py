@@ -1,4 +1,4 @@
-"""Digests of the state, the scrubber, and what Python sees of a poisoned pool."""
+"""Digests of the state, the scrubber, and the errors of a poisoned pool in Python."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ def chain(tokens: range) -> kvpool.hashing.HashChain:
 
 
 def play(pool: kvpool.BlockPool, seed: int) -> list[int | None]:
-    """Random requests; the digests after each."""
+    """Makes random requests. Returns the digest after each."""
     numbers = random.Random(seed)
     tables: list[list[int]] = []
     digests = []
@@ -89,7 +89,8 @@ def test_a_manager_scrubs_tables_too() -> None:
         manager.admit(request, range(9))
     report = manager.scrub(100)
     assert (report.blocks, report.requests, report.passes) == (60, 3, 1)
-    # Five entries each, three in a call: 3, 2 + 1, 3, 1 + 2, 3, and round again.
+    # Each table has five entries, and each call checks three: 3, 2 + 1, 3, 1 + 2, 3, and then from the
+    # start.
     assert [manager.scrub(3).requests for _ in range(6)] == [0, 1, 0, 1, 1, 0]
     assert manager.poison_reason is None
 
@@ -112,7 +113,7 @@ def test_steps_scrub_if_they_are_told_to() -> None:
 
 
 class Lossy(kvpool.policies.Policy):
-    """Loses blocks: what a pool does not have to trust it for."""
+    """A policy that loses blocks. A pool does not have to trust it."""
 
     def __init__(self) -> None:
         self.order: list[int] = []

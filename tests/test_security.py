@@ -1,5 +1,5 @@
-"""What SECURITY.md promises and no other test shows: nothing is opened or started, nothing secret is
-printed.
+"""Promises of SECURITY.md that no other test checks: no connection is opened, no program is started,
+and no secret is printed.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ if TYPE_CHECKING:
 
 ROOT = Path(__file__).resolve().parents[1]
 
-# : Stops at what opens a connection, starts a program or loads code from data: CPython tells hooks of
-# all of it.
+#: Audit hook that stops the process when it opens a connection, starts a program or loads code from
+#: data. CPython reports all of these to hooks.
 GUARD = """
 import sys
 
@@ -35,7 +35,7 @@ def guard(event, arguments):
 
 sys.addaudithook(guard)
 """
-#: Modules that reach out, start programs, or make objects from bytes.
+#: Modules that open connections, start programs, or create objects from bytes.
 REACHES_OUT = (
     {"socket", "socketserver", "ssl", "http", "urllib", "ftplib", "smtplib", "xmlrpc", "asyncio", "selectors"}
     | {"subprocess", "multiprocessing", "pty", "webbrowser"}
@@ -66,7 +66,10 @@ def test_the_guard_guards(code: str) -> None:
 
 
 def test_an_import_opens_no_connection_and_starts_no_program() -> None:
-    modules = "kvpool, kvpool.cli, kvpool.lineage, kvpool.sizing, kvpool.transfer, kvpool.integrations.vllm, kvpool.testing"
+    modules = (
+        "kvpool, kvpool.cli, kvpool.lineage, kvpool.sizing, kvpool.transfer, kvpool.integrations.vllm, "
+        "kvpool.testing"
+    )
     done = guarded(f"import {modules}; print('imported')")
     assert (done.stdout, done.stderr, done.returncode) == ("imported\n", "", 0)
 
@@ -83,7 +86,10 @@ def test_a_trace_is_read_and_never_run(command: tuple[str, ...], tmp_path: Path)
     }
     lines = [line | {"timestamp": at, "hash_ids": [at // 2, at // 2 + 50]} for at in range(20)]
     trace.write_text("\n".join(map(json.dumps, lines)))
-    code = "import os; os.chdir(sys.argv[1]); sys.argv[1:] = sys.argv[2:]; from kvpool.cli import main; sys.exit(main())"
+    code = (
+        "import os; os.chdir(sys.argv[1]); sys.argv[1:] = sys.argv[2:]; "
+        "from kvpool.cli import main; sys.exit(main())"
+    )
     done = guarded(code, str(tmp_path), *command, str(trace))
     assert done.returncode == 0, done.stderr
     assert [path.name for path in tmp_path.iterdir()] == [trace.name]
@@ -101,17 +107,17 @@ def test_no_source_of_the_package_reaches_out_or_runs_text() -> None:
             elif isinstance(node, ast.Call):
                 called = node.func
                 name = called.id if isinstance(called, ast.Name) else getattr(called, "attr", "")
-                # re.compile is no call of compile.
+                # re.compile is not a call of compile.
                 owner = getattr(getattr(called, "value", None), "id", "")
                 names = [name] if name in RUNS_TEXT and (name, owner) != ("compile", "re") else []
             found += [
                 f"{path.name}: {ast.unparse(node)}" for name in names if name in REACHES_OUT | RUNS_TEXT
             ]
     assert found == [
-        # A publisher of KV events, which a caller makes, closes connections beyond a limit.
+        # A publisher of KV events, which a caller creates, closes connections beyond a limit.
         "zmq_bounds.py: import socket as sockets",
         "zmq_bounds.py: from urllib.parse import urlsplit",
-        # kvpool top and kvpool store show mooncake:// read the page whose URL they are given.
+        # kvpool top and `kvpool store show mooncake://` read the page whose URL the user passes.
         "fetch.py: import http.client",
         "fetch.py: import urllib.error",
         "fetch.py: import urllib.request",
@@ -119,8 +125,8 @@ def test_no_source_of_the_package_reaches_out_or_runs_text() -> None:
         "bounds.py: import http.client",
         "bounds.py: import socket",
         "bounds.py: from socketserver import ThreadingMixIn",
-        # Back ends of a store that a caller asks for: packages of theirs move the bytes. Splitting a
-        # URL opens nothing.
+        # Back ends of a store that a caller requests: their packages move the bytes. Splitting a URL
+        # opens no connection.
         "mooncake.py: import ctypes",
         "s3.py: import asyncio",
         "s3.py: import ctypes",
@@ -141,7 +147,7 @@ def test_one_source_opens_connections_and_none_starts_a_program() -> None:
     assert sources == [ROOT / "rust/kvpool-store/src/redis/stream.rs"]
 
 
-#: Crates with unsafe code, and which files of them may have it.
+#: Crates with unsafe code, and the files that may contain it.
 UNSAFE = {
     "kvpool-transfer": {
         "cpu.rs",
@@ -155,8 +161,14 @@ UNSAFE = {
         "store/mod.rs",
     },
     "kvpool-store": {"arena.rs", "disk/ring.rs"},
-    "kvpool-py": {"convert.rs", "python/exit.rs", "store/arena.rs", "transfer/mapping.rs", "transfer/store.rs"},
-}  # fmt: skip
+    "kvpool-py": {
+        "convert.rs",
+        "python/exit.rs",
+        "store/arena.rs",
+        "transfer/mapping.rs",
+        "transfer/store.rs",
+    },
+}
 
 
 def test_unsafe_code_is_where_security_md_says() -> None:
@@ -166,11 +178,11 @@ def test_unsafe_code_is_where_security_md_says() -> None:
         has = {
             str(path.relative_to(sources))
             for path in sources.rglob("*.rs")
-            # Tests, at the end of a file, are not part of what is shipped.
+            # Tests at the end of a file are not shipped.
             if unsafe.search(path.read_text(encoding="utf-8").partition("#[cfg(test)]")[0])
         }
         assert has <= UNSAFE.get(crate.name, set()), crate.name
-        # A crate without sources of its own compiles another one's.
+        # A crate without sources of its own compiles those of another crate.
         if crate.name not in UNSAFE and sources.exists():
             assert "#![forbid(unsafe_code)]" in (sources / "lib.rs").read_text(encoding="utf-8"), crate.name
 

@@ -11,12 +11,12 @@ from tests.made_up_sessions import returning_sessions
 
 
 def manager() -> kvpool.CacheManager:
-    """A manager with the policy that listens."""
+    """Returns a manager with the policy that uses signals."""
     return kvpool.CacheManager(num_blocks=33, block_size=4, eviction="hazard")
 
 
 def admitted(*names: str) -> kvpool.CacheManager:
-    """A manager with requests of three blocks each."""
+    """Returns a manager with requests of three blocks each."""
     made = manager()
     for number, name in enumerate(names):
         made.admit(name, range(12 * number, 12 * number + 12))
@@ -69,8 +69,10 @@ def test_a_policy_that_measures_ages_takes_the_time_without_retention() -> None:
 
 
 def hits_of_agents(*, said: bool) -> int:
-    """Tokens that hit in a small pool with retention: sessions that call tools return once, others never."""
-    # What is released in 60 turns is more than it holds.
+    """Returns the number of hit tokens in a small pool with retention: sessions that call tools return
+    once, others never.
+    """
+    # The blocks released in 60 turns exceed the pool.
     made = kvpool.CacheManager(num_blocks=161, block_size=4, eviction="hazard", retention=True)
     hits = 0
     for turn, session, calls_tools in returning_sessions():
@@ -83,13 +85,14 @@ def hits_of_agents(*, said: bool) -> int:
 
 
 def test_a_class_is_learned_beside_retention() -> None:
-    # Without a word the policy keeps some of all classes by their ends; told, it keeps those that return.
+    # Without signals, the policy keeps some blocks of all kinds. With them, it keeps the blocks of
+    # sessions that return.
     assert hits_of_agents(said=True) > 1.3 * hits_of_agents(said=False)
 
 
 @pytest.mark.parametrize("seed", range(8))
 def test_a_signal_is_no_rule(seed: int) -> None:
-    """Of blocks under rules, signals change neither what is evicted nor what stands of the rules."""
+    """For blocks with retention rules, signals change neither the evictions nor the rules."""
     draw = random.Random(seed)
     rules = [kvpool.Retention(priority) for priority in (0, 20, 60, 100)]
     rules += [

@@ -1,4 +1,4 @@
-"""Sizing: every estimator against a simulation that is written straight from its definition."""
+"""Sizing: every estimator compared with a simulation that is written from its definition."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ B = 4
 
 @st.composite
 def workloads(draw: st.DrawFn) -> list[tuple[int, ...]]:
-    """Prompts of a few conversations, each a path from the root of a tree of blocks."""
+    """Draws prompts of a few conversations, each a path from the root of a tree of blocks."""
     parents = [draw(st.integers(-1, block - 1)) for block in range(draw(st.integers(1, 12)))]
 
     def path(block: int) -> tuple[int, ...]:
@@ -54,7 +54,7 @@ def trace_of(prompts: list[tuple[int, ...]]) -> kvpool.traces.Trace:
 
 
 def lru_of(prompts: list[tuple[int, ...]], capacity: int, form: SizingForm) -> int:
-    """Hits of LRU, least recently used first in a list."""
+    """Returns the hits of LRU, least recently used first in a list."""
     cached: list[int] = []
     hits = 0
     for prompt in prompts:
@@ -79,7 +79,7 @@ def test_lru_is_the_model_in_both_forms(
 
 
 def in_a_pool(prompts: list[tuple[int, ...]], capacity: int, policy: EvictionPolicy) -> tuple[int, int]:
-    """Hits and evictions of hashed blocks in a real pool."""
+    """Returns the hits and evictions of hashed blocks in a real pool."""
     trace = trace_of(prompts)
     replay = kvpool.traces.Replay(
         trace, mode="lookup", block_size=B, capacity_blocks=capacity, eviction=policy, threads=1
@@ -90,7 +90,7 @@ def in_a_pool(prompts: list[tuple[int, ...]], capacity: int, policy: EvictionPol
 
 
 def in_the_grid(references: References, capacity: int, policy: EvictionPolicy) -> tuple[int, int | None]:
-    """The same of its short cut."""
+    """Returns the same figures from the fast path of the grid."""
     run = references.run(policy, capacity)
     return run.block_hits, run.evictions
 
@@ -105,7 +105,7 @@ def test_the_pool_form_is_what_the_pool_does(prompts: list[tuple[int, ...]], cap
 
 @st.composite
 def documents(draw: st.DrawFn) -> list[tuple[int, ...]]:
-    """Beginnings of texts that have no block in common, over and over."""
+    """Draws beginnings of texts that share no block, repeatedly."""
     lengths = draw(st.lists(st.integers(1, 9), min_size=1, max_size=8))
     begins = [sum(lengths[:at]) for at in range(len(lengths))]
     texts = [tuple(range(begin, begin + length)) for begin, length in zip(begins, lengths, strict=True)]
@@ -117,9 +117,10 @@ def documents(draw: st.DrawFn) -> list[tuple[int, ...]]:
 def test_hazard_is_what_the_pool_does_where_one_content_follows_another(
     prompts: list[tuple[int, ...]], capacity: int
 ) -> None:
-    """What is behind a ghost is told by two bits of its key, and the grid has other keys than the
-    pool: where several contents may follow one, or blocks of two texts went one after the other,
-    they mistake others. With other keys a pool mistakes none, or the same."""
+    """A ghost remembers the blocks after it by two bits of their keys, and the grid uses other keys
+    than the pool. If several contents can follow one, or if blocks of two texts left one after the
+    other, both may mistake other blocks. With other keys, a pool mistakes none, or the same ones.
+    """
     grid = in_the_grid(References(trace_of(prompts)), capacity, "hazard")
     named = ([tuple(1000 * name + block for block in prompt) for prompt in prompts] for name in range(2000))
     assert any(in_a_pool(prompts, capacity, "hazard") == grid for prompts in named), grid
@@ -170,7 +171,7 @@ def test_a_report_hangs_together(prompts: list[tuple[int, ...]], blocks: Literal
     assert seen == [(done + 1, 2 * len(sizes)) for done in range(2 * len(sizes))]
     curve = References(trace, blocks=blocks).lru()
     lru = next(policy for policy in report["policies"] if policy["name"] == "lru")
-    # Pool form holds a request's blocks; where all fit that changes nothing.
+    # The pool form holds a request's blocks. If all blocks fit, that makes no difference.
     longest = max(map(len, prompts))
     for blocks_of_size, hits in zip(sizes, lru["hits"], strict=True):
         if blocks_of_size >= longest:
@@ -203,12 +204,13 @@ def test_a_sample_of_everything_is_exact(
 
 @pytest.mark.parametrize("blocks", ["all", "full"])
 def test_a_tenth_of_the_blocks_is_close(blocks: Literal["all", "full"]) -> None:
-    """Within 1.5 points at every size of a report, whatever the sample."""
+    """The estimate is within 1.5 points at every size of a report, with any sample."""
     trace = kvpool.traces.Trace.generate(40_000, seed=5)
     references = References(trace, blocks=blocks)
     exact, most = references.lru(), references.unique_blocks // 10
     capacities = [references.unique_blocks * percent // 100 for percent in (1, 2, 5, 10, 20, 30, 40, 50)]
-    assert exact.at(capacities[-1])[0] - exact.at(capacities[0])[0] > 0.08  # there is something to get wrong
+    # The rates differ enough to detect an error.
+    assert exact.at(capacities[-1])[0] - exact.at(capacities[0])[0] > 0.08
     estimates = [sampled_lru(trace, max_blocks=most, seed=seed, blocks=blocks) for seed in range(5)]
     estimates.append(sampled_lru(trace, rate=0.1, blocks=blocks))
     for estimate in estimates:
@@ -217,7 +219,7 @@ def test_a_tenth_of_the_blocks_is_close(blocks: Literal["all", "full"]) -> None:
         for capacity in capacities:
             assert estimate.at(capacity) == pytest.approx(exact.at(capacity), abs=0.015)
     curves = {tuple(estimate.at(capacities[0])) for estimate in estimates}
-    assert len(curves) == len(estimates)  # a seed picks another sample
+    assert len(curves) == len(estimates)  # each seed picks another sample
 
 
 @pytest.mark.parametrize(
@@ -240,8 +242,8 @@ def test_a_sample_that_is_none(arguments: dict[str, Any], message: str) -> None:
 def test_a_report_from_a_sample_hangs_together(
     prompts: list[tuple[int, ...]], blocks: Literal["all", "full"], most: int
 ) -> None:
-    """What is counted is that of the full report; what is estimated is so, too, if the sample is
-    everything.
+    """Counted figures equal those of the full report. Estimated figures do so, too, if the sample
+    contains everything.
     """
     trace = trace_of(prompts)
     asked: Any = {"capacities": ["50%", "3", "1000"], "blocks": blocks, "shape": kv_shape("llama-3.1-8b")}
@@ -273,7 +275,7 @@ def test_a_report_from_a_sample_hangs_together(
 
 @pytest.mark.parametrize("blocks", ["all", "full"])
 def test_a_sample_of_all_blocks_says_what_the_full_report_says(blocks: Literal["all", "full"]) -> None:
-    """On a trace with partial blocks, so that blocks, full blocks and tokens have different rates."""
+    """The trace has partial blocks, so that blocks, full blocks and tokens have different rates."""
     asked: Any = {"policies": ["lru"], "hints": [], "blocks": blocks, "shape": kv_shape("llama-3.1-8b")}
     trace = kvpool.traces.Trace.generate(300)
     found, whole = (size(trace, sample_blocks=sample, **asked) for sample in (10_000, None))
@@ -285,7 +287,7 @@ def test_a_sample_of_all_blocks_says_what_the_full_report_says(blocks: Literal["
     assert {**found["trace"], "ideal": None} == {**whole["trace"], "ideal": None}
     exact = References(trace, blocks=blocks).lru()
     for point in found["lru_curve"]:
-        # Distances above 512 are kept in buckets of 0.4 % of themselves.
+        # Distances above 512 are kept in buckets whose width is 0.4 % of the distance.
         rates = (point["block_hit_rate"], point["token_hit_rate"])
         assert rates == pytest.approx(exact.at(point["blocks"]), abs=0.005)
 
@@ -366,7 +368,8 @@ def test_sizes_in_gib_need_a_model_and_all_have_a_limit() -> None:
         (["--capacities", "5%,much"], "error: --capacities is 'much': must be like 5%, 60GiB or 9139"),
         (
             ["--capacities", "5GiB"],
-            "error: --capacities is in GiB: that needs a KV shape, name a model\nhint: add --model NAME (kvpool models",
+            "error: --capacities is in GiB: that needs a KV shape, name a model\n"
+            "hint: add --model NAME (kvpool models",
         ),
         (["--hints", "often"], "error: --hints is 'often': must be shares of 0 to 1, by commas, or none"),
         (["--hints", "1.5"], "error: --hints is 1.5; allowed: 0 to 1"),
@@ -405,7 +408,9 @@ def test_bad_usage(arguments: list[str], message: str, capsys: pytest.CaptureFix
 def test_what_is_refused_is_refused_before_anything_is_read_or_shown(
     arguments: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """With a progress bar, and with a trace that cannot be read: that would be another error."""
+    """The refusal comes with a progress bar, too, and with a trace that cannot be read, which would be
+    another error.
+    """
     assert main(["size", str(tmp_path / "none"), *arguments]) == 2
     captured = capsys.readouterr()
     assert captured.out == ""
@@ -443,8 +448,8 @@ def test_the_library_checks_before_it_reads() -> None:
 
 
 def test_what_is_done_is_like_what_is_to_come() -> None:
-    """At any time the share of the cells done is the share of the work done, though policies differ
-    twentyfold.
+    """At any time, the share of the cells that are done equals the share of the work that is done,
+    although the costs of policies differ by a factor of twenty.
     """
     cost = dict.fromkeys(DEFAULT_POLICIES, 1.0) | {"adaptive": 20.0}
     by_capacity = [1.6, 1.4, 1.2, 1.1, 1.0, 0.9, 0.8, 0.7]
@@ -456,7 +461,7 @@ def test_what_is_done_is_like_what_is_to_come() -> None:
         estimate = sum(work[:done]) * len(cells) / done
         assert estimate == pytest.approx(sum(work), rel=0.35), done
     in_order = [cost[policy] * share for policy in DEFAULT_POLICIES for share in by_capacity]
-    assert sum(in_order[:24]) * 40 / 24 < 0.4 * sum(work)  # what "4 s left" of 52 came from
+    assert sum(in_order[:24]) * 40 / 24 < 0.4 * sum(work)  # the cause of the wrong estimate "4 s left" of 52
 
 
 def test_the_grid_is_run_in_that_order(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -488,7 +493,9 @@ def test_the_grid_is_run_in_that_order(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_no_column_without_figures(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
-    """Seconds are told if the speed of prefill is, and else how to get them."""
+    """Seconds are printed if the speed of prefill is known. Otherwise the output explains how to get
+    them.
+    """
     page = tmp_path / "page.html"
     asked = [
         "size",
@@ -537,13 +544,14 @@ def test_the_command_writes_what_the_library_says(tmp_path: Path, capsys: pytest
 
 
 def ending(*, told: bool) -> bytes:
-    """Agents: a turn that calls tools comes back after a while, one that ends does not; the prompts
-    look the same.
+    """Returns a trace of agents: a turn that calls tools returns after a while, and one that ends does
+    not. The prompts look the same.
     """
     lines = []
     for at in range(3000):
         comes_back = at % 3 == 0
-        # Of every three: one that was here 120 requests ago, or is here the first time; two that come once.
+        # In every three requests, one repeats the prompt of 120 requests ago or is new. The prompts of the
+        # other two are used only once.
         number = at % 120 + 120 * (at // 240) if comes_back else 100_000 + at
         line = {
             "timestamp": 100 * at,

@@ -1,4 +1,4 @@
-"""The page and the picture of ``kvpool size`` as text and bytes: what they say is what the report says."""
+"""The page and the picture of ``kvpool size`` as text and bytes: they show the figures of the report."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 
 def parsed(page: str) -> ElementTree.Element:
-    """The page as XML, without what is inside scripts and styles."""
+    """Returns the page as XML, without the contents of scripts and styles."""
     bare = re.sub(r"(<(script|style)\b[^>]*>).*?(</\2>)", r"\1\3", page, flags=re.DOTALL)
     return ElementTree.fromstring(bare.removeprefix("<!DOCTYPE html>"))
 
@@ -36,7 +36,7 @@ def text_of(element: ElementTree.Element) -> str:
 
 
 def embedded(page: str) -> dict[str, list[dict[str, Any]]]:
-    """What the script of the page is given."""
+    """Returns the data that the script of the page gets."""
     found = re.search(r'<script type="application/json" id="points">(.*?)</script>', page, re.DOTALL)
     assert found is not None
     points: dict[str, list[dict[str, Any]]] = json.loads(found[1])
@@ -88,14 +88,17 @@ def test_the_table_has_the_figures_of_the_report() -> None:
             for cell, own, base in zip(row[1:], hits, expected[0][1], strict=True):
                 (figure,) = (text_of(each) for each in cell.iter("span") if each.get("class") is None)
                 assert figure == f"{100 * both(own)[rate]:.2f}"
-                differences = [float(text_of(each).replace("−", "-")) for each in cell.iter("small")]  # noqa: RUF001
+                differences = [
+                    float(text_of(each).replace("−", "-"))  # noqa: RUF001
+                    for each in cell.iter("small")
+                ]
                 difference = 100 * (both(own)[rate] - both(base)[rate])
                 assert differences == ([] if name == "LRU" else [pytest.approx(difference, abs=0.00501)])
 
 
 def test_the_best_of_a_column_is_the_best_policy_and_ties_share_it() -> None:
     report = made_up()
-    # Better by less than is written.
+    # The difference is smaller than the printed precision.
     report["policies"][2]["hits"][0]["block_hit_rate"] = 0.09001
     report["policies"][-1]["hits"][0]["block_hit_rate"] = 0.09
     rows = grid_rows(report, "block_hit_rate")
@@ -103,7 +106,7 @@ def test_the_best_of_a_column_is_the_best_policy_and_ties_share_it() -> None:
     report["policies"][-1]["hits"][0]["block_hit_rate"] = 0.0899
     rows = grid_rows(report, "block_hit_rate")
     assert [row.name for row in rows if row.cells[0].best] == ["ARC"]
-    # Hints and optimum are higher, or as high, and do not compete.
+    # Hints and optimum are at least as high, and do not compete.
     assert max(row.cells[0].rate for row in rows) > 0.0901
     assert (
         len({round(row.cells[-1].rate, 4) for row in rows if row.cells[-1].best or row.kind != "policy"}) == 1
@@ -174,7 +177,7 @@ def test_a_height_of_the_plot_is_the_rate_of_the_report() -> None:
     figures, _ = figures_of(report)
     (figure,) = (each for each in figures if each.key == "capacity")
     arc = next(index for index, series in enumerate(figure.series) if series.name == "ARC")
-    # Two ticks of the axis give the scale; the marks must fit it.
+    # Two ticks of the axis give the scale, and the marks must fit it.
     (plot,) = (each for each in parsed(render(report)).iter("svg") if each.get("id") == "plot-capacity")
     ticks = {
         text_of(each): float(each.get("y") or "nan") - 4
@@ -200,7 +203,9 @@ def test_a_bar_of_worth_is_tokens_by_gib() -> None:
 
 
 def test_every_bar_of_worth_can_be_seen(tmp_path: Path) -> None:
-    """The first GiB may be worth thousands of times the last ones: what all prompts begin with is small."""
+    """The first GiB may be worth thousands of times the last ones, because the common beginning of all
+    prompts is small.
+    """
     report = made_up()
     for place, step in enumerate(report["worth"]):
         step["hit_tokens"] = int((step["to_gib"] - step["from_gib"]) * 5e6 / 4**place) + 1
@@ -262,7 +267,7 @@ def test_a_trace_without_reuse_is_a_page_too(tmp_path: Path) -> None:
     root = parsed(render(report))
     assert not [each for each in root.iter("svg") if each.get("class") == "plot"]
     save_png(report, tmp_path / "report.png")
-    # Policies at no capacity are none.
+    # Policies without a capacity have no figures.
     report["policies"] = [{"name": "lru", "source": "", "hits": [], "seconds": 0.0}]
     parsed(render(report))
     save_png(report, tmp_path / "report.png")
@@ -336,7 +341,7 @@ def test_the_picture_shows_the_same_plots(tmp_path: Path) -> None:
     assert written.startswith(b"\x89PNG")
     width, height = (int.from_bytes(written[at : at + 4], "big") for at in (16, 20))
     assert width == 1100
-    # Five plots and a table below each other.
+    # Five plots and a table, one below the other.
     assert height > 5 * 400
 
 

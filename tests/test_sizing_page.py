@@ -1,8 +1,8 @@
-"""The page of ``kvpool size`` in a headless browser: the plots are drawn and answer, and the page
+"""The page of ``kvpool size`` in a headless browser: the plots are drawn and react, and the page
 requests nothing.
 
-``make test`` installs the browser from PyPI. Without it these tests are skipped and give the reason.
-With CI set they fail.
+``make test`` installs the browser from PyPI. Without it these tests are skipped with the reason. With
+CI set they fail.
 """
 
 from __future__ import annotations
@@ -22,17 +22,21 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-#: Sizes of the plots, and of the largest shape that each has.
+#: Sizes of the plots, and of the largest shape in each.
 SIZES = """[...document.querySelectorAll(".plot")].map((plot) => {
   const box = plot.getBoundingClientRect();
-  const shapes = [...plot.querySelectorAll(".series .line, .series .bar, .series .mark")].map((each) => each.getBBox());
+  const shapes = [...plot.querySelectorAll(".series .line, .series .bar, .series .mark")].map(\
+(each) => each.getBBox());
   return [plot.id, box.width, box.height, Math.max(...shapes.map((each) => each.width + each.height))];
 })"""
 TIP = """(() => {
   const tip = document.querySelector("#capacity .tip");
   return tip.hidden ? null : [...tip.children].map((line) => line.textContent);
 })()"""
-SHOWN = 'getComputedStyle(document.querySelector("#plot-capacity .series[data-series=\'{}\']")).display !== "none"'
+SHOWN = (
+    "getComputedStyle(document.querySelector(\"#plot-capacity .series[data-series='{}']\")).display"
+    ' !== "none"'
+)
 
 
 @pytest.fixture(scope="module")
@@ -48,8 +52,8 @@ def browser() -> Iterator[Any]:
 
 @pytest.fixture
 def page(browser: Any, tmp_path: Path) -> Iterator[Any]:
-    """The report in the browser. At the end nothing was written to its console and nothing else was
-    requested.
+    """Opens the report in the browser. At the end, the console must be empty, and nothing else may have
+    been requested.
     """
     problems: list[str] = []
     path = tmp_path / "report.html"

@@ -1,6 +1,4 @@
-"""Tiers beneath the device: what ``kvpool size`` prints against caches that are simulated one beneath
-the other.
-"""
+"""Tiers below the device: the output of ``kvpool size`` compared with a simulated chain of caches."""
 
 from __future__ import annotations
 
@@ -34,7 +32,7 @@ TOKEN_BYTES: Final = 4
 BLOCK_BYTES: Final = TOKEN_BYTES * B
 TIERS: Final = ("--host-gib", "512", "--disk-tib", "4", "--disk-read", "6GB/s")
 LLAMA: Final = ("--model", "llama-3.1-8b")
-#: A small grid, for what is not about policies.
+#: A small grid, for tests that are not about policies.
 GRID: Final = ("--policies", "lru", "--hints", "none", "--no-progress")
 
 Prompt = tuple[tuple[int, int], ...]
@@ -42,7 +40,9 @@ Prompt = tuple[tuple[int, int], ...]
 
 @st.composite
 def workloads(draw: st.DrawFn) -> list[Prompt]:
-    """Prompts as (block, tokens in it), each a path from the root of a tree; only a leaf may be partial."""
+    """Draws prompts as (block, number of its tokens), each a path from the root of a tree. Only a leaf
+    may be partial.
+    """
     parents = [draw(st.integers(-1, block - 1)) for block in range(draw(st.integers(1, 12)))]
     tokens = [B if block in parents else draw(st.integers(1, B)) for block in range(len(parents))]
 
@@ -53,8 +53,8 @@ def workloads(draw: st.DrawFn) -> list[Prompt]:
 
 
 def served_by(prompts: list[Prompt], holds: list[int]) -> tuple[list[int], list[int]]:
-    """Blocks and tokens that each tier serves. Each is an LRU cache of its own, told of every use, tail
-    first.
+    """Returns the blocks and tokens that each tier serves. Each tier is a separate LRU cache, which
+    gets every use, tail first.
     """
     tiers: list[list[int]] = [[] for _ in holds]
     blocks, tokens = [0] * len(holds), [0] * len(holds)
@@ -75,7 +75,7 @@ def served_by(prompts: list[Prompt], holds: list[int]) -> tuple[list[int], list[
 
 
 def printed(prompts: list[Prompt], *arguments: str) -> Any:
-    """What ``kvpool size --json`` prints of these prompts."""
+    """Returns the output of ``kvpool size --json`` for these prompts."""
     with tempfile.TemporaryDirectory() as folder:
         trace = Path(folder) / "trace.jsonl"
         lines = (
@@ -101,8 +101,8 @@ def printed(prompts: list[Prompt], *arguments: str) -> Any:
 def test_each_tier_serves_what_caches_one_beneath_the_other_do(
     prompts: list[Prompt], one: int, other: int, host: int, disk: int, rest: float
 ) -> None:
-    """Rates, seconds of loading and seconds to the first token, for any order of sizes."""
-    # Not quite a block is none.
+    """Compares rates, seconds of loading and seconds to the first token, for any order of sizes."""
+    # A capacity below one block counts as none.
     host_gib, disk_tib = (
         max(blocks + rest, 0.25) * BLOCK_BYTES / 2**unit for blocks, unit in ((host, 30), (disk, 40))
     )
@@ -117,7 +117,7 @@ def test_each_tier_serves_what_caches_one_beneath_the_other_do(
     )
     tiers = report["tiers"]
     assert [tier["blocks"] for tier in tiers["below"]] == [host, disk]
-    # From the disk to host memory, and from there to the device.
+    # Data move from the disk to host memory, and from there to the device.
     a_token = [0.0, TOKEN_BYTES / 8_000, TOKEN_BYTES / 8_000 + TOKEN_BYTES / 2_000]
     assert [tier["load_s_per_token"] for tier in tiers["below"]] == a_token[1:]
     assert [size["blocks"] for size in report["capacities"]] == sorted({one, other})
@@ -182,7 +182,8 @@ def test_break_even_is_where_a_tier_buys_no_time() -> None:
         ),
         (
             (*LLAMA, "--disk-tib", "4"),
-            "error: --disk-tib needs the speed of loads from the disk\nhint: add --disk-read 6GB/s, or what kvpool",
+            "error: --disk-tib needs the speed of loads from the disk\n"
+            "hint: add --disk-read 6GB/s, or what kvpool",
         ),
         (
             (*LLAMA, "--host-read", "25GB/s"),
@@ -199,8 +200,8 @@ def test_break_even_is_where_a_tier_buys_no_time() -> None:
         ((*LLAMA, *TIERS, "--host-read", "0GB/s"), "error: --host-read is '0GB/s': must be like 6GB/s"),
         (
             ("--model", "gemma-3-27b", "--host-gib", "512"),
-            "error: tiers need a model whose layers all keep every token: Gemma-3-27B has 10 full, 52 sliding 1,024\n"
-            "hint: leave --host-gib and --disk-tib out",
+            "error: tiers need a model whose layers all keep every token: Gemma-3-27B has 10 full, "
+            "52 sliding 1,024\nhint: leave --host-gib and --disk-tib out",
         ),
         (
             ("--model", "qwen3-next-80b-a3b", "--host-gib", "512"),
@@ -236,7 +237,7 @@ def test_a_tier_that_is_none(gib: float, speed: float) -> None:
 
 @pytest.mark.parametrize("name", [None, "gemma-3-1b", "Mistral-7B-v0.1", "qwen3-next-80b-a3b"])
 def test_the_library_refuses_what_a_curve_does_not_say(name: str | None) -> None:
-    """No shape, windows beside full attention, windows alone, states."""
+    """The shapes are: none, windows beside full attention, only windows, states."""
     with pytest.raises(InvalidArgumentError, match="need a"):
         check_sizing(shape=None if name is None else kv_shape(name), tiers=[Tier("host", 1, 1)])
 
@@ -258,7 +259,7 @@ def test_the_command_prints_the_tables(capsys: pytest.CaptureFixture[str]) -> No
             assert f"{one['first_token_s']:.3f}" in tables
     flat = " ".join(tables.split())
     assert "Host: serves nothing beneath a device of 600 GiB, which holds as much." in flat
-    # 6 GB/s and 25 GB/s one after the other are 36,916 tokens/s.
+    # 6 GB/s and then 25 GB/s are 36,916 tokens/s.
     assert (
         "Disk: loading is slower than computing, with prefill of 50,000 tokens/s: 36,916 would be as fast."
         in flat

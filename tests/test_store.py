@@ -1,5 +1,5 @@
-"""``kvpool.store``: what Python adds to the crate, whose own tests have the back end that fails, stalls
-and lies.
+"""``kvpool.store``: the parts that Python adds to the crate. The crate's tests have the back end that
+fails, stalls and returns wrong data.
 """
 
 from __future__ import annotations
@@ -34,9 +34,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
 SLOT = 8192
-#: The end of what a test waits for: far beyond what any machine takes. Nothing is measured by it.
+#: The time limit of every wait, far longer than any machine needs. No test measures time with it.
 AGES = 120.0
-# Whatever a machine does meanwhile: what is late is a miss, and no test but those of deadlines means that.
+# These settings tolerate a slow machine: a late load is a miss, and only tests of deadlines want that.
 PATIENT: dict[str, Any] = {"admission": "always", "deadline": AGES}
 FIELDS: dict[str, Any] = {
     "model": "llama",
@@ -118,7 +118,8 @@ def test_objects_of_groups_and_lengths_are_apart(tmp_path: Path) -> None:
         assert store.contains([key(1)] * 3, groups=[0, 1, 2]) == ["here", "here", "absent"]
         assert finish(store, store.get([key(1)], [2], groups=1, lengths=100)) == ["ok"]
         assert arena.read(2, 100) == payload(1, 100)
-        # Another length is another object: nothing of it is handed out, and it is not kept.
+        # A different length means a different object: no bytes are handed out, and the object is not
+        # kept.
         assert finish(store, store.get([key(1)], [2], groups=1)) == ["damaged"]
         assert store.contains([key(1)] * 2, groups=[0, 1]) == ["here", "absent"]
         assert store.remove([key(1)] * 2, groups=[0, 1]) == 1
@@ -163,7 +164,7 @@ def test_a_namespace_is_what_its_text_says() -> None:
     for wrong in ("", "{}", one.to_json().replace('"heads"', '"tails"'), "[" * 100_000):
         with pytest.raises(InvalidArgumentError, match="no namespace"):
             Namespace.from_json(wrong)
-    for name in FIELDS:  # nothing is assumed of what was forgotten
+    for name in FIELDS:  # a missing field has no default
         with pytest.raises(TypeError):
             Namespace(**{field: value for field, value in FIELDS.items() if field != name})
 
@@ -181,7 +182,7 @@ def test_an_engine_lends_its_memory(tmp_path: Path, slot_bytes: int) -> None:
         assert finish(store, store.put([key(1)], [1])) == ["ok"]
         assert finish(store, store.get([key(1)], [2])) == ["ok"]
     assert memory.sum(axis=1).tolist() == [0, 7 * slot_bytes, 7 * slot_bytes, 0]
-    del store, arena  # the memory is the engine's again
+    del store, arena  # the memory belongs to the engine again
     memory.resize((5, slot_bytes), refcheck=False)
 
 
@@ -204,7 +205,7 @@ def test_slots_that_transfers_have_cannot_be_taken(tmp_path: Path) -> None:
     with store:
         with pytest.raises(SlotBusyError, match="slot 0 is in use"):
             store.get([key(1), key(2)], [0, 0])
-        arena.write(0, b"free again")  # the call that was refused has changed nothing
+        arena.write(0, b"free again")  # the refused call has changed nothing
         assert store.poll() == []
         assert store.stats().in_flight == 0
 
@@ -219,10 +220,18 @@ WRONG: list[tuple[str, Callable[[Store], object], type[Exception]]] = [
     ("more than a slot", lambda store: store.put([key(1)], [0], lengths=SLOT + 1), InvalidArgumentError),
     ("an empty digest", lambda store: store.contains([b""]), InvalidArgumentError),
     ("a long digest", lambda store: store.contains([bytes(33)]), InvalidArgumentError),
-    ("an unknown admission", lambda store: store.put([key(1)], [0], admit="maybe"), InvalidArgumentError),  # type: ignore[arg-type]
+    (
+        "an unknown admission",
+        lambda store: store.put([key(1)], [0], admit="maybe"),  # type: ignore[arg-type]
+        InvalidArgumentError,
+    ),
     ("a key that is text", lambda store: store.contains(["a"]), ArgumentTypeError),  # type: ignore[list-item]
     ("keys in one", lambda store: store.contains(b"digest"), ArgumentTypeError),  # type: ignore[arg-type]
-    ("tokens that are none", lambda store: store.put([key(1)], [0], tokens=[1]), ArgumentTypeError),  # type: ignore[list-item]
+    (
+        "tokens that are none",
+        lambda store: store.put([key(1)], [0], tokens=[1]),  # type: ignore[list-item]
+        ArgumentTypeError,
+    ),
     ("a time that cannot pass", lambda store: store.wait(-1.0), InvalidArgumentError),
     ("no number", lambda store: store.wait(float("nan")), InvalidArgumentError),
 ]
@@ -256,7 +265,7 @@ def test_settings_out_of_range_are_named(tmp_path: Path) -> None:
             Store(disk(tmp_path), arena, namespace(), **settings)
     with pytest.raises(InvalidArgumentError, match="eviction"):
         Store(disk(tmp_path), arena, namespace(), eviction="none")  # type: ignore[arg-type]
-    # Nobody states when an object was used last.
+    # No call states when an object was last used.
     with pytest.raises(InvalidArgumentError, match="last-accessed: must be a policy with an order"):
         Store(disk(tmp_path), arena, namespace(), eviction="last-accessed")
     with pytest.raises(
@@ -271,7 +280,7 @@ def test_settings_out_of_range_are_named(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(StoreError, match="making the folder failed"):
         Store(Disk(tmp_path / "file", 1 << 20, free_floor_bytes=0), arena, namespace())
-    # None of them has kept the folder.
+    # None of the refused stores has kept the folder.
     Store(disk(tmp_path), arena, namespace()).close()
 
 
@@ -287,7 +296,7 @@ def test_a_capacity_above_the_room_of_the_disk_is_a_warning(tmp_path: Path) -> N
 
 
 def test_replicas_take_the_first_folder_that_no_engine_has(tmp_path: Path) -> None:
-    """Engines that are started again find what was stored, in whichever order they start."""
+    """Engines that are restarted find the stored objects, in whatever order they start."""
 
     def start() -> Store:
         arena = Arena(8, SLOT)
@@ -347,7 +356,7 @@ def test_an_event_loop_hears_of_ends(tmp_path: Path) -> None:
 
 
 def test_threads_share_a_store(tmp_path: Path) -> None:
-    """Each with its own slot; whoever polls hands the ends on."""
+    """Each thread has its own slot. The thread that polls passes the results on."""
     threads, rounds = 4, 25
     store, arena = opened(tmp_path, queue=64)
     ends: dict[int, list[str]] = {}
@@ -388,7 +397,7 @@ def test_threads_share_a_store(tmp_path: Path) -> None:
 
 
 def carried(texts: Mapping[str, Namespace | None], of: Namespace) -> str:
-    """The digest that objects of a namespace have: that of its text with a generation."""
+    """Returns the digest in the objects of a namespace: that of its text with a generation."""
 
     def plain(text: Namespace) -> Any:
         fields = json.loads(text.to_json())
@@ -439,16 +448,18 @@ def test_a_folder_is_looked_at_cleared_and_forgotten(tmp_path: Path) -> None:
         assert (store.stats().restored, store.stats().foreign) == (2, 0)
 
 
-# : Lets a process have everything but io_uring, as containers often do: a filter of system calls
-# (seccomp), for good.
+#: A program that gives a process every system call except io_uring, like many containers: a permanent
+#: filter of system calls (seccomp).
 WITHOUT_IO_URING = """
 import ctypes, sys
 libc = ctypes.CDLL(None, use_errno=True)
 IO_URING_SETUP, EPERM = 425, 1
 # Load the number of the call; return EPERM for that one, let the others pass.
-program = [(0x20, 0, 0, 0), (0x15, 0, 1, IO_URING_SETUP), (0x06, 0, 0, 0x00050000 | EPERM), (0x06, 0, 0, 0x7FFF0000)]
+program = [(0x20, 0, 0, 0), (0x15, 0, 1, IO_URING_SETUP), (0x06, 0, 0, 0x00050000 | EPERM), \
+(0x06, 0, 0, 0x7FFF0000)]
 class Filter(ctypes.Structure):
-    _fields_ = [("code", ctypes.c_ushort), ("jt", ctypes.c_ubyte), ("jf", ctypes.c_ubyte), ("k", ctypes.c_uint)]
+    _fields_ = [("code", ctypes.c_ushort), ("jt", ctypes.c_ubyte), ("jf", ctypes.c_ubyte), \
+("k", ctypes.c_uint)]
 class Program(ctypes.Structure):
     _fields_ = [("len", ctypes.c_ushort), ("filter", ctypes.POINTER(Filter))]
 filters = (Filter * 4)(*(Filter(*one) for one in program))

@@ -1,6 +1,7 @@
 """Back ends that several engines share, from Python: folders, Redis, S3, and those written in Python.
 
-The crate's own tests damage, stop and kill them; these show that each does what a store needs of it.
+The crate's own tests damage, stop and kill them. These tests check that each has the behaviour that a
+store needs.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ ROOM = 64 * (SLOT + 4096)
 
 
 class Dictionary:
-    """A back end in a dictionary, as anybody may write one."""
+    """A back end in a dictionary, as a user might write one."""
 
     def __init__(self) -> None:
         self.values: dict[str, bytes] = {}
@@ -39,7 +40,7 @@ class Dictionary:
 
     @property
     def objects(self) -> dict[str, bytes]:
-        """All values but the records of generations."""
+        """Returns all values except the records of generations."""
         return {name: value for name, value in self.values.items() if not name.endswith("/0")}
 
     def _enter(self) -> None:
@@ -81,7 +82,7 @@ def redis_socket(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 
 @pytest.fixture(params=KINDS)
 def backends(request: pytest.FixtureRequest, tmp_path: Path) -> Callable[[], Backend]:
-    """Makes back ends that share one empty place."""
+    """Returns a function that creates back ends which share one empty place."""
     match request.param:
         case "folder":
             return lambda: SharedFolder(tmp_path, ROOM)
@@ -170,7 +171,9 @@ def test_the_bound_is_kept(backends: Callable[[], Backend]) -> None:
 def test_two_stores_and_what_they_share(
     tmp_path_factory: pytest.TempPathFactory, operations: list[tuple[str, int, int]]
 ) -> None:
-    """Put, get, remove, renew, look: against a dictionary of what is there."""
+    """Makes random calls (put, get, remove, renew, look), and compares them with a dictionary of the
+    objects.
+    """
     shared = Dictionary()
     stores = [opened(Custom(shared, ROOM), believed_for=0.0) for _ in range(2)]
     spaces = [0, 0]
@@ -207,7 +210,7 @@ def test_two_stores_and_what_they_share(
 
 
 def settle(store: Store) -> None:
-    """Until what is removed is removed."""
+    """Waits until all removals have ended."""
     while store.stats().in_flight:
         store.wait(60)
 
@@ -224,7 +227,7 @@ def test_an_exception_is_a_failure_and_no_room_is_none() -> None:
         assert "failed: RuntimeError: the bucket is on fire" in str(store.stats().last_error)
         assert finish(store, store.probe([key(1), key(2)])) == ["failed", "failed"]
         shared.error = None
-        settle(store)  # what failed to be written is removed
+        settle(store)  # the object whose write failed is removed
         assert put(store, arena, 1) == ["ok"]
         (name,) = shared.objects
         digest = store.namespace.digest.hex()
@@ -242,7 +245,7 @@ def test_an_exception_is_a_failure_and_no_room_is_none() -> None:
 def test_a_back_end_that_answers_nonsense_fails(answer: object) -> None:
     class Nonsense(Dictionary):
         def read(self, name: str, address: int, length: int) -> Any:
-            # The record of the generation is sound: without it no store is opened.
+            # The record of the generation is valid, because a store cannot be opened without it.
             return super().read(name, address, length) if name.endswith("/0") else answer
 
         def exist(self, names: list[str]) -> Any:

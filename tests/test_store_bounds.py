@@ -1,5 +1,5 @@
-"""Looking at stores of others: servers that list without end, links and pipes in a folder, objects that
-claim much.
+"""Inspecting shared stores: servers that list without end, links and pipes in a folder, objects that
+claim large sizes.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ def namespace() -> Namespace:
 
 
 class Lists:
-    """A server of keys that lists pages with these cursors, and the last one for ever."""
+    """A server of keys that lists pages with these cursors, and repeats the last one forever."""
 
     def __init__(self, cursors: list[int], others: int) -> None:
         self.cursors, self.others, self.asked = cursors, others, 0
@@ -82,7 +82,7 @@ def test_a_server_that_ends_is_listed_whole() -> None:
 
 
 def kept(folder: Path, name: str = "shared") -> Path:
-    """A shared folder with one object. Returns the object's file."""
+    """Creates a shared folder with one object. Returns the object's file."""
     arena = Arena(2, SLOT)
     with Store(SharedFolder(folder / name, 1 << 20), arena, namespace(), admission="always") as store:
         store.put([b"k"], [0])
@@ -117,7 +117,7 @@ def test_a_link_and_a_pipe_in_a_folder_are_no_objects_and_keep_nobody_waiting(tm
         assert whole.read_bytes()
         assert not path.is_symlink()
         assert not path.exists()
-    # A folder that is a link is not walked through.
+    # A folder that is a link is not entered.
     (tmp_path / "shared" / ("ab" * 32)).symlink_to(whole.parent.parent)
     pages = list(SharedFolderInspector(tmp_path / "shared").pages(verify=True))
     assert [sum(len(page.objects) for page in pages), sum(page.others for page in pages)] == [1, 1]
@@ -183,7 +183,7 @@ def test_a_bucket_is_asked_by_a_bounded_number_of_requests_at_once(monkeypatch: 
         now += 1
         most = max(most, now)
         for _ in range(3):
-            await asyncio.sleep(0)  # lets the others go on
+            await asyncio.sleep(0)  # lets the other tasks continue
         now -= 1
         if path.endswith("7"):
             raise FileNotFoundError

@@ -1,7 +1,7 @@
-"""A Mooncake Store looked at from outside, by a stand-in of its client and a master that lists keys
+"""Inspects a Mooncake Store from outside, with a stand-in for its client and a master that lists keys
 over HTTP.
 
-``make store-servers-check`` does so with a real one.
+``make store-servers-check`` does this with a real one.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ from tests.test_store_backends import Dictionary
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-#: More than a page of keys has.
+#: More keys than one page contains.
 MANY = 300
 
 
 class StandIn:
-    """What of ``MooncakeDistributedStore`` is used to look at it."""
+    """The part of ``MooncakeDistributedStore`` that an inspection uses."""
 
     values: dict[str, bytes]
     arguments: tuple[Any, ...] = ()
@@ -79,7 +79,9 @@ def master(values: dict[str, bytes], status: int = 200) -> Iterator[int]:
 
 @pytest.fixture
 def values(monkeypatch: pytest.MonkeyPatch) -> dict[str, bytes]:
-    """Three objects as a store writes them, the text of their namespace, and two things of others."""
+    """Creates three objects as a store writes them, the text of their namespace, and two foreign
+    values.
+    """
     shared = Dictionary()
     arena = Arena(4, SLOT)
     with Store(Custom(shared, 1 << 20), arena, namespace(), **PATIENT) as store:
@@ -123,7 +125,7 @@ def test_pages_are_of_everything_once(values: dict[str, bytes]) -> None:
     inspector = MooncakeInspector(StandIn(), lambda: list(values))
     pages = list(inspector.pages(verify=True))
     assert len(pages) > 1
-    # Each of the copies says that it is of group 0.
+    # Each of the copies states that it belongs to group 0.
     assert [sum(one[1] is None for page in pages for one in page.objects), inspector.total()] == [
         MANY - 1,
         len(values),
@@ -152,7 +154,7 @@ def test_what_cannot_be_reached_or_read_is_said() -> None:
     with master({}, 503) as port, pytest.raises(StoreError, match="status 503"):
         keys_of_master("127.0.0.1", port)
     with socket.socket() as nobody:
-        nobody.bind(("127.0.0.1", 0))  # had, and not listened on
+        nobody.bind(("127.0.0.1", 0))  # the port is taken, but nothing listens on it
         with pytest.raises(StoreError, match="Mooncake's master lists no keys at"):
             keys_of_master("127.0.0.1", nobody.getsockname()[1])
 

@@ -1,5 +1,5 @@
-"""``PrefixStore``: a manager over a store, with KV that follows from the tokens. No block ever has
-another's bytes.
+"""``PrefixStore``: a manager over a store, with KV that follows from the tokens. No block ever contains
+another block's bytes.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ BLOCK, BYTES = 4, 4096
 
 
 def kv(tokens: list[int], end: int, weights: int = 0) -> bytes:
-    """The KV of a block depends on all tokens up to its end, and on the weights."""
+    """Returns the KV of a block, which depends on all tokens up to its end and on the weights."""
     return hashlib.sha256(repr((tokens[:end], weights)).encode()).digest() * (BYTES // 32)
 
 
@@ -83,8 +83,8 @@ class Engine:
             self.arena.write(slot, self.device[block])
 
     def admit(self, name: str, prompt: list[int], started: Prefetch, *, loading: bool = False) -> int:
-        """Admits a request, and compares what it need not compute. Returns how many tokens came from
-        beneath.
+        """Admits a request, and checks the tokens that it does not have to compute. Returns the number
+        of tokens that were loaded from the store.
         """
         admission = self.prefixes.admit(name, started, loading=loading)
         self.tokens[name], self.weights_of[name] = list(prompt), self.weights
@@ -99,7 +99,7 @@ class Engine:
         return admission.external_tokens
 
     def check(self, name: str, computed: int) -> None:
-        """Every computed block of a request has the bytes of its tokens."""
+        """Checks that every computed block of a request has the bytes of its tokens."""
         tokens, table = self.tokens[name], self.manager.block_ids(name)
         for at in range(computed // BLOCK):
             assert self.device[table[at]] == kv(tokens, BLOCK * (at + 1), self.weights_of[name]), (name, at)
@@ -111,7 +111,7 @@ class Engine:
         self.manager.commit(name, len(tokens))
 
     def run(self, name: str, prompt: list[int], *, save: bool = True) -> int:
-        """A request from its prefetch to its release."""
+        """Runs a request from its prefetch to its release."""
         started = self.prefixes.prefetch(prompt)
         self.prefixes.wait(60)
         loaded = self.admit(name, prompt, started)
@@ -156,11 +156,11 @@ def test_a_gap_between_device_and_loaded_blocks_is_not_bridged() -> None:
     engine = Engine(Custom(Dictionary(), 1 << 20))
     engine.run("a", PROMPT)
     engine.prefixes.wait(60)
-    engine.manager.evict(2)  # the deepest: the first two blocks stay
+    engine.manager.evict(2)  # the deepest blocks: the first two stay
     started = engine.prefixes.prefetch(PROMPT)
     engine.prefixes.wait(60)
     assert started.tokens == 16
-    engine.manager.reset()  # and now they are gone, too
+    engine.manager.reset()  # now these are gone, too
     assert engine.admit("b", PROMPT, started) == 0
     assert engine.prefixes.free_slots == 6
     engine.store.close()
@@ -239,7 +239,7 @@ def test_only_managers_with_one_group_and_blocks_that_fit() -> None:
 
 
 def test_blocks_that_the_device_has_meanwhile_are_not_written() -> None:
-    """They are shared: somebody reads them now."""
+    """The blocks are shared, so another request may be reading them."""
     engine = Engine(Custom(Dictionary(), 1 << 20))
     engine.run("a", PROMPT)
     engine.prefixes.wait(60)
@@ -288,7 +288,7 @@ def test_only_what_is_computed_is_saved() -> None:
 
 
 def test_weights_that_are_renewed_twice_are_apart() -> None:
-    """Epochs count from 0 in every process: what says whose KV it is, is the namespace."""
+    """Epochs count from 0 in every process, so the namespace identifies the weights of the KV."""
     shared = Dictionary()
     for weights in (1, 2):
         engine = Engine(Custom(shared, 1 << 20), believed_for=5.0)
@@ -303,14 +303,15 @@ def test_weights_that_are_renewed_twice_are_apart() -> None:
 def test_what_is_saved_after_renewals_is_found_after_a_restart_and_by_others(
     tmp_path: Path, host: bool
 ) -> None:
-    """Engines count their epochs alone: they are in no name of what is stored."""
+    """Each engine counts its own epochs, so they are in no name of a stored object."""
     room = 64 * (BYTES + 4096)
     for backends in (
         [Disk(tmp_path, room, free_floor_bytes=0)] * 3,
         [Custom(Dictionary(), 1 << 20)] * 3,
     ):
-        # The first engine changes its weights while it runs, the second one is started with the new
-        # weights. A third one that changes to them finds on a disk what it has stored itself.
+        # The first engine changes its weights while it runs, and the second one is started with the new
+        # weights. A third one that changes to them finds on a disk the objects that it has stored
+        # itself.
         for renewals, backend in zip((3, 0, 1), backends, strict=True):
             new = namespace(weights="new")
             engine = Engine(backend, believed_for=0.0, host=host, of=namespace() if renewals else new)
@@ -322,7 +323,7 @@ def test_what_is_saved_after_renewals_is_found_after_a_restart_and_by_others(
             finds = renewals == 0 or (renewals == 1 and isinstance(backend, Custom))
             assert engine.run("a", PROMPT) == (16 if finds else 0)
             engine.prefixes.wait(60)
-            # A prompt that grows has the same names in front.
+            # A prompt that grows has the same names at its beginning.
             assert engine.run("b", [*PROMPT, 1, 2, 3, 4]) == (BLOCK if finds else 0)
             engine.prefixes.wait(60)
             engine.store.close()
@@ -344,7 +345,9 @@ def test_what_another_engine_wrote_is_asked_for() -> None:
 
 
 def test_kv_of_weights_that_were_replaced_is_never_stored() -> None:
-    """A request that goes on over new weights, and a manager whose epoch moved behind the store's back."""
+    """A request continues over a change of weights, and a manager's epoch changes without the store's
+    knowledge.
+    """
     engine = Engine(Custom(Dictionary(), 1 << 20))
     engine.admit("old", PROMPT, engine.prefixes.prefetch(PROMPT))
     engine.prefixes.wait(60)
@@ -372,7 +375,7 @@ def test_host_memory_keeps_what_was_saved_and_loaded() -> None:
     assert engine.run("b", PROMPT) == 16
     assert engine.store.stats().loads == 0, "host memory has it"
     assert engine.copied_out == 4, "host and store have it"
-    # Two blocks of another prompt, and room for one more: what was used least of late goes.
+    # Two blocks of another prompt, and room for one more: the least recently used block is evicted.
     engine.run("c", [7] * 9)
     engine.prefixes.wait(60)
     assert engine.run("d", [8] * 5) == 0
@@ -404,7 +407,7 @@ def test_what_is_written_back_is_written_late_and_once() -> None:
 
 
 def test_what_is_dirty_when_weights_change_is_never_written() -> None:
-    """It would be stored as the new weights' KV, and found by a process that starts with them."""
+    """It would be stored as KV of the new weights, and found by a process that starts with them."""
     shared = Dictionary()
     engine = Engine(Custom(shared, 1 << 20), host=True, write="back")
     engine.run("a", PROMPT)
@@ -426,7 +429,7 @@ def test_a_request_that_loads_runs_when_its_blocks_are_there() -> None:
     started = engine.prefixes.prefetch(PROMPT)
     assert engine.admit("b", PROMPT, started, loading=True) == 0
     assert engine.manager.request("b").state == "loading"
-    engine.prefixes.drop(started)  # the request waits for it
+    engine.prefixes.drop(started)  # the request waits for the load
     with pytest.raises(InvalidArgumentError, match="admitted or dropped already"):
         engine.prefixes.admit("c", started)
     engine.prefixes.wait(60)
@@ -435,13 +438,13 @@ def test_a_request_that_loads_runs_when_its_blocks_are_there() -> None:
     engine.check("b", 16)
     engine.manager.release("b")
     assert engine.prefixes.free_slots == 6
-    # Released while it loads.
+    # The request is released while it loads.
     engine.manager.reset()
     engine.admit("c", PROMPT, engine.prefixes.prefetch(PROMPT), loading=True)
     engine.manager.release("c")
     engine.prefixes.wait(60)
     assert engine.manager.stats().releasing == 0
-    # A copy that breaks off is told, and nothing is taken of it.
+    # A copy that breaks off is reported, and none of its blocks is used.
     engine.manager.reset()
     engine.admit("d", PROMPT, engine.prefixes.prefetch(PROMPT), loading=True)
     engine.breaks = True
@@ -450,8 +453,8 @@ def test_a_request_that_loads_runs_when_its_blocks_are_there() -> None:
     engine.breaks = False
     assert (engine.manager.request("d").state, engine.manager.request("d").computed_tokens) == ("running", 0)
     engine.manager.release("d")
-    # A load that fails in the middle. It comes last: from then on the store has to ask before anything
-    # is on its way.
+    # A load fails in the middle. This case is the last one, because from then on the store has to ask
+    # before it starts a load.
     (damaged,) = [name for name in shared.values if engine.manager.prepare(PROMPT).digests()[1].hex() in name]
     shared.values[damaged] = shared.values[damaged][:-1] + b"?"
     engine.manager.reset()
@@ -472,10 +475,11 @@ def test_writing_back_needs_host_memory() -> None:
 
 
 class Machine(RuleBasedStateMachine):
-    """Requests of a few related prompts over a small device, few slots and a store that is damaged and fails.
+    """Requests of a few related prompts over a small device, a few slots, and a store that is damaged
+    and fails.
 
-    The model: what has been computed with these weights and offered may come back, and nothing else;
-    after a save that was waited for, with nothing lost, it must.
+    The model: only blocks that were computed with these weights and offered may come back. After a save
+    that was waited for, with nothing lost, they must come back.
     """
 
     prompts = st.builds(
@@ -499,7 +503,7 @@ class Machine(RuleBasedStateMachine):
             host=host,
             write=write,
         )
-        #: By name, the prompt that a block is of, and where it ends.
+        #: By name: the prompt of a block, and the position of the block's end.
         self.ends: dict[bytes, tuple[list[int], int]] = {}
         self.slots = slots
         self.started: list[tuple[list[int], Prefetch, int]] = []
@@ -521,7 +525,7 @@ class Machine(RuleBasedStateMachine):
     def admit_or_drop(self, data: st.DataObject, drop: bool, loading: bool) -> None:
         prompt, started, weights = self.started.pop(data.draw(st.integers(0, len(self.started) - 1)))
         if drop or weights != self.engine.weights:
-            # A prepared prompt is of the epoch that it was prepared in.
+            # A prepared prompt belongs to the epoch in which it was prepared.
             self.engine.prefixes.drop(started)
             return
         self.count += 1
@@ -536,7 +540,8 @@ class Machine(RuleBasedStateMachine):
         if loaded:
             assert (weights, *prompt[:end]) in self.offered, "loaded, and never offered"
 
-    # How many run depends on when loads end, and nothing that is drawn may.
+    # The number of running requests depends on when loads end, so nothing that is drawn may depend on
+    # it.
     @rule(nth=st.integers(0, 1 << 16), save=st.booleans())
     def finish(self, nth: int, save: bool) -> None:
         if not self.running:
@@ -544,7 +549,8 @@ class Machine(RuleBasedStateMachine):
         name = self.running.pop(nth % len(self.running))
         tokens, weights = self.engine.tokens[name], self.engine.weights_of[name]
         if self.engine.manager.request(name).state == "loading":
-            self.engine.manager.release(name)  # it is aborted; its blocks are free when the load has ended
+            # The request is aborted; its blocks are free when the load has ended.
+            self.engine.manager.release(name)
             return
         self.engine.compute(name)
         if save:
@@ -604,7 +610,7 @@ class Machine(RuleBasedStateMachine):
         self.engine.prefixes.flush(60)
         assert self.engine.manager.stats().loading == self.engine.manager.stats().releasing == 0
         assert self.engine.prefixes.free_slots == self.slots, "a slot is lost"
-        # With everything well what is saved comes back.
+        # If nothing failed, saved blocks come back.
         for name in self.running:
             self.engine.manager.release(name)
         self.engine.prefixes.renew(namespace(weights="last"))

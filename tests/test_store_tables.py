@@ -33,7 +33,7 @@ class Trimming(Engine):
         super().copy_in(pairs)
 
     def check(self, name: str, computed: int) -> None:
-        """Every computed block that the request still has is that of its tokens."""
+        """Checks that every computed block that the request still has contains its tokens."""
         tokens, table = self.tokens[name], self.manager.block_ids(name)
         for at in range(computed // BLOCK):
             if table[at] != 0:

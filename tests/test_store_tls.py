@@ -1,5 +1,5 @@
-"""Redis over TLS: through a proxy that speaks it, and with a server that does by itself where there is
-one.
+"""Redis over TLS: through a proxy that speaks TLS, and with a server that speaks it itself, if one is
+available.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ from tests.test_store import AGES, PATIENT, finish, key, namespace, payload
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-#: Longer than a record of TLS, and than what a socket takes at once.
+#: Longer than a TLS record, and longer than one write of a socket.
 LONG = 1 << 18
 PASSWORD = "of-nobody-else"
 
 
 class Certificates:
-    """An authority, and what it vouches for: 127.0.0.1, and a client."""
+    """A certificate authority, and the certificates that it signs: for 127.0.0.1, and for a client."""
 
     def __init__(self, folder: Path) -> None:
         authority, self.folder = trustme.CA(), folder
@@ -53,7 +53,7 @@ class Certificates:
 
 
 class Proxy:
-    """Speaks TLS with whoever connects, and passes on what they say to a Unix socket."""
+    """Speaks TLS with its clients, and passes their data to a Unix socket."""
 
     def __init__(self, path: Path, certificates: Certificates, *, asks: bool, newest: ssl.TLSVersion) -> None:
         self._path = path
@@ -103,7 +103,7 @@ class Proxy:
         raise ConnectionResetError
 
     def cut(self) -> None:
-        """Ends all connections, without a word."""
+        """Ends all connections without notice."""
 
         async def cut() -> None:
             for task in list(self._tasks):
@@ -116,7 +116,7 @@ class Proxy:
 
         async def close() -> None:
             self._server.close()
-            # What was cancelled ends before the loop does.
+            # Cancelled tasks end before the loop does.
             while self._tasks:
                 await asyncio.sleep(0)
 
@@ -179,7 +179,7 @@ def test_objects_go_there_and_back(
         store, arena = opened(url(proxy.port, certificates))
         with store:
             moves(store, arena, range(5))
-            proxy.cut()  # connections are made anew
+            proxy.cut()  # connections are opened again
             moves(store, arena, range(5, 8))
         assert proxy.versions == {spoken}
         assert PASSWORD.encode() in proxy.heard
@@ -216,7 +216,7 @@ def test_a_server_may_ask_who_this_is(server: Path, certificates: Certificates) 
 
 
 def test_a_handshake_that_drips_ends_after_the_timeout(certificates: Certificates) -> None:
-    """The deadline is beneath TLS, which reads until a record is whole."""
+    """The deadline works below TLS, which reads until a record is complete."""
     with dripping(b"\x16\x03\x03\x3f\xff", b"x") as port:
         backend = backend_from_url(url(port, certificates), 1 << 24, timeout=0.3)
         arena = Arena(1, LONG)
@@ -225,7 +225,7 @@ def test_a_handshake_that_drips_ends_after_the_timeout(certificates: Certificate
 
 
 def test_a_server_without_tls_hears_no_password(certificates: Certificates) -> None:
-    """As a misconfigured one, or somebody in between."""
+    """Behaves like a misconfigured server or an attacker in between."""
     heard = bytearray()
 
     def answer(listening: socket.socket) -> None:
@@ -294,7 +294,7 @@ def test_urls_say_no_more_than_they_can(address: str, why: str) -> None:
 
 
 def speaking_tls() -> str | None:
-    """A Redis server that speaks TLS by itself: that of Debian does."""
+    """Returns a Redis server that supports TLS itself, as Debian's does, or None."""
     for program in (
         os.environ.get("KVPOOL_REDIS_SERVER"),
         Path(sys.executable).parent / "redis-server",
@@ -312,7 +312,8 @@ def test_a_redis_that_speaks_tls_itself(certificates: Certificates, tmp_path: Pa
     program = speaking_tls()
     if program is None:
         pytest.skip(
-            "NOT TESTED: no redis-server here speaks TLS by itself (apt-get install redis-server); a proxy does"
+            "NOT TESTED: no redis-server here speaks TLS by itself (apt-get install redis-server); "
+            "a proxy does"
         )
     port = free_port()
     certificate, own = map(str, certificates.server)
@@ -327,7 +328,7 @@ def test_a_redis_that_speaks_tls_itself(certificates: Certificates, tmp_path: Pa
     ]
     command += ["--requirepass", PASSWORD]
     with running(command, lambda: connects(("127.0.0.1", port)), tmp_path):
-        with pytest.raises(StoreError):  # it asks who this is
+        with pytest.raises(StoreError):  # the server asks for a client certificate
             opened(url(port, certificates))
         mine, key_file = (quote(str(path)) for path in certificates.client)
         store, arena = opened(url(port, certificates, f"&cert={mine}&key={key_file}"))

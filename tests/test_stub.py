@@ -1,6 +1,6 @@
 """The stubs describe the binary, their examples run, and importing kvpool stays cheap.
 
-Signatures are compared by stubtest (`make stubs-check`); here is what stubtest does not look at.
+stubtest compares signatures (`make stubs-check`). These tests cover the rest.
 """
 
 from __future__ import annotations
@@ -37,10 +37,10 @@ STUBS = {
     "" if path.stem == "__init__" else path.stem: path
     for path in sorted(Path(kvpool.__file__).with_name("_core").glob("*.pyi"))
 }
-# : Longer than this, a stub is more than one topic: the manager, whose class cannot be shared out, is
-# the longest.
+#: A longer stub would cover more than one topic. The longest is the manager's, because its class
+#: cannot be split.
 LINES = 1_100
-#: The modules of the package that have names of the binary.
+#: The modules of the package that contain names of the binary.
 PUBLIC = (kvpool, events, hashing, journal, parts, policies, sizing, store, traces, transfer)
 HEAVY = ("torch", "numpy", "typer", "rich", "vllm", "matplotlib")
 ERROR_CLASSES = [
@@ -57,9 +57,10 @@ def _is_checker_only(node: ast.ClassDef) -> bool:
 
 
 def _stub_docs() -> dict[str, tuple[str | None, Path, int]]:
-    """Every module, function, class, method and property of the stubs, such as ``pool.BlockPool.allocate``.
+    """Returns every module, function, class, method and property of the stubs, such as
+    ``pool.BlockPool.allocate``.
 
-    With its docstring (None without one), file and line.
+    Each comes with its docstring (None without one), file and line.
     """
     docs: dict[str, tuple[str | None, Path, int]] = {}
 
@@ -69,7 +70,7 @@ def _stub_docs() -> dict[str, tuple[str | None, Path, int]]:
                 docs[prefix + node.name] = (ast.get_docstring(node), path, node.lineno)
                 add(f"{prefix}{node.name}.", node.body, path)
             elif isinstance(node, ast.FunctionDef) and not node.name.startswith("__"):
-                # Of overloads, the first has the docstring.
+                # Of several overloads, the first has the docstring.
                 docs.setdefault(prefix + node.name, (ast.get_docstring(node), path, node.lineno))
 
     for topic, path in STUBS.items():
@@ -120,7 +121,7 @@ def test_classes_say_where_they_are(topic: str) -> None:
 def test_names_of_the_binary_are_public_names() -> None:
     exported = [getattr(module, name) for module in PUBLIC for name in module.__all__]
     public = {f"{one.__module__}.{one.__name__}" for one in exported if hasattr(one, "__module__")}
-    # What kvpool.integrations.vllm, the torch ops and errors about policies are made of is nobody else's.
+    # The parts of kvpool.integrations.vllm, of the torch ops, and of errors about policies are private.
     own = {f"kvpool._core.vllm.{name}" for name in _core.vllm.__all__}
     own |= {"kvpool._core.transfer.copy_by_handle", "kvpool._core.policies.policy_removal"}
     binary = {f"kvpool._core.{name}" for name in STUB_DOCS if name.count(".") == 1}
@@ -128,9 +129,11 @@ def test_names_of_the_binary_are_public_names() -> None:
 
 
 def test_a_name_has_one_place() -> None:
-    """But for the base of all errors and what makes chains, which are with their topic, too."""
+    """The exceptions are the base of all errors and the constructors of chains, which are also in the
+    modules of their topics.
+    """
     modules = (*PUBLIC, errors, models, testing)
-    # errors and models have no __all__: all that they define is public.
+    # errors and models have no __all__: everything that they define is public.
     names = [
         name
         for module in modules
@@ -197,7 +200,8 @@ def test_import_needs_no_other_package() -> None:
 def test_modules_are_imported_when_they_are_first_used() -> None:
     code = f"""
 import sys, kvpool
-print(sorted(name for name in sys.modules if name.startswith("kvpool.") and not name.startswith("kvpool._core")))
+print(sorted(name for name in sys.modules if name.startswith("kvpool.") \
+and not name.startswith("kvpool._core")))
 print([kvpool.journal.Journal.__name__, kvpool.traces.Trace.__name__], hasattr(kvpool, "nothing"))
 [getattr(kvpool, name) for name in kvpool._LAZY]
 print([name for name in {HEAVY!r} if name in sys.modules])

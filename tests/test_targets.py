@@ -1,4 +1,4 @@
-"""Every check has a make target, and every target that checks something is run: for each change, or at
+"""Every check has a make target, and every target that checks something runs for each change or at
 night.
 """
 
@@ -15,7 +15,7 @@ from typing import Final
 import pytest
 
 ROOT: Final = Path(__file__).resolve().parents[1]
-#: Targets that `.ci/run` and `make nightly` do not run, each with why.
+#: Targets that `.ci/run` and `make nightly` do not run, each with the reason.
 NO_CHECK: Final = {
     "help": "a list",
     "clean": "removes",
@@ -42,7 +42,7 @@ NO_CHECK: Final = {
 
 
 class Makefile:
-    """The targets of a Makefile: what each comes after, and its recipe."""
+    """The targets of a Makefile: the prerequisites of each, and its recipe."""
 
     def __init__(self, text: str) -> None:
         self.needs: dict[str, list[str]] = {}
@@ -64,7 +64,7 @@ class Makefile:
         self.phony = set(phony[1].split())
 
     def reached(self, first: set[str]) -> set[str]:
-        """These targets, and those that they make."""
+        """Returns these targets, and those that they make."""
         found: set[str] = set()
         left = list(first)
         while left:
@@ -78,7 +78,7 @@ class Makefile:
 
 
 def made_by(text: str, make: str = "make") -> list[str]:
-    """What follows each call of make."""
+    """Returns the arguments of each call of make."""
     return re.findall(rf"^\s*{make}\s+(.*)$", text, flags=re.MULTILINE)
 
 
@@ -92,7 +92,7 @@ def run_for_every_change(makefile: Makefile) -> set[str]:
 
 
 def scripts() -> list[Path]:
-    """What can be run under tools/ and cuda/."""
+    """Returns the executable scripts under tools/ and cuda/."""
     found = [path for folder in ("tools", "cuda") for path in sorted((ROOT / folder).rglob("*.py"))]
     return [
         path
@@ -104,7 +104,7 @@ def scripts() -> list[Path]:
 def test_every_script_that_can_be_run_has_a_target(makefile: Makefile) -> None:
     recipes = "".join(makefile.recipes.values())
     named = {path for path in scripts() if f" {path.relative_to(ROOT)}" in recipes}
-    # A script may run another one, as a module, or have its parts.
+    # A script may run another one as a module, or import parts of it.
     texts = [path.read_text(encoding="utf-8") for path in named]
     modules = {path: str(path.relative_to(ROOT).with_suffix("")).replace("/", ".") for path in scripts()}
     helpers = {path for path, module in modules.items() if any(module in text for text in texts)}
@@ -117,7 +117,7 @@ def test_every_target_that_checks_is_run_for_every_change_or_at_night(makefile: 
     assert makefile.phony == set(makefile.needs), "every target is phony and every phony one is there"
     run = run_for_every_change(makefile) | makefile.reached({"nightly"})
     assert {"lint", "test-rust", "test-python", "stubs-check", "vllm-env", "vllm-conformance", "soak"} <= run
-    # What builds or installs only is reached by what it is built for.
+    # Targets that only build or install are reached through the targets that need them.
     never = makefile.phony - run - set(NO_CHECK)
     assert not never, f"neither .ci/run nor make nightly runs {sorted(never)}"
     assert not set(NO_CHECK) - makefile.phony
@@ -138,7 +138,7 @@ def test_the_checks_are_listed_for_who_contributes(makefile: Makefile) -> None:
 
 
 def draws(function: ast.FunctionDef) -> bool:
-    """Whether it runs a machine of Hypothesis, or a test of Hypothesis's within itself."""
+    """Returns whether a test runs a state machine of Hypothesis, or a Hypothesis test inside of itself."""
     for node in (inner for statement in function.body for inner in ast.walk(statement)):
         called = ast.unparse(node.func) if isinstance(node, ast.Call) else ""
         decorators = node.decorator_list if isinstance(node, ast.FunctionDef) else []
@@ -150,8 +150,8 @@ def draws(function: ast.FunctionDef) -> bool:
 
 
 def test_what_draws_more_in_test_slow_is_run_there(makefile: Makefile) -> None:
-    """test-slow leaves out what `make test` runs alike. Markers say what draws; Hypothesis marks what
-    it calls.
+    """test-slow leaves out tests that `make test` runs in the same way. Markers select the tests that
+    draw more. Hypothesis marks the tests that it calls itself.
     """
     assert '-m "slow or longer or hypothesis"' in makefile.recipes["test-slow-python"]
     longer, unmarked = 0, []
@@ -202,7 +202,7 @@ def test_what_is_measured_is_built_as_shipped(tmp_path: Path, target: str, build
 
 @pytest.fixture
 def ci(tmp_path: Path) -> Path:
-    """A checkout with .ci/run alone, where every command is one that only writes down how it was called."""
+    """Creates a checkout with only .ci/run, in which every command only records how it was called."""
     (tmp_path / ".ci").mkdir()
     shutil.copy(ROOT / ".ci/run", tmp_path / ".ci/run")
     (tmp_path / "bin").mkdir()

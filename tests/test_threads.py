@@ -1,4 +1,6 @@
-"""Real threads on one pool and one manager: calls are atomic, and nothing is lost. No sleeps, no timing."""
+"""Real threads on one pool and one manager: calls are atomic, and nothing is lost. No sleeps, no
+timing.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +27,7 @@ def test_requests_of_many_threads() -> None:
         prompt_tokens = hit_tokens = appended = 0
         for turn in range(ROUNDS):
             name = f"{worker}-{turn}"
-            # The first four blocks are everybody's, the rest is the request's own.
+            # All requests share the first four blocks, and the rest is the request's own.
             prompt = [*shared, 1000 + worker, turn, 7]
             admission = manager.admit(name, prompt)
             assert admission.cached_tokens in {0, 4, 8, 12, 16}
@@ -88,7 +90,7 @@ def test_a_pool_of_many_threads() -> None:
             fresh = pool.allocate(3)
             taken += 3
             for block in fresh:
-                # Nobody else holds a block that was allocated.
+                # No other thread holds a block that was just allocated.
                 assert owners[block] == 0
                 owners[block] = worker + 1
             assert not set(found) & set(fresh)
@@ -116,7 +118,9 @@ def test_a_pool_of_many_threads() -> None:
 
 
 def test_threads_that_want_more_than_there_is() -> None:
-    """Each refusal is right at its moment, and says what is missing; in the end nothing is held."""
+    """Each refusal is right at its moment and reports the number of missing blocks. At the end nothing
+    is held.
+    """
     pool = kvpool.BlockPool(10, 4)
 
     def work() -> tuple[int, int]:
@@ -199,7 +203,7 @@ def test_a_step_is_stale_once_another_thread_changed_the_manager() -> None:
 
 
 def test_of_steps_planned_at_once_each_is_whole() -> None:
-    """Steps race: a commit does all of its plan or, if another came first, nothing."""
+    """Steps race: a commit executes all of its plan, or nothing if another step was first."""
     manager = kvpool.CacheManager(4000, 4)
     names = list(range(5))
     for name in names:

@@ -26,7 +26,7 @@ ROUNDS = 150
 
 
 def matchable(pool: kvpool.BlockPool) -> set[bytes]:
-    """What a pool would match, from its blocks alone."""
+    """Returns the contents that a pool would match, from its blocks alone."""
     computed = [block for block in range(1, pool.num_blocks) if pool.is_computed(block)]
     return {digest for block in computed if (digest := pool.hash_of(block)) is not None}
 
@@ -98,7 +98,8 @@ def test_readers_of_every_kind_beside_steps() -> None:
         assert 0 <= advice["block_hit_rate"] <= 1
         assert manager.retention_stats() is not None
         assert manager.host_stats() is not None
-        # Each of the two orders is of its own moment: in between a block may go from one to the other.
+        # Each of the two orders is a snapshot of a different moment, so a block may move from one to
+        # the other in between.
         for order in (manager.free_order(), manager.eviction_order()):
             assert len(set(order)) == len(order)
             assert set(order) <= set(range(1, 600))
@@ -130,7 +131,7 @@ def test_the_events_give_what_is_matchable() -> None:
                 pool.register(fresh, chain, len(found))
                 pool.mark_computed(fresh)
             except (kvpool.errors.StaleEpochError, kvpool.errors.InvalidBlockError):
-                pass  # the epoch went on in between: never published
+                pass  # the epoch changed meanwhile: never published
             pool.release_table([*found, *fresh])
             if worker == 0 and turn % 50 == 49:
                 pool.bump_epoch()
@@ -148,7 +149,7 @@ def test_the_events_give_what_is_matchable() -> None:
 
 
 def test_several_consumers_share_the_events() -> None:
-    """Each event goes to one of them, whichever comes first."""
+    """Each event goes to exactly one of the consumers."""
     pool = kvpool.BlockPool(50, 1, event_capacity=1 << 20)
     hasher = kvpool.BlockHasher(block_size=1)
     taken: list[list[bytes]] = [[], []]
@@ -174,7 +175,9 @@ def test_several_consumers_share_the_events() -> None:
 
 
 def test_many_events_at_once_while_others_append() -> None:
-    """A consumer that is far behind makes its dicts while steps go on, and gets all of them in order."""
+    """A consumer that is far behind converts its events while steps continue, and gets all of them in
+    order.
+    """
     events = 20_000
     pool = kvpool.BlockPool(events + 1, 1, event_capacity=events)
     chain = kvpool.BlockHasher(block_size=1).cursor(range(events)).chain()
@@ -194,8 +197,8 @@ def test_many_events_at_once_while_others_append() -> None:
 
 
 def test_a_prompt_hashed_before_the_epoch_changed_never_hits() -> None:
-    """Hashing goes on without the lock, so the weights may change before the admission: refused, and
-    hashed again.
+    """Hashing runs without the lock, so the weights may change before the admission. The admission is
+    then refused, and the prompt hashed again.
     """
     manager = kvpool.CacheManager(400, 4)
     prompt = list(range(200))
@@ -206,7 +209,7 @@ def test_a_prompt_hashed_before_the_epoch_changed_never_hits() -> None:
         for turn in range(ROUNDS):
             cursor = manager.prepare([turn % 3, *prompt])
             while turn % 10 == 0 and manager.epoch == cursor.epoch:
-                pass  # the weights change after all
+                pass  # the weights changed meanwhile
             while True:
                 try:
                     admission = manager.admit(f"{worker} {turn}", cursor)
@@ -231,7 +234,9 @@ def test_a_prompt_hashed_before_the_epoch_changed_never_hits() -> None:
 
 
 def test_a_device_completes_steps_behind_the_scheduler() -> None:
-    """Blocks of an aborted request are written by its step to its end, and are nobody else's until then."""
+    """The step of an aborted request writes the request's blocks until it ends. Until then no other
+    request gets them.
+    """
     pool = kvpool.BlockPool(40, 4)
     memory = [0] * pool.num_blocks
     steps: queue.SimpleQueue[tuple[int, list[int]] | None] = queue.SimpleQueue()
@@ -278,8 +283,8 @@ def test_a_device_completes_steps_behind_the_scheduler() -> None:
 
 
 def test_a_policy_whose_helper_looks_at_its_pool() -> None:
-    """A policy's own thread is refused while it works; another that it asks gets its answer as soon as
-    it is done.
+    """A policy's own thread is refused during a call of the policy. Another thread that the policy uses
+    gets its answer as soon as the call ends.
     """
     asked: queue.SimpleQueue[int | None] = queue.SimpleQueue()
     refused: list[bool] = []
@@ -367,7 +372,7 @@ def test_replays_of_one_trace_at_once() -> None:
         replay.advance()
         return replay.report_json()
 
-    # A replay that nobody finishes ends its own threads.
+    # A replay that is dropped early ends its own threads.
     def give_up() -> str:
         kvpool.traces.Replay(trace, block_size=16, capacity_blocks=500, threads=3).advance(1)
         return ""
@@ -381,7 +386,7 @@ def blocks_of(store: BlockStore, count: int) -> list[int]:
 
 
 def store_of(count: int) -> BlockStore:
-    """Host memory of 64 bytes a block, each filled with its number."""
+    """Creates host memory with blocks of 64 bytes, each filled with its number."""
     memory = ctypes.create_string_buffer(count * 64)
     store = BlockStore.from_regions([(ctypes.addressof(memory), 64, 64)], count, keep_alive=memory)
     for block in range(count):
@@ -390,8 +395,8 @@ def store_of(count: int) -> BlockStore:
 
 
 def test_one_engine_of_many_threads() -> None:
-    """Every thread copies within its own blocks, the end of each transfer is told once, to whoever
-    waits or polls.
+    """Every thread copies within its own blocks. The end of each transfer is reported once, to a thread
+    that waits or polls.
     """
     count = 16 * WORKERS
     source, target = store_of(count), store_of(count)
@@ -440,7 +445,7 @@ def test_an_engine_is_closed_while_others_submit() -> None:
             return 32
 
         done = together(engine.close, *[partial(work, worker) for worker in range(WORKERS)])[1:]
-        # What was accepted was copied, and nothing else.
+        # Accepted transfers were executed, and no others.
         assert engine.closed
         assert engine.in_flight == 0
         now = blocks_of(target, WORKERS * 32)

@@ -1,4 +1,6 @@
-"""Tiers and plans from Python, and the manager's forks and swaps: conversions, errors, one life of each."""
+"""Tiers and plans from Python, and the manager's forks and swaps: conversions, errors, and one life of
+each.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +9,7 @@ import pytest
 import kvpool
 from kvpool import errors
 
-# --- Tiers and plans ---------------------------------------------------------------------------------------
+# --- Tiers and plans ---
 
 
 def test_pools_of_a_tiered_pool_are_views() -> None:
@@ -19,7 +21,7 @@ def test_pools_of_a_tiered_pool_are_views() -> None:
     fresh = tiers.copy_on_write(held[1])
     assert (fresh, device.num_holders(held[1]), device.ref_count(held[1])) == (3, 1, 2)
     assert tiers.pending_copies() == [((0, 2), (0, 3))]
-    device.release([3])  # nobody needs the copy any more
+    device.release([3])  # the copy is not needed any more
     assert (len(tiers.take_plan()), device.num_available) == (0, 3)
     assert tiers.copy_on_write(held[1]) == held[1]
     for wrong in (0, 9, 5):
@@ -85,7 +87,7 @@ def test_plans_of_the_callers_own() -> None:
             wrong()
 
 
-# --- The manager -------------------------------------------------------------------------------------------
+# --- The manager ---
 
 
 def test_parallel_samples_of_one_prompt() -> None:

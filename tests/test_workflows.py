@@ -1,4 +1,4 @@
-"""The workflows of a forge make targets that are there, and have no more rights than they need."""
+"""The workflows of a forge use make targets that exist, and have no more rights than they need."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tests.test_targets import Makefile
 
 ROOT = Path(__file__).resolve().parents[1]
 WORKFLOWS = sorted((ROOT / ".github/workflows").glob("*.yml"))
-#: Jobs that may ask for a token of this repository's identity, to publish with: (workflow, job).
+#: Jobs that may request a token of this repository's identity in order to publish: (workflow, job).
 MAY_PUBLISH = {
     ("docs", "deploy"): {"pages": "write", "id-token": "write"},
     ("release", "publish-packages"): {"id-token": "write"},
@@ -32,7 +32,7 @@ def jobs() -> list[tuple[str, str, dict[str, Any]]]:
 
 
 def made(job: dict[str, Any]) -> list[str]:
-    """The targets that a job makes, where a matrix names them, too."""
+    """Returns the targets that a job makes, including those that a matrix names."""
     targets = []
     for step in job.get("steps", []):
         for words in re.findall(r"(?:^|[;&|]\s*)make\s+([^\n;&|]*)", step.get("run", ""), flags=re.MULTILINE):
@@ -79,7 +79,7 @@ def test_what_ci_checks_is_checked_for_every_change(makefile: Makefile) -> None:
     assert calls[0] == "lint"
     assert calls[1].split() == ["test", "test-threads", "test-soak", "dynamo-check"]
     assert {"lint", *calls[1].split()} <= reached
-    # A real vLLM is hours of machines: at night.
+    # A real vLLM takes hours of machine time, so it runs at night.
     (night,) = [job for workflow, name, job in jobs() if (workflow, name) == ("nightly", "check")]
     assert set(calls[2].split()) <= set(made(night))
 
@@ -112,7 +112,9 @@ def test_no_job_runs_for_ever_or_keeps_a_token() -> None:
 
 
 def test_what_comes_from_outside_is_in_no_command() -> None:
-    """A branch or a tag can be named ``$(...)``: what an expression gives goes through the environment."""
+    """A branch or a tag can be named ``$(...)``, so the value of an expression is passed through the
+    environment.
+    """
     for workflow, name, job in jobs():
         for step in job.get("steps", []):
             assert "${{" not in step.get("run", ""), (workflow, name)

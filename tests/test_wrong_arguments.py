@@ -1,5 +1,5 @@
-"""Every argument of every call of the public classes refuses wrong values: a typed error, and nothing
-has changed.
+"""Every argument of every call of the public classes refuses wrong values with a typed error, and
+nothing changes.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from tests.kinds import Wrong
 
 NAMES = list(rows(World(Path())))
-#: Classes whose calls have no rows, and calls; each with what tests their arguments.
+#: Classes and calls without rows, each with the tests of their arguments.
 ELSEWHERE: dict[str, str] = {
     "EventPublisher": "tests/events",
     "Custom": "tests/test_store_backends.py",
@@ -38,7 +38,7 @@ ELSEWHERE: dict[str, str] = {
 
 
 def amiss(call: Any, wrong: Wrong) -> str:
-    """Describes a wrong refusal of a value; empty for a right one."""
+    """Returns a description of a wrong refusal of a value, or "" for a right one."""
     try:
         call(wrong.value)
     except Exception as error:
@@ -69,7 +69,7 @@ def test_wrong_arguments_are_refused_and_change_nothing(name: str, tmp_path: Pat
 
 
 def public_calls() -> Iterator[str]:
-    """Constructors and methods of the extension's public classes that take arguments."""
+    """Yields the constructors and methods of the extension's public classes that take arguments."""
     for module in (kvpool, events, hashing, journal, parts, sizing, store, traces, transfer):
         for made in (getattr(module, name) for name in module.__all__):
             if not inspect.isclass(made) or not made.__module__.startswith("kvpool._core"):

@@ -1,4 +1,4 @@
-"""Real threads for tests: let go at once, with a reader beside them."""
+"""Real threads for tests: they start at the same moment, with readers beside them."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 def together(*tasks: Callable[[], Any]) -> list[Any]:
-    """Runs each task on a thread of its own, all let go at once; raises what a task raises."""
+    """Runs each task in its own thread, all from the same moment. Raises the exception of a task."""
     barrier = threading.Barrier(len(tasks))
 
     def run(task: Callable[[], Any]) -> Any:
@@ -27,7 +27,7 @@ def together(*tasks: Callable[[], Any]) -> list[Any]:
 def watched(
     readers: Callable[[], None] | list[Callable[[], None]], writers: list[Callable[[], Any]]
 ) -> list[Any]:
-    """Runs the writers, and each reader again and again until all of them are done."""
+    """Runs the writers, and repeats each reader until all writers are done."""
     readers = readers if isinstance(readers, list) else [readers]
     left = [len(writers)]
     lock, done = threading.Lock(), threading.Event()
@@ -60,6 +60,6 @@ def watched(
 
 
 def check_sums(stats: kvpool.PoolStats) -> None:
-    """Every block is counted once."""
+    """Checks that every block is counted once."""
     assert stats.free + stats.cached_free + stats.active + stats.fenced == stats.usable
     assert stats.available == stats.free + stats.cached_free

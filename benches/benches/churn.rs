@@ -1,10 +1,10 @@
-//! How long single calls take at worst: 512 blocks at a time, new content into a full pool of 917,505
-//! blocks, whose index has been as full as it gets from the start. Prints mean, median, 99th percentile
-//! and the worst of each call, in microseconds.
+//! Measures the worst time of single calls. Each call handles 512 blocks of new content in a full pool
+//! of 917,505 blocks, whose index is as full as possible from the start. Prints the mean, the median,
+//! the 99th percentile and the worst time of each call, in microseconds.
 //!
-//! The same calls are made in several runs. Each call counts with its best time: what is long in every
-//! run is the pool's, what is long in one was another process that had the core. The last column is the
-//! worst of all runs, whoever caused it.
+//! The same calls are made in several runs, and each call counts with its best time. If a call is slow
+//! in every run, the pool is the cause. If it is slow in one run, another process used the core. The
+//! last column is the worst time of all runs, whatever its cause.
 #![expect(clippy::unwrap_used, clippy::print_stdout, reason = "a report, not a library")]
 
 use std::time::Instant;
@@ -15,7 +15,7 @@ const BLOCKS: usize = 917_505;
 const REQUESTS: u64 = 8_000;
 const RUNS: usize = 5;
 
-/// The time of every call, in microseconds: allocate, register, `mark_computed`, release.
+/// Returns the time of every call in microseconds: allocate, register, `mark_computed`, release.
 fn run() -> [Vec<f64>; 4] {
     let mut pool = pool(BLOCKS).unwrap();
     let mut table = Vec::with_capacity(REQUEST_BLOCKS);

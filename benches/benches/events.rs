@@ -1,9 +1,9 @@
-//! What KV events cost: a step's part, the pool's per-block operations with a feed beside them; and the
-//! publisher's, which makes bytes of it in a thread of its own.
+//! Measures the cost of KV events: the part of a step, which is the pool's per-block operations with a
+//! feed; and the part of the publisher, which encodes the feed in a separate thread.
 //!
-//! Guards: events on, a stored block costs a step at most 25 ns more (`store_fed` less `store`), and an
-//! evicted one as little (`churn_fed` less `churn`). `publish` is a whole turn of the publisher per
-//! stored and removed block: what it holds, what changed, bytes; `encode` of that the bytes.
+//! Guards: with events, a stored block costs a step at most 25 ns more (`store_fed` less `store`), and
+//! so does an evicted one (`churn_fed` less `churn`). `publish` is a whole turn of the publisher per
+//! stored and removed block: its state, the changes, the bytes. `encode` is the bytes alone.
 #![expect(clippy::unwrap_used, reason = "a bench stops at the first error")]
 
 use std::hint::black_box;
@@ -20,7 +20,7 @@ use kvpool_observe::{FeedBatch, PoolWatch};
 const SIZES: [usize; 2] = [1 << 14, 1 << 17];
 const TOKENS: usize = 16;
 
-/// Prompts of tokens as vocabularies have them: most of them of five bytes.
+/// Returns prompts with tokens like those of real vocabularies: most need five bytes.
 fn chains(count: usize) -> Vec<HashChain> {
     let hasher = Arc::new(BlockHasher::new(HasherConfig::default()).unwrap());
     let mut token = 1_u32;
@@ -51,7 +51,8 @@ impl State {
         if fed {
             pool.keep_feed(1 << 22).unwrap();
         }
-        // Twice what fits: each prompt evicts an earlier one when its turn comes again.
+        // There are twice as many prompts as fit, so each one evicts an earlier one when its turn comes
+        // again.
         let chains = chains(2 * num_blocks / REQUEST_BLOCKS);
         Self { pool, chains, turn: 0, table: Vec::new(), batch: FeedBatch::default() }
     }

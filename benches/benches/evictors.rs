@@ -1,10 +1,10 @@
-//! The policies, per block, over pool sizes: a hit and its release; an eviction and everything that
-//! follows it.
+//! Measures the policies per block, over pool sizes: a hit with its release, and an eviction with
+//! everything that follows.
 //!
-//! Guards: "flat from 64 k to 4 M blocks" for every policy, but for those that say O(log n). Each
-//! figure is for a request of 512 blocks in a full pool; chains change from one iteration to the next
-//! and cover the whole pool, so a large pool pays its cache misses. `lru` is both: as a pool has it,
-//! and behind `Closed` with retention (`+r`, as all others have it too).
+//! Guards: "flat from 64 k to 4 M blocks" for every policy except those that state O(log n). Each
+//! figure is for a request of 512 blocks in a full pool. Chains change from one iteration to the next
+//! and cover the whole pool, so a large pool pays for its cache misses. `lru` is measured twice: as in
+//! a plain pool, and inside `Closed` with retention (`+r`, which all other policies have, too).
 #![expect(clippy::unwrap_used, reason = "a bench stops at the first error")]
 
 use std::hint::black_box;
@@ -32,7 +32,7 @@ impl State {
         Self { pool, chains, turn: 0, table: Vec::new(), fresh: 1 << 40 }
     }
 
-    /// The next chain: a stride that is far from any other in use.
+    /// Returns the next chain. The stride is far from all chains in use.
     fn next(&mut self) -> usize {
         self.turn = (self.turn + 37) % self.chains.len();
         self.turn
@@ -51,21 +51,21 @@ fn per_block(criterion: &mut Criterion) {
     let cases = kvpool_policies::ALL.iter().map(|&policy| (policy, None)).chain(with);
     for (policy, retention) in cases {
         if policy.build(8, retention.as_ref()).is_err() {
-            continue; // access times know no retention
+            continue; // access times do not support retention
         }
         let name = format!("evictors/{}{}", policy.name(), if retention.is_some() { "+r" } else { "" });
         let mut group = criterion.benchmark_group(name);
         group.throughput(Throughput::Elements(REQUEST_BLOCKS as u64));
         group.sample_size(20);
         for size in SIZES {
-            let mut state = None; // filled when the first bench that a filter leaves needs it
+            let mut state = None; // filled when the first bench that the filter selects needs it
             let full = || State::full(size, policy, retention.clone());
             group.bench_function(BenchmarkId::new("hit_and_release", size), |bencher| {
                 let state = state.get_or_insert_with(full);
                 bencher.iter_custom(|n| time(n, state, State::hit_and_release, |_| Ok(())).unwrap());
             });
-            // New content into a full pool: every block evicts another. The chain is made, and its
-            // blocks are released, outside of what is timed.
+            // New content in a full pool: every block evicts another one. Creating the chain and
+            // releasing its blocks are not timed.
             group.bench_function(BenchmarkId::new("evict", size), |bencher| {
                 let state = state.get_or_insert_with(full);
                 bencher.iter_custom(|n| {

@@ -1,9 +1,9 @@
-//! What evidence costs: the pool's per-block operations with a digest kept, the digest itself, and the
-//! scrubber; and with metrics.
+//! Measures the cost of evidence: the pool's per-block operations with a digest, the digest itself, the
+//! scrubber, and metrics.
 //!
-//! Guards: a digest costs a few nanoseconds per block touched, a scrubbed block some tens, and neither
-//! depends on the size of the pool but for cache misses. The rows of `pool` without a digest are the
-//! yardstick.
+//! Guards: a digest costs a few nanoseconds per changed block, and a scrubbed block costs some tens.
+//! Except for cache misses, neither depends on the size of the pool. Compare with the rows of `pool`,
+//! which have no digest.
 #![expect(clippy::unwrap_used, reason = "a bench stops at the first error")]
 
 use criterion::{BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};

@@ -1,6 +1,7 @@
-//! Hashing, per 16-token block: the incremental cursor over a 32,768-token prompt, for every algorithm.
+//! Measures hashing per 16-token block: the incremental cursor over a 32,768-token prompt, for every
+//! algorithm.
 //!
-//! Guards: SHA-256 is where a cold prompt's time goes.
+//! Guards: SHA-256 takes most of the time of a cold prompt.
 #![expect(clippy::unwrap_used, reason = "a bench stops at the first error")]
 
 use std::hint::black_box;

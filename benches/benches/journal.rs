@@ -1,14 +1,16 @@
-//! What a journal costs: a trace through managers without one, with a ring, and with a file; then the
-//! file replayed.
+//! Measures the cost of a journal: runs a trace through managers without one, with a ring, and with a
+//! file, and then replays the file.
 //!
-//! Guards the claims of docs/journal.md: what recording takes, bytes per operation, bit-exact replay.
+//! Guards the claims of docs/journal.md: the time of recording, the bytes per operation, and a
+//! bit-exact replay.
 //!
-//! `cargo bench -p kvpool-benches --bench journal -- TRACE [MAX_RUNNING
-//! [WAY]]`; without a trace one is made up. Few running requests make many small steps. WAY, the
-//! beginning of a name, runs that way alone, for a profiler. All ways run side by side in one thread, a
-//! few requests each in turn, so that they see the same machine; the time is that of the thread, as the
-//! kernel counts it. Hashing happens in threads of its own: what is not the thread's of the time of the
-//! process is theirs, the same for every way.
+//! `cargo bench -p kvpool-benches --bench journal -- TRACE [MAX_RUNNING [WAY]]`
+//!
+//! Without a trace, one is generated. A small number of running requests makes many small steps. WAY is
+//! the beginning of a name: only that way runs, for a profiler. All ways run in turn in one thread, a
+//! few requests at a time, so that they see the same machine. The time is the thread's time from the
+//! kernel. Separate threads hash the prompts: their time is the process's time less the thread's, and
+//! it is the same for every way.
 #![expect(clippy::print_stdout, reason = "a report, not a library")]
 
 use std::error::Error;
@@ -25,9 +27,9 @@ use kvpool_replay::trace::Trace;
 
 type Outcome<T> = Result<T, Box<dyn Error>>;
 
-/// Requests that a way runs before the next one has its turn.
+/// Number of requests that a way runs before the next way has its turn.
 const TURN: usize = 8;
-/// What a server would keep: full soon, and its memory used again from then on.
+/// A size that a server might use: the ring is soon full, and from then on its memory is reused.
 const RING: usize = 1 << 23;
 
 struct Way {
@@ -42,7 +44,7 @@ fn ways(trace: &Arc<Trace>, config: &ReplayConfig, path: &Path, only: &str) -> O
     type Begin<'a> = &'a dyn Fn() -> Option<Result<Journal, JournalError>>;
     let journals: [(&'static str, Begin<'_>); 7] = [
         ("no journal", &|| None),
-        // Twice: how far apart two equal ways are is what can be told apart.
+        // This way runs twice. The difference between the two is the resolution of the measurement.
         ("no journal, again", &|| None),
         ("ring, no digests", &|| Some(ring(0))),
         ("ring, every 65536", &|| Some(ring(65_536))),
@@ -103,7 +105,8 @@ fn main() -> Outcome<()> {
     let operations = ways.iter().filter_map(|way| way.replay.journal()).map(Journal::operations).max();
     let operations = operations.unwrap_or(0).max(1) as f64;
     println!(
-        "{} requests, at most {max_running} at once, {operations} operations; hashing {hashing:.0} ms more each",
+        "{} requests, at most {max_running} at once, {operations} operations; hashing {hashing:.0} ms \
+         more each",
         trace.requests().len()
     );
     println!(

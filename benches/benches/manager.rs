@@ -1,6 +1,7 @@
-//! The manager: a decode step of a batch, a cold 32k prompt from tokens to block table, and forks.
+//! Measures the manager: a decode step of a batch, a cold 32k prompt from tokens to block table, and
+//! forks.
 //!
-//! Guards: the per-step and per-request cost that a scheduler sees.
+//! Guards: the cost per step and per request that a scheduler sees.
 #![expect(clippy::unwrap_used, reason = "a bench stops at the first error")]
 
 use std::hint::black_box;
@@ -12,7 +13,7 @@ fn manager(num_blocks: usize) -> CacheManager {
     CacheManager::new(ManagerConfig { num_blocks, ..ManagerConfig::default() }).unwrap()
 }
 
-/// One step: every request commits what it has and gets a token. Every 16th step crosses a block
+/// One step: every request commits its tokens and gets a new one. Every 16th step crosses a block
 /// boundary and hashes.
 fn decode(criterion: &mut Criterion) {
     let mut group = criterion.benchmark_group("decode_append");
@@ -24,8 +25,8 @@ fn decode(criterion: &mut Criterion) {
             let ids: Vec<_> = names.iter().map(|name| RequestRef::Str(name)).collect();
             let admit = |manager: &mut CacheManager| {
                 for (i, name) in names.iter().enumerate() {
-                    // Lengths differ, so that boundaries are crossed by a sixteenth of the batch in
-                    // each step.
+                    // The lengths differ, so in each step a sixteenth of the batch crosses a block
+                    // boundary.
                     let prompt: Vec<u32> = (0..512 + i as u32 % 16).map(|t| t + 1000 * i as u32).collect();
                     let cursor = manager.prepare(&prompt, ExtraKeys::default()).unwrap();
                     manager.admit(name.as_str(), cursor).unwrap();
@@ -37,7 +38,7 @@ fn decode(criterion: &mut Criterion) {
             bencher.iter(|| {
                 steps += 1;
                 if steps % 4096 == 0 {
-                    // Start over before the pool is full; one step in 4,096.
+                    // Starts over before the pool is full. This happens in one step of 4,096.
                     for name in &names {
                         manager.release(name.as_str(), None).unwrap();
                     }
@@ -79,8 +80,8 @@ fn cold_prompt(criterion: &mut Criterion) {
     group.finish();
 }
 
-/// A fork, a token in a copy of the shared tail, and the end of the fork: linear in the blocks of the
-/// request.
+/// A fork, a token in a copy of the shared tail, and the end of the fork: linear in the number of the
+/// request's blocks.
 fn fork(criterion: &mut Criterion) {
     let mut group = criterion.benchmark_group("fork_append_release");
     for blocks in [2048usize, 1_000_000] {

@@ -1,5 +1,5 @@
-//! Bytes per block of a pool, with whichever policy, and of vLLM's face of one, everything included:
-//! what the allocator handed out for it.
+//! Measures the bytes per block of a pool, with every policy, and of vLLM's pool: all memory that the
+//! allocator handed out for it.
 #![expect(clippy::unwrap_used, clippy::print_stdout, reason = "a report, not a library")]
 
 use std::alloc::System;
@@ -45,7 +45,7 @@ fn main() {
             let region = Region::new(ALLOCATOR);
             let held = || {
                 let change = region.change();
-                // Growth in place is counted as allocated, too.
+                // Growth in place counts as allocated, too.
                 change.bytes_allocated as i64 - change.bytes_deallocated as i64
             };
             let config = PoolConfig { num_blocks, verify, ..PoolConfig::default() };

@@ -1,7 +1,8 @@
-//! The pool, per block: cold allocate + register, hit, release, allocation under eviction; over pool sizes.
+//! Measures the pool per block, over pool sizes: cold allocate and register, hit, release, allocation
+//! with eviction.
 //!
-//! Guards: "cost never depends on pool size". Each figure is for a request of 512 blocks; chains change
-//! from one iteration to the next and cover the whole pool, so a large pool pays its cache misses.
+//! Guards: "cost never depends on pool size". Each figure is for a request of 512 blocks. Chains change
+//! from one iteration to the next and cover the whole pool, so a large pool pays for its cache misses.
 #![expect(clippy::unwrap_used, reason = "a bench stops at the first error")]
 
 use std::hint::black_box;
@@ -11,10 +12,10 @@ use kvpool::{BlockId, BlockPool, HashChain, PoolError};
 use kvpool_benches::{REQUEST_BLOCKS, chain, fill, pool, store, time};
 use kvpool_observe::{AdvisorConfig, PoolWatch, WatchConfig};
 
-/// 64 k blocks fit the second-level cache partly; 16 M fit no cache.
+/// 64 k blocks fit partly into the second-level cache, and 16 M blocks fit into no cache.
 const SIZES: [usize; 4] = [1 << 16, 1 << 20, 1 << 22, 1 << 24];
 
-/// A pool with the advisor that the bindings have by default.
+/// Returns a pool with the default advisor of the bindings.
 fn advised(num_blocks: usize) -> Result<BlockPool, PoolError> {
     let advisor = Some(AdvisorConfig::default());
     pool(num_blocks)?.watched(&WatchConfig { advisor, ..WatchConfig::default() })
@@ -37,7 +38,7 @@ impl State {
         Self { pool, chains, turn: 0, table: Vec::new() }
     }
 
-    /// The next chain: a stride that is far from any other in use.
+    /// Returns the next chain. The stride is far from all chains in use.
     fn next(&mut self) -> usize {
         self.turn = (self.turn + 37) % self.chains.len();
         self.turn
@@ -61,8 +62,8 @@ fn per_block(criterion: &mut Criterion) {
                 time(n, &mut state, hit, |s| s.pool.release_table(&s.table)).unwrap()
             });
         });
-        // The same with an advisor: 2,048 sampled blocks stand for the pool, so most references are not
-        // sampled.
+        // This measurement has an advisor: 2,048 sampled blocks represent the pool, so most references
+        // are not sampled.
         let mut advised = State::of(advised(size).unwrap());
         group.bench_function(BenchmarkId::new("hit_advised", size), |bencher| {
             bencher.iter_custom(|n| {
@@ -98,7 +99,7 @@ fn per_block(criterion: &mut Criterion) {
                 time(n, &mut state, probe, |_| Ok(())).unwrap()
             });
         });
-        // New content into a full pool: every block evicts another.
+        // New content in a full pool: every block evicts another one.
         let mut fresh = 1 << 40;
         group.bench_function(BenchmarkId::new("store_evicting", size), |bencher| {
             bencher.iter_custom(|n| {
@@ -115,7 +116,7 @@ fn per_block(criterion: &mut Criterion) {
                 total
             });
         });
-        // New content into an empty pool.
+        // New content in an empty pool.
         state.pool.reset().unwrap();
         group.bench_function(BenchmarkId::new("store_cold", size), |bencher| {
             bencher.iter_custom(|n| {

@@ -1,8 +1,9 @@
-//! A warm restart of a pool of 2^20 blocks: its image, its file, and a pool made of it.
+//! Measures a warm restart of a pool of 2^20 blocks: its image, its file, and a pool that is restored
+//! from it.
 //!
-//! Guards: a million blocks are restored, file and headers of slots read, in less than a second; the
-//! image, which is taken while the pool waits, in a fifth of one. All but the save, which waits for a
-//! disk, are in time that the thread has run.
+//! Guards: restoring a million blocks, with reading the file and the headers of slots, takes less than
+//! a second. Taking the image, during which the pool waits, takes less than a fifth of a second. All
+//! figures are CPU time of the thread, except for the save, which waits for a disk.
 #![expect(clippy::unwrap_used, reason = "a bench stops at the first error")]
 
 use std::hint::black_box;
@@ -18,7 +19,7 @@ use kvpool_store::{NamespaceDigest, ObjectKey};
 const BLOCKS: u32 = 1 << 20;
 const OURS: NamespaceDigest = NamespaceDigest::from_bytes([7; 32]);
 
-/// How long the thread has run for `n` of these.
+/// Returns the CPU time of the thread for `n` repetitions.
 fn ran<S, T>(n: u64, before: impl Fn() -> S, mut timed: impl FnMut(S) -> T) -> Duration {
     let mut sum = Duration::ZERO;
     for _ in 0..n {
@@ -43,7 +44,7 @@ fn restart(criterion: &mut Criterion) {
         let key = ObjectKey { hash: saved.hash, group: 0 };
         slots.seal(saved.block.get(), key, b"KV").unwrap();
     }
-    // What is loaded is there whichever of these are asked for.
+    // The loads below need this file, whichever benches the filter selects.
     save(&index, &image, OURS, 0).unwrap();
     let mut group = criterion.benchmark_group("restart");
     group.sample_size(10).throughput(Throughput::Elements(image.blocks.len() as u64));

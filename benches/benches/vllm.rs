@@ -1,7 +1,7 @@
-//! vLLM's face beside the core's own pool, in one run: hit, release, cold storing and storing under
+//! Measures vLLM's pool and the core's own pool in one run: hit, release, cold store and store with
 //! eviction, per block.
 //!
-//! Guards: "a face adds words, not costs": at most a third more than what the core does for the same request.
+//! Guards: vLLM's pool costs at most a third more than the core for the same request.
 #![expect(clippy::unwrap_used, reason = "a bench stops at the first error")]
 
 use criterion::{BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
@@ -9,7 +9,7 @@ use kvpool::{BlockId, BlockPool, HashChain, PoolError};
 use kvpool_benches::{REQUEST_BLOCKS, chain, fill, pool, store, time, vllm};
 use kvpool_vllm::{Pool, VllmError};
 
-/// The first fits the second-level cache partly; the other no cache.
+/// The first size fits partly into the second-level cache, and the other one into no cache.
 const SIZES: [usize; 2] = [1 << 16, 1 << 22];
 
 struct Core {
@@ -85,7 +85,7 @@ fn both(criterion: &mut Criterion) {
                 time
             });
         });
-        // New content into a full pool: every block evicts another.
+        // New content in a full pool: every block evicts another one.
         let mut fresh = 1 << 40;
         group.bench_function(BenchmarkId::new("store_evicting_core", size), |bencher| {
             bencher.iter_custom(|n| {

@@ -1,13 +1,13 @@
-"""What a journal costs on the clock of ``kvpool.traces.Replay``: a trace with and without one, every
-way in turn.
+"""Measures the cost of a journal with the clock of ``kvpool.traces.Replay``: a trace with and without a
+journal, all ways in turn.
 
     python benches/python/journal_clock.py TRACE [--rounds 11] [--running 4] [--json]
 
-Few running requests make many small steps, which cost a journal most. Prompts are hashed ahead in other
-threads, so with a core to spare the clock shows the thread of the manager; the processor time is that
-of all threads. "No journal" is there twice: how far apart two equal ways are is what can be told apart.
-A round takes all ways, in another order each time; the fastest round is the one that a busy machine
-disturbed least.
+A small number of running requests makes many small steps, for which a journal costs most. Other threads
+hash the prompts ahead. So if a core is free, the clock shows the manager's thread, and the processor
+time is that of all threads. "No journal" runs twice: the difference between the two is the resolution.
+Each round runs all ways in another order. The fastest round is the one that a busy machine disturbed
+least.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ PLAIN = "no journal"
 def run(
     trace: kvpool.traces.Trace, running: int, journal: kvpool.journal.Journal | None
 ) -> tuple[float, float]:
-    """Seconds on the clock, and of processor time."""
+    """Returns the seconds on the clock, and the seconds of processor time."""
     clock, processor = time.perf_counter(), time.process_time()
     replay = kvpool.traces.Replay(trace, mode="engine", max_running=running, journal=journal)
     while replay.advance(1000) < replay.total:
@@ -78,7 +78,7 @@ def main() -> None:
             for way in names:
                 seconds[way].append(run(trace, options.running, ways[way]()))
                 path.unlink(missing_ok=True)
-    # Of each round its own ratio: a machine that changes its speed changes both.
+    # Each round has its own ratio, because a change of the machine's speed changes both times.
     rows = {
         way: {
             "fastest_s": min(clock for clock, _ in runs),

@@ -1,14 +1,14 @@
-"""What readers add to a scheduler's steps: how long each call holds a manager, and steps with readers
-beside them.
+"""Measures the effect of readers on a scheduler's steps: how long each call holds a manager, and the
+time of steps with readers.
 
 ``python benches/python/readers.py [--blocks 65536 1048576] [--steps 2000]`` prints the tables of
 docs/threads.md.
 
-Alone: processor time of every reading call of a manager of each size, with nobody beside it. The lock
-is held for less. Together: one thread runs steps (a token for each of 256 requests, and every 16th step
-a prompt of 32k tokens comes and another goes), a second one calls one reader without a pause. Two
-Python threads also wait for each other's turn in the interpreter, whatever they do: the row `control`
-is a second thread that never touches the manager.
+Alone: the processor time of every read call on a manager of each size, without other threads. The lock
+is held for a shorter time. Together: one thread runs steps, and a second one calls one reader without a
+pause. A step adds a token to each of 256 requests. In every 16th step, a prompt of 32k tokens is
+admitted and another one released. Two Python threads also wait for each other's turn in the
+interpreter, whatever they do: in the row `control`, the second thread never touches the manager.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class Steps:
         self.prompts = [self.manager.prepare(prompt(number)) for number in range(PROMPTS)]
         self.plain = prompt(0)
         if fill:
-            # Distinct content until every block has been cached once.
+            # Admits distinct content until every block has been cached once.
             for number in range(blocks * BLOCK // PROMPT + 1):
                 self.admit("fill", self.manager.prepare(prompt(PROMPTS + number)))
                 self.manager.release("fill")
@@ -63,27 +63,27 @@ class Steps:
         self.manager.append(self.names, self.tokens, commit=True)
 
     def turn_over(self) -> None:
-        """The oldest long prompt goes, the next one comes."""
+        """Releases the oldest long prompt, and admits the next one."""
         self.manager.release(f"long {self.turn}")
         self.turn += 1
         self.admit(f"long {self.turn}", self.prompts[self.turn % PROMPTS])
 
     def restart(self) -> None:
-        """Short tables again, so that every run has the same room."""
+        """Shortens the tables again, so that every run has the same room."""
         for name in self.names:
             self.manager.release(name)
             self.manager.admit(name, [name] * 100)
 
 
 def timed(call: Callable[[], object]) -> float:
-    """Microseconds by the clock."""
+    """Returns the microseconds on the clock."""
     start = time.perf_counter_ns()
     call()
     return (time.perf_counter_ns() - start) / 1000
 
 
 def worked(call: Callable[[], object]) -> float:
-    """Microseconds of the processor: others on the machine do not count."""
+    """Returns the microseconds of processor time, which exclude other processes."""
     start = time.thread_time_ns()
     call()
     return (time.thread_time_ns() - start) / 1000
@@ -128,7 +128,7 @@ def alone(blocks: int) -> None:
                 steps.append()
             times.append(worked(call))
         print(row(name, times))
-    # A consumer that is far behind: as many events as the log holds.
+    # A consumer that is far behind: the log holds this number of events.
     behind = kvpool.BlockPool(1 << 18, 1, event_capacity=1 << 18)
     for events in (1 << 10, 1 << 14, 1 << 17):
         chain = kvpool.BlockHasher(block_size=1).cursor(range(events)).chain()
@@ -163,7 +163,7 @@ def together(blocks: int, count: int) -> None:
 
 
 def beside(steps: Steps, call: Callable[[], object] | None, count: int) -> tuple[list[float], list[float]]:
-    """The times of `count` steps with a reader beside them."""
+    """Returns the times of `count` steps while a reader runs."""
     done, started = threading.Event(), threading.Event()
 
     def read() -> None:

@@ -1,6 +1,7 @@
-"""Calls from Python: what a scheduler pays per step and per request, crossing included.
+"""Measures calls from Python: the cost of a step and of a request for a scheduler, crossing included.
 
-Budgets (see benches/results): a decode append of 256 requests in 25 us, a cold 32k-token prompt in 0.4 ms.
+Budgets (see benches/results): a decode append of 256 requests in 25 us, a cold 32k-token prompt in 0.4
+ms.
 """
 
 from __future__ import annotations
@@ -22,8 +23,8 @@ PROMPT = 32_768
 
 
 def running(ids: list[Any]) -> kvpool.CacheManager:
-    """A manager with requests of slightly different lengths, so that each step crosses some block
-    boundaries.
+    """Returns a manager with requests of slightly different lengths, so that each step crosses some
+    block boundaries.
     """
     manager = kvpool.CacheManager(num_blocks=1 << 18)
     for number, request in enumerate(ids):
@@ -44,7 +45,7 @@ def test_decode_append_256(benchmark: BenchmarkFixture, ids: str, commit: bool) 
 
 @pytest.mark.parametrize("algorithm", ["sha256", "blake3", "vllm-sha256"])
 def test_prompt_32k_cold(benchmark: BenchmarkFixture, algorithm: HashAlgorithm) -> None:
-    """Hash, look up, allocate, register: tokens never seen, in an empty pool whose memory has been
+    """Hashes, looks up, allocates and registers new tokens, in an empty pool whose memory has been
     touched before.
     """
     manager = kvpool.CacheManager(num_blocks=1 << 16, algorithm=algorithm)
@@ -71,7 +72,7 @@ def test_prompt_32k_cold(benchmark: BenchmarkFixture, algorithm: HashAlgorithm) 
 
 @pytest.mark.parametrize("algorithm", ["sha256", "blake3"])
 def test_prompt_32k_cached(benchmark: BenchmarkFixture, algorithm: HashAlgorithm) -> None:
-    """The same prompt again: hash, look up, acquire, and give it back."""
+    """Hashes, looks up, acquires and releases a prompt that is already cached."""
     manager = kvpool.CacheManager(num_blocks=1 << 16, algorithm=algorithm)
     tokens = np.arange(PROMPT, dtype=np.int32)
     manager.admit("first", tokens)
@@ -85,8 +86,8 @@ def test_prompt_32k_cached(benchmark: BenchmarkFixture, algorithm: HashAlgorithm
 
 
 def test_prompt_32k_cached_prepared(benchmark: BenchmarkFixture) -> None:
-    """The part of an admission that needs the scheduler: the prompt was hashed before, on another
-    thread perhaps.
+    """The part of an admission that needs the scheduler. The prompt was hashed before, perhaps on
+    another thread.
     """
     manager = kvpool.CacheManager(num_blocks=1 << 16)
     prompt = manager.prepare(np.arange(PROMPT, dtype=np.int32))
@@ -118,7 +119,7 @@ def test_stats(benchmark: BenchmarkFixture) -> None:
 
 
 def sampled(algorithm: HashAlgorithm = "sha256") -> kvpool.CacheManager:
-    """A manager with one computed prompt whose tail is partial, so that every sample copies it."""
+    """Returns a manager with one computed prompt whose tail is partial, so that every sample copies it."""
     manager = kvpool.CacheManager(num_blocks=1 << 14, algorithm=algorithm)
     manager.admit(0, np.arange(PROMPT - 8, dtype=np.int32))
     manager.commit(0, PROMPT - 8)
@@ -126,7 +127,9 @@ def sampled(algorithm: HashAlgorithm = "sha256") -> kvpool.CacheManager:
 
 
 def test_parallel_sampling_8x32k(benchmark: BenchmarkFixture) -> None:
-    """Eight samples of one prompt: fork, 64 decode steps with copy-on-write, and the end of all eight."""
+    """Runs eight samples of one prompt: fork, 64 decode steps with copy-on-write, and the end of all
+    eight.
+    """
     ids = np.arange(8, dtype=np.int64)
     tokens = np.arange(8, dtype=np.int32)
 
@@ -143,7 +146,7 @@ def test_parallel_sampling_8x32k(benchmark: BenchmarkFixture) -> None:
 
 
 def test_swap_out_plan_4096(benchmark: BenchmarkFixture) -> None:
-    """A request of 4,096 blocks: destination blocks, copies, and the plan."""
+    """Swaps out a request of 4,096 blocks: destination blocks, copies, and the plan."""
     manager = kvpool.CacheManager(num_blocks=1 << 13, host_blocks=1 << 13)
     manager.admit(0, np.arange(4096 * 16, dtype=np.int32))
     manager.commit(0, 4096 * 16)

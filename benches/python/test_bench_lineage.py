@@ -1,11 +1,11 @@
-"""The face of vLLM v0, per block: the same work as the ancestor's published costs.
+"""Measures the interface of vLLM v0 per block, with the same work as the ancestor's published costs.
 
-The decode append of a block table runs beside the ancestor's own where that is importable: vLLM 0.8.5
-or another version that still has ``vllm.core``. Compare the medians of one run.
+If the ancestor is importable (vLLM 0.8.5 or another version that still has ``vllm.core``), the decode
+append of its block table runs, too. Compare the medians of one run.
 
 20,000 blocks of 16 tokens, 512 at a time. The original, in ns per block: cold allocate with hash
-10,384, hit of blocks in use 3,435, hit of freed blocks 4,137, free 2,605, cold under eviction 14,775;
-in ns per call: decode append 4,114, get_physical_block_id 282,000.
+10,384, hit of blocks in use 3,435, hit of freed blocks 4,137, free 2,605, cold under eviction 14,775.
+In ns per call: decode append 4,114, get_physical_block_id 282,000.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ def chunks(blocks: int = BLOCKS) -> list[list[int]]:
 
 
 def full(allocator: PrefixCachingBlockAllocator) -> None:
-    """Fills the pool with cached blocks that nobody holds."""
+    """Fills the pool with cached blocks that have no references."""
     for _ in range(POOL // BLOCKS + 1):
         held = allocator.allocate_immutable_blocks(None, chunks())
         allocator.mark_blocks_as_computed([])
@@ -136,7 +136,7 @@ SEQUENCES, STEPS = 64, 64
 
 
 def block_modules(whose: str) -> tuple[Any, Any]:
-    """``BlockTable`` and ``CpuGpuBlockAllocator`` of the face, or of the ancestor."""
+    """Returns ``BlockTable`` and ``CpuGpuBlockAllocator`` of kvpool's interface, or of the ancestor."""
     root = {"face": "kvpool.lineage.v0", "ancestor": "vllm.core"}[whose]
     try:
         table = importlib.import_module(f"{root}.block.block_table")
@@ -145,7 +145,8 @@ def block_modules(whose: str) -> tuple[Any, Any]:
         if whose == "face":
             raise
         pytest.skip(
-            f"NOT COMPARED with the ancestor: this environment has no vLLM with vllm.core, such as 0.8.5: {error}"
+            "NOT COMPARED with the ancestor: this environment has no vLLM with vllm.core, "
+            f"such as 0.8.5: {error}"
         )
     return table.BlockTable, allocator.CpuGpuBlockAllocator
 
@@ -153,7 +154,7 @@ def block_modules(whose: str) -> tuple[Any, Any]:
 @pytest.mark.parametrize("whose", ["face", "ancestor"])
 @pytest.mark.parametrize("kind", ["naive", "prefix_caching"])
 def test_v0_block_table_decode(benchmark: BenchmarkFixture, kind: str, whose: str) -> None:
-    """64 sequences append a token each, 64 times: a round is 4,096 tokens."""
+    """Appends a token to each of 64 sequences, 64 times, so a round is 4,096 tokens."""
     table_of, allocators = block_modules(whose)
 
     def start() -> tuple[tuple[Any, ...], dict[str, Any]]:

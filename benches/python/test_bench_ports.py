@@ -1,10 +1,10 @@
-"""Schedulers' steps at 256 requests, and the ports of examples/ports beside the plain Python managers
-of their shapes.
+"""Measures steps of schedulers with 256 requests, and the ports of examples/ports beside plain Python
+managers of the same shape.
 
-A step is one call for the batch; what a request costs once (admission, end, fork) is extra and said in
-each docstring. Budgets: a step with drafts 40 us; of a 32,768-token prompt: free 0.1 ms, cold allocate
-0.15 ms, match 1 ms, its hash included. Each benchmark has p50 and p99 in its ``extra_info``; ``make
-bench-report`` writes both.
+A step is one call for the batch. Costs that a request has once (admission, end, fork) are extra, and
+each docstring states them. Budgets: a step with drafts 40 us. For a 32,768-token prompt: free 0.1 ms,
+cold allocate 0.15 ms, match 1 ms, including its hash. Each benchmark has p50 and p99 in its
+``extra_info``, and ``make bench-report`` writes both.
 """
 
 from __future__ import annotations
@@ -36,14 +36,14 @@ if TYPE_CHECKING:
 BATCH, SIZE, PROMPT = 256, 16, 32_768
 ROUNDS = 1000
 RANDOM = np.random.default_rng(7)
-#: No prompt begins like another one.
+#: Numbers that make the start of each prompt different.
 FRESH = itertools.count(1)
 
 
 def measure(
     benchmark: BenchmarkFixture, step: Callable[..., Any], setup: Any = None, rounds: int = ROUNDS
 ) -> None:
-    """Runs it, and notes p50 and p99 in microseconds."""
+    """Runs a benchmark, and records p50 and p99 in microseconds."""
     benchmark.pedantic(step, setup=setup, rounds=rounds, warmup_rounds=max(rounds // 10, 1))
     if benchmark.stats is None:  # with --benchmark-disable
         return
@@ -55,13 +55,13 @@ def measure(
 
 
 def prompt(tokens: int) -> np.ndarray[Any, np.dtype[np.int32]]:
-    """Tokens never seen."""
+    """Returns new tokens."""
     return np.arange(tokens, dtype=np.int32) ^ (next(FRESH) << 16)
 
 
 def decoding(requests: int = BATCH, first: int = 0) -> kvpool.CacheManager:
-    """A manager with requests of slightly different lengths, so that each step crosses some block
-    boundaries.
+    """Returns a manager with requests of slightly different lengths, so that each step crosses some
+    block boundaries.
     """
     manager = kvpool.CacheManager(1 << 18)
     for number in range(requests):
@@ -74,12 +74,11 @@ ONE_EACH = np.full(BATCH, 7, dtype=np.int32)
 
 
 def changes() -> np.ndarray[Any, np.dtype[np.int32]]:
-    """Room for the changes of a step."""
+    """Returns a buffer for the changes of a step."""
     return np.zeros((3, 20_000), dtype=np.int32)
 
 
-# ----------------------------------------------------------------------------------------------- a
-# scheduler's own step
+# --- A scheduler's own step ---
 
 
 @pytest.mark.benchmark(group="step: decode")
@@ -90,7 +89,7 @@ def test_step_decode_256(benchmark: BenchmarkFixture) -> None:
 
 @pytest.mark.benchmark(group="step: decode")
 def test_step_decode_256_plain(benchmark: BenchmarkFixture) -> None:
-    """The same with the plain manager over sequence objects: a call for each."""
+    """A decode step with the plain manager over sequence objects, with one call per sequence."""
     manager = PlainBlockManager(1 << 18, SIZE)
     seqs = [Sequence(number, prompt(512 + number % SIZE).tolist()) for number in range(BATCH)]
     for seq in seqs:
@@ -110,7 +109,9 @@ def test_step_decode_256_plain(benchmark: BenchmarkFixture) -> None:
 
 @pytest.mark.benchmark(group="step: chunks")
 def test_step_chunked_prefill_256(benchmark: BenchmarkFixture) -> None:
-    """248 requests decode, 8 prompts of 32k take 512 tokens each; prompts come and go between the steps."""
+    """248 requests decode, and 8 prompts of 32k take 512 tokens each. Prompts are admitted and released
+    between the steps.
+    """
     prefills, chunk = 8, 512
     manager, out = decoding(BATCH - prefills), changes()
     ids = IDS.copy()
@@ -127,7 +128,7 @@ def test_step_chunked_prefill_256(benchmark: BenchmarkFixture) -> None:
                     manager.release(int(ids[row - prefills]))
                 ids[row - prefills] = next(keys)
                 manager.admit(int(ids[row - prefills]), prompt(PROMPT), allocate_tokens=chunk)
-                # So that not all prompts end in the same step.
+                # The lengths differ, so that not all prompts end in the same step.
                 ends[row] = chunk
         computed = np.concatenate([lengths, ends])
         lengths[:] += 1
@@ -141,15 +142,15 @@ def test_step_chunked_prefill_256(benchmark: BenchmarkFixture) -> None:
 
 
 def accepted() -> tuple[tuple[Any, Any], dict[str, Any]]:
-    """Of three drafts none to three, and the sampled token."""
+    """Returns the tokens of a step: the accepted drafts, zero to three of three, and the sampled token."""
     offsets = np.concatenate([[0], np.cumsum(RANDOM.integers(1, 5, BATCH))]).astype(np.int64)
     return (np.full(offsets[-1], 7, dtype=np.int32), offsets), {}
 
 
 @pytest.mark.benchmark(group="step: drafts")
 def test_step_drafts_256(benchmark: BenchmarkFixture) -> None:
-    """Three drafts, of which some are rejected: slots behind the last token, which the next step writes
-    again.
+    """A step with three drafts, some of which are rejected. Drafts have slots after the last token,
+    which the next step overwrites.
     """
     manager, out = decoding(), changes()
 
@@ -161,7 +162,9 @@ def test_step_drafts_256(benchmark: BenchmarkFixture) -> None:
 
 @pytest.mark.benchmark(group="step: drafts")
 def test_step_drafts_truncated_256(benchmark: BenchmarkFixture) -> None:
-    """The same for an engine that appends its drafts as tokens, and takes rejected ones back: two calls."""
+    """A step for an engine that appends its drafts as tokens and takes rejected ones back, with two
+    calls.
+    """
     manager, out = decoding(), changes()
     offsets = np.arange(0, 4 * BATCH + 1, 4, dtype=np.int64)
     drafts = np.full(4 * BATCH, 7, dtype=np.int32)
@@ -180,7 +183,7 @@ def test_step_drafts_truncated_256(benchmark: BenchmarkFixture) -> None:
 
 @pytest.mark.benchmark(group="step: drafts")
 def test_step_drafts_256_plain(benchmark: BenchmarkFixture) -> None:
-    """The same with the plain manager over sequence objects: a call for each token."""
+    """A step with drafts with the plain manager over sequence objects, with one call per token."""
     manager = PlainBlockManager(1 << 18, SIZE)
     seqs = [Sequence(number, prompt(512 + number % SIZE).tolist()) for number in range(BATCH)]
     for seq in seqs:
@@ -197,8 +200,8 @@ def test_step_drafts_256_plain(benchmark: BenchmarkFixture) -> None:
 
 @pytest.mark.benchmark(group="step: in flight")
 def test_step_in_flight_256(benchmark: BenchmarkFixture) -> None:
-    """Two steps run while the third is planned, and a step ends. A request ends, fenced, and one comes,
-    in between.
+    """Two steps run while the third is planned, and a step ends. In between, a request ends with a
+    fence, and a new one is admitted.
     """
     manager, out, ids = decoding(), changes(), IDS.copy()
     steps, keys = itertools.count(), itertools.count(BATCH)
@@ -220,8 +223,8 @@ def test_step_in_flight_256(benchmark: BenchmarkFixture) -> None:
 
 @pytest.mark.benchmark(group="step: external")
 def test_step_external_256(benchmark: BenchmarkFixture) -> None:
-    """The decode side of P/D: a request of 2,048 tokens is admitted, one has arrived with a hole, one
-    ends; 4 calls.
+    """The decode side of P/D, with 4 calls: a request of 2,048 tokens is admitted, one arrives with a
+    hole, and one ends.
     """
     manager, out, ids = decoding(), changes(), IDS.copy()
     keys, rows, loading = itertools.count(BATCH), itertools.cycle(range(BATCH)), deque[int]()
@@ -245,8 +248,8 @@ def test_step_external_256(benchmark: BenchmarkFixture) -> None:
 
 @pytest.mark.benchmark(group="step: beams")
 def test_step_beams_256(benchmark: BenchmarkFixture) -> None:
-    """32 searches of 8 beams; in each step two beams of each end and two fork: 4 calls for 64 forks, 64
-    releases.
+    """32 searches of 8 beams. In each step, two beams of each search end and two fork: 4 calls for 64
+    forks and 64 releases.
     """
     manager = kvpool.CacheManager(1 << 18)
     searches = [[search * 1_000_000 + beam for beam in range(8)] for search in range(32)]
@@ -274,10 +277,11 @@ def test_step_beams_256(benchmark: BenchmarkFixture) -> None:
 @pytest.mark.benchmark(group="step: index only")
 @pytest.mark.parametrize("kind", [PlainRadixCache, IndexOnly])
 def test_step_index_only_256(benchmark: BenchmarkFixture, kind: type[Any]) -> None:
-    """Of 256 requests over the engine's own ids one ends and one of 2,048 tokens comes, half cached;
-    with its hash.
+    """256 requests over the engine's own ids: one ends, and one of 2,048 tokens is admitted, half of it
+    cached. Includes its hash.
 
-    A step in which none ends and none comes has no call: the engine takes ids from its own allocator.
+    A step without an admission or an end makes no call, because the engine takes ids from its own
+    allocator.
     """
     cache, shared = kind(1 << 16, SIZE), prompt(1024)
     running: deque[tuple[Any, Any, int]] = deque()
@@ -304,22 +308,21 @@ def test_step_index_only_256(benchmark: BenchmarkFixture, kind: type[Any]) -> No
     measure(benchmark, step, setup=another, rounds=ROUNDS // 4)
 
 
-# ------------------------------------------------------------------------------------------------------------
-# the ports
+# --- The ports ---
 
 TRIES = pytest.mark.parametrize("kind", [PlainIdsAndTrie, IdsAndTrie])
 POOL = 1 << 14
 
 
 def tokens_32k() -> array[int]:
-    """What both take: a sequence of ints, and a buffer."""
+    """Returns a prompt in a form that both managers accept: a sequence of ints, and a buffer."""
     return array("i", prompt(PROMPT).tolist())
 
 
 @pytest.mark.benchmark(group="32k prompt: cold allocate")
 @TRIES
 def test_port_allocate_32k(benchmark: BenchmarkFixture, kind: type[Any]) -> None:
-    """2,048 ids, and no hash: they are registered when the prompt is computed."""
+    """Allocates 2,048 ids without a hash, because they are registered when the prompt is computed."""
     cache = kind(POOL, SIZE)
     held: list[Any] = []
 
@@ -334,7 +337,7 @@ def test_port_allocate_32k(benchmark: BenchmarkFixture, kind: type[Any]) -> None
 @pytest.mark.benchmark(group="32k prompt: free")
 @TRIES
 def test_port_free_32k(benchmark: BenchmarkFixture, kind: type[Any]) -> None:
-    """Cached blocks, whose last holder goes."""
+    """Releases the last reference to cached blocks."""
     cache, tokens = kind(POOL, SIZE), tokens_32k()
     first = cache.allocate(PROMPT // SIZE)
     cache.insert(tokens, first, 0)
@@ -345,7 +348,7 @@ def test_port_free_32k(benchmark: BenchmarkFixture, kind: type[Any]) -> None:
 @pytest.mark.benchmark(group="32k prompt: match")
 @TRIES
 def test_port_match_32k(benchmark: BenchmarkFixture, kind: type[Any]) -> None:
-    """The whole prompt hits, and its hash is computed."""
+    """Matches a whole prompt, and computes its hash."""
     cache, tokens = kind(POOL, SIZE), tokens_32k()
     held: list[Any] = []
     cache.insert(tokens, cache.allocate(PROMPT // SIZE), 0)
@@ -369,7 +372,7 @@ def test_port_match_prefix_32k(benchmark: BenchmarkFixture, kind: type[Any]) -> 
 @pytest.mark.benchmark(group="32k prompt: sequence, cold, with its hash")
 @pytest.mark.parametrize("kind", [PlainBlockManager, BlockManager])
 def test_port_sequence_32k(benchmark: BenchmarkFixture, kind: type[Any]) -> None:
-    """``allocate``, the registering of its blocks included."""
+    """Measures ``allocate``, which also registers the blocks."""
     manager = kind(POOL, SIZE)
     held: list[Sequence] = []
 

@@ -1,9 +1,9 @@
-"""Copies by the processor, beside torch indexing and a plain loop of memcpy; and what a call costs
+"""Measures copies by the CPU, beside torch indexing and a plain loop of memcpy, and the cost of a call
 before it copies.
 
-64 MiB move from blocks in a row to blocks in any order, the same bytes in every way, so no way can
-merge neighbours. GB/s of the median is in ``extra_info``. Targets: 3 times ``index_copy_`` at 32 KiB,
-within 20 % of the plain loop on one thread, 5 us for a call by handle.
+64 MiB are copied from adjacent blocks to blocks in random order, so no way can merge neighbours. Every
+way copies the same bytes. GB/s of the median is in ``extra_info``. Targets: 3 times ``index_copy_`` at
+32 KiB, within 20 % of the plain loop on one thread, 5 us for a call by handle.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ PIECES = {"8 KiB": 8 << 10, "32 KiB": 32 << 10, "2 MiB": 2 << 20}
 
 
 class Copy:
-    """The bytes, and every way to move them."""
+    """The bytes to copy, and every way to copy them."""
 
     def __init__(self, piece: int) -> None:
         blocks = PAYLOAD // piece
@@ -48,7 +48,7 @@ class Copy:
         return lambda: dst.index_copy_(0, to, src)
 
     def loop_in_c(self) -> Callable[[], None]:
-        """numpy's assignment of opaque items: one memcpy per piece, in a loop of C."""
+        """Copies with numpy's assignment of opaque items: one memcpy per piece, in a loop in C."""
         item = np.dtype((np.void, self.src.shape[1]))
         src, dst = self.src.numpy().view(item)[:, 0], self.dst.numpy().view(item)[:, 0]
         to = self.to.numpy()
@@ -59,7 +59,7 @@ class Copy:
         return run
 
     def loop_in_python(self) -> Callable[[], None]:
-        """One assignment of a slice per piece."""
+        """Copies with one slice assignment per piece."""
         src, dst, to = self.src.numpy(), self.dst.numpy(), self.to.tolist()
 
         def run() -> None:
@@ -69,7 +69,7 @@ class Copy:
         return run
 
     def memmove(self) -> Callable[[], object]:
-        """All bytes at once: what the memory gives one thread."""
+        """Copies all bytes at once: the memory bandwidth of one thread."""
         dst, src = self.dst.data_ptr(), self.src.data_ptr()
         return lambda: ctypes.memmove(dst, src, PAYLOAD)
 
@@ -82,7 +82,7 @@ WAYS: dict[str, Callable[[Copy, int], Callable[[], Any]]] = {
     "memcpy per piece, loop in Python": lambda copy, _: copy.loop_in_python(),
     "one memmove": lambda copy, _: copy.memmove(),
 }
-#: What has only one thread is measured once.
+#: Ways that use only one thread are measured once.
 CASES = [
     (way, threads)
     for way in WAYS
@@ -120,14 +120,14 @@ def test_copy_64_mib(benchmark: BenchmarkFixture, copy: Copy, way: str, threads:
         benchmark.extra_info["GB/s"] = round(PAYLOAD / benchmark.stats.stats.median / 1e9, 2)
 
 
-# --- Calls --------------------------------------------------------------------------------------------
+# --- Calls ---
 
 SMALL = 64
 
 
 @pytest.fixture(scope="module")
 def small() -> list[BlockStore]:
-    """Blocks of one piece of 64 bytes each."""
+    """Returns two stores with blocks of one piece of 64 bytes each."""
     return [BlockStore.from_tensors([torch.zeros(1024, SMALL, dtype=torch.uint8)]) for _ in range(2)]
 
 
@@ -157,7 +157,7 @@ def test_call_copy(benchmark: BenchmarkFixture, small: list[BlockStore], form: s
 
 @pytest.mark.parametrize("tensors", [1, 32])
 def test_call_copy_blocks(benchmark: BenchmarkFixture, tensors: int) -> None:
-    """Lists of K and V per layer, 16 pairs, as an engine calls it for copy-on-write."""
+    """Copies lists of K and V per layer with 16 pairs, as an engine does for copy-on-write."""
     op = torch.ops.kvpool.copy_blocks.default
     src, dst = ([torch.zeros(2, 1024, SMALL, dtype=torch.uint8) for _ in range(tensors)] for _ in range(2))
     mapping = scattered(16)
@@ -172,14 +172,14 @@ def test_call_swap_blocks_of_vllm(benchmark: BenchmarkFixture) -> None:
 
 
 def test_call_submit_and_wait(benchmark: BenchmarkFixture, small: list[BlockStore]) -> None:
-    """There and back again to the engine's thread."""
+    """Measures the way to the engine's thread and back."""
     (source, target), mapping = small, scattered(16)
     with TransferEngine(threads=1) as engine:
         call(benchmark, lambda: engine.submit(source, target, mapping).wait(), 20)
 
 
 def test_call_submit(benchmark: BenchmarkFixture, small: list[BlockStore]) -> None:
-    """Until the caller may go on; the thread copies meanwhile."""
+    """Measures the time until the caller may continue. The thread copies meanwhile."""
     (source, target), mapping = small, scattered(16)
     with TransferEngine(threads=1) as engine:
 

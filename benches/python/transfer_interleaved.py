@@ -1,9 +1,9 @@
-"""The copies of ``test_bench_transfer``, every way in turn in each round.
+"""Runs the copies of ``test_bench_transfer``, all ways in turn in each round.
 
-Run it by ``python benches/python/transfer_interleaved.py``.
+Run it with ``python benches/python/transfer_interleaved.py``.
 
-A shared machine changes its speed from second to second; ways that take turns see the same machine:
-their ratios hold.
+A shared machine changes its speed from second to second. Ways that take turns see the same machine, so
+their ratios are reliable.
 """
 
 from __future__ import annotations

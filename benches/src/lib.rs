@@ -8,16 +8,17 @@ use std::time::{Duration, Instant};
 use kvpool::{BlockHash, BlockId, BlockPool, HashAlgorithm, HashChain, PoolConfig, PoolError};
 
 /// Blocks of one request in the pool benches: a prompt of 8,192 tokens at 16 tokens per block, as in
-/// the peers' table.
+/// the table of peers.
 pub const REQUEST_BLOCKS: usize = 512;
 
-/// A chain of `blocks` distinct, uniform digests, as if hashed: number `nth` of many.
+/// Returns chain number `nth`: `blocks` distinct, uniform digests, as if hashed.
 ///
 /// # Errors
 /// None for the arguments that the benches use.
 pub fn chain(nth: u64, blocks: usize) -> Result<HashChain, PoolError> {
-    // SplitMix64: uniform, and never the same for two states. A chain begins at a state that says
-    // nothing of its neighbours': with numbers in a row, chains would be shifted copies of each other.
+    // SplitMix64 is uniform, and two states never give the same digest. The first state of a chain is
+    // unrelated to those of its neighbours. With consecutive states, chains would be shifted copies of
+    // each other.
     const STEP: u64 = 0x9e37_79b9_7f4a_7c15;
     let mix = |state: u64| {
         let mixed = (state ^ (state >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
@@ -40,18 +41,18 @@ pub fn chain(nth: u64, blocks: usize) -> Result<HashChain, PoolError> {
     Ok(HashChain::from_digests(HashAlgorithm::Sha256, 16, 0, digests)?)
 }
 
-/// A pool of `num_blocks`.
+/// Returns a pool of `num_blocks` blocks.
 ///
 /// # Errors
-/// As [`BlockPool::new`].
+/// Like [`BlockPool::new`].
 pub fn pool(num_blocks: usize) -> Result<BlockPool, PoolError> {
     BlockPool::new(PoolConfig { num_blocks, ..PoolConfig::default() })
 }
 
-/// Allocates, registers and marks a chain: what a cold request does.
+/// Allocates, registers and marks a chain, as a cold request does.
 ///
 /// # Errors
-/// As the pool's own methods.
+/// Like the pool's own methods.
 pub fn store(pool: &mut BlockPool, chain: &HashChain, table: &mut Vec<BlockId>) -> Result<(), PoolError> {
     table.clear();
     pool.allocate_into(chain.len(), table)?;
@@ -62,7 +63,7 @@ pub fn store(pool: &mut BlockPool, chain: &HashChain, table: &mut Vec<BlockId>) 
 /// Fills a pool with cached chains, and returns them, oldest first.
 ///
 /// # Errors
-/// As the pool's own methods.
+/// Like the pool's own methods.
 pub fn fill(pool: &mut BlockPool) -> Result<Vec<HashChain>, PoolError> {
     let mut table = Vec::new();
     let chains: Vec<_> = (0..(pool.num_usable() / REQUEST_BLOCKS) as u64)
@@ -75,7 +76,7 @@ pub fn fill(pool: &mut BlockPool) -> Result<Vec<HashChain>, PoolError> {
     Ok(chains)
 }
 
-/// Times `timed` alone, `n` times, with `after` behind each.
+/// Returns the time of `n` runs of `timed`. `after` runs after each one and is not timed.
 ///
 /// # Errors
 /// The first error of either.

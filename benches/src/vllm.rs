@@ -1,4 +1,4 @@
-//! What vLLM's scheduler asks of its block pool for one request, over the digests that the core's
+//! The calls of vLLM's scheduler to its block pool for one request, over the digests that the core's
 //! benches use.
 
 use kvpool::{BlockHash, HashChain, PoolError};
@@ -10,7 +10,7 @@ fn key(hash: &BlockHash) -> Option<Key> {
     Key::new(hash.as_bytes(), 0).ok()
 }
 
-/// Looks a chain up and touches what is found: what a request with a hit does.
+/// Looks up a chain and touches the blocks that are found, as a request with a hit does.
 ///
 /// # Errors
 /// None for the chains of the benches.
@@ -20,10 +20,10 @@ pub fn hit(pool: &mut Pool, chain: &HashChain, table: &mut Vec<u32>) -> Result<(
     pool.touch(table)
 }
 
-/// Allocates and caches a chain: what a cold request does.
+/// Allocates and caches a chain, as a cold request does.
 ///
 /// # Errors
-/// As the pool's own methods.
+/// Like the pool's own methods.
 pub fn store(pool: &mut Pool, chain: &HashChain, table: &mut Vec<u32>) -> Result<(), VllmError> {
     table.clear();
     pool.allocate(chain.len(), table, None)?;
@@ -34,7 +34,7 @@ pub fn store(pool: &mut Pool, chain: &HashChain, table: &mut Vec<u32>) -> Result
 /// Fills a pool with cached chains, and returns them, oldest first.
 ///
 /// # Errors
-/// As the pool's own methods.
+/// Like the pool's own methods.
 pub fn fill(pool: &mut Pool) -> Result<Vec<HashChain>, VllmError> {
     let mut table = Vec::new();
     let chains: Vec<_> = (0..(pool.num_blocks().saturating_sub(1) / REQUEST_BLOCKS) as u64)

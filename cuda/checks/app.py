@@ -1,11 +1,12 @@
 """``python cuda/gpu_check.py``: checks and measures ``kvpool.transfer`` on a GPU, in minutes.
 
-It needs a driver, a card and kvpool; torch with CUDA is used where it is there. Each check and each
-figure is printed when it is known, and the report is written when a section ends, so that nothing is
-lost if the run is cut off. Exits with 0 if all checks hold and all targets are reached, 1 if not, 2 if
-there is no GPU to run on.
+It needs a driver, a GPU and kvpool, and uses torch with CUDA if it is installed. It prints each check
+and each figure at once, and writes the report after every section, so an interrupted run loses nothing.
+It exits with 0 if all checks pass and all targets are reached, with 1 if not, and with 2 if there is no
+GPU.
 
-With ``--dry-run`` and the tests' fake driver it runs without a card, to show that it runs:
+With ``--dry-run`` and the tests' fake driver it runs without a GPU, to show that the program itself
+works:
 
     python tests/transfer/fake_cuda/build.py target/fake
     KVPOOL_LIBCUDA=target/fake/libcuda.so.1 python cuda/gpu_check.py --dry-run --quick
@@ -30,9 +31,9 @@ if TYPE_CHECKING:
     from .session import Session
 
 SECTIONS = ("correctness", "bench")
-#: Seconds that a section may take; the bench has what is left.
+#: Seconds that each section may take. The benchmark gets the rest of the budget.
 _SECONDS = {"correctness": 120.0, "bench": 1e9}
-#: Seconds beyond the budget until a run that hangs is ended.
+#: Seconds after the end of the budget at which a run that hangs is ended.
 _GRACE = 45.0
 _NO_GPU = 2
 
@@ -55,12 +56,15 @@ def _arguments(given: Sequence[str] | None) -> argparse.Namespace:
 
 
 def _missing(ordinal: int) -> str:
-    """What is missing to run at all; "" if nothing is."""
+    """Return what a run needs and does not find, or "" if nothing is missing."""
     try:
         from kvpool.errors import KvpoolError
         from kvpool.transfer import TransferEngine
     except ImportError as error:
-        return f"kvpool is not installed for this Python ({error}): install the wheel, or set PYTHONPATH to python/"
+        return (
+            f"kvpool is not installed for this Python ({error}): install the wheel, "
+            "or set PYTHONPATH to python/"
+        )
     try:
         TransferEngine(f"cuda:{ordinal}").close()
     except KvpoolError as error:
@@ -69,7 +73,7 @@ def _missing(ordinal: int) -> str:
 
 
 def _torch(ordinal: int, *, wanted: bool, dry_run: bool) -> tuple[Any, Any]:
-    """Torch if it uses the device, and its int64 if it is there at all."""
+    """Return torch if it uses the device, and its int64 if torch is installed."""
     if not wanted:
         return None, None
     try:
@@ -83,7 +87,7 @@ def _torch(ordinal: int, *, wanted: bool, dry_run: bool) -> tuple[Any, Any]:
 
 
 def _path(folder: Path, facts: dict[str, str]) -> Path:
-    """A file that is not there yet: runs of one day stand side by side."""
+    """Return the path of a new report. Several runs of one day get different names."""
     card = re.sub(r"[^a-z0-9]+", "-", facts["card"].lower()).strip("-")
     name = f"gpu-{card}-{facts['date']}"
     path, number = folder / f"{name}.md", 2
@@ -93,7 +97,7 @@ def _path(folder: Path, facts: dict[str, str]) -> Path:
 
 
 class _Run:
-    """The sections one after the other, and the report."""
+    """Runs the sections in turn, and writes the report."""
 
     def __init__(self, arguments: argparse.Namespace) -> None:
         from kvpool.transfer import TransferEngine
@@ -111,13 +115,13 @@ class _Run:
             **load.facts(driver, torch),
             "run": f"{size}, sections: {', '.join(arguments.only or SECTIONS)}",
         }
-        # A fake driver is never taken for a card.
+        # Results of a fake driver are never reported as those of a GPU.
         self.report = Report(facts, dry_run=arguments.dry_run or driver.is_fake)
         folder = arguments.out or load.ROOT / (
             "target/gpu-check" if self.report.dry_run else "benches/results"
         )
         self.path = _path(folder, self.report.facts)
-        # Of a signal's handler, too, which may come while this thread writes.
+        # Reentrant, because a signal handler may write while this thread writes.
         self._writing = threading.RLock()
         self._session = session.Session(
             driver=driver,
@@ -133,13 +137,13 @@ class _Run:
         )
 
     def write(self) -> None:
-        """Writes what there is."""
+        """Write the results so far."""
         with self._writing:
             self._judge()
             self.report.write(self.path, self._arguments.json)
 
     def sections(self) -> None:
-        """Runs them."""
+        """Run the selected sections."""
         wanted = self._arguments.only or SECTIONS
         for name in SECTIONS:
             if name in wanted:
@@ -149,12 +153,13 @@ class _Run:
     def _section(self, name: str, run: Callable[[Session], object]) -> None:
         session = self._session
         session.section = name
-        # A dry run shows nothing of a card's time, and takes as long as the machine is busy.
+        # A dry run says nothing about the speed of a GPU, and its time depends on how busy the machine
+        # is.
         session.clock.begin_section(1e9 if session.dry_run else _SECONDS[name])
         try:
             run(session)
         except Exception as error:
-            # What checks do not catch: the time is over, or nothing of the section can run.
+            # Errors outside of a check: the time of the section is over, or no part of it can run.
             with session.untimed_check("the rest of the section"):
                 raise error from None
         finally:
@@ -167,7 +172,7 @@ class _Run:
             self.report.verdicts = judge(self._session.rates, measured=not self.report.dry_run)
 
     def _violations(self) -> None:
-        """A fake driver knows what it should not have been asked."""
+        """Check that the fake driver counted no violation of the driver's rules."""
         from .session import expect
 
         session = self._session
@@ -178,13 +183,16 @@ class _Run:
         self.write()
 
     def close(self) -> None:
-        """Ends the engines."""
+        """Close the engines."""
         for engine in (self._session.engine, self._session.twin):
             engine.close()
 
 
 def _section(name: str) -> Callable[[Session], object]:
-    """What runs a section. Imported late: without kvpool there is still a message."""
+    """Return the function that runs a section.
+
+    It is imported late, so that a message appears even if kvpool is missing.
+    """
     from . import bench, correctness
 
     runs: dict[str, Callable[[Session], object]] = {
@@ -195,7 +203,7 @@ def _section(name: str) -> Callable[[Session], object]:
 
 
 def _end_at_once(run: _Run, reason: str) -> None:
-    """Writes what was found, and ends the process wherever it is."""
+    """Write the results so far, and end the process at once."""
     run.report.ended_early = reason
     run.write()
     print(f"\ngpu_check: {reason}. Report: {run.path}", file=sys.stderr, flush=True)
@@ -204,7 +212,7 @@ def _end_at_once(run: _Run, reason: str) -> None:
 
 
 def _watch(run: _Run, seconds: float) -> threading.Timer:
-    """Ends a run that hangs, and tells where."""
+    """End a run that hangs, and print the stacks of all threads."""
 
     def end() -> None:
         faulthandler.dump_traceback(all_threads=True)
@@ -217,8 +225,10 @@ def _watch(run: _Run, seconds: float) -> threading.Timer:
 
 
 def _heed_signals(run: _Run) -> None:
-    """Ends the run when it is told to. An exception could be raised anywhere, within a lock of a
-    library, too.
+    """End the run on a signal.
+
+    The handler raises no exception, because the exception could arrive anywhere, even while a library
+    holds a lock.
     """
 
     def end(_number: int, _frame: FrameType | None) -> None:
@@ -229,7 +239,7 @@ def _heed_signals(run: _Run) -> None:
 
 
 def main(given: Sequence[str] | None = None) -> int:
-    """Runs the program."""
+    """Run the program."""
     arguments = _arguments(given)
     if reason := _missing(arguments.device):
         print(f"gpu_check: {reason}", file=sys.stderr)

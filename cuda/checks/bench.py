@@ -1,4 +1,4 @@
-"""Rates: plain copies, on the device, and over the link by every method."""
+"""Measures rates: plain copies, copies on the device, and copies over the link with every method."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ DEVICE = "On the device (read plus written)"
 SWAPS = "Swaps"
 CALIBRATION = "Calibration"
 
-#: KiB of a piece; of swaps, what verdicts need comes first.
+#: Sizes of a piece in KiB. For swaps, the sizes that the verdicts need come first.
 DEVICE_PIECES = (2, 4, 8, 16, 32, 64)
 SWAP_PIECES = (8, 16, 32, 64, 2)
 
@@ -142,7 +142,7 @@ def _swaps(session: Session, rates: Rates, engines: Engines) -> None:
 
 
 def run(session: Session) -> Rates:
-    """Runs the section, and returns what verdicts are made of."""
+    """Run the section, and return the rates from which the verdicts are computed."""
     rates = Rates()
     session.rates = rates
     engines = Engines(session)

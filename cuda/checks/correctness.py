@@ -1,4 +1,4 @@
-"""Every method in every direction against the CPU twin: random layouts, elements and mappings."""
+"""Compares every method in every direction with the CPU twin, over random layouts."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _WAYS: tuple[Way, ...] = ("submit", "copy")
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Copy:
-    """One copy, and how it is to be made."""
+    """One copy, and the method to use for it."""
 
     src: Blocks
     dst: Blocks
@@ -40,11 +40,14 @@ class Copy:
 
     def __str__(self) -> str:
         parts = "" if self.regions is None else f", regions {self.regions}"
-        return f"{self.way} by {self.method} of {len(self.pairs)} blocks, {self.src.name} to {self.dst.name}{parts}"
+        return (
+            f"{self.way} by {self.method} of {len(self.pairs)} blocks, "
+            f"{self.src.name} to {self.dst.name}{parts}"
+        )
 
 
 def why_refused(copy: Copy, *, has_batch: bool) -> str:
-    """Why a method cannot do a copy; "" if it can."""
+    """Return why a method cannot make a copy, or "" if it can."""
     ends = (copy.src.store, copy.dst.store)
     host = next((store for store in ends if store.device == "cpu"), None)
     pinned = host is None or host.pinned
@@ -62,7 +65,7 @@ def why_refused(copy: Copy, *, has_batch: bool) -> str:
 
 
 def run(session: Session, copy: Copy, stream: int) -> None:
-    """Makes a copy on the device, and waits for it."""
+    """Make a copy on the device, and wait for it."""
     if copy.way == "submit":
         transfer = session.engine.submit(
             copy.src.store, copy.dst.store, copy.pairs, after=stream, regions=copy.regions, method=copy.method
@@ -74,7 +77,7 @@ def run(session: Session, copy: Copy, stream: int) -> None:
 
 
 def check_copy(session: Session, copy: Copy, stream: int, numbers: random.Random) -> None:
-    """Makes a copy on the device and by the twin, and compares all bytes."""
+    """Make a copy on the device and with the CPU twin, and compare all bytes."""
     copy.dst.refill(numbers)
     reason = why_refused(copy, has_batch=session.driver.has_batch)
     try:
@@ -92,7 +95,7 @@ def check_copy(session: Session, copy: Copy, stream: int, numbers: random.Random
 
 
 def _ends(session: Session, numbers: random.Random) -> tuple[list[LaidOut], list[Blocks]]:
-    """Two stores on the device, and hosts of each kind, all of the same blocks."""
+    """Return two stores on the device and one of each kind on the host, all with equal blocks."""
     limit = session.effort.arena
     pieces = random_pieces(numbers, limit // 2)
     on_device = []
@@ -120,7 +123,7 @@ def _random_regions(numbers: random.Random, store: BlockStore) -> tuple[int, int
 
 
 def copies(numbers: random.Random, on_device: list[LaidOut], hosts: list[Blocks]) -> Iterator[Copy]:
-    """Each method, each way, between all kinds of ends."""
+    """Yield copies with every method and every way, between all kinds of stores."""
     first, second = on_device
     ends: list[tuple[Blocks, Blocks]] = [(first, second)]
     ends += [(first, host) for host in hosts] + [(host, second) for host in hosts]
@@ -133,7 +136,7 @@ def copies(numbers: random.Random, on_device: list[LaidOut], hosts: list[Blocks]
 
 
 def _trial(session: Session, stream: int, seed: int) -> int:
-    """All methods over one random layout; returns how many copies that were."""
+    """Run all methods over one random layout. Return the number of copies."""
     numbers = rng(("layouts", seed))
     on_device, hosts = _ends(session, numbers)
     for one in (*on_device, *hosts):
@@ -198,8 +201,9 @@ def _many_pairs(session: Session) -> None:
 
 
 def _mapped(session: Session, stream: int, numbers: random.Random, rows: int) -> None:
-    """A mapping on the device with holes and ids out of range: what is in range is copied, and nothing
-    else written.
+    """Check a mapping on the device with holes and ids out of range.
+
+    The pairs in range are copied, and nothing else is written.
     """
     pieces = random_pieces(numbers, 64)
     src, dst = (
@@ -233,7 +237,7 @@ def _mapped(session: Session, stream: int, numbers: random.Random, rows: int) ->
 
 
 def _polls(session: Session) -> list[bool]:
-    """Whether each of two polls tells of ids out of range."""
+    """Return for each of two polls whether it reports ids out of range."""
     told = []
     for _ in range(2):
         try:
@@ -256,7 +260,7 @@ def _mappings_on_the_device(session: Session) -> None:
 
 
 def check(session: Session) -> None:
-    """Runs the section."""
+    """Run the section."""
     _layouts(session)
     _within_one_store(session)
     _many_pairs(session)

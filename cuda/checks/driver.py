@@ -1,7 +1,6 @@
-"""The CUDA driver by ctypes: memory, streams, events and graphs for the checks, with and without torch.
+"""The CUDA driver through ctypes, with and without torch: memory, streams, events and graphs.
 
-It uses the primary context, which is the one of torch and of kvpool, too: their memory and streams are
-shared.
+It uses the primary context, as torch and kvpool do, so all of them share memory and streams.
 """
 
 from __future__ import annotations
@@ -14,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-#: Attributes of a device that decide what is fast: by their names here, the driver's numbers.
+#: Attributes of a device that affect speed: our name, and the driver's number.
 ATTRIBUTES = {
     "multiprocessors": 16,
     "copy engines": 40,
@@ -26,7 +25,7 @@ ATTRIBUTES = {
     "NUMA node": 134,
 }
 
-#: As in cuda.h; addresses of a device are numbers, everything else that is large is a handle.
+#: Signatures as in cuda.h. Device addresses are numbers, and every other large argument is a handle.
 _CALLS: dict[str, tuple[Any, ...]] = {
     "cuInit": (c_uint,),
     "cuDriverGetVersion": (c_void_p,),
@@ -62,11 +61,11 @@ _PORTABLE_AND_MAPPED = 3
 
 
 class DriverError(RuntimeError):
-    """A call of the driver that failed."""
+    """A call of the driver failed."""
 
 
 class Driver:
-    """One device. The context is made current for the thread that makes this."""
+    """One device. Creating this object makes the context current for the calling thread."""
 
     def __init__(self, ordinal: int) -> None:
         self.path = os.environ.get("KVPOOL_LIBCUDA", "libcuda.so.1")
@@ -83,14 +82,14 @@ class Driver:
         self.enter()
 
     def enter(self) -> None:
-        """Makes the context current for this thread."""
+        """Make the context current for this thread."""
         self.call("cuCtxSetCurrent", self.context)
 
     def call(self, name: str, *arguments: object) -> None:
-        """Calls a function.
+        """Call a function of the driver.
 
         Raises:
-            DriverError: It failed.
+            DriverError: The function failed.
         """
         code = getattr(self.library, name)(*arguments)
         if code != 0:
@@ -99,7 +98,7 @@ class Driver:
             raise DriverError(f"{name}: {(text.value or b'an error without a name').decode()} ({code})")
 
     def get(self, kind: Any, name: str, *arguments: object) -> Any:
-        """The value that a function writes through its first argument."""
+        """Return the value that a function writes through its first argument."""
         value = kind()
         self.call(name, byref(value), *arguments)
         return value.value
@@ -110,12 +109,12 @@ class Driver:
         return text.value.decode()
 
     def has(self, name: str) -> bool:
-        """Whether the library has a function."""
+        """Return whether the library has a function."""
         return hasattr(self.library, name)
 
     @property
     def has_batch(self) -> bool:
-        """Whether it has ``cuMemcpyBatchAsync`` as of 12.8."""
+        """Whether the driver has ``cuMemcpyBatchAsync`` in the form of version 12.8."""
         found, status = c_void_p(), c_int()
         name = b"cuMemcpyBatchAsync"
         code = self.library.cuGetProcAddress_v2(name, byref(found), 12_080, 0, byref(status))
@@ -123,18 +122,18 @@ class Driver:
 
     @property
     def is_fake(self) -> bool:
-        """Whether it is the tests' stand-in for a driver, which runs kernels on the processor."""
+        """Whether this is the tests' fake driver, which runs kernels on the CPU."""
         return self.has("fake_violation")
 
     @property
     def violation(self) -> str:
-        """What a fake driver found wrong with how it was called, or ""."""
+        """The first violation of the driver's rules that a fake driver found, or ""."""
         function = self.library.fake_violation
         function.restype = c_char_p
         return (function() or b"").decode()
 
     def attribute(self, name: str) -> int:
-        """One of ``ATTRIBUTES``; 0 if the driver does not know it."""
+        """Return one of ``ATTRIBUTES``, or 0 if the driver does not know it."""
         try:
             return int(self.get(c_int, "cuDeviceGetAttribute", ATTRIBUTES[name], self.device))
         except DriverError:
@@ -142,12 +141,12 @@ class Driver:
 
     @property
     def total_memory(self) -> int:
-        """Bytes of the device's memory."""
+        """Number of bytes of the device's memory."""
         return int(self.get(c_size_t, "cuDeviceTotalMem_v2", self.device))
 
     @property
     def free_memory(self) -> int:
-        """Bytes of it that nobody has; all of them if the driver does not tell."""
+        """Number of free bytes of the device's memory, or all bytes if the driver does not report it."""
         if not self.has("cuMemGetInfo_v2"):
             return self.total_memory
         free, total = c_size_t(), c_size_t()
@@ -155,34 +154,34 @@ class Driver:
         return free.value
 
     def alloc(self, nbytes: int) -> int:
-        """Memory on the device."""
+        """Allocate memory on the device."""
         return int(self.get(c_uint64, "cuMemAlloc_v2", nbytes))
 
     def free(self, address: int) -> None:
-        """Gives memory of the device back."""
+        """Free memory of the device."""
         self.call("cuMemFree_v2", address)
 
     def host_alloc(self, nbytes: int) -> int:
-        """Page-locked memory of the host."""
+        """Allocate page-locked host memory."""
         return int(self.get(c_void_p, "cuMemHostAlloc", nbytes, _PORTABLE_AND_MAPPED))
 
     def host_free(self, address: int) -> None:
-        """Gives page-locked memory back."""
+        """Free page-locked memory."""
         self.call("cuMemFreeHost", address)
 
     def put(self, address: int, data: bytes) -> None:
-        """Writes to the device, and waits: the call may return before pageable bytes have arrived."""
+        """Write to the device and wait, because the call may return before pageable bytes have arrived."""
         self.call("cuMemcpyHtoD_v2", address, data, len(data))
         self.call("cuCtxSynchronize")
 
     def take(self, address: int, nbytes: int) -> bytes:
-        """Reads from the device."""
+        """Read from the device."""
         buffer = ctypes.create_string_buffer(nbytes)
         self.call("cuMemcpyDtoH_v2", buffer, address, nbytes)
         return buffer.raw
 
     def fill(self, address: int, nbytes: int, tile: bytes) -> None:
-        """Fills memory of the device with copies of some bytes."""
+        """Fill memory of the device with copies of ``tile``."""
         done = min(len(tile), nbytes)
         self.put(address, tile[:done])
         while done < nbytes:
@@ -192,24 +191,24 @@ class Driver:
         self.call("cuCtxSynchronize")
 
     def copy(self, dst: int, src: int, nbytes: int, stream: int) -> None:
-        """Copies in the order of a stream."""
+        """Enqueue a copy on a stream."""
         self.call("cuMemcpyAsync", dst, src, nbytes, stream)
 
     def stream(self) -> int:
-        """A stream that does not wait for the legacy default stream."""
+        """Create a stream that does not wait for the legacy default stream."""
         return int(self.get(c_void_p, "cuStreamCreateWithPriority", _NON_BLOCKING, 0))
 
     def close_stream(self, stream: int) -> None:
-        """Gives a stream back when its work has ended."""
+        """Destroy a stream after its work has ended."""
         self.synchronize(stream)
         self.call("cuStreamDestroy_v2", stream)
 
     def synchronize(self, stream: int) -> None:
-        """Waits for a stream."""
+        """Wait for a stream."""
         self.call("cuStreamSynchronize", stream)
 
     def seconds(self, work: Callable[[], object], stream: int) -> float:
-        """Seconds that work takes on a stream, by the device's clock."""
+        """Return how many seconds some work takes on a stream, by the device's clock."""
         start, end = self.get(c_void_p, "cuEventCreate", 0), self.get(c_void_p, "cuEventCreate", 0)
         self.call("cuEventRecord", start, stream)
         work()

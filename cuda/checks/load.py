@@ -1,4 +1,4 @@
-"""What there is: the driver, the card, its clocks."""
+"""Facts about the machine: the driver, the GPU, its clocks."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _SMI = (
 
 
 def _output(*command: str) -> str:
-    """What a program prints, or "" if it is not there or fails."""
+    """Return the output of a program, or "" if the program is missing or fails."""
     program = shutil.which(command[0])
     if program is None:
         return ""
@@ -45,7 +45,7 @@ def _output(*command: str) -> str:
 
 
 def clocks(driver: Driver) -> str:
-    """What nvidia-smi tells of the card now; "" where it is not to be had."""
+    """Return the clocks of the GPU as nvidia-smi reports them now, or "" if it is unavailable."""
     if driver.is_fake:
         return ""
     values = _output("nvidia-smi", f"--query-gpu={','.join(_SMI)}", "--format=csv,noheader", "-i", driver.pci)
@@ -55,7 +55,7 @@ def clocks(driver: Driver) -> str:
 
 
 def facts(driver: Driver, torch: Any) -> dict[str, str]:
-    """What figures are to be read with."""
+    """Return the facts that a reader needs to interpret the figures."""
     from kvpool import __version__
 
     capability = (

@@ -1,4 +1,4 @@
-"""A mapping that lies on the device, for whoever has torch's int64 and no tensor there."""
+"""A mapping on the device, for tests that have torch's int64 but no tensor on the device."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 class DeviceMapping:
-    """What kvpool asks a tensor of shape [n, 2] for, over memory of the driver's."""
+    """The interface that kvpool reads of a tensor of shape [n, 2], over memory from the driver."""
 
     is_cpu = False
 
@@ -28,20 +28,20 @@ class DeviceMapping:
         self.assign(self.pairs)
 
     def assign(self, pairs: Sequence[tuple[int, int]]) -> None:
-        """Other pairs, as many as before."""
+        """Replace the pairs with the same number of other pairs."""
         self.pairs = list(pairs)
         numbers = array("q", [number for pair in pairs for number in pair])
         if numbers:
             self._memory.write(numbers.tobytes())
 
     def data_ptr(self) -> int:
-        """Address of the first element."""
+        """Return the address of the first element."""
         return self._memory.address
 
     def stride(self) -> tuple[int, int]:
-        """Elements from one index to the next, per dimension."""
+        """Return the number of elements between neighbours in each dimension."""
         return (2, 1)
 
     def element_size(self) -> int:
-        """Bytes of an element."""
+        """Return the number of bytes of an element."""
         return 8

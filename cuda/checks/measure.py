@@ -1,4 +1,4 @@
-"""What the benches share: timing, engines with thresholds of their own, stores to copy between."""
+"""Shared code of the benchmarks: timing, engines with their own thresholds, and stores to copy between."""
 
 from __future__ import annotations
 
@@ -30,18 +30,19 @@ TO_HOST: Direction = "to host"
 TO_DEVICE: Direction = "to device"
 ON_DEVICE = "on device"
 
-#: Random bytes, of a length that no piece divides: blocks that are filled with it differ.
+#: Random bytes. No piece's size divides their number, so blocks that are filled with them differ.
 TILE = rng("tile").randbytes(MIB - 4093)
 
 _LOOKED_AT = 2
 
-#: Seconds of copies before those that count. The first ones on memory that was just made take a tenth longer.
+#: Seconds of copies before those that are measured. The first copies on new memory take a tenth
+#: longer.
 _WARM_UP = 0.02
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Timing:
-    """The medians of some copies."""
+    """The medians of several copies."""
 
     seconds: float
     submit_seconds: float
@@ -50,13 +51,16 @@ class Timing:
 
     @property
     def rate(self) -> float:
-        """GB/s; 0 where the clock has not moved."""
+        """Rate in GB/s, or 0 if the clock has not advanced."""
         return self.nbytes / self.seconds / 1e9 if self.seconds > 0 else 0.0
 
     def figure(
         self, table: str, what: str, share: float | None, *, passes: int = 1, note: str = ""
     ) -> Figure:
-        """A row of a table; ``passes`` is 2 where bytes read and bytes written are counted."""
+        """Return a row of a table.
+
+        ``passes`` is 2 if the rate counts both the bytes read and the bytes written.
+        """
         return Figure(
             table, what, passes * self.rate, share, 1e6 * self.seconds, 1e6 * self.submit_seconds, note
         )
@@ -64,23 +68,28 @@ class Timing:
 
 @dataclasses.dataclass(slots=True)
 class Rates:
-    """What verdicts are made of, in GB/s."""
+    """The measured rates from which the verdicts are computed, in GB/s."""
 
-    #: Of plain copies: to host, to device, and on device, read plus written.
+    #: Rates of plain copies: to the host, to the device, and on the device (bytes read plus bytes
+    #: written).
     plain: dict[str, float] = dataclasses.field(default_factory=dict)
-    #: Of the kernel on the device, read plus written, by KiB of a piece.
+    #: Rates of the kernel on the device, bytes read plus bytes written, by the size of a piece in KiB.
     on_device: dict[int, float] = dataclasses.field(default_factory=dict)
-    #: Of swaps, by direction and KiB of a piece, then by the way.
+    #: Rates of swaps, by direction and size of a piece in KiB, and then by way.
     swaps: dict[tuple[Direction, int], dict[str, float]] = dataclasses.field(default_factory=dict)
 
     def share(self, rate: float, of: str) -> float | None:
-        """Of the plain copy's rate, if that was measured."""
+        """Return this rate as a share of the plain copy's rate, if that was measured."""
         plain = self.plain.get(of, 0.0)
         return rate / plain if plain else None
 
 
 def timed(session: Session, submit: Callable[[], Transfer], repetitions: int, limit: float = 2.0) -> Timing:
-    """Times a transfer: some to make buffers and warm up, then so often, or for so many seconds."""
+    """Time a transfer.
+
+    The first copies create buffers and warm up. The next ones are measured, up to a number of
+    repetitions or of seconds.
+    """
     end = time.monotonic() + _WARM_UP
     session.finish(submit())
     while time.monotonic() < end and not session.dry_run:
@@ -98,36 +107,36 @@ def timed(session: Session, submit: Callable[[], Transfer], repetitions: int, li
 
 
 def as_mapping(pairs: Sequence[tuple[int, int]]) -> Any:
-    """Pairs as int64 of shape [n, 2], which cost the least to hand over."""
+    """Return the pairs as int64 of shape [n, 2], the form that costs the least to pass."""
     numbers = array("q", [number for pair in pairs for number in pair])
     return memoryview(numbers).cast("B").cast("q", (len(pairs), 2))
 
 
 def planes(memory: DeviceMemory, piece: int, num_blocks: int, regions: int, device: str) -> BlockStore:
-    """A store of equal pieces in planes one behind the other, as layers of keys and values are."""
+    """Return a store of equal pieces in planes one after another, like layers of keys and values."""
     plane = num_blocks * piece
     where = [(memory.address + region * plane, piece, piece) for region in range(regions)]
     return BlockStore.from_regions(where, num_blocks, device=device, keep_alive=memory)
 
 
 class Engines:
-    """Engines that differ in what their planners go by."""
+    """Engines whose planners use different thresholds."""
 
     def __init__(self, session: Session) -> None:
         self._session = session
         self._folder = tempfile.TemporaryDirectory()
-        #: With the thresholds that are built in.
+        #: The engine with the built-in thresholds.
         self.default = TransferEngine(session.device)
-        #: With those that a calibration has found; the default ones until then.
+        #: The engine with the thresholds of a calibration. Until then it is the default engine.
         self.calibrated = self.default
         self._by_ctas: dict[int, TransferEngine] = {}
 
     def path(self, name: str) -> Path:
-        """A file of calibrations."""
+        """Return the path of a file of calibrations."""
         return Path(self._folder.name) / f"{name}.json"
 
     def calibrate(self) -> dict[str, Any]:
-        """Lets one engine measure, and another one load what that has saved; returns the thresholds."""
+        """Calibrate with one engine, load the saved result with another one, and return the thresholds."""
         path = self.path("calibration")
         with TransferEngine(self._session.device) as engine:
             thresholds: dict[str, Any] = engine.calibrate(path)["thresholds"]
@@ -135,7 +144,7 @@ class Engines:
         return thresholds
 
     def with_thresholds(self, name: str, thresholds: dict[str, Any]) -> TransferEngine:
-        """An engine that goes by these."""
+        """Return an engine that uses these thresholds."""
         card = self.default.card
         if card is None:
             raise ValueError("an engine of the CPU has no thresholds")
@@ -150,7 +159,7 @@ class Engines:
         return TransferEngine(self._session.device, calibration=file)
 
     def with_ctas(self, ctas: int) -> TransferEngine:
-        """An engine whose kernels cross the link with so many thread blocks."""
+        """Return an engine whose kernels use this number of thread blocks to cross the link."""
         if ctas not in self._by_ctas:
             rows = [{"descriptors": 0, "bytes": 0}]
             thresholds = {"to_device": rows, "to_host": rows, "link_ctas": ctas}
@@ -158,7 +167,7 @@ class Engines:
         return self._by_ctas[ctas]
 
     def close(self) -> None:
-        """Ends all of them."""
+        """Close all engines."""
         for engine in (self.default, self.calibrated, *self._by_ctas.values()):
             engine.close()
         self._folder.cleanup()
@@ -166,19 +175,22 @@ class Engines:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Way:
-    """One of the ways that are compared."""
+    """One of the compared ways to copy."""
 
     name: str
     engine: TransferEngine
     method: Method
 
     def note(self, timing: Timing) -> str:
-        """What the planner has chosen, where it was asked."""
+        """Return the method that the planner chose, or "" if the caller chose the method."""
         return f"by {timing.method}" if self.method == "auto" else ""
 
 
 def ways(session: Session, engines: Engines, ctas: Sequence[int]) -> list[Way]:
-    """The ways across the link: the driver's loop, staging, its batch, kernels, and the planner's choices."""
+    """Return the ways across the link.
+
+    These are single driver calls, staging, the driver's batch, kernels, and the planner's choices.
+    """
     found = [Way("staged", engines.default, "staged"), Way("memcpy", engines.default, "memcpy")]
     if session.driver.has_batch:
         found.append(Way("batch", engines.default, "batch"))
@@ -187,8 +199,9 @@ def ways(session: Session, engines: Engines, ctas: Sequence[int]) -> list[Way]:
 
 
 class Ground:
-    """A store on the device and a pinned pool twice as large, both full of random bytes, and scattered
-    mappings.
+    """A store on the device, a pinned pool that is twice as large, and scattered mappings.
+
+    Both contain random bytes.
     """
 
     def __init__(self, session: Session, kib: int, num_blocks: int, regions: int) -> None:
@@ -202,7 +215,7 @@ class Ground:
             pairs = [(block, first + block) for block in range(num_blocks)]
             session.finish(session.engine.submit(self._device, self._host, pairs, after=None))
         numbers = rng((kib, num_blocks))
-        # Half of the pool: few blocks are neighbours in both.
+        # Half of the pool is used, so few pairs of blocks are neighbours in both stores.
         out, back = (
             list(
                 zip(
@@ -218,23 +231,23 @@ class Ground:
 
     @classmethod
     def of_payload(cls, session: Session, kib: int) -> Ground:
-        """As many blocks of many layers as make up the payload."""
+        """Create a store of many layers, with the number of blocks that makes up the payload."""
         regions = session.effort.regions
         return cls(session, kib, max(2, session.effort.payload // ((kib << 10) * regions)), regions)
 
     def submit(self, way: Way, direction: Direction) -> Transfer:
-        """Starts a copy of as many blocks as the device has."""
+        """Start a copy of all blocks of the device's store."""
         src, dst = (self._device, self._host) if direction == TO_HOST else (self._host, self._device)
         return way.engine.submit(src, dst, self._mappings[direction], after=None, method=way.method)
 
     def timed(self, way: Way, direction: Direction, repetitions: int) -> Timing:
-        """Times a copy, and looks at what it has written."""
+        """Time a copy, and check some of the blocks that it wrote."""
         timing = timed(self._session, lambda: self.submit(way, direction), repetitions)
         self.look(direction)
         return timing
 
     def look(self, direction: Direction) -> None:
-        """Compares some blocks of the last copy."""
+        """Compare some blocks of the last copy."""
         for src, dst in self._pairs[direction][:_LOOKED_AT]:
             block, of_host = (src, dst) if direction == TO_HOST else (dst, src)
             take = self._session.driver.take

@@ -1,7 +1,7 @@
-"""Memory of every kind, random layouts of blocks in it, and its twin on the processor's side.
+"""Memory of every kind, random layouts of blocks in it, and a twin of each on the host.
 
-A copy is checked by making it twice: on the device, and by the CPU twin over the same bytes. Then all
-bytes have to be the same, those around and between the blocks included.
+Each copy is made twice: on the device, and by the CPU twin over the same bytes. Afterwards all bytes
+have to be equal, including those around and between the blocks.
 """
 
 from __future__ import annotations
@@ -22,28 +22,28 @@ if TYPE_CHECKING:
 
     from .driver import Driver
 
-#: Address of block 0, bytes from block to block, bytes.
+#: A region: the address of block 0, the bytes from one block to the next, and the bytes of a piece.
 Region = tuple[int, int, int]
 
-#: Bytes at either end of a layout that belong to no block.
+#: Number of bytes at either end of a layout that belong to no block.
 GUARD = 256
 
 
 class Memory(Protocol):
-    """Some bytes somewhere, freed with the object."""
+    """A piece of memory, which is freed with the object."""
 
     address: int
     nbytes: int
 
     def write(self, data: bytes) -> None:
-        """Writes from the beginning."""
+        """Write from the beginning."""
 
     def read(self, offset: int, nbytes: int) -> bytes:
-        """Reads a part."""
+        """Read a part."""
 
 
 def _give_back(driver: Driver, free: Callable[[int], None], address: int) -> None:
-    """Frees memory on whatever thread; of a lost context there is none."""
+    """Free memory from any thread. A lost context has no memory to free."""
     with contextlib.suppress(DriverError):
         driver.enter()
         free(address)
@@ -58,11 +58,11 @@ class DeviceMemory:
         self.address = driver.alloc(nbytes)
 
     def write(self, data: bytes) -> None:
-        """Writes from the beginning."""
+        """Write from the beginning."""
         self._driver.put(self.address, data)
 
     def read(self, offset: int, nbytes: int) -> bytes:
-        """Reads a part."""
+        """Read a part."""
         return self._driver.take(self.address + offset, nbytes)
 
     def __del__(self) -> None:
@@ -71,7 +71,7 @@ class DeviceMemory:
 
 
 class HostMemory:
-    """Memory of this process: page-locked by the driver if there is one given, else not."""
+    """Memory of this process. With a driver it is page-locked."""
 
     def __init__(self, nbytes: int, driver: Driver | None = None) -> None:
         self.nbytes = nbytes
@@ -83,11 +83,11 @@ class HostMemory:
             self.address = driver.host_alloc(nbytes)
 
     def write(self, data: bytes) -> None:
-        """Writes from the beginning."""
+        """Write from the beginning."""
         ctypes.memmove(self.address, data, len(data))
 
     def read(self, offset: int, nbytes: int) -> bytes:
-        """Reads a part."""
+        """Read a part."""
         return ctypes.string_at(self.address + offset, nbytes)
 
     def __del__(self) -> None:
@@ -97,21 +97,21 @@ class HostMemory:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Layout:
-    """Where the pieces of blocks lie in some memory."""
+    """The positions of the pieces of blocks in some memory."""
 
     name: str
-    #: Offsets in the place of addresses.
+    #: Regions with offsets in place of addresses.
     regions: tuple[Region, ...]
     num_blocks: int
-    #: Bytes of the whole memory, guards included.
+    #: Number of bytes of the whole memory, guards included.
     nbytes: int
 
     def at(self, address: int) -> list[Region]:
-        """The regions in memory that begins at an address."""
+        """Return the regions for memory that begins at an address."""
         return [(address + offset, stride, nbytes) for offset, stride, nbytes in self.regions]
 
     def owner(self, offset: int) -> str:
-        """Whose a byte is."""
+        """Return a text that says which region and block a byte belongs to."""
         for index, (base, stride, nbytes) in enumerate(self.regions):
             block, within = divmod(offset - base, stride)
             if 0 <= block < self.num_blocks and within < nbytes:
@@ -121,21 +121,21 @@ class Layout:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Pieces:
-    """What blocks are made of: bytes of each piece, all multiples of an element's."""
+    """The pieces of a block: the bytes of each piece, which are multiples of the element size."""
 
     element: int
     sizes: tuple[int, ...]
 
 
 def random_pieces(rng: random.Random, limit: int) -> Pieces:
-    """Pieces of a block that is no larger than a limit."""
+    """Choose the pieces of a block that is no larger than ``limit``."""
     element = rng.choice((1, 2, 4, 8))
     count = rng.choice((1, 2, 3, 8))
 
     def size() -> int:
         return rng.choice((1, 3, 16)) * rng.choice((1, 2, 8)) * rng.choice((1, 5, 64, 128, 576)) * element
 
-    # The layers of some models differ.
+    # In some models, layers have different sizes.
     sizes = [size() for _ in range(count)] if rng.random() < 0.25 else [size()] * count
     most = limit // count // element * element
     return Pieces(element, tuple(min(one, most) for one in sizes))
@@ -144,20 +144,20 @@ def random_pieces(rng: random.Random, limit: int) -> Pieces:
 def random_layout(
     rng: random.Random, pieces: Pieces, limit: int, shape: str = "", num_blocks: int | None = None
 ) -> Layout:
-    """A way to lay such blocks out in about as much memory as a limit says: one that engines have.
+    """Choose a layout for such blocks that an engine might use.
 
     Args:
-        rng: The choices.
-        pieces: What blocks are made of.
-        limit: Bytes.
-        shape: ``planes`` apart, pieces of a block ``side by side``, with holes or ``packed``, or any of
-            these.
-        num_blocks: So many blocks, whatever the limit.
+        rng: The source of the choices.
+        pieces: The pieces of a block.
+        limit: Approximate size of the memory in bytes.
+        shape: ``planes`` that are separate, pieces of a block ``side by side`` with holes, or
+            ``packed``. None chooses one.
+        num_blocks: The number of blocks, whatever the limit.
     """
     shape = shape or rng.choice(("planes", "planes", "side by side", "packed"))
     if num_blocks is None:
         num_blocks = max(2, min(rng.choice((3, 17, 64, 700)), limit // sum(pieces.sizes)))
-    # Elements are aligned; blocks need not be.
+    # Elements are aligned. Blocks need not be.
     start = GUARD + pieces.element * rng.choice((0, 0, 1, 3))
     hole = 0 if shape == "packed" else pieces.element * rng.choice((0, 0, 1, 16, 48))
     regions: list[Region] = []
@@ -177,21 +177,21 @@ def random_layout(
 
 
 class Blocks(Protocol):
-    """A store, and its twin of the same bytes."""
+    """A store, and its twin with the same bytes."""
 
     name: str
     store: BlockStore
     twin: BlockStore
 
     def refill(self, rng: random.Random) -> None:
-        """Other random bytes, the same in both."""
+        """Write new random bytes to both, the same in each."""
 
     def check(self) -> None:
-        """Fails unless both have the same bytes."""
+        """Fail unless both have the same bytes."""
 
 
 class LaidOut:
-    """Blocks in memory of which every byte is looked at."""
+    """Blocks in memory, of which the check compares every byte."""
 
     def __init__(self, memory: Memory, layout: Layout, kind: str, device: str = "cpu") -> None:
         self.name = f"{kind}, {layout.name}"
@@ -208,13 +208,13 @@ class LaidOut:
         )
 
     def refill(self, rng: random.Random) -> None:
-        """Other random bytes, the same in both."""
+        """Write new random bytes to both, the same in each."""
         data = rng.randbytes(self._layout.nbytes)
         self._memory.write(data)
         self._copy.write(data)
 
     def check(self) -> None:
-        """Fails unless both have the same bytes."""
+        """Fail unless both have the same bytes."""
         found = self._memory.read(0, self._layout.nbytes)
         wanted = self._copy.read(0, self._layout.nbytes)
         if found != wanted:
@@ -228,7 +228,7 @@ class LaidOut:
 
 
 class Pool:
-    """Blocks of a host pool of kvpool's."""
+    """Blocks of a host pool that kvpool allocated."""
 
     def __init__(self, num_blocks: int, like: BlockStore, *, pinned: bool) -> None:
         self.name = "pinned pool" if pinned else "pageable pool"
@@ -236,14 +236,14 @@ class Pool:
         self.twin = BlockStore.host(num_blocks, like, pinned=False)
 
     def refill(self, rng: random.Random) -> None:
-        """Other random bytes, the same in both."""
+        """Write new random bytes to both, the same in each."""
         for block in range(self.store.num_blocks):
             data = rng.randbytes(self.store.bytes_per_block)
             self.store.write_block(block, data)
             self.twin.write_block(block, data)
 
     def check(self) -> None:
-        """Fails unless both have the same bytes."""
+        """Fail unless both have the same bytes."""
         differ = [
             block
             for block in range(self.store.num_blocks)
@@ -253,7 +253,7 @@ class Pool:
 
 
 def random_pairs(rng: random.Random, sources: Sequence[int], targets: Sequence[int]) -> list[tuple[int, int]]:
-    """A mapping without duplicates: scattered, or runs of neighbours that ascend or descend."""
+    """Return a mapping without duplicates: scattered, or runs of neighbours that ascend or descend."""
     most = min(len(sources), len(targets))
     count = rng.choice((1, min(3, most), most, most))
     src, dst = rng.sample(sources, count), rng.sample(targets, count)

@@ -1,4 +1,4 @@
-"""Offsets beyond 2^31 and 2^32 bytes: where a product of 32-bit numbers would wrap."""
+"""Offsets beyond 2^31 and 2^32 bytes, where a product of 32-bit numbers would wrap."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ _ALWAYS: tuple[Method, ...] = ("kernel", "memcpy")
 _PIECE = 256 * KIB
 _BORDERS = (0, (1 << 31) // _PIECE, (1 << 32) // _PIECE)
 _NUM_BLOCKS = _BORDERS[-1] + 16
-#: Blocks on either side of each border: those that are copied, and their neighbours, which are not.
+#: Blocks on either side of each border: some are copied, and their neighbours must not change.
 _WATCHED = sorted({border + step for border in _BORDERS for step in range(-3, 5) if border + step >= 0})
 
 
 class _Mapped:
-    """Memory that is there where it is touched: what plays the device's in a dry run."""
+    """Memory that takes space only where it is touched. It replaces device memory in a dry run."""
 
     def __init__(self, nbytes: int) -> None:
         self.map = mmap.mmap(-1, nbytes, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
@@ -33,7 +33,7 @@ class _Mapped:
 
 
 def _large(session: Session, nbytes: int) -> tuple[int, object]:
-    """The address of that much memory of the device, and its owner."""
+    """Return the address of large device memory, and its owner."""
     if session.dry_run and session.driver.is_fake:
         mapped = _Mapped(nbytes)
         return mapped.address, mapped
@@ -45,14 +45,14 @@ def _large(session: Session, nbytes: int) -> tuple[int, object]:
 
 
 def host_has(nbytes: int) -> bool:
-    """Whether so much memory can be page-locked without harm."""
+    """Return whether this number of bytes can be page-locked without harm to the machine."""
     with open("/proc/meminfo") as lines:  # noqa: PTH123  # no file of ours
         fields = dict(line.split(":") for line in lines)
     return int(fields["MemAvailable"].split()[0]) * KIB > 2 * nbytes
 
 
 class _Blocks:
-    """A store, how its blocks are read and written, and what they have to hold."""
+    """A store, the functions that read and write its blocks, and the expected contents."""
 
     def __init__(
         self, store: BlockStore, read: Callable[[int], bytes], write: Callable[[int, bytes], None]
@@ -61,12 +61,12 @@ class _Blocks:
         self.wanted: dict[int, bytes] = {}
 
     def assign(self, block: int, data: bytes) -> None:
-        """Writes a block."""
+        """Write a block."""
         self.write(block, data)
         self.wanted[block] = data
 
     def differ(self) -> list[int]:
-        """Blocks that do not hold what they have to."""
+        """Return the blocks whose content is not the expected one."""
         return [block for block, data in self.wanted.items() if self.read(block) != data]
 
 
@@ -83,7 +83,7 @@ def _on_device(session: Session) -> _Blocks:
 
 
 def _copy(session: Session, src: _Blocks, dst: _Blocks, method: Method, salt: int) -> None:
-    """Copies some of the watched blocks, and looks at all of them."""
+    """Copy some of the watched blocks, and check all of them."""
     numbers = rng((method, salt))
     ids = numbers.sample(_WATCHED, len(_WATCHED))
     half = len(ids) // 2
@@ -152,7 +152,7 @@ def _large_piece(session: Session) -> None:
 
 
 def check(session: Session) -> None:
-    """Runs the checks."""
+    """Run the checks."""
     _far_blocks(session)
     _wide_stride(session)
     _large_piece(session)

@@ -1,4 +1,4 @@
-"""What was found: checks, figures and verdicts, as Markdown and JSON."""
+"""The results of a run: checks, figures and verdicts, as Markdown and JSON."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Judgement: TypeAlias = Literal["PASS", "FAIL", "not measured"]
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Check:
-    """Something that holds or does not."""
+    """The result of one check."""
 
     section: str
     name: str
@@ -25,28 +25,28 @@ class Check:
     seconds: float
 
     def cells(self) -> list[str]:
-        """A row of a table."""
+        """Return a row of a table."""
         return [self.section, self.name, self.outcome, f"{self.seconds:.1f}", self.detail]
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Figure:
-    """Something that was measured."""
+    """One measurement."""
 
     table: str
     what: str
-    #: Bytes per second over 1e9; bytes read plus bytes written where a table's title says so.
+    #: Rate in GB/s. The table's title says where it is bytes read plus bytes written.
     rate: float | None = None
-    #: Of the rate of the plain copy that it is compared with.
+    #: Share of the rate of the plain copy that it is compared with.
     share: float | None = None
-    #: The copy's own time, by the device's clock.
+    #: Time of the copy in microseconds, by the device's clock.
     micros: float | None = None
-    #: What the call took that started it.
+    #: Time of the call that started the copy, in microseconds.
     submit_micros: float | None = None
     note: str = ""
 
     def cells(self) -> list[str]:
-        """A row of a table."""
+        """Return a row of a table."""
 
         def number(value: float | None, form: str) -> str:
             return "" if value is None else format(value, form)
@@ -71,7 +71,7 @@ class Verdict:
     detail: str
 
     def cells(self) -> list[str]:
-        """A row of a table."""
+        """Return a row of a table."""
         return [self.target, self.judgement, self.detail]
 
 
@@ -80,8 +80,9 @@ FIGURE_HEAD = ("what", "GB/s", "of plain", "us", "submit us", "note")
 VERDICT_HEAD = ("target", "verdict", "detail")
 
 _LEGEND = (
-    "GB/s are bytes of blocks over the time by the device's clock, from what a copy waits for to its end; `of plain` "
-    "compares them with one large copy by the driver. `submit us` is the time of the call from Python. Medians."
+    "GB/s are bytes of blocks over the time by the device's clock, from what a copy waits for to its end; "
+    "`of plain` compares them with one large copy by the driver. "
+    "`submit us` is the time of the call from Python. Medians."
 )
 
 
@@ -91,7 +92,7 @@ def _markdown(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
 
 
 class Report:
-    """Everything that a run has found so far."""
+    """All results of a run so far."""
 
     def __init__(self, facts: dict[str, str], *, dry_run: bool) -> None:
         self.facts = facts
@@ -99,25 +100,25 @@ class Report:
         self.checks: list[Check] = []
         self.figures: list[Figure] = []
         self.verdicts: list[Verdict] = []
-        #: Why the run ended before its end, if it did.
+        #: Why the run ended early, or "".
         self.ended_early = ""
 
     @property
     def failed(self) -> bool:
-        """Whether a check failed, or a target is missed."""
+        """Whether a check failed or a target was missed."""
         return any(check.outcome == "FAILED" for check in self.checks) or any(
             verdict.judgement == "FAIL" for verdict in self.verdicts
         )
 
     def tables(self) -> dict[str, list[Figure]]:
-        """The figures by the tables that they are in."""
+        """Return the figures by table."""
         tables: dict[str, list[Figure]] = {}
         for figure in self.figures:
             tables.setdefault(figure.table, []).append(figure)
         return tables
 
     def summary(self) -> str:
-        """What a reader looks for first: what is not ok, and the verdicts."""
+        """Return the most important results: every check that is not ok, and the verdicts."""
         bad = [check.cells() for check in self.checks if check.outcome != "ok"]
         parts = [f"{len(self.checks) - len(bad)} of {len(self.checks)} checks are ok"]
         if bad:
@@ -127,7 +128,7 @@ class Report:
         return "\n\n".join(parts)
 
     def markdown(self) -> str:
-        """The report as a file."""
+        """Return the report as Markdown."""
         title = f"# GPU check, {self.facts['card']}, {self.facts['date']}"
         parts = [title]
         if self.dry_run:
@@ -148,7 +149,7 @@ class Report:
         return "\n\n".join(parts) + "\n"
 
     def as_json(self) -> str:
-        """The report for programs."""
+        """Return the report as JSON, for programs."""
         whole = {
             "facts": self.facts,
             "dry_run": self.dry_run,
@@ -160,7 +161,7 @@ class Report:
         return json.dumps(whole, indent=2) + "\n"
 
     def write(self, markdown: Path, for_programs: Path | None) -> None:
-        """Writes the files anew."""
+        """Write the files again."""
         markdown.parent.mkdir(parents=True, exist_ok=True)
         markdown.write_text(self.markdown())
         if for_programs is not None:

@@ -1,4 +1,4 @@
-"""What every section works with: the device, the engines, the time that is left, and the report."""
+"""Common objects of all sections: the device, the engines, the remaining time, and the report."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from .measure import Rates
     from .report import Outcome, Report
 
-#: Of the ways that a copy between stores of a device and the host can take.
+#: The ways in which a copy between a store of a device and one of the host can be made.
 Method: TypeAlias = Literal["auto", "kernel", "batch", "staged", "memcpy"]
 
 METHODS: tuple[Method, ...] = ("auto", "kernel", "batch", "staged", "memcpy")
@@ -28,11 +28,11 @@ KIB, MIB, GIB = 1 << 10, 1 << 20, 1 << 30
 
 
 class CheckFailedError(Exception):
-    """Something does not hold."""
+    """A check failed."""
 
 
 class Skip(Exception):  # noqa: N818  # no error
-    """Something cannot be checked here; the message says why."""
+    """A check cannot run here. The message gives the reason."""
 
 
 class OutOfTimeError(Exception):
@@ -40,32 +40,32 @@ class OutOfTimeError(Exception):
 
 
 def expect(holds: object, otherwise: str) -> None:
-    """Fails the check with a message unless something holds."""
+    """Fail the check with the message ``otherwise`` unless ``holds`` is true."""
     if not holds:
         raise CheckFailedError(otherwise)
 
 
 def rng(seed: object) -> random.Random:
-    """Numbers that are the same in every run."""
+    """Return a generator whose numbers are the same in every run."""
     return random.Random(repr(seed))  # noqa: S311  # test data
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Effort:
-    """How much is done."""
+    """Sizes and numbers that set how long a run takes."""
 
-    #: Random layouts at most, and seconds for them.
+    #: Maximum number of random layouts, and the seconds for them.
     trials: int
     trial_seconds: float
     #: Bytes of the memory of a random layout.
     arena: int
-    #: Bytes of a measured copy over the link, and on the device.
+    #: Bytes of a measured copy over the link, and of one on the device.
     payload: int
     device_payload: int
-    #: Pieces of a block in the benches.
+    #: Number of pieces of a block in the benchmarks.
     regions: int
     repetitions: int
-    #: Thread blocks of kernels that cross the link.
+    #: Numbers of thread blocks for kernels that cross the link.
     ctas: tuple[int, ...]
 
 
@@ -101,7 +101,7 @@ DRY = Effort(
 
 
 class Clock:
-    """The time that is left, of the run and of a section."""
+    """The remaining time of the run and of a section."""
 
     def __init__(self, budget: float) -> None:
         self.start = time.monotonic()
@@ -114,14 +114,14 @@ class Clock:
         return self._section_end - time.monotonic()
 
     def begin_section(self, seconds: float) -> None:
-        """Gives a section so many seconds, or what the run has left."""
+        """Give a section this number of seconds, or the rest of the run's time if that is shorter."""
         self._section_end = min(self.end, time.monotonic() + seconds)
 
     def tick(self) -> None:
-        """Ends the section when its time is over.
+        """End the section if its time is over.
 
         Raises:
-            OutOfTimeError: It is.
+            OutOfTimeError: The time is over.
         """
         if self.left < 0:
             raise OutOfTimeError
@@ -129,23 +129,23 @@ class Clock:
 
 @dataclasses.dataclass(slots=True)
 class Session:
-    """One run."""
+    """The state of one run."""
 
     driver: Driver
     ordinal: int
     report: Report
     clock: Clock
     effort: Effort
-    #: Of the device, and the CPU twin.
+    #: The engine of the device, and its CPU twin.
     engine: TransferEngine
     twin: TransferEngine
     #: torch, if it uses this device.
     torch: Any
-    #: torch's int64, which a mapping on the device is of, if torch is there.
+    #: torch's int64, the type of a mapping on the device, if torch is installed.
     int64: Any
     dry_run: bool
     section: str = ""
-    #: What the benches have measured so far.
+    #: The rates that the benchmarks have measured so far.
     rates: Rates | None = None
     _waiting: int | None = None
 
@@ -156,16 +156,14 @@ class Session:
 
     @contextlib.contextmanager
     def check(self, name: str) -> Iterator[list[str]]:
-        """Something that is checked: the body raises if it does not hold. The list takes what is to be
-        told of it.
-        """
+        """Run a check. The body raises if the check fails, and adds remarks to the yielded list."""
         self.clock.tick()
         with self.untimed_check(name) as notes:
             yield notes
 
     @contextlib.contextmanager
     def untimed_check(self, name: str) -> Iterator[list[str]]:
-        """As ``check``, also when the time is over."""
+        """Like ``check``, but it also runs when the time is over."""
         notes: list[str] = []
         outcome: Outcome = "ok"
         start = time.monotonic()
@@ -184,18 +182,21 @@ class Session:
 
     @contextlib.contextmanager
     def bench(self, title: str) -> Iterator[None]:
-        """A table of figures. A bench that breaks off is a check that failed."""
+        """Measure a table of figures. A benchmark that breaks off is a failed check."""
         with self.check(title):
             yield
 
     def figure(self, figure: Figure) -> None:
-        """Something was measured."""
+        """Record a measurement, and print it."""
         self.report.figures.append(figure)
         print("  " + " | ".join(figure.cells()), flush=True)
         self.clock.tick()
 
     def finish(self, transfer: Transfer) -> Transfer:
-        """Waits for a transfer by the driver's own means: ``wait`` naps between looks, to hear Ctrl-C."""
+        """Wait for a transfer with the driver's own functions.
+
+        ``wait`` would sleep between polls to react to Ctrl-C.
+        """
         if self._waiting is None:
             self._waiting = self.driver.stream()
         transfer.wait_on(self._waiting)
@@ -205,7 +206,7 @@ class Session:
 
     @contextlib.contextmanager
     def stream(self) -> Iterator[int]:
-        """A stream of the checks' own."""
+        """Yield a stream for the checks."""
         stream = self.driver.stream()
         try:
             yield stream

@@ -15,7 +15,7 @@ _DTYPES = ("uint8", "float8_e4m3fn", "float16", "bfloat16", "float32", "int64")
 
 
 def _random(torch: Any, shape: tuple[int, ...], dtype: Any, device: str, *, pinned: bool = False) -> Any:
-    """A tensor of random bytes: its last dimension is the one that the dtype's bytes are in."""
+    """Return a tensor of random bytes. The dtype's bytes are in its last dimension."""
     wide = (*shape[:-1], shape[-1] * dtype.itemsize)
     return torch.randint(0, 256, wide, dtype=torch.uint8, device=device, pin_memory=pinned).view(dtype)
 
@@ -27,7 +27,7 @@ def _same(torch: Any, left: Any, right: Any) -> bool:
 
 
 def _round_trip(session: Session, dtype_name: str) -> None:
-    """Out and in again, by streams that torch is on: what it enqueued before is waited for."""
+    """Swap out and in again, on torch's streams. Work that torch enqueued before is waited for."""
     torch, device = session.torch, session.device
     dtype = getattr(torch, dtype_name)
     for shape, dim in (((2, 40, 16, 4, 32), 1), ((40, 2, 16, 4, 32), 0), ((40, 16, 18), 0)):
@@ -49,7 +49,7 @@ def _round_trip(session: Session, dtype_name: str) -> None:
 
 
 def check(session: Session) -> None:
-    """Runs the checks."""
+    """Run the checks."""
     with session.check("torch tensors: dtypes, current stream, pinned tensors") as notes:
         if session.torch is None:
             raise Skip("torch does not use this device here")

@@ -1,4 +1,4 @@
-"""Whether the targets are reached."""
+"""Decides whether the targets are reached."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from .measure import Direction, Rates
     from .report import Judgement
 
-#: Of the rate of a plain copy.
+#: Share of the rate of a plain copy.
 TARGET = 0.9
 DEVICE_FROM, SWAPS_FROM = 16, 8
 
@@ -32,7 +32,7 @@ def _on_device(rates: Rates, kib: int, *, measured: bool) -> Verdict:
 
 
 def _swap(rates: Rates, direction: Direction, kib: int, *, measured: bool) -> Verdict:
-    """What a user gets counts: the planner's choice, on a calibrated card."""
+    """Judge a swap by the rate that a user gets: the planner's choice on a calibrated GPU."""
     reached = rates.swaps.get((direction, kib), {})
     rate = reached.get("auto, calibrated", reached.get("auto"))
     share = None if rate is None else rates.share(rate, direction)
@@ -46,7 +46,7 @@ def _swap(rates: Rates, direction: Direction, kib: int, *, measured: bool) -> Ve
 
 
 def judge(rates: Rates, *, measured: bool) -> list[Verdict]:
-    """All verdicts; those of a dry run are not measured."""
+    """Return all verdicts. Those of a dry run are not measured."""
     verdicts = [_on_device(rates, kib, measured=measured) for kib in (16, 32, 64)]
     for direction in (TO_HOST, TO_DEVICE):
         verdicts += [_swap(rates, direction, kib, measured=measured) for kib in (8, 16, 32, 64)]

@@ -1,7 +1,7 @@
-//! Cases: a setting and operations, run on the core and on what it is compared with.
+//! Cases: a setting and operations, run on the core and on the model that it is compared with.
 //!
-//! Owns: how bytes become a case, how a case is run, and how a failing one is written as a Rust test. A
-//! target is a [`Machine`]; what one operation means is its own affair.
+//! This module converts bytes to a case, runs it, and writes a failing one as a Rust test. A target is
+//! a [`Machine`], which defines its operations.
 
 use std::cell::{Cell, RefCell};
 use std::fmt::Debug;
@@ -9,19 +9,19 @@ use std::fmt::Debug;
 use arbitrary::{Arbitrary, Unstructured};
 use kvpool_lab::failure::{Failure, guarded};
 
-/// Operations of one case, at most: longer inputs are cut.
+/// Maximum number of operations of one case. Longer inputs are cut.
 pub const MOST_OPERATIONS: usize = 250;
 
-/// The calls of a case, as Rust; kept only when somebody asks for them.
+/// The calls of a case as Rust code. They are kept only if they are needed.
 #[derive(Debug, Default)]
 pub struct Script {
     lines: Option<Vec<String>>,
-    /// Lines that operations wrote.
+    /// Number of calls that operations have added.
     calls: usize,
 }
 
 impl Script {
-    /// One that keeps its lines.
+    /// Creates a script that keeps its lines.
     #[must_use]
     pub const fn kept() -> Self {
         Self { lines: Some(Vec::new()), calls: 0 }
@@ -35,13 +35,13 @@ impl Script {
         }
     }
 
-    /// The lines so far.
+    /// Returns the lines so far.
     #[must_use]
     pub fn lines(&self) -> &[String] {
         self.lines.as_deref().unwrap_or_default()
     }
 
-    /// Adds what is no call: comparisons at the end.
+    /// Adds lines that are not calls: comparisons at the end.
     fn close(&mut self, closing: Vec<String>) {
         if let Some(lines) = &mut self.lines {
             lines.extend(closing);
@@ -51,46 +51,47 @@ impl Script {
 
 /// A target: a state that operations change and compare.
 pub trait Machine: Sized {
-    /// What it is made with.
+    /// The arguments from which the state is created.
     type Setting: for<'a> Arbitrary<'a> + Clone + Debug + PartialEq;
-    /// What is done to it.
+    /// One operation on the state.
     type Operation: for<'a> Arbitrary<'a> + Clone + Debug + PartialEq;
 
-    /// A state as the setting says.
+    /// Creates a state from a setting.
     ///
     /// # Errors
-    /// What a setting should not do.
+    /// A failure that no setting should cause.
     fn new(setting: &Self::Setting) -> Result<Self, Failure>;
 
-    /// Does one operation on the core and on the model, compares what both say and what they are then,
-    /// and recounts all invariants. The calls go to `script`, with the model's answers.
+    /// Runs one operation on the core and on the model, compares their results and states, and checks
+    /// all invariants. Adds the calls to `script`, with the model's results.
     ///
     /// # Errors
     /// The first difference, or a broken invariant.
     fn apply(&mut self, operation: &Self::Operation, script: &mut Script) -> Result<(), Failure>;
 
-    /// Simpler settings to try, the simplest first.
+    /// Returns simpler settings to try, the simplest first.
     fn simpler_settings(setting: &Self::Setting) -> Vec<Self::Setting>;
 
-    /// Simpler operations to try in its place, the simplest first.
+    /// Returns simpler operations to try instead, the simplest first.
     fn simpler_operations(operation: &Self::Operation) -> Vec<Self::Operation>;
 
-    /// Imports and helpers that tests may need, each with a word that such tests have.
+    /// Imports and helpers that tests may need. Each has a word: a test that contains the word needs
+    /// the item.
     const ITEMS: &[(&str, &str)];
 
-    /// Lines that make the state.
+    /// Returns the lines that create the state.
     fn opening(setting: &Self::Setting) -> Vec<String>;
 
-    /// Lines that compare the state with what the model says it is.
+    /// Returns the lines that compare the state with the model.
     fn closing(&self) -> Vec<String>;
 }
 
-/// A setting, and what is done then.
+/// A setting, and the operations to run.
 #[derive(Debug)]
 pub struct Case<M: Machine> {
-    /// What the state is made with.
+    /// The setting of the state.
     pub setting: M::Setting,
-    /// In order.
+    /// The operations, in order.
     pub operations: Vec<M::Operation>,
 }
 
@@ -101,7 +102,7 @@ impl<M: Machine> Clone for Case<M> {
 }
 
 impl<M: Machine> Case<M> {
-    /// The case that these bytes mean: any bytes mean one. `None` if not even a setting can be had.
+    /// Decodes bytes to a case. Any bytes give a case, or `None` if there are too few for a setting.
     #[must_use]
     pub fn decode(data: &[u8]) -> Option<Self> {
         let mut bytes = Unstructured::new(data);
@@ -117,7 +118,8 @@ impl<M: Machine> Case<M> {
     /// Runs the case.
     ///
     /// # Errors
-    /// How many operations went well, and what the next one found; a panic counts as found.
+    /// The number of operations that succeeded, and the failure of the next one. A panic counts as a
+    /// failure.
     pub fn run(&self) -> Result<(), (usize, Failure)> {
         self.run_with(&mut Script::default()).map(|_| ())
     }
@@ -148,7 +150,7 @@ impl<M: Machine> Case<M> {
         }
     }
 
-    /// The case as a Rust test: the calls, with the model's answers. Also how many calls there are.
+    /// Returns the case as a Rust test, with the model's results, and the number of its calls.
     #[must_use]
     pub fn to_rust(&self, name: &str) -> (String, usize) {
         let mut script = Script::kept();
@@ -163,7 +165,7 @@ impl<M: Machine> Case<M> {
             M::opening(&self.setting).into_iter().chain(script.lines().iter().cloned()).chain(closing);
         let body: String = lines.map(|line| format!("    {line}\n")).collect();
         let mut test = format!("\n{comment}#[test]\nfn {name}() {{\n{body}}}\n");
-        // From the last one on: helpers need those before them.
+        // Goes from the last item to the first, because helpers need the ones before them.
         for (word, item) in M::ITEMS.iter().rev() {
             if test.contains(word) {
                 test.insert_str(0, item);

@@ -1,27 +1,27 @@
-//! Fuzz targets of kvpool. Each is a function of bytes that returns if all is well, and panics with a
-//! report if not.
+//! Fuzz targets of kvpool. Each one is a function of bytes. It returns if no fault is found, and panics
+//! with a report otherwise.
 //!
-//! | target | what | compared with |
+//! | target | subject | compared with |
 //! |---|---|---|
 //! | [`free_list`] | `FreeBlockList` | a vector |
 //! | [`index`] | `PrefixIndex` | a map of contents |
-//! | [`pool`] | `BlockPool`: every call, policies, hints, verification | the laboratory: its model and its oracles |
-//! | [`manager`] | `CacheManager`, with KV-cache groups or without: every call | the laboratory: its model and its oracles |
-//! | [`mod@trace_reader`] | the readers of kvpool-replay, all formats | what it wrote itself |
+//! | [`pool`] | `BlockPool`: every call, policies, hints, verification | the laboratory |
+//! | [`manager`] | `CacheManager`, with KV-cache groups or without: every call | the laboratory |
+//! | [`mod@trace_reader`] | the readers of kvpool-replay, all formats | the traces that it writes itself |
 //! | [`mod@journal_reader`] | the reader and the replay of kvpool-journal | a second replay |
-//! | [`vllm_pool`] | `kvpool_vllm::Pool`: every call, policies, hints, writes by hand | the laboratory: its model and its oracles |
+//! | [`vllm_pool`] | `kvpool_vllm::Pool`: every call, policies, hints, writes by hand | the laboratory |
 //!
-//! [`kvpool_lab`] draws calls from the bytes of [`pool`], [`manager`] and [`vllm_pool`], and shrinks a
-//! run that fails. The bytes of the other targets are operations ([`Case`]); after each of them
-//! results, state and all invariants are compared. A case that fails is shrunk ([`shrink`]) and printed
-//! as a Rust test. Who makes the bytes is not this library's affair: libFuzzer (`fuzz_targets`, with
-//! the feature `libfuzzer`), the driver [`random`] of the program `kvpool-fuzz`, which needs nothing,
-//! or the corpus, which the tests replay.
+//! The laboratory is [`kvpool_lab`], with its model and its oracles. It draws calls from the bytes of
+//! [`pool`], [`manager`] and [`vllm_pool`], and shrinks a run that fails. The bytes of the other
+//! targets are operations ([`Case`]). After each operation, results, state and all invariants are
+//! compared. A case that fails is shrunk ([`shrink`]) and printed as a Rust test. The bytes can have
+//! three sources: libFuzzer (`fuzz_targets`, with the feature `libfuzzer`), the driver [`random`] of
+//! the program `kvpool-fuzz`, which has no requirements, or the corpus, which the tests replay.
 #![forbid(unsafe_code)]
 
 mod bytes;
 mod case;
-// That of journals, which test-mutants does not build.
+// The minimizer of journals, which test-mutants does not build.
 #[path = "../../rust/kvpool-journal/src/minimize.rs"]
 mod minimize;
 pub mod random;
@@ -39,12 +39,12 @@ use targets::{free_list::FreeList, index::Index};
 #[cfg(feature = "readers")]
 use targets::{journal_reader, trace_reader};
 
-/// What is wrong with an input.
+/// A failing input.
 #[derive(Clone, Debug)]
 pub struct Report {
-    /// What was found.
+    /// The failure.
     pub failure: Failure,
-    /// Calls of the shrunk case; 0 for an input that is a file.
+    /// Number of calls of the shrunk case, or 0 for an input that is a file.
     pub operations: usize,
     /// The shrunk case as a Rust test, or the input.
     pub test: String,
@@ -57,14 +57,14 @@ impl std::fmt::Display for Report {
     }
 }
 
-/// A target by name.
+/// A fuzz target with its name.
 #[derive(Clone, Copy, Debug)]
 pub struct Target {
-    /// Its name.
+    /// The name of the target.
     pub name: &'static str,
-    /// Runs it: a failure, not shrunk.
+    /// Runs the target. Returns the failure without shrinking it.
     pub check: fn(&[u8]) -> Result<(), Failure>,
-    /// Runs it; shrinks and writes down what fails.
+    /// Runs the target, and shrinks and writes a failing case.
     pub report: fn(&[u8]) -> Result<(), Box<Report>>,
 }
 
@@ -141,49 +141,49 @@ fn report_file(data: &[u8], run: fn(&[u8]) -> Result<(), Failure>) -> Result<(),
     })
 }
 
-/// Panics with the report of a failing input: that is how a fuzzer is told.
+/// Panics with the report of a failing input. A fuzzer expects a panic.
 fn tell(target: &Target, data: &[u8]) {
     if let Err(failure) = (target.check)(data) {
         let report = (target.report)(data).err();
         let told = report.map_or_else(|| format!("{failure}, and not again"), |report| report.to_string());
-        // The report is one anyway.
+        // The panic's message is only the report.
         assert!(told.is_empty(), "{}: {told}", target.name);
     }
 }
 
-/// `FreeBlockList` by operation bytes.
+/// Fuzzes `FreeBlockList` with bytes that encode operations.
 pub fn free_list(data: &[u8]) {
     tell(&FREE_LIST, data);
 }
 
-/// `PrefixIndex` by operation bytes.
+/// Fuzzes `PrefixIndex` with bytes that encode operations.
 pub fn index(data: &[u8]) {
     tell(&INDEX, data);
 }
 
-/// `BlockPool` by the bytes that the laboratory draws from.
+/// Fuzzes `BlockPool` with bytes from which the laboratory draws calls.
 pub fn pool(data: &[u8]) {
     tell(&POOL, data);
 }
 
-/// `CacheManager` by the bytes that the laboratory draws from.
+/// Fuzzes `CacheManager` with bytes from which the laboratory draws calls.
 pub fn manager(data: &[u8]) {
     tell(&MANAGER, data);
 }
 
-/// The readers of traces.
+/// Fuzzes the readers of traces.
 #[cfg(feature = "readers")]
 pub fn trace_reader(data: &[u8]) {
     tell(&TRACE_READER, data);
 }
 
-/// The reader and the replay of journals.
+/// Fuzzes the reader and the replay of journals.
 #[cfg(feature = "readers")]
 pub fn journal_reader(data: &[u8]) {
     tell(&JOURNAL_READER, data);
 }
 
-/// `kvpool_vllm::Pool` by the bytes that the laboratory draws from.
+/// Fuzzes `kvpool_vllm::Pool` with bytes from which the laboratory draws calls.
 pub fn vllm_pool(data: &[u8]) {
     tell(&VLLM_POOL, data);
 }

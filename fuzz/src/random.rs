@@ -1,12 +1,12 @@
-//! Random inputs, for where there is no fuzzer: inputs of a corpus, changed, and new ones. Coverage
-//! guides nothing here.
+//! Random inputs for machines without a fuzzer: changed inputs of a corpus, and new ones. Coverage does
+//! not guide them.
 //!
-//! Deterministic: the same seed and the same corpus give the same inputs.
+//! The inputs are deterministic: the same seed and the same corpus give the same inputs.
 
 use rand_chacha::ChaCha8Rng;
 use rand_chacha::rand_core::{Rng, SeedableRng};
 
-/// Bytes of a new input, at most.
+/// Maximum number of bytes of a new input.
 const LONGEST: usize = 400;
 
 /// A stream of inputs.
@@ -17,7 +17,7 @@ pub struct Inputs {
 }
 
 impl Inputs {
-    /// Inputs of this seed, some of them changed ones of the corpus.
+    /// Creates the inputs of this seed. Some of them are changed inputs of the corpus.
     #[must_use]
     pub fn new(seed: u64, corpus: Vec<Vec<u8>>) -> Self {
         Self { random: ChaCha8Rng::seed_from_u64(seed), corpus }
@@ -27,8 +27,8 @@ impl Inputs {
         (self.random.next_u64() % n.max(1) as u64) as usize
     }
 
-    /// Bytes of a new input; small values are as likely as all others together, for they mean the first
-    /// of a list.
+    /// Returns the bytes of a new input. Half of them are small values, because these select the first
+    /// items of lists.
     fn bytes(&mut self, len: usize) -> Vec<u8> {
         (0..len)
             .map(|_| {
@@ -38,7 +38,7 @@ impl Inputs {
             .collect()
     }
 
-    /// The next input.
+    /// Returns the next input.
     pub fn next_input(&mut self) -> Vec<u8> {
         let fresh = self.corpus.is_empty() || self.below(3) == 0;
         if fresh {

@@ -1,18 +1,18 @@
-//! Shrinking: from a failing case to a small one that fails in the same way.
+//! Shrinking: finds a small case that fails in the same way as a given one.
 //!
-//! Delta debugging ([`minimize`]) over decoded operations, not over bytes; then arguments and the
-//! setting are made simpler; all of it again until nothing more can go. It needs no fuzzer, and asks
-//! only one thing of a case: whether it still fails with the same [`Failure::kind`].
+//! It uses delta debugging ([`minimize`]) over decoded operations, not over bytes. Then it simplifies
+//! arguments and the setting, and repeats everything until nothing more can be removed. It needs no
+//! fuzzer. It only checks whether a case still fails with the same [`Failure::kind`].
 //!
-//! Cost: some hundred runs for a case of a hundred operations. A failure is where a case ends: what
-//! comes behind it is cut first.
+//! Cost: some hundred runs for a case of a hundred operations. A case ends at its failure, so
+//! everything after that is cut first.
 
 use kvpool_lab::failure::Failure;
 
 use crate::case::{Case, Machine};
 use crate::minimize;
 
-/// Shrinks a case that fails. Returns it with its failure; `None` if it does not fail.
+/// Shrinks a case that fails. Returns it with its failure, or `None` if it does not fail.
 #[must_use]
 pub fn shrink<M: Machine>(case: &Case<M>) -> Option<(Case<M>, Failure)> {
     let (done, failure) = case.run().err()?;
@@ -34,7 +34,8 @@ struct Shrinker<M: Machine> {
 }
 
 impl<M: Machine> Shrinker<M> {
-    /// Falls with every step that is kept: operations, then what they are written with.
+    /// Returns a size that decreases with every step that is kept: the number of operations, then the
+    /// length of their text.
     fn size(&self) -> (usize, usize) {
         let written = format!("{:?} {:?}", self.case.setting, self.case.operations);
         (self.case.operations.len(), written.len())
@@ -59,7 +60,8 @@ impl<M: Machine> Shrinker<M> {
     }
 
     fn simplify(&mut self) {
-        // Always from what was kept last: a setting that was tried before must not bring back what has gone.
+        // Always starts from the case that was kept last, so an earlier setting does not bring back
+        // removed operations.
         while M::simpler_settings(&self.case.setting).into_iter().any(|setting| {
             let operations = self.case.operations.clone();
             self.keep(Case { setting, operations })
@@ -72,7 +74,7 @@ impl<M: Machine> Shrinker<M> {
                 smaller.operations[at] = operation;
                 self.keep(smaller)
             });
-            // The same again while it becomes simpler.
+            // Tries the same operation again while it becomes simpler.
             at += usize::from(!kept);
         }
     }

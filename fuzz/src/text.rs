@@ -1,16 +1,16 @@
-//! Rust expressions of values, for the tests that are written of cases.
+//! Writes values as Rust expressions. The tests that are made from cases contain them.
 
-/// A list; an empty one is typed.
+/// Returns a list. An empty list has an explicit type.
 pub(crate) fn list(values: &[usize]) -> String {
     if values.is_empty() { "Vec::<usize>::new()".into() } else { format!("{values:?}") }
 }
 
-/// An option of a list.
+/// Returns an option of a list.
 pub(crate) fn option(values: Option<&Vec<usize>>) -> String {
     values.map_or_else(|| "None".into(), |values| format!("Some(vec!{values:?})"))
 }
 
-/// A call that succeeds, or is refused.
+/// Returns an assertion that a call succeeds, or that it is refused.
 pub(crate) fn outcome(call: &str, fine: bool) -> String {
     format!("assert!({call}.{}());", if fine { "is_ok" } else { "is_err" })
 }

@@ -1,5 +1,5 @@
-//! The committed corpora, and a few thousand random inputs, through every target: what fuzzing found
-//! once stays found.
+//! Runs the committed corpora and some thousand random inputs through every target, so that a fault
+//! that was found once is detected again.
 #![expect(clippy::unwrap_used, clippy::panic, reason = "helpers of tests fail by panicking, as tests do")]
 
 use std::fs;

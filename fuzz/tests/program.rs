@@ -1,10 +1,10 @@
-//! The program: what it prints, and its exit codes.
+//! The program `kvpool-fuzz`: its output and its exit codes.
 #![expect(clippy::unwrap_used, reason = "helpers of tests may panic as tests do")]
 
 use std::path::Path;
 use std::process::Command;
 
-/// Exit code and everything printed.
+/// Runs the program. Returns the exit code and everything printed.
 fn run(arguments: &[&str]) -> (i32, String) {
     let done = Command::new(env!("CARGO_BIN_EXE_kvpool-fuzz")).args(arguments).output().unwrap();
     let said = [done.stdout, done.stderr].concat();

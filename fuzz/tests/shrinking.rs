@@ -3,7 +3,7 @@
 use arbitrary::{Arbitrary, Result as Decoded, Unstructured};
 use kvpool_fuzz::{Case, Failure, Machine, Script, shrink};
 
-/// A counter that breaks in three ways.
+/// A counter with three bugs.
 struct Counter {
     value: u32,
     armed: bool,
@@ -90,7 +90,7 @@ fn case(operations: Vec<Operation>) -> Case<Counter> {
     Case { setting: Setting { noisy: true }, operations }
 }
 
-/// Three operations of two hundred matter, and one of them only up to 7.
+/// Only three of two hundred operations matter, and one of them only up to 7.
 #[test]
 fn what_does_not_matter_goes() {
     let mut operations = vec![Operation::Nothing; 200];
@@ -107,7 +107,7 @@ fn what_does_not_matter_goes() {
     assert_eq!(small.operations[2], Operation::Fire);
 }
 
-/// A smaller case that fails in another way is no smaller case: here the end alone panics.
+/// A smaller case that fails in another way does not count. In this test, the end alone panics.
 #[test]
 fn the_way_of_failing_is_kept() {
     let operations = vec![Operation::Add(250), Operation::Add(250), Operation::Add(500)];
@@ -131,7 +131,8 @@ fn a_case_is_written_as_a_test_up_to_its_failure() {
     let text =
         case(vec![Operation::Arm, Operation::Add(8), Operation::Fire, Operation::Arm]).to_rust("found");
     let (text, calls) = text;
-    let expected = "use first;\n\nfn second() {}\n\n/// fired: at 8\n#[test]\nfn found() {\n    let counter = true;\n    counter.Arm;\n    counter.Add(8);\n    counter.Fire;\n    value 8\n}\n";
+    let expected = "use first;\n\nfn second() {}\n\n/// fired: at 8\n#[test]\nfn found() {\n    let \
+         counter = true;\n    counter.Arm;\n    counter.Add(8);\n    counter.Fire;\n    value 8\n}\n";
     assert_eq!((text.as_str(), calls), (expected, 3));
 }
 

@@ -5,12 +5,12 @@ use std::fmt::{self, Debug};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Once;
 
-/// A failure. Two failures have one cause if their kinds are equal.
+/// A failure. Two failures have the same cause if their kinds are equal.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Failure {
-    /// The comparison, the invariant, or the place of the panic.
+    /// The failed comparison, the broken invariant, or the place of the panic.
     pub kind: String,
-    /// The values.
+    /// The values of the failure, as text.
     pub what: String,
 }
 
@@ -21,7 +21,7 @@ impl fmt::Display for Failure {
 }
 
 impl Failure {
-    /// A failure of this kind.
+    /// Creates a failure of this kind.
     pub fn new(kind: impl Into<String>, what: impl Into<String>) -> Self {
         Self { kind: kind.into(), what: what.into() }
     }
@@ -35,7 +35,7 @@ impl From<kvpool::InvariantViolation> for Failure {
     }
 }
 
-/// Fails unless both are equal.
+/// Checks that both values are equal.
 ///
 /// # Errors
 /// A failure of this kind, with both values.
@@ -46,7 +46,7 @@ pub fn same<T: PartialEq + Debug>(kind: &str, found: &T, expected: &T) -> Result
     Err(Failure::new(kind, format!("found {found:?}, expected {expected:?}")))
 }
 
-/// Fails unless `holds`.
+/// Checks that `holds` is true.
 ///
 /// # Errors
 /// A failure of this kind.

@@ -5,13 +5,13 @@
 //! kvpool-lab soak --minutes 10 [--seed 1] [--calls N] [--blocks N] [--configs NAME,...] [--out PATH]
 //! ```
 //!
-//! Exit codes: 0 nothing was found, 1 something was, 2 wrong usage. The program prints one line. With
-//! `--report` it writes the shrunk run to a file, and the journal of the run beside it. With `--python` it
-//! writes each run to the folder as a test of Python.
+//! Exit codes: 0 if nothing was found, 1 if a failure was found, 2 for wrong usage. The program prints
+//! one line. With `--report` it writes the shrunk run to a file, and the journal of the run beside it.
+//! With `--python` it writes each run to the folder as a Python test.
 //!
-//! A soak prints a line each minute and then its report ([`kvpool_lab::run::soak`]). With `--out` it
-//! writes the report to a file, or to DATE-soak.md in a folder. With `--json` it writes the numbers to
-//! a file.
+//! A soak prints a line each minute, and a report at the end ([`kvpool_lab::run::soak`]). With `--out`
+//! it writes the report to a file, or to DATE-soak.md in a folder. With `--json` it writes the numbers
+//! to a file.
 #![expect(clippy::print_stdout, clippy::print_stderr, reason = "a program prints")]
 
 use std::alloc::System;
@@ -28,13 +28,15 @@ use kvpool_lab::world::pool::PoolWorld;
 use kvpool_lab::world::vllm::VllmWorld;
 use stats_alloc::{INSTRUMENTED_SYSTEM, StatsAlloc};
 
-/// A soak counts bytes of heap in use.
+/// Counts the bytes of heap in use for a soak.
 #[global_allocator]
 static ALLOCATOR: &StatsAlloc<System> = &INSTRUMENTED_SYSTEM;
 
-const USAGE: &str = "usage: kvpool-lab pool|manager|vllm [--seconds N | --calls N] [--seed N] [--report FILE] \
+const USAGE: &str = "usage: kvpool-lab pool|manager|vllm [--seconds N | --calls N] [--seed N] [--report \
+     FILE] \
      [--python FOLDER]
-       kvpool-lab soak [--minutes N | --seconds N | --calls N] [--seed N] [--blocks N] [--round N] [--configs NAME,...] \
+       kvpool-lab soak [--minutes N | --seconds N | --calls N] [--seed N] [--blocks N] [--round N] \
+       [--configs NAME,...] \
      [--every SECONDS] [--out PATH] [--json FILE]";
 
 struct Options {
@@ -91,7 +93,7 @@ fn write(path: &Path, bytes: &[u8]) -> Result<(), String> {
     std::fs::write(path, bytes).map_err(|error| format!("{}: {error}", path.display()))
 }
 
-/// Returns whether nothing was found.
+/// Explores random runs. Returns true if no failure was found.
 fn explore<W: World>(name: &str, options: &Options) -> Result<bool, String> {
     let outcome = random::<W>(options.seed, options.until);
     if let Some(folder) = &options.python {
@@ -120,13 +122,13 @@ fn explore<W: World>(name: &str, options: &Options) -> Result<bool, String> {
     Ok(false)
 }
 
-/// Bytes of heap in use. The allocator counts growth in place as allocated, too.
+/// Returns the bytes of heap in use. The allocator counts growth in place as allocated, too.
 fn heap() -> usize {
     let stats = ALLOCATOR.stats();
     stats.bytes_allocated.saturating_sub(stats.bytes_deallocated)
 }
 
-/// Returns whether nothing was found.
+/// Runs a soak. Returns true if no failure was found.
 fn endure(options: &Options) -> Result<bool, String> {
     let Options { until, seed, soak: settings, out, json, .. } = options;
     let settings = Settings { until: *until, seed: *seed, heap: Some(heap), ..settings.clone() };

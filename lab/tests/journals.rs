@@ -1,7 +1,7 @@
-//! Journals of random runs that once reached something new: they replay bit by bit.
+//! Journals of random runs that once reached new behaviour: they replay bit by bit.
 //!
-//! `manager-060` has resets while the host caches blocks of earlier swaps, while a request waits there, and
-//! after an epoch. Content of the host once outlived these resets.
+//! `manager-060` has resets while the host caches blocks of earlier swaps, while a request waits there,
+//! and after an epoch. Content of the host once outlived these resets.
 
 use std::fs;
 use std::path::Path;

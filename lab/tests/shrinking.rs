@@ -1,4 +1,4 @@
-//! The shrinker and the report, on a world that complains of calls which are fine.
+//! The shrinker and the report, on a world that reports failures for correct calls.
 
 use kvpool_journal::calls::Slot;
 use kvpool_journal::{Answer, JournalHeader, Options, PoolCall, PoolSubject, replay};
@@ -10,7 +10,7 @@ use kvpool_lab::run::report::report;
 use kvpool_lab::world::World;
 use kvpool_lab::world::pool::PoolWorld;
 
-/// A pool that complains of the third block that is allocated after a fence was opened.
+/// A pool that fails at the third block that is allocated after a fence was opened.
 struct Complaining {
     world: PoolWorld,
     fenced: bool,

@@ -1,4 +1,4 @@
-//! A short soak of every configuration, and defects that a soak must find.
+//! A short soak of every configuration, and planted defects that a soak must find.
 #![expect(clippy::unwrap_used, reason = "a test stops at the first error")]
 
 #[path = "../../rust/kvpool/tests/common/counting.rs"]
@@ -8,7 +8,7 @@ use kvpool_lab::Failure;
 use kvpool_lab::run::random::Until;
 use kvpool_lab::run::soak::{PRESETS, Planted, Report, Settings, soak};
 
-/// Bytes of heap that this thread holds: other tests are not counted.
+/// Returns the bytes of heap that this thread holds, so that other tests do not count.
 fn heap() -> usize {
     counting::counts().1.try_into().unwrap()
 }
@@ -18,7 +18,7 @@ fn run(calls: u64, round: u64, planted: Option<Planted>) -> Result<Report, Failu
     soak(&Settings { until, round, heap, planted, blocks: 512, ..Settings::default() }, |_| {})
 }
 
-/// Heap is flat, and every configuration does what only a full pool makes happen.
+/// The heap stays flat, and every configuration reaches the behaviour of a full pool.
 #[test]
 fn every_configuration_stands_a_short_soak() {
     let report = run(40_000, 4_000, None).unwrap();
@@ -63,7 +63,7 @@ fn a_reference_that_is_never_released_is_found() {
     assert_eq!(found.kind, "held blocks", "{found}");
 }
 
-/// All sums and invariants are sound: only the KV that is read back shows it.
+/// All sums and invariants are right. Only the KV that is read back shows the defect.
 #[test]
 fn kv_of_earlier_weights_is_found() {
     let found = run(1, 2_000, Some(Planted::StaleHit)).unwrap_err();

@@ -1,4 +1,4 @@
-//! Random calls of vLLM's pool, compared with its model; and journals of them.
+//! Random calls of vLLM's pool compared with its model, and journals of them.
 //!
 //! `KVPOOL_MODEL_OPERATIONS` sets the number of calls (default 40,000).
 
@@ -30,11 +30,11 @@ fn journals_of_random_calls_replay_shrink_and_are_exported() {
         let (journal, told) = record::<VllmSubject>(&header, &run.steps).unwrap();
         let report = replay(&journal, Options::default(), &mut |_| true).unwrap();
         assert_eq!((report.difference, run.failure), (None, None), "{:?}", run.setting);
-        // A journal does not contain a group that is chained again, nor a refusal that only
-        // withheld blocks cause.
+        // A journal leaves out a repeated `chain_group`, and refusals that are caused only by withheld
+        // blocks.
         assert!(report.operations <= told.len() as u64);
         if !run.setting.watched && run.setting.withheld == 0 {
-            // With a journal, the pool answers as without.
+            // With a journal, the pool gives the same answers as without one.
             let same = |(step, told): (&Step<VllmCall>, &String)| {
                 told.ends_with(&format!("-> {}", step.answer.told))
             };

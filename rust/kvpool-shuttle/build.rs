@@ -1,4 +1,4 @@
-//! Everything in this package is compiled against shuttle's primitives.
+//! Compiles everything in this package against shuttle's primitives.
 
 fn main() {
     println!("cargo::rustc-cfg=shuttle");

@@ -1,8 +1,9 @@
-"""What consumers of KV events make of their bytes: readers re-written from the documented forms of each.
+"""How consumers of KV events read the bytes: readers that are rewritten from the documented form of
+each.
 
-Each reader takes a batch as the consumer named does, refuses what it refuses, and keeps what it keeps:
-which hashes a worker has in which medium, and by which tokens a request finds them. None of their code
-is here.
+Each reader accepts a batch like the consumer that it is named after, refuses the same batches, and
+keeps the same data: which hashes a worker has in which medium, and by which tokens a request finds
+them. None of the consumers' code is used here.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ import msgpack
 
 
 class RefusedError(Exception):
-    """A consumer would not take this."""
+    """A consumer would refuse this batch."""
 
 
 def require(condition: bool, what: str) -> None:
@@ -23,7 +24,7 @@ def require(condition: bool, what: str) -> None:
 
 
 def unpack(batch: bytes) -> list[Any]:
-    """A batch: an array of the time, the events, the rank."""
+    """Decodes a batch: an array of the time, the events and the rank."""
     value = msgpack.unpackb(batch, raw=False, strict_map_key=True)
     require(isinstance(value, list) and len(value) == 3, "a batch is an array of three")
     require(isinstance(value[0], float), "the time is a float")
@@ -31,7 +32,7 @@ def unpack(batch: bytes) -> list[Any]:
     return list(value)
 
 
-#: vLLM's fields, in its order, with what each may be; the first eight are always there.
+#: vLLM's fields in its order, with their types. The first eight are always present.
 VLLM: Final[dict[str, tuple[type, ...]]] = {
     "type": (str,),
     "block_hashes": (list,),
@@ -50,7 +51,7 @@ VLLM: Final[dict[str, tuple[type, ...]]] = {
     "session_id": (str,),
     "lookahead_token_ids": (list,),
 }
-#: SGLang's: the first six are always there.
+#: SGLang's fields. The first six are always present.
 SGLANG: Final[dict[str, tuple[type, ...]]] = {
     **{key: VLLM[key] for key in list(VLLM)[:7]},
     "cache_salt": (str,),
@@ -60,7 +61,7 @@ SGLANG: Final[dict[str, tuple[type, ...]]] = {
 
 
 def as_map(event: Any, fields: dict[str, tuple[type, ...]], always: int) -> dict[str, Any]:
-    """An event of the map form, checked against the fields of its engine."""
+    """Returns an event of the map form, checked against the fields of its engine."""
     require(isinstance(event, dict), "an event is a map")
     if event["type"] == "BlockStored":
         names = list(fields)
@@ -89,7 +90,7 @@ POSITIONS: Final = ["type", *list(VLLM)[1:8], "extra_keys", "group_idx", "kv_cac
 
 
 def as_positions(event: Any) -> dict[str, Any]:
-    """An event of the positional form."""
+    """Returns an event of the positional form."""
     require(isinstance(event, list), "an event is an array")
     if event[0] == "BlockStored":
         require(len(event) in {7, 12}, "fields of a stored event")
@@ -103,15 +104,15 @@ def as_positions(event: Any) -> dict[str, Any]:
 
 @dataclasses.dataclass
 class Index:
-    """What a worker has: hashes by medium, and the tokens that lead to each."""
+    """The contents of a worker: hashes by medium, and the tokens that lead to each hash."""
 
     held: dict[str, set[Any]] = dataclasses.field(default_factory=dict)
-    #: By hash: the hash before it, and its tokens.
+    #: By hash: its parent hash, and its tokens.
     chains: dict[Any, tuple[Any, tuple[int, ...]]] = dataclasses.field(default_factory=dict)
     last: int | None = None
 
     def note(self, number: int) -> None:
-        """The number of a batch: each one more than the last."""
+        """Checks the number of a batch: each number is one more than the last."""
         require(self.last is None or number == self.last + 1, f"a gap between {self.last} and {number}")
         self.last = number
 
@@ -135,7 +136,9 @@ class Index:
         self.chains.clear()
 
     def prompts(self) -> dict[str, set[tuple[int, ...]]]:
-        """By medium, the prompts of which all tokens can be found there or above."""
+        """Returns for each medium the prompts whose tokens can all be found there or in a faster
+        medium.
+        """
         everywhere = set().union(*self.held.values()) if self.held else set()
         found: dict[str, set[tuple[int, ...]]] = {}
         for medium, hashes in self.held.items():
@@ -150,7 +153,7 @@ class Index:
 
 
 class Vllm(Index):
-    """A subscriber that decodes as vLLM's own example does: maps, strictly by name."""
+    """A subscriber that decodes like vLLM's own example: maps, strictly by name."""
 
     def take(self, number: int, batch: bytes) -> None:
         self.note(number)
@@ -167,7 +170,7 @@ class Vllm(Index):
 
 
 class Sglang(Vllm):
-    """A subscriber that decodes SGLang's maps: numbers are signed, there are no groups."""
+    """A subscriber that decodes SGLang's maps. Numbers are signed, and there are no groups."""
 
     def take(self, number: int, batch: bytes) -> None:
         self.note(number)
@@ -181,10 +184,11 @@ class Sglang(Vllm):
 
 
 class Dynamo(Vllm):
-    """Dynamo's standalone indexer: maps or positions, numbers only, one block size, full attention,
-    media by its list.
+    """Dynamo's standalone indexer: maps or positions, only numbers, one block size, full attention,
+    media from its own list.
 
-    A batch that it cannot read is lost as a whole; what is numbered lower than what it knows is dropped.
+    A batch that it cannot read is lost as a whole. A batch with a lower number than the last one is
+    dropped.
     """
 
     TIERS: Final = {
@@ -224,11 +228,11 @@ class Dynamo(Vllm):
 
 
 class LlmD(Vllm):
-    """llm-d's router: maps or positions, any hash; its own keys are of tokens, the engine's only name
-    them.
+    """llm-d's router: maps or positions, with any hash. Its own keys come from tokens, and the engine's
+    hashes are only names for them.
     """
 
-    #: Media are compared in lower case; what it does not know counts as the device.
+    #: Weights of media, compared in lower case. An unknown medium counts as the device.
     WEIGHTS: Final = {"gpu": 1.0, "cpu": 0.8}
 
     def __init__(self, topic: bytes) -> None:
@@ -254,19 +258,19 @@ class LlmD(Vllm):
 
     @staticmethod
     def number(block_hash: Any) -> int | None:
-        """Bytes count as their last eight; 0 is no parent."""
+        """Returns the number of a hash. Only the last eight bytes count, and 0 means no parent."""
         if isinstance(block_hash, bytes):
             return int.from_bytes(block_hash[-8:], "big")
         return None if not block_hash else int(block_hash) & (1 << 64) - 1
 
 
 class AiBrix(Vllm):
-    """AIBrix: positions only, at least five of them; the time is a float, and the rank a number."""
+    """AIBrix: only positions, at least five of them. The time is a float and the rank a number."""
 
     def take(self, number: int, batch: bytes) -> None:
         value = unpack(batch)
         require(isinstance(value[2], int), "the rank is a number")
-        self.last = number  # a gap is counted, no more
+        self.last = number  # a gap is only counted
         for item in value[1]:
             event = as_positions(item)
             if event["type"] == "BlockStored":
@@ -280,7 +284,7 @@ class AiBrix(Vllm):
 
     @staticmethod
     def number(block_hash: Any) -> int:
-        """Bytes count as their first eight."""
+        """Returns the number of a hash. Only the first eight bytes count."""
         if isinstance(block_hash, bytes):
             return int.from_bytes(block_hash[:8], "big")
         require(-(1 << 63) <= block_hash < 1 << 64, "a number of 64 bits")

@@ -1,4 +1,6 @@
-"""Every consumer's reading of every form that it takes leads to what the pool holds, in random histories."""
+"""In random histories, every consumer that reads any form that it accepts arrives at the contents of
+the pool.
+"""
 
 from __future__ import annotations
 
@@ -37,7 +39,7 @@ READERS: list[tuple[str, Form, Callable[[], Any]]] = [
 
 
 class Collected:
-    """A sink whose batches are taken at once."""
+    """A sink that collects its batches at once."""
 
     replay_batches, replay_bytes = 100, 1 << 20
 
@@ -65,7 +67,7 @@ class Collected:
 
 
 class History:
-    """Random requests over a manager, with the prompts of each cached block as the test sees them."""
+    """Random requests over a manager, with the prompts of each cached block as the test knows them."""
 
     def __init__(self, seed: int) -> None:
         self.random = random.Random(seed)
@@ -78,7 +80,7 @@ class History:
         choice = self.random.random()
         manager = self.manager
         if choice < 0.45:
-            # Prompts that share: few tokens, few of them.
+            # Prompts that often share prefixes: they are short, and their tokens are 0 or 1.
             prompt = [self.random.randrange(2) for _ in range(self.random.randrange(1, 30))]
             try:
                 manager.admit(self.next, prompt)
@@ -138,7 +140,7 @@ def test_every_reader_knows_what_the_others_know_and_the_snapshot_says(seed: int
         prompts = {name: [sorted(one) for one in by_medium(reader)] for name, reader in readers.items()}
         first = prompts["vllm"]
         assert all(one == first for one in prompts.values()), turn
-        # A lookup of each prompt on the device finds all of it there.
+        # A lookup of each prompt finds all of it on the device.
         for prompt in first[0]:
             hits = history.manager.probe([*prompt, 7])
             assert hits.cached_blocks * BLOCK >= (len(prompt) if only_device(first, prompt) else 0)
@@ -150,7 +152,7 @@ def test_every_reader_knows_what_the_others_know_and_the_snapshot_says(seed: int
 
 
 def by_medium(reader: Any) -> list[set[tuple[int, ...]]]:
-    """Prompts on the device, in host memory."""
+    """Returns the prompts on the device, and those in host memory."""
     found: list[set[tuple[int, ...]]] = [set(), set()]
     for medium, prompts in reader.prompts().items():
         found[medium.lower() not in {"gpu", "device"}] |= prompts
@@ -158,7 +160,7 @@ def by_medium(reader: Any) -> list[set[tuple[int, ...]]]:
 
 
 def only_device(prompts: list[list[tuple[int, ...]]], prompt: tuple[int, ...]) -> bool:
-    """Whether all blocks before the end of a prompt are on the device, too."""
+    """Returns whether all blocks before the end of a prompt are on the device, too."""
     return all(prompt[: at * BLOCK] in prompts[0] for at in range(1, len(prompt) // BLOCK + 1))
 
 
@@ -269,7 +271,7 @@ def test_a_function_that_raises_is_told_everything_anew(caplog: pytest.LogCaptur
     called.acquire()
     manager.admit("a", list(range(8)))
     manager.commit("a", 8)
-    # Whether the failure is known by now is the other thread's affair: the next turns find it.
+    # The other thread may or may not have noticed the failure by now. The next turns notice it.
     while len(heard) < 2 or b"BlockStored" not in heard[-1]:
         publisher.flush()
     assert b"AllBlocksCleared" in heard[0]

@@ -1,4 +1,6 @@
-"""The sockets: live batches, replays in both forms, late joiners, subscribers that are slow, dead or rude."""
+"""The sockets: live batches, replays in both forms, late joiners, and subscribers that are slow, dead
+or send garbage.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +21,7 @@ if TYPE_CHECKING:
 
 BLOCK = 4
 END = b"\xff" * 8
-#: Milliseconds that a socket waits: a net for what hangs.
+#: Milliseconds that a socket waits, so that a test that hangs ends.
 PATIENCE = 30_000
 
 
@@ -57,10 +59,10 @@ def connected(context: Client, kind: int, endpoint: str | None) -> Any:
 
 
 def subscribed(context: Client, sink: ZmqSink, publisher: Publisher, topic: bytes = b"") -> Any:
-    """A subscriber that the publisher knows: it has been sent a batch."""
+    """Returns a subscriber that the publisher knows, because a batch has reached it."""
     socket = connected(context, zmq.SUB, sink.endpoint)
     socket.subscribe(topic)
-    # A subscription is on its way for a moment: until a heartbeat comes through.
+    # A subscription takes a moment to arrive: this waits until a heartbeat comes through.
     while not socket.poll(20):
         publisher.flush()
     return socket
@@ -76,7 +78,7 @@ def fill(manager: kvpool.CacheManager, request: int, blocks: int = 2) -> None:
 
 
 def replayed(publisher: Publisher, socket: Any, request: list[bytes]) -> list[list[bytes]]:
-    """What is answered to a request, up to the end."""
+    """Returns the replies to a request, up to the end."""
     socket.send_multipart(request)
     answers: list[list[bytes]] = []
     while not answers or END not in answers[-1]:
@@ -117,7 +119,7 @@ def test_a_replay_is_answered_in_the_form_in_which_it_was_asked_for(context: Cli
         numbers = [struct.unpack(">Q", answer[-2])[0] for answer in answers[:-1]]
         assert numbers[:71] == list(range(last - 70, last + 1))
         assert all(answer[:-2] == [*head, b""] for answer in answers[:-1])
-        # From the start: the first number says that there is nothing older.
+        # From the start: the first number shows that there is no older batch.
         answers = replayed(publisher, socket, [*head, bytes(8)])
         assert struct.unpack(">Q", answers[0][-2])[0] == 1 << 20
         reader = Vllm()
@@ -127,8 +129,8 @@ def test_a_replay_is_answered_in_the_form_in_which_it_was_asked_for(context: Cli
 
 
 def test_a_replay_is_sent_in_parts_and_ends_though_there_are_always_more_batches(context: Client) -> None:
-    # Parts are small: the interpreter is held meanwhile. The end is the last number when it was asked.
-    # However many batches there are before the request comes, all are kept.
+    # Parts are small, because the interpreter is held meanwhile. The end is the last number at the time
+    # of the request. All batches before the request are kept, whatever their number.
     manager, sink = kvpool.CacheManager(64, block_size=BLOCK), local(replay_batches=1 << 20)
     with publisher_of(manager, sink) as publisher:
         for _ in range(100):
@@ -145,8 +147,8 @@ def test_a_replay_is_sent_in_parts_and_ends_though_there_are_always_more_batches
         assert until <= (publisher.snapshot().cut or 0)
         answers: list[list[bytes]] = []
         while not answers or END not in answers[-1]:
-            # A part waits until the one before it is sent: on a busy machine a flush may have nothing
-            # to do in between.
+            # A part waits until the one before it is sent. On a busy machine, a flush may have nothing
+            # to do meanwhile.
             turns += publisher.flush()
             if socket.poll(1):
                 answers.append(socket.recv_multipart())
@@ -180,7 +182,7 @@ def test_requests_that_are_none_are_counted_and_do_no_harm(
     with publisher_of(manager, sink) as publisher:
         socket = connected(context, zmq.DEALER, sink.replay_endpoint)
         if request_frames == [b"snapshot"]:
-            # Eight bytes are a number: one that is far away.
+            # Eight bytes are a number: one that is far beyond the last batch.
             assert replayed(publisher, socket, request_frames)[-1] == [b"", END, b""]
             assert sink.refused == 0
             return
@@ -227,7 +229,7 @@ def test_a_slow_a_dead_and_a_rude_subscriber_hold_nobody_up(context: Client) -> 
             manager.release(request)
         counts = publisher.counts()
         assert (counts.lost, counts.failures) == (0, 0)
-        # What the slow one has missed it can ask for.
+        # The slow subscriber can ask for the batches that it has missed.
         asked = connected(context, zmq.DEALER, sink.replay_endpoint)
         reader = Vllm()
         for *_, number, batch in replayed(publisher, asked, [b"", bytes(8)])[:-1]:
@@ -241,7 +243,7 @@ def test_a_thread_of_its_own_tells_without_being_asked(context: Client) -> None:
     with Publisher(manager, [sink], interval=0.001, heartbeat=0.01) as publisher:
         socket = connected(context, zmq.SUB, sink.endpoint)
         socket.subscribe(b"")
-        socket.recv_multipart()  # a heartbeat: it is heard from here on
+        socket.recv_multipart()  # a heartbeat: the subscription works from here on
         fill(manager, 1)
         while b"BlockStored" not in socket.recv_multipart()[2]:
             pass

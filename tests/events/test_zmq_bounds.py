@@ -1,4 +1,4 @@
-"""Bounds of the sockets for all peers together: bytes that wait, connections, requests, and time."""
+"""Bounds of the sockets for all peers together: waiting bytes, connections, requests, and time."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ zmq = pytest.importorskip("zmq")
 __all__ = ["context"]
 
 BLOCKS = 2000
-#: Bytes of a part of a replay.
+#: Bytes of one part of a replay.
 PART = 64 << 10
 
 
 def kept(publisher: kvpool.events.Publisher, manager: kvpool.CacheManager, batches: int) -> None:
-    """Publishes a number of batches of about 30 KiB."""
+    """Publishes a number of batches of about 30 KiB each."""
     for request in range(batches):
         fill(manager, request, BLOCKS)
         publisher.flush()
@@ -35,7 +35,7 @@ def kept(publisher: kvpool.events.Publisher, manager: kvpool.CacheManager, batch
 
 
 def deaf(context: Client, kind: int, endpoint: str | None) -> Any:
-    """A socket that takes next to nothing from the network unless it is read."""
+    """Returns a socket that accepts almost nothing from the network unless it is read."""
     made = context.context.socket(kind)
     context.sockets.append(made)
     made.rcvhwm, made.linger = 1, 0
@@ -88,7 +88,7 @@ def test_a_consumer_that_takes_nothing_loses_its_replay_after_the_patience(conte
     manager = kvpool.CacheManager(4 * BLOCKS + 1, block_size=4)
     sink = local()
     with publisher_of(manager, sink, heartbeat=60.0) as publisher:
-        # One batch is larger than all buffers on the way.
+        # One batch is larger than all buffers on its way.
         for request in range(20):
             fill(manager, request, 4 * BLOCKS)
             publisher.flush()
@@ -101,7 +101,7 @@ def test_a_consumer_that_takes_nothing_loses_its_replay_after_the_patience(conte
         while not replays.asked:
             publisher.flush()
         (asked,) = replays.asked.values()
-        # Ends when a part stays on its way.
+        # The loop ends when a part stays unsent.
         stuck = 0
         while stuck < 100:
             publisher.flush()
@@ -121,7 +121,7 @@ def test_live_batches_that_nobody_reads_have_a_bound_and_readers_are_told_anew(c
         for _ in range(8):
             deaf(context, zmq.SUB, sink.endpoint)
         most = lost = request = 0
-        # Kernels buffer some: how much is theirs to say.
+        # The kernel buffers some bytes, and their number is unknown.
         while not lost:
             fill(manager, request, 4 * BLOCKS)
             publisher.flush()

@@ -1,4 +1,6 @@
-"""Stand-ins for vLLM's configuration: dataclasses with the names of its classes and of some fields."""
+"""Stand-ins for vLLM's configuration: dataclasses with the names of its classes and of some of its
+fields.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +11,7 @@ from typing import Any
 
 @dataclasses.dataclass
 class HfConfig:
-    """A configuration of transformers."""
+    """Stands in for a configuration of transformers."""
 
     model_type = "llama"
     fields: dict[str, Any] = dataclasses.field(default_factory=dict)

@@ -1,4 +1,4 @@
-"""Fixtures of several test files of this folder."""
+"""Fixtures that several test files of this folder use."""
 
 from __future__ import annotations
 
@@ -14,6 +14,6 @@ if TYPE_CHECKING:
 
 @pytest.fixture
 def storage() -> Iterator[Any]:
-    """kvpool's class that derives from SGLang's, over stand-ins of SGLang."""
+    """Yields kvpool's class that derives from SGLang's, over stand-ins of SGLang."""
     with hicache_stand_ins.loaded() as found:
         yield found

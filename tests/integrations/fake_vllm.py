@@ -1,10 +1,9 @@
-"""A stand-in for vLLM: the names that the plug-in imports, as small as they can be, for tests that run
-without vLLM.
+"""A minimal stand-in for the vLLM names that the plug-in imports, for tests that run without vLLM.
 
-What belongs to the contract (keys, extra keys, hash functions, requests, blocks) works; what the
-plug-in only replaces or derives from is a name. Written from the description of vLLM's interfaces: its
-behaviour is checked by vLLM's own tests, which ``make vllm-conformance`` runs with the plug-in in a
-real vLLM.
+The parts that belong to the contract work: keys, extra keys, hash functions, requests, blocks. The
+parts that the plug-in only replaces or derives from are just names. The stand-in was written from the
+description of vLLM's interfaces. vLLM's own tests check its behaviour: ``make vllm-conformance`` runs
+them with the plug-in in a real vLLM.
 """
 
 from __future__ import annotations
@@ -47,13 +46,13 @@ MODULES = (
     "vllm.v1.engine.core",
     "vllm.v1.request",
 )
-#: Parts of the plug-in that read vLLM's names when they are imported.
+#: Modules of the plug-in that bind vLLM's names when they are imported.
 BOUND = ("pool", "events", "views", "hashing", "lookup", "manager", "install", "shadow", "publisher")
 
 
 @dataclasses.dataclass
 class BlockStored:
-    """As vLLM's, without what nobody looks at."""
+    """Stands in for vLLM's class, without the fields that no test reads."""
 
     block_hashes: list[Any]
     parent_block_hash: Any
@@ -70,7 +69,7 @@ class BlockStored:
 
 @dataclasses.dataclass
 class BlockRemoved:
-    """As vLLM's."""
+    """Stands in for vLLM's class."""
 
     block_hashes: list[Any]
     medium: str | None
@@ -79,12 +78,12 @@ class BlockRemoved:
 
 @dataclasses.dataclass
 class AllBlocksCleared:
-    """As vLLM's."""
+    """Stands in for vLLM's class."""
 
 
 @dataclasses.dataclass(eq=False)
 class LooseBlock:
-    """A block that belongs to no pool of kvpool's: it keeps its own count and hash."""
+    """A block outside of kvpool's pools, with its own reference count and hash."""
 
     block_id: int
     ref_cnt: int = 0
@@ -94,17 +93,17 @@ class LooseBlock:
     block_hash_num_tokens: int | None = None
 
     def set_block_hash(self, block_hash: bytes, num_tokens: int | None = None) -> None:
-        """As vLLM's."""
+        """Sets the hash of the block, like vLLM's method."""
         assert self.block_hash is None
         self.block_hash, self.block_hash_num_tokens = block_hash, num_tokens
 
     def reset_hash(self) -> None:
-        """As vLLM's."""
+        """Removes the hash of the block, like vLLM's method."""
         self.block_hash = self.block_hash_num_tokens = None
 
 
 class RequestStatus(enum.IntEnum):
-    """As vLLM's, as far as it matters."""
+    """Stands in for the states of vLLM's that matter here."""
 
     WAITING = 0
     RUNNING = 1
@@ -113,7 +112,7 @@ class RequestStatus(enum.IntEnum):
 
 @dataclasses.dataclass(eq=False)
 class Request:
-    """What the plug-in reads of a request."""
+    """A request with the fields that the plug-in reads."""
 
     request_id: str
     _all_token_ids: list[Any] = dataclasses.field(default_factory=list)
@@ -132,12 +131,12 @@ class Request:
 
     @property
     def all_token_ids(self) -> Sequence[Any]:
-        """As vLLM's: not the list itself."""
+        """Returns the tokens. Like vLLM's property, it does not return the list itself."""
         return tuple(self._all_token_ids)
 
     @property
     def num_tokens(self) -> int:
-        """As vLLM's."""
+        """Returns the number of tokens, like vLLM's property."""
         return len(self._all_token_ids)
 
 
@@ -151,7 +150,7 @@ class Lora:
 
 
 class Coarse:
-    """Digests of larger blocks: every ``scale``-th of a request's."""
+    """The digests of larger blocks: every ``scale``-th digest of a request."""
 
     def __init__(self, hashes: Sequence[bytes], scale: int) -> None:
         self.hashes, self.scale = hashes, scale
@@ -164,14 +163,16 @@ class Coarse:
 
 
 def resolve_block_hashes(hashes: Any, hash_block_size: int, block_size: int, **_more: Any) -> Any:
-    """As vLLM's."""
+    """Returns the hashes for this block size, like vLLM's function."""
     return hashes if block_size == hash_block_size else Coarse(hashes, block_size // hash_block_size)
 
 
 def generate_block_hash_extra_keys(
     request: Any, start: int, end: int, item: int
 ) -> tuple[tuple[Any, ...] | None, int]:
-    """As vLLM's: adapter, images (identifier, first token, number of tokens), salt, embeddings."""
+    """Returns vLLM's extra keys: adapter, images (identifier, first token, number of tokens), salt,
+    embeddings.
+    """
     keys: list[tuple[Any, ...]] = []
     if request.lora_request:
         keys.append(("lora", request.lora_request.name, request.lora_request.path))
@@ -226,7 +227,7 @@ def _utils() -> dict[str, Any]:
 
 
 class _Stock:
-    """A class of vLLM's that is replaced or derived from."""
+    """A class of vLLM's that the plug-in replaces or derives from."""
 
     def __init__(self, *_arguments: Any, **_more: Any) -> None:
         pass
@@ -248,7 +249,9 @@ def _managers() -> dict[str, Any]:
 
 
 def _contents() -> dict[str, dict[str, Any]]:
-    """What is in the modules; made anew each time, so that nothing that a test sets stays."""
+    """Returns the contents of the modules. They are created anew at each call, so a test cannot change
+    them for the next one.
+    """
     utils = _utils()
     pool = type("BlockPool", (_Stock,), {})
     manager = type("KVCacheManager", (_Stock,), {})
@@ -277,7 +280,9 @@ def _contents() -> dict[str, dict[str, Any]]:
 
 
 def _forget() -> dict[str, types.ModuleType]:
-    """Takes vLLM, and what of the plug-in has bound its names, out of ``sys.modules``, and returns it."""
+    """Removes vLLM from ``sys.modules``, with the plug-in's modules that have bound its names. Returns
+    the removed modules.
+    """
     bound = {f"{plugin.__name__}.{name}" for name in BOUND}
     gone = [name for name in sys.modules if name.partition(".")[0] == "vllm" or name in bound]
     return {name: sys.modules.pop(name) for name in gone}
@@ -285,15 +290,16 @@ def _forget() -> dict[str, types.ModuleType]:
 
 @contextlib.contextmanager
 def fake_vllm() -> Iterator[Any]:
-    """The stand-in as ``vllm``, for the length of a block; yields the package,
-    ``vllm.v1.core.block_pool`` and all.
+    """Installs the stand-in as ``vllm`` for the duration of a ``with`` block.
+
+    Yields the package, which also contains ``vllm.v1.core.block_pool``.
     """
     before, names = _forget(), dict(vars(plugin))
     contents = _contents()
     try:
         for name in MODULES:
             module = types.ModuleType(name)
-            module.__path__ = []  # a package: what is not there is a ModuleNotFoundError of its own name
+            module.__path__ = []  # a package: a missing module raises ModuleNotFoundError with its own name
             vars(module).update(contents.get(name, {}))
             sys.modules[name] = module
             parent, _, last = name.rpartition(".")
@@ -310,8 +316,8 @@ def fake_vllm() -> Iterator[Any]:
 
 @contextlib.contextmanager
 def freeing(base: type, request: Any) -> Iterator[type]:
-    """vLLM's KV-cache manager is ``base`` with its two ways to free a request, and its ``Request`` is
-    ``request``.
+    """Replaces vLLM's KV-cache manager with ``base``, extended by vLLM's two ways to free a request,
+    and ``Request`` with ``request``.
     """
 
     class KVCacheManager(base):  # type: ignore[misc]
@@ -334,5 +340,5 @@ def freeing(base: type, request: Any) -> Iterator[type]:
 
 
 def part(name: str) -> Any:
-    """A module of the plug-in, over the stand-in."""
+    """Imports a module of the plug-in over the stand-in."""
     return importlib.import_module(f"{plugin.__name__}.{name}")

@@ -1,8 +1,8 @@
-"""vLLM's managers of one KV-cache group each, in plain Python over kvpool's pool: part of what
-``VllmGroups`` is compared with.
+"""vLLM's managers, one per KV-cache group, in plain Python over kvpool's pool. Tests compare
+``VllmGroups`` with them.
 
-Written from the description of what they do, and kept slow and simple: a mask says block by block
-what is cached.
+The model was written from the description of vLLM's managers. It is slow and simple on purpose: a mask
+records block by block what is cached.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ MAX_LEN = 40
 
 
 class Result:
-    """vLLM's ``KVCacheBlocks``."""
+    """Stands in for vLLM's ``KVCacheBlocks``."""
 
     def __init__(self, blocks: tuple[Any, ...]) -> None:
         self.blocks = blocks
@@ -43,7 +43,7 @@ def ids(blocks: Any) -> list[int]:
 
 
 def num_idle(blocks: list[Any]) -> int:
-    """Blocks that nobody holds."""
+    """Returns the number of blocks without references."""
     return len([block for block in blocks if block.ref_cnt == 0 and not block.is_null])
 
 
@@ -56,7 +56,9 @@ def down(tokens: int, size: int) -> int:
 
 
 class Manager:
-    """What vLLM's managers of one group have in common, and windows, chunks and states without alignment."""
+    """Common behaviour of vLLM's managers of one group. It also covers windows, chunks, and states
+    without alignment.
+    """
 
     def __init__(
         self, stock: Stock, number: int, kind: str, block_size: int, reads: int, retained: int
@@ -74,11 +76,13 @@ class Manager:
 
     @property
     def need(self) -> int:
-        """Blocks of a window that a hit needs, one more where its end is computed again."""
+        """Returns the number of window blocks that a hit needs, plus one if the end of the hit is
+        computed again.
+        """
         return up(self.reads - 1, self.block_size) + self.drops
 
     def skipped(self, computed: int) -> int:
-        """Tokens that the next one does not read."""
+        """Returns the number of tokens that the next token does not read."""
         if self.kind == "sliding":
             return max(0, computed - self.reads + 1 - self.retained)
         if self.kind == "chunked":
@@ -97,7 +101,7 @@ class Manager:
 
     def to_allocate(self, name: str, slots: int, hits: list[Any], total: int, *, whole: bool = False) -> int:
         if hits and hits[-1].block_hash in self.this_step:
-            return self.stock.num_blocks + 1  # somebody computes it in this step
+            return self.stock.num_blocks + 1  # another request computes it in this step
         required = up(slots, self.block_size)
         if whole and self.most is not None:
             required = min(required, self.most)
@@ -127,8 +131,8 @@ class Manager:
         return new
 
     def final(self, tokens: int) -> int:
-        """Tokens that are to be cached: to where a hit can end, and a block more where that is computed
-        again.
+        """Returns the number of tokens to cache: up to the point where a hit can end, and one block
+        more if that point is computed again.
         """
         settled = max(0, tokens - self.stock.recomputed)
         if len(self.stock.managers) == 1:
@@ -139,7 +143,7 @@ class Manager:
         return min(settled, down(settled, self.stock.alignment) + self.block_size)
 
     def keeps(self, at: int, request: Request) -> bool:
-        """Whether the block is one that a hit reads which ends at a boundary."""
+        """Returns whether a hit that ends at a boundary reads this block."""
         interval, alignment, size = self.stock.retention_interval, self.stock.alignment, self.block_size
         if self.kind in ("full", "chunked") or (self.kind == "state" and interval is None):
             return True
@@ -173,7 +177,7 @@ class Manager:
         self.num_cached.pop(name, None)
 
     def find(self, hashes: list[bytes], most: int, *, drops: bool) -> int:
-        """The tokens of the longest hit of at most ``most`` that this group has."""
+        """Returns the length of this group's longest hit of at most ``most`` tokens."""
         size, alignment = self.block_size, self.stock.alignment
         there = [
             self.at(hashes, at) is not None for at in range(min(most // size, len(hashes) * UNIT // size))
@@ -193,7 +197,7 @@ class Manager:
                 return after * size
         if self.kind == "state":
             return 0
-        # From the first block on, less than a window is enough.
+        # At the start of the prompt, a hit needs fewer blocks than a whole window.
         runs = [
             end
             for end in range(1, len(there) + 1)
@@ -207,10 +211,10 @@ class Manager:
         return found[0] if found else None
 
     def table_of(self, hashes: list[bytes], length: int, *, dropped: bool = False) -> list[Any]:
-        """The blocks of a hit, null blocks left of what is read.
+        """Returns the blocks of a hit, with null blocks before the part that is read.
 
-        A window of one token reads no block; vLLM's search stops at one all the same, unless that is
-        the one it drops.
+        A window of one token reads no block. vLLM's search still returns one block, unless that is the
+        block that it drops.
         """
         first = self.skipped(length) // self.block_size
         if self.kind == "sliding":
@@ -253,7 +257,7 @@ class AlignedStates(Manager):
 
     def __init__(self, *arguments: Any) -> None:
         super().__init__(*arguments)
-        self.drafts = self.reads  # blocks behind the running state
+        self.drafts = self.reads  # number of blocks after the running state
         self.allocated: set[str] = set()
         self.retired: dict[str, int] = {}
         self.last: dict[str, int] = {}
@@ -292,7 +296,7 @@ class AlignedStates(Manager):
                 self.last[name] = before - 1
             table += [self.null] * (end - 1 - before)
             if name in self.allocated:
-                # Blocks of drafts go on behind the state.
+                # The blocks of drafts follow after the state.
                 for at in range(before - self.drafts, min(before, end - 1)):
                     table.append(table[at])
                     table[at] = self.null
@@ -305,12 +309,13 @@ class AlignedStates(Manager):
         known = self.num_cached.get(name, 0)
         super().cache_blocks(request, tokens)
         table = self.tables.get(name, [])
-        # The last state that a request with the same prompt can use, less what it computes again.
+        # The last state that a request with the same prompt can use, less the tokens that it computes
+        # again.
         end = request.num_prompt_tokens if self.stock.dropping else request.num_prompt_tokens - 1
         end = max(0, down(end, UNIT) - UNIT * self.stock.dropping)
         at = up(final, self.block_size) - 1
         if final and final == end and at < len(table) and not table[at].is_null:
-            # It is told of again as long as nothing follows it.
+            # It is reported again as long as no state follows it.
             self.this_step.add(self._cache_partial_tail_block(request, final))
         for block in table[known : self.num_cached.get(name, 0)]:
             if block.block_hash:
@@ -322,7 +327,9 @@ class AlignedStates(Manager):
     def _cache_partial_tail_block(
         self, request: Request, tokens: int, retention_interval: Any = None
     ) -> bytes:
-        """Caches the state behind so many tokens, which end a block here, if retention has left it out."""
+        """Caches the state after this number of tokens, which is the end of a block here, if retention
+        has left it out.
+        """
         block = self.tables[request.request_id][tokens // self.block_size - 1]
         key: bytes = request.block_hashes[tokens // UNIT - 1] + self.number.to_bytes(4, "big")
         if block.block_hash != key:

@@ -1,8 +1,8 @@
-"""vLLM's manager of several KV-cache groups, in plain Python over kvpool's pool: what ``VllmGroups`` is
-compared with.
+"""vLLM's manager of several KV-cache groups in plain Python over kvpool's pool. Tests compare
+``VllmGroups`` with it.
 
-Written from the description of what it does, and kept slow and simple: a lookup tries families in turn
-until none shortens the hit.
+The model was written from the description of vLLM's manager. It is slow and simple on purpose: a lookup
+tries families in turn until none shortens the hit.
 """
 
 from __future__ import annotations
@@ -18,9 +18,7 @@ if TYPE_CHECKING:
 
 
 class Stock:
-    """vLLM's ``KVCacheManager`` and its coordinator, over groups that are described by kind, block size
-    and reach.
-    """
+    """vLLM's ``KVCacheManager`` and its coordinator, over groups with a kind, a block size and a reach."""
 
     def __init__(
         self,
@@ -37,7 +35,7 @@ class Stock:
         self.watermark, self.recomputed = watermark, recomputed
         self.empty = Result(tuple(() for _ in groups))
         self.alignment = math.lcm(*(size for _, size, *_ in groups))
-        #: How many tokens lie between the boundaries of windows and states: vLLM's own name for it.
+        #: Number of tokens between the boundaries of windows and states. The name is vLLM's.
         self.retention_interval = None if segments is None else segments * self.alignment
         self.dropping = dropping
         self.managers: list[Manager] = []
@@ -47,7 +45,7 @@ class Stock:
             self.managers.append(make(self, number, name, size, reads, retained))
         for manager in self.managers:
             manager.drops = dropping and manager.kind in ("full", "sliding")
-        # Full attention first; groups of the same kind are looked up together.
+        # Full attention comes first. Groups of the same kind are looked up together.
         self.families: list[list[Manager]] = []
         for manager in sorted(self.managers, key=lambda one: one.kind != "full"):
             of = (manager.kind, manager.block_size, manager.reads, manager.retained)
@@ -61,7 +59,9 @@ class Stock:
         self.passed_on = 0
 
     def boundaries(self, request: Request, manager: Manager) -> list[int]:
-        """Where later requests can end their hits: at the end of the prompt, or where this one turned off."""
+        """Returns where later requests can end their hits: at the end of the prompt, and where this one
+        turned off.
+        """
         prompt, junction = request.num_prompt_tokens, request.shared_prefix_boundary
         if self.dropping:
             ends = [
@@ -105,7 +105,7 @@ class Stock:
         full = min(request.num_tokens, MAX_LEN)
         if whole and need(full, full, whole=True) > self.pool.num_free:
             return None
-        # States have no slots for what is looked ahead.
+        # States have no slots for lookahead tokens.
         main = total + new
         slots = min(main + lookahead, MAX_LEN)
         for manager in self.managers:
@@ -136,8 +136,8 @@ class Stock:
             manager.this_step.clear()
 
     def find(self, hashes: list[bytes], limit: int) -> tuple[int, int, list[list[int]]]:
-        """vLLM's lookup: families in turn shorten the length until none does. Tokens, the longest of
-        one, blocks.
+        """vLLM's lookup: families in turn shorten the length until none does. Returns the number of
+        tokens, the longest hit of one family, and the blocks.
         """
         length, longest = limit, 0
         full: dict[int, int] = {}
@@ -153,7 +153,8 @@ class Stock:
                 drops = any(one.drops for one in family) and at not in proven
                 margin = 0 if alone or not drops else family[0].block_size
                 most = min(length + margin, len(hashes) * UNIT)
-                # A block counts if all groups of the family have it: the one that has least says how far.
+                # A block counts only if all groups of the family have it, so the group with the fewest
+                # blocks sets the length.
                 found = self._together(family, hashes, most, drops=drops)
                 if drops:
                     proven.add(at)
@@ -175,7 +176,7 @@ class Stock:
 
     def _together(self, family: list[Manager], hashes: list[bytes], most: int, *, drops: bool) -> int:
         class All(type(family[0])):  # type: ignore[misc]
-            """One group that has what all of them have."""
+            """Stands in for a group that has only the blocks that all groups of the family have."""
 
             def __init__(self) -> None:
                 self.__dict__.update(vars(family[0]))

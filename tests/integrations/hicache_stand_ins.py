@@ -1,4 +1,4 @@
-"""Stand-ins for the classes of SGLang that ``kvpool.integrations.sglang`` derives from, is given or
+"""Stand-ins for the SGLang classes that ``kvpool.integrations.sglang`` derives from, receives or
 returns.
 """
 
@@ -134,9 +134,10 @@ class StorageMetrics:
 
 
 class HostPool:
-    """What the host pools have in common: whole pages of a tensor, in one of SGLang's layouts.
+    """The common part of the host pools: whole pages of a tensor, in one of SGLang's layouts.
 
-    ``lead`` dimensions come before those of pages (keys and values), ``inner`` behind tokens and layers.
+    ``lead`` dimensions (keys and values) come before the dimension of pages, ``inner`` dimensions after
+    those of tokens and layers.
     """
 
     storage_format_tag = None
@@ -167,7 +168,7 @@ class HostPool:
         self.size_per_token = self.kv_buffer.numel() * 2 // self.size
 
     def clear(self) -> None:
-        """Forgets which pages are in use; SGLang does so with its prefix cache."""
+        """Forgets which pages are in use. SGLang calls it when it clears its prefix cache."""
 
     def _page(self, index: int) -> torch.Tensor:
         if self.layout == "layer_first":
@@ -200,7 +201,7 @@ class HostPool:
 
 
 class MhaPool(HostPool):
-    """Keys and values, each half of the memory."""
+    """Host pool of keys and values, each in one half of the memory."""
 
     def __init__(
         self, layout: str = "page_first", pages: int = 8, page_size: int = 4, heads: int = 2
@@ -210,7 +211,7 @@ class MhaPool(HostPool):
 
 
 class MlaPool(HostPool):
-    """Latents."""
+    """Host pool of latents."""
 
     def __init__(self, layout: str = "page_first", pages: int = 8, page_size: int = 4) -> None:
         self.kv_cache_dim = 72
@@ -218,7 +219,9 @@ class MlaPool(HostPool):
 
 
 class StatePool:
-    """Recurrent states: a page is a state, of pieces of two dtypes in memory of their own."""
+    """Host pool of recurrent states. A page is one state; its pieces have two dtypes in separate
+    memory.
+    """
 
     storage_format_tag = None
     layout, page_size, num_mamba_layers, dtype, device = "page_first", 1, 2, torch.bfloat16, "cpu"
@@ -245,7 +248,7 @@ class StatePool:
 
 
 class LogicalPool:
-    """Counts pages whose bytes other pools keep."""
+    """Host pool that only counts pages. Other pools keep their bytes."""
 
     layout, dtype, device, kv_buffer, layer_num = "layer_first", torch.uint8, "cpu", None, 0
 
@@ -262,7 +265,7 @@ class LogicalPool:
 
 
 def stand_ins() -> dict[str, dict[str, Any]]:
-    """Modules of SGLang, and what stands in them."""
+    """Returns the stand-ins for SGLang's modules with their contents."""
 
     def get_server_args() -> Any:
         raise ValueError("not in a server")
@@ -280,7 +283,7 @@ def stand_ins() -> dict[str, dict[str, Any]]:
 
 @contextlib.contextmanager
 def loaded() -> Iterator[Any]:
-    """The class that derives from SGLang's, over the stand-ins; gone afterwards."""
+    """Yields the class that derives from SGLang's, over the stand-ins. Removes them afterwards."""
     known = importlib.metadata.version
     with pytest.MonkeyPatch.context() as patch:
         for name, members in stand_ins().items():
@@ -300,7 +303,9 @@ def loaded() -> Iterator[Any]:
 def attach(
     storage: Any, folder: Path, pool: Any, others: dict[PoolName, Any] | None = None, **changed: Any
 ) -> Any:
-    """A storage back end as SGLang attaches it: settings by name, fields of its configuration by theirs."""
+    """Attaches a storage back end as SGLang does. Names of configuration fields go to its
+    configuration, other names to the settings.
+    """
     fields = {field.name for field in dataclasses.fields(Config)}
     extra = {
         "root_dir": str(folder),
@@ -324,7 +329,7 @@ def key(number: int) -> str:
 
 
 def indices(pool: Any, *pages: int) -> torch.Tensor:
-    """The indices of these pages' tokens, as SGLang gives them."""
+    """Returns the indices of these pages' tokens, as SGLang passes them."""
     return torch.cat([torch.arange(page * pool.page_size, (page + 1) * pool.page_size) for page in pages])
 
 
@@ -333,7 +338,7 @@ def content(pool: Any, page: int) -> bytes:
 
 
 def fill(pool: Any, page: int, seed: int) -> bytes:
-    """Puts bytes into a page that no other seed has."""
+    """Fills a page with bytes that no other seed produces."""
     flat = pool.get_dummy_flat_data_page()
     held = hashlib.shake_256(str(seed).encode()).digest(flat.numel() * flat.element_size())
     words = torch.frombuffer(bytearray(held), dtype=torch.uint8)

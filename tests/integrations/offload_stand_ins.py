@@ -1,4 +1,4 @@
-"""Stand-ins for the classes of vLLM that ``kvpool.integrations.vllm.offload`` derives from, builds or
+"""Stand-ins for the vLLM classes that ``kvpool.integrations.vllm.offload`` derives from, builds or
 returns.
 """
 
@@ -163,7 +163,7 @@ class Factory:
 
 
 class Scheduler:
-    """vLLM's scheduler: resets its own cache, and its connector's where it is asked to."""
+    """Stands in for vLLM's scheduler: it resets its own cache and, on request, its connector's cache."""
 
     def __init__(self, manager: Any = None) -> None:
         self.manager = manager
@@ -214,7 +214,7 @@ METRICS = (
 
 
 def stand_ins(policies: Factory, specs: Factory, tiers: Factory) -> dict[str, dict[str, Any]]:
-    """Modules of vLLM, and what stands in them."""
+    """Returns the stand-ins for vLLM's modules with their contents."""
     names = {name: name for name in (*METRICS, "STORES_SKIPPED")}
     return {
         "vllm.distributed.kv_transfer.kv_connector.v1.offloading.metrics": {
@@ -231,7 +231,7 @@ def stand_ins(policies: Factory, specs: Factory, tiers: Factory) -> dict[str, di
             "OffloadingCounterMetadata": Metadata,
             "OffloadingGaugeMetadata": Metadata,
         },
-        # Classes of their own, because kvpool wraps their methods.
+        # Each call creates new classes, because kvpool wraps their methods.
         "vllm.v1.engine.core": {"EngineCore": type("EngineCore", (EngineCore,), dict(vars(EngineCore)))},
         "vllm.v1.core.sched.scheduler": {"Scheduler": type("Scheduler", (Scheduler,), dict(vars(Scheduler)))},
         "vllm.distributed.kv_transfer.kv_connector.v1.offloading.scheduler": {
@@ -269,7 +269,7 @@ def stand_ins(policies: Factory, specs: Factory, tiers: Factory) -> dict[str, di
 
 @dataclasses.dataclass
 class Vllm:
-    """What the tests use."""
+    """The objects that the tests use."""
 
     policy: Any
     manager: Any
@@ -282,7 +282,9 @@ class Vllm:
 
 @contextlib.contextmanager
 def loaded() -> Iterator[Vllm]:
-    """The modules of kvpool that derive from vLLM's classes, over the stand-ins; gone afterwards."""
+    """Yields the kvpool modules that derive from vLLM's classes, over the stand-ins. Removes them
+    afterwards.
+    """
     policies, specs, tiers = Factory(), Factory(), Factory()
     with pytest.MonkeyPatch.context() as patch:
         for name, members in stand_ins(policies, specs, tiers).items():
@@ -309,8 +311,8 @@ def loaded() -> Iterator[Vllm]:
         del sys.modules[f"{OFFLOAD}.{name}"]
 
 
-# Prompts: a tree of keys, so that requests share prefixes. The key of a chunk is its path, and its
-# position its depth.
+# Prompts are paths in a tree of keys, so that requests share prefixes. The key of a chunk is its path,
+# and its position is its depth.
 
 PATHS = st.text("ab", min_size=1, max_size=3)
 

@@ -1,4 +1,6 @@
-"""Pools over the stand-in for vLLM, requests for them, and what their events add up to."""
+"""Pools over the stand-in for vLLM, requests for them, and the set of cached hashes that results from
+their events.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +11,7 @@ from typing import Any, Literal
 from tests.integrations.fake_vllm import AllBlocksCleared, BlockRemoved, BlockStored, Request, part
 
 Events = Literal["exact", "stock"]
-#: Tokens per hash, and per block of the two groups.
+#: Tokens per hash, and tokens per block of each of the two groups.
 UNIT = 2
 BLOCK = {0: 2, 1: 4}
 
@@ -57,7 +59,7 @@ def cached_keys(pool: Any) -> set[bytes]:
 
 
 def replay(events: list[Any], cached: set[bytes]) -> None:
-    """Adds events to what an outside view believes is cached."""
+    """Applies events to the set of hashes that an outside observer believes to be cached."""
     for event in events:
         if isinstance(event, AllBlocksCleared):
             cached.clear()
@@ -77,7 +79,7 @@ def replay(events: list[Any], cached: set[bytes]) -> None:
 
 
 def in_words(event: Any) -> tuple[Any, ...]:
-    """An event as the model has it."""
+    """Returns an event in the form that the model uses."""
     if isinstance(event, BlockStored):
         hashes, tokens = tuple(event.block_hashes), tuple(event.token_ids)
         return ("stored", event.group_idx, event.parent_block_hash, hashes, tokens, event.block_size)
@@ -87,7 +89,7 @@ def in_words(event: Any) -> tuple[Any, ...]:
 
 
 class Metrics:
-    """A collector that writes down what it hears."""
+    """A collector that records every notification."""
 
     def __init__(self) -> None:
         self.heard: list[tuple[Any, ...]] = []

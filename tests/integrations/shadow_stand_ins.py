@@ -1,5 +1,5 @@
-"""Two small managers to compare, one of which refuses what kvpool refuses, for tests of the shadow
-without vLLM.
+"""Two small managers to compare, for tests of the shadow without vLLM. One of them refuses the same
+calls as kvpool.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
     from pathlib import Path
 
-#: A token id and a salt: what no log line and no file may hold.
+#: A token id and a salt. They must not appear in any log line or file.
 SECRET = 123_456_789
 SALT = "pepper"
 

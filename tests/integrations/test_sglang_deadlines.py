@@ -1,5 +1,5 @@
-"""The deadline counts per call of SGLang, over all host pools: SGLang waits 10 s for its threads, and
-no longer.
+"""One call of SGLang has one deadline for all host pools together: SGLang waits at most 10 s for its
+threads.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ class Server:
 
 
 class Part:
-    """The objects of one host pool on a server. Calls for the record of a generation do not wait."""
+    """The objects of one host pool on a server. Calls for the record of a generation never wait."""
 
     def __init__(self, server: Server, pool: str) -> None:
         self._server, self._pool = server, pool
@@ -121,8 +121,8 @@ def transfers(hosts: dict[PoolName, Any], page: int = 0) -> list[PoolTransfer]:
 
 
 def test_a_call_moves_pages_of_all_pools_at_a_time(opened: Any) -> None:
-    """One pool after the other takes the deadline once for each: here each transfer waits for those of
-    all pools.
+    """Each transfer waits for those of all other pools. If one pool came after the other, each would
+    take the whole deadline.
     """
     server = Server(meets=5)  # keys and values twice, and latents
     backend, hosts = opened(server, POOLS)
@@ -140,14 +140,14 @@ def test_a_stopped_server_takes_the_deadline_once_for_pools_that_are_copied(open
     assert set(server.begun) == {"kv"}, "nothing is begun after the deadline of the call"
     server.begun.clear()
     server.goes.set()
-    # A page misses while the job that the first call left still has it.
+    # A page is a miss while the job that the first call left behind still uses it.
     while backend.batch_set_v2(transfers(hosts)) != {name: [True] for name in hosts}:
         pass
     assert set(server.begun) >= {"swa", "indexer", "mamba"}
 
 
 def test_rounds_of_a_call_have_one_deadline(opened: Any) -> None:
-    """More pages than slots go in rounds, each of which could take the deadline."""
+    """A call with more pages than slots needs several rounds. Together they have one deadline."""
     server = Server()
     backend, hosts = opened(server, {PoolName.KV: COPIED[PoolName.KV]}, deadline=0.5, staging_bytes=1)
     server.goes.clear()
@@ -184,7 +184,7 @@ def test_a_query_of_all_pools_has_one_deadline(opened: Any, monkeypatch: pytest.
     def has(self: Shelf, keys: Any, until: float) -> list[bool]:
         seen.append(until)
         asked(self, keys, until)
-        return [True] * len(keys)  # or the first pool that is not known would end the query
+        return [True] * len(keys)  # otherwise the first unknown pool would end the query
 
     monkeypatch.setattr(Shelf, "has", has)
     backend.batch_exists_v2([key(1)], [PoolTransfer(name) for name in hosts])
@@ -211,7 +211,7 @@ def test_the_end_has_one_deadline_for_all_pools(opened: Any) -> None:
 
 
 def test_two_calls_fit_into_the_seconds_that_sglang_waits() -> None:
-    """A write-back is a call for the sidecars and one for keys and values; SGLang waits 10 s for the
-    thread.
+    """A write-back needs two calls, one for the sidecars and one for keys and values. SGLang waits 10 s
+    for the thread.
     """
     assert 2 * Settings(root_dir="x", capacity_bytes=1).deadline < 10

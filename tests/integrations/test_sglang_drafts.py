@@ -1,4 +1,6 @@
-"""Host pools of draft models, which SGLang registers after the others: they get their part of the room."""
+"""Host pools of draft models: SGLang registers them after the other pools, and they get their share of
+the room.
+"""
 
 from __future__ import annotations
 
@@ -41,7 +43,7 @@ def serve(storage: Any, monkeypatch: pytest.MonkeyPatch) -> Callable[[str | None
 
 
 def stored_and_loaded(backend: Any, pool: Any, draft: Any) -> int:
-    """Stores 4 pages of both pools; loads and compares them; returns how many a query finds."""
+    """Stores 4 pages of both pools, loads and compares them. Returns how many of them a query finds."""
     for page in range(4):
         fill(pool, page, page)
         fill(draft, page, 100 + page)
@@ -93,7 +95,7 @@ def test_a_draft_has_room_for_as_many_pages(
     backend = attach(storage, tmp_path, MhaPool(page_size=64, heads=8), interface_v1=1)
     backend.register_mem_host_pool_v2(MhaPool(page_size=64, heads=2), PoolName.DRAFT)
     rooms = {name: one.capacity_bytes for name, one in backend.stats().items()}
-    # Two parts a page: 96 KiB and 24 KiB, and a header for each.
+    # Each page has two parts: 96 KiB and 24 KiB, and a header for each.
     assert rooms["kv"] / rooms["draft"] == pytest.approx(100 / 28, rel=0.1)
     backend.close()
 
@@ -158,7 +160,9 @@ def test_a_folder_that_cannot_be_used_ends_the_start_of_a_server_with_a_draft(
 def test_both_pools_of_a_replica_with_a_draft_are_in_its_folder(
     storage: Any, tmp_path: Path, serve: Callable[[str | None], None]
 ) -> None:
-    """The store of a draft that comes late is opened with the others anew, which lets their folder go."""
+    """When a draft comes late, its store is opened together with the others again. Opening them
+    releases and takes their folder.
+    """
     serve(None)
     first, second = (attach(storage, tmp_path, MhaPool()) for _ in range(2))
     first.close()
@@ -186,7 +190,7 @@ def test_stores_are_opened_at_once_without_a_draft(
 def test_stores_are_opened_at_once_if_the_draft_is_there(
     storage: Any, tmp_path: Path, serve: Callable[[str | None], None]
 ) -> None:
-    """Its own pool, or layers of it in the pool of KV, as multi-token prediction has."""
+    """The draft has its own pool, or layers in the pool of KV, as with multi-token prediction."""
     serve("EAGLE")
     backend = attach(storage, tmp_path / "1", MhaPool(), {PoolName.DRAFT: MhaPool()})
     assert set(backend.stats()) == {"kv", "draft"}

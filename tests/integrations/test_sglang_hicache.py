@@ -1,7 +1,7 @@
-"""kvpool's store as a storage back end of SGLang's, without SGLang: what is stored is found, and
-nothing else.
+"""kvpool's store as a storage back end of SGLang's, without SGLang: stored pages are found, and no
+others.
 
-Driven by SGLang's own classes in tools/sglang/hicache.py.
+tools/sglang/hicache.py runs it with SGLang's own classes.
 """
 
 from __future__ import annotations
@@ -37,12 +37,12 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 LAYOUTS = ["page_first", "page_first_direct", "page_head", "layer_first"]
-#: Of latents, which have no heads.
+#: Layouts of latents, which have no heads.
 FLAT = [one for one in LAYOUTS if one != "page_head"]
 
 
 def damage(folder: Path, pool: str = "kv") -> int:
-    """Flips a bit of every object's payload; returns how many there are."""
+    """Flips a bit of every object's payload. Returns the number of objects."""
     (slab,) = folder.rglob(f"{pool}/*.slab")
     seen = StoreFolder(slab.parent)
     places = [place for place, *_ in seen.objects(0, seen.places)]
@@ -71,7 +71,7 @@ def test_what_is_stored_is_loaded_after_a_restart(
     assert backend.batch_exists([*keys, key(4)]) == 3
     assert backend.batch_exists([key(4), *keys]) == 0
     assert (backend.exists(key(1)), backend.exists(key(4))) == (True, False)
-    # A second replica has a folder of its own, and the next engine is the first one again.
+    # A second replica has a separate folder. The next engine is the first replica again.
     beside = attach(storage, tmp_path, kind(layout), interface_v1=lend)
     assert beside.batch_exists(keys) == 0
     backend.close()
@@ -108,7 +108,9 @@ def test_pages_are_lent_where_they_are_one_or_two_pieces(layout: str) -> None:
 
 
 def test_memory_that_is_not_what_it_says_is_not_lent() -> None:
-    """Pieces in other memory, a page that is more than its pieces, pages that move: copied, not trusted."""
+    """Pieces in other memory, a page that is larger than its pieces, and pages that move: such pages
+    are copied and not lent.
+    """
     elsewhere, partly, moving, odd = (MhaPool() for _ in range(4))
     other = torch.zeros_like(elsewhere.kv_buffer)
     shift = other.data_ptr() - elsewhere.kv_buffer.data_ptr()
@@ -134,11 +136,11 @@ def test_a_pool_whose_pages_cannot_be_read_fails_the_attachment(storage: Any, tm
     pool.get_data_page = refuse  # type: ignore[method-assign]
     with pytest.raises(InvalidArgumentError, match="page_unified"):
         attach(storage, tmp_path, pool)
-    attach(storage, tmp_path, MhaPool()).close()  # and leaves nothing open
+    attach(storage, tmp_path, MhaPool()).close()  # and no store stays open
 
 
 def test_tensors_are_stored_and_loaded(storage: Any, tmp_path: Path) -> None:
-    """SGLang without interface_v1: flat pages, and tensors for them."""
+    """SGLang without interface_v1 passes flat pages, and tensors to fill."""
     pool = MhaPool()
     backend = attach(storage, tmp_path, pool)
     stored = [fill(pool, page, page) for page in range(3)]
@@ -151,7 +153,7 @@ def test_tensors_are_stored_and_loaded(storage: Any, tmp_path: Path) -> None:
     assert [bytes(one.view(torch.uint8).numpy()) for one in (found[0], found[2])] == [stored[2], stored[0]]
     assert bytes(backend.get(key(1)).view(torch.uint8).numpy()) == stored[1]
     assert backend.get(key(8)) is None
-    # The same pages by their indices.
+    # Loads the same pages by their indices.
     assert backend.batch_get_v1([key(2)], indices(pool, 6)) == [True]
     assert content(pool, 6) == stored[2]
     backend.close()
@@ -217,7 +219,7 @@ def test_a_set_leaves_a_damaged_page_to_the_load_that_reads_it(
 
 
 def test_a_page_with_one_part_left_is_not_there(storage: Any, tmp_path: Path) -> None:
-    """Keys without values: the page is a miss, and is stored again."""
+    """Only the keys are left, without the values: the page is a miss, and is stored again."""
     pool = MhaPool()
     backend = attach(storage, tmp_path, pool, interface_v1=1)
     fill(pool, 0, 1)
@@ -232,7 +234,9 @@ def test_a_page_with_one_part_left_is_not_there(storage: Any, tmp_path: Path) ->
 
 
 def test_keys_that_are_no_digests_are_not_mistaken_for_others(storage: Any, tmp_path: Path) -> None:
-    """Shorter digests would be padded; capitals and blanks are other keys; suffixes are part of a key."""
+    """A shorter digest would be padded, capitals and blanks make other keys, and a suffix is part of a
+    key.
+    """
     pool = MhaPool(pages=16)
     backend = attach(storage, tmp_path, pool)
     plain = "ab" * 32
@@ -284,7 +288,9 @@ def test_more_pages_than_slots_go_in_rounds(storage: Any, tmp_path: Path) -> Non
 
 
 def test_slots_that_a_back_end_still_has_are_not_used() -> None:
-    """LMCache#4517: a slot was used again after a timeout, and then written by what had timed out."""
+    """LMCache#4517: a slot was reused after a timeout, and the call that had timed out wrote into it
+    later.
+    """
     pages = pages_of(MhaPool("layer_first"), lend=False, staging_bytes=3 * 4096)
     assert isinstance(pages, Copied)
     slots = pages.take(8, 0.0)
@@ -300,7 +306,9 @@ def test_slots_that_a_back_end_still_has_are_not_used() -> None:
 
 @pytest.mark.parametrize("lend", [0, 1])
 def test_a_page_that_timed_out_is_not_written_later(storage: Any, tmp_path: Path, lend: int) -> None:
-    """LMCache#4517: SGLang reuses the page as soon as it is told, so whatever hangs has let it go."""
+    """LMCache#4517: SGLang reuses a page as soon as the call returns, so a call that hangs must have
+    let the page go.
+    """
     pool = MhaPool(pages=16)
     backend = attach(storage, tmp_path, pool, interface_v1=lend)
     keys = [key(page) for page in range(8)]
@@ -312,7 +320,7 @@ def test_a_page_that_timed_out_is_not_written_later(storage: Any, tmp_path: Path
     mine = [
         content(pool, page) if there else fill(pool, page + 8, 100 + page) for page, there in enumerate(found)
     ]
-    hasty.close()  # until nothing is on its way
+    hasty.close()  # waits until no transfer is running
     for page, there in enumerate(found):
         assert content(pool, page + 8) == (stored[page] if there else mine[page])
 
@@ -321,8 +329,8 @@ def test_a_page_that_timed_out_is_not_written_later(storage: Any, tmp_path: Path
 def test_transfers_of_memory_that_sglang_reuses_are_staged(
     storage: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, lend: int
 ) -> None:
-    """LMCache#4517: kvpool's own slots are its to keep from use; SGLang's are not. And what is offered
-    is written.
+    """LMCache#4517: kvpool can keep its own slots from reuse, but not SGLang's. The bytes that were
+    offered are written.
     """
     opened: list[dict[str, Any]] = []
 
@@ -379,7 +387,7 @@ def test_a_renewal_that_is_not_recorded_forgets_the_pages_of_every_pool(
     backend.batch_set_v2([PoolTransfer(PoolName.MAMBA, indices(other, 0), [key(1)])])
     (record,) = tmp_path.glob("*/kv/*.generation")
     record.unlink()
-    record.mkdir()  # nothing can be renamed to that
+    record.mkdir()  # nothing can be renamed to this path
     assert not backend.clear()
     assert "did not record the renewal" in caplog.text
     assert backend.batch_exists([key(1)]) == 0
@@ -428,7 +436,7 @@ def test_it_opens_at_the_first_call_of_an_sglang_that_does_not_say_when(storage:
 def test_threads_wait_for_their_own_pages(
     storage: Any, tmp_path: Path, frequent_switches: None, lend: int
 ) -> None:
-    """SGLang's threads for queries, prefetch and backup, at once."""
+    """SGLang's threads for queries, prefetch and backup run at the same time."""
     pool = MhaPool(pages=64)
     backend = attach(storage, tmp_path, pool, interface_v1=lend, staging_bytes=16 * 4096)
     wrong: list[Any] = []
@@ -460,7 +468,7 @@ def test_threads_wait_for_their_own_pages(
 
 
 def test_pages_behind_others_go_first(storage: Any, tmp_path: Path) -> None:
-    """Under pressure the head of a prompt stays: a hit needs it."""
+    """Under pressure the head of a prompt stays cached, because every hit needs it."""
     pool = MhaPool()
     backend = attach(storage, tmp_path, pool, capacity_bytes=4 * 8192)
     keys = [key(number) for number in range(4)]

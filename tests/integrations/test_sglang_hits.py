@@ -1,4 +1,4 @@
-"""Which prefixes can be restored: counted as SGLang's words say it, page by page."""
+"""Which prefixes can be restored, computed page by page as SGLang's documentation describes it."""
 
 from __future__ import annotations
 

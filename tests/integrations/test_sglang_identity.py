@@ -1,4 +1,6 @@
-"""SGLang's whole configuration names the stored pages, except the settings that are listed with a reason."""
+"""SGLang's whole configuration names the stored pages, except the settings that are listed with a
+reason.
+"""
 
 from __future__ import annotations
 
@@ -53,7 +55,7 @@ def found(weights: str | None = "1") -> Engine:
 
 
 def replace(path: Path, held: bytes) -> None:
-    """Replaces a file by one of the same size and times, as images and rsync do."""
+    """Replaces a file with one of the same size and times, as images and rsync do."""
     times = path.stat()
     path.write_bytes(held)
     os.utime(path, ns=(times.st_atime_ns, times.st_mtime_ns))

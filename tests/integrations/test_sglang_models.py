@@ -1,12 +1,13 @@
-"""Random histories of the storage back end against a dictionary: never another page's bytes.
+"""Random histories of the storage back end, compared with a dictionary: a load never returns another
+page's bytes.
 
-Sets, loads, queries, clearings, restarts, other weights and damaged files; a page that is found has the
-bytes that were stored last under its key, by these weights, or it is not found (mooncake#850: a place
-had another owner meanwhile).
+The histories contain sets, loads, queries, clearings, restarts, other weights and damaged files. A page
+that is found has the bytes that these weights stored last under its key. Otherwise it is a miss
+(mooncake#850: the place had another owner meanwhile).
 
-A page that is held already is not written again, and only a load reads what is held. So a page that is
-stored again after damage is certain once a load has looked: found, it is intact; not found, the next
-set writes it.
+A page that is already stored is not written again, and only a load reads the stored bytes. So a page
+that is stored again after damage is certain only after a load: if the load finds it, it is intact;
+otherwise the next set writes it.
 """
 
 from __future__ import annotations
@@ -48,26 +49,27 @@ NUMBERS = st.lists(st.integers(0, KEYS - 1), min_size=1, max_size=4, unique=True
 
 @dataclass
 class Page:
-    """What was stored last under a key."""
+    """The page that was stored last under a key."""
 
     held: bytes
-    #: It must be found.
+    #: A lookup must find the page.
     certain: bool
-    #: Since files were damaged nobody has read it: a set may find it held, and leave it as it is.
+    #: No load has read the page since files were damaged. A set may find it there and leave it
+    #: unchanged.
     doubtful: bool = False
 
 
 class Histories(RuleBasedStateMachine):
-    """Two host pools, of pages that are lent or copied, with more room than is used, or with hardly any."""
+    """Two host pools with lent or copied pages, with more room than they use or with hardly any."""
 
     storage: Any
 
     def __init__(self) -> None:
         super().__init__()
         self.root = Path(tempfile.mkdtemp(prefix="kvpool-sglang-"))
-        #: By weights and pool, under each key.
+        #: The pages by weights and pool, and then by key.
         self.stored: dict[tuple[str, str], dict[int, Page]] = {}
-        #: Each pair of weights and times that they were cleared has other bytes.
+        #: The bytes depend on the weights and on the number of clearings so far.
         self.generation = 0
         self.backend: Any = None
 
@@ -100,7 +102,8 @@ class Histories(RuleBasedStateMachine):
 
     @rule(pool=st.sampled_from(["kv", "mamba"]), numbers=NUMBERS, whole=st.booleans())
     def save(self, pool: str, numbers: list[int], whole: bool) -> None:
-        # A key is the digest of what a page is made of: under one key these weights store the same bytes.
+        # A key is the digest of a page's content: under one key, the same weights always store the same
+        # bytes.
         seeds = [1 + number + KEYS * self.generation for number in numbers]
         mine = [fill(self.pools[pool], page, seed) for page, seed in enumerate(seeds)]
         at = indices(self.pools[pool], *range(len(numbers)))
@@ -110,7 +113,7 @@ class Histories(RuleBasedStateMachine):
         else:
             done = self.backend.batch_set_v2([PoolTransfer(PoolName.MAMBA, at, keys)])[PoolName.MAMBA]
         for number, held, stored in zip(numbers, mine, done, strict=True):
-            # Where there is hardly any room, what was cleared may still be in the way.
+            # If there is hardly any room, cleared pages may still take it.
             assert stored or not self.roomy
             page = self.here(pool).setdefault(number, Page(held, certain=False))
             page.held, page.certain = held, self.roomy and not page.doubtful
@@ -158,14 +161,14 @@ class Histories(RuleBasedStateMachine):
         self.backend.close()
         if self.cleared:
             for pool in self.pools:
-                self.here(pool).clear()  # stored for no process that starts with these weights
+                self.here(pool).clear()  # not stored for processes that start with these weights
         self.open(weights)
 
     @rule(
         pool=st.sampled_from(["kv", "mamba"]), flips=st.lists(st.integers(0, 1 << 20), min_size=1, max_size=3)
     )
     def damage(self, pool: str, flips: list[int]) -> None:
-        """Bits of a file flip between two runs."""
+        """Flips bits of a file between two runs."""
         self.backend.close()
         slabs = list(self.root.rglob(f"{pool}/*.slab"))
         assert len(slabs) == 1

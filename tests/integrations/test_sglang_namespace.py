@@ -1,4 +1,6 @@
-"""Whose pages are whose: everything that bytes depend on is a cold start, and nothing else is."""
+"""Namespaces of pages: a change of anything that the bytes depend on is a cold start, and no other
+change is.
+"""
 
 from __future__ import annotations
 
@@ -45,8 +47,8 @@ def changed_pool(**attributes: Any) -> MhaPool:
 
 
 def test_everything_that_bytes_depend_on_is_a_cold_start() -> None:
-    """vllm#55904, lmdeploy#4930: the layout, the dtype and the weights were not in the name of what was
-    stored.
+    """vllm#55904, lmdeploy#4930: the layout, the dtype and the weights were not part of the name of
+    stored pages.
     """
     digests = [
         digest(),
@@ -82,7 +84,7 @@ def test_everything_that_bytes_depend_on_is_a_cold_start() -> None:
 
 
 def test_what_bytes_do_not_depend_on_is_none() -> None:
-    """More host memory, another replica: the same pages."""
+    """More host memory or another replica: the pages are the same."""
     assert digest() == digest() == digest(MhaPool(pages=32)) == digest(dp_rank=1)
     assert digest(enable_storage_metrics=True, extra_config={"root_dir": "elsewhere"}) == digest()
 
@@ -99,7 +101,7 @@ def test_ranks_share_what_is_replicated_and_nothing_else() -> None:
 
 
 def test_keys_and_namespaces_are_the_same_in_every_process() -> None:
-    """lmcache#2136: digests depended on the seed of Python's hashes, and nothing was found after a
+    """lmcache#2136: digests depended on the seed of Python's hashes, so nothing was found after a
     restart.
     """
     script = (
@@ -137,7 +139,9 @@ def test_every_rank_has_a_folder_of_its_own() -> None:
 def test_two_ranks_with_other_heads_never_share(
     storage: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, lend: int
 ) -> None:
-    """vllm#55191: after a change of tensor parallelism, files of the same name had other heads' bytes."""
+    """vllm#55191: after a change of tensor parallelism, files of the same name contained other heads'
+    bytes.
+    """
     ranks: list[dict[str, Any]] = [
         {"tp_size": size, "tp_rank": rank} for size in (1, 2, 4) for rank in range(size)
     ]
@@ -152,7 +156,7 @@ def test_two_ranks_with_other_heads_never_share(
         assert content(pool, 3) == content(pool, 0)
         backend.close()
 
-    # Nor where somebody gives them the same folder.
+    # They do not share pages even if they have the same folder.
     def same(settings: Any, rank: str, pool: str, capacity_bytes: int) -> Disk:
         return Disk(tmp_path / "same", capacity_bytes, free_floor_bytes=0)
 
@@ -167,8 +171,8 @@ def test_two_ranks_with_other_heads_never_share(
 
 
 def test_what_was_stored_with_other_weights_is_not_found(storage: Any, tmp_path: Path) -> None:
-    """After an update under a running server, SGLang is told to clear: what follows is none of the old
-    weights'.
+    """After an update of the weights in a running server, SGLang calls clear. Pages from before are not
+    found afterwards.
     """
     pool = MhaPool()
     backend = attach(storage, tmp_path, pool)

@@ -1,5 +1,5 @@
-"""Several host pools beneath one SGLang: room, queries and transfers of sidecars, and who writes what
-is replicated.
+"""Several host pools under one SGLang: shares of the room, queries and transfers of sidecars, and which
+rank writes replicated pages.
 """
 
 from __future__ import annotations
@@ -108,7 +108,9 @@ def test_sidecars_bring_the_prefix_down_to_what_all_pools_have(storage: Any, tmp
 
 
 def test_pools_have_the_same_keys_and_other_bytes(storage: Any, tmp_path: Path) -> None:
-    """A page's key is its prefix's in every pool: what tells pools apart is where their pages are."""
+    """A page has the same key in every pool. The place where its bytes are stored distinguishes the
+    pools.
+    """
     pool, window = MhaPool(), MhaPool()
     backend = attach(storage, tmp_path, pool, {PoolName.SWA: window})
     stored = fill(pool, 0, 1), fill(window, 0, 2)
@@ -171,9 +173,7 @@ def test_a_pool_that_only_counts_is_worth_what_its_sidecars_have(storage: Any, t
 
 
 def test_only_the_writer_of_replicated_pages_writes(storage: Any, tmp_path: Path) -> None:
-    """Latents are the same on all ranks; recurrent states beside them are not. A back end that ranks
-    share.
-    """
+    """All ranks have the same latents but different recurrent states. The ranks share the back end."""
     with pytest.raises(InvalidArgumentError, match="enable-dp-attention"):
         attach(storage, tmp_path, MlaPool(), is_mla_model=True, tp_size=2)
 

@@ -1,5 +1,5 @@
-"""Resets of SGLang's prefix cache and updates of its weights: what was stored before is not found after
-them.
+"""Resets of SGLang's prefix cache and updates of its weights: pages from before are not found
+afterwards.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ def put(backend: Any, number: int) -> None:
 
 
 def restarted(storage: Any, folder: Path, **changed: Any) -> list[bool]:
-    """Which of the pages 1 and 2 a new process finds."""
+    """Returns which of the pages 1 and 2 a new process finds."""
     backend = attach(storage, folder, MhaPool(), **changed)
     found = [backend.exists(key(1)), backend.exists(key(2))]
     backend.close()

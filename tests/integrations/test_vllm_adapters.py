@@ -1,4 +1,4 @@
-"""An engine's adapters are named by their content, or not at all."""
+"""An engine's adapters are named by their content. An adapter whose content is unknown has no name."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def test_the_format_of_weights_counts(tmp_path: Path) -> None:
 
 
 def test_an_id_that_is_used_for_two_adapters_is_unknown(tmp_path: Path) -> None:
-    """The workers know adapters by id, and go on serving the first one."""
+    """The workers know adapters by id, and continue to serve the first one."""
     adapters = Adapters()
     one, other = write(tmp_path / "one"), write(tmp_path / "other", "2")
     assert adapters.content_of(LoRARequest("a", 1, one))
@@ -62,7 +62,9 @@ def test_an_id_that_is_used_for_two_adapters_is_unknown(tmp_path: Path) -> None:
 
 
 def test_a_place_with_two_contents_is_unknown_under_any_id(tmp_path: Path) -> None:
-    """vLLM's keys have the name and the path, and its own caches still hold the KV of before."""
+    """vLLM's keys contain the name and the path, and its own caches still contain the KV of the earlier
+    adapter.
+    """
     adapters, path = Adapters(), write(tmp_path / "one")
     assert adapters.content_of(LoRARequest("a", 1, path))
     write(tmp_path / "one", "2")

@@ -1,4 +1,4 @@
-"""tools/vllm_check.py compares engines rightly: equal records pass, and each difference is a problem."""
+"""tools/vllm_check.py compares engines correctly: equal records pass, and each difference is a problem."""
 
 from __future__ import annotations
 
@@ -23,7 +23,9 @@ CLEARED: Event = {"type": "AllBlocksCleared"}
 
 
 def make_record() -> Record:
-    """Two requests computed blocks 2 and 3 at once: stock tells of both copies."""
+    """A record in which two requests computed blocks 2 and 3 at the same time. Stock reports both
+    copies.
+    """
     return Record(
         tokens=[[[5, 6]], [[7]], [[8, 9]]],
         cached=[0, 32, 0],
@@ -39,8 +41,7 @@ def make_exact() -> Record:
     return record
 
 
-# --- Comparing
-# --------------------------------------------------------------------------------------------------------
+# --- Comparison ---
 
 
 def test_inconsistencies() -> None:

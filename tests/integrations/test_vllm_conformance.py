@@ -1,4 +1,4 @@
-"""tools/vllm_conformance.py over a vLLM of three lines: a level agrees, differs, or does nothing."""
+"""tools/vllm_conformance.py over a vLLM of three lines: a level agrees, differs, or changes nothing."""
 
 from __future__ import annotations
 
@@ -75,7 +75,8 @@ def venv(tmp_path: Path) -> Path:
     ):
         (tests / "vllm" / "v1" / f"{name}.py").touch()
     (tests / "vllm" / "v1" / "core" / "block_pool.py").write_text("class BlockPool:\n    level = ''\n")
-    # What is installed here is no plug-in of that vLLM's, and takes longer to import than its tests take.
+    # The plug-ins installed here do not belong to that vLLM, and importing them takes longer than its
+    # tests.
     environment = {"HF_HUB_OFFLINE": "1", "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
     settings = {"python": sys.executable, "tests": str(tests), "environment": environment}
     (tmp_path / "kvpool.json").write_text(json.dumps(settings))
@@ -84,7 +85,7 @@ def venv(tmp_path: Path) -> Path:
 
 @dataclass
 class Ended:
-    """How the tool ended, what it said, and its report."""
+    """The exit code of the tool, its output, and its report."""
 
     code: int
     stdout: str
@@ -94,7 +95,7 @@ class Ended:
 
 @pytest.fixture
 def run(venv: Path, capsys: pytest.CaptureFixture[str]) -> Callable[..., Ended]:
-    """The tool, in this process: the levels that it runs are processes of their own."""
+    """Runs the tool in this process. The tool starts a process for each level."""
 
     def run(*arguments: str | Path, venv: Path = venv) -> Ended:
         report = venv / "report.json"
@@ -110,7 +111,7 @@ def test_a_level_that_agrees(venv: Path, run: Callable[..., Ended]) -> None:
     done = run("same", *files, "--logs", venv / "logs")
     assert done.code == 0, done.stderr
     assert "every level passes exactly the tests that stock passes" in done.stderr
-    assert "5 / 3 / 1" in done.stdout  # test_teardown passes and then errs, test_cannot cannot be imported
+    assert "5 / 3 / 1" in done.stdout  # test_teardown passes, then fails; test_cannot is not importable
     assert list(done.report["levels"]) == ["stock", "same"]
     for level in done.report["levels"].values():
         assert list(level) == ["core/test_all.py", "core/prefix_cache/*", "core/test_cannot.py"]

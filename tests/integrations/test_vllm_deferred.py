@@ -1,4 +1,6 @@
-"""Waiting for a module: told once it has run, by whatever way it is imported, and not before."""
+"""Waiting for a module: the callback runs after the module has run, however it is imported, and not
+earlier.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +22,9 @@ NAME = "a_module_to_wait_for"
 
 @pytest.fixture
 def told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
-    """What was told, in order; the module tells of its own execution through ``sys``."""
+    """Returns the list of events in order. The module adds its own execution to that list through
+    ``sys``.
+    """
     events: list[str] = []
     monkeypatch.setattr(sys, "what_ran", events, raising=False)
     (tmp_path / f"{NAME}.py").write_text("import sys; sys.what_ran.append('module')", encoding="utf-8")

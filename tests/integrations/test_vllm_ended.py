@@ -1,4 +1,4 @@
-"""How vLLM's requests ended, as the policy of its block pool is told."""
+"""How vLLM's requests ended, as the pool passes it to its policy."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class FinishReason(enum.IntEnum):
-    """As vLLM's: numbers whose words are the API's."""
+    """Stands in for vLLM's enum: numbers, with the words of the API as text."""
 
     STOP = 0
     LENGTH = 1
@@ -37,7 +37,7 @@ def vllm() -> Iterator[Any]:
 
 
 class Core:
-    """The pool's core, which notes what is said of ends."""
+    """The pool's core. It records each call that reports an end."""
 
     def __init__(self, core: Any) -> None:
         self.core = core
@@ -52,8 +52,8 @@ class Core:
 
 
 class Manager:
-    """What is read of vLLM's KV-cache manager, with the tables of one group, and its way to free a
-    request.
+    """Stands in for vLLM's KV-cache manager: the parts that are read, the tables of one group, and the
+    method that frees a request.
     """
 
     def __init__(self, eviction: str = "hazard", num_blocks: int = 16, **more: Any) -> None:
@@ -69,8 +69,8 @@ class Manager:
         return core.said
 
     def run(self, tokens: list[int], name: str, reason: FinishReason | None, answered: int = 0) -> int:
-        """A request hits what is cached, is computed, and gives its blocks back. Returns the blocks
-        that hit.
+        """Runs a request: it hits cached blocks, is computed, and frees its blocks. Returns the blocks
+        that were hits.
         """
         pool, size = self.block_pool, BLOCK[0]
         request = request_of(tokens)
@@ -139,8 +139,8 @@ def test_hints_and_ends_are_said_together() -> None:
 
 
 def hits_of_sessions(*, told: bool) -> int:
-    """Blocks that hit in a small pool: half of what ends its turn returns once, and what runs into its
-    limit never.
+    """Returns the number of hits in a small pool. Half of the sessions that end a turn return once, and
+    those that reach their length limit never return.
     """
     manager = Manager(num_blocks=161)
     hits = 0
@@ -152,11 +152,12 @@ def hits_of_sessions(*, told: bool) -> int:
 
 
 def test_ends_keep_what_returns() -> None:
-    # Untold, the policy keeps some of everything; told, what returns.
+    # Without the ends, the policy keeps some of every session. With them, it keeps the sessions that
+    # return.
     assert hits_of_sessions(told=True) > 1.3 * hits_of_sessions(told=False)
 
 
-# Where a request is seen.
+# --- Where the end of a request is observed ---
 
 
 def test_at_the_level_pool_vllms_manager_says_it() -> None:
@@ -167,7 +168,7 @@ def test_at_the_level_pool_vllms_manager_says_it() -> None:
             setattr(owner, name, value)
         manager = kv_cache_manager()
         manager.run([1, 2], "a", FinishReason.STOP, 1)
-        # Both ways out were taken; once more changes nothing.
+        # Both ways to free a request were taken. A second call changes nothing.
         assert manager.said == 2 * [([1], "stop", 1)]
         for name in whole:
             less = SimpleNamespace(**{other: whole[other] for other in whole if other != name})

@@ -1,5 +1,5 @@
-"""tools/vllm_env.py: ``.ci/run`` takes exit code 3 for a vLLM that is unavailable, and no other failure
-may have it.
+"""tools/vllm_env.py: exit code 3 means to ``.ci/run`` that vLLM is unavailable, so no other failure may
+have it.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def archive_of(folder: Path, files: dict[str, bytes], link: tuple[str, str] | No
 
 
 class Recorded(vllm_env.Environment):
-    """An environment whose commands are written down, not run."""
+    """An environment that records its commands and does not run them."""
 
     def __init__(self, folder: Path) -> None:
         super().__init__(folder)
@@ -62,9 +62,7 @@ class Recorded(vllm_env.Environment):
 @pytest.fixture
 def environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Recorded:
     monkeypatch.setenv("CARGO", sys.executable)
-    monkeypatch.setattr(
-        vllm_env, "NEEDED_BYTES", 0
-    )  # the disk of the machine that tests is not what is tested
+    monkeypatch.setattr(vllm_env, "NEEDED_BYTES", 0)  # the test must not depend on the disk of this machine
     monkeypatch.setattr(vllm_env, "PAUSES", (0.0,))
     return Recorded(tmp_path / "venv")
 

@@ -1,4 +1,4 @@
-"""What a pool tells outside: vLLM's defects in the stock events, and their absence in the exact ones."""
+"""The events that a pool emits: the stock events have vLLM's defects, and the exact events do not."""
 
 from __future__ import annotations
 
@@ -22,7 +22,9 @@ pytestmark = pytest.mark.usefixtures("vllm")
 
 
 def two_copies(pool: Any) -> tuple[list[Any], list[Any]]:
-    """Two requests that computed one prompt at once, both gone; then the first copy's block is handed out."""
+    """Two requests compute one prompt at the same time and end. Then the block of the first copy is
+    handed out.
+    """
     request = request_of([1, 2])
     (first,), (second,) = pool.get_new_blocks(1), pool.get_new_blocks(1)
     for block in (first, second):
@@ -171,7 +173,7 @@ def test_the_list_of_events_is_live_until_it_is_taken() -> None:
     assert queue[0] is foreign
     assert pool.take_events() is queue
     assert pool.kv_event_queue == []
-    # Whoever puts another list there gets what follows.
+    # A caller that replaces the list gets the following events.
     shared: list[Any] = []
     pool.kv_event_queue = shared
     pool.evict_blocks({table[0].block_id})
@@ -181,4 +183,4 @@ def test_the_list_of_events_is_live_until_it_is_taken() -> None:
     assert quiet.take_events() == []
 
 
-# Hooks.
+# --- Hooks ---

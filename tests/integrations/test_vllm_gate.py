@@ -1,5 +1,5 @@
-"""The gate of the vLLM plug-in and the tool that records its table, with vLLMs that are made from the
-table itself.
+"""The gate of the vLLM plug-in, and the tool that records its table. The tests create vLLM packages
+from the table.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ if TYPE_CHECKING:
 POOL = "vllm.v1.core.block_pool"
 UTILS = "vllm.v1.core.kv_cache_utils"
 MANAGER = "vllm.v1.core.kv_cache_manager"
-Changes = dict[str, "str | None"]  # "module.name" -> form; None: is not there
+Changes = dict[str, "str | None"]  # "module.name" -> form; None: missing
 
 
 def entries_of(series: str) -> dict[str, dict[str, str]]:
-    """What the table has of a version, by module, the levels as one."""
+    """Returns the table's entries for a version, by module, with all levels together."""
     found: dict[str, dict[str, str]] = defaultdict(dict)
     for table in (signatures.POOL, signatures.MANAGER):
         for module, names in vllm_signatures.of_series(table, series).items():
@@ -56,7 +56,7 @@ def class_source(name: str, call: str, members: Mapping[str, str]) -> list[str]:
 
 
 def module_source(entries: Mapping[str, str]) -> str:
-    """A module with everything that its part of the table names, and nothing else."""
+    """Returns the source of a module that contains exactly the names of its part of the table."""
     lines = ["import enum"]
     classes: dict[str, dict[str, str]] = defaultdict(dict)
     for name, form in entries.items():
@@ -85,9 +85,11 @@ def forget() -> None:
 
 @pytest.fixture
 def make_vllm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[MakeVllm]:
-    """Writes a vllm package and puts it first on the path: ``make_vllm("0.32.0", {"module.name": form})``."""
+    """Writes a vllm package and puts it first on the path: ``make_vllm("0.32.0", {"module.name":
+    form})``.
+    """
     monkeypatch.syspath_prepend(str(tmp_path))
-    monkeypatch.setattr(sys, "dont_write_bytecode", True)  # a file that is written twice within a second
+    monkeypatch.setattr(sys, "dont_write_bytecode", True)  # a file may be written twice within a second
 
     def make(version: str = "0.32.0", changes: Changes | None = None, init: str = "") -> Path:
         entries = entries_of(gate.series_of(version) or "0.33")
@@ -135,11 +137,14 @@ DRIFTS: dict[str, tuple[Changes, list[str]]] = {
     ),
     "a parameter is new and required": (
         {
-            f"{UTILS}.hash_block_tokens": "(hash_function, parent_block_hash, curr_block_token_ids, extra_keys, *, salt)"
+            f"{UTILS}.hash_block_tokens": (
+                "(hash_function, parent_block_hash, curr_block_token_ids, extra_keys, *, salt)"
+            )
         },
         [
             f"{UTILS}.hash_block_tokens: expected (hash_function, parent_block_hash, curr_block_token_ids, "
-            "extra_keys=...), found (hash_function, parent_block_hash, curr_block_token_ids, extra_keys, *, salt)"
+            "extra_keys=...), found (hash_function, parent_block_hash, curr_block_token_ids, extra_keys, "
+            "*, salt)"
         ],
     ),
     "a constructor takes something new": (
@@ -149,7 +154,8 @@ DRIFTS: dict[str, tuple[Changes, list[str]]] = {
     "parameters are by keyword only": (
         {f"{UTILS}.make_block_hash_with_group_id": "(block_hash, *, group_id)"},
         [
-            f"{UTILS}.make_block_hash_with_group_id: expected (block_hash, group_id), found (block_hash, *, group_id)",
+            f"{UTILS}.make_block_hash_with_group_id: expected (block_hash, group_id), "
+            "found (block_hash, *, group_id)",
         ],
     ),
     "a method is a class's": (
@@ -179,8 +185,8 @@ DRIFTS: dict[str, tuple[Changes, list[str]]] = {
     "a class is gone: one line": (
         {f"{UTILS}.BlockHashListWithBlockSize": None},
         [
-            f"{UTILS}.BlockHashListWithBlockSize: expected (block_hashes, hash_block_size, target_block_size), "
-            "found nothing"
+            f"{UTILS}.BlockHashListWithBlockSize: expected (block_hashes, hash_block_size, "
+            "target_block_size), found nothing"
         ],
     ),
     "a name is imported from elsewhere": (
@@ -193,7 +199,8 @@ DRIFTS: dict[str, tuple[Changes, list[str]]] = {
     "a name is no longer imported": (
         {"vllm.v1.engine.core.init_none_hash": None},
         [
-            "vllm.v1.engine.core.init_none_hash: expected is vllm.v1.core.kv_cache_utils.init_none_hash, found nothing",
+            "vllm.v1.engine.core.init_none_hash: expected is vllm.v1.core.kv_cache_utils.init_none_hash, "
+            "found nothing",
         ],
     ),
 }
@@ -218,7 +225,8 @@ def test_a_method_that_is_only_inherited_cannot_be_replaced(
     file = make_vllm() / "v1/core/single_type_kv_cache_manager.py"
     text = file.read_text()
     head, _, tail = text.partition(f"class {manager}:")
-    # Renamed, and the base class has one of that name and form: that is what a look at the class finds.
+    # The method is renamed in the class, but the base class has a method of that name and form. A
+    # lookup on the class finds that one.
     tail = tail.replace("def find_longest_cache_hit(", "def find_longest_hit(", 1)
     file.write_text(f"{head}class {manager}(Base):{tail}".replace("import enum", f"import enum\n{BASE}", 1))
     forget()
@@ -410,7 +418,7 @@ def test_what_kvpool_has_put_there_passes(make_vllm: MakeVllm, monkeypatch: pyte
 
 
 def test_the_table_is_whole() -> None:
-    """Every form is one that the gate tells, and every version of the table has one."""
+    """Checks that the gate knows every form, and that every version of the table has one."""
     assert signatures.VERSIONS == ("0.32", "0.33")
     for table in (signatures.POOL, signatures.MANAGER):
         for module, names in table.items():
@@ -430,8 +438,7 @@ def test_the_table_is_whole() -> None:
                     }
 
 
-# --- The tool
-# ---------------------------------------------------------------------------------------------------------
+# --- The tool ---
 
 
 @pytest.mark.parametrize("version", ["0.32.0", "0.33.0"])
@@ -440,7 +447,7 @@ def test_sources_are_read_as_they_are_imported(
 ) -> None:
     package = make_vllm(version)
     assert vllm_signatures.main(["--check", str(package)]) == 0
-    assert vllm_signatures.main(["--check", str(package.parent)]) == 0  # as a source distribution lies
+    assert vllm_signatures.main(["--check", str(package.parent)]) == 0  # the layout of a source distribution
     assert vllm_signatures.main(["--installed"]) == 0
     assert f"vLLM {version}, level shadow: no difference" in capsys.readouterr().out
 
@@ -502,13 +509,15 @@ def test_sources_in_all_the_ways_that_python_has(tmp_path: Path) -> None:
     file = tmp_path / "module.py"
     file.write_text(
         "import dataclasses\nfrom dataclasses import dataclass, field\nfrom typing import overload\n"
-        "@dataclass\nclass Base:\n    a: int\n    b: list = field(default_factory=list, kw_only=True)\n    c: int = 1\n"
+        "@dataclass\nclass Base:\n    a: int\n    b: list = field(default_factory=list, kw_only=True)\n"
+        "    c: int = 1\n"
         "@dataclass(slots=True)\nclass Derived(Base):\n    d: str = ''\n"
         "    e: str | None = dataclasses.field(default=None)\n"
         "def f(a, /, b, c=1, *rest, d, e=2, **more): ...\n"
         "class Plain:\n    limit: int = 3\n    def __init__(self, x, *, y=1): self.x: int = x\n"
         "    @overload\n    def g(self, a: int): ...\n    @overload\n    def g(self, a: str): ...\n"
-        "    def g(self, a, b=1): self.later = a\n    @staticmethod\n    def s(a): ...\n    def _private(self): ...\n"
+        "    def g(self, a, b=1): self.later = a\n    @staticmethod\n    def s(a): ...\n"
+        "    def _private(self): ...\n"
         "class Child(Plain):\n    def h(self): ...\n"
     )
     read = vllm_signatures.Module(file)

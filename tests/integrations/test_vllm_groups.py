@@ -1,9 +1,9 @@
-"""``VllmGroups``: lookups, allocations, caching and frees of requests, against vLLM's managers in plain
+"""Compares lookups, allocations, caching and frees of ``VllmGroups`` with vLLM's managers in plain
 Python.
 
-Two worlds with the same calls: in one vLLM's managers do everything, in the other ``VllmGroups`` does
-what it can, on the same kind of state, with the managers behind it. After each call results, tables,
-counts, references and the order of reuse are the same.
+Two worlds get the same calls. In one world vLLM's managers do everything. In the other, ``VllmGroups``
+does all that it can on the same kind of state, and passes the rest to the managers. After each call,
+results, tables, counts, references and the order of reuse are the same.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ def specs() -> st.SearchStrategy[list[tuple[str, int, int, int]]]:
     )
 
     def fits(groups: list[tuple[str, int, int, int]]) -> bool:
-        """vLLM refuses chunks beside blocks of other sizes, and digests that are not a lone group's
-        blocks.
+        """Returns whether vLLM accepts these groups. vLLM refuses chunks beside blocks of other sizes.
+        For a single group, it refuses digests of another size than the group's blocks.
         """
         sizes = {size for _, size, *_ in groups}
         return (len(sizes) == 1 or all(kind != "chunked" for kind, *_ in groups)) and (
@@ -45,7 +45,7 @@ def specs() -> st.SearchStrategy[list[tuple[str, int, int, int]]]:
 
 
 class GroupsMachine(RuleBasedStateMachine):
-    """A scheduler that does everything, in any order, in both worlds."""
+    """A scheduler that makes all calls in any order, in both worlds."""
 
     @initialize(
         num_blocks=st.integers(4, 40),
@@ -57,13 +57,13 @@ class GroupsMachine(RuleBasedStateMachine):
         dropping=st.booleans(),
     )
     def begin(self, groups: list[tuple[str, int, int, int]], dropping: bool, **settings: Any) -> None:
-        # A window of one token reads no block: what vLLM's table of several groups has there depends on
-        # which of its searches came last. No model has such a window.
+        # A window of one token reads no block. With several groups, the content of vLLM's table then
+        # depends on which of its searches came last. No model has such a window.
         odd = len(groups) > 1 and any(kind == "sliding" and reads == 1 for kind, _, reads, _ in groups)
         settings["dropping"] = dropping and not odd and all(kind != "chunked" for kind, *_ in groups)
         self.stock, self.behind = (Stock(groups=groups, **settings) for _ in range(2))
         self.calls = groups_of(self.behind)
-        groups_of(self.stock)  # says which groups are chains, as vLLM's first lookup does
+        groups_of(self.stock)  # sets which groups are chains, as vLLM's first lookup does
         self.waiting: list[Request] = []
         self.running: list[Request] = []
         self.count = 0
@@ -104,7 +104,7 @@ class GroupsMachine(RuleBasedStateMachine):
         self.waiting.append(request_of(f"r{self.count}", [*seeds, *[0] * length]))
 
     def look(self, request: Request, limit: int) -> tuple[int, list[list[int]]]:
-        """The hit of a request, the same in both worlds."""
+        """Looks up a request in both worlds, compares the hits, and returns one of them."""
         tokens, longest, tables = self.stock.find(request.block_hashes, limit)
         blocks, found, more = self.calls.find_longest_cache_hit(
             block_hashes=request.block_hashes, max_cache_hit_length=limit
@@ -152,8 +152,8 @@ class GroupsMachine(RuleBasedStateMachine):
         delay=st.sampled_from([False, False, True]),
     )
     def step(self, nth: int, chunk: int, rejected: int, **how: Any) -> None:
-        """A chunk of a prompt, or some tokens that are decoded, of which the last may be drafts that
-        are rejected.
+        """Computes a chunk of a prompt, or decodes some tokens. The last tokens may be drafts that are
+        rejected.
         """
         request = self.running[nth % len(self.running)]
         if request.num_computed_tokens + chunk > MAX_LEN:
@@ -171,7 +171,7 @@ class GroupsMachine(RuleBasedStateMachine):
     @precondition(lambda self: self.running)
     @rule(nth=st.integers(0, 5), cache=st.booleans())
     def settle(self, nth: int, cache: bool) -> None:
-        """What is in flight has come."""
+        """The results of the tokens in flight have arrived."""
         request = self.running[nth % len(self.running)]
         request.num_in_flight_tokens = 0
         if cache:
@@ -201,8 +201,8 @@ TestGroups = GroupsMachine.TestCase
 
 
 def test_of_a_window_of_one_token_nothing_is_left_but_what_is_dropped() -> None:
-    """A hit that ends behind the block before the dropped one: no token reads that, so the table has
-    the null block.
+    """The hit ends after the block before the dropped one. No token reads that block, so the table has
+    the null block in its place.
     """
     machine = GroupsMachine()
     machine.begin(
@@ -232,7 +232,7 @@ def test_of_a_window_of_one_token_nothing_is_left_but_what_is_dropped() -> None:
 
 
 def run(groups: list[tuple[str, int, int, int]], steps: int) -> tuple[Stock, Request, _core.vllm.VllmGroups]:
-    """One request, a token a step, all of it settled at once."""
+    """Runs one request, one token per step. All tokens settle at once."""
     stock = Stock(200, groups)
     calls = groups_of(stock)
     tokens = list(range(8))
@@ -274,14 +274,14 @@ def test_a_whole_request_needs_no_more_than_its_window_holds_at_once() -> None:
     other = request_of("other", list(range(30)))
     assert calls.allocate_slots(other, 8, full_sequence_must_fit=True) is not None
     third = request_of("third", list(range(30)))
-    assert calls.allocate_slots(third, 2, full_sequence_must_fit=True) is None  # one block is free
+    assert calls.allocate_slots(third, 2, full_sequence_must_fit=True) is None  # only one block is free
     assert stock.passed_on == 0
 
 
 def test_a_state_that_is_computed_in_this_step_is_gone_on_from_in_the_next() -> None:
     stock = Stock(40, [("full", 2, 0, 0), ("aligned", 2, 0, 0)])
     calls = groups_of(stock)
-    calls.allocate_slots(request_of("first", [1] * 9), 8)  # a chunk that ends with a block
+    calls.allocate_slots(request_of("first", [1] * 9), 8)  # a chunk that ends at the end of a block
     sibling = request_of("sibling", [1] * 9)
     blocks, tokens, _ = calls.find_longest_cache_hit(sibling.block_hashes, 8)
     assert tokens == 8
@@ -295,7 +295,7 @@ def test_a_state_that_is_computed_in_this_step_is_gone_on_from_in_the_next() -> 
 def test_of_a_window_that_is_kept_which_a_later_hit_reads(segments: int | None, kept: list[int]) -> None:
     stock = Stock(40, [("full", 4, 0, 0), ("sliding", 2, 3, 0)], segments=segments)
     request = request_of("r", list(range(17)))
-    request.num_prompt_tokens = 1  # its end is none of what is seen here
+    request.num_prompt_tokens = 1  # the end of the prompt is not part of this test
     groups_of(stock).allocate_slots(request, 16)
     table = stock.managers[1].tables["r"]
     assert [at for at, block in enumerate(table) if block.block_hash] == kept
@@ -306,7 +306,7 @@ def test_a_shared_prefix_is_kept_where_a_request_turns_off() -> None:
     request = request_of("r", list(range(13)))
     request.shared_prefix_boundary = 6
     calls = groups_of(stock)
-    # A chunk that ends at the junction, and the rest.
+    # One chunk that ends at the junction, then the rest.
     calls.allocate_slots(request, 6)
     request.num_computed_tokens = 6
     calls.allocate_slots(request, 7)
@@ -317,7 +317,7 @@ def test_a_shared_prefix_is_kept_where_a_request_turns_off() -> None:
 
 def test_who_listens_is_told_of_every_block_that_is_taken_hit_or_cached() -> None:
     class Pool:
-        """Stands for vLLM's pool, with a collector of metrics and events."""
+        """Stands in for vLLM's pool with a collector of metrics and events."""
 
         def __init__(self, core: Any) -> None:
             self.core = core
@@ -371,7 +371,7 @@ def test_each_group_alone_says_what_it_has() -> None:
 
 
 class Watched(Sequence[bytes]):
-    """The hashes of a request, and which of them were read."""
+    """The hashes of a request. It records which of them are read."""
 
     def __init__(self, hashes: Sequence[bytes]) -> None:
         self.hashes = hashes
@@ -398,7 +398,8 @@ def test_a_lookup_reads_one_hash_and_then_as_many_as_it_has_use_for() -> None:
 
     assert read() == [0], "most that miss do so at once"
     calls.allocate_slots(request, 8)
-    # The first, 16 more, of which 3 are there, and the last that was found, to go on from the next time.
+    # The lookup reads the first hash, then 16 more, of which 3 are cached. The next lookup continues at
+    # the last hash that was found.
     assert read() == [*range(17), 3]
     assert read() == [3, 4], "one hash says that the hit stands, one that there is no more of it"
     calls.free("r")
@@ -452,7 +453,7 @@ def test_what_is_out_of_the_ordinary_goes_to_vllm_as_it_came() -> None:
     calls.allocate_slots(request, 9, num_encoder_tokens=3)
     calls.allocate_slots(request, 0, 4)
     odd = Result(([stock.pool.blocks[1]], [stock.pool.blocks[2]]))
-    calls.allocate_slots(request, 9, 1, odd)  # a hit inside a block
+    calls.allocate_slots(request, 9, 1, odd)  # a hit that ends inside a block
     request.num_computed_tokens = 2
     calls.allocate_slots(request, 9)  # computed tokens without blocks
     assert [arguments[1:4] for arguments in seen] == [

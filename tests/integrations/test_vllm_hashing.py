@@ -1,7 +1,8 @@
-"""``VllmHasher`` against what vLLM's hash functions make of each block: pickle or CBOR, then SHA-256 or XXH3.
+"""Compares ``VllmHasher`` with vLLM's hash functions on each block: pickle or CBOR, then SHA-256 or
+XXH3.
 
-The oracle is Python alone: ``pickle`` and ``hashlib``, the package ``xxhash``, and a CBOR encoder of a
-few lines.
+The expected values come from Python alone: ``pickle`` and ``hashlib``, the package ``xxhash``, and a
+CBOR encoder of a few lines.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ NONE_HASH = b"\x11" * 32
 
 
 def cbor(value: Any) -> bytes:
-    """Canonical CBOR of what goes into a block hash."""
+    """Returns the canonical CBOR of the parts of a block hash."""
 
     def head(kind: int, number: int) -> bytes:
         if number < 24:
@@ -60,7 +61,9 @@ ORACLES: dict[str, Callable[[Any], bytes]] = {
 
 
 def expected(name: str, request: Request, block_size: int = BLOCK) -> list[bytes]:
-    """The hashes of all full blocks, each from its parent, its tokens and its extra keys."""
+    """Returns the hashes of all full blocks. Each is computed from its parent, its tokens and its extra
+    keys.
+    """
     hashes: list[bytes] = []
     for end in range(block_size, request.num_tokens + 1, block_size):
         extra, _ = generate_block_hash_extra_keys(request, end - block_size, end, 0)
@@ -82,7 +85,7 @@ def name(request: pytest.FixtureRequest) -> str:
 
 
 class NotAskedError(Exception):
-    """vLLM's hash function was called for what the core has to hash itself."""
+    """Raised if vLLM's hash function is called for a block that the core has to hash itself."""
 
 
 def make_hasher(vllm: Any, name: str, block_size: int = BLOCK) -> Any:
@@ -93,7 +96,7 @@ def make_hasher(vllm: Any, name: str, block_size: int = BLOCK) -> Any:
 
 @pytest.fixture
 def alone(vllm: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nothing may be left to vLLM's function."""
+    """Fails the test if kvpool calls vLLM's hash function."""
 
     def refuse(*arguments: Any) -> bytes:
         raise NotAskedError
@@ -140,7 +143,7 @@ def test_hashes_of_appended_tokens_go_on_from_the_last(vllm: Any, name: str) -> 
 def test_long_prompts_are_hashed_detached_and_alike(vllm: Any, name: str) -> None:
     request = Request("r", list(range(5000)))
     assert make_hasher(vllm, name, 16)(request) == expected(name, request, 16)
-    # One block of more than a pickle frame.
+    # One block that is larger than a pickle frame.
     request = Request("r", list(range(70_000, 90_000)))
     assert make_hasher(vllm, name, 20_000)(request) == expected(name, request, 20_000)
 
@@ -165,7 +168,7 @@ def test_extra_keys_are_hashed_as_vllm_hashes_them(vllm: Any, name: str) -> None
         images: list[tuple[str, int, int]],
         embedded: bool,
     ) -> None:
-        # Images follow each other.
+        # Images do not overlap.
         images = sorted(images, key=lambda image: image[1])
         placed = [image for at, image in enumerate(images) if not at or sum(images[at - 1][1:]) <= image[1]]
         embeds = [bytes([token % 256]) for token in tokens] if embedded else None
@@ -189,13 +192,13 @@ def test_a_salt_is_the_first_blocks_alone_and_goes_on_through_the_chain(vllm: An
     plain, salted = Request("r", tokens), Request("r", tokens, cache_salt="s")
     hasher = make_hasher(vllm, name)
     assert not set(hasher(plain)) & set(hasher(salted))
-    # From the second block on there is nothing to tell a salt by but the parent.
+    # From the second block on, only the parent shows that there is a salt.
     salted.block_hashes = hasher(plain)[:1]
     assert hasher(salted) == hasher(plain)[1:]
 
 
 def copy_of(text: str) -> str:
-    """An equal string that is another object."""
+    """Returns an equal string that is another object."""
     copied = "".join([text[:1], text[1:]])
     assert copied is not text
     return copied
@@ -209,7 +212,7 @@ def test_one_string_twice_and_two_equal_strings_are_what_pickle_makes_of_them(vl
     hasher = make_hasher(vllm, name)
     assert hasher(one) == expected(name, one)
     assert hasher(two) == expected(name, two)
-    # Pickle writes a reference for an object that it has seen. CBOR has none.
+    # Pickle writes a reference for an object that it has already written. CBOR has no references.
     assert (hasher(one) == hasher(two)) is name.endswith("cbor")
 
 
@@ -225,7 +228,7 @@ def test_a_tag_that_is_one_object_everywhere_is_what_pickle_makes_of_it(vllm: An
 )
 def test_whatever_is_in_an_extra_key_is_hashed_as_vllm_hashes_it(vllm: Any, value: object, name: str) -> None:
     if isinstance(value, float | bool) or (isinstance(value, int) and abs(value) > 2**64):
-        name = name.removesuffix("_cbor")  # the encoder above has none of these
+        name = name.removesuffix("_cbor")  # the encoder above supports none of these values
     request = Request("r", list(range(2 * BLOCK)), mm_features=[(value, 0, 2 * BLOCK)])
     assert make_hasher(vllm, name)(request) == expected(name, request)
 
@@ -240,7 +243,7 @@ def test_whatever_is_in_an_extra_key_is_hashed_as_vllm_hashes_it(vllm: Any, valu
 def test_a_token_that_is_no_32_bit_number_is_vllms_to_hash(
     vllm: Any, odd: Any, salt: str | None, name: str
 ) -> None:
-    """Its digest is what its pickle makes of it: a bool is no 1, and a numpy integer no int."""
+    """Its digest depends on its pickle, and a bool or a numpy integer has another pickle than an int."""
     asked: list[tuple[Any, ...]] = []
     utils = vllm.v1.core.kv_cache_utils
     stock = utils.hash_block_tokens
@@ -296,7 +299,7 @@ def test_the_first_parent_is_read_at_each_call(vllm: Any, monkeypatch: pytest.Mo
 
 @pytest.mark.usefixtures("alone")
 def test_hashing_in_a_thread_leaves_the_main_thread_running_and_both_right(vllm: Any) -> None:
-    """As in vLLM: its input thread hashes new prompts while the scheduler appends to running requests."""
+    """As in vLLM, the input thread hashes new prompts while the scheduler appends to running requests."""
     hasher = make_hasher(vllm, "sha256", 16)
     long = Request("long", list(range(64_000)))
     wanted = expected("sha256", long, 16)

@@ -1,5 +1,5 @@
-"""``KVPOOL_VLLM_HINTS``: what the setting is, and what hints of vLLM's requests do to the blocks that
-they leave.
+"""``KVPOOL_VLLM_HINTS``: the values of the setting, and the effect of hints of vLLM's requests on the
+blocks that they release.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ def vllm() -> Iterator[Any]:
 
 
 class Manager:
-    """What is read of vLLM's KV-cache manager, with the tables of one group, and its way to free a
-    request.
+    """Stands in for vLLM's KV-cache manager: the parts that are read, the tables of one group, and the
+    method that frees a request.
     """
 
     def __init__(self, hints: str | None = ALL, num_blocks: int = 16, **more: Any) -> None:
@@ -41,7 +41,7 @@ class Manager:
         self.coordinator = SimpleNamespace(single_type_managers=(group,))
 
     def run(self, tokens: list[int], name: str = "r", *, finished: bool = True, **said: Any) -> list[int]:
-        """A request with these hints is cached and gives its blocks back. Returns them."""
+        """Runs a request with these hints: its blocks are cached and freed. Returns the blocks."""
         request = request_of(
             tokens, session_id=said.pop("session_id", None), cache_salt=said.pop("cache_salt", None)
         )
@@ -59,7 +59,7 @@ class Manager:
         self.block_pool.free_blocks(reversed(self.tables.pop(request.request_id)))
 
     def cached_order(self) -> list[int]:
-        """What is given up first comes first."""
+        """Returns the cached blocks in the order of eviction, the next victim first."""
         return [
             block for block in order(self.block_pool) if self.block_pool.blocks[block].block_hash is not None
         ]
@@ -69,7 +69,7 @@ def action(kind: str, **payload: Any) -> dict[str, Any]:
     return {"actions": [{"action_type": kind, "payload": payload}]}
 
 
-# The setting.
+# --- The setting ---
 
 
 def test_the_setting_is_off_and_its_fields_are_those_of_the_rules() -> None:
@@ -112,13 +112,13 @@ def test_the_shadow_takes_no_hints() -> None:
         Settings.from_environment({"KVPOOL_VLLM": "shadow", "KVPOOL_VLLM_HINTS": "all"})
 
 
-# What hints do.
+# --- Effects of hints ---
 
 
 @pytest.mark.parametrize("seed", range(8))
 def test_random_priorities_are_the_order_of_eviction(seed: int) -> None:
-    # From the documents: a block of 35 less the number of its request, at least 0; the lowest first,
-    # and of one priority what was released first.
+    # From the documentation: a block's priority is 35 less the number of its request, and at least 0.
+    # The lowest priority is evicted first, and within a priority the block that was released first.
     numbers = random.Random(seed)
     manager = Manager('{"priority": true, "max_priority": 90}', 40)
     expected = []
@@ -148,7 +148,7 @@ def test_an_action_is_of_the_blocks_whose_last_token_is_in_its_range() -> None:
     assert (stats.above_normal, stats.demoted) == (2, 0)
     assert manager.block_pool.hints.answers == {("retain", "accepted"): 1}
     assert manager.block_pool.hints.blocks["accepted"] == 2
-    # The third block is of no use without those before it, and goes first in any case.
+    # The third block cannot be a hit without those before it, so it is evicted first in any case.
     assert manager.cached_order()[0] == kept[2]
 
 
@@ -179,7 +179,7 @@ def test_pins_have_a_budget_and_tenants_their_limits() -> None:
     tenants = Manager('{"tenants": {"s": 1}, "limits": {"1": {"ceiling": 1}}}')
     plain = tenants.run([1, 2], "a")
     over = [tenants.run([at, at], f"r{at}", cache_salt="s")[0] for at in (3, 4)]
-    # What is above the ceiling goes before what was released earlier.
+    # Blocks above the ceiling are evicted before blocks that were released earlier.
     assert tenants.cached_order() == [over[0], *plain, over[1]]
     tenants.run([9, 9], "z", cache_salt="of nobody")
     assert tenants.block_pool.hints.answers["cache_salt", "ignored"] == 1
@@ -219,7 +219,7 @@ def test_a_pool_of_other_memory_or_without_a_cache_has_none() -> None:
     assert make_pool().hints is not None
 
 
-# Where a request is seen.
+# --- Where hints are observed ---
 
 
 def test_at_the_level_pool_vllms_manager_says_them_before_it_frees() -> None:

@@ -1,4 +1,4 @@
-"""A change of vLLM's configuration changes the name of KV exactly where it can change KV."""
+"""A change of vLLM's configuration changes the name of KV exactly if it can change KV."""
 
 from __future__ import annotations
 
@@ -145,7 +145,7 @@ def test_the_order_of_mappings_and_sets_does_not_count() -> None:
 
 
 class Plain:
-    """An object whose ``repr`` is an address."""
+    """An object whose ``repr`` contains its address."""
 
 
 class Raising(HfConfig):
@@ -269,7 +269,7 @@ def test_weights_of_a_loader_that_may_read_elsewhere_must_be_named(
 
 
 def test_weights_from_modelscope_must_be_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The cache of huggingface_hub can hold another model of this name."""
+    """The cache of huggingface_hub can contain another model of this name."""
     refs = tmp_path / "models--org--name" / "refs"
     refs.mkdir(parents=True)
     (refs / "main").write_text("0" * 40)

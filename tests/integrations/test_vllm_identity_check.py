@@ -1,4 +1,6 @@
-"""tools/vllm_identity_check.py reports every difference. Its engines need vLLM, and are not run here."""
+"""tools/vllm_identity_check.py reports every difference. Its engines need vLLM, so this test does not
+run them.
+"""
 
 from __future__ import annotations
 
@@ -41,7 +43,7 @@ def test_every_difference_is_a_problem(found: dict[str, Any], problem: str) -> N
 
 
 def test_each_base_has_a_change_that_hits() -> None:
-    """A base that never hits would let every change of it miss for another reason."""
+    """With a base that never hits, every change would miss for another reason."""
     assert {case.base for case in CASES} == set(BASES) == {case.base for case in CASES if case.hits}
     assert len({case.name for case in CASES}) == len(CASES)
     assert sum(not case.hits for case in CASES) >= 17

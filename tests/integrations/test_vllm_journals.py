@@ -1,4 +1,4 @@
-"""Journals of vLLM's pools: written to a folder, kept in memory, left behind, and replayed."""
+"""Journals of vLLM's pools: written to a folder, kept in memory, left at exit, and replayed."""
 
 from __future__ import annotations
 
@@ -70,10 +70,12 @@ def test_a_pool_whose_journal_cannot_be_made_does_without(
 
 
 def _engine(folder: str, said: Connection, ends_by: str) -> None:
-    """A process of an engine: its pool is in a cycle, and frozen, so nothing drops it."""
+    """Runs an engine's process. Its pool is in a cycle and frozen, so the garbage collector never drops
+    it.
+    """
     with contextlib.ExitStack() as stack:
         if ends_by == "signal":
-            signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})  # until it is waited for
+            signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})  # blocked until the test waits for it
         stack.enter_context(fake_vllm())
         part("pool").BlockPool.journal_folder = folder
         pool: Any = make_pool(6)
@@ -111,7 +113,7 @@ def test_an_engine_in_a_process_of_its_own_leaves_a_whole_journal(
 
 
 def test_an_engine_without_multiprocessing_leaves_a_whole_journal(tmp_path: Path) -> None:
-    """In the main process, and where nobody has imported multiprocessing."""
+    """The engine runs in the main process, and no code has imported multiprocessing."""
     code = (
         "import sys; from tests.integrations.test_vllm_journals import _engine\n"
         "import types\n"

@@ -1,7 +1,7 @@
-"""kvpool in vLLM's KV offloading, without vLLM: orders, errors, events, metrics, configuration, over
-stand-ins.
+"""kvpool in vLLM's KV offloading, over stand-ins for vLLM: orders, errors, events, metrics,
+configuration.
 
-What vLLM's own tests show is in tools/vllm_conformance.py, random operations in test_vllm_offload_models.py.
+tools/vllm_conformance.py runs vLLM's own tests, and test_vllm_offload_models.py runs random operations.
 """
 
 from __future__ import annotations
@@ -38,8 +38,8 @@ def vllm() -> Iterator[Vllm]:
 
 
 def test_what_is_left_of_a_prefix_is_a_prefix(vllm: Vllm) -> None:
-    """However a prompt is stored, under pressure it goes from its tail, and other requests' chunks go
-    before it.
+    """A prompt is evicted from its tail, in whatever batches it was stored. Other requests' chunks are
+    evicted before it.
     """
     path = "abababab"
     for batches in ([prefix(path)], [[key] for key in prefix(path)], [prefix(path)[4:], prefix(path)[:4]]):
@@ -84,7 +84,7 @@ def test_policy_refuses_slots_that_cannot_be(vllm: Vllm) -> None:
     for slot in (-1, 2, 0):
         with pytest.raises(kvpool.errors.InvalidBlockError, match="slot"):
             policy.insert(b"b", Chunk(slot))
-    policy.insert(b"a", Chunk(1))  # again: the later counts
+    policy.insert(b"a", Chunk(1))  # inserted again: the later chunk counts
     policy.check_invariants()
     assert policy.order() == [b"a"]
     with pytest.raises(KeyError):
@@ -94,7 +94,7 @@ def test_policy_refuses_slots_that_cannot_be(vllm: Vllm) -> None:
 
 def test_any_evictor_will_do() -> None:
     class Newest:
-        """Gives up the newest first: nothing like LRU."""
+        """Evicts the newest block first, unlike LRU."""
 
         def __init__(self, num_blocks: int, /) -> None:
             self.held: list[int] = []
@@ -124,7 +124,7 @@ def test_any_evictor_will_do() -> None:
     order.append([(1, 0), (2, 0), (3, 0)])
     assert order.find(1, lambda block: block < 3) == [2]
     order.append([(4, 0)])
-    assert order.order() == [3, 2, 4, 1]  # whose turn has come stays in front
+    assert order.order() == [3, 2, 4, 1]  # chosen victims stay in front
     assert order.drop(2)
     assert not order.drop(2)
     assert (order.order(), len(order)) == ([3, 4, 1], 3)
@@ -162,7 +162,7 @@ def test_no_slots_and_too_few(vllm: Vllm) -> None:
     assert manager.prepare_store(prefix("aaa"), Context()) is None
     assert manager.prepare_store([], Context()).keys_to_store == []
     assert store(manager, [b"x", b"y"]).store_spec.block_ids == [0, 1]
-    assert manager.prepare_store([b"x", b"y", b"z"], Context()) is None  # what is offered stays
+    assert manager.prepare_store([b"x", b"y", b"z"], Context()) is None  # the offered keys stay cached
     assert manager.chunks.order() == [b"x", b"y"]
 
 
@@ -202,7 +202,7 @@ def test_touch_and_requests_without_positions(vllm: Vllm) -> None:
 def test_admission_by_reuse(vllm: Vllm) -> None:
     manager = vllm.manager(4, store_threshold=2, max_tracker_size=2)
     assert manager.prepare_store([b"a", b"b", b"c"], Context()).keys_to_store == []
-    assert list(manager.counts) == [b"a", b"b"]  # an offer does not push out what it counts
+    assert list(manager.counts) == [b"a", b"b"]  # an offer does not evict the count that it raises
     assert manager.prepare_store([b"a"], Context()).keys_to_store == [b"a"]
     assert manager.get_stats().skipped == 3
     manager.prepare_store([b"d"], Context())

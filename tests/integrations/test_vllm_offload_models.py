@@ -1,7 +1,7 @@
-"""kvpool in vLLM's KV offloading against reference models: random operations, everything recounted
-after each step.
+"""Compares kvpool in vLLM's KV offloading with reference models: random operations, and all totals
+recomputed after each step.
 
-The models are lists and dictionaries, short enough to be read; vLLM is stand-ins.
+The models are short lists and dictionaries. Stand-ins replace vLLM.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ def vllm() -> Iterator[Vllm]:
 
 
 class PolicyMachine(RuleBasedStateMachine):
-    """``kvpool_lru`` under a manager's calls, against lists."""
+    """Compares ``kvpool_lru`` with lists, under the calls of a manager."""
 
     policy_type: Any = None
     SLOTS = 5
@@ -50,8 +50,8 @@ class PolicyMachine(RuleBasedStateMachine):
         super().__init__()
         self.policy = self.policy_type(self.SLOTS)
         self.chunks: dict[bytes, Chunk] = {}
-        self.idle: list[bytes] = []  # what no running request has met, next victim first
-        self.running: list[tuple[Context, dict[bytes, int]]] = []  # in the order in which they began
+        self.idle: list[bytes] = []  # met by no running request, next victim first
+        self.running: list[tuple[Context, dict[bytes, int]]] = []  # in the order of their start
         self.requests: list[Context] = []
 
     def model_order(self) -> list[bytes]:
@@ -101,8 +101,8 @@ class PolicyMachine(RuleBasedStateMachine):
     @precondition(lambda self: self.requests)
     @rule(data=st.data(), path=PATHS, later=st.booleans(), done=st.booleans())
     def store(self, data: st.DataObject, path: str, later: bool, done: bool) -> None:
-        """What vLLM's manager does, 0.33 (``later``) passes the context on; ``done``: the transfer has
-        ended, too.
+        """Stores a prefix as vLLM's manager does. With ``later``, passes the context on, as vLLM 0.33
+        does. With ``done``, the transfer has already ended.
         """
         context = data.draw(st.sampled_from(self.requests))
         offered = prefix(path)
@@ -143,7 +143,7 @@ class PolicyMachine(RuleBasedStateMachine):
             self.policy.remove(key)
             del self.chunks[key]
             self.forget(key)
-        else:  # stored, and one more or one less reads it
+        else:  # stored, and the number of readers changes by one
             chunk.ref_cnt = {-1: 0, 0: 1}.get(chunk.ref_cnt, chunk.ref_cnt + (1 if success else -1))
             (self.policy.mark_non_evictable if chunk.ref_cnt else self.policy.mark_evictable)(key)
 
@@ -214,8 +214,8 @@ def test_policy_against_a_model(vllm: Vllm) -> None:
 
 
 class ManagerMachine(RuleBasedStateMachine):
-    """``KvpoolOffloadingManager`` against dictionaries: ranks are (request, -position), and the lowest
-    idle goes.
+    """Compares ``KvpoolOffloadingManager`` with dictionaries. The rank of a chunk is (request,
+    -position), and the idle chunk with the lowest rank is evicted.
     """
 
     manager_type: Any = None
@@ -238,7 +238,7 @@ class ManagerMachine(RuleBasedStateMachine):
         return self.clock
 
     def rank(self, context: Context) -> int:
-        """When a request began: at its first access."""
+        """Returns the time at which a request began, which is its first access."""
         self.began[id(context)] = self.began[id(context)] or self.tick()
         return self.began[id(context)]
 
@@ -252,7 +252,7 @@ class ManagerMachine(RuleBasedStateMachine):
 
     @rule(path=PATHS)
     def begin(self, path: str) -> None:
-        context = Context(positions(path + "aaa"))  # one chain each: no two of its chunks have one position
+        context = Context(positions(path + "aaa"))  # no two of its chunks share a position
         self.requests.append(context)
         self.manager.on_new_request(context)
         self.began[id(context)], self.met[id(context)] = 0, []

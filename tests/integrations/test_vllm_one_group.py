@@ -1,7 +1,6 @@
-"""``VllmGroups`` with one group of full attention: lookups that are kept, and calls that are out of the
-ordinary.
+"""``VllmGroups`` with one group of full attention: lookups that are kept, and unusual calls.
 
-``test_vllm_groups`` compares plain calls with vLLM's managers. A call that is refused has changed nothing.
+``test_vllm_groups`` compares ordinary calls with vLLM's managers. A refused call has changed nothing.
 """
 
 from __future__ import annotations
@@ -32,7 +31,7 @@ def request_of(name: str, tokens: list[int], **more: Any) -> Request:
 
 
 class Result:
-    """vLLM's ``KVCacheBlocks``."""
+    """Stands in for vLLM's ``KVCacheBlocks``."""
 
     def __init__(self, blocks: tuple[Any, ...]) -> None:
         self.blocks = blocks
@@ -43,9 +42,9 @@ class Result:
 
 
 class Calls:
-    """A ``VllmGroups`` with everything that vLLM's manager would have."""
+    """A ``VllmGroups`` with the state that vLLM's manager would have."""
 
-    #: vLLM's name for how many tokens lie between the states that stay cached; not read for full attention.
+    #: vLLM's name for the number of tokens between cached states. It is not read for full attention.
     retention_interval = None
 
     def __init__(
@@ -100,7 +99,7 @@ class Calls:
         )
 
     def lookup(self, hashes: Any, limit: int) -> tuple[Any, int]:
-        """A hit as vLLM's manager passes it on, and its tokens."""
+        """Returns a hit as vLLM's manager passes it on, and its number of tokens."""
         blocks, tokens, more = self.calls.find_longest_cache_hit(hashes, limit)
         assert more == 0
         return Result(blocks) if tokens else self.empty, tokens
@@ -120,18 +119,20 @@ class Calls:
         return self.pool.order(), blocks, tables, dict(self.num_cached), set(self.pool.keys())
 
 
-# Lookups that are kept.
+# --- Lookups that are kept ---
 
 
 def cached(calls: Calls, name: str, tokens: list[int]) -> None:
-    """A request that came and went: its blocks are cached and free."""
+    """Runs a request to its end: its blocks are then cached and free."""
     request = request_of(name, tokens)
     assert calls.calls.allocate_slots(request, len(tokens)) is not None
     assert calls.calls.free(name)
 
 
 class Digests:
-    """Digests of a request, which count how often one is read: not a list, which is read without asking."""
+    """The digests of a request. They count reads. They are not a list, because a list is read without a
+    call.
+    """
 
     def __init__(self, tokens: list[int]) -> None:
         self.hashes, self.reads = hashes_of(tokens), 0
@@ -145,7 +146,7 @@ class Digests:
 
 
 def look(calls: Calls, tokens: list[int]) -> tuple[list[int], int]:
-    """The ids of a hit, and how many digests were read for it."""
+    """Returns the ids of a hit, and how many digests were read for it."""
     digests: Any = Digests(tokens)
     blocks, length = calls.lookup(digests, len(tokens))
     ids = [] if blocks is calls.empty else blocks.ids
@@ -190,7 +191,7 @@ def test_a_lookup_of_another_prefix_starts_over() -> None:
     other = look(calls, [0, 0, 0, 0, 1, 1])[0]
     assert look(calls, [0] * 8)[0] == [1, 2, 3, 4]
     assert look(calls, [0, 0, 0, 0, 1, 1])[0] == other
-    # Shorter than what is kept: what is kept says nothing.
+    # This lookup is shorter than the kept result, so the kept result cannot answer it.
     assert look(calls, [0] * 4)[0] == [1, 2]
     assert look(calls, [1] * 4)[0] == []
     assert look(calls, [])[0] == []
@@ -238,7 +239,7 @@ def test_the_last_block_of_a_hit_is_dropped_where_speculation_needs_it() -> None
     assert look(calls, [0] * 2)[0] == []
 
 
-# Calls out of the ordinary.
+# --- Unusual calls ---
 
 
 @pytest.mark.parametrize(

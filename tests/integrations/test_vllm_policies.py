@@ -1,4 +1,6 @@
-"""``KVPOOL_VLLM_EVICTION``: which names there are, what refuses them, and what a pool tells a policy."""
+"""``KVPOOL_VLLM_EVICTION``: the names, when they are refused, and the notifications that a policy gets
+from a pool.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 POLICIES = [name for name in EVICTIONS if name != LRU]
-#: The group of whole prompts, and one that no lookup of full attention asks for.
+#: The group of full attention, and a group that no lookup of full attention reads.
 FULL, WINDOW = 0, 5
 
 
@@ -30,7 +32,7 @@ def vllm(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
         yield package
 
 
-# Settings.
+# --- Settings ---
 
 
 def test_every_policy_of_kvpools_is_a_setting_but_the_one_that_needs_times() -> None:
@@ -92,7 +94,7 @@ def test_a_level_makes_its_pools_with_the_setting() -> None:
         assert not part("pool").BlockPool(4, True, UNIT).core.keeps_history
 
 
-# What a policy is told.
+# --- Notifications of a policy ---
 
 
 def cache(pool: Any, table: list[Any], tokens: list[int], group: int = FULL, first: int = 0) -> None:
@@ -104,13 +106,15 @@ def cached(pool: Any) -> list[int]:
 
 
 def one_by_one(pool: Any, blocks: list[Any]) -> None:
-    """Frees a table from its first block on, so that nothing but a chain lets the last one go first."""
+    """Frees a table from its first block on, so that only a chain can make the last block the first
+    victim.
+    """
     for block in blocks:
         pool.free_blocks([block])
 
 
 def look_up(pool: Any, groups: list[int], tokens: list[int]) -> Any:
-    """A lookup of full attention, as vLLM's coordinators make it."""
+    """Makes a lookup of full attention, as vLLM's coordinators do."""
     spec = type("Spec", (), {"block_size": BLOCK[FULL]})()
     hashes = request_of(tokens).block_hashes
     return part("lookup").find_in_full_attention(
@@ -142,7 +146,7 @@ def test_a_lookup_of_full_attention_makes_chains_of_its_groups() -> None:
     cache(pool, full, [1, 2, 3, 4])
     cache(pool, window, [1, 2, 3, 4], WINDOW)
     one_by_one(pool, [*full, *window])
-    # The first block of the window goes before the second.
+    # The first block of the window is evicted before the second.
     assert cached(pool) == [2, 1, 3, 4]
 
 

@@ -1,4 +1,4 @@
-"""``BlockPool`` over a stand-in for vLLM, point by point."""
+"""``BlockPool`` over a stand-in for vLLM, one behaviour at a time."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def test_a_reuse_watcher_is_called_once_and_before_its_block_is_handed_out() -> 
     assert order(pool) == [3, 1, 2]
     pool.get_new_blocks(1)
     assert seen == []
-    # It can still be read: nobody holds it, its hash is there.
+    # The block can still be read: it has no references, and it still has its hash.
     pool.get_new_blocks(2)
     assert seen == [(1, 0, key_of([1, 2])), (2, 0, None)]
     pool.free_blocks(table)
@@ -93,7 +93,7 @@ def test_a_reuse_watcher_of_a_block_that_others_hold_waits_and_a_reset_calls_it_
     assert seen == [block]
 
 
-# Blocks of others.
+# --- Blocks of other pools ---
 
 
 def test_blocks_of_another_pool_are_freed_there() -> None:
@@ -140,14 +140,14 @@ def test_a_copy_in_a_loose_block_keeps_its_hash_from_being_removed() -> None:
     for block in (own, LooseBlock(1000, ref_cnt=1)):
         pool.cache_full_blocks(request, [block], 0, 1, BLOCK[0], 0)
     assert len(pool.take_events()) == 1
-    # The view of the index has both, the pool's own first.
+    # The view of the index contains both, the pool's own block first.
     assert list(pool.cached_block_hash_to_block._cache[key_of([1, 2])]) == [1, 1000]
     pool.free_blocks([own])
     assert pool.reset_prefix_cache()
     assert pool.get_cached_block(digest((1, 2)), [0]) is None
 
 
-# Parts of blocks.
+# --- Parts of blocks ---
 
 
 def test_a_part_of_a_block_is_found_until_the_block_is_full() -> None:
@@ -163,7 +163,7 @@ def test_a_part_of_a_block_is_found_until_the_block_is_full() -> None:
     assert [type(event) for event in pool.take_events()] == [BlockRemoved, BlockStored]
     assert pool.get_cached_block(digest((1, 2)), [0]) is None
     assert block.block_hash_num_tokens == 4
-    # A shorter part of a full block is a further key; a part that replaces takes everything.
+    # A shorter part of a full block is a further key. A part that replaces takes all keys.
     pool.cache_partial_block(request, block, 2, 0, 4)
     assert pool.cached_block_hashes_by_block == {block.block_id: {key_of([1, 2])}}
     pool.cache_partial_block(request, block, 2, 0, 4, replace_existing_hashes=True)
@@ -171,7 +171,7 @@ def test_a_part_of_a_block_is_found_until_the_block_is_full() -> None:
     assert pool.cache_partial_block(request, pool.null_block, 2, 0, 4) is None
 
 
-# Bad input: refused, with nothing changed.
+# --- Bad input is refused and changes nothing ---
 
 
 def snapshot(pool: Any) -> tuple[Any, ...]:
@@ -186,7 +186,7 @@ def snapshot(pool: Any) -> tuple[Any, ...]:
 
 @pytest.fixture
 def busy() -> Any:
-    """Blocks 1 and 2 are held, 1 is cached; 3 is cached and free; 4 is free."""
+    """A pool in which blocks 1 and 2 are held and 1 is cached, 3 is cached and free, and 4 is free."""
     pool = make_pool(5)
     table = pool.get_new_blocks(3)
     pool.cache_full_blocks(request_of([1, 2]), table, 0, 1, BLOCK[0], 0)
@@ -267,7 +267,7 @@ def test_a_pool_of_no_number_of_blocks_is_refused(value: Any) -> None:
         make_pool(value)
 
 
-# The pool as an object, and the views that vLLM reaches through.
+# --- The pool as an object, and the views that vLLM uses ---
 
 
 def test_a_pool_of_the_null_block_alone_has_nothing_to_give() -> None:
@@ -349,7 +349,7 @@ def test_the_count_of_free_blocks_can_be_written_and_allocations_follow_it() -> 
     assert (queue.num_free_blocks, order(pool)) == (0, [4, 5, 6, 7, 8])
     pool.free_blocks(taken[:2])
     assert (queue.num_free_blocks, order(pool)) == (2, [1, 2, 4, 5, 6, 7, 8])
-    # By hand, past the count: it is never below 0.
+    # The queue is emptied by hand beyond the count. The count is never below 0.
     queue.popleft_n(2)
     queue.popleft()
     assert queue.num_free_blocks == 0
@@ -408,7 +408,7 @@ def test_the_map_of_hashes_reads_and_writes_like_vllms() -> None:
     assert cache == {one: {1: table[0], 2: table[1]}, other: table[2]}
     assert (view.contain(one, 2), view.contain(one, 3), view.pop(one, 3)) == (True, False, None)
     assert view.pop(one, 1) is table[0]
-    # It was several: vLLM keeps the dictionary until it is empty.
+    # The key had several blocks. vLLM keeps the dictionary until it is empty.
     assert cache[one] == {2: table[1]}
     assert set(cache) == {one, other}
     del cache[other]

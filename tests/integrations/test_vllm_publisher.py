@@ -1,5 +1,5 @@
-"""kvpool's publisher in the place of vLLM's: which pool is whose, and that what is told is what the
-pool holds.
+"""kvpool's publisher in place of vLLM's: which publisher belongs to which pool, and that its events
+match the content of the pool.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ pytest.importorskip("zmq")
 
 @dataclasses.dataclass
 class Config:
-    """As vLLM's KVEventsConfig."""
+    """Stands in for vLLM's KVEventsConfig."""
 
     enable_kv_cache_events: bool = True
     publisher: str = "zmq"
@@ -38,7 +38,7 @@ class Config:
 
 
 class ZmqEventPublisher:
-    """What the plug-in asks of vLLM's."""
+    """Stands in for the part of vLLM's publisher that the plug-in uses."""
 
     @staticmethod
     def offset_endpoint_port(endpoint: str | None, rank: int) -> str | None:
@@ -50,7 +50,7 @@ class ZmqEventPublisher:
 
 
 class Factory:
-    """As vLLM's EventPublisherFactory."""
+    """Stands in for vLLM's EventPublisherFactory."""
 
     @classmethod
     def create(cls, config: Any, data_parallel_rank: int = 0) -> Any:
@@ -59,7 +59,7 @@ class Factory:
 
 @dataclasses.dataclass
 class Manager:
-    """What the plug-in reads of vLLM's KVCacheManager."""
+    """Stands in for the part of vLLM's KVCacheManager that the plug-in reads."""
 
     block_pool: Any
     coordinator: Any = None
@@ -105,8 +105,10 @@ def test_hashes_are_told_as_vllm_is_set_to_tell_them(vllm: Any) -> None:
 
 
 def engine(num_blocks: int = 8, **config: Any) -> tuple[Any, Any]:
-    """A publisher, and the manager whose pool has claimed it: made in the order in which a scheduler does."""
-    # A pool's class says which events there are; the publisher is made before the pool.
+    """Creates a publisher, and the manager whose pool claims it, in the order in which a scheduler
+    does.
+    """
+    # A pool's class determines which events exist. The publisher is created before the pool.
     make_pool(events=None)
     publisher = Factory.create(Config(**config))
     manager = Manager(make_pool(num_blocks))
@@ -115,7 +117,7 @@ def engine(num_blocks: int = 8, **config: Any) -> tuple[Any, Any]:
 
 
 def told(publisher: Any) -> Vllm:
-    """What the publisher's sink was told, read as vLLM's own subscriber does."""
+    """Returns the events that the publisher's sink received, read like vLLM's own subscriber."""
     publisher._publisher.flush()
     reader = Vllm()
     for number, batch in enumerate(publisher._publisher.snapshot().batches):
@@ -178,7 +180,7 @@ def test_one_publisher_is_one_pools_and_one_that_is_gone_is_nobodys() -> None:
     del forgotten
     assert make_pool().feed is None
     left = Factory.create(Config())
-    # A pool of CPU memory is another's.
+    # A pool of CPU memory does not claim the publisher.
     assert make_pool(medium="CPU").feed is None
     left.shutdown()
 
@@ -210,7 +212,7 @@ def test_an_event_says_what_its_blocks_were_hashed_with() -> None:
     publisher._publisher.flush()
     (event,) = msgpack.unpackb(publisher._publisher.snapshot().batches[0])[1]
     assert (event["lora_id"], event["lora_name"], event["session_id"]) == (7, "name", "session")
-    # The stand-in does not take the tags off, as vLLM does.
+    # The stand-in does not remove the tags, unlike vLLM.
     assert [len(keys) for keys in event["extra_keys"]] == [2, 1]
     publisher.shutdown()
 
@@ -219,7 +221,8 @@ def test_an_event_says_what_its_blocks_were_hashed_with() -> None:
 def test_what_cannot_be_read_to_be_told_is_not_cached_either(
     broken: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    # Once it was cached by then: found by lookups, and told to nobody, with all that came behind it.
+    # In an earlier version such a block was cached: lookups found it, but neither it nor the blocks
+    # after it were published.
     publisher, manager = engine()
     pool = manager.block_pool
     request = request_of([1, 2, 3, 4], cache_salt="s" if broken == "keys" else None)
@@ -261,7 +264,7 @@ def test_sockets_are_open_before_there_is_a_pool_and_closed_at_the_end() -> None
     assert config.endpoint.startswith("tcp://127.0.0.1:")
     assert not config.endpoint.endswith("*")
     assert config.replay_endpoint == publisher.sink.replay_endpoint
-    publisher.publish(types.SimpleNamespace())  # nobody follows yet: nothing to be told of
+    publisher.publish(types.SimpleNamespace())  # no subscriber yet, so there is nothing to report
     publisher.shutdown()
     assert publisher.sink._context is None
 
@@ -292,7 +295,9 @@ def test_random_calls_of_a_pool_are_told_exactly(seed: int) -> None:
 
 
 def reachable(pool: Any) -> set[int]:
-    """What a lookup from the first block on finds, of all prompts of up to five blocks."""
+    """Returns the blocks that a lookup from the first block on finds, over all prompts of up to five
+    blocks.
+    """
     found: set[int] = set()
     waiting: list[list[int]] = [[]]
     while waiting:

@@ -1,4 +1,4 @@
-"""How the plug-in gets into vLLM, and what keeps it out."""
+"""How the plug-in installs itself into vLLM, and when it does not."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.integrations.fake_vllm import BOUND, fake_vllm, part
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-#: Every name that a level replaces: module, or class, below vllm, and the name in it.
+#: Every name that a level replaces: the module or class, without "vllm.", and the name in it.
 NAMES = tuple(
     tuple(path.removeprefix("vllm.").replace(":", ".").rpartition(".")[::2])
     for path in dict.fromkeys(one for paths in gate.REPLACED.values() for one in paths)
@@ -34,7 +34,7 @@ def vllm(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
 
 
 def owned(vllm: Any) -> list[Any]:
-    """What is under the names, descriptors as they are."""
+    """Returns the objects under these names, descriptors unbound."""
     found = []
     for path, name in NAMES:
         owner = vllm
@@ -49,7 +49,7 @@ def is_kvpools(value: Any) -> bool:
 
 
 def register(caplog: pytest.LogCaptureFixture) -> list[str]:
-    """Registers; the log lines of warnings and errors."""
+    """Registers the plug-in. Returns the log lines of warnings and errors."""
     with caplog.at_level(logging.INFO, plugin.LOGGER_NAME):
         plugin.register()
     return [record.getMessage() for record in caplog.records if record.levelno >= logging.WARNING]
@@ -193,7 +193,7 @@ def test_registered_twice_is_registered_once(
     register(caplog)
     first = owned(vllm)
     caplog.clear()
-    # Were it done again, it would say so, and refuse this level.
+    # A second registration would log that and refuse this level.
     monkeypatch.setenv("KVPOOL_VLLM", "unknown")
     assert register(caplog) == []
     assert caplog.records == []
@@ -203,7 +203,7 @@ def test_registered_twice_is_registered_once(
 def test_nothing_happens_before_vllms_engine_is_imported(
     vllm: Any, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """A worker never imports it, and vLLM loads its plug-ins before it is complete itself."""
+    """A worker never imports it, and vLLM loads its plug-ins before its own modules are complete."""
     monkeypatch.setenv("KVPOOL_VLLM", "pool")
     engine = sys.modules.pop("vllm.v1.engine.core")
     finders = list(sys.meta_path)

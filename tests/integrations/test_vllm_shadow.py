@@ -1,4 +1,5 @@
-"""The shadow without vLLM: two small managers, one of which can be broken, and the trail that tells of it.
+"""The shadow without vLLM: two small managers, one of which can be broken, and the trail that records
+the difference.
 
 With a real vLLM: ``make vllm-shadow-selftest``, and vLLM's own tests at this level, ``make
 vllm-shadow-conformance``.
@@ -90,7 +91,7 @@ def test_blocks_of_another_pool_are_left_to_vllm(pair: tuple[Any, Any, Compariso
 
 
 def check_off(manager: Any, comparison: Comparison) -> None:
-    """The manager is as it was made, and works."""
+    """Checks that the manager has no mirror any more, and works as when it was created."""
     assert not comparison.running
     assert comparison.mirror is None
     assert not set(vars(manager)) & set(comparing.MANAGER)
@@ -315,7 +316,7 @@ def test_vllms_hashes_are_returned_and_compared(
     )
     *_, last = trail_of(folder)
     assert (last["difference"], last["hash"]) == ("hashes", 1)
-    assert hasher(request()) is theirs  # there is nothing left of ours to ask
+    assert hasher(request()) is theirs  # our hasher is not called any more
 
 
 def test_a_hasher_that_raises_or_falls_short_reaches_nobody(
@@ -344,7 +345,7 @@ def test_only_functions_that_kvpool_knows_have_hashes_to_compare(shadow: Any) ->
 def test_a_manager_without_a_mirror_is_vllms(shadow: Any, caplog: pytest.LogCaptureFixture) -> None:
     coordinators = shadow.kv_cache_coordinator
     before = coordinators.BlockPool
-    manager = shadow.ShadowKVCacheManager()  # the stand-in's has no coordinator
+    manager = shadow.ShadowKVCacheManager()  # the stand-in's manager has no coordinator
     assert manager.comparison is None
     assert "cannot be made: AttributeError" in said(caplog, logging.ERROR)
     assert coordinators.BlockPool is before
@@ -371,8 +372,8 @@ def test_vllm_is_as_it_was_where_the_mirror_cannot_be_made(
 def construct(
     self: Any, groups: int = 1, *, metrics_collector: Any = None, log_stats: bool = False, watermark: int = 0
 ) -> None:
-    """What vLLM's ``KVCacheManager`` makes of full attention, and windows beside it, as far as kvpool
-    looks at it.
+    """Builds the parts of vLLM's ``KVCacheManager`` that kvpool reads, for full attention with windows
+    beside it.
     """
     pool = part("manager").stock.kv_cache_coordinator.BlockPool(30, True, BLOCK, True, metrics_collector)
     managers = []
@@ -425,7 +426,7 @@ BLOCK = 2
 
 @pytest.fixture
 def stock(shadow: Any, monkeypatch: pytest.MonkeyPatch) -> Any:
-    """The stand-in's manager, which makes a pool as vLLM's does: by the name in the coordinator's module."""
+    """The stand-in's manager. Like vLLM's, it creates its pool by the name in the coordinator's module."""
     monkeypatch.setattr(shadow._StockManager, "__init__", construct)
     monkeypatch.setattr(
         shadow._StockManager, "allocate_slots", lambda *_: pytest.fail("vLLM's own"), raising=False
@@ -435,14 +436,15 @@ def stock(shadow: Any, monkeypatch: pytest.MonkeyPatch) -> Any:
 
 
 def test_the_mirror_is_what_the_level_manager_is(stock: Any) -> None:
-    """Its pool is of the same class, so that every fast path that asks for the class is taken."""
+    """Its pool has the same class, so every fast path that checks the class is taken."""
     mirror = stock.make_mirror((), {"log_stats": True, "watermark": 1})
     pool = mirror.block_pool
     assert type(pool) is part("pool").BlockPool
     assert type(mirror) is part("manager").KVCacheManager
     assert part("manager")._why_not(mirror) is None
     assert (mirror.log_stats, mirror.watermark_blocks) == (False, 1)
-    # What the level does otherwise on purpose is not in it, and it leaves a journal behind.
+    # The parts in which the level differs on purpose are not in the mirror. The mirror leaves a journal
+    # behind.
     assert type(pool.events) is part("events").StockEvents
     assert pool.core.journal_image() is not None
     calls: Counter[str] = Counter()
@@ -470,8 +472,8 @@ def test_the_mirror_is_what_the_level_manager_is(stock: Any) -> None:
         }
         window = type("Manager", (), need)
         part("lookup").find_in_sliding_window(window, *given)
-    # Every call of the level that is Rust's but one, which connectors make, and those that lookups make
-    # of a pool.
+    # Every call of the level that is implemented in Rust, except one that connectors make and those
+    # that lookups make on a pool.
     groups = {f"VllmGroups.{name}" for name in public(_core.vllm.VllmGroups)}
     assert groups - set(calls) == {"VllmGroups.find_longest_cache_hit_per_group"}
     assert {"VllmPool.find_run", "VllmPool.find_window", "VllmPool.num_evictable"} <= set(calls)
@@ -502,7 +504,7 @@ def public(cls: type) -> set[str]:
 
 @contextlib.contextmanager
 def counting(calls: Counter[str]) -> Iterator[None]:
-    """Counts the calls of what is not Python's."""
+    """Counts the calls of functions that are not implemented in Python."""
 
     def count(_frame: Any, event: str, called: Any) -> None:
         if event == "c_call":
@@ -521,7 +523,7 @@ def test_where_metrics_are_collected_the_mirror_takes_the_calls_that_tell_of_eve
             raise AssertionError(f"{name}: it is the caller's, and not to be told twice")
 
     mirror = stock.make_mirror((), {"metrics_collector": Collector()})
-    # One group of full attention, whose plain calls would tell nobody.
+    # One group of full attention. Its ordinary calls would not report blocks.
     assert mirror.groups is not None
     request_ = Request(
         "r", [1, 2, 3, 4, 5], [bytes([number]) * 32 for number in range(2)], num_prompt_tokens=5

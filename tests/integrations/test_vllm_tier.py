@@ -1,7 +1,6 @@
-"""kvpool's store as a tier of vLLM's, without vLLM: what is stored is found, and nothing else, over
-stand-ins.
+"""kvpool's store as a tier of vLLM's, over stand-ins for vLLM: stored chunks are found, and no others.
 
-Run inside vLLM by tools/vllm_conformance.py.
+tools/vllm_conformance.py runs it inside vLLM.
 """
 
 from __future__ import annotations
@@ -37,7 +36,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 CHUNKS, CHUNK = 8, 4096
-#: The end of what a test waits for: far beyond what any machine takes. Nothing is measured by it.
+#: The time limit of every wait, far longer than any machine needs. No test measures time with it.
 AGES = 120.0
 numpy = pytest.importorskip("numpy")
 
@@ -93,14 +92,15 @@ class Engine:
         settings.setdefault("deadline", AGES)
         settings.setdefault("root_dir", None if "url" in settings else str(folder))
         spec = settings.pop("spec", None) or spec_of()
-        # The tier finds it by this name, as in the constructor of vLLM's connector.
+        # The tier finds the configuration by this variable name, as in the constructor of vLLM's
+        # connector.
         vllm_config = settings.pop("config", None) or VllmConfig()
         self.tier = vllm.tier(spec, memoryview(self.memory), "kvpool", None, **settings)
         self.context = self.request()
         assert vllm_config is not None
 
     def request(self, adapter: LoRARequest | None = None) -> Any:
-        """The context of a new request."""
+        """Returns the context of a new request."""
         positions = {key(number): 16 * number for number in range(CHUNKS)}
         module = sys.modules["vllm.distributed.kv_transfer.kv_connector.v1.offloading.scheduler"]
         context = vars(module)["_create_req_context"](Request(adapter, positions))
@@ -138,7 +138,7 @@ def test_what_is_stored_is_loaded_by_another_engine(vllm: Vllm, tmp_path: Path) 
         "STORAGE",
         "LOCAL",
     )
-    # A second replica has a folder of its own, and the next engine is the first one again.
+    # A second replica has a separate folder. The next engine is the first replica again.
     beside = Engine(vllm, tmp_path)
     assert beside.found(key(1), key(1, 1)) == [False, False]
     engine.tier.shutdown()
@@ -152,7 +152,7 @@ def test_what_is_stored_is_loaded_by_another_engine(vllm: Vllm, tmp_path: Path) 
 
 
 def test_a_shared_back_end_is_asked_once_a_step(vllm: Vllm, tmp_path: Path) -> None:
-    """What other engines wrote is found, and requests wait for the answer, not the scheduler."""
+    """Chunks that other engines wrote are found. Requests wait for the answer, the scheduler does not."""
 
     def engine() -> Engine:
         return Engine(vllm, tmp_path, url=f"folder://{tmp_path}")
@@ -169,7 +169,7 @@ def test_a_shared_back_end_is_asked_once_a_step(vllm: Vllm, tmp_path: Path) -> N
         LookupResult.HIT,
         LookupResult.MISS,
     }
-    tier.on_schedule_end(None)  # asks nothing twice
+    tier.on_schedule_end(None)  # asks nothing a second time
     until(lambda: not list(tier.get_finished_jobs()) and not tier.has_pending_work())
     assert other.found(*keys) == [False, True, False, False]
     assert tier.lookup(key(0), other.context) is LookupResult.MISS
@@ -180,7 +180,7 @@ def test_a_shared_back_end_is_asked_once_a_step(vllm: Vllm, tmp_path: Path) -> N
 
 
 def test_who_cannot_say_has_nothing(vllm: Vllm, tmp_path: Path) -> None:
-    """A server that is down: requests are computed, and ask again later."""
+    """If a server is down, requests are computed, and later lookups ask again."""
     engine = Engine(vllm, tmp_path, url=f"folder://{tmp_path}")
     for broken in tmp_path.iterdir():
         if broken.is_dir():
@@ -282,7 +282,9 @@ def test_what_is_offered_once_costs_no_write(vllm: Vllm, tmp_path: Path) -> None
 
 @pytest.mark.parametrize(("on_reset", "kept"), [("renew", False), ("keep", True)])
 def test_kv_of_other_weights_is_not_served(vllm: Vllm, tmp_path: Path, on_reset: str, kept: bool) -> None:
-    """vLLM resets its caches when weights are updated, and asks persistent tiers for the same keys again."""
+    """vLLM resets its caches when weights are updated, and then asks persistent tiers for the same
+    keys.
+    """
     engine = Engine(vllm, tmp_path, on_reset=on_reset)
     engine.job([key(1)], [0], load=False)
     engine.tier.submit_store(TransferJob(8, [key(2)], [1], False, engine.context))
@@ -292,8 +294,8 @@ def test_kv_of_other_weights_is_not_served(vllm: Vllm, tmp_path: Path, on_reset:
     engine.job([key(3)], [2], load=False, context=engine.request())
     assert engine.found(key(3)) == [True]
     engine.tier.shutdown()
-    # It starts with the weights that it started with before: what was computed with the new ones is
-    # none of its.
+    # The engine starts with its original weights. Chunks that were computed with the new ones do not
+    # belong to them.
     again = Engine(vllm, tmp_path, on_reset=on_reset)
     assert again.found(key(1), key(2), key(3)) == [kept, kept, kept]
     again.tier.shutdown()
@@ -309,7 +311,7 @@ def test_a_request_that_began_before_a_reset_stores_nothing(vllm: Vllm, tmp_path
 
 
 def scheduler(engine: Engine, kind: Any = None) -> Any:
-    """A scheduler of the vLLM that the tier hooked into."""
+    """Returns a scheduler of the vLLM that the tier has hooked into."""
     return (kind or vars(sys.modules["vllm.v1.core.sched.scheduler"])["Scheduler"])(engine.tier)
 
 
@@ -334,7 +336,9 @@ def test_a_reset_means_nothing_where_weights_never_change(vllm: Vllm, tmp_path: 
 
 
 def test_a_scheduler_of_its_own_renews(vllm: Vllm, tmp_path: Path) -> None:
-    """Neither one that does not know of connectors, nor one whose reset fails, leaves old chunks."""
+    """Old chunks are never left: neither by a scheduler that does not know connectors, nor by one whose
+    reset fails.
+    """
     engine = Engine(vllm, tmp_path)
 
     class Mine:
@@ -382,8 +386,8 @@ def test_what_workers_run_renews_unless_it_is_harmless(
 
 
 def test_a_tier_that_has_ended_is_not_renewed(vllm: Vllm, tmp_path: Path) -> None:
-    """Two engines can follow each other in one process; nor does one count whose store could not be
-    opened.
+    """Two engines can follow each other in one process. A tier whose store could not be opened does not
+    count.
     """
     ended, running = Engine(vllm, tmp_path / "ended"), Engine(vllm, tmp_path / "running")
     (tmp_path / "file").touch()
@@ -419,7 +423,7 @@ def with_adapters(vllm: Vllm, folder: Path, **settings: Any) -> Engine:
 
 
 def test_chunks_of_an_adapter_are_named_by_its_content(vllm: Vllm, tmp_path: Path) -> None:
-    """vLLM's keys have its name and path: they are the same for another adapter at the same path."""
+    """vLLM's keys contain its name and path, so another adapter at the same path has the same keys."""
     adapter = adapter_in(tmp_path / "adapter")
     for content, found in (("1", False), ("1", True), ("2", False), ("2", True), ("1", True)):
         if content != (tmp_path / "adapter" / "adapter_model.safetensors").read_text():
@@ -437,7 +441,7 @@ def test_chunks_of_an_adapter_are_named_by_its_content(vllm: Vllm, tmp_path: Pat
 
 
 def test_an_adapter_that_changes_while_the_engine_runs_is_not_stored(vllm: Vllm, tmp_path: Path) -> None:
-    """Whether the workers have the old or the new one is unknown."""
+    """It is unknown whether the workers have the old adapter or the new one."""
     adapter = adapter_in(tmp_path / "adapter")
     engine = with_adapters(vllm, tmp_path / "kv")
     began = engine.request(adapter)
@@ -472,7 +476,7 @@ def test_an_adapter_is_read_when_the_engine_loads_it(vllm: Vllm, tmp_path: Path)
     core = vars(sys.modules["vllm.v1.engine.core"])["EngineCore"]()
     assert core.add_lora(adapter) is True
     assert core.called == [adapter]
-    adapter_in(tmp_path / "adapter", "2")  # the workers have the one of before
+    adapter_in(tmp_path / "adapter", "2")  # the workers have the earlier one
     assert engine.job([key(1)], [0], load=False, context=engine.request(adapter)).transfer_bytes == 0
     engine.tier.shutdown()
 
@@ -503,7 +507,7 @@ def test_a_renewal_that_is_not_recorded_forgets_all_the_same(
     engine.job([key(1)], [0], load=False)
     (record,) = tmp_path.glob("*.generation")
     record.unlink()
-    record.mkdir()  # nothing can be renamed to that
+    record.mkdir()  # nothing can be renamed to this path
     engine.tier.drain_jobs()
     assert "did not record the renewal" in caplog.text
     assert engine.found(key(1)) == [False]
@@ -613,9 +617,7 @@ def test_the_folder_of_the_user_is_expanded(
 def test_hits_of_a_disk_count_as_such_and_hits_of_a_shared_back_end_do_not(
     vllm: Vllm, tmp_path: Path
 ) -> None:
-    """vLLM's own test of its factory expects of a tier that it does not know that its class names no
-    source.
-    """
+    """vLLM's own test of its factory expects that the class of an unknown tier names no source."""
     assert vllm.tier.cache_hit_source == "elsewhere"
     for number, settings in enumerate(({}, {"url": f"disk://{tmp_path / 'url'}"})):
         assert Engine(vllm, tmp_path / str(number), **settings).tier.cache_hit_source == "disk"
@@ -638,7 +640,9 @@ def test_settings_out_of_range_are_refused(vllm: Vllm, tmp_path: Path) -> None:
 def test_what_the_conformance_run_wrote_goes_with_it(
     vllm: Vllm, tmp_path: Path, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It left 1.5 GB a run: nobody removed the folder, and stores that tests left open wrote on."""
+    """Each run left 1.5 GB: the folder was never removed, and stores that tests left open continued to
+    write.
+    """
     example = types.ModuleType("vllm.v1.kv_offload.tiering.example.manager")
     vars(example)["ExampleSecondaryTierManager"] = types.SimpleNamespace(
         medium="DRAM", cache_hit_source="host"

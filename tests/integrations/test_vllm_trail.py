@@ -1,4 +1,4 @@
-"""What the shadow writes down: plain values, what is told of them, and files. No vLLM."""
+"""The records of the shadow: plain values, the texts about them, and files. No vLLM is needed."""
 
 from __future__ import annotations
 

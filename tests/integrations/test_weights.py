@@ -44,7 +44,7 @@ def folder(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The cache of huggingface_hub with two branches of org/name."""
+    """Creates a cache of huggingface_hub with two branches of org/name."""
     cache = tmp_path / "hub"
     refs = cache / "models--org--name" / "refs"
     (refs / "pr").mkdir(parents=True)

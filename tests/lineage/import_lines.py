@@ -1,8 +1,8 @@
-"""The import lines of each ancestor's tree, as facts: what names of what modules its files import.
+"""The import lines of each ancestor's source tree: which names its files import from which modules.
 
-One line per import: the file, the imported module, the names. ``lazy``: the import is in a function.
-``long``: it has parentheses and several lines. ``string``: the module and the name are in a string,
-which the engine resolves later.
+Each line is one import: the file, the imported module, the names. ``lazy``: the import is in a
+function. ``long``: it has parentheses and spans several lines. ``string``: the module and the name are
+in a string, which the engine resolves later.
 """
 
 from __future__ import annotations
@@ -26,12 +26,14 @@ vllm/core/block/prefix_caching_block.py: vllm.core.block.common: CacheMetricData
 get_all_blocks_recursively long
 vllm/core/block/prefix_caching_block.py: vllm.core.block.interfaces: Block BlockAllocator BlockId Device \
 DeviceAwareBlockAllocator long
-vllm/core/block/prefix_caching_block.py: vllm.core.block.naive_block: BlockPool NaiveBlock NaiveBlockAllocator long
+vllm/core/block/prefix_caching_block.py: vllm.core.block.naive_block: BlockPool NaiveBlock \
+NaiveBlockAllocator long
 vllm/core/block/prefix_caching_block.py: vllm.core.evictor: EvictionPolicy Evictor make_evictor
 vllm/core/block_manager.py: vllm.core.block.block_table: BlockTable
 vllm/core/block_manager.py: vllm.core.block.cpu_gpu_block_allocator: CpuGpuBlockAllocator
 vllm/core/block_manager.py: vllm.core.block.interfaces: Block
-vllm/core/block_manager.py: vllm.core.block.prefix_caching_block: ComputedBlocksTracker LastAccessBlocksTracker long
+vllm/core/block_manager.py: vllm.core.block.prefix_caching_block: ComputedBlocksTracker \
+LastAccessBlocksTracker long
 vllm/core/block_manager.py: vllm.core.block.utils: check_no_caching_or_swa_for_blockmgr_encdec
 vllm/core/block_manager.py: vllm.core.interfaces: AllocStatus BlockSpaceManager
 vllm/core/interfaces.py: vllm.core.block_manager: SelfAttnBlockSpaceManager lazy
@@ -59,7 +61,8 @@ tests/core/block/test_block_manager.py: vllm.core.interfaces: AllocStatus
 tests/core/block/test_block_table.py: vllm.core.block.block_table: BlockTable
 tests/core/block/test_block_table.py: vllm.core.block.cpu_gpu_block_allocator: CpuGpuBlockAllocator
 tests/core/block/test_common.py: vllm.core.block.common: RefCounter
-tests/core/block/test_cpu_gpu_block_allocator.py: vllm.core.block.cpu_gpu_block_allocator: CpuGpuBlockAllocator
+tests/core/block/test_cpu_gpu_block_allocator.py: vllm.core.block.cpu_gpu_block_allocator: \
+CpuGpuBlockAllocator
 tests/core/block/test_naive_block.py: vllm.core.block.interfaces: Block BlockAllocator
 tests/core/block/test_naive_block.py: vllm.core.block.naive_block: NaiveBlock NaiveBlockAllocator
 tests/core/block/test_prefix_caching_block.py: vllm.core.block.cpu_gpu_block_allocator: CpuGpuBlockAllocator
@@ -76,7 +79,8 @@ tests/engine/test_multi_step_output_processor.py: ..core.utils: create_seq_group
 tests/plugins_tests/test_scheduler_plugins.py: vllm.core.scheduler: Scheduler
 tests/prefix_caching/test_prefix_caching.py: tests.core.utils: SchedulerProxy create_dummy_prompt
 tests/prefix_caching/test_prefix_caching.py: vllm.core.scheduler: Scheduler
-tests/v1/e2e/test_correctness_sliding_window.py: ...core.block.e2e.test_correctness_sliding_window: prep_prompts long
+tests/v1/e2e/test_correctness_sliding_window.py: ...core.block.e2e.test_correctness_sliding_window: \
+prep_prompts long
 """
 #: vLLM 0.4.2, its tests included.
 APHRODITE: Final = """
@@ -86,9 +90,11 @@ vllm/core/block/cpu_gpu_block_allocator.py: vllm.core.block.interfaces: Block Bl
 DeviceAwareBlockAllocator long
 vllm/core/block/cpu_gpu_block_allocator.py: vllm.core.block.naive_block: NaiveBlock NaiveBlockAllocator
 vllm/core/block/cpu_gpu_block_allocator.py: vllm.core.block.prefix_caching_block: PrefixCachingBlockAllocator
-vllm/core/block/naive_block.py: vllm.core.block.common: CopyOnWriteTracker RefCounter get_all_blocks_recursively long
+vllm/core/block/naive_block.py: vllm.core.block.common: CopyOnWriteTracker RefCounter \
+get_all_blocks_recursively long
 vllm/core/block/naive_block.py: vllm.core.block.interfaces: Block BlockAllocator BlockId Device
-vllm/core/block/prefix_caching_block.py: vllm.core.block.common: CopyOnWriteTracker get_all_blocks_recursively long
+vllm/core/block/prefix_caching_block.py: vllm.core.block.common: CopyOnWriteTracker \
+get_all_blocks_recursively long
 vllm/core/block/prefix_caching_block.py: vllm.core.block.interfaces: Block BlockAllocator BlockId Device
 vllm/core/block/prefix_caching_block.py: vllm.core.block.naive_block: NaiveBlock NaiveBlockAllocator
 vllm/core/block/prefix_caching_block.py: vllm.core.evictor_v2: EvictionPolicy Evictor make_evictor
@@ -121,8 +127,8 @@ cacheflow/sequence.py: cacheflow.block: LogicalTokenBlock
 """
 #: vLLM 0.6.4.
 V1_EARLY: Final = """
-vllm/v1/core/kv_cache_manager.py: vllm.v1.core.kv_cache_utils: BlockHashType FreeKVCacheBlockQueue KVCacheBlock \
-hash_block_tokens hash_request_tokens long
+vllm/v1/core/kv_cache_manager.py: vllm.v1.core.kv_cache_utils: BlockHashType FreeKVCacheBlockQueue \
+KVCacheBlock hash_block_tokens hash_request_tokens long
 vllm/v1/core/scheduler.py: vllm.v1.core.kv_cache_manager: KVCacheManager
 tests/v1/core/test_prefix_caching.py: vllm.v1.core.kv_cache_manager: KVCacheManager Request
 tests/v1/core/test_prefix_caching.py: vllm.v1.core.kv_cache_utils: hash_block_tokens

@@ -1,7 +1,7 @@
-"""The memory of a model engine: KV bytes per token, in physical blocks of two devices; and enums of its own.
+"""The memory of a simulated engine: KV bytes per token, in physical blocks of two devices. Also enums
+of the engine's own.
 
-The KV of a token is a function of everything before it, so a block of another prefix is noticed as soon
-as it is read.
+The KV of a token depends on all tokens before it, so a read of another prefix's block is detected.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ SLOT = 4  # bytes per token
 
 
 class Tokens:
-    """The tokens of a sequence, and the KV that each must have."""
+    """The tokens of a sequence, and the expected KV of each token."""
 
     def __init__(self, tokens: Iterable[int], salt: int = 0) -> None:
         self.ids: list[int] = []
@@ -32,7 +32,7 @@ class Tokens:
 
 
 class Memory:
-    """Physical blocks of a GPU and a CPU, full of rubbish at first."""
+    """The physical blocks of a GPU and a CPU. They contain garbage at first."""
 
     def __init__(self, block_size: int, gpu: int, cpu: int = 0) -> None:
         self.block_size = block_size
@@ -48,7 +48,7 @@ class Memory:
             self.cpu[dst][:] = self.gpu[src]
 
     def copy(self, pairs: Sequence[tuple[int, int]]) -> None:
-        """All at once, as the kernel does."""
+        """Copies all pairs at once, as the kernel does."""
         read = [bytes(self.gpu[src]) for src, _ in pairs]
         for (_, dst), content in zip(pairs, read, strict=True):
             self.gpu[dst][:] = content
@@ -59,7 +59,7 @@ class Memory:
             self.gpu[table[at // self.block_size]][where : where + SLOT] = tokens.kv[at]
 
     def check(self, table: Sequence[int], tokens: Tokens, start: int, end: int, who: object) -> None:
-        """What attention reads: every token of these, from the blocks of the table."""
+        """Reads these tokens from the blocks of the table, as attention does, and checks their KV."""
         for at in range(start, end):
             where = at % self.block_size * SLOT
             seen = bytes(self.gpu[table[at // self.block_size]][where : where + SLOT])
@@ -67,6 +67,6 @@ class Memory:
 
 
 def own_enum(name: str, members: str) -> Any:
-    """An enum of an engine's own: not kvpool's, with its names."""
+    """Returns an enum of an engine's own. It is not kvpool's enum, but has the same names."""
     kind: Any = enum.Enum
     return kind(name, members)

@@ -1,5 +1,5 @@
-"""The allocators of vLLM v0's face, and of Aphrodite's face over it, as rows of a table; what their
-tests share.
+"""The allocators of vLLM v0's interface, and of Aphrodite's interface over it, as rows of a table. Also
+common code of their tests.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ def lineage(item: str, ancestor: str = "004") -> pytest.MarkDecorator:
 class Row:
     """An allocator, called by the names of its ancestor."""
 
-    #: Aphrodite's names are older than vLLM v0's.
+    #: Whether the names are Aphrodite's, which are older than vLLM v0's.
     older: bool
     caching: bool
 
@@ -54,7 +54,7 @@ class Row:
         return allocate(before, tokens, **more)
 
     def copies(self, *pairs: tuple[int, int]) -> Any:
-        """What ``clear_copy_on_writes`` returns for these copies."""
+        """Returns the value of ``clear_copy_on_writes`` for these copies."""
         if not self.older:
             return list(pairs)
         return {src: [dst for other, dst in pairs if other == src] for src, _ in pairs}
@@ -64,7 +64,7 @@ ROWS = [Row(older, caching) for older in (False, True) for caching in (False, Tr
 
 
 def rows(item: str, *, caching: bool | None = None) -> pytest.MarkDecorator:
-    """Runs a test with every allocator, or with those that cache or do not."""
+    """Runs a test with every allocator, or only with those that cache or those that do not."""
     chosen = [row for row in ROWS if caching in (None, row.caching)]
     marked = [
         pytest.param(row, marks=lineage(item, "002" if row.older else "004"), id=row.name) for row in chosen
@@ -77,7 +77,7 @@ def ids(blocks: Iterable[Block]) -> list[int | None]:
 
 
 def observe(tiers: Any) -> object:
-    """Everything that the core shows: what a failed call must leave alone."""
+    """Returns the whole visible state of the core, which a failed call must not change."""
     tiers.check_invariants()
     shown = [
         (

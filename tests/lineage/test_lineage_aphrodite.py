@@ -133,7 +133,7 @@ def test_no_tokens_are_refused() -> None:
 )
 def test_interfaces() -> None:
     class Allocator(aphrodite.DeviceAwareBlockAllocator):
-        """An engine's own, with the ancestor's methods."""
+        """An allocator of an engine's own, with the ancestor's methods."""
 
         def allocate_mutable(self, prev_block: Any, device: Any) -> Any:
             return prefix().allocate_mutable(prev_block)

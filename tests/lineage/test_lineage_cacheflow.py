@@ -45,7 +45,7 @@ class Seq:
 
 @dataclass
 class Group:
-    """The engine's group."""
+    """The engine's group of sequences."""
 
     seqs: list[Seq] = field(default_factory=list)
 
@@ -77,7 +77,7 @@ def observe(manager: BlockSpaceManager) -> tuple[Any, ...]:
 
 
 def refuses(manager: BlockSpaceManager, error: type[Exception], call: Callable[[], object]) -> Exception:
-    """The call raises and changes nothing."""
+    """Checks that the call raises and changes nothing."""
     before = observe(manager)
     with pytest.raises(error) as caught:
         call()
@@ -87,7 +87,7 @@ def refuses(manager: BlockSpaceManager, error: type[Exception], call: Callable[[
 
 
 def no_leak(manager: BlockSpaceManager) -> None:
-    """After a reset every block can be had."""
+    """Checks that every block is available after a reset."""
     manager.reset()
     manager.check_invariants()
     assert manager.block_tables == {}
@@ -453,7 +453,11 @@ def test_defect_c4_swaps_update_the_block_tables() -> None:
     manager.allocate(heir)
     assert set(manager.get_block_table(heir.seqs[0])) == {block.block_number for block in old}
     for block in old:
-        refuses(manager, StaleBlockError, lambda block=block: manager.gpu_allocator.free(block))  # type: ignore[misc]
+        refuses(
+            manager,
+            StaleBlockError,
+            lambda block=block: manager.gpu_allocator.free(block),  # type: ignore[misc]
+        )
     manager.swap_in(group)
     assert [block.device for block in table] == [Device.GPU] * 2
     assert not set(manager.get_block_table(heir.seqs[0])) & set(manager.get_block_table(group.seqs[0]))
@@ -563,7 +567,9 @@ def test_defect_c9_can_append_counts_copies(outsider: bool) -> None:
 )
 @pytest.mark.parametrize("seed", range(6))
 def test_random_walk(seed: int) -> None:
-    """Blocks carry stamps that are copied as the manager says: every table reads what its sequence wrote."""
+    """Stamps in the blocks are copied as the manager plans. Every table reads the stamps that its
+    sequence wrote.
+    """
     draw = random.Random(seed)
     manager = manager_of(gpu=12, cpu=10)
     memory: dict[tuple[Device, int], object] = {}
@@ -699,8 +705,8 @@ def test_shared_blocks_freed_by_a_swap_are_reused_in_the_order_of_the_original(w
     assert tables[0][:3] == tables[1]
     (manager.swap_out if way == "out" else manager.swap_in)(group)
     free = manager.gpu_allocator if way == "out" else manager.cpu_allocator
-    # The first table frees what it has alone, the second what both had; the block that is freed last is
-    # reused first.
+    # The first table frees the block that only it has, and the second frees the shared blocks. The
+    # block that is freed last is reused first.
     freed = [tables[0][3], *tables[1]]
     assert [free.allocate().block_number for _ in range(4)] == freed[::-1]
     manager.check_invariants()

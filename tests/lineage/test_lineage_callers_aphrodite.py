@@ -1,8 +1,8 @@
-"""The calls of vLLM 0.4, of Aphrodite's age, against the face of its allocators.
+"""The calls of vLLM 0.4, which is as old as Aphrodite, to kvpool's interface of its allocators.
 
-The ancestor's callers put a prompt in immutable blocks and a mutable one, called
+The ancestor's callers put a prompt into immutable blocks and one mutable block. They called
 ``get_common_computed_block_ids`` with all ids of every table, and ``mark_blocks_as_computed()`` without
-argument once a step was planned.
+an argument after a step was planned.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ both = pytest.mark.parametrize("kind", ["naive", "prefix_caching"])
 
 
 def table_of(allocator: Any, tokens: list[int]) -> list[int]:
-    """The ids of a prompt's blocks: full ones immutable, the last one mutable."""
+    """Returns the ids of a prompt's blocks: full ones are immutable, the last one is mutable."""
     ids: list[int] = []
     prev: Any = None
     for start in range(0, len(tokens), SIZE):

@@ -1,10 +1,9 @@
-"""A block manager of the ancestor's own over the face's tables, allocator and trackers, with KV bytes
-beneath.
+"""A block manager of an engine's own, over kvpool's tables, allocator and trackers, with real KV bytes.
 
-The manager below makes the calls that vLLM 0.8.5's made of its block tables, its allocator and its
-trackers, and no others. The scheduler above it is that of ``test_lineage_callers_v0``. As
-docs/lineage.md says, copies are executed before swaps in, and a prompt that is computed in chunks is
-not told to be computed as a whole.
+The manager below makes the calls that vLLM 0.8.5's manager made to its block tables, its allocator and
+its trackers, and no others. The scheduler is that of ``test_lineage_callers_v0``. As docs/lineage.md
+states, copies are executed before swaps in. A prompt that is computed in chunks is not reported as
+computed as a whole.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ def lineage(item: str) -> pytest.MarkDecorator:
 
 
 class OwnManager:
-    """Tables by sequence, as the ancestor's manager kept them."""
+    """A manager with tables by sequence, as the ancestor's manager kept them."""
 
     def __init__(self, gpu: int, cpu: int, *, caching: bool, window: int | None) -> None:
         kind = "prefix_caching" if caching else "naive"
@@ -117,7 +116,7 @@ class OwnManager:
         return self.block_allocator.get_num_full_blocks_touched(blocks, device=device) + tails
 
     def can_swap_out(self, group: Any) -> bool:
-        # Sequence by sequence sharing is lost, so what is shared takes a block per sequence.
+        # Swaps by sequence lose the sharing, so a shared block takes one block per sequence.
         needed = sum(len(self.block_tables[seq.seq_id].blocks) for seq in group.seqs)
         return needed <= self.block_allocator.get_num_free_blocks(device=CPU)
 

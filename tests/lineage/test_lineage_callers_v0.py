@@ -1,9 +1,9 @@
-"""The calls of vLLM 0.8.5's scheduler against the face of vLLM v0, with KV bytes beneath.
+"""The calls of vLLM 0.8.5's scheduler to kvpool's interface of vLLM v0, with real KV bytes.
 
-A model scheduler of our own makes the calls that the ancestor's makes, in its order, with its own
-enums; a model worker executes swaps in, swaps out and copies, writes the KV of the tokens of the step,
-and reads every token that attention would read. It skips what it is told to be computed, so a wrong
-promise is wrong KV.
+A simulated scheduler makes the ancestor's calls in the same order, with its own enums. A simulated
+worker executes swaps in, swaps out and copies. It writes the KV of the tokens of the step, and reads
+every token that attention would read. It skips tokens that the manager reports as computed, so a wrong
+report shows as wrong KV.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ SIZE = 4
 
 
 class Device(enum.Enum):
-    """The engine's own."""
+    """The engine's own enum."""
 
     GPU = enum.auto()
     CPU = enum.auto()
 
 
 class AllocStatus(enum.Enum):
-    """The engine's own."""
+    """The engine's own enum."""
 
     OK = enum.auto()
     LATER = enum.auto()
@@ -41,7 +41,7 @@ class AllocStatus(enum.Enum):
 
 
 class SequenceStatus(enum.IntEnum):
-    """The engine's own."""
+    """The engine's own enum."""
 
     WAITING = 0
     RUNNING = 1
@@ -52,7 +52,7 @@ class SequenceStatus(enum.IntEnum):
 
 
 class Data:
-    """What the engine knows of a sequence's progress."""
+    """The engine's record of a sequence's progress."""
 
     def __init__(self) -> None:
         self.computed = 0
@@ -80,7 +80,7 @@ class Seq:
 
 @dataclass
 class Group:
-    """The engine's group."""
+    """The engine's group of sequences."""
 
     request_id: str
     seqs: list[Seq]
@@ -103,7 +103,7 @@ class Group:
 
 @dataclass
 class Step:
-    """What a step has decided."""
+    """The decisions of a step."""
 
     swap_in: list[tuple[int, int]] = field(default_factory=list)
     swap_out: list[tuple[int, int]] = field(default_factory=list)
@@ -113,14 +113,14 @@ class Step:
 
 
 class Scheduler:
-    """The ancestor's scheduler, so far as its block manager sees it."""
+    """The part of the ancestor's scheduler that calls the block manager."""
 
     def __init__(
         self, seed: int, gpu: int, cpu: int, *, caching: bool, window: int | None = None, encdec: bool = False
     ) -> None:
         self.random = random.Random(seed)
         self.window, self.encdec = window, encdec
-        # Multi-step and speculative decoding look ahead; neither goes with a window.
+        # Multi-step and speculative decoding use lookahead. Neither can be combined with a window.
         self.lookahead = self.random.choice([0, 0, 3]) if window is None else 0
         cls: Any = BlockSpaceManager.get_block_space_manager_class("selfattn")
         self.manager: SelfAttnBlockSpaceManager = cls(
@@ -131,9 +131,9 @@ class Scheduler:
             enable_caching=caching,
         )
         self.caching = caching
-        # Copies before swaps in, prompts without chunks: what other managers may need.
+        # Copies come before swaps in, and prompts are not chunked. Other managers may need that.
         self.copies_first = self.whole_prompts = False
-        # Whether a request may wait with two sequences of one prompt.
+        # Whether a waiting request may have two sequences of one prompt.
         self.twins = not encdec
         self.memory = Memory(SIZE, gpu, cpu)
         self.waiting: list[Group] = []
@@ -158,7 +158,7 @@ class Scheduler:
         tokens = [self.random.randrange(2) for _ in range(self.random.randint(1, 7))]
         tokens = self.random.choice(self.prefixes)[: self.random.randrange(13)] + tokens
         if self.one_in(40):
-            tokens *= 20  # fits no pool of these tests
+            tokens *= 20  # larger than any pool of these tests
         extra = self.random.choice([None, None, 5]) if self.caching else None
         seq = self.new_seq(tokens, extra)
         group = Group(f"r{seq.seq_id}", [seq])
@@ -172,9 +172,7 @@ class Scheduler:
         self.waiting.append(group)
 
     def end(self, group: Group, seq: Seq, status: SequenceStatus) -> None:
-        """What the ancestor does with a sequence that is over, whatever it was doing: ``free``, no
-        other call.
-        """
+        """Ends a sequence in any state with ``free`` and no other call, as the ancestor does."""
         seq.status = status
         self.manager.free(seq)
         group.seqs.remove(seq)
@@ -191,7 +189,8 @@ class Scheduler:
 
     def preempt(self, group: Any, step: Step) -> None:
         step.preempted = True
-        # By swap if there are several sequences, as the ancestor; sometimes also of one.
+        # Preempts by swap if there are several sequences, as the ancestor does, and sometimes also with
+        # one sequence.
         if (
             (len(group.seqs) > 1 or self.one_in(2))
             and self.manager.can_swap_out(group)
@@ -201,7 +200,7 @@ class Scheduler:
             group.become(SequenceStatus.SWAPPED)
             self.swapped.append(group)
         elif len(group.seqs) > 1 or group.is_encdec:
-            self.abort(group)  # as the ancestor, which has no other way
+            self.abort(group)  # as the ancestor, which has no alternative
         else:
             (seq,) = group.seqs
             seq.status = SequenceStatus.WAITING
@@ -210,7 +209,7 @@ class Scheduler:
             self.waiting.insert(0, group)
 
     def take(self, group: Any, step: Step) -> None:
-        """A group of this step: a chunk of its prompt, or a token of each of its sequences."""
+        """Adds a group to this step: a chunk of its prompt, or a token of each of its sequences."""
         self.running.append(group)
         if group.seqs[0].is_prefill():
             seq = group.seqs[0]
@@ -264,7 +263,7 @@ class Scheduler:
                 break
             self.waiting.pop(0)
             if status == AllocStatus.NEVER:
-                # The ancestor only sets the status: nothing is said to the manager.
+                # The ancestor only sets the status, and makes no call to the manager.
                 group.become(SequenceStatus.FINISHED_IGNORED)
                 self.ended += 1
                 continue
@@ -314,8 +313,8 @@ class Scheduler:
             self.memory.check(table, encoder.tokens, 0, len(encoder.tokens.ids), f"encoder {encoder.seq_id}")
 
     def process(self) -> None:
-        """Samples a token for each sequence that is past its prompt; some fork, some end; some requests
-        are aborted.
+        """Samples a token for each sequence that is past its prompt. Some sequences fork or end, and
+        some requests are aborted.
         """
         for group in list(self.running):
             for seq in list(group.seqs):
@@ -347,7 +346,7 @@ class Scheduler:
         self.process()
 
     def entries(self) -> dict[str, int]:
-        """What is kept about sequences, by place."""
+        """Returns the number of entries that are kept about sequences, by place."""
         manager: Any = self.manager
         return {
             "computed": len(manager._computed_blocks_tracker._tracked),
@@ -358,7 +357,7 @@ class Scheduler:
         }
 
     def drain(self) -> None:
-        """All that is left is aborted; then nothing may be held or known."""
+        """Aborts everything that is left. Afterwards nothing may be held or known."""
         for group in [*self.waiting, *self.running, *self.swapped]:
             self.abort(group)
         manager, allocator = self.manager, self.manager.block_allocator
@@ -474,7 +473,7 @@ def test_the_engine_s_own_enums() -> None:
 
 
 def running(scheduler: Scheduler, *prompts: list[int]) -> Group:
-    """A group that is allocated and runs."""
+    """Returns a group that is allocated and running."""
     manager: Any = scheduler.manager
     group = Group("group", [scheduler.new_seq(list(prompt), None) for prompt in prompts])
     manager.allocate(group)

@@ -1,4 +1,4 @@
-"""Every defect of the ancestors has a test that says so."""
+"""Every defect of the ancestors has a test with its number."""
 
 from __future__ import annotations
 

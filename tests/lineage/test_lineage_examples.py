@@ -1,4 +1,4 @@
-"""The examples of the ancestors' faces run, and print what they show."""
+"""The examples of the ancestors' interfaces run, and print the expected lines."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
-#: Ancestor, example, and a line that it prints.
+#: Ancestor, example, and a line that the example prints.
 SHOWN = [
     ("000", "token_blocks", "blank again: [-1, -1, -1, -1]"),
     ("001", "v1_early", "evicted first: [2, 1, 0]"),

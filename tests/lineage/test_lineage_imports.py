@@ -17,8 +17,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 DOC = (Path(__file__).parents[2] / "docs" / "lineage.md").read_text(encoding="utf-8")
-# : By the package of kvpool that a recipe writes: the ancestor's number, its import lines, the modules
-# that go.
+#: By the package of kvpool that a recipe writes: the ancestor's number, its import lines, and the
+#: modules that are removed.
 TREES = {
     "v0": (
         "004",
@@ -34,7 +34,8 @@ TREES = {
     "v1_early": ("001", import_lines.V1_EARLY, "vllm.v1.core: kv_cache_utils"),
     "token_blocks": ("000", import_lines.TOKEN_BLOCKS, "aphrodite.common: block"),
 }
-#: Imports all modules below the working directory, calls what is lazy in them, and prints what is not found.
+#: A script that imports all modules below the working directory, calls the functions with lazy
+#: imports, and prints every name that is not found.
 RESOLVE = """
 import importlib, pathlib, sys
 sys.path.insert(0, "")
@@ -52,7 +53,7 @@ for file in sorted(pathlib.Path().rglob("*.py")):
 
 
 class Line(NamedTuple):
-    """An import: in a file, of names of a module."""
+    """An import of names from a module, in a file."""
 
     file: str
     module: str
@@ -91,8 +92,8 @@ def code_of(line: Line) -> str:
 
 
 def make_tree(folder: Path, text: str, gone: set[str]) -> None:
-    """Writes the tree: files with their import lines alone, and what they import of modules that are
-    not replaced.
+    """Writes the tree: files with only their import lines, and the imported modules that are not
+    replaced.
     """
     lines = list(lines_of(text))
     files: dict[str, str] = {}
@@ -188,7 +189,8 @@ def test_models_without_kv_start(name: str) -> None:
     copies.extend(manager.swap_in(group))  # the ancestor returned None
     copies.extend(manager.swap_out(group))
     assert copies == []
-    assert manager.get_block_table(seq) is None  # an attention backend knows by it that there are no blocks
+    # An attention backend reads None as "no blocks".
+    assert manager.get_block_table(seq) is None
     assert (manager.get_num_free_gpu_blocks(), manager.get_num_free_cpu_blocks()) == (1, 1)
     assert (manager.get_num_cached_tokens(seq), manager.get_prefix_cache_hit_rate(None)) == (0, -1)
 

@@ -1,5 +1,5 @@
 """Ancestors 004 and 002, both allocators: behaviours and defects that the naive and the prefix-caching
-one share.
+allocator share.
 """
 
 from __future__ import annotations
@@ -123,7 +123,7 @@ def test_copy_on_write(row: Row) -> None:
     forks = [allocator.fork(block)[0] for _ in range(2)]
     for token, fork in enumerate(forks, 5):
         fork.append_token_ids([token])
-    block.append_token_ids([7])  # alone by now
+    block.append_token_ids([7])  # the only holder by now
     assert ids([block, *forks]) == [0, 1, 2]
     assert [one.token_ids for one in (block, *forks)] == [[1, 7], [1, 5], [1, 6]]
     assert [allocator.refcounter.get(n) for n in range(3)] == [1, 1, 1]
@@ -209,7 +209,7 @@ def test_promotion(row: Row) -> None:
     assert (allocator.get_num_free_blocks(), row.mutable(allocator).block_id) == (7, 1)
 
 
-# The defects.
+# --- The defects ---
 
 
 @rows("3: fork of a long chain")
@@ -246,7 +246,7 @@ def test_defect_07_two_prompts_do_not_share_what_they_have_not_in_common(row: Ro
         assert [block.content_hash for block in behind] == [None] * 3
         partial.append_token_ids([3])  # filled afterwards
         assert partial.content_hash == hash_block_tokens(True, None, [token, 3])
-        assert tail.content_hash is None  # and stays so
+        assert tail.content_hash is None  # and still has none
     assert tails[0].block_id != tails[1].block_id  # the ancestor: one block
     with pytest.raises(AssertionError):
         hash_block_tokens(False, None, [8, 9])
@@ -295,7 +295,7 @@ def test_defect_10_a_swap_in_without_room_leaves_every_handle_alone(row: Row) ->
     assert ids(table) == [None, None]
     assert observe(host._tiers) == before
     device.swap_in(table)
-    assert ids(table) == [1, 0]  # freed last, taken first
+    assert ids(table) == [1, 0]  # freed last, allocated first
 
 
 @rows("10: a swap_out that is refused changes nothing")

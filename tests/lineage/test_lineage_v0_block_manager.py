@@ -23,7 +23,7 @@ NoFreeBlocksError = BlockAllocator.NoFreeBlocksError
 
 
 class Status(enum.Enum):
-    """An engine's own enum: not kvpool's, other values, the same names."""
+    """An engine's own enum: other values than kvpool's, and the same names."""
 
     WAITING = "w"
     RUNNING = "r"
@@ -92,7 +92,7 @@ def group_of(num_tokens: int, num_seqs: int = 1, *, first_id: int = 1, first: in
 
 
 def start(manager: SelfAttnBlockSpaceManager, group: Group) -> Group:
-    """Allocates a group, and has it run."""
+    """Allocates a group, and marks it as running."""
     manager.allocate(group)
     group.become(Status.RUNNING)
     return group
@@ -112,7 +112,7 @@ def free(manager: SelfAttnBlockSpaceManager) -> tuple[int, int]:
 
 
 def observe(manager: SelfAttnBlockSpaceManager) -> Any:
-    """Everything that the core and the tables show."""
+    """Returns the whole visible state of the core and the tables."""
     tables = {
         seq_id: (list(t.physical_block_ids), t.num_full_slots) for seq_id, t in manager.block_tables.items()
     }
@@ -173,7 +173,7 @@ def test_ok_can_be_allocated(caching: bool, num_tokens: int, window: int | None)
 def test_defect_21_the_window_does_not_cap_what_is_allocated() -> None:
     manager = manager_of(6, sliding_window=4)
     assert manager.max_block_sliding_window == 3
-    group = group_of(7 * B)  # the ancestor counts 3 blocks, says OK, and takes 7
+    group = group_of(7 * B)  # the ancestor counts 3 blocks, returns OK, and takes 7
     assert manager.can_allocate(group) is NEVER
     manager = manager_of(8, sliding_window=4)
     other = start(manager, group_of(2 * B, first_id=9))
@@ -317,7 +317,7 @@ def test_encoder_decoder_restrictions(setting: dict[str, Any]) -> None:
 @pytest.mark.parametrize("num_tokens", [1, 4, 7, 8])
 @pytest.mark.parametrize("lookahead", [0, 3, 9])
 def test_swap(caching: bool, num_tokens: int, lookahead: int) -> None:
-    """No call tells the manager that a step is over: both swaps work all the same."""
+    """The swaps succeed although no call reports that a step is over."""
     manager = manager_of(caching=caching)
     other = start(manager, group_of(4, first_id=9, first=500))
     group = start(manager, group_of(num_tokens))
@@ -458,7 +458,7 @@ def test_accesses_decide_the_eviction_order() -> None:
         manager.mark_blocks_as_computed(group, 8)
     for group in groups:
         manager.free(group.seqs[0])
-    # Oldest first, deepest first of each.
+    # Oldest first, and within each the deepest first.
     assert manager.block_allocator._tiers.pools[0].eviction_order() == [4, 3, 6, 5, 2, 1]
     with pytest.raises(AssertionError):
         manager.access_all_blocks_in_seq(groups[0].seqs[0], 40.0)
@@ -488,7 +488,7 @@ def test_defect_06_computed_blocks_are_those_of_the_chunk(chunks: list[int]) -> 
         done += chunk
         assert manager.get_num_cached_tokens(Seq(70, list(range(12)))) == min(done, 12) // B * B
         manager.remove_seq_from_computed_blocks_tracker(Seq(70, []))
-    # Of the other group nothing was said.
+    # The other group was not accessed.
     assert manager.get_num_cached_tokens(Seq(71, other.seqs[0].tokens)) == 0
 
 

@@ -36,7 +36,7 @@ def table_of(
 
 
 def observe(allocator: CpuGpuBlockAllocator, *tables: BlockTable) -> Any:
-    """Everything that the core and the tables show."""
+    """Returns the whole visible state of the core and the tables."""
     shown = [
         (list(one.physical_block_ids), one.num_full_slots, [list(b.token_ids) for b in one.blocks])
         for one in tables
@@ -213,7 +213,7 @@ def test_fork_and_copy_on_write(kind: str) -> None:
     child.append_token_ids([100])
     assert (table.physical_block_ids, child.physical_block_ids) == ([0, 1], [0, 2])
     assert allocator.clear_copy_on_writes() == [(1, 2)]
-    table.append_token_ids([200])  # alone now
+    table.append_token_ids([200])  # the only holder now
     assert allocator.clear_copy_on_writes() == []
     assert (tokens_of(table)[6:], tokens_of(child)[6:]) == ([200], [100])
     table.free()
@@ -268,7 +268,7 @@ def test_defect_13_a_refused_prompt_evicts_nothing() -> None:
         assert observe(allocator, used) == before
     again = table_of(allocator, 12)
     assert again.physical_block_ids == [0, 1, 2]
-    # Held blocks are hits that need no free block.
+    # Held blocks are hits, which need no free block.
     assert BlockTable.get_num_required_blocks(list(range(12)), B) > allocator.get_num_free_blocks(GPU)
     assert table_of(allocator, 12).physical_block_ids == [0, 1, 2]
 
@@ -331,9 +331,9 @@ def test_append_onto_cached_content() -> None:
     assert (one.physical_block_ids, two.physical_block_ids) == ([0, 1], [0, 2])
     for table in (one, two):
         table.append_token_ids([6, 7, 8])
-    # The second one's block 2 became block 1; its last block is its own.
+    # Block 2 of the second table was replaced with block 1. Its last block stays its own.
     assert (one.physical_block_ids, two.physical_block_ids) == ([0, 1, 3], [0, 1, 4])
-    # Block 1 is not computed yet: what the second one has computed goes there.
+    # Block 1 is not computed yet, so the tokens that the second table has computed are copied to it.
     assert allocator.clear_copy_on_writes() == [(2, 1)]
     assert allocator.get_num_free_blocks(GPU) == 12
     assert tokens_of(one) == tokens_of(two) == list(range(9))
@@ -373,7 +373,7 @@ def test_sliding_window(kind: str) -> None:
         assert [block is null for block in table.blocks] == [at < dropped for at in range(len(table.blocks))]
         assert all(block_id == null.block_id for block_id in table.physical_block_ids[:dropped])
         assert null.block_id not in table.physical_block_ids[dropped:]
-        # Everything else is free again; the null block is outside of the count.
+        # All other blocks are free again. The null block does not count.
         held = len(table.blocks) - dropped
         assert allocator.get_num_free_blocks(GPU) == allocator.get_num_total_blocks(GPU) - held
         assert tokens_of(table) == list(range(B * max(dropped, 0), token + 1))
@@ -396,11 +396,11 @@ def test_defect_11_fork_after_the_window_has_dropped_blocks(kind: str) -> None:
     for at, one in enumerate((table, child, grandchild)):
         for step in range(20):
             one.append_token_ids([100 * at + step], num_computed_slots=30 + step)
-        # Token 49 is written last: the window drops blocks before 49 // 4 - 2.
+        # Token 49 is written last: the window drops the blocks before 49 // 4 - 2.
         assert tokens_of(one) == list(range(100 * at + 10, 100 * at + 20))
         assert one.num_full_slots == 50
-    # Until they are taken, the blocks of copies are pinned. Here the window has dropped all that were
-    # copied to.
+    # Destinations of copies stay pinned until the copies are taken. Here the window has dropped all of
+    # them.
     assert allocator.clear_copy_on_writes() == []
     for one in (child, table, grandchild):
         one.free()
@@ -413,13 +413,13 @@ def test_window_without_a_block_for_the_null_block() -> None:
     allocator = create(gpu=6)
     table = table_of(allocator, 20, window=1)
     blocker = table_of(allocator, 4, first=900)
-    twin = table.fork()  # what is dropped stays held: nothing is free, nothing becomes free
+    twin = table.fork()  # the dropped blocks stay held: nothing becomes free
     before = observe(allocator, table, twin, blocker)
     with pytest.raises(NoFreeBlocksError):
         table.append_token_ids([20], num_computed_slots=20)
     assert observe(allocator, table, twin, blocker) == before
     twin.free()
-    # Four blocks become free: one for the null block, one for the token.
+    # Four blocks become free: one for the null block, and one for the token.
     table.append_token_ids([20], num_computed_slots=20)
     null = allocator.allocate_or_get_null_block()
     assert [block is null for block in table.blocks] == [True] * 4 + [False] * 2
@@ -434,7 +434,7 @@ def test_defect_08_an_append_in_place_that_fails_changes_nothing(kind: str, toke
     allocator = create(kind, gpu=3)
     table = table_of(allocator, 3)
     child = table.fork()
-    other = table_of(allocator, 4)  # what the child would become, and is not computed yet
+    other = table_of(allocator, 4)  # the child's future content, not computed yet
     filler = table_of(allocator, 4, first=50)
     before = observe(allocator, table, child, other)
     for _ in range(2):

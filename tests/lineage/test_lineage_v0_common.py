@@ -1,4 +1,4 @@
-"""Ancestor 004, what its allocators share: one test per class of 3.2, and of the errors and interfaces."""
+"""Ancestor 004, common parts of its allocators: one test per class of 3.2, and per error and interface."""
 
 from __future__ import annotations
 
@@ -131,7 +131,7 @@ def test_defect_11_a_new_handle_is_never_an_old_object() -> None:
     pool = BlockPool(2, NaiveBlock, naive(), 1)
     first = pool.init_block(None, [1, 2], 2, 0)
     second = pool.init_block(first, [3], 2, 1)
-    pool.free_block(first)  # a sliding window has passed it
+    pool.free_block(first)  # a sliding window has passed this block
     third = pool.init_block(second, [], 2, 2)  # the ancestor made this of `first`, and the chain a cycle
     assert third is not first
     assert second.prev_block is first

@@ -28,7 +28,7 @@ def create(kind: str = "naive", gpu: int = 8, cpu: int = 8) -> CpuGpuBlockAlloca
 
 
 def chain(allocator: CpuGpuBlockAllocator, length: int, device: Device = GPU, first: int = 0) -> list[Block]:
-    """Full blocks of one sequence."""
+    """Returns full blocks of one sequence."""
     chunks = [list(range(first + B * at, first + B * (at + 1))) for at in range(length)]
     return allocator.allocate_immutable_blocks(None, chunks, device)
 
@@ -152,7 +152,7 @@ def test_there_is_one_null_block(kind: str) -> None:
     allocator.free(null)
     with pytest.raises(AssertionError):
         allocator.fork(null)
-    # Nobody else gets its id.
+    # No other block gets its id.
     assert null.block_id not in ids([allocator.allocate_mutable_block(None, GPU) for _ in range(7)])
     with pytest.raises(allocator.NoFreeBlocksError):
         allocator.allocate_mutable_block(None, GPU)
@@ -317,7 +317,7 @@ def test_swap_of_content_that_the_other_device_caches() -> None:
     assert allocator.find_cached_blocks_prefix(hashes) == hashes
     assert allocator.find_cached_blocks_prefix(hashes, CPU) == hashes
     assert allocator.get_and_reset_swaps() == [(0, 8), (1, 9)]
-    # The GPU has them still: the way back is no copy.
+    # The GPU still has these blocks, so the way back needs no copy.
     assert allocator.swap(blocks, CPU, GPU) == {8: 0, 9: 1}
     assert allocator.get_and_reset_swaps() == []
     assert all(block.computed for block in blocks)
@@ -347,7 +347,7 @@ def test_defect_18_the_source_of_a_copy_is_no_swap_target(kind: str) -> None:
     (twin,) = allocator.fork(block)
     twin.append_token_ids([4])  # copies 0 to 1
     if kind == "prefix_caching":
-        block.append_token_ids([4])  # is found to be 1: nobody holds 0 any more
+        block.append_token_ids([4])  # found to be 1, so 0 has no holder any more
         assert block.block_id == twin.block_id == 1
     else:
         allocator.free(block)
@@ -432,9 +432,9 @@ def test_hit_rate_of_swaps_and_failures() -> None:
     allocator.swap([*blocks, *twin], GPU, CPU)
     assert (
         allocator.get_prefix_cache_hit_rate(CPU) == 2 / 4
-    )  # what the first handle has brought, the second finds
+    )  # the second handle finds the content that the first has brought
     allocator.swap([*blocks, *twin], CPU, GPU)
-    assert allocator.get_prefix_cache_hit_rate(GPU) == 4 / 6  # still cached there
+    assert allocator.get_prefix_cache_hit_rate(GPU) == 4 / 6  # still cached on the GPU
     with pytest.raises(allocator.NoFreeBlocksError):
         chain(allocator, 5, first=100)
     assert allocator.get_prefix_cache_hit_rate(GPU) == 4 / 6

@@ -1,4 +1,4 @@
-"""Ancestor 004, the naive allocator of 3.3: what it does not share with the prefix-caching one."""
+"""Ancestor 004, the naive allocator of 3.3: the parts that differ from the prefix-caching allocator."""
 
 from __future__ import annotations
 

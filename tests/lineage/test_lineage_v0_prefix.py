@@ -1,5 +1,5 @@
-"""Ancestor 004, the prefix-caching allocator of 3.4: surface and behaviours; its defects have a file of
-their own.
+"""Ancestor 004, the prefix-caching allocator of 3.4: surface and behaviours. Its defects have a
+separate file.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def cache(
     chunks: Sequence[Sequence[int]] = PROMPT,
     extra_hash: ExtraHash = None,
 ) -> list[int]:
-    """A request that runs and ends; returns the ids of its blocks."""
+    """Runs a request to its end. Returns the ids of its blocks."""
     blocks = allocator.allocate_immutable_blocks(None, chunks, extra_hash)
     allocator.mark_blocks_as_computed([])
     numbers = [block.block_id for block in blocks if block.block_id is not None]
@@ -135,7 +135,7 @@ def test_extra_hash_that_changes() -> None:
     assert chain_hashes(PROMPT, image)[0] == chain_hashes(PROMPT, other)[0]  # before the item
     assert not set(chain_hashes(PROMPT, image)[1:]) & set(chain_hashes(PROMPT, other)[1:])
     first = chain_hashes(PROMPT[:1])[0]
-    # The keys come with the second block: neither prefix nor keys may get lost.
+    # The keys begin with the second block: neither the prefix nor the keys may be lost.
     late = [hash_block_tokens(False, first, [3, 4], extra) for extra in (None, 1, 2, image, other)]
     late.append(hash_block_tokens(False, chain_hashes([[9, 9]])[0], [3, 4], 1))
     assert len(set(late)) == 6
@@ -143,7 +143,7 @@ def test_extra_hash_that_changes() -> None:
     third = [hash_block_tokens(False, second, [5, 6], extra) for second in late for extra in (None, 1, video)]
     assert len(set(third)) == 18
     assert hash_block_tokens(False, first, [3, 4], 1) == late[1]
-    # Items stand where they stood: behind the change of keys, too.
+    # Items keep their places, also after the change of keys.
     fourth = kvpool.ExtraKeys(multimodal=[("image", 6, 2)])
     behind = hash_block_tokens(False, third[0], [7, 8], fourth)
     assert behind.link.depth == 3
@@ -230,7 +230,8 @@ def test_find_cached_blocks_prefix() -> None:
     for block in blocks:
         allocator.free(block)
     assert allocator.find_cached_blocks_prefix(block_hashes=hashes) == hashes[:2]
-    assert allocator.find_cached_blocks_prefix([hashes[0], -1]) == hashes[:1]  # what cannot be a hash is none
+    # An invalid hash does not count.
+    assert allocator.find_cached_blocks_prefix([hashes[0], -1]) == hashes[:1]
     assert allocator.find_cached_blocks_prefix([2**256]) == []
     assert allocator.find_cached_blocks_prefix([]) == []
 
@@ -263,7 +264,7 @@ def test_swap() -> None:
         True,
         False,
         False,
-    ]  # the bytes of two have to be copied first
+    ]  # the bytes of two blocks have to be copied first
     host.mark_blocks_as_computed([])
     assert all(block.computed for block in table)
     assert [block.extra_hash for block in table] == [5, 5, 5]
@@ -285,7 +286,7 @@ def test_reset_prefix_cache(caplog: pytest.LogCaptureFixture) -> None:
     assert (allocator.evictor.num_blocks, allocator.get_num_free_blocks()) == (0, 8)
     assert allocator.get_prefix_cache_hit_rate() == 0.0
     assert allocator.find_cached_blocks_prefix(chain_hashes(PROMPT)) == []
-    assert cache(allocator, [[8, 8]])  # works on
+    assert cache(allocator, [[8, 8]])  # it still works
 
 
 @lineage("prefix: constructor, eviction policy")
@@ -345,7 +346,7 @@ def test_block_notes() -> None:
         2,
         1,
         0,
-    ]  # free, never used, used at 5
+    ]  # free, never used, used at time 5
 
 
 @lineage("PrefixCachingBlock: allocator and prev_block have to be of its kind")
@@ -424,7 +425,7 @@ def test_epochs() -> None:
     fresh = allocator.allocate_immutable_block(None, PROMPT[0])
     assert fresh.block_id != held.block_id
     assert fresh.content_hash != old_hash
-    grown.append_token_ids([3, 4])  # behind a block of the old epoch: never cached
+    grown.append_token_ids([3, 4])  # after a block of the old epoch: never cached
     assert not allocator.is_block_cached(grown)
     allocator.mark_blocks_as_computed([])
     assert fresh.computed

@@ -1,5 +1,5 @@
-"""Ancestor 004, the prefix-caching allocator: a test per numbered defect, each of which the ancestor
-fails.
+"""Ancestor 004, the prefix-caching allocator: one test per numbered defect. The ancestor fails each
+test.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ def free(allocator: PrefixCachingBlockAllocator, blocks: Iterable[Block]) -> Non
 
 
 def observe(allocator: PrefixCachingBlockAllocator) -> object:
-    """All that a failed call must leave alone."""
+    """Returns everything that a failed call must not change."""
     return rows.observe(allocator._tiers), allocator.get_prefix_cache_hit_rate()
 
 
@@ -186,7 +186,7 @@ def test_defect_23_a_time_is_never_lowered() -> None:
         allocator.mark_blocks_as_computed([])
         assert block.block_id is not None
         allocator.mark_blocks_as_accessed([block.block_id], time)
-        allocator.mark_blocks_as_accessed([block.block_id], 1.0)  # late news
+        allocator.mark_blocks_as_accessed([block.block_id], 1.0)  # an older time
         block.last_accessed = 2.0
         allocator.free(block)
     allocator.mark_blocks_as_accessed([0], 1.0)
@@ -227,7 +227,7 @@ def test_defect_24_a_hash_is_a_digest_and_the_same_in_every_process() -> None:
     first = hash_block_tokens(True, None, [1, 2], 5)
     assert runs == {f"{first} {hash_block_tokens(False, first, [3, 4], 5)}\n"}
     assert min(hash_block_tokens(True, None, [n]) for n in range(50)) > 2**200
-    # hash() takes -1 for -2, and hash((1, x)) can be solved for x.
+    # In Python, hash(-1) == hash(-2), and hash((1, x)) can be solved for x.
     assert hash_block_tokens(True, None, [1], -1) != hash_block_tokens(True, None, [1], -2)
 
 
@@ -244,7 +244,9 @@ calls = st.lists(
 @rows.rows("any calls keep counts exact, tokens right, and lookups computed", caching=True)
 @given(calls=calls)
 def test_any_calls(row: rows.Row, calls: list[tuple[str, int, int]]) -> None:
-    """The KV of each block is simulated: whoever is said to be computed holds the prefix of its handles."""
+    """The KV of each block is simulated: a block that is reported as computed contains the prefix of
+    its handles.
+    """
     allocator = row.make(6)
     tables: list[list[Block]] = []
     written: dict[int, list[int]] = {}  # physical block -> the tokens of its prefix, once computed
@@ -294,7 +296,8 @@ def test_any_calls(row: rows.Row, calls: list[tuple[str, int, int]]) -> None:
                 run_step()
                 allocator.swap_out(table)
                 tables = [other for other in tables if other is not table]
-                allocator.swap_in(table)  # may not fit: what was shared with another table is not any more
+                # May not fit; blocks shared with another table are not shared any more.
+                allocator.swap_in(table)
                 tables.append(table)
             elif call in ("computed", "copies"):
                 run_step()

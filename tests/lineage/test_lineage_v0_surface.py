@@ -21,8 +21,8 @@ OBJECTS: list[tuple[object, str]] = [
     (BlockMetaData(1, 2, 3.0), "content_hash num_hashed_tokens last_accessed"),
     (
         CacheMetricData(),
-        "num_completed_blocks completed_block_cache_hit_rate num_incompleted_block_queries num_incompleted_block_hit "
-        "block_size",
+        "num_completed_blocks completed_block_cache_hit_rate num_incompleted_block_queries "
+        "num_incompleted_block_hit block_size",
     ),
     (LRUEvictor(), "free_table priority_queue"),
 ]
@@ -35,7 +35,9 @@ def parameters_of(found: Any) -> list[inspect.Parameter]:
 
 
 def check(found: Any, what: str, listed: str) -> None:
-    """The ancestor's parameters come first, under their names; what kvpool has besides has a default."""
+    """Checks that the ancestor's parameters come first, under their names, and that all others of
+    kvpool have defaults.
+    """
     names = listed.split(",") if listed else []
     parameters = parameters_of(found)
     assert [one.name for one in parameters[: len(names)]] == names, what

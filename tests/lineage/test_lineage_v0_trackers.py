@@ -47,7 +47,7 @@ def create(gpu: int = 16) -> CpuGpuBlockAllocator:
 def cache(
     allocator: CpuGpuBlockAllocator, num_blocks: int, extra: int | kvpool.ExtraKeys | None = None
 ) -> list[int]:
-    """Computes the first blocks of the prompt 0, 1, 2, ... and lets go of them."""
+    """Computes the first blocks of the prompt 0, 1, 2, ... and frees them."""
     chunks = [list(range(B * at, B * (at + 1))) for at in range(num_blocks)]
     blocks = allocator.allocate_immutable_blocks(None, chunks, GPU, extra)
     allocator.mark_blocks_as_computed([])
@@ -58,7 +58,7 @@ def cache(
 
 
 def seen(allocator: CpuGpuBlockAllocator, seq: Seq) -> int:
-    """What somebody finds who never asked before."""
+    """Returns the number of cached tokens for a new tracker without earlier results."""
     return ComputedBlocksTracker(allocator, B, enable_caching=True).get_num_cached_tokens(seq)
 
 
@@ -244,7 +244,7 @@ def test_no_time_recorded() -> None:
     allocator = create()
     tracker = LastAccessBlocksTracker(allocator)
     tracker.add_seq(1)
-    tracker.update_seq_blocks_last_access(1, [12345])  # nothing is marked: not even looked at
+    tracker.update_seq_blocks_last_access(1, [12345])  # nothing is marked, and nothing is looked up
     tracker.update_last_access(1, 1.0)
     with pytest.raises(KeyError):
         tracker.update_seq_blocks_last_access(1, [12345])

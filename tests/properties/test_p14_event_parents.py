@@ -1,5 +1,5 @@
-"""Property 14: the parent of a stored block is the digest before it, and it is there, or seen to be
-absent.
+"""Property 14: the parent of a stored block is the digest before it. The parent is present, or the
+events show that it is absent.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from tests.integrations.pool_stand_ins import BLOCK, digest, make_pool, request_
 
 @pytest.mark.parametrize("number", range(64))
 def test_property_14_a_run_in_vllms_events_has_the_parent_of_its_first_block(vllm: Any, number: int) -> None:
-    """vllm#58119: with blocks left out, the event of those behind them named a parent that was not theirs."""
+    """vllm#58119: if blocks were left out, the event of the blocks after them named a wrong parent."""
     mask = [bool(number >> at & 1) for at in range(6)]
     tokens = list(range(12))
     pool = make_pool(20)
@@ -26,7 +26,7 @@ def test_property_14_a_run_in_vllms_events_has_the_parent_of_its_first_block(vll
         assert isinstance(event, BlockStored)
         first = len(event.token_ids) and event.token_ids[0] // BLOCK[0]
         assert event.parent_block_hash == (digest(tuple(tokens[: first * BLOCK[0]])) if first else None)
-        # It is there, or the block before was left out: what is replayed shows which.
+        # The parent is present, or the block before was left out. The replayed events show which.
         assert first == 0 or (event.parent_block_hash in stored) == mask[first - 1]
         stored += event.block_hashes
     assert stored == [digest(tuple(tokens[: (at + 1) * BLOCK[0]])) for at in range(6) if mask[at]]

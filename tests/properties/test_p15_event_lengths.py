@@ -1,4 +1,6 @@
-"""Property 15: an event has as many hashes as token chunks and extra keys, each with its logical index."""
+"""Property 15: an event has the same number of hashes, token chunks and extra keys, each with its
+logical index.
+"""
 
 from __future__ import annotations
 
@@ -13,8 +15,8 @@ from tests.integrations.pool_stand_ins import BLOCK, digest, make_pool, request_
 @pytest.mark.parametrize("salt", [None, "s"])
 @pytest.mark.parametrize("group", [0, 1])
 def test_property_15_vllms_events_have_lists_of_one_length(vllm: Any, group: int, salt: str | None) -> None:
-    """vllm#44451: for every set of blocks that a mask leaves out or that others cached before, in two
-    groups.
+    """vllm#44451: checks every set of blocks that a mask leaves out or that other requests cached
+    before, in two groups.
     """
     size = BLOCK[group]
     tokens = list(range(5 * size))
@@ -26,7 +28,7 @@ def test_property_15_vllms_events_have_lists_of_one_length(vllm: Any, group: int
         pool.cache_full_blocks(request, [first], 0, 1, size, group)
         for at in range(1, 5):
             if known[at - 1]:
-                # Another request has cached this block's content already.
+                # Another request has already cached this block's content.
                 pool.cache_full_blocks(request, [None] * at + pool.get_new_blocks(1), at, at + 1, size, group)
         pool.take_events()
         table = [first, *pool.get_new_blocks(4)]
@@ -45,6 +47,6 @@ def test_property_15_vllms_events_have_lists_of_one_length(vllm: Any, group: int
                     == tokens[index * size : (index + 1) * size]
                 )
                 assert block_hash == digest(tuple(tokens[: (index + 1) * size]))
-                assert event.extra_keys[at] is None  # a salt is the first block's alone
+                assert event.extra_keys[at] is None  # only the first block has the salt
                 told.append(index)
         assert told == [at for at in range(1, 5) if mask[at - 1] and not known[at - 1]]

@@ -1,5 +1,5 @@
-"""Property 17: once a block is exchanged, a lookup of what it was before misses, and no event about
-that follows.
+"""Property 17: after a block is exchanged, a lookup of its former content misses, and no event about
+that content follows.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ def test_property_17_a_superseded_part_is_not_found_and_not_told_of_again(
 
     whole = key_of(tokens, 1)
     for _ in range(2):
-        # After the promotion, and again after the block has been freed, hit and freed.
+        # Checks after the promotion, and again after the block has been freed, hit and freed.
         replay(pool.take_events(), seen)
         assert seen == cached_keys(pool) == ({part, whole} if shared else {whole})
         assert pool.get_cached_block(digest((1, 2)), [1]) == ([other] if shared else None)
@@ -54,7 +54,7 @@ def test_property_17_a_superseded_part_is_not_found_and_not_told_of_again(
         assert pool.get_cached_block(digest(tuple(tokens)), [1]) == [block]
         pool.free_blocks([block])
         pool.touch([block])
-    # Handed out again, it takes its whole content away, and nothing else is told.
+    # When the block is handed out again, its whole content is removed, and no other event follows.
     pool.free_blocks([block])
     pool.take_events()
     pool.get_new_blocks(pool.get_num_free_blocks())

@@ -38,7 +38,7 @@ LINK = re.compile(r"\[([^\]]+)\]\(([^)#]+)\)")
 
 
 def files_of(cell: str) -> list[Path]:
-    """What a cell links to."""
+    """Returns the files to which a cell links."""
     files = [(DOCS / target).resolve() for _, target in LINK.findall(cell)]
     assert files, f"{cell!r} names no test"
     for file in files:
@@ -47,7 +47,7 @@ def files_of(cell: str) -> list[Path]:
 
 
 def functions_of(file: Path) -> list[str]:
-    """The names of the test functions of a file."""
+    """Returns the names of the test functions of a file."""
     if file.suffix == ".py":
         return re.findall(r"^def (test_\w+)\(", file.read_text(), re.MULTILINE)
     return re.findall(r"^ *fn (\w+)\(", file.read_text(), re.MULTILINE)
@@ -73,7 +73,8 @@ def test_the_tests_of_a_property_exist_and_have_its_number(number: str, language
     if language == "Rust":
         assert first.name.startswith(module)
         assert any(name in test for test in functions_of(first))
-    # A module holds tests of its own property alone; what else is linked has some tests.
+    # A module contains tests of its own property only. Every other linked file contains at least one
+    # test.
     for file in (first, *others):
         is_module = file.parent.name == "properties" and "evictors" not in file.parts
         assert functions_of(file)
@@ -121,6 +122,6 @@ def test_no_module_is_left_out_of_the_table() -> None:
     }
     assert len(modules) >= 33
     assert modules <= linked
-    # A file of Rust is a test only if it is in the tree of modules.
+    # A Rust file is a test only if it is in the tree of modules.
     for module in (module for module in modules if module.suffix == ".rs"):
         assert f"mod {module.stem};" in (module.parent / "main.rs").read_text()

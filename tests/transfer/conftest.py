@@ -1,8 +1,8 @@
-"""Every test of this folder sees the fake driver in the place of a real one: which devices exist must
-not decide what passes.
+"""Every test of this folder uses the fake driver instead of a real one, so results do not depend on the
+devices of the machine.
 
-What a process finds out about its driver once (none, no device, too old, a lost context) is tested
-in processes of its own.
+A process looks for its driver only once (none, no device, too old, a lost context). Tests of these
+cases start separate processes.
 """
 
 from __future__ import annotations
@@ -31,7 +31,9 @@ def fake_library(tmp_path_factory: pytest.TempPathFactory) -> FakeCuda:
 
 @pytest.fixture
 def fake(fake_library: FakeCuda) -> Iterator[FakeCuda]:
-    """The driver's controls; a test leaves no violation of the driver's rules behind, and no setting."""
+    """Yields the driver's controls. Fails a test that leaves a violation of the driver's rules, and
+    restores all settings.
+    """
     before = fake_library.count("violations")
     yield fake_library
     fake_library.set(lazy=0)
@@ -42,8 +44,8 @@ def fake(fake_library: FakeCuda) -> Iterator[FakeCuda]:
 
 @pytest.fixture
 def lazy(fake: FakeCuda) -> Iterator[FakeCuda]:
-    """The adversary: work is held back, memory that nobody told of is pageable, copies that race are
-    violations.
+    """Yields the driver in its strictest mode: work is held back, unregistered memory is pageable, and
+    racing copies are violations.
     """
     fake.set(strict=1, check_races=1, lazy=1, event_queries=2)
     yield fake
@@ -52,7 +54,7 @@ def lazy(fake: FakeCuda) -> Iterator[FakeCuda]:
 
 @pytest.fixture
 def driver(fake_library: FakeCuda) -> Driver:
-    """The driver's own calls, with the device's context current."""
+    """Returns the driver's own calls, with the device's context current."""
     driver = Driver(fake_library.path)
     assert driver.call("cuInit", 0) == 0
     context = driver.get_value(ctypes.c_void_p, "cuDevicePrimaryCtxRetain", 0)
@@ -62,7 +64,7 @@ def driver(fake_library: FakeCuda) -> Driver:
 
 @pytest.fixture(scope="session")
 def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A fake driver of its own for the tests of the fake driver."""
+    """Returns a separate fake driver, for the tests of the fake driver itself."""
     return build(tmp_path_factory.mktemp("fake-cuda"))
 
 

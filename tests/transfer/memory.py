@@ -18,14 +18,14 @@ if TYPE_CHECKING:
 
     from tests.transfer.fake_cuda.driver import FakeCuda
 
-#: Drawn cases are so many times as many in `make test-slow`, which takes the tests that are marked longer.
+#: Factor for the number of random cases. ``make test-slow`` runs ten times as many.
 MORE = 10 if os.environ.get("HYPOTHESIS_PROFILE") == "slow" else 1
 DTYPES = (torch.uint8, torch.bfloat16, torch.float32, torch.float8_e4m3fn, torch.int64, torch.float16)
 
 
 @dataclasses.dataclass(frozen=True)
 class Shape:
-    """What a block is made of."""
+    """The shape of a block."""
 
     layers: int
     tokens: int
@@ -43,7 +43,9 @@ def _as(raw: Tensor, dtype: torch.dtype) -> Tensor:
 
 @dataclasses.dataclass(frozen=True)
 class Layout:
-    """A layout of an engine: how it makes tensors for so many blocks, and which dimension counts them."""
+    """A layout of an engine: a function that creates tensors for a number of blocks, and the dimension
+    that counts blocks.
+    """
 
     name: str
     make: Callable[[Shape, int, torch.dtype], Sequence[Tensor]]
@@ -80,7 +82,7 @@ def _latent(s: Shape, blocks: int, dtype: torch.dtype) -> list[Tensor]:
 
 
 def _padded_pages(s: Shape, blocks: int, dtype: torch.dtype) -> list[Tensor]:
-    """Pages with a tail that belongs to nobody, and a first block that is not the first of its memory."""
+    """Returns pages with an unused tail. The first block does not start at the beginning of its memory."""
     inner = s.tokens * s.elements
     raw = [_as(_bytes(blocks + 2, (inner + 48) * dtype.itemsize), dtype) for _ in range(s.layers)]
     return [
@@ -90,7 +92,7 @@ def _padded_pages(s: Shape, blocks: int, dtype: torch.dtype) -> list[Tensor]:
 
 
 def _unlike_layers(s: Shape, blocks: int, dtype: torch.dtype) -> list[Tensor]:
-    """Layers of several sizes, in turns."""
+    """Returns layers of several sizes, in turn."""
     size = dtype.itemsize
     widths = [s.elements * (1 + layer % 3) for layer in range(s.layers)]
     return [_as(_bytes(2, blocks, s.tokens, width * size), dtype) for width in widths]
@@ -109,8 +111,9 @@ LAYOUTS = (
 
 
 class Blocks:
-    """Tensors of a layout, and the store over them: on the CPU, or as the memory of a device that the
-    fake driver has."""
+    """Tensors of a layout, and the store over them: on the CPU, or as memory of the fake driver's
+    device.
+    """
 
     def __init__(self, tensors: Sequence[Tensor], block_dim: int, *, fake: FakeCuda | None = None) -> None:
         self.tensors = list(tensors)
@@ -124,17 +127,17 @@ class Blocks:
             self.store = BlockStore.from_regions(regions, blocks, device="cuda:0", keep_alive=self.tensors)
 
     def release(self) -> None:
-        """The memory is no device's any more."""
+        """Marks the memory as host memory again."""
         if self.fake is not None:
             for storage in self.storages():
                 self.fake.unmark(storage.data_ptr())
 
     def storages(self) -> list[Tensor]:
-        """All bytes of each tensor's memory, those between and around blocks included."""
+        """Returns all bytes of each tensor's memory, including those between and around blocks."""
         return [torch.tensor([], dtype=torch.uint8).set_(one.untyped_storage()) for one in self.tensors]
 
     def copy(self, *, fake: FakeCuda | None = None) -> Blocks:
-        """The same bytes at other addresses."""
+        """Returns a copy of the same bytes at other addresses."""
         twins = []
         for tensor, storage in zip(self.tensors, self.storages(), strict=True):
             memory = storage.clone().view(tensor.dtype)
@@ -142,18 +145,18 @@ class Blocks:
         return Blocks(twins, self.block_dim, fake=fake)
 
     def same(self, other: Blocks) -> bool:
-        """Whether all bytes are the same, those of no block included."""
+        """Returns whether all bytes are equal, including those outside of blocks."""
         pairs = zip(self.storages(), other.storages(), strict=True)
         return all(torch.equal(mine, theirs) for mine, theirs in pairs)
 
     def block(self, index: int) -> bytes:
-        """A block's bytes in the order of regions, which for these layouts is that of the tensors' own
-        dimensions.
+        """Returns a block's bytes in the order of regions. For these layouts that is the order of the
+        tensors' own dimensions.
         """
         return self.copy().store.read_block(index)
 
     def assign(self, source: Blocks, pairs: Iterable[tuple[int, int]]) -> None:
-        """The oracle: torch's own indexing, all sources read before anything is written."""
+        """Computes the expected result with torch's indexing: reads all sources before it writes."""
         taken = [
             (dst, [one.select(source.block_dim, src).clone() for one in source.tensors]) for src, dst in pairs
         ]
@@ -163,7 +166,9 @@ class Blocks:
 
 
 def on_device(fake: FakeCuda, blocks: int = 8, nbytes: int = 512, tensors: int = 1) -> Blocks:
-    """Random blocks in the memory of the fake device: so many bytes in each of some tensors."""
+    """Returns random blocks in the memory of the fake device, with ``nbytes`` bytes of a block in each
+    tensor.
+    """
     return Blocks([_bytes(blocks, nbytes) for _ in range(tensors)], 0, fake=fake)
 
 
@@ -177,7 +182,7 @@ def random_shape(rng: random.Random) -> Shape:
 
 
 def random_pairs(rng: random.Random, sources: int, targets: int) -> list[tuple[int, int]]:
-    """A mapping without duplicates: scattered, or runs that ascend or descend."""
+    """Returns a mapping without duplicates: scattered, or runs that ascend or descend."""
     count = rng.choice((0, 1, 3, min(sources, targets)))
     count = min(count, sources, targets)
     src, dst = rng.sample(range(sources), count), rng.sample(range(targets), count)

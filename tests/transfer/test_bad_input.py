@@ -1,6 +1,8 @@
-"""Bad calls of stores, engines and transfers: a typed error that names the value, and not a byte is changed.
+"""Bad calls of stores, engines and transfers raise a typed error that names the value, and change no
+byte.
 
-What Python's own parsing of arguments refuses is a plain ``TypeError``; everything else is a ``KvpoolError``.
+A value that Python's own argument parsing refuses raises a plain ``TypeError``. Every other bad value
+raises a ``KvpoolError``.
 """
 
 from __future__ import annotations
@@ -21,7 +23,7 @@ from kvpool.transfer import BlockStore, PlanExecutor, Transfer, TransferEngine
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-#: More bits than any number of kvpool has.
+#: A number with more bits than any number of kvpool.
 WIDE = 2**200
 Refusal = tuple[type[kvpool.KvpoolError], type[Exception]]
 
@@ -40,7 +42,7 @@ NO_CUDA: Refusal = (errors.CudaUnavailableError, RuntimeError)
 
 @dataclasses.dataclass
 class World:
-    """Eight blocks of 32 bytes, twice, and an engine."""
+    """Two stores of eight blocks of 32 bytes, and an engine."""
 
     src: torch.Tensor
     dst: torch.Tensor
@@ -52,7 +54,7 @@ class World:
         return self.src.numpy().tobytes(), self.dst.numpy().tobytes()
 
     def transfer(self) -> Transfer:
-        """One that has ended, and was told."""
+        """Returns a transfer that has ended and was reported."""
         transfer = self.engine.submit(self.source, self.target, [])
         transfer.wait()
         return transfer
@@ -67,8 +69,8 @@ def world() -> Iterator[World]:
 
 
 def refused(call: Callable[[], object], refusal: Refusal, *words: object, on: World | None = None) -> None:
-    """The call raises exactly this error, whose message has these words; nothing was copied or is under
-    way.
+    """Checks that the call raises exactly this error, with these words in its message, and that nothing
+    was copied or is still running.
     """
     before = on.content() if on else None
     error, builtin = refusal
@@ -84,7 +86,7 @@ def refused(call: Callable[[], object], refusal: Refusal, *words: object, on: Wo
 
 
 def mistyped(call: Callable[[], object], on: World | None = None) -> None:
-    """Python's parsing of arguments refuses."""
+    """Checks that Python's argument parsing refuses the call."""
     before = on.content() if on else None
     with pytest.raises(TypeError):
         call()
@@ -96,7 +98,7 @@ def f(*shape: int, **kwargs: Any) -> torch.Tensor:
     return torch.zeros(shape, **kwargs)
 
 
-# --- Stores of tensors --------------------------------------------------------------------------------
+# --- Stores of tensors ---
 
 TENSORS: list[tuple[str, Callable[[], Any], Any, Refusal, list[object]]] = [
     ("none", list, 0, LAYOUT, ["at least one"]),
@@ -164,7 +166,7 @@ def test_block_dimensions_of_other_types(dim: Any) -> None:
     mistyped(lambda: BlockStore.from_tensors([f(8, 4)], block_dim=dim))
 
 
-# --- Stores of regions --------------------------------------------------------------------------------
+# --- Stores of regions ---
 
 REGIONS: list[tuple[list[Any], Any, Refusal, list[object]]] = [
     ([], 1, LAYOUT, ["at least one region"]),
@@ -202,7 +204,7 @@ def test_devices_that_are_not_there() -> None:
     refused(lambda: BlockStore.from_regions([(4096, 16, 16)], 1, device="cuda:1000"), NO_CUDA, "1000")
 
 
-# --- Pools of the host --------------------------------------------------------------------------------
+# --- Host pools ---
 
 HOSTS: list[tuple[Any, dict[str, Any], Refusal, list[object]]] = [
     (0, {}, LAYOUT, ["0 blocks", 2**31 - 1]),
@@ -222,16 +224,18 @@ def test_host_pools(
 
 
 def test_a_host_pool_beyond_all_memory() -> None:
-    """Pieces at some address: nobody reads them, and a pool for them cannot be had."""
+    """The pieces are at arbitrary addresses: they are never read, and a pool for them cannot be
+    allocated.
+    """
     large = BlockStore.from_regions([(0, 2**40, 2**40)], 1)
     refused(lambda: BlockStore.host(2**12, large), PINNING, f"{2**52} bytes")
     refused(lambda: BlockStore.host(2**30, large), PINNING, 2**30)
-    # All addresses there are: rounded up, its size would be nothing.
+    # These regions cover the whole address space: rounded up, their size would overflow to 0.
     whole = BlockStore.from_regions([(0, 2**63, 2**63), (2**63, 2**63, 2**63 - 1)], 1)
     refused(lambda: BlockStore.host(1, whole), PINNING)
 
 
-# --- Engines ------------------------------------------------------------------------------------------
+# --- Engines ---
 
 
 @pytest.mark.parametrize(
@@ -262,7 +266,7 @@ def test_what_only_a_device_can_do(world: World) -> None:
             )
 
 
-# --- Mappings -----------------------------------------------------------------------------------------
+# --- Mappings ---
 
 I64 = np.int64
 MAPPINGS: list[tuple[str, Callable[[], Any], Refusal, list[object]]] = [
@@ -359,7 +363,7 @@ def test_errors_of_the_caller_come_through(world: World) -> None:
         BlockStore.from_tensors(broken())  # type: ignore[arg-type]
 
 
-# --- Stores that differ, stores and engines that are closed -------------------------------------------
+# --- Stores that differ, and closed stores and engines ---
 
 DIFFERENT: list[tuple[str, Callable[[], BlockStore], list[object]]] = [
     (
@@ -380,7 +384,7 @@ DIFFERENT: list[tuple[str, Callable[[], BlockStore], list[object]]] = [
 
 @pytest.mark.parametrize(("make", "words"), [one[1:] for one in DIFFERENT], ids=[one[0] for one in DIFFERENT])
 def test_stores_that_differ(make: Callable[[], BlockStore], words: list[object], world: World) -> None:
-    """The message names both sides, each by its side; so does that of a copy of nothing."""
+    """The message names both stores by their role, also for a copy of no blocks."""
     other = make()
     for pair in ((world.source, other), (other, world.source)):
         for mapping in ([(0, 1)], []):
@@ -396,7 +400,7 @@ def test_stores_that_differ(make: Callable[[], BlockStore], words: list[object],
 
 
 def test_regions_of_other_orders_differ(world: World) -> None:
-    """Pieces of 8 and of 16 bytes, and the other way round."""
+    """One store has pieces of 8 and 16 bytes, and the other one has them in the opposite order."""
     one = BlockStore.from_tensors([f(4, 8, dtype=torch.uint8), f(4, 16, dtype=torch.uint8)])
     other = BlockStore.from_tensors([f(4, 16, dtype=torch.uint8), f(4, 8, dtype=torch.uint8)])
     words = ["region 0", "8 bytes in the source", "16 in the destination"]
@@ -440,12 +444,12 @@ def test_handles_of_other_types(handle: Any, world: World) -> None:
     mistyped(lambda: copy_by_handle(world.source, world.target, [(0, 1)]), on=world)  # type: ignore[arg-type]
 
 
-# --- Plans --------------------------------------------------------------------------------------------
+# --- Plans ---
 
 
 @dataclasses.dataclass
 class Planned:
-    """Request "a" and its fork "b" hold blocks; a swap and a copy-on-write can be planned."""
+    """Request "a" and its fork "b" hold blocks, so that a swap and a copy-on-write can be planned."""
 
     manager: kvpool.CacheManager
     world: World
@@ -461,7 +465,9 @@ class Planned:
         return PlanExecutor(self.manager, self.world.engine, stores)
 
     def aborted(self, executor: PlanExecutor, swap: int, refusal: Refusal, *words: object) -> None:
-        """The swap is told once, with its error; the request is where it was, and no byte has moved."""
+        """Checks that the swap is reported once, with its error, that the request is in its old tier,
+        and that no byte has moved.
+        """
         assert executor.in_flight == 1
         (over,) = executor.poll()
         assert (over.swap, over.blocks) == (swap, {})
@@ -536,7 +542,7 @@ def test_swaps_that_cannot_be_executed_are_aborted(
 
 
 def test_copy_on_write_that_fails_is_raised(planned: Planned) -> None:
-    """The step must not run; swaps of the same plan are aborted."""
+    """The step must not run, and swaps of the same plan are aborted."""
     world = planned.world
     executor = planned.executor(world.target, planned.host)
     planned.copy_on_write()
@@ -569,7 +575,7 @@ def test_arguments_of_an_executor(planned: Planned) -> None:
 
 @pytest.mark.parametrize("wrong", ["swap", None, 0.5], ids=repr)
 def test_swaps_of_other_types(wrong: Any, planned: Planned) -> None:
-    """The plan is not taken: the call may be made again."""
+    """The plan is not taken, so the caller may repeat the call."""
     executor, swap = planned.executor(planned.world.source, planned.host), planned.begin_swap()
     mistyped(lambda: executor.run([swap, wrong]), on=planned.world)
     assert (executor.in_flight, executor.poll()) == (0, [])

@@ -1,7 +1,8 @@
-"""The CPU twin: copies of any layout and mapping against torch indexing, what is refused, the life of a
-transfer.
+"""The CPU twin: copies of any layout and mapping compared with torch indexing, refused calls, and the
+life of a transfer.
 
-Buffers are compared as a whole, byte by byte: padding, other blocks, and the memory before and behind a view.
+The tests compare whole buffers byte by byte, including padding, other blocks, and the memory before and
+after a view.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ if TYPE_CHECKING:
 
 Pairs = list[tuple[int, int]]
 
-#: Every size of an element, and the types that engines keep KV in.
+#: Every size of an element, and the types in which engines keep KV.
 DTYPES = [
     torch.uint8,
     torch.bool,
@@ -49,20 +50,21 @@ DTYPES = [
     torch.float64,
     torch.complex128,
 ]
-#: The oracle moves bits: no arithmetic type gets at them.
+#: Types by which the expected result is computed. They move bits, so no arithmetic type changes them.
 BITS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64, 16: torch.complex128}
-#: Tries of a situation that a busy machine may miss: a transfer that is under way when it is looked at.
+#: Number of tries for a state that a busy machine may miss: a transfer that is still running when the
+#: test checks it.
 TRIES = 200
 
 
 @functools.cache
 def engine(threads: int = 1) -> TransferEngine:
-    """An engine that tests share: they leave nothing under way."""
+    """Returns an engine that tests share. Each test waits for its transfers."""
     return TransferEngine(threads=threads)
 
 
 def noise(nbytes: int, seed: int) -> torch.Tensor:
-    """Bytes of any value, the same ones for a seed."""
+    """Returns random bytes. They depend only on the seed."""
     return torch.from_numpy(np.random.default_rng(seed).integers(0, 256, nbytes, dtype=np.uint8))
 
 
@@ -70,13 +72,13 @@ def same_bytes(left: Sequence[torch.Tensor], right: Sequence[torch.Tensor]) -> b
     return all(torch.equal(one, other) for one, other in zip(left, right, strict=True))
 
 
-# --- Layouts by chance --------------------------------------------------------------------------------
+# --- Random layouts ---
 
 
 @dataclasses.dataclass(frozen=True)
 class Shape:
-    """What a tensor has of each block: ``outer`` dimensions of pieces, each of ``piece`` contiguous
-    elements.
+    """The part of a tensor that belongs to one block: ``outer`` dimensions of pieces, each of ``piece``
+    contiguous elements.
     """
 
     outer: tuple[int, ...]
@@ -86,7 +88,7 @@ class Shape:
 
 @dataclasses.dataclass(frozen=True)
 class Placement:
-    """Where these elements lie in a buffer of bytes; sizes and strides of the dimensions [blocks,
+    """The position of these elements in a buffer of bytes: sizes and strides of the dimensions [blocks,
     *outer, *piece].
     """
 
@@ -95,22 +97,22 @@ class Placement:
     strides: tuple[int, ...]
     offset: int
     elements: int
-    #: The order of the dimensions that the store is told.
+    #: The order of dimensions that is passed to the store.
     order: tuple[int, ...]
     block_dim: int
 
     def tensor(self, buffer: torch.Tensor) -> torch.Tensor:
-        """As the store sees it."""
+        """Returns the tensor as it is passed to the store."""
         return buffer.view(self.dtype).as_strided(self.sizes, self.strides, self.offset).permute(self.order)
 
     def bits(self, buffer: torch.Tensor) -> torch.Tensor:
-        """As the oracle sees it: blocks first, elements as bits."""
+        """Returns the tensor as the expected result uses it: blocks first, elements as bits."""
         return buffer.view(BITS[self.dtype.itemsize]).as_strided(self.sizes, self.strides, self.offset)
 
 
 @dataclasses.dataclass(frozen=True)
 class Side:
-    """One end of a copy: tensors, each in a buffer of its own."""
+    """One side of a copy: tensors, each in a separate buffer."""
 
     places: tuple[Placement, ...]
     num_blocks: int
@@ -125,7 +127,7 @@ class Side:
         return BlockStore.from_tensors(tensors, block_dim=dims[0] if len(set(dims)) == 1 else dims)
 
     def block(self, buffers: list[torch.Tensor], block: int) -> bytes:
-        """A block's bytes, region by region."""
+        """Returns a block's bytes, region by region."""
         pieces = [place.bits(buffer)[block] for place, buffer in zip(self.places, buffers, strict=True)]
         return b"".join(
             piece.clone().contiguous().flatten().view(torch.uint8).numpy().tobytes() for piece in pieces
@@ -135,7 +137,7 @@ class Side:
 SHAPES = st.builds(
     Shape,
     outer=st.lists(st.integers(1, 3), max_size=2).map(tuple),
-    # Two elements at least: single ones that are apart are refused.
+    # A piece has at least two elements, because single elements that are not adjacent are refused.
     piece=st.tuples(st.integers(2, 5)) | st.tuples(st.integers(1, 3), st.integers(2, 4), st.integers(1, 3)),
     dtype=st.sampled_from(DTYPES),
 )
@@ -143,8 +145,8 @@ SHAPES = st.builds(
 
 @st.composite
 def placements(draw: st.DrawFn, shape: Shape, num_blocks: int) -> Placement:
-    """A tensor with these pieces: blocks outside, between or inside of ``outer``; padded; dimensions in
-    any order.
+    """Draws a tensor with these pieces: blocks outside, between or inside of ``outer``, with padding
+    and dimensions in any order.
     """
     sizes = [num_blocks, *shape.outer, *shape.piece]
     strides = [0] * len(sizes)
@@ -162,7 +164,8 @@ def placements(draw: st.DrawFn, shape: Shape, num_blocks: int) -> Placement:
         extent += draw(st.integers(1 if dim != 0 and extent == piece else 0, 3))
         strides[dim] = extent
         extent *= sizes[dim]
-    # ``outer`` keeps its order, which is that of the regions; the others may be anywhere.
+    # ``outer`` keeps its order, because that is the order of the regions. The other dimensions may be
+    # anywhere.
     order = list(outer)
     for dim in [0, *inner]:
         order.insert(draw(st.integers(0, len(order))), dim)
@@ -180,12 +183,14 @@ def sides(draw: st.DrawFn, shapes: Sequence[Shape]) -> Side:
     return Side(tuple(draw(placements(shape, num_blocks)) for shape in shapes), num_blocks)
 
 
-# --- Mappings by chance -------------------------------------------------------------------------------
+# --- Random mappings ---
 
 
 @st.composite
 def mappings(draw: st.DrawFn, sources: int, targets: int) -> Pairs:
-    """Each destination once: permutations, samples with repetition, runs up and down."""
+    """Draws a mapping in which each destination occurs once: permutations, samples with repetition,
+    ascending and descending runs.
+    """
     length = draw(st.integers(0, min(sources, targets)))
     src, dst = draw(st.integers(0, sources - length)), draw(st.integers(0, targets - length))
     kind = draw(st.sampled_from(["run up", "run down", "crossing", "permutation", "repeating"]))
@@ -213,7 +218,7 @@ def as_array(pairs: Pairs) -> np.ndarray[Any, np.dtype[np.int64]]:
 
 
 def strided_array(pairs: Pairs) -> np.ndarray[Any, np.dtype[np.int64]]:
-    """Every second row and third column of a larger array, backwards."""
+    """Returns every second row and third column of a larger array, backwards."""
     array = np.full((2 * len(pairs), 6), -7, dtype=np.int64)
     view = array[::-2, 5::-3]
     view[:] = as_array(pairs)
@@ -243,7 +248,7 @@ FORMS: dict[str, Callable[[Pairs], Any]] = {
 def expected(
     src: Side, dst: Side, sources: list[torch.Tensor], targets: list[torch.Tensor], pairs: Pairs
 ) -> None:
-    """The oracle: torch indexing, tensor by tensor, all reads before all writes."""
+    """Computes the expected result with torch indexing, tensor by tensor, all reads before all writes."""
     read, written = [pair[0] for pair in pairs], [pair[1] for pair in pairs]
     for place, other, source, target in zip(src.places, dst.places, sources, targets, strict=True):
         other.bits(target)[written] = place.bits(source)[read]
@@ -293,7 +298,7 @@ def test_a_part_of_the_regions(data: st.DataObject, shapes: list[Shape]) -> None
 
 @given(data=st.data(), shapes=st.lists(SHAPES, min_size=1, max_size=3))
 def test_host_pools(data: st.DataObject, shapes: list[Shape]) -> None:
-    """Out to a pool and back to another layout; blocks as bytes, there and here."""
+    """Copies to a pool and back to another layout. Blocks read as bytes are equal in both stores."""
     src, dst = data.draw(sides(shapes)), data.draw(sides(shapes))
     sources, targets = src.buffers(1), dst.buffers(101)
     source, target = src.store(sources), dst.store(targets)
@@ -329,7 +334,7 @@ def test_host_pools(data: st.DataObject, shapes: list[Shape]) -> None:
     assert same_bytes(targets, wanted)
 
 
-# --- Layouts by name ----------------------------------------------------------------------------------
+# --- Layouts by name ---
 
 BLOCKS, TOKENS, HEADS, SIZE, LAYERS = 7, 4, 2, 8, 3
 PIECE = TOKENS * HEADS * SIZE
@@ -348,12 +353,14 @@ def views_of_one_tensor() -> list[torch.Tensor]:
 
 
 def each(*shape: int, seen: tuple[int, int] | None = None) -> Callable[[], list[torch.Tensor]]:
-    """A tensor per layer, which the store sees with two dimensions the other way round."""
+    """Returns a function that creates one tensor per layer. The store sees two of the dimensions
+    swapped.
+    """
     first, second = seen or (0, 0)
     return lambda: [torch.zeros(shape).transpose(first, second) for _ in range(LAYERS)]
 
 
-#: Tensors, the dimension of blocks; regions of a layer, and elements of a piece.
+#: Tensors, the dimension of blocks, the number of regions of a layer, and the elements of a piece.
 LAYOUTS: dict[str, tuple[Callable[[], list[torch.Tensor]], int, int, int]] = {
     "K and V apart": (each(2, BLOCKS, TOKENS, HEADS, SIZE), 1, 2, PIECE),
     "HND": (each(2, BLOCKS, HEADS, TOKENS, SIZE), 1, 2, PIECE),
@@ -377,7 +384,7 @@ LAYOUTS: dict[str, tuple[Callable[[], list[torch.Tensor]], int, int, int]] = {
 
 @pytest.mark.parametrize("name", LAYOUTS)
 def test_layouts_of_engines(name: str) -> None:
-    """Against indexing of the tensors as they are, dimensions included."""
+    """Compares copies with indexing of the tensors as they are, dimensions included."""
     make, block_dim, regions, piece = LAYOUTS[name]
     sources, targets = make(), make()
     generator = torch.Generator().manual_seed(1)
@@ -396,7 +403,9 @@ def test_layouts_of_engines(name: str) -> None:
 
 
 def test_tensors_of_different_sizes_and_types() -> None:
-    """Hybrid models: attention, MLA with fp8, scales and states, each with its own dimension of blocks."""
+    """Hybrid models have attention, MLA with fp8, scales and states, each with another dimension of
+    blocks.
+    """
 
     def tensors(seed: int) -> list[torch.Tensor]:
         return [
@@ -408,7 +417,7 @@ def test_tensors_of_different_sizes_and_types() -> None:
         ]
 
     sources, targets = tensors(1), tensors(2)
-    # As bits: torch makes every true bool the same byte.
+    # The tensors are compared as bits, because torch stores every true bool as the same byte.
     kinds = [BITS[tensor.element_size()] for tensor in sources]
     wanted = [tensor.view(bits).clone() for tensor, bits in zip(targets, kinds, strict=True)]
     dims, pairs = [1, 0, -1, 0, -2], [(8, 0), (0, 8), (3, 3), (3, 4)]
@@ -421,7 +430,7 @@ def test_tensors_of_different_sizes_and_types() -> None:
     assert same_bytes([tensor.view(bits) for tensor, bits in zip(targets, kinds, strict=True)], wanted)
 
 
-# --- Several threads ----------------------------------------------------------------------------------
+# --- Several threads ---
 
 MIB = 1 << 20
 
@@ -433,8 +442,8 @@ MIB = 1 << 20
     ids=["few, dense", "few, padded", "one", "many, dense", "many, padded"],
 )
 def test_shares_of_threads(threads: int, blocks: int, piece: int, gap: int) -> None:
-    """20 MiB: enough for four threads, whose shares end within pieces; mappings that merge and that do
-    not.
+    """Copies 20 MiB: enough for four threads, whose shares end within pieces. Some mappings can be
+    merged, and others cannot.
     """
     source, target = (noise(blocks * (piece + gap), seed).reshape(blocks, -1) for seed in (1, 2))
     here, there = (BlockStore.from_tensors([each[:, :piece]]) for each in (source, target))
@@ -446,11 +455,11 @@ def test_shares_of_threads(threads: int, blocks: int, piece: int, gap: int) -> N
         target.bitwise_not_()
 
 
-# --- Copies within a store, and between stores that share memory --------------------------------------
+# --- Copies within a store, and between stores that share memory ---
 
 
 def refusal(pairs: Pairs, sources: int, targets: int) -> type[errors.KvpoolError] | None:
-    """What block ids alone are refused for: the first pair that is wrong decides."""
+    """Returns the error that the block ids alone cause, or None. The first wrong pair decides."""
     written: set[int] = set()
     for read, to in pairs:
         if not (0 <= read < sources and 0 <= to < targets):
@@ -480,12 +489,12 @@ def try_copy(source: BlockStore, target: BlockStore, pairs: Pairs, submit: bool)
     submit=st.booleans(),
 )
 def test_copies_within_a_store(pairs: Pairs, twice: bool, submit: bool) -> None:
-    """One assignment, all reads before all writes; or refused with every byte as before. (i, i) is left
-    out.
+    """A copy is one assignment, with all reads before all writes, or it is refused and every byte is
+    unchanged. Pairs (i, i) are skipped.
     """
     tensor = noise(6 * 2 * 5, 3).reshape(2, 6, 5)
     source = BlockStore.from_tensors([tensor], block_dim=1)
-    # Another store of the same blocks is the same store.
+    # Another store over the same blocks counts as the same store.
     target = BlockStore.from_tensors([tensor], block_dim=1) if twice else source
     wrong = refusal(pairs, 6, 6)
     moved = {to for read, to in pairs if read != to}
@@ -507,13 +516,13 @@ class View:
     base: int
     stride: int
     num_blocks: int
-    #: Where each piece of a block begins, from ``base``.
+    #: The offset of each piece of a block from ``base``.
     starts: tuple[int, ...]
     nbytes: int
 
     @property
     def step(self) -> int:
-        """What the stride means: nothing, if there is one block."""
+        """The effective stride. With one block, the stride has no meaning."""
         return self.stride if self.num_blocks > 1 else self.nbytes
 
     def piece(self, region: int, block: int) -> slice:
@@ -534,7 +543,7 @@ MEMORY = 160
 
 @st.composite
 def views(draw: st.DrawFn, regions: int, nbytes: int) -> View:
-    """Pieces side by side within a block, or one region behind the other."""
+    """Draws pieces that are side by side within a block, or regions one after another."""
     num_blocks = draw(st.integers(1, 6))
     if draw(st.booleans()):
         gap = draw(st.integers(0, 2))
@@ -551,7 +560,7 @@ def views(draw: st.DrawFn, regions: int, nbytes: int) -> View:
 
 @given(data=st.data(), regions=st.integers(1, 2), nbytes=st.integers(1, 8), submit=st.booleans())
 def test_stores_that_share_memory(data: st.DataObject, regions: int, nbytes: int, submit: bool) -> None:
-    """Refused exactly if a byte is read and written: asked of every byte."""
+    """The copy is refused exactly if some byte is both read and written. The test checks every byte."""
     src, dst = data.draw(views(regions, nbytes)), data.draw(views(regions, nbytes))
     read = data.draw(st.lists(st.integers(0, src.num_blocks - 1), max_size=dst.num_blocks))
     pairs = list(zip(read, data.draw(st.permutations(range(dst.num_blocks))), strict=False))
@@ -586,7 +595,7 @@ def test_an_overlap_of_views_names_pair_and_block() -> None:
 
 
 def test_only_regions_that_are_copied_overlap() -> None:
-    """The second regions share memory, and only the first ones are copied."""
+    """The second regions share memory, but only the first ones are copied."""
     memory = noise(64, 1)
     at = memory.data_ptr()
     source = BlockStore.from_regions([(at, 8, 8), (at + 32, 8, 8)], 2, keep_alive=memory)
@@ -595,18 +604,20 @@ def test_only_regions_that_are_copied_overlap() -> None:
     assert torch.equal(memory[16:24], memory[:8])
 
 
-# --- Transfers: order, waiting, ends ------------------------------------------------------------------
+# --- Transfers: order, waiting, ends ---
 
 
 @functools.cache
 def ballast() -> tuple[BlockStore, BlockStore]:
-    """32 MiB: a copy that takes some milliseconds, and keeps an engine's thread from the next one."""
+    """Two stores of 32 MiB. A copy between them takes some milliseconds and delays the next one on the
+    engine's thread.
+    """
     stores = [BlockStore.from_tensors([torch.zeros(32, MIB, dtype=torch.uint8)]) for _ in range(2)]
     return stores[0], stores[1]
 
 
 def occupy(on: TransferEngine, times: int = 3) -> Transfer:
-    """Work in front of whatever is submitted next; returns the last of it."""
+    """Submits work that comes before later transfers, and returns the last of it."""
     pairs = [(block, block) for block in range(32)]
     return [on.submit(*ballast(), pairs) for _ in range(times)][-1]
 
@@ -623,7 +634,9 @@ def small(blocks: int = 8) -> tuple[torch.Tensor, BlockStore]:
 
 
 def test_transfers_follow_each_other(own: TransferEngine) -> None:
-    """Each reads what the one before wrote; numbers count up; none ends before an earlier one."""
+    """Each transfer reads the result of the one before. Their numbers ascend, and none ends before an
+    earlier one.
+    """
     tensor, store = small(200)
     first = tensor[0].tolist()
     occupy(own)
@@ -645,7 +658,7 @@ def test_after_another_transfer(own: TransferEngine, same: bool) -> None:
             other.fill_(-1)
             occupy(own)
             first = own.submit(store, store, [(0, 1)])
-            tensor[0] = value  # not -1 from here on, whoever is faster
+            tensor[0] = value  # the value is never -1 from here on, in either order
             then = (own if same else second).submit(store, there, [(1, 0)], after=first)
             then.wait()
             assert first.done()
@@ -653,8 +666,8 @@ def test_after_another_transfer(own: TransferEngine, same: bool) -> None:
 
 
 def test_a_chain_over_two_engines(own: TransferEngine) -> None:
-    """A transfer of each engine after one of the other, all behind other work: none may wait for a
-    later one.
+    """Each engine's transfer follows one of the other engine, and all follow other work. None may wait
+    for a later one.
     """
     tensor, store = small(60)
     wanted = tensor[0].tolist()
@@ -681,7 +694,7 @@ def test_a_wait_that_takes_too_long(own: TransferEngine) -> None:
     assert isinstance(late, TimeoutError)
     assert f"transfer {transfer.id} " in str(late)
     assert f"Transfer(id={transfer.id}, nbytes=32, method=" in repr(transfer)
-    # It was told to nobody, goes on, and ends.
+    # The transfer was not reported. It continues and ends.
     transfer.wait(60)
     assert (transfer.done(), transfer.error, "ended" in repr(transfer)) == (True, None, True)
     assert transfer.seconds is not None
@@ -709,7 +722,7 @@ def test_each_end_is_told_once(own: TransferEngine) -> None:
     while not transfers[5].done():
         pass
     polled = own.poll()
-    own.close()  # waits, and tells nobody
+    own.close()  # waits, and reports nothing
     polled += own.poll()
     wanted = [one.id for index, one in enumerate(transfers) if index not in (3, 5)]
     assert sorted(one.id for one in polled) == wanted
@@ -736,7 +749,7 @@ def test_poll_tells_of_transfers_that_nobody_holds(own: TransferEngine) -> None:
     _, store = small()
     for _ in range(63):
         own.submit(store, store, [(0, 1)])
-    own.submit(store, store, [(0, 1)]).wait()  # they have ended
+    own.submit(store, store, [(0, 1)]).wait()  # these have ended
     own.submit(store, store, [(0, 1)]).wait()
     assert [one.id for one in own.poll()] == list(range(63))
 
@@ -753,7 +766,7 @@ def test_copies_of_nothing(own: TransferEngine) -> None:
 
 
 def test_wait_on_any_stream(own: TransferEngine) -> None:
-    """The CPU has no streams: the caller waits."""
+    """The CPU has no streams, so the caller waits."""
     tensor, store = small()
     for stream in ("current", None, 0, 7):
         tensor[1] = 0
@@ -764,7 +777,7 @@ def test_wait_on_any_stream(own: TransferEngine) -> None:
         assert transfer.done()
 
 
-# --- Closing ------------------------------------------------------------------------------------------
+# --- Closing ---
 
 
 def test_closing_an_engine_waits() -> None:
@@ -821,11 +834,11 @@ def test_a_handle_is_never_used_twice() -> None:
             torch.ops.kvpool.copy_blocks_by_handle(*pair, torch.tensor([[0, 1]]))
 
 
-# --- Lifetimes ----------------------------------------------------------------------------------------
+# --- Lifetimes ---
 
 
 def test_stores_and_tensors_live_until_the_end(own: TransferEngine) -> None:
-    """Both are dropped while the copy is under way: whenever one is gone, the copy has been made."""
+    """Both are dropped while the copy is running. When either one is freed, the copy has ended."""
     for _ in range(TRIES):
         source, memory = noise(8 * MIB, 1).reshape(8, MIB), np.zeros((8, MIB), dtype=np.uint8)
         target, content = torch.from_numpy(memory), source.numpy().copy()
@@ -875,7 +888,7 @@ def test_an_engine_may_be_dropped_under_its_transfers(own: TransferEngine) -> No
     assert torch.equal(tensor[0], tensor[1])
 
 
-# --- Threads, signals, forks --------------------------------------------------------------------------
+# --- Threads, signals, forks ---
 
 
 def copy(on: TransferEngine, stores: tuple[BlockStore, BlockStore], pairs: Pairs) -> None:
@@ -894,7 +907,7 @@ def op(on: TransferEngine, stores: tuple[BlockStore, BlockStore], pairs: Pairs) 
 def test_other_threads_run_during_a_copy(
     own: TransferEngine, way: Callable[[TransferEngine, tuple[BlockStore, BlockStore], Pairs], None]
 ) -> None:
-    """Threads take turns only where one lets go of the interpreter: nothing else here does."""
+    """Threads take turns only if the copy releases the interpreter, because no other call here does."""
     go, went = threading.Lock(), []
 
     def other() -> None:
@@ -922,7 +935,7 @@ def test_other_threads_run_during_a_copy(
 
 
 def test_many_threads_on_one_engine(own: TransferEngine) -> None:
-    """Each thread moves its own block along its own row; every end is told to exactly one of them."""
+    """Each thread copies its own block along its own row. Every end is reported to exactly one of them."""
     workers, rounds = 8, 40
     tensor = noise(workers * (rounds + 1) * 64, 1).reshape(-1, 64)
     store = BlockStore.from_tensors([tensor])
@@ -1021,7 +1034,7 @@ FORK = """
 
 
 def in_a_child(code: str) -> None:
-    """Runs code in a child that was forked while its parent's engine had transfers under way."""
+    """Runs code in a child process that was forked while its parent's engine had running transfers."""
     lines = textwrap.dedent(code).strip().splitlines()
     script = textwrap.dedent(FORK).replace("CHILD", ("\n" + " " * 8).join(lines))
     run = [sys.executable, "-c", script]
@@ -1049,7 +1062,8 @@ def test_an_engine_after_a_fork() -> None:
             own.submit(store, store, [(0, 2)]).wait()
             own.copy(store, store, [(0, 3)])
         assert memory == b"aaaa"
-        # Neither closing the parent's engine nor dropping it waits for a thread that this process does not have.
+        # Neither closing the parent's engine nor dropping it waits for a thread that this process does
+        # not have.
         engine.close()
         assert engine.closed
         del engine
@@ -1057,8 +1071,8 @@ def test_an_engine_after_a_fork() -> None:
 
 
 def test_an_engine_after_a_fork_outlives_its_parents() -> None:
-    """The parent's engine goes first: its thread's handle has the address of the child's own thread by
-    now.
+    """The parent's engine is dropped first. By then, the handle of its thread has the address of the
+    child's own thread.
     """
     in_a_child("""
         import gc

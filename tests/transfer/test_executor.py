@@ -1,8 +1,8 @@
-"""A manager, an engine and bytes: whatever is forked, copied on write, swapped and aborted, each
-request keeps its KV.
+"""A manager, an engine and real bytes: after forks, copies-on-write, swaps and aborts, each request
+keeps its KV.
 
-The KV of a token is a digest of all tokens up to it, written where the block table says; after every
-operation each running request's KV is read back through its table.
+The KV of a token is a digest of all tokens up to it, written at the position that the block table
+gives. After every operation, each running request's KV is read back through its table.
 """
 
 from __future__ import annotations
@@ -57,14 +57,14 @@ class Server:
         self.names = iter(range(10**9))
 
     def execute(self) -> None:
-        """Between planning and computing: copies of this step come first."""
+        """Executes the copies of this step, which come after planning and before computing."""
         self.executor.run(self.begun, stream=self.stream)
         self.begun = []
         if self.driver:
             assert self.driver.call("cuStreamSynchronize", self.stream) == 0
 
     def compute(self, name: str) -> None:
-        """What the model does: writes the KV of every token that has none, and says so."""
+        """Simulates the model: writes the KV of every token that has none, and commits it."""
         tokens = self.tokens[name]
         table = self.manager.block_ids(name)
         for position in range(self.manager.request(name).computed_tokens, len(tokens)):

@@ -1,4 +1,4 @@
-"""The fake driver itself: the device, its kernels and its memory."""
+"""Tests of the fake driver itself: the device, its kernels and its memory."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def bare(library: Path) -> Iterator[Driver]:
     yield from fresh_driver(library)
 
 
-# --- the device and the way to it
+# --- The device and how it is initialised
 
 
 def test_nothing_works_before_cu_init_or_without_a_context(bare: Driver) -> None:
@@ -59,14 +59,16 @@ def test_nothing_works_before_cu_init_or_without_a_context(bare: Driver) -> None
     thread = threading.Thread(target=lambda: results.append(bare.call("cuMemFree_v2", value.value)))
     thread.start()
     thread.join()
-    assert results == [INVALID_CONTEXT]  # contexts are current in one thread
+    assert results == [INVALID_CONTEXT]  # contexts are current in only one thread
 
 
-# --- kernels
+# --- Kernels
 
 
 def launch_random(cuda: Driver, width: int, rng: random.Random, *, device_pairs: bool, reverse: bool) -> None:
-    """One launch between two stores of random shape, compared with the same copies made in Python."""
+    """Makes one launch between two stores of random shape, and compares it with the same copies made in
+    Python.
+    """
     blocks, num_planes = rng.randint(2, 9), rng.randint(1, 5)
     nbytes = width * rng.randint(1, 3000 // width)
     cuda.set(reverse=reverse)
@@ -171,7 +173,7 @@ def test_misaligned_accesses_stop_the_device(cuda: Driver) -> None:
     assert "load from: 64 bytes" in cuda.fault
 
 
-# --- memory
+# --- Memory
 
 
 def test_guards_freed_memory_and_wrong_pointers(cuda: Driver) -> None:
@@ -184,7 +186,7 @@ def test_guards_freed_memory_and_wrong_pointers(cuda: Driver) -> None:
     src, dst = Store(cuda, 2, 64), Store(cuda, 2, 64)
     assert (
         cuda.call("cuMemcpyHtoD_v2", dst.base + 64, read(src.base, 65), 65) == INVALID_VALUE
-    )  # over the end
+    )  # beyond the end
     assert cuda.violation == ""
     assert cuda.call("cuMemcpyHtoD_v2", dst.base + 128, read(src.base, 1), 1) == INVALID_VALUE
     assert "around an allocation" in take_violation(cuda)
@@ -220,10 +222,10 @@ def test_registrations(cuda: Driver) -> None:
     assert cuda.call("cuMemcpyAsync", device, base, 8192, stream) == 0
     assert (
         cuda.call("cuMemcpyAsync", device, base + 4096, 8192, stream) == INVALID_VALUE
-    )  # over the border of two
+    )  # across the border of two registrations
     assert (
         cuda.call("cuMemcpyAsync", base + 12288, device, 8192, stream) == INVALID_VALUE
-    )  # over the end of one
+    )  # beyond the end of one registration
     assert cuda.batch([(device, base, 64), (device + 64, base + 8160, 64)], stream) == (INVALID_VALUE, 1)
     assert cuda.get_value(c_uint64, "cuMemHostGetDevicePointer_v2", base + 100, 0) == base + 100
     assert (
@@ -246,9 +248,9 @@ def test_pageable_memory_is_copied_but_not_given_to_kernels(cuda: Driver) -> Non
     device, stream = cuda.alloc(4096), cuda.stream()
     cuda.set(lazy=1)
     assert cuda.call("cuMemcpyAsync", device, base, 4096, stream) == 0
-    ctypes.memset(base, 0, 4096)  # the call has read it
+    ctypes.memset(base, 0, 4096)  # the call has already read it
     assert cuda.call("cuMemcpyAsync", base, device, 4096, stream) == 0
-    assert buffer.raw == pattern(4096)  # ... and has written it
+    assert buffer.raw == pattern(4096)  # ... and has already written it
     assert cuda.batch([(device, base, 64)], stream) == (INVALID_VALUE, 0)
     assert cuda.call("cuMemHostRegister_v2", base, 4096, 0) == 0
     assert cuda.batch([(device, base, 64)], stream)[0] == 0

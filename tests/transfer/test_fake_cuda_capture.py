@@ -1,4 +1,4 @@
-"""The fake driver itself: captures and graphs."""
+"""Tests of the fake driver itself: captures and graphs."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def test_calls_that_a_capture_cannot_see_end_it(lazy: Driver, name: str) -> None
         "cuMemAlloc_v2": (ctypes.byref(c_uint64()), 64),
     }
     argument = arguments.get(name, (event,))
-    mode = c_int(2)  # relaxed: this thread knows what it does
+    mode = c_int(2)  # relaxed: calls of this thread do not break captures
     for own, mine, expected in ((0, 0, CAPTURING), (1, 0, CAPTURING), (2, 0, 0), (0, 2, 0)):
         mode.value = mine
         assert lazy.call("cuThreadExchangeStreamCaptureMode", ctypes.byref(mode)) == 0
@@ -66,7 +66,7 @@ def test_calls_that_a_capture_cannot_see_end_it(lazy: Driver, name: str) -> None
         assert lazy.call("cuCtxSetCurrent", lazy.context) == 0
         results.append(lazy.call("cuEventQuery", event))
 
-    for own in (0, 1):  # global: other threads, too, are in the way
+    for own in (0, 1):  # global: other threads' captures count, too
         assert lazy.call("cuStreamBeginCapture_v2", stream, own) == 0
         thread = threading.Thread(target=query)
         thread.start()
@@ -82,7 +82,7 @@ def test_waits_between_captured_and_other_work(lazy: Driver) -> None:
     assert lazy.call("cuStreamWaitEvent", origin, outside, 0) == ISOLATION
     assert lazy.call("cuEventRecord", inside, origin) == INVALIDATED
     assert lazy.end_capture(origin)[0] == INVALIDATED
-    for joins in (True, False):  # work that forks into another stream is to come back
+    for joins in (True, False):  # work that forks into another stream has to join again
         assert lazy.call("cuStreamBeginCapture_v2", origin, 0) == 0
         assert (
             lazy.call("cuEventRecord", inside, origin)

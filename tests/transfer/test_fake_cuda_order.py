@@ -1,4 +1,6 @@
-"""The fake driver itself: when it runs what, what may not end before it, and failures on demand."""
+"""Tests of the fake driver itself: the order in which it runs work, ends that have to wait, and
+requested failures.
+"""
 
 from __future__ import annotations
 
@@ -30,7 +32,7 @@ def lazy(cuda: Driver) -> Driver:
     return cuda
 
 
-# --- order
+# --- Order
 
 
 def test_lazily_nothing_runs_before_someone_waits(lazy: Driver) -> None:
@@ -45,7 +47,7 @@ def test_lazily_nothing_runs_before_someone_waits(lazy: Driver) -> None:
     assert lazy.call("cuEventQuery", event) == lazy.call("cuStreamQuery", stream) == NOT_READY
     assert dst.block(0) == old
     assert lazy.call("cuEventSynchronize", event) == lazy.call("cuEventQuery", event) == 0
-    assert dst.block(0) == src.block(1)  # and what came after the event still waits
+    assert dst.block(0) == src.block(1)  # the work after the event still waits
     assert lazy.call("cuStreamSynchronize", stream) == lazy.call("cuStreamQuery", stream) == 0
     assert dst.block(0) == src.block(0)
     assert lazy.count("synchronizations") == 2
@@ -63,7 +65,7 @@ def test_a_wait_orders_streams_and_a_missing_one_shows(lazy: Driver) -> None:
         assert lazy.launch(16, copy_params(lazy, b, c, [(0, 0)]), second) == 0
         assert (
             lazy.call("cuEventRecord", event, second) == 0
-        )  # recorded anew: the wait was for the first record
+        )  # recorded again: the wait was for the first record
         assert lazy.call("cuEventSynchronize", event) == 0
         assert c.block(0) == (start if waits else stale)
         assert lazy.count("queued") == (0 if waits else 2)
@@ -84,7 +86,7 @@ def test_the_legacy_stream_waits_for_blocking_streams_only(lazy: Driver) -> None
     assert lazy.call("cuMemsetD8Async", device, 7, 64, None) == 0
     assert lazy.call("cuMemcpyAsync", pinned, device, 64, lazy.stream(blocking=True)) == 0
     assert lazy.call("cuMemsetD8Async", lazy.alloc(64), 7, 64, lazy.stream()) == 0
-    assert lazy.run_pick(0) == 2  # on the legacy stream and the last one, which does not wait for it
+    assert lazy.run_pick(0) == 2  # on the legacy stream, and on the last one, which does not wait for it
     lazy.run_all()
     assert read(pinned, 64) == b"\7" * 64
 
@@ -122,7 +124,7 @@ def test_queries_can_be_answered_late(cuda: Driver) -> None:
     ]  # each runs one operation
 
 
-# --- batches
+# --- Batches
 
 
 def test_unordered_sources_are_read_at_the_call(lazy: Driver) -> None:
@@ -174,7 +176,7 @@ def test_dependent_copies_in_one_batch_are_a_violation(cuda: Driver, reverse: in
     assert "batch writes what it reads" in take_violation(cuda)
 
 
-# --- ends
+# --- Ends
 
 
 def test_memory_given_back_while_work_waits_is_a_violation(lazy: Driver) -> None:
@@ -234,4 +236,4 @@ def test_freeing_device_memory_waits_for_the_device(lazy: Driver) -> None:
     assert lazy.count("live_allocs") == 3
 
 
-# --- failures on demand
+# --- Requested failures

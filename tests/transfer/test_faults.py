@@ -1,7 +1,7 @@
-"""What goes wrong with a driver: none, no device, too old, out of memory, a launch that fails, a
-context that is lost.
+"""Faults of a driver: no driver, no device, too old, out of memory, a failing launch, a lost context.
 
-A process asks for its driver once, and a lost context stays lost: each case runs in a process of its own.
+A process looks for its driver only once, and a lost context stays lost, so each case runs in a separate
+process.
 """
 
 from __future__ import annotations
@@ -130,7 +130,8 @@ def test_a_driver_without_batched_copies(fake_library: FakeCuda) -> None:
     script = """
     cpu, device, host = stores()
     engine = TransferEngine("cuda:0")
-    error = raises(errors.InvalidArgumentError, lambda: engine.submit(device, host, PAIRS, after=None, method="batch"))
+    error = raises(errors.InvalidArgumentError, lambda: \
+engine.submit(device, host, PAIRS, after=None, method="batch"))
     assert "older than 12.8" in str(error), error
     for method in ("auto", "kernel", "staged", "memcpy"):
         engine.submit(device, host, PAIRS, after=None, method=method).wait()
@@ -180,7 +181,8 @@ def test_memory_that_cannot_be_pinned(code: int, fake_library: FakeCuda) -> None
     error = raises(errors.PinningError, lambda: BlockStore.host(8, like=device, pinned=True))
     assert isinstance(error, MemoryError) and "({code})" in str(error), error
     engine = TransferEngine("cuda:0")
-    error = raises(errors.InvalidArgumentError, lambda: engine.submit(device, host, PAIRS, after=None, method="kernel"))
+    error = raises(errors.InvalidArgumentError, lambda: \
+engine.submit(device, host, PAIRS, after=None, method="kernel"))
     assert "not pinned" in str(error), error
     engine.submit(device, host, PAIRS, after=None).wait()
     assert all(host.read_block(dst) == cpu.read_block(src) for src, dst in PAIRS)
@@ -189,7 +191,9 @@ def test_memory_that_cannot_be_pinned(code: int, fake_library: FakeCuda) -> None
 
 
 def test_out_of_memory_refuses_and_passes(fake_library: FakeCuda) -> None:
-    """At every allocation in turn: nothing is under way, nothing has changed, and the next call succeeds."""
+    """Each allocation fails in turn: nothing is left running, nothing has changed, and the next call
+    succeeds.
+    """
     script = """
     fake = FakeCuda(os.environ["KVPOOL_LIBCUDA"])
     for pinned in (True, False):
@@ -224,7 +228,7 @@ error = raises(errors.CudaError, lambda: engine.submit(device, host, PAIRS, afte
 assert "takes no more work since an earlier failure" in str(error) and error.code == CODE, error
 raises(errors.CudaError, lambda: engine.copy(device, device, [(1, 2)], stream=None))
 engine.close()
-# The processor goes on.
+# The CPU engine still works.
 other = plain()
 with TransferEngine() as twin:
     twin.submit(cpu, other, [(1, 1)]).wait()
@@ -281,7 +285,7 @@ def test_a_pageable_copy_that_fails(fake_library: FakeCuda) -> None:
 
 @pytest.mark.parametrize("setting", ["fail_launch", "fail_memcpy", "fail_execution"])
 def test_a_swap_whose_copies_fail_is_aborted(setting: str, fake_library: FakeCuda) -> None:
-    """The request runs on as if no swap had been begun: nothing leaks, nothing is freed twice."""
+    """The request continues as if no swap had been started: nothing leaks, and nothing is freed twice."""
     script = f"""
     cpu, device, host = stores()
     engine = TransferEngine("cuda:0")
@@ -299,12 +303,12 @@ def test_a_swap_whose_copies_fail_is_aborted(setting: str, fake_library: FakeCud
     manager.release("a")
     manager.check_invariants()
     """
-    # A coherent link takes kernels, a driver without batched copies takes one call per piece.
+    # A coherent link uses kernels. A driver without batched copies makes one call per piece.
     run(script, fake_library, **({"coherent": 1} if setting == "fail_launch" else {"has_batch": 0}))
 
 
 def test_a_copy_on_write_that_fails_is_raised(fake_library: FakeCuda) -> None:
-    """The step must not run: its blocks do not hold what they should."""
+    """The step must not run, because its blocks do not have the expected content."""
     script = """
     cpu, device, host = stores()
     engine = TransferEngine("cuda:0")

@@ -1,5 +1,5 @@
-"""The check for GPUs, without one: it runs from end to end on the fake driver, and says so where there
-is none.
+"""The GPU check without a GPU: it runs from end to end on the fake driver, and reports if no GPU is
+found.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from tests.transfer.fake_cuda.build import build
 ROOT = Path(__file__).resolve().parents[2]
 SECTIONS = {"correctness", "bench", "fake driver"}
 BENCHES = {"Plain copies", "On the device", "Calibration", "Swaps"}
-#: Work waits until something waits for it: a copy that is not waited for is missed.
+#: Work waits until some call waits for it, so a copy that is never waited for is detected.
 LAZY = {"FAKE_CUDA_LAZY": "1", "FAKE_CUDA_EVENT_QUERIES": "0"}
 
 
@@ -45,7 +45,7 @@ def test_a_dry_run_goes_through_every_section(library: Path, tmp_path: Path) -> 
     assert ended.returncode == 0, ended.stdout + ended.stderr
     report = json.loads(file.read_text())
     assert outcomes(report, "FAILED") == []
-    # What a dry run cannot do: touch gigabytes, have torch on the device.
+    # Checks that a dry run skips: those that touch gigabytes, and those that need torch on the device.
     assert len(outcomes(report, "skipped")) <= 5
     assert {one["section"] for one in report["checks"]} == SECTIONS
     assert {one["table"].split(" (")[0] for one in report["figures"]} == BENCHES
@@ -60,7 +60,7 @@ def test_a_dry_run_goes_through_every_section(library: Path, tmp_path: Path) -> 
 
 
 def test_a_violation_or_a_wrong_byte_fails_the_run(library: Path, tmp_path: Path) -> None:
-    """The third launch from now on returns an error: the run goes on, and tells."""
+    """The third launch from now on returns an error: the run continues and reports it."""
     file = tmp_path / "report.json"
     settings = {"FAKE_CUDA_FAIL_LAUNCH": "3", "FAKE_CUDA_FAIL_LAUNCH_CODE": "1"}
     arguments = ("--dry-run", "--no-torch", "--only", "correctness", "--out", tmp_path, "--json", file)

@@ -1,5 +1,5 @@
-"""What only a kernel does: mappings on the device, graphs, offsets beyond 32 bits; and streams that
-take no batches.
+"""Features that only kernels have: mappings on the device, graphs, offsets beyond 32 bits. Also streams
+that do not accept batches.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ MAP_NORESERVE = 0x4000
 
 
 class DeviceMapping:
-    """What a CUDA tensor of int64 [n, 2] looks like to kvpool, over memory of the fake device."""
+    """The interface of a CUDA tensor of int64 [n, 2] as kvpool sees it, over memory of the fake device."""
 
     def __init__(self, driver: Driver, pairs: Sequence[tuple[int, int]]) -> None:
         self.rows = len(pairs)
@@ -69,7 +69,9 @@ def device(fake: FakeCuda) -> Iterator[Blocks]:
 def test_a_mapping_on_the_device_skips_and_reports(
     engine: TransferEngine, device: Blocks, driver: Driver
 ) -> None:
-    """-1 is skipped silently; ids out of range are skipped and reported by the next poll, once."""
+    """Pairs with -1 are skipped silently. Ids out of range are skipped, and the next poll reports them
+    once.
+    """
     stream = driver.stream()
     mapping = DeviceMapping(driver, [(0, 4), (-1, 5), (1, -1), (2, 6), (-1, -1)])
     oracle = device.copy()
@@ -111,7 +113,7 @@ def test_a_mapping_on_the_device_is_for_kernels(
 def test_a_graph_replays_a_mapping_on_the_device(
     engine: TransferEngine, device: Blocks, driver: Driver
 ) -> None:
-    """A fixed number of rows, padded with -1, whose values are those of each replay."""
+    """The graph has a fixed number of rows, padded with -1. Each replay uses the current values."""
     stream = driver.stream()
     mapping = DeviceMapping(driver, [(-1, -1)] * 4)
     before = device.copy()
@@ -152,7 +154,7 @@ def test_a_graph_replays_pairs_by_value(engine: TransferEngine, device: Blocks, 
 
 
 def test_what_cannot_be_captured_is_refused(engine: TransferEngine, device: Blocks, driver: Driver) -> None:
-    """And the capture goes on: an unchecked batch would be lost silently (rmm#2518)."""
+    """The capture continues. An unchecked batch would be lost silently (rmm#2518)."""
     stream = driver.stream()
     pinned = BlockStore.host(8, like=device.store)
     pageable = BlockStore.host(8, like=device.store, pinned=False)
@@ -176,7 +178,7 @@ def test_what_cannot_be_captured_is_refused(engine: TransferEngine, device: Bloc
 def test_engines_work_on_while_somebody_captures(
     engine: TransferEngine, device: Blocks, driver: Driver
 ) -> None:
-    """In torch's default mode a look at any event, from any thread, would end the capture."""
+    """In torch's default mode, a query of any event from any thread would end the capture."""
     stream = driver.stream()
     pinned = BlockStore.host(8, like=device.store)
     pageable = BlockStore.host(8, like=device.store, pinned=False)
@@ -212,7 +214,7 @@ def test_the_legacy_stream_takes_no_batch(
 
 @pytest.fixture(scope="module")
 def huge() -> Iterator[tuple[int, mmap.mmap]]:
-    """Address space of 10 GiB, of which only what is touched takes memory."""
+    """Reserves 10 GiB of address space. Only touched pages take memory."""
     memory = mmap.mmap(-1, 10 << 30, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | MAP_NORESERVE)
     anchor = ctypes.c_char.from_buffer(memory)
     yield ctypes.addressof(anchor), memory
@@ -225,8 +227,8 @@ def huge() -> Iterator[tuple[int, mmap.mmap]]:
 def test_offsets_beyond_32_bits(
     where: str, blocks: list[int], huge: tuple[int, mmap.mmap], fake: FakeCuda
 ) -> None:
-    """Blocks of 1 MiB apart, pieces of 96 bytes: sentinels on both sides stay (vllm#50427, #52109,
-    lmcache#2762).
+    """Blocks are 1 MiB apart, with pieces of 96 bytes. Sentinels on both sides stay unchanged
+    (vllm#50427, #52109, lmcache#2762).
     """
     address, memory = huge
     piece, stride = 96, 1 << 20

@@ -1,8 +1,8 @@
-"""Every way that bytes take does the same: kernel, copy engine, staging and the CPU twin, on random layouts.
+"""Every method gives the same result on random layouts: kernel, copy engine, staging and the CPU twin.
 
-The fake driver runs the kernels of cuda/block_copy.cu, checks every access against the memory that it
-was told of, and reports copies that race. The oracle is torch's indexing; whole storages are compared,
-so bytes between and around blocks count, too.
+The fake driver runs the kernels of cuda/block_copy.cu, checks every access against the registered
+memory, and reports racing copies. The expected result comes from torch's indexing. Whole storages are
+compared, so bytes between and around blocks count, too.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from kvpool._core.transfer import Method
     from tests.transfer.fake_cuda.driver import FakeCuda
 
-#: Of each direction: every layout with every dtype, and with every method.
+#: Number of cases for each direction: every layout with every dtype, and with every method.
 CASES = 8 * 3 * 5 * MORE
 METHODS: tuple[Method, ...] = ("auto", "kernel", "batch", "staged", "memcpy")
 
@@ -30,7 +30,7 @@ METHODS: tuple[Method, ...] = ("auto", "kernel", "batch", "staged", "memcpy")
 @pytest.fixture
 def engine(fake: FakeCuda) -> Iterator[TransferEngine]:
     fake.set(strict=1, check_races=1)
-    # Small buffers: most staged copies take several.
+    # The buffers are small, so most staged copies need several.
     with TransferEngine("cuda:0", staging_bytes=4096) as engine:
         yield engine
     fake.set(strict=0, check_races=0)
@@ -99,8 +99,8 @@ def test_to_the_device(part: int, fake: FakeCuda, engine: TransferEngine, twin: 
         engine.submit(pinned, case.device.store, pairs, after=None, method=case.method).wait()
         twin.submit(plain, case.plain.store, pairs).wait()
         content = case.content(plain)
-        # What arrived is what was sent, and nothing else moved: checked against the pool, then against
-        # the twin.
+        # The blocks that arrived equal those that were sent, and nothing else changed. First compares
+        # with the pool, then with the twin.
         for src, dst in pairs:
             assert case.device.block(dst) == content[src], case.hint
         assert case.device.same(case.plain), case.hint
@@ -123,7 +123,7 @@ def test_within_the_device(part: int, fake: FakeCuda, engine: TransferEngine, tw
         oracle.assign(case.oracle, pairs)
         assert other.same(oracle), case.hint
         assert plain_other.same(oracle), case.hint
-        # Within one store, to blocks that nobody reads.
+        # Copies within one store, to blocks that the copy does not read.
         half = case.device.store.num_blocks // 2
         pairs = [(src, dst + half) for src, dst in random_pairs(case.rng, half, half)] if half else []
         engine.copy(
@@ -142,7 +142,7 @@ def test_within_the_device(part: int, fake: FakeCuda, engine: TransferEngine, tw
 def test_pageable_memory_goes_through_buffers(part: int, fake: FakeCuda, engine: TransferEngine) -> None:
     for seed in range(part, 96, 4):
         case = Case(seed, fake)
-        pageable = case.plain.copy()  # scattered as the device's
+        pageable = case.plain.copy()  # scattered like the device's blocks
         pairs = random_pairs(case.rng, case.device.store.num_blocks, pageable.store.num_blocks)
         for tensor in case.device.tensors:
             tensor.view(torch.uint8).random_(0, 256)
@@ -161,7 +161,7 @@ def test_pageable_memory_goes_through_buffers(part: int, fake: FakeCuda, engine:
 
 @pytest.mark.longer
 def test_a_part_of_the_regions(fake: FakeCuda, engine: TransferEngine, twin: TransferEngine) -> None:
-    """A layer at a time: what lies beside in the host's block stays."""
+    """Copies one layer at a time. The other layers of the host's block stay unchanged."""
     for seed in range(48 * MORE):
         case = Case(seed, fake)
         count = case.device.store.num_regions
@@ -199,7 +199,9 @@ def test_more_pairs_than_one_launch_takes(fake: FakeCuda, engine: TransferEngine
 
 
 def test_neighbours_are_one_descriptor(fake: FakeCuda, engine: TransferEngine) -> None:
-    """Ascending and descending runs are merged, and equal what is not merged byte by byte (vllm#56110)."""
+    """Ascending and descending runs are merged, and the result equals unmerged copies byte by byte
+    (vllm#56110).
+    """
     plain = Blocks([torch.randint(0, 256, (64, 512), dtype=torch.uint8)], 0)
     for pairs in ([(i, i + 8) for i in range(40)], [(i, i + 8) for i in reversed(range(40))]):
         device = plain.copy(fake=fake)
@@ -212,7 +214,7 @@ def test_neighbours_are_one_descriptor(fake: FakeCuda, engine: TransferEngine) -
 
 
 def test_no_copy_crosses_the_border_of_two_registrations(fake: FakeCuda, engine: TransferEngine) -> None:
-    """The driver refuses such a copy: runs are cut there."""
+    """The driver refuses such a copy, so runs are cut there."""
     plain = Blocks([torch.randint(0, 256, (64, 512), dtype=torch.uint8)], 0)
     device = plain.copy(fake=fake)
     fake.set(register_limit=8192)

@@ -1,5 +1,5 @@
-"""What a change of one line could break unseen: each test here fails if one wait, bound or condition is
-taken out.
+"""Tests that detect one-line changes: each fails if one wait, bound or condition is removed from the
+engine.
 """
 
 from __future__ import annotations
@@ -22,7 +22,8 @@ if TYPE_CHECKING:
     from tests.transfer.fake_cuda.driver import Driver, FakeCuda
 
 RELAXED = 2
-#: Tries of a situation that a busy machine may miss: a transfer that is under way when it is looked at.
+#: Number of tries for a state that a busy machine may miss: a transfer that is still running when the
+#: test checks it.
 TRIES = 50
 
 
@@ -43,7 +44,7 @@ def pool(device: Blocks) -> BlockStore:
 
 
 class Busy:
-    """An engine of the CPU with work for some tenths of a second in front of ``last``."""
+    """A CPU engine with work for some tenths of a second before ``last``."""
 
     def __init__(self) -> None:
         self.engine = TransferEngine(threads=1)
@@ -55,19 +56,21 @@ class Busy:
 
 
 class Event:
-    """What kvpool sees of a torch.cuda.Event."""
+    """The interface of a torch.cuda.Event as kvpool sees it."""
 
     def __init__(self, driver: Driver, stream: int) -> None:
         self.cuda_event = driver.event()
         assert driver.call("cuEventRecord", self.cuda_event, stream) == 0
 
 
-# --- staging
+# --- Staging
 
 
 @pytest.mark.parametrize("out", [True, False])
 def test_staging_buffers_are_written_again_after_their_last_use(out: bool, lazy: FakeCuda) -> None:
-    """Whatever one stream does first: a buffer of many is full until the other stream has emptied it."""
+    """Whichever stream runs first, a shared buffer is reused only after the other stream has emptied
+    it.
+    """
     for seed in range(6):
         device = on_device(lazy, blocks=64)
         pinned = BlockStore.host(64, like=device.store)
@@ -78,7 +81,7 @@ def test_staging_buffers_are_written_again_after_their_last_use(out: bool, lazy:
             for block in range(64):
                 pinned.write_block(block, rng.randbytes(512))
             content = [pinned.read_block(i) for i in range(64)]
-        with TransferEngine("cuda:0", staging_bytes=4096) as engine:  # eight blocks each
+        with TransferEngine("cuda:0", staging_bytes=4096) as engine:  # each buffer holds eight blocks
             source, target = (device.store, pinned) if out else (pinned, device.store)
             transfer = engine.submit(source, target, pairs, after=None, method="staged")
             while lazy.run_pick(rng.randrange(1 << 30) if seed else 0):
@@ -92,7 +95,9 @@ def test_staging_buffers_are_written_again_after_their_last_use(out: bool, lazy:
 def other_pinned(
     driver: Driver, regions: list[tuple[int, int, int]], blocks: int, nbytes: int
 ) -> tuple[int, BlockStore]:
-    """A store in page-locked memory that is not kvpool's; regions by their offsets."""
+    """Returns a store in page-locked memory that kvpool did not allocate. The regions are given by
+    offsets.
+    """
     address = driver.host_alloc(nbytes)
     ctypes.memset(address, 0xEE, nbytes)
     places = [(address + start, stride, length) for start, stride, length in regions]
@@ -123,13 +128,15 @@ def test_holes_within_blocks_of_others_stay(lazy: FakeCuda, driver: Driver) -> N
     device.release()
 
 
-# --- order
+# --- Order
 
 
 def test_a_copy_after_one_that_another_engine_has_queued(
     lazy: FakeCuda, device: Blocks, pool: BlockStore
 ) -> None:
-    """The device cannot wait for it: the copy is not enqueued before it has ended."""
+    """The device cannot wait for the other engine's copy, so this copy is not enqueued before that one
+    has ended.
+    """
 
     def under_way() -> bool:
         source = BlockStore.from_tensors([torch.randint(0, 256, (8, 512), dtype=torch.uint8)])
@@ -180,7 +187,7 @@ def test_a_source_that_an_event_announces_is_read_in_order(
 
 
 def test_memory_of_others_is_read_in_order(lazy: FakeCuda, driver: Driver, device: Blocks) -> None:
-    """Whoever owns page-locked memory may write to it on any stream."""
+    """The owner of page-locked memory may write to it on any stream."""
     address, store = other_pinned(driver, [(0, 512, 512)], 8, 8 * 512)
     stream, data = driver.stream(), bytes(range(256)) * 2
     write(driver, address + 3 * 512, data, stream)
@@ -194,9 +201,7 @@ def test_a_pool_that_a_graph_writes_is_read_in_order(
 ) -> None:
     stream = driver.stream()
     with TransferEngine("cuda:0") as engine:
-        engine.submit(
-            device.store, pool, [(0, 0)], after=None, method="kernel"
-        ).wait()  # the tables are there
+        engine.submit(device.store, pool, [(0, 0)], after=None, method="kernel").wait()  # creates the tables
         assert driver.call("cuStreamBeginCapture_v2", stream, RELAXED) == 0
         engine.copy(device.store, pool, [(1, 3)], stream=stream, method="kernel")
         result, graph = driver.end_capture(stream)
@@ -208,7 +213,7 @@ def test_a_pool_that_a_graph_writes_is_read_in_order(
     assert device.block(5) == device.block(1)
 
 
-# --- plans
+# --- Plans
 
 
 def plan_stream(driver: Driver, device: Blocks) -> tuple[int, int]:
@@ -231,7 +236,7 @@ def test_a_swap_waits_for_the_stream(
 def test_the_step_waits_for_a_swap_of_what_copy_on_write_leaves(
     lazy: FakeCuda, driver: Driver, device: Blocks, pool: BlockStore
 ) -> None:
-    """Block 1 is nobody's once it was copied, and the swap still reads it."""
+    """Block 1 has no owner after it was copied, but the swap still reads it."""
     stream, base = plan_stream(driver, device)
     before = device.block(1)
     plan = kvpool.TransferPlan([((0, 1), (0, 2)), ((0, 1), (1, 4))])
@@ -287,7 +292,7 @@ def test_a_plan_that_fails_halfway_leaves_nothing_under_way(
         assert pool.read_block(4) == before
 
 
-# --- bounds of copies
+# --- Bounds of copies
 
 
 @pytest.mark.parametrize(
@@ -296,7 +301,7 @@ def test_a_plan_that_fails_halfway_leaves_nothing_under_way(
 def test_accesses_are_as_wide_as_both_ends_allow(
     offsets: tuple[int, int], nbytes: int, lazy: FakeCuda
 ) -> None:
-    """Pages of 128 bytes, of which a piece may be less, at any address."""
+    """Pages of 128 bytes. A piece may be smaller, and may start at any address."""
     source, target = on_device(lazy, nbytes=128), on_device(lazy, nbytes=128)
     stores = [
         BlockStore.from_regions(
@@ -313,7 +318,9 @@ def test_accesses_are_as_wide_as_both_ends_allow(
 
 
 def test_regions_out_of_order_are_no_part_of_a_block(lazy: FakeCuda, driver: Driver) -> None:
-    """Regions 0 and 1 of three are not side by side in a pinned block: they cannot be moved as one piece."""
+    """Regions 0 and 1 of three are not adjacent in a pinned block, so they cannot be copied as one
+    piece.
+    """
     device = on_device(lazy, nbytes=256, tensors=3)
     address, store = other_pinned(driver, [(512, 768, 256), (0, 768, 256), (256, 768, 256)], 8, 8 * 768)
     assert store.packed
@@ -329,7 +336,7 @@ def test_regions_out_of_order_are_no_part_of_a_block(lazy: FakeCuda, driver: Dri
 
 
 def test_a_batch_has_4096_descriptors_at_most(lazy: FakeCuda) -> None:
-    """A driver crashed on 51,828 (vLLM #49276)."""
+    """A driver crashed with 51,828 descriptors (vLLM #49276)."""
     device = on_device(lazy, blocks=10_000, nbytes=16)
     pinned = BlockStore.host(10_000, like=device.store)
     batches, descriptors = lazy.count("batches"), lazy.count("descriptors")
@@ -356,7 +363,7 @@ def test_a_mapping_of_too_many_rows_is_refused(lazy: FakeCuda, device: Blocks) -
         engine.copy(device.store, device.store, Mapping(), stream=None)  # type: ignore[arg-type]
 
 
-# --- pageable memory
+# --- Pageable memory
 
 
 @pytest.mark.parametrize("out", [True, False])
@@ -389,14 +396,14 @@ def test_a_copy_within_the_host_comes_after_what_the_device_brings(
         assert other.read_block(1) == data
 
 
-# --- ends and errors
+# --- Ends and errors
 
 
 @pytest.mark.parametrize("inline", [False, True])
 def test_a_copy_that_is_refused_halfway_has_ended(
     inline: bool, lazy: FakeCuda, driver: Driver, device: Blocks, pool: BlockStore
 ) -> None:
-    """Its stores may go at once: nothing of it is under way."""
+    """Its stores may be closed at once, because no part of the copy is running."""
     stream, pairs = driver.stream(), [(1, 2), (4, 0), (6, 5)]
     with TransferEngine("cuda:0") as engine:
 
@@ -431,7 +438,7 @@ def test_stores_live_until_an_inline_copy_has_ended(method: Method, lazy: FakeCu
     device.release()
 
 
-# --- threads
+# --- Threads
 
 
 def test_the_threads_context_and_capture_mode_stay(

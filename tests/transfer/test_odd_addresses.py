@@ -1,4 +1,4 @@
-"""Memory at odd addresses: a tensor of torch may begin anywhere."""
+"""Memory at odd addresses: the memory of a torch tensor may start anywhere."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from kvpool.transfer import BlockStore, TransferEngine
 
 
 def shifted(numbers: list[list[int]], dtype: torch.dtype) -> torch.Tensor:
-    """A tensor whose memory begins one byte behind an aligned address."""
+    """Returns a tensor whose memory starts one byte after an aligned address."""
     whole = torch.tensor(numbers, dtype=dtype)
     memory = bytearray(1) + bytearray(whole.numpy().tobytes())
     odd = torch.frombuffer(memory, dtype=dtype, offset=1).reshape(whole.shape)

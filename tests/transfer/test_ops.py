@@ -1,4 +1,4 @@
-"""The torch ops: schemas, results, compiled code, what is refused, and the stores that they remember by
+"""The torch ops: schemas, results, compiled code, refused calls, and the stores that the ops cache by
 geometry.
 """
 
@@ -30,19 +30,19 @@ MAPPING = torch.tensor([[0, 4], [5, 1], [2, 3]])
 
 
 def kv(seed: int, layers: int = 2) -> list[torch.Tensor]:
-    """K and V apart, six blocks of three tokens: blocks are dimension 1."""
+    """Returns tensors with K and V apart: six blocks of three tokens, with blocks as dimension 1."""
     generator = torch.Generator().manual_seed(seed)
     return [torch.randn(2, 6, 3, 4, generator=generator) for _ in range(layers)]
 
 
 def pages(seed: int, layers: int = 2) -> list[torch.Tensor]:
-    """The same pieces elsewhere: blocks first, with a hole behind K and V."""
+    """Returns the same pieces in another layout: blocks first, with a hole after K and V."""
     generator = torch.Generator().manual_seed(seed)
     return [torch.randn(6, 2, 5, 4, generator=generator)[:, :, :3] for _ in range(layers)]
 
 
 def rows(seed: int) -> torch.Tensor:
-    """Six blocks of 16 bytes."""
+    """Returns six blocks of 16 bytes."""
     return torch.randn(6, 4, generator=torch.Generator().manual_seed(seed))
 
 
@@ -53,7 +53,7 @@ def copied(
     src_dim: int = 0,
     dst_dim: int = 0,
 ) -> list[torch.Tensor]:
-    """The oracle: what ``dst`` should be, by indexing."""
+    """Returns the expected ``dst``, computed by indexing."""
     wanted = [tensor.detach().clone() for tensor in dst]
     read, written = mapping.unbind(1)
     for source, target in zip(src, wanted, strict=True):
@@ -74,17 +74,17 @@ class Handles:
         self.pair = (self.stores[0].handle, self.stores[1].handle)
 
 
-# --- Schemas and dispatch -----------------------------------------------------------------------------
+# --- Schemas and dispatch ---
 
 CHECKS = ("test_schema", "test_autograd_registration", "test_faketensor", "test_aot_dispatch_dynamic")
 
 
 def calls(name: str, handles: Handles) -> tuple[Any, tuple[Any, ...], dict[str, int]]:
-    """An op with arguments that it takes."""
+    """Returns an op with valid arguments."""
     if name == "copy_blocks":
         return OPS.copy_blocks.default, (kv(1), kv(2), MAPPING), {"block_dim": 1}
     if name == "swap_blocks":
-        # Tensors without holes: opcheck clones them, and a clone has none.
+        # The tensors have no holes, because opcheck clones them, and clones have none.
         there = [tensor.unsqueeze(0) for tensor in kv(2)]
         return OPS.swap_blocks.default, (kv(1), there, MAPPING), {"src_block_dim": -3, "dst_block_dim": 2}
     if name == "swap_blocks.vllm":
@@ -92,9 +92,7 @@ def calls(name: str, handles: Handles) -> tuple[Any, tuple[Any, ...], dict[str, 
     return OPS.copy_blocks_by_handle.default, (*handles.pair, MAPPING), {}
 
 
-@pytest.mark.filterwarnings(
-    "ignore:The .grad attribute of a Tensor that is not a leaf"
-)  # opcheck looks at it
+@pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf")  # opcheck reads it
 @pytest.mark.parametrize("requires_grad", [False, True], ids=["", "requires grad"])
 @pytest.mark.parametrize("name", NAMES)
 def test_opcheck(name: str, requires_grad: bool) -> None:
@@ -111,7 +109,7 @@ def test_every_device_has_its_kernel(name: str) -> None:
     has_kernel = torch._C._dispatch_has_kernel_for_dispatch_key
     for key in ("CPU", "CUDA", "Meta"):
         assert has_kernel(f"kvpool::{name}", key)
-    # Nothing can be differentiated, so nothing stands between a call and these.
+    # The ops cannot be differentiated, so no other dispatch key may come before these.
     for key in (
         "Autograd",
         "AutogradCPU",
@@ -127,7 +125,8 @@ def test_schemas() -> None:
         "copy_blocks": "(Tensor[] src, Tensor(a!)[] dst, Tensor block_mapping, int block_dim=0) -> ()",
         "swap_blocks": "(Tensor[] src, Tensor(a!)[] dst, Tensor block_mapping, "
         "int src_block_dim=0, int dst_block_dim=0) -> ()",
-        "swap_blocks.vllm": "(Tensor src, Tensor(a!) dst, int block_size_in_bytes, Tensor block_mapping) -> ()",
+        "swap_blocks.vllm": "(Tensor src, Tensor(a!) dst, int block_size_in_bytes, "
+        "Tensor block_mapping) -> ()",
         "copy_blocks_by_handle": "(int src, int dst, Tensor block_mapping) -> ()",
     }
     found = [
@@ -142,7 +141,7 @@ def test_schemas() -> None:
     assert written == [["dst"], ["dst"], ["dst"], []]
 
 
-# --- Results ------------------------------------------------------------------------------------------
+# --- Results ---
 
 
 @pytest.mark.parametrize("dim", [1, -3])
@@ -167,8 +166,8 @@ def test_swap_blocks_between_layouts() -> None:
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.uint8, torch.float8_e4m3fn])
 def test_the_call_of_vllm(dtype: torch.dtype) -> None:
-    """Positional, as ``vllm._custom_ops.swap_blocks`` makes it; blocks are so many bytes, whatever the
-    shape.
+    """Calls the op with positional arguments like ``vllm._custom_ops.swap_blocks``. A block is a number
+    of bytes, whatever the shape.
     """
     src = torch.arange(96, dtype=torch.uint8).view(dtype).reshape(2, -1)
     dst = torch.zeros_like(src)
@@ -180,7 +179,9 @@ def test_the_call_of_vllm(dtype: torch.dtype) -> None:
 
 
 def test_overloads() -> None:
-    """Two lists are blocks by dimension, two tensors are blocks by bytes; nothing else is either."""
+    """Two lists are blocks by dimension, and two tensors are blocks by bytes. Every other combination
+    is refused.
+    """
     assert OPS.swap_blocks.overloads() == ["default", "vllm"]
     one, other = rows(1), rows(2)
     OPS.swap_blocks([one], [other], torch.tensor([[0, 1]]))
@@ -235,7 +236,7 @@ def test_copies_within_tensors() -> None:
 
 
 def test_tensors_without_memory() -> None:
-    """On the meta device and as fake tensors: a call is a call, and moves nothing."""
+    """On the meta device and with fake tensors, a call succeeds and moves nothing."""
     for name in NAMES:
         handles = Handles()
         op, args, kwargs = calls(name, handles)
@@ -270,7 +271,7 @@ def test_inference_mode() -> None:
 
 
 def test_tensors_that_require_grad() -> None:
-    """Parameters are memory like any other: their bytes are copied, and no history is kept."""
+    """The bytes of parameters are copied like any other memory, without a gradient history."""
     src, dst = rows(1).requires_grad_(), rows(2)
     wanted = copied([src], [dst], MAPPING)
     OPS.copy_blocks([src], [dst], MAPPING)
@@ -282,7 +283,7 @@ def test_tensors_that_require_grad() -> None:
     assert leaf.is_leaf
 
 
-# --- Compiled code ------------------------------------------------------------------------------------
+# --- Compiled code ---
 
 
 @pytest.fixture
@@ -293,7 +294,7 @@ def _fresh_compiler() -> Iterator[None]:
 
 
 def compiled(function: Callable[..., Any], *args: Any) -> Any:
-    """Runs it as one graph, whose mutations are made functional and back."""
+    """Runs the function as one graph. Its mutations are made functional and back."""
     backend = CompileCounterWithBackend("aot_eager")
     result = torch.compile(function, fullgraph=True, backend=backend)(*args)
     assert backend.frame_count == 1
@@ -303,7 +304,7 @@ def compiled(function: Callable[..., Any], *args: Any) -> Any:
 @pytest.mark.usefixtures("_fresh_compiler")
 @pytest.mark.parametrize("requires_grad", [False, True], ids=["", "requires grad"])
 def test_compiled_copy_blocks(requires_grad: bool) -> None:
-    """Between two reads of what it writes."""
+    """The op runs between two reads of the tensor that it writes."""
     weight = torch.full((), 2.0, requires_grad=requires_grad)
 
     def step(src: list[torch.Tensor], dst: list[torch.Tensor], mapping: torch.Tensor) -> list[torch.Tensor]:
@@ -321,7 +322,7 @@ def test_compiled_copy_blocks(requires_grad: bool) -> None:
 
 @pytest.mark.usefixtures("_fresh_compiler")
 def test_compiled_swap_blocks() -> None:
-    """Out and in again: the second call reads what the first one wrote."""
+    """Swaps out and in again: the second call reads the result of the first one."""
 
     def step(
         cache: list[torch.Tensor], host: list[torch.Tensor], out: torch.Tensor, back: torch.Tensor
@@ -360,7 +361,9 @@ def test_compiled_call_of_vllm() -> None:
 
 @pytest.mark.usefixtures("_fresh_compiler")
 def test_compiled_copies_by_handle_are_made_in_order() -> None:
-    """Nothing tells the compiler what they write: they are not left out, stay in order, and between reads."""
+    """The compiler does not know which memory they write. They are still not removed, and stay in order
+    with each other and with reads.
+    """
     handles = Handles()
 
     def step(dst: torch.Tensor, mapping: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
@@ -380,7 +383,7 @@ def test_compiled_copies_by_handle_are_made_in_order() -> None:
 
 @pytest.mark.usefixtures("_fresh_compiler")
 def test_a_compiled_copy_by_handle_that_nothing_depends_on_is_made() -> None:
-    """Under gradients, too, where a graph is cut in two by what depends on what."""
+    """This also holds with gradients, where dependencies cut a graph in two."""
     handles = Handles()
     weight = torch.ones((), requires_grad=True)
 
@@ -398,9 +401,10 @@ def test_a_compiled_copy_by_handle_that_nothing_depends_on_is_made() -> None:
 
 @pytest.mark.usefixtures("_fresh_compiler")
 def test_compiled_copies_by_handle_see_memory_as_it_was_before_the_graph() -> None:
-    """What the same graph writes in place may reach memory behind them: between graphs, all is in order.
+    """A write in the same graph may reach memory only after the copy has read it. Between graphs, all
+    writes are in order.
 
-    With ``copy_blocks`` in its place there is nothing to watch out for: see above.
+    ``copy_blocks`` does not have this limit: see above.
     """
     handles = Handles()
 
@@ -416,7 +420,7 @@ def test_compiled_copies_by_handle_see_memory_as_it_was_before_the_graph() -> No
     assert equal([handles.src, handles.dst], [rows(1) + 1, wanted[0]])
 
 
-# --- What is refused ----------------------------------------------------------------------------------
+# --- Refused calls ---
 
 Wrong = tuple[
     str,
@@ -431,7 +435,8 @@ def ids(*pairs: tuple[int, int]) -> torch.Tensor:
     return torch.tensor(pairs, dtype=torch.int64).reshape(-1, 2)
 
 
-#: What mappings and layouts are refused for is in test_bad_input: here, an error of each kind from each op.
+#: test_bad_input covers refused mappings and layouts. This table has one error of each kind for each
+#: op.
 WRONG: list[Wrong] = [
     (
         "int32",
@@ -539,7 +544,7 @@ def test_refusals(
     builtin: type[Exception],
     words: list[str],
 ) -> None:
-    """The exception of kvpool comes through torch as it is, and nothing is changed."""
+    """kvpool's exception passes through torch unchanged, and no memory is changed."""
     src, dst = rows(1), rows(2)
     with pytest.raises(error) as raised:
         call(src, dst)
@@ -574,13 +579,13 @@ def test_meta_tensors_among_others_are_refused(where: str) -> None:
             call()
 
 
-# --- Stores that are remembered -----------------------------------------------------------------------
+# --- Cached stores ---
 
 
 def test_tensors_are_not_kept() -> None:
     src, dst, mapping = rows(1), rows(2), MAPPING.clone()
     flat = [rows(3), rows(4)]
-    for _ in range(2):  # made, then remembered
+    for _ in range(2):  # created, then cached
         OPS.copy_blocks([src], [dst], mapping)
         OPS.swap_blocks([src], [dst], mapping, 0, 0)
         OPS.swap_blocks(*flat, 16, mapping)
@@ -595,7 +600,9 @@ def test_tensors_are_not_kept() -> None:
 
 
 def test_the_same_memory_in_another_shape() -> None:
-    """Same address each time: what is remembered of one shape, stride, dtype or size serves no other."""
+    """The address is the same each time. A store that was cached for one shape, stride, dtype or size
+    is used for no other.
+    """
     here, there = np.zeros(96, dtype=np.uint8), np.zeros(96, dtype=np.uint8)
     turns: list[tuple[Callable[[torch.Tensor], torch.Tensor], int]] = [
         (lambda memory: memory.view(6, 16), 0),

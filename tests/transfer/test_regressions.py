@@ -1,4 +1,4 @@
-"""Defects that a review found, each by name: every test here failed once."""
+"""Defects that a review found, one test each: every test failed before its fix."""
 
 from __future__ import annotations
 
@@ -17,7 +17,9 @@ if TYPE_CHECKING:
 
 
 def run_here(script: str, fake: FakeCuda) -> None:
-    """Runs a script that leaves the driver usable in this process, and resets what such scripts set."""
+    """Runs a script in this process and resets the settings that it changed. The script must leave the
+    driver usable.
+    """
     try:
         exec(compile(PRELUDE + textwrap.dedent(script), "<script>", "exec"), {})
     finally:
@@ -26,7 +28,7 @@ def run_here(script: str, fake: FakeCuda) -> None:
 
 @pytest.mark.parametrize("code", [711, 712, 713])
 def test_a_refused_registration_does_not_lose_the_device(code: int, fake_library: FakeCuda) -> None:
-    """712 and 713 (already, not registered) are no errors of the context."""
+    """Codes 712 and 713 (already registered, not registered) are not errors of the context."""
     script = """
     cpu, device, host = stores()
     assert not host.pinned
@@ -65,13 +67,13 @@ LOOKS = ["transfer.done()", "engine.in_flight", "transfer.seconds", "transfer.er
 
 @pytest.mark.parametrize("look", LOOKS)
 def test_an_owner_whose_end_asks_the_transfer(look: str, fake_library: FakeCuda) -> None:
-    """The destructor of what a store kept alive runs under the transfer's lock."""
+    """The destructor of an object that a store kept alive runs under the transfer's lock."""
     run_script(DESTRUCTOR.replace("ACTION", "transfer.done()") + look + "\n", fake_library)
 
 
 def test_an_owner_whose_end_lets_other_threads_run(fake_library: FakeCuda) -> None:
-    """One thread would hold the transfer's lock and wait for the interpreter, the other one the other
-    way round.
+    """One thread would hold the transfer's lock and wait for the interpreter, while another one holds
+    the interpreter and waits for the lock.
     """
     script = """
 began, looked = threading.Event(), threading.Event()
@@ -93,7 +95,8 @@ def test_a_store_that_needs_too_much_staging_leaves_the_engine_usable(pinned: bo
     cpu, device, host = stores()
     engine = TransferEngine("cuda:0")
     one = zeros(512)
-    wide = BlockStore.from_regions([(ctypes.addressof(one), 1 << 40, 512)], 1, pinned={pinned}, keep_alive=one)
+    wide = BlockStore.from_regions([(ctypes.addressof(one), 1 << 40, 512)], 1, \
+pinned={pinned}, keep_alive=one)
     try:
         engine.submit(device, wide, [(0, 0)], after=None, method="staged").wait()
     except kvpool.errors.CudaError as error:
@@ -127,7 +130,7 @@ def test_a_pageable_copy_that_fails_halfway_holds_its_stores(fake: FakeCuda) -> 
 
 
 def test_after_a_transfer_that_failed(fake: FakeCuda) -> None:
-    """What follows a failed copy would copy what never arrived."""
+    """A copy that follows a failed one would copy data that never arrived."""
     script = """
     engine = TransferEngine("cuda:0", staging_bytes=4096)
     fake = FakeCuda(os.environ["KVPOOL_LIBCUDA"])
@@ -181,7 +184,7 @@ def test_host_copies_and_captures(what: str, fake: FakeCuda) -> None:
 
 
 def test_after_an_event_of_a_capture(fake: FakeCuda) -> None:
-    """The engine's stream must not become part of somebody's capture."""
+    """The engine's stream must not become part of another owner's capture."""
     script = """
     engine = TransferEngine("cuda:0")
     driver = calls()
@@ -260,7 +263,7 @@ def test_a_calibration_without_thread_blocks(tmp_path: Path, fake: FakeCuda) -> 
 
 
 def test_a_calibration_that_fails_changes_nothing(tmp_path: Path, fake_library: FakeCuda) -> None:
-    """What a device with little memory holds is measured; then it is full."""
+    """The calibration measures as much as a device with little memory holds. Then the device is full."""
     path = tmp_path / "c.json"
     script = f"""
     engine = TransferEngine("cuda:0", staging_bytes=1 << 20)
@@ -288,7 +291,7 @@ def test_a_calibration_that_fails_changes_nothing(tmp_path: Path, fake_library: 
 
 @pytest.mark.slow
 def test_a_calibration_is_loaded_as_it_was_saved(tmp_path: Path, fake_library: FakeCuda) -> None:
-    """Some seconds on a GPU, more without: copies of 9 GB."""
+    """Takes some seconds on a GPU and longer without one, because it copies 9 GB."""
     script = f"""
     import json
     path = {str(tmp_path / "c.json")!r}
@@ -296,7 +299,8 @@ def test_a_calibration_is_loaded_as_it_was_saved(tmp_path: Path, fake_library: F
     assert list(json.load(open(path)).values()) == [result]
     thresholds = result["thresholds"]
     assert thresholds["link_ctas"] in {{one["ctas"] for one in result["measurements"]}}
-    assert [[row["descriptors"] for row in thresholds[to]] for to in ("to_device", "to_host")] == 2 * [[0, 1024]]
+    assert [[row["descriptors"] for row in thresholds[to]] for to in ("to_device", "to_host")] \
+== 2 * [[0, 1024]]
     assert len(result["measurements"]) == 4 + 2 * 7 * 4
     cpu, device, host = stores()
     TransferEngine("cuda:0", calibration=path).submit(device, host, PAIRS, after=None).wait()
@@ -329,7 +333,7 @@ def test_pinned_state_is_part_of_the_geometry(monkeypatch: pytest.MonkeyPatch) -
     from kvpool.transfer import ops
 
     class Host:
-        """A host tensor that is page-locked from some day on (cudaHostRegister), or until then."""
+        """A host tensor that becomes page-locked later (cudaHostRegister), or stops being so."""
 
         pinned = True
         is_cpu, dtype, device, shape = True, torch.uint8, torch.device("cpu"), torch.Size([4, 64])
@@ -355,7 +359,7 @@ def test_pinned_state_is_part_of_the_geometry(monkeypatch: pytest.MonkeyPatch) -
 
 
 def test_host_copies_of_a_device_engine_let_other_threads_run(fake: FakeCuda) -> None:
-    """Such a copy waits for transfers that are under way; whoever counts meanwhile gets on."""
+    """Such a copy waits for running transfers. A thread that counts meanwhile makes progress."""
     script = """
     import threading
     engine, twin = TransferEngine("cuda:0"), TransferEngine(threads=1)
@@ -405,8 +409,8 @@ def test_unordered_copies_and_another_store_over_a_pool(fake: FakeCuda) -> None:
 
 
 def test_an_event_that_was_never_recorded(fake: FakeCuda) -> None:
-    """torch makes an event's handle when it is first recorded; torch's own waits for such an event are
-    no-ops.
+    """torch creates an event's handle when the event is first recorded. torch's own waits for an
+    unrecorded event are no-ops.
     """
     script = """
     cpu, device, host = stores()
@@ -419,7 +423,7 @@ def test_an_event_that_was_never_recorded(fake: FakeCuda) -> None:
 
 
 def test_blocks_far_apart_are_staged_without_what_lies_between(fake: FakeCuda) -> None:
-    """A layer of a cross-layer tensor in pageable memory: only its bytes cross the link."""
+    """For a layer of a cross-layer tensor in pageable memory, only its own bytes cross the link."""
     script = """
     memory = zeros(8 * 65536)
     wide = BlockStore.from_regions([(ctypes.addressof(memory), 65536, 512)], 8, keep_alive=memory)
@@ -489,7 +493,7 @@ def test_an_event_that_cannot_be_made_leaves_nothing_under_way(what: str, fake: 
 def test_staging_overlaps(out: bool, fake: FakeCuda) -> None:
     """While the copy engine moves one buffer, a kernel works on the other one.
 
-    In some legal order, two first halves are done before a second one is.
+    In some legal order, two first halves are done before any second half.
     """
     script = f"""
     import random

@@ -1,8 +1,8 @@
-"""Copies in any order that the driver's rules allow: a program that waits where it has to ends as if
-run step by step.
+"""Copies in any order that the driver's rules allow: a program that waits wherever it must ends in the
+same state as if it ran step by step.
 
-The fake driver holds work back and executes it in random legal orders, sources of unordered copies at
-the earliest moment.
+The fake driver holds work back and executes it in random legal orders. It reads the sources of
+unordered copies at the earliest moment.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ METHODS: tuple[Method, ...] = ("auto", "kernel", "batch", "staged", "memcpy")
 
 @dataclasses.dataclass
 class Tier:
-    """A store, and what it would hold if every copy so far were done."""
+    """A store, and its expected content if every copy so far were done."""
 
     store: BlockStore
     expected: list[bytes]
@@ -43,7 +43,7 @@ class Tier:
 
 
 class Program:
-    """A random program that waits exactly where two copies touch one block and one of them writes it."""
+    """A random program. It waits exactly where two copies touch one block and one of them writes it."""
 
     def __init__(self, seed: int, fake: FakeCuda, driver: Driver) -> None:
         self.rng = random.Random(seed)
@@ -63,7 +63,8 @@ class Program:
             for index, data in enumerate(content):
                 store.write_block(index, data)
             self.tiers.append(Tier(store, content))
-        #: Transfers under way, with what they read and write; None stands for copies on the stream.
+        #: Running transfers, with the blocks that they read and write. None stands for copies on the
+        #: stream.
         self.under_way: list[tuple[Transfer | None, set[tuple[int, int]], set[tuple[int, int]]]] = []
 
     def conflicts(self, reads: set[tuple[int, int]], writes: set[tuple[int, int]]) -> list[Transfer | None]:
@@ -126,8 +127,8 @@ class Program:
 
 @pytest.fixture(scope="module", autouse=True)
 def collected() -> Iterator[None]:
-    """Collects what earlier tests left behind, and keeps it out of later collections, which take
-    milliseconds then.
+    """Collects the garbage of earlier tests and excludes their objects from later collections, which
+    then take only milliseconds.
     """
     gc.collect()
     gc.freeze()
@@ -146,7 +147,7 @@ def test_transfers_of_a_direction_end_in_order(lazy: FakeCuda) -> None:
     pinned = BlockStore.host(8, like=device.store)
     pageable = BlockStore.host(8, like=device.store, pinned=False)
     with TransferEngine("cuda:0", staging_bytes=4096) as engine:
-        # The second goes through the worker thread, so what follows has to, too.
+        # The second transfer uses the worker thread, so later ones have to use it, too.
         transfers = [
             engine.submit(device.store, store, [(index, index)], after=None)
             for index, store in enumerate([pinned, pageable, pinned, pageable, pinned])
@@ -160,7 +161,7 @@ def test_transfers_of_a_direction_end_in_order(lazy: FakeCuda) -> None:
 
 
 def test_the_processor_waits_for_a_device_that_touches_a_block(lazy: FakeCuda) -> None:
-    """A device is slow until something waits for it."""
+    """The device does nothing until some call waits for it."""
     device = on_device(lazy)
     pinned = BlockStore.host(8, like=device.store)
     expected = device.block(0)
@@ -182,7 +183,7 @@ def test_the_processor_waits_for_a_device_that_touches_a_block(lazy: FakeCuda) -
 
 
 def test_a_copy_waits_for_the_callers_stream(lazy: FakeCuda, driver: Driver) -> None:
-    """KV must be written before it is read: what a stream holds comes first."""
+    """KV must be written before it is read, so work that is already on the stream comes first."""
     device = on_device(lazy)
     pinned = BlockStore.host(8, like=device.store)
     stream = driver.stream()
@@ -232,7 +233,9 @@ def test_an_event_is_waited_for(lazy: FakeCuda, driver: Driver) -> None:
 
 @pytest.mark.parametrize("method", METHODS)
 def test_stores_live_until_the_copy_has_ended(method: Method, lazy: FakeCuda) -> None:
-    """Closed and dropped while the copy is under way: the driver would see a use of memory that is gone."""
+    """The store is closed and dropped while the copy is running. The driver would detect a use of freed
+    memory.
+    """
     target = on_device(lazy)
     alive = weakref.ref(target.tensors[0])
     address = target.tensors[0].data_ptr()
@@ -248,7 +251,7 @@ def test_stores_live_until_the_copy_has_ended(method: Method, lazy: FakeCuda) ->
     assert alive() is not None
     assert lazy.count("live_registrations") == 1
     lazy.run_all()
-    lazy.set(event_queries=0)  # from now on events say at once what they know
+    lazy.set(event_queries=0)  # from now on queries report the state at once
     (transfer,) = engine.poll()
     assert transfer.error is None
     gc.collect()
@@ -306,7 +309,9 @@ def test_the_end_of_an_engine_waits(dropped: bool, lazy: FakeCuda) -> None:
 
 
 def test_memory_of_the_driver_is_given_back(lazy: FakeCuda) -> None:
-    """Streams, events, buffers, tables and registrations: as many after a hundred engines as before."""
+    """The numbers of streams, events, buffers, tables and registrations are the same after a hundred
+    engines as before.
+    """
     counters = (
         "live_allocs",
         "live_host_allocs",

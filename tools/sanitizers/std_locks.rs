@@ -20,14 +20,14 @@ use std::sync::OnceState;
 use std::time::Duration;
 
 unsafe extern "C" {
-    /// Everything that other threads announced with `__tsan_release` at this address happens before what
+    /// Orders everything that other threads released with `__tsan_release` at this address before what
     /// follows.
     fn __tsan_acquire(address: *const u8);
-    /// Everything so far happens before what follows `__tsan_acquire` at this address in other threads.
+    /// Orders everything so far before what follows `__tsan_acquire` at this address in other threads.
     fn __tsan_release(address: *const u8);
 }
 
-/// A word of a lock, or a lock that begins with its word.
+/// A word of a lock, or a lock whose first word it is.
 type Word = *const u8;
 
 unsafe extern "Rust" {
@@ -42,7 +42,8 @@ unsafe extern "Rust" {
     #[link_name = "__real_@condvar_wait_timeout@"]
     fn condvar_wait_timeout(condvar: Word, mutex: Word, timeout: Duration) -> bool;
     #[link_name = "__real_@once_call@"]
-    fn once_call(once: Word, ignores_poison: bool, run: &mut dyn FnMut(&OnceState), caller: &'static Location<'static>);
+    fn once_call(once: Word, ignores_poison: bool, run: &mut dyn FnMut(&OnceState),
+        caller: &'static Location<'static>);
     #[link_name = "__real_@scope_thread_ended@"]
     fn scope_thread_ended(scope: Word, panicked: bool);
 }
@@ -107,7 +108,8 @@ unsafe fn once_call_announced(
 ) {
     let mut announced = |state: &OnceState| {
         run(state);
-        // Before the original marks the value as complete: other threads read it from then on.
+        // Announces before the original marks the value as complete, because other threads read it from
+        // then on.
         unsafe { __tsan_release(once) };
     };
     unsafe {

@@ -1,8 +1,8 @@
-//! Operations of the pool, for a tool that counts their instructions: `tools/bench_counts.py`. Each is
-//! a function of its own, so that only what happens in it is counted; those of vLLM's face, of a
-//! manager, of a pool with each observer, and of one with `hazard` and with LRU behind the same
-//! `Closed`, which shows what `Closed` costs, beside the core's. Prints how many blocks each operation
-//! had; of a decode step it is rows.
+//! Operations of the pool, for `tools/bench_counts.py`, which counts their instructions. Each operation
+//! is a separate function, so that only its own instructions are counted. The operations
+//! are those of the core, of vLLM's pool, of a manager and of a pool with each observer. Pools with
+//! `hazard` and with LRU inside the same `Closed` show the cost of `Closed`. Prints the number of blocks
+//! of each operation, or of rows for a decode step.
 #![expect(clippy::unwrap_used, clippy::print_stdout, reason = "a tool that stops at the first error")]
 
 use std::hint::black_box;
@@ -95,7 +95,7 @@ fn counted_manager_append(manager: &mut CacheManager, ids: &[RequestRef<'_>], to
     manager.append(ids, tokens, Computed::AllButLast).unwrap();
 }
 
-/// The life of requests in a manager with one group; hashing prompts is not counted.
+/// The life of requests in a manager with one group. Hashing the prompts is not counted.
 fn manager() {
     let mut manager =
         CacheManager::new(ManagerConfig { num_blocks: BLOCKS, ..ManagerConfig::default() }).unwrap();
@@ -119,7 +119,7 @@ fn manager() {
     }
     let ids: Vec<_> = (0..256).map(RequestRef::Int).collect();
     for nth in 0..ids.len() {
-        // Lengths differ, so that a sixteenth of the batch fills a block in each step.
+        // The lengths differ, so in each step a sixteenth of the batch fills a block.
         let tokens: Vec<u32> =
             (0..(100 + nth % 16) as u32).map(|at| 1 << 30 | (nth as u32) << 10 | at).collect();
         let cursor = manager.prepare(&tokens, ExtraKeys::default()).unwrap();
@@ -203,8 +203,8 @@ watched!(
     counted_store_evicting_advisor
 );
 
-/// Stores into a pool with free blocks, and into a full one, each block new, with a feed beside it or
-/// without; and a publisher's turn over what the latter told: a block stored and a block removed.
+/// Stores new blocks into a pool with free blocks and into a full one, with and without a feed. Also
+/// runs a publisher over the resulting feed: one stored block and one removed block.
 macro_rules! fed {
     ($run:ident, $feed:expr, $store:ident, $evicting:ident, $publish:ident) => {
         #[inline(never)]
@@ -214,7 +214,7 @@ macro_rules! fed {
 
         #[inline(never)]
         fn $evicting(pool: &mut BlockPool, chain: &HashChain, table: &mut Vec<BlockId>) {
-            // Not the same function: two that are get one name.
+            // This must differ from the other function, because two equal functions get one name.
             store(pool, black_box(chain), table).unwrap();
         }
 
@@ -230,7 +230,7 @@ macro_rules! fed {
                 pool.keep_feed(1 << 22).unwrap();
             }
             let hasher = Arc::new(BlockHasher::new(HasherConfig::default()).unwrap());
-            // With tokens, as a manager has its chains.
+            // The chains have tokens, as in a manager.
             let chain = |nth: u32| {
                 let size = hasher.block_size() as u32;
                 let mut cursor = HashCursor::new(hasher.clone(), ExtraKeys::default()).unwrap();
@@ -264,7 +264,7 @@ macro_rules! fed {
 fed!(unfed, false, counted_store_unfed, counted_store_evicting_unfed, counted_publish_nothing);
 fed!(feed, true, counted_store_fed, counted_store_evicting_fed, counted_publish);
 
-/// LRU behind `Closed`, as a pool with retention has it, without the retention.
+/// LRU inside `Closed`, as in a pool with retention, but without the retention.
 const CLOSED_LRU: EvictionPolicy =
     kvpool_policies::eviction_policy!("closed-lru", kvpool_policies::Recency::new);
 
@@ -287,7 +287,7 @@ watched!(
     counted_store_evicting_closed
 );
 
-/// The same of vLLM's face.
+/// The operations of vLLM's pool.
 fn face() {
     let mut pool = Pool::new(BLOCKS, true).unwrap();
     let mut table = Vec::new();

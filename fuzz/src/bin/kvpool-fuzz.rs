@@ -1,12 +1,15 @@
 //! Runs targets without a fuzzer:
 //!
 //! ```text
-//! kvpool-fuzz random TARGET --seconds 60 [--seed N] [--corpus FOLDER]   random inputs until one fails or time is up
-//! kvpool-fuzz shrink TARGET FILE                                        a failing input as a small Rust test
-//! kvpool-fuzz replay TARGET FILE...                                     inputs that must not fail
+//! kvpool-fuzz random TARGET --seconds 60 [--seed N] [--corpus FOLDER]
+//! kvpool-fuzz shrink TARGET FILE
+//! kvpool-fuzz replay TARGET FILE...
 //! ```
 //!
-//! Exit codes: 0 nothing failed, 1 something failed, 2 it was called in another way. What failed first
+//! `random` runs random inputs until one fails or the time is up. `shrink` prints a failing input as a
+//! small Rust test. `replay` runs inputs that must not fail.
+//!
+//! Exit codes: 0 if nothing failed, 1 if something failed, 2 for wrong usage. The first failing input
 //! is written to `crash-TARGET` in the folder of `--artifacts`, if one is given.
 #![expect(clippy::print_stdout, clippy::print_stderr, reason = "a program speaks")]
 
@@ -18,7 +21,8 @@ use std::time::{Duration, Instant};
 use kvpool_fuzz::random::Inputs;
 use kvpool_fuzz::{TARGETS, Target};
 
-const USAGE: &str = "usage: kvpool-fuzz random TARGET --seconds N [--seed N] [--corpus FOLDER] [--artifacts FOLDER]\n       kvpool-fuzz shrink TARGET FILE\n       kvpool-fuzz replay TARGET FILE...";
+const USAGE: &str = "usage: kvpool-fuzz random TARGET --seconds N [--seed N] [--corpus FOLDER] \
+     [--artifacts FOLDER]\n       kvpool-fuzz shrink TARGET FILE\n       kvpool-fuzz replay TARGET FILE...";
 
 fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
@@ -67,7 +71,7 @@ fn tell(target: &Target, path: &Path, must_fail: bool) -> Result<bool, String> {
     }
 }
 
-/// Options in pairs.
+/// Options as pairs of name and value.
 struct Options {
     seconds: f64,
     seed: u64,

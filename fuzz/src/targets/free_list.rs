@@ -1,4 +1,4 @@
-//! `FreeBlockList` against a plain vector.
+//! Compares `FreeBlockList` with a plain vector.
 
 use arbitrary::{Arbitrary, Result as Decoded, Unstructured};
 use kvpool::FreeBlockList;
@@ -8,7 +8,7 @@ use crate::bytes::{pick, simpler_list, smaller, some, up_to};
 use crate::case::{Machine, Script};
 use kvpool_lab::failure::{Failure, same};
 
-/// How many blocks there are, null block included.
+/// Number of blocks, null block included.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Setting {
     num_blocks: usize,
@@ -20,18 +20,18 @@ impl<'a> Arbitrary<'a> for Setting {
     }
 }
 
-/// Ids run over both ends of what there is.
+/// An operation. Ids go beyond both ends of the valid range.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Operation {
-    /// Takes so many.
+    /// Takes this number of blocks.
     Pop(usize),
-    /// Frees one, to be handed out next.
+    /// Frees a block, which is handed out next.
     PushFront(usize),
-    /// Frees one, to be handed out last.
+    /// Frees a block, which is handed out last.
     PushBack(usize),
-    /// Frees a run.
+    /// Frees a run of blocks.
     PushRun(Vec<usize>),
-    /// Takes one from wherever it is.
+    /// Takes a block from any position.
     Remove(usize),
 }
 
@@ -47,7 +47,7 @@ impl<'a> Arbitrary<'a> for Operation {
     }
 }
 
-/// The list, and what it should be.
+/// The list, and its expected content.
 #[derive(Debug)]
 pub struct FreeList {
     list: FreeBlockList,

@@ -1,4 +1,4 @@
-//! `PrefixIndex` against a map from contents to blocks.
+//! Compares `PrefixIndex` with a map from contents to blocks.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -13,7 +13,7 @@ use kvpool_lab::failure::{Failure, holds, same};
 
 const BLOCK_SIZE: usize = 2;
 
-/// Size and verification.
+/// The size of the index and its verification.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Setting {
     num_blocks: usize,
@@ -27,16 +27,16 @@ impl<'a> Arbitrary<'a> for Setting {
     }
 }
 
-/// Ids run over both ends of what there is.
+/// An operation. Ids go beyond both ends of the valid range.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Operation {
-    /// Registers a block as this block of a prompt.
+    /// Registers a block as the given block of a prompt.
     Insert(usize, Vec<u32>, usize),
-    /// Its KV is written.
+    /// Marks a block as computed.
     MarkComputed(usize),
-    /// Takes it out.
+    /// Removes a block.
     Remove(usize),
-    /// Forgets everything.
+    /// Removes all blocks.
     Clear,
 }
 
@@ -51,7 +51,8 @@ impl<'a> Arbitrary<'a> for Operation {
     }
 }
 
-/// The index, and what it should hold: contents by block, and blocks by content, as a lookup finds them.
+/// The index, and its expected state: contents by block, and blocks by content in the order in which a
+/// lookup finds them.
 #[derive(Debug)]
 pub struct Index {
     index: PrefixIndex,
@@ -77,7 +78,8 @@ impl Index {
         true
     }
 
-    /// Every content that was ever registered: its copies in order, and what a lookup finds.
+    /// Compares every content that was ever registered: its copies in order, and the result of a
+    /// lookup.
     fn compare(&self) -> Result<(), Failure> {
         for (content, copies) in &self.copies {
             let cursor = self.cursor(content)?;
@@ -158,7 +160,8 @@ impl Machine for Index {
                     let content = content.clone();
                     if let Some(copies) = self.copies.get_mut(&content) {
                         copies.retain(|copy| copy != block);
-                        // Behind those that became computed before it, and before all others.
+                        // The new copy comes after those that became computed before it, and before all
+                        // others.
                         let computed = copies.iter().take_while(|&copy| self.contents[copy].1).count();
                         copies.insert(computed, *block);
                     }
@@ -215,7 +218,8 @@ impl Machine for Index {
     fn opening(setting: &Setting) -> Vec<String> {
         let Setting { num_blocks, verify } = setting;
         vec![format!(
-            "let mut index = PrefixIndex::with_parents({num_blocks}, {BLOCK_SIZE}, Verify::{verify:?}).unwrap();"
+            "let mut index = PrefixIndex::with_parents({num_blocks}, {BLOCK_SIZE}, \
+             Verify::{verify:?}).unwrap();"
         )]
     }
 

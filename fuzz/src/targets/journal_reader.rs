@@ -1,23 +1,24 @@
-//! The reader and the replay of journals: any bytes give records or an error, and what can be replayed
-//! is replayed alike twice.
+//! The reader and the replay of journals: any bytes give records or an error, and two replays of a
+//! journal are equal.
 //!
-//! The first byte says what the rest is: a file as it is, or one whose frames are sealed anew, so that
-//! changed records are read and not stopped at their checksum. Journals of pools that would take much
-//! memory are read and not replayed.
+//! The first byte selects the kind of the rest: a file as it is, or one whose frames get new checksums,
+//! so that changed records are decoded. Journals of pools that would need much memory are read but not
+//! replayed.
 
 use kvpool_journal::{Entry, JournalReader, Kind, MAGIC, ManagerCall, Options, Planned, PoolCall, replay};
 use xxhash_rust::xxh3::xxh3_64;
 
 use kvpool_lab::failure::{Failure, guarded, same};
 
-/// Blocks of a pool that is replayed, at most.
+/// Maximum number of blocks of a pool that is replayed.
 const MOST_BLOCKS: usize = 1 << 12;
-/// Tokens that one operation appends, at most: a replay spells them out.
+/// Maximum number of tokens that one operation appends, because a replay creates all of them.
 const MOST_TOKENS: usize = 1 << 20;
-/// Operations of a replay.
+/// Maximum number of operations of a replay.
 const MOST_OPERATIONS: u64 = 300;
 
-/// The same frames with lengths and checksums that fit: a frame that is longer than the rest is the rest.
+/// Returns the same frames with correct lengths and checksums. A frame that is longer than the rest
+/// becomes the rest.
 fn sealed(file: &[u8]) -> Vec<u8> {
     let mut out = MAGIC.to_vec();
     let mut rest = file.get(MAGIC.len()..).unwrap_or_default();
@@ -32,7 +33,7 @@ fn sealed(file: &[u8]) -> Vec<u8> {
     out
 }
 
-/// Whether an operation takes little memory.
+/// Returns whether an operation takes little memory.
 fn is_operation_small(operation: &ManagerCall) -> bool {
     let tokens = match operation {
         ManagerCall::Resize { num_blocks } => return *num_blocks <= MOST_BLOCKS,
@@ -47,7 +48,7 @@ fn is_operation_small(operation: &ManagerCall) -> bool {
     tokens <= MOST_TOKENS
 }
 
-/// Whether a replay takes little memory.
+/// Returns whether a replay takes little memory.
 fn is_small(reader: &JournalReader<'_>) -> bool {
     let header = reader.header();
     let Ok(config) = header.manager_config(kvpool_policies::ALL) else { return false };
@@ -58,10 +59,15 @@ fn is_small(reader: &JournalReader<'_>) -> bool {
     small
         && match header.subject {
             Kind::Pool => reader.records::<PoolCall>().flatten().all(|(_, entry)| {
-                !matches!(entry, Entry::Operation(PoolCall::Resize { num_blocks }, ..) if num_blocks > MOST_BLOCKS)
+                !matches!(entry, Entry::Operation(
+                    PoolCall::Resize { num_blocks }, ..) if num_blocks > MOST_BLOCKS)
             }),
             Kind::Manager => reader.records::<ManagerCall>().flatten().all(|(_, entry)| {
-                if let Entry::Operation(operation, ..) = entry { is_operation_small(&operation) } else { true }
+                if let Entry::Operation(operation, ..) = entry {
+                    is_operation_small(&operation)
+                } else {
+                    true
+                }
             }),
             Kind::VllmPool => true,
         }
@@ -70,7 +76,7 @@ fn is_small(reader: &JournalReader<'_>) -> bool {
 /// Reads the bytes, and replays them if they are a journal.
 ///
 /// # Errors
-/// A panic, or two replays that are not alike.
+/// A panic, or two replays that differ.
 pub fn run(data: &[u8]) -> Result<(), Failure> {
     let (&first, file) = data.split_first().unwrap_or((&0, data));
     let bytes = if first & 1 == 0 { sealed(file) } else { file.to_vec() };

@@ -1,4 +1,4 @@
-//! What is fuzzed, one file each.
+//! The fuzz targets, one file each.
 
 pub mod free_list;
 pub mod index;

@@ -1,4 +1,4 @@
-//! Arguments of a manager's calls, by their kinds.
+//! Draws the arguments of a manager's calls, by their kinds.
 
 use kvpool::retention::TenantId;
 use kvpool::{AdmitOptions, Part, RequestState, RetentionRange, Ticket, Until};
@@ -46,7 +46,7 @@ const USUAL: &[(&str, u8)] = &[
     ("evict", 2),
 ];
 
-/// In a phase in which requests end, so that a reset can succeed.
+/// Weights for a phase in which requests end, so that a reset can succeed.
 const DRAINING: &[(&str, u8)] = &[
     ("admit", 0),
     ("append", 1),
@@ -63,10 +63,10 @@ const DRAINING: &[(&str, u8)] = &[
     ("end_fence", 8),
 ];
 
-/// Where the laboratory takes events after several calls, no call takes them.
+/// Weights for a laboratory that takes events only after several calls: no call takes them.
 const LATE: &[(&str, u8)] = &[("take_events", 0)];
 
-/// How often calls are drawn.
+/// Returns how often each call is drawn.
 pub(crate) const fn weights(world: &ManagerWorld) -> Weights {
     match (world.is_draining(), world.setting.looks > 1) {
         (false, false) => &[USUAL],
@@ -76,7 +76,7 @@ pub(crate) const fn weights(world: &ManagerWorld) -> Weights {
     }
 }
 
-/// The states that the request of a call is in, where not every state will do.
+/// The states that the request of a call may be in, for calls that do not accept every state.
 const STATES: &[(&str, &[RequestState])] = &[
     ("resume", &[RequestState::Preempted]),
     ("begin_swap_in", &[RequestState::Swapped]),
@@ -94,7 +94,7 @@ const STATES: &[(&str, &[RequestState])] = &[
 const ANY: &[RequestState] = &[];
 const APPENDABLE: &[RequestState] = &[RequestState::Running, RequestState::Running, RequestState::Preempted];
 
-/// State that the arguments of one call share while they are drawn.
+/// The state that the arguments of one call share while they are drawn.
 #[derive(Debug, Default)]
 pub struct Draft {
     call: &'static str,
@@ -107,7 +107,7 @@ pub struct Draft {
 }
 
 impl Draft {
-    /// The draft of a call with this name.
+    /// Creates the draft of a call with this name.
     pub(crate) fn of(call: &'static str) -> Self {
         Self { call, ..Self::default() }
     }
@@ -118,7 +118,7 @@ impl Draft {
     }
 }
 
-/// A request in one of some states: it is drawn which, as often as the list names it.
+/// Draws a request in one of `states`. A state that is listed twice is drawn twice as often.
 fn request(bytes: &mut Bytes<'_>, world: &ManagerWorld, states: &[RequestState]) -> Option<i64> {
     let state = bytes.pick(states);
     let fits = |number: &i64| {
@@ -138,7 +138,7 @@ fn any(bytes: &mut Bytes<'_>) -> i64 {
     bytes.below(NUMBERS.end as usize + 1) as i64
 }
 
-/// Up to three requests in one of some states, none of them twice.
+/// Draws up to three different requests in one of `states`.
 fn several(bytes: &mut Bytes<'_>, world: &ManagerWorld, states: &[RequestState]) -> Vec<i64> {
     let mut all: Vec<i64> = Vec::new();
     for _ in 0..1 + bytes.below(3) {
@@ -155,8 +155,8 @@ fn content(bytes: &mut Bytes<'_>) -> u32 {
     bytes.below(3) as u32
 }
 
-/// Draws a prompt of few contents: a known one, cut or extended, or a new one. Some prompts have tokens after
-/// the last full block.
+/// Draws a prompt of a few contents: a known one, cut or extended, or a new one. Some prompts have
+/// tokens after the last full block.
 fn prompt(bytes: &mut Bytes<'_>, world: &mut ManagerWorld) -> ChainRecord {
     let mut path = Path::new();
     let known = world.prompts.all().len();
@@ -202,7 +202,7 @@ fn options(bytes: &mut Bytes<'_>, world: &ManagerWorld, tokens: usize) -> Option
     (&AdmitOptions { part, tenant, no_cache: bytes.one_in(4), ranges }).into()
 }
 
-/// Mostly at once, or when a step or a fence ends.
+/// Draws when blocks are released: mostly at once, or when a step or a fence ends.
 fn until(bytes: &mut Bytes<'_>, world: &ManagerWorld) -> UntilRecord {
     let until = match bytes.below(4) {
         2 => Until::Step(world.step() + bytes.below(3) as u64),
@@ -212,7 +212,7 @@ fn until(bytes: &mut Bytes<'_>, world: &ManagerWorld) -> UntilRecord {
     until.into()
 }
 
-/// A number of tokens that a call takes for a request.
+/// Draws a number of tokens that a call accepts for a request.
 fn length(bytes: &mut Bytes<'_>, world: &ManagerWorld, call: &str, number: Option<i64>) -> usize {
     let info = number.and_then(|number| world.info(number));
     let (tokens, computed) = info.map_or((0, 0), |info| (info.tokens, info.computed_tokens));
@@ -244,7 +244,7 @@ fn length(bytes: &mut Bytes<'_>, world: &ManagerWorld, call: &str, number: Optio
     }
 }
 
-/// Blocks that tokens fill, with contents that are drawn.
+/// Draws the contents of the blocks that tokens fill.
 fn filled(bytes: &mut Bytes<'_>, world: &mut ManagerWorld, rows: &[(i64, usize)]) -> Filled {
     let epoch = world.manager().pool().epoch();
     world.requests.filled(rows, &mut world.prompts, epoch, || content(bytes))
@@ -286,15 +286,15 @@ fn append(bytes: &mut Bytes<'_>, world: &mut ManagerWorld, draft: &mut Draft) ->
     });
     let offsets =
         if is_steady && bytes.one_in(2) { Vec::new() } else { [0].into_iter().chain(ends).collect() };
-    // The engine has proposed these tokens.
+    // The engine has already proposed these tokens.
     let filled =
         if accepts { filled(&mut Bytes::new(&[]), world, &rows) } else { filled(bytes, world, &rows) };
     let tokens = counts.iter().sum();
     AppendRecord { rows: batch(&numbers), tokens, offsets, computed, covered, most_changes, filled }
 }
 
-/// The computed tokens of an append of a hybrid model, as its engine has computed them, and whether some are
-/// accepted drafts.
+/// Draws the computed tokens of an append of a hybrid model, as its engine has computed them. Also
+/// returns whether some of them are accepted drafts.
 fn hybrid_counts(
     bytes: &mut Bytes<'_>,
     world: &ManagerWorld,
@@ -348,7 +348,7 @@ fn plan(bytes: &mut Bytes<'_>, world: &mut ManagerWorld) -> PlanRecord {
     PlanRecord { planned: all, stale: false }
 }
 
-/// The request of a planned operation.
+/// Returns the request of a planned operation.
 fn planned_of(planned: &Planned) -> i64 {
     match planned {
         Planned::Admit { request: IdRecord(id), .. } => number(id),
@@ -386,7 +386,7 @@ fn planned(bytes: &mut Bytes<'_>, world: &mut ManagerWorld) -> Option<Planned> {
     })
 }
 
-/// Draws an argument that makes a call possible, if there is one.
+/// Draws an argument that makes a call possible, if one exists.
 pub(crate) fn fill(
     slot: Slot<'_>,
     bytes: &mut Bytes<'_>,
@@ -500,7 +500,7 @@ pub(crate) fn fill(
     true
 }
 
-/// Other requests than those of a list, or one of them twice.
+/// Replaces a request of a list with another one, or lists one of them twice.
 fn others<T: Clone>(list: &mut Vec<T>, bytes: &mut Bytes<'_>, make: impl Fn(i64) -> T) {
     match (bytes.below(3), list.first().cloned()) {
         (0, Some(first)) => list.push(first),
@@ -513,7 +513,7 @@ fn name(number: i64) -> Name {
     Name::Id(id(number))
 }
 
-/// Draws an argument without regard to what is possible: refusals are answers, too.
+/// Draws an argument that may be invalid. A refusal is a valid answer, too.
 pub(crate) fn spoil(slot: Slot<'_>, bytes: &mut Bytes<'_>, world: &mut ManagerWorld) {
     let num_blocks = world.manager().pool().num_blocks();
     let is_hybrid = world.layers.is_some();
@@ -531,7 +531,7 @@ pub(crate) fn spoil(slot: Slot<'_>, bytes: &mut Bytes<'_>, world: &mut ManagerWo
             1 => others(children, bytes, |number| IdRecord(id(number))),
             2 => drop(children.pop()),
             _ => {
-                // One child of two parents.
+                // Makes one child that has two parents.
                 parents.extend(parents.first().cloned());
                 children.extend(children.first().cloned());
             }
@@ -560,7 +560,7 @@ pub(crate) fn spoil(slot: Slot<'_>, bytes: &mut Bytes<'_>, world: &mut ManagerWo
                 _ => UntilRecord::Step(bytes.below(world.step().min(200) as usize + 3) as u64),
             };
         }
-        // An engine of a hybrid model breaks no rule: these numbers are refused.
+        // The engine of a hybrid model breaks no rule, so these numbers are refused.
         Slot::Length(n) if is_hybrid => *n = [0, WRONG_LENGTH][bytes.below(2)],
         Slot::Length(n) => *n = bytes.below(16),
         Slot::Lengths(list) => match bytes.below(3) {
@@ -600,11 +600,11 @@ pub(crate) fn spoil(slot: Slot<'_>, bytes: &mut Bytes<'_>, world: &mut ManagerWo
             let blocks: Vec<_> = (0..bytes.below(5)).map(|_| bytes.below(num_blocks + 2)).collect();
             *ids = pack(&blocks);
         }
-        _ => {} // of another subject
+        _ => {} // an argument of another subject
     }
 }
 
-/// More tokens than any request has.
+/// A number of tokens larger than that of any request.
 const WRONG_LENGTH: usize = 1000;
 
 fn spoil_append(record: &mut AppendRecord, bytes: &mut Bytes<'_>, world: &mut ManagerWorld) {

@@ -1,7 +1,8 @@
-//! From bytes to a call.
+//! Converts bytes to calls.
 //!
-//! Owns: which call comes next, and how many arguments are wrong. The arguments are the affair of each world
-//! (`fill` and `spoil` of [`World`]); [`pool`] has those of a pool, [`manager`] those of a manager.
+//! This module chooses the next call, and how many of its arguments are wrong. Each world draws the
+//! arguments (`fill` and `spoil` of [`World`]): [`pool`] those of a pool, [`manager`] those of a
+//! manager.
 
 pub mod groups;
 pub mod manager;
@@ -13,16 +14,16 @@ use kvpool_journal::calls::Slots;
 use crate::bytes::Bytes;
 use crate::world::{Call, World};
 
-/// The weight of a call for which nothing else is said.
+/// The weight of a call without an explicit weight.
 pub const USUAL: u8 = 4;
-/// One argument in so many is wrong.
+/// One of this number of arguments is wrong.
 const WRONG: usize = 14;
-/// One call in so many that are impossible is made.
+/// One of this number of impossible calls is made.
 const IMPOSSIBLE: usize = 10;
-/// Attempts to draw a call that is possible.
+/// Maximum number of attempts to draw a call that is possible.
 const ATTEMPTS: usize = 20;
 
-/// How often calls are drawn: lists of exceptions, of which the first that names a call counts.
+/// How often calls are drawn: lists of exceptions. The first list that names a call counts.
 pub type Weights = &'static [&'static [(&'static str, u8)]];
 
 fn weight(weights: Weights, name: &str) -> usize {
@@ -30,7 +31,7 @@ fn weight(weights: Weights, name: &str) -> usize {
     usize::from(exception.map_or(USUAL, |&(_, weight)| weight))
 }
 
-/// The next call; `None` if no call is possible.
+/// Draws the next call. Returns `None` if no call is possible.
 pub fn draw<W: World>(bytes: &mut Bytes<'_>, world: &mut W) -> Option<Call<W>> {
     let weights = world.weights();
     let names = <Call<W> as Slots>::NAMES;

@@ -1,4 +1,4 @@
-//! Arguments of a pool's calls, by their kinds.
+//! Draws the arguments of a pool's calls, by their kinds.
 
 use kvpool::retention::{Keep, Priority, Retention, Then, Ttl};
 use kvpool::{Finish, Signal};
@@ -10,9 +10,9 @@ use crate::bytes::Bytes;
 use crate::world::pool::{PoolWorld, Setting, Table, pack};
 use crate::world::prompts::{Path, SALTED, TWIN};
 
-/// Most blocks of a pool: it does not grow beyond.
+/// Maximum number of blocks of a pool, also after it has grown.
 const MOST_BLOCKS: usize = 15;
-/// Most blocks of a prompt.
+/// Maximum number of blocks of a prompt.
 const LONGEST: usize = 6;
 
 const USUAL: &[(&str, u8)] = &[
@@ -34,7 +34,7 @@ const USUAL: &[(&str, u8)] = &[
     ("mark_accessed", 2),
 ];
 
-/// Calls after which a holder may not hold a whole prefix.
+/// Weights of calls after which a holder may hold only a part of a prefix.
 const BREAKING: &[(&str, u8)] = &[
     ("acquire", 0),
     ("release", 0),
@@ -46,10 +46,10 @@ const BREAKING: &[(&str, u8)] = &[
     ("disown", 0),
 ];
 
-/// Where the laboratory takes events after several calls, no call takes them.
+/// Weights for a laboratory that takes events only after several calls: no call takes them.
 const LATE: &[(&str, u8)] = &[("take_events", 0)];
 
-/// The weights of requests and of everything else.
+/// Returns the weights of requests and of all other calls.
 pub(crate) const fn weights(setting: &Setting) -> Weights {
     match (setting.whole, setting.looks > 1) {
         (false, false) => &[USUAL],
@@ -59,12 +59,12 @@ pub(crate) const fn weights(setting: &Setting) -> Weights {
     }
 }
 
-/// The things that the arguments of a call have in common.
+/// The state that the arguments of one call share while they are drawn.
 #[derive(Debug, Default)]
 pub struct Draft {
-    /// The prompt, and the position in it that the blocks begin at.
+    /// The prompt, and the position in it at which the blocks begin.
     prompt: Option<(Path, usize)>,
-    /// The number of blocks for which a prompt is wanted.
+    /// The number of blocks that the prompt has to cover.
     blocks: usize,
 }
 
@@ -73,7 +73,7 @@ impl Draft {
         self.prompt.as_ref().map(|(_, start)| *start)
     }
 
-    /// The prompt of the blocks: the one they have, or a new one that is long enough for them.
+    /// Returns the prompt of the blocks: their own, or a new one that is long enough for them.
     fn path(&mut self, bytes: &mut Bytes<'_>, world: &PoolWorld) -> Path {
         if let Some((path, _)) = &self.prompt {
             return path.clone();
@@ -93,7 +93,7 @@ fn content(bytes: &mut Bytes<'_>, world: &PoolWorld) -> u32 {
     if world.setting.collisions && bytes.one_in(6) { content + TWIN } else { content }
 }
 
-/// A prompt of few contents: one that there is, shorter or longer, or a new one.
+/// Draws a prompt of a few contents: a known one, shortened or extended, or a new one.
 fn prompt(bytes: &mut Bytes<'_>, world: &PoolWorld) -> Path {
     let mut path = Path::new();
     let known = world.prompts.all();
@@ -119,12 +119,12 @@ fn table(bytes: &mut Bytes<'_>, world: &PoolWorld, fits: impl Fn(&Table) -> bool
     bytes.pick(&fitting).map(|&table| table.clone())
 }
 
-/// The blocks of a table that are to be registered next, and where they begin.
+/// Returns the blocks of a table that have to be registered next, and the position at which they begin.
 fn part(bytes: &mut Bytes<'_>, world: &PoolWorld) -> Option<(Option<Path>, usize, Vec<usize>)> {
     let new = |table: &Table| table.registered < table.blocks.len();
     let Table { blocks, prompt, registered, .. } = table(bytes, world, new)?;
     if world.setting.whole {
-        // All that are left, of one that fits its prompt.
+        // Takes all remaining blocks of a table that fits its prompt.
         let fits = prompt.as_ref().is_none_or(|path| path.len() >= blocks.len());
         return fits.then(|| (prompt, registered, blocks[registered..].to_vec()));
     }
@@ -160,7 +160,7 @@ pub(super) fn retention(bytes: &mut Bytes<'_>) -> Retention {
     Retention { keep, ttl, then: if bytes.one_in(2) { Then::Demote } else { Then::Normal } }
 }
 
-/// Draws an argument that makes a call possible, if there is one.
+/// Draws an argument that makes a call possible, if one exists.
 pub(crate) fn fill(slot: Slot<'_>, bytes: &mut Bytes<'_>, world: &mut PoolWorld, draft: &mut Draft) -> bool {
     let whole = world.setting.whole;
     match slot {
@@ -254,7 +254,7 @@ pub(crate) fn fill(slot: Slot<'_>, bytes: &mut Bytes<'_>, world: &mut PoolWorld,
     true
 }
 
-/// A chain that is not one of this pool's.
+/// Changes a chain so that it is not one of this pool.
 fn spoil_chain(chain: &mut ChainRecord, bytes: &mut Bytes<'_>) {
     match bytes.below(8) {
         0..4 => chain.epoch += 1,
@@ -265,7 +265,7 @@ fn spoil_chain(chain: &mut ChainRecord, bytes: &mut Bytes<'_>) {
     }
 }
 
-/// Draws an argument without regard to what is possible: refusals are answers, too.
+/// Draws an argument that may be invalid. A refusal is a valid answer, too.
 pub(crate) fn spoil(slot: Slot<'_>, bytes: &mut Bytes<'_>, world: &PoolWorld) {
     let num_blocks = world.pool().num_blocks();
     match slot {

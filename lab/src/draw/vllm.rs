@@ -1,4 +1,4 @@
-//! Arguments of the calls of vLLM's pool, by their kinds.
+//! Draws the arguments of the calls of vLLM's pool, by their kinds.
 
 use kvpool::retention::{Retention, Ttl};
 use kvpool_journal::calls::Slot;
@@ -9,14 +9,14 @@ use crate::bytes::Bytes;
 use crate::world::vllm::{ByHand, Table, VllmWorld};
 use crate::world::vllm_keys::{GROUPS, PROMPT_GROUPS, PROMPTS};
 
-/// Tokens of a block.
+/// Number of tokens of a block.
 const BLOCK_SIZE: usize = 4;
-/// A block size that makes numbers of tokens which do not fit in 31 bits, but in 32.
+/// A block size that gives numbers of tokens which fit into 32 bits but not into 31.
 const LARGE: usize = 1 << 29;
-/// Numbers of tokens: unknown, few, and those around the most that the pool notes beside the core.
+/// Numbers of tokens: unknown, small, and around the largest number that the pool records.
 const TOKENS: [Option<u32>; 8] =
     [None, Some(4), Some(8), Some(12), Some(3), Some((1 << 31) - 2), Some((1 << 31) - 1), Some(u32::MAX)];
-/// Counts that are written by hand: near those of the core, and far from them.
+/// Counts of free blocks that are written by hand: near those of the core, and far from them.
 const COUNTS: [i32; 8] = [0, 1, 2, 3, -1, 65, 66, -70];
 
 const USUAL: &[(&str, u8)] = &[
@@ -49,10 +49,10 @@ const NO_HASHES: &[(&str, u8)] = &[
     ("set_hash", 0),
     ("reset_hash", 0),
 ];
-/// Most runs have chains.
+/// Weights for a run without chains. Most runs have chains.
 const UNCHAINED: &[(&str, u8)] = &[("chain_group", 16)];
 
-/// The weights of what callers may write by hand.
+/// Returns the weights of the calls with which callers write by hand.
 pub(crate) const fn weights(by_hand: ByHand, is_chained: bool) -> Weights {
     match (by_hand, is_chained) {
         (ByHand::Nothing, false) => &[UNCHAINED, NO_HASHES, NO_QUEUE, USUAL],
@@ -64,14 +64,14 @@ pub(crate) const fn weights(by_hand: ByHand, is_chained: bool) -> Weights {
     }
 }
 
-/// What the arguments of a call have in common.
+/// The state that the arguments of one call share while they are drawn.
 #[derive(Debug, Default)]
 pub struct Draft {
-    /// The blocks that are cached, and their keys.
+    /// The blocks that are cached by the call, and their keys.
     part: Option<(Vec<u32>, Vec<Option<Key>>)>,
     /// The number of blocks that need keys.
     blocks: usize,
-    /// The half of a block that is cached.
+    /// The half of a block that is cached by the call.
     half: Option<Half>,
     key: Option<Key>,
     /// Whether a block was drawn.
@@ -90,32 +90,33 @@ fn id(bytes: &mut Bytes<'_>, world: &VllmWorld) -> u32 {
     bytes.below(world.setting.num_blocks) as u32
 }
 
-/// Mostly one of few, so that blocks share it.
+/// Draws a key, mostly one of a few, so that several blocks share it.
 fn key(bytes: &mut Bytes<'_>, world: &VllmWorld) -> Option<Key> {
     let keys = if bytes.one_in(3) { world.keys.all() } else { world.keys.plain() };
     bytes.pick(keys).copied()
 }
 
-/// A key that leads somewhere.
+/// Draws a key that leads to a block.
 fn leading(bytes: &mut Bytes<'_>, world: &VllmWorld) -> Option<Key> {
     let leading: Vec<Key> = world.model.leading().copied().collect();
     bytes.pick(&leading).copied()
 }
 
-/// A few of a list, in its order.
+/// Draws a few consecutive blocks of a list.
 fn few(bytes: &mut Bytes<'_>, blocks: &[u32]) -> Vec<u32> {
     let (from, len) = (bytes.below(blocks.len()), 1 + bytes.below(3));
     blocks.iter().copied().skip(from).take(len).collect()
 }
 
-/// A table with blocks of its prompt that are to be cached next.
+/// Draws a table with blocks that have to be cached next.
 fn uncached<'a>(bytes: &mut Bytes<'_>, world: &'a VllmWorld) -> Option<&'a Table> {
     let is_new = |table: &&Table| table.cached < table.blocks.len().min(PROMPTS[table.prompt].len());
     let tables: Vec<&Table> = world.tables.iter().filter(is_new).collect();
     bytes.pick(&tables).copied()
 }
 
-/// The blocks of a table that are to be cached next, with their keys. A mask leaves some of them out.
+/// Returns the blocks of a table that have to be cached next, with their keys. A mask leaves some of
+/// them out.
 fn part(bytes: &mut Bytes<'_>, world: &VllmWorld, table: &Table) -> (Vec<u32>, Vec<Option<Key>>) {
     let prompt = &PROMPTS[table.prompt];
     let end = table.blocks.len().min(prompt.len()).min(table.cached + 1 + bytes.below(4));
@@ -140,7 +141,7 @@ fn half(bytes: &mut Bytes<'_>, world: &VllmWorld) -> Option<(Option<Key>, Half)>
     Some((world.keys.half(prompt, table.group), half))
 }
 
-/// Blocks: of a hit, held ones, those that are held without a hash, those that are in no list, or any.
+/// Draws blocks: of a hit, held ones, held ones without a hash, blocks outside of every list, or any.
 fn objects(bytes: &mut Bytes<'_>, world: &VllmWorld) -> Vec<u32> {
     let model = &world.model;
     match bytes.below(18) {
@@ -156,7 +157,7 @@ fn objects(bytes: &mut Bytes<'_>, world: &VllmWorld) -> Vec<u32> {
     }
 }
 
-/// Blocks that are released: a whole table from its end, its start, or some references.
+/// Draws blocks to release: a whole table from its end, the start of a table, or some references.
 fn freed(bytes: &mut Bytes<'_>, world: &VllmWorld) -> Vec<u32> {
     let Some(table) = bytes.pick(&world.tables) else { return few(bytes, &world.model.held()) };
     match bytes.below(8) {
@@ -175,8 +176,8 @@ fn numbers(bytes: &mut Bytes<'_>, world: &VllmWorld) -> Vec<u32> {
     (0..1 + bytes.below(3)).map(|_| id(bytes, world)).collect()
 }
 
-/// One block: that of a half, one that its key leads to, or any. The first block of two has a hash, the
-/// second has none.
+/// Draws one block: that of a half, one that the key leads to, or any. The first block of two has a
+/// hash, and the second has none.
 fn block(bytes: &mut Bytes<'_>, world: &VllmWorld, draft: &mut Draft) -> u32 {
     if let Some(half) = draft.half {
         return half.block;
@@ -192,7 +193,7 @@ fn block(bytes: &mut Bytes<'_>, world: &VllmWorld, draft: &mut Draft) -> u32 {
     wanted.unwrap_or_else(|| id(bytes, world))
 }
 
-/// Draws an argument that makes a call possible, if there is one.
+/// Draws an argument that makes a call possible, if one exists.
 pub(crate) fn fill(slot: Slot<'_>, bytes: &mut Bytes<'_>, world: &mut VllmWorld, draft: &mut Draft) -> bool {
     let world = &*world;
     match slot {
@@ -268,7 +269,7 @@ pub(crate) fn fill(slot: Slot<'_>, bytes: &mut Bytes<'_>, world: &mut VllmWorld,
     true
 }
 
-/// Draws an argument without regard to what is possible: refusals are answers, too.
+/// Draws an argument that may be invalid. A refusal is a valid answer, too.
 pub(crate) fn spoil(slot: Slot<'_>, bytes: &mut Bytes<'_>, world: &VllmWorld) {
     let ids = world.setting.num_blocks + 3;
     match slot {

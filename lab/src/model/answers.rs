@@ -1,4 +1,4 @@
-//! The calls of a pool whose answer takes more than one line of its model.
+//! Calls of a pool whose modelled answer takes more than one line.
 
 use kvpool::retention::{Keep, Retention, Ttl};
 use kvpool_journal::{MatchRecord, Value};
@@ -7,7 +7,7 @@ use super::pool::{Expected, Model, STALE, known, list, number, pairs};
 use crate::world::pool::unpack;
 use crate::world::prompts::{Path, Prompts, named};
 
-/// Whether a time to live is a number of seconds, if there is one.
+/// Returns whether a time to live, if any, is a valid number of seconds.
 fn is_time(ttl: Option<Ttl>) -> bool {
     ttl.is_none_or(|(Ttl::Idle(seconds) | Ttl::Absolute(seconds))| (0.0..f64::INFINITY).contains(&seconds))
 }
@@ -98,7 +98,8 @@ impl Model {
         Expected::Is(number(held))
     }
 
-    /// The blocks with the content of a prompt's last block, in the order in which lookups return them.
+    /// Returns the blocks with the content of a prompt's last block, in the order in which lookups
+    /// return them.
     pub(super) fn copies(&self, path: &[u32]) -> Vec<usize> {
         let content = self.content(path, path.len() - 1);
         let holds = |&block: &usize| self.pool.registered_content(block) == Some(&content);
@@ -114,7 +115,7 @@ impl Model {
         };
         self.counted.hits += 1;
         self.hits.push(block);
-        // A block without a reference is computed: a lookup can take it.
+        // A registered block without references is always computed, so a lookup can take it.
         if !self.pool.acquire(&[block]) {
             let content = self.content(path, path.len() - 1);
             self.pool.acquire_match(&[block], &[content]);

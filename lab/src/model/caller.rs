@@ -1,4 +1,4 @@
-//! The blocks that the callers of a pool hold after each call, and the bytes that those blocks carry.
+//! The blocks that the callers of a pool hold after each call, and the bytes in those blocks.
 
 use crate::model::reference::indices;
 use kvpool_journal::{Answer, Keys, MatchRecord, PoolCall as C, Value};
@@ -7,10 +7,10 @@ use crate::Failure;
 use crate::world::pool::{PoolWorld, Table, changes, pack, unpack};
 use crate::world::prompts::Path;
 
-/// Notes what the caller holds after a call that succeeded, and which bytes its blocks carry.
+/// Records the blocks that the caller holds after a call that succeeded, and the bytes in them.
 ///
 /// # Errors
-/// A block that a lookup returned carries the bytes of another prompt.
+/// A block that a lookup returned contains the bytes of another prompt.
 pub(crate) fn after(world: &mut PoolWorld, call: &C, answer: &Answer) -> Result<(), Failure> {
     let handed = indices(&answer.blocks);
     match call {
@@ -103,7 +103,7 @@ pub(crate) fn after(world: &mut PoolWorld, call: &C, answer: &Answer) -> Result<
     Ok(())
 }
 
-/// Blocks that were allocated are the rest of the prompt that was looked up last, if they fit it.
+/// Records allocated blocks. They are the rest of the prompt of the last lookup, if they fit it.
 fn allocated(world: &mut PoolWorld, blocks: Vec<usize>) {
     let Some((path, table)) = world.pending.take() else {
         world.hold(blocks, None, 0);
@@ -118,7 +118,7 @@ fn allocated(world: &mut PoolWorld, blocks: Vec<usize>) {
     }
 }
 
-/// Blocks of a table have their place in the index.
+/// Records that blocks of a table are registered.
 fn placed(world: &mut PoolWorld, blocks: &[usize], path: &Path, start: usize, registered: usize) {
     let of = |table: &&mut Table| {
         table.registered == start && table.blocks.get(start..).is_some_and(|rest| rest.starts_with(blocks))
@@ -129,12 +129,12 @@ fn placed(world: &mut PoolWorld, blocks: &[usize], path: &Path, start: usize, re
         table.prompt = Some(path.clone());
     }
     if registered < blocks.len() {
-        table.prompt = None; // a collision keeps the others out
+        table.prompt = None; // the others are not registered because of a collision
         table.registered = table.blocks.len();
     }
 }
 
-/// Blocks of a prompt were registered, computed, or changed for those that were cached.
+/// Records that blocks of a prompt were registered, computed, or exchanged for cached ones.
 fn entered(
     world: &mut PoolWorld,
     adopted: bool,
@@ -145,7 +145,8 @@ fn entered(
 ) {
     let mut now = old.to_vec();
     changes.iter().for_each(|&(at, block)| now[at] = block);
-    // A collision ends the call: a block behind it is as it was, perhaps registered with the other content.
+    // A collision ends the call: the blocks after it are unchanged, and perhaps registered with the
+    // other content.
     let is_placed = |(at, block): &(usize, &usize)| {
         let content = world.model.content(path, start + at);
         world.model.pool().registered_content(**block) == Some(&content)

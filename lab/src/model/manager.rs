@@ -1,4 +1,4 @@
-//! The model of a manager: the answer of each call, and the notes that its callers and its engine take.
+//! The model of a manager: the answer of each call, and the records of its callers and its engine.
 
 use std::collections::BTreeSet;
 
@@ -18,13 +18,13 @@ use crate::world::pool::{changes, unpack};
 use crate::world::prompts::Prompts;
 use crate::world::requests::{Requests, contents, counted, named, number, rows, tokens};
 
-/// The model of a manager: the reference manager, with the answers of calls that it does not know.
+/// The model of a manager: the reference manager, and the answers of calls that it does not have.
 #[derive(Clone, Debug)]
 pub struct Model {
     manager: ReferenceManager,
     block_size: usize,
     epoch: u64,
-    /// Whether the policy keeps time, and its latest time.
+    /// Whether the policy keeps time, and the latest time.
     time: (bool, Option<f64>),
 }
 
@@ -48,13 +48,13 @@ fn known(value: Option<Value>) -> Expected {
     value.map_or(Expected::Refused, Expected::Is)
 }
 
-/// Changes of one table.
+/// Returns changes of one table as a value.
 fn changed(changes: &[(usize, usize)]) -> Value {
     let change = |&(at, block): &(usize, usize)| Value::Change(vec![at as u64, block as u64], 0);
     Value::List(changes.iter().map(change).collect())
 }
 
-/// Changes of the tables of a batch.
+/// Returns changes of the tables of a batch as a value.
 fn changed_rows(changes: &[(usize, usize, usize)]) -> Value {
     let change = |&(row, at, block): &(usize, usize, usize)| {
         Value::Change(vec![row as u64, at as u64, block as u64], 0)
@@ -62,12 +62,12 @@ fn changed_rows(changes: &[(usize, usize, usize)]) -> Value {
     Value::List(changes.iter().map(change).collect())
 }
 
-/// The requests of a list.
+/// Returns the requests of a list.
 pub(crate) fn numbers(names: &[Name]) -> Vec<i64> {
     names.iter().map(named).collect()
 }
 
-/// The rows of an append with their tokens.
+/// Returns the rows of an append with their tokens.
 fn appended(append: &AppendRecord, requests: &Requests, prompts: &Prompts) -> Vec<(i64, Vec<u32>)> {
     let mut contents = contents(&append.filled, prompts).into_iter();
     let row =
@@ -80,14 +80,14 @@ fn spoken(turn: &TurnRecord, requests: &Requests, prompts: &Prompts) -> Vec<u32>
     requests.new_tokens(named(&turn.request), turn.tokens, prompts.block_size, &mut contents)
 }
 
-/// Whether the lists of an append belong together.
+/// Returns whether the lists of an append fit together.
 fn is_sound(append: &AppendRecord) -> bool {
     let len = rows(&append.rows).len();
     let offsets = &append.offsets;
     let ascends = offsets.windows(2).all(|pair| pair[0] <= pair[1]);
     let fits = match offsets.len() {
         0 => append.tokens == len,
-        1 => len == 0 && offsets[0] == 0, // tokens of no request are passed over
+        1 => len == 0 && offsets[0] == 0, // tokens without a request are skipped
         n => n == len + 1 && offsets[0] == 0 && offsets[len] == append.tokens && ascends,
     };
     let of_all = |counts: &Vec<usize>| counts.len() == len;
@@ -100,13 +100,13 @@ fn is_sound(append: &AppendRecord) -> bool {
     }
 }
 
-/// Hints need a pool with retention. The model has none.
+/// Returns whether there are hints. They need a pool with retention, which the model does not have.
 fn has_hints(options: &OptionsRecord) -> bool {
     options.options().has_hints()
 }
 
 impl Model {
-    /// The model of a new manager.
+    /// Creates the model of a new manager.
     #[must_use]
     pub fn new(setting: &Setting, keeps_time: bool) -> Self {
         let Setting { num_blocks, host_blocks, block_size, .. } = *setting;
@@ -117,20 +117,20 @@ impl Model {
         Self { manager, block_size, epoch: 0, time: (keeps_time, None) }
     }
 
-    /// The reference manager.
+    /// Returns the reference manager.
     #[must_use]
     pub const fn manager(&self) -> &ReferenceManager {
         &self.manager
     }
 
-    /// An admission: the tokens that were cached, and the table.
+    /// Returns the answer of an admission: the number of cached tokens, and the table.
     fn admission(&self, number: i64, cached: usize) -> Value {
         let table = &self.manager.requests[&number].blocks;
         Value::List(vec![count(cached * self.block_size), blocks(table)])
     }
 
-    /// Changes the model as a call changes the manager; returns what the manager must answer. The manager's
-    /// plan decides which operations of a step fit.
+    /// Changes the model as a call changes the manager. Returns the answer that the manager must give.
+    /// The manager's plan decides which operations of a step fit.
     pub(crate) fn expected(
         &mut self,
         call: &C,
@@ -189,7 +189,7 @@ impl Model {
             }
             C::AbortSwap { swap } => done(model.abort_swap(*swap)),
             C::CommitStep { plan } => self.step(plan, planned, requests, prompts),
-            // The model is of managers without hints and tenants.
+            // The model covers only managers without hints and tenants.
             C::Retain { .. } | C::SetTenant { .. } | C::RetainPrefix { .. } | C::EndSession { .. } => {
                 Expected::Refused
             }
@@ -235,7 +235,7 @@ impl Model {
                 let all = forked(forks);
                 done(forks.parents.len() == forks.children.len() && model.fork_batch(&all))
             }
-            // No group has an encoder's output.
+            // No group of the model has an encoder's output.
             C::ExtendEncoder { request, .. } => known(runs(model, request).then(|| changed(&[]))),
             C::ReleaseBatchWith { ended, until } => {
                 done(model.release_batch(&numbers(&ended.requests), until.until()))
@@ -278,7 +278,7 @@ impl Model {
             return Expected::Refused;
         }
         let steps: Vec<_> = planned.iter().map(|one| step(one, plan, requests, prompts)).collect();
-        // All that was planned must fit: that is the promise of a plan.
+        // Everything that was planned must fit, because a plan promises that.
         let Some(outcomes) = self.manager.commit_step(&steps) else {
             return Expected::RefusedAs("a plan that does not fit");
         };
@@ -298,7 +298,7 @@ fn forked(ForksRecord { parents, children }: &ForksRecord) -> Vec<(i64, i64)> {
     numbers(parents).into_iter().zip(children).collect()
 }
 
-/// A planned operation as the model has it. Its tokens are those of the record.
+/// Converts a planned operation for the model. Its tokens are those of the record.
 fn step(
     planned: &PlannedOperation,
     plan: &PlanRecord,
@@ -323,7 +323,7 @@ fn step(
     }
 }
 
-/// The tokens that a plan admits or appends: a plan names a request once.
+/// Returns the tokens that a plan admits or appends. A plan names each request once.
 fn planned_tokens(plan: &PlanRecord, of: i64, requests: &Requests, prompts: &Prompts) -> Vec<u32> {
     let tokens = plan.planned.iter().find_map(|one| match one {
         Planned::Admit { request: IdRecord(id), prompt, .. } if number(id) == of => {
@@ -338,7 +338,7 @@ fn planned_tokens(plan: &PlanRecord, of: i64, requests: &Requests, prompts: &Pro
     tokens.unwrap_or_default()
 }
 
-/// The part of an admission or resumption of a plan.
+/// Returns the part of an admission or resumption in a plan.
 fn planned_part(plan: &PlanRecord, of: i64) -> Part {
     let part = plan.planned.iter().find_map(|one| match one {
         Planned::Admit { request: IdRecord(id), options, .. } if number(id) == of => {
@@ -350,7 +350,7 @@ fn planned_part(plan: &PlanRecord, of: i64) -> Part {
     part.unwrap_or(Part::WHOLE)
 }
 
-/// The slots that a planned append covers.
+/// Returns the number of slots that a planned append covers.
 fn planned_slots(plan: &PlanRecord, of: i64) -> usize {
     let slots = plan.planned.iter().find_map(|one| match one {
         Planned::Append { request, covered, .. } if named(request) == of => Some(*covered),
@@ -359,7 +359,7 @@ fn planned_slots(plan: &PlanRecord, of: i64) -> usize {
     slots.unwrap_or(0)
 }
 
-/// A planned operation that a step did.
+/// A planned operation that a step executed.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Done {
     Admitted(i64),
@@ -379,11 +379,11 @@ impl Done {
     }
 }
 
-/// The engine writes what a call commits, and a connector what it has loaded. Returns the
+/// Lets the engine write what a call commits, and a connector write what it has loaded. Returns the
 /// load that the call ends, if the subject is a hybrid model.
 ///
 /// # Errors
-/// A layer reads something else than what was written for it.
+/// A layer reads other data than what was written for it.
 pub(crate) fn before(world: &mut ManagerWorld, call: &C) -> Result<Option<Load>, Failure> {
     match call {
         C::Commit { request, computed_tokens } => write(world, named(request), &[], *computed_tokens)?,
@@ -462,7 +462,7 @@ fn load(
     None
 }
 
-/// Notes what callers and the engine know after a call that succeeded.
+/// Records the knowledge of callers and of the engine after a call that succeeded.
 ///
 /// # Errors
 /// A plan cannot be executed.
@@ -516,7 +516,7 @@ pub(crate) fn after(
             truncate(world, named(request), *tokens)?;
         }
         C::TruncateBatch { rows: batch, tokens, until } => {
-            // The fence holds the end of a prefix and not its start.
+            // The fence holds the end of a prefix, but not its start.
             world.whole &= *until == UntilRecord::Now;
             let mut all = rows(batch).into_iter().zip(tokens);
             all.try_for_each(|(number, &keep)| truncate(world, number, keep))?;
@@ -561,7 +561,7 @@ pub(crate) fn after(
             world.memory.change_weights();
         }
         C::Reset {} => {
-            // A request that lives on holds nothing, so it reads nothing. It has given up its start.
+            // A request that survives holds nothing, so it reads nothing. It has given up its start.
             world.whole |= world.subject.manager().num_requests() == 0;
             world.memory.change_weights();
             world.layers.iter_mut().for_each(|layers| layers.change_weights(world.memory.weights()));
@@ -596,7 +596,7 @@ pub(crate) fn after(
     Ok(())
 }
 
-/// The requests that a call has admitted or resumed, and whether they compute all their tokens.
+/// Returns the requests that a call has admitted or resumed, and whether they compute all their tokens.
 fn admissions(call: &C, planned: &[Done]) -> Vec<(i64, bool)> {
     match call {
         C::Admit { request: IdRecord(id), options, .. } => {
@@ -616,7 +616,8 @@ fn admissions(call: &C, planned: &[Done]) -> Vec<(i64, bool)> {
     }
 }
 
-/// Checks what explains misses after a call that succeeded. Before the call, these contents were cached.
+/// Checks the explanations of misses after a call that succeeded. `cached` are the contents that were
+/// cached before the call.
 ///
 /// # Errors
 /// The first explanation that is wrong.
@@ -633,7 +634,7 @@ pub(crate) fn explain(
         explained.loaded(manager, named(request), load.tokens);
     }
     for (number, computes_all) in admissions(call, planned) {
-        // An operation of the same step may evict what another one looks for.
+        // One operation of a step may evict blocks that another one looks for.
         let cached = Some(cached).filter(|_| planned.len() < 2);
         explained.admitted(manager, number, cached, computes_all)?;
     }
@@ -642,7 +643,7 @@ pub(crate) fn explain(
         C::ForkBatch { forks } => {
             forked(forks).into_iter().for_each(|(parent, child)| explained.forked(parent, child));
         }
-        // The laboratory's keys are the same in every epoch; those of a hasher are not.
+        // The laboratory's own keys are the same in every epoch, but those of a hasher are not.
         C::BumpEpoch {} => {
             world.explained = None;
             return Ok(());
@@ -660,7 +661,7 @@ fn admitted(world: &mut ManagerWorld, number: i64, part: Part) {
     }
 }
 
-/// A request gets tokens. It has committed so many, or none, and its tables cover `slots`.
+/// A request got tokens and committed a number of them, if any. Its tables cover `slots`.
 fn grown(
     world: &mut ManagerWorld,
     number: i64,
@@ -693,7 +694,7 @@ fn truncate(world: &mut ManagerWorld, number: i64, keep: usize) -> Result<(), Fa
     world.layers.iter_mut().try_for_each(|layers| layers.cut(number, keep))
 }
 
-/// The copies of a plan.
+/// Returns the copies of a plan.
 fn copies(value: &Value) -> Vec<kvpool::Transfer> {
     let Value::List(copies) = value else { return Vec::new() };
     let place = |value: &Value| {

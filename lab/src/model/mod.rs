@@ -1,5 +1,5 @@
-//! The answers that calls must have, written from the documentation of the subjects. No other module of the
-//! laboratory names calls.
+//! The answers that calls must give, written from the documentation of the subjects. No other module of
+//! the laboratory knows calls by name.
 
 mod answers;
 pub(crate) mod caller;

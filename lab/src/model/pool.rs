@@ -1,4 +1,4 @@
-//! The answers that calls of a pool must have.
+//! The answers that a pool's calls must give.
 
 use crate::model::reference::{Content, ReferencePool};
 use kvpool::hash::{HashAlgorithm, Verify};
@@ -10,34 +10,35 @@ use crate::failure::same;
 use crate::world::pool::{Setting, unpack};
 use crate::world::prompts::{Prompts, named};
 
-/// The answer that a call must have.
+/// The answer that a call must give.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Expected {
     /// The call is refused, and changes nothing.
     Refused,
     /// The call is refused with this text, and changes nothing.
     RefusedAs(&'static str),
-    /// The answer.
+    /// The call returns this value.
     Is(Value),
-    /// The call succeeds. Its answer depends on the order of eviction, or on hints.
+    /// The call succeeds. Its value depends on the order of eviction or on hints, so the model does not
+    /// know it.
     Done,
 }
 
-/// The refusal of a match whose blocks hold other contents now.
+/// The error for a match whose blocks have other contents now.
 pub(super) const STALE: Expected = Expected::RefusedAs("no longer holds what it did when it matched");
 
 /// The counters of a pool.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counted {
-    /// Blocks handed out.
+    /// Number of blocks handed out.
     pub allocated: u64,
-    /// Blocks whose content made way.
+    /// Number of blocks whose content was evicted.
     pub evicted: u64,
-    /// Blocks that lookups found and acquired.
+    /// Number of blocks that lookups found and acquired.
     pub hits: u64,
-    /// Blocks that lookups asked for and did not find.
+    /// Number of blocks that lookups asked for and did not find.
     pub misses: u64,
-    /// Lookups and registrations that a collision stopped.
+    /// Number of lookups and registrations that a collision stopped.
     pub collisions: u64,
 }
 
@@ -48,11 +49,11 @@ pub struct Model {
     pub(super) setting: Setting,
     pub(super) counted: Counted,
     pub(super) epoch: u64,
-    /// The algorithm of the contents, if there are any.
+    /// The algorithm of the contents, if any exist.
     pub(super) algorithm: u8,
     keeps_time: bool,
     pub(super) retained: Retained,
-    /// Blocks that lookups acquired in this call.
+    /// The blocks that lookups acquired in this call.
     pub(super) hits: Vec<usize>,
 }
 
@@ -77,7 +78,7 @@ pub(super) fn known(value: Option<Value>) -> Expected {
 }
 
 impl Model {
-    /// The model of a pool that was just made.
+    /// Creates the model of a new pool.
     #[must_use]
     pub fn new(setting: &Setting, keeps_time: bool) -> Self {
         let drop = setting.duplicates == kvpool::DuplicatePolicy::DropOnRelease;
@@ -93,19 +94,19 @@ impl Model {
         }
     }
 
-    /// The reference pool, whose contents are the prompts of the laboratory.
+    /// Returns the reference pool. Its contents are the prompts of the laboratory.
     #[must_use]
     pub const fn pool(&self) -> &ReferencePool {
         &self.pool
     }
 
-    /// The counters.
+    /// Returns the counters.
     #[must_use]
     pub const fn counted(&self) -> Counted {
         self.counted
     }
 
-    /// The epoch.
+    /// Returns the epoch.
     #[must_use]
     pub const fn epoch(&self) -> u64 {
         self.epoch
@@ -127,12 +128,12 @@ impl Model {
         self.pool.is_registered(block)
     }
 
-    /// Whether the order of eviction is the model's.
+    /// Returns whether the model knows the order of eviction.
     pub(crate) fn knows_order(&self) -> bool {
         self.setting.is_lru()
     }
 
-    /// Takes the order of a pool whose policy chooses.
+    /// Takes over the order of a pool whose policy chooses it.
     pub(crate) fn follow(&mut self, order: Vec<usize>) -> Result<(), Failure> {
         let (mut found, mut expected) = (order.clone(), self.pool.evictable.clone());
         found.sort_unstable();
@@ -146,7 +147,7 @@ impl Model {
         self.pool.content(b"", path, position)
     }
 
-    /// Whether a content has the key of another content that is registered.
+    /// Returns whether a content has the key of another registered content.
     pub(super) fn collides(&self, (_, _, path): &Content) -> bool {
         let other = |block| {
             self.pool
@@ -156,7 +157,7 @@ impl Model {
         self.setting.collisions && (1..self.pool.num_blocks()).any(other)
     }
 
-    /// The first of `blocks` positions of a prompt, from `start` on, whose content collides.
+    /// Returns the first of `blocks` positions of a prompt, from `start` on, whose content collides.
     pub(super) fn first_collision(&self, path: &[u32], start: usize, blocks: usize) -> Option<usize> {
         let end = (start + blocks).min(path.len());
         (start..end).find(|&at| self.collides(&self.content(path, at))).map(|at| at - start)
@@ -187,22 +188,22 @@ impl Model {
         blocks.iter().all(|&block| block > 0 && block < self.pool.num_blocks())
     }
 
-    /// The blocks that a lookup which holds nothing must find.
+    /// Returns the blocks that a lookup without references must find.
     pub(crate) fn find(&self, path: &[u32], start: usize, most: usize) -> Vec<usize> {
         self.pool.clone().find_run(b"", path, (start, most), false)
     }
 
-    /// Whether a lookup of a chain is refused.
+    /// Returns whether a lookup of a chain is refused.
     pub(crate) fn refuses_lookup(&self, chain: &ChainRecord) -> bool {
         self.refuses_chain(chain)
     }
 
-    /// The hints; `None` of a pool without.
+    /// Returns the hints, or `None` for a pool without retention.
     pub(crate) fn retained(&self) -> Option<&Retained> {
         self.setting.retention.then_some(&self.retained)
     }
 
-    /// Changes the model as a call changes the pool; returns what the pool must answer.
+    /// Changes the model as a call changes the pool. Returns the answer that the pool must give.
     pub(crate) fn expected(&mut self, call: &C, prompts: &Prompts) -> Expected {
         let before = self.setting.retention.then(|| Before::of(&self.pool));
         self.hits.clear();

@@ -1,15 +1,15 @@
-//! The reports that a pool must make of hints: how many took effect, how many blocks are retained, and how
-//! many times to live have run out. The tests of the policies check the order that hints make.
+//! The reports of a pool about hints: how many took effect, how many blocks are retained, and how many
+//! times to live have ended. The tests of the policies check the order that hints cause.
 
 use std::collections::BTreeMap;
 
 use crate::model::reference::ReferencePool;
 use kvpool::retention::{Keep, Priority, Retention, RetentionStats, Then, Ttl};
 
-/// The tenant with limits.
+/// The tenant that has limits.
 pub(crate) const TENANT: u32 = 1;
 
-/// The hints about a block with a content.
+/// The hints for a block with a content.
 #[derive(Clone, Copy, Debug, PartialEq)]
 struct Entry {
     keep: Keep,
@@ -37,7 +37,7 @@ pub struct Retained {
     expired: u64,
 }
 
-/// The content of each block, and whether the block is cached-free: hints depend on both.
+/// The content of each block, and whether the block is cached-free. Hints depend on both.
 #[derive(Clone, Debug)]
 pub(crate) struct Before(Vec<(Option<Vec<u32>>, bool)>);
 
@@ -52,12 +52,12 @@ impl Before {
 }
 
 impl Retained {
-    /// No hints.
+    /// Creates a state without hints.
     pub(crate) fn new(pin_budget: usize) -> Self {
         Self { pin_budget, ..Self::default() }
     }
 
-    /// The latest time.
+    /// Returns the latest time.
     pub(crate) const fn now(&self) -> Option<f64> {
         self.now
     }
@@ -70,7 +70,7 @@ impl Retained {
         self.entries.values().filter(|entry| is(entry)).count()
     }
 
-    /// The value that [`kvpool::BlockPool::retention_stats`] must return.
+    /// Returns the value that [`kvpool::BlockPool::retention_stats`] must return.
     pub(crate) fn stats(&self) -> RetentionStats {
         let priority = |entry: &Entry| match entry.keep {
             Keep::Priority(priority) => Some(priority),
@@ -86,12 +86,12 @@ impl Retained {
         }
     }
 
-    /// Blocks of the tenant with limits.
+    /// Returns the number of blocks of the tenant with limits.
     pub(crate) fn tenant_blocks(&self) -> usize {
         self.count(|entry| entry.tenant)
     }
 
-    /// A hint about a block: the numbers of those that were accepted, clipped and ignored.
+    /// Applies a hint to a block. Returns the numbers of accepted, clipped and ignored hints.
     pub(crate) fn retain(&mut self, block: usize, hint: Retention, idle: bool) -> [usize; 3] {
         let full = self.pinned() >= self.pin_budget;
         let Some(entry) = self.entries.get_mut(&block) else { return [0, 0, 1] };
@@ -107,14 +107,14 @@ impl Retained {
         if clipped { [0, 1, 0] } else { [1, 0, 0] }
     }
 
-    /// The first tenant of a content counts.
+    /// Assigns a block to a tenant, unless its content already has one.
     pub(crate) fn assign(&mut self, block: usize, tenant: u32) {
         if let Some(entry) = self.entries.get_mut(&block) {
             entry.tenant |= tenant == TENANT;
         }
     }
 
-    /// Time passes. Returns how many times to live have run out.
+    /// Advances the time. Returns the number of times to live that have ended.
     pub(crate) fn advance(&mut self, now: f64) -> usize {
         self.now = Some(now);
         let due: Vec<usize> = self
@@ -132,7 +132,8 @@ impl Retained {
         due.len()
     }
 
-    /// A call has changed contents and holders; `hits` are the blocks that lookups acquired.
+    /// Updates the hints after a call that changed contents and holders. `hits` are the blocks that
+    /// lookups acquired.
     pub(crate) fn follow(&mut self, before: &Before, pool: &ReferencePool, hits: &[usize]) {
         for block in 1..pool.num_blocks() {
             let content = pool.registered_content(block).map(|(_, _, path)| path);

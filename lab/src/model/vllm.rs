@@ -1,5 +1,5 @@
-//! The answer of each call of vLLM's pool, and the blocks that its callers hold after it. The model has one
-//! list for the queue, a record per block, and an entry per key. A call that is refused changes
+//! The answer of each call of vLLM's pool, and the blocks that its callers hold afterwards. The model
+//! has one list for the queue, a record per block, and an entry per key. A refused call changes
 //! nothing.
 
 use std::collections::BTreeMap;
@@ -13,59 +13,59 @@ use crate::world::vllm::{Setting, VllmWorld};
 
 type Outcome<T> = Result<T, VllmError>;
 
-/// What an answer must be.
+/// The answer that a call must give.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Expected {
-    /// The answer.
+    /// The call returns this value.
     Is(Value),
     /// The call is refused with this error.
     Refused(VllmError),
-    /// The call is refused. The core gives the reason.
+    /// The call is refused. The core chooses the reason.
     RefusedByCore,
-    /// A hint: it is about this number of blocks; none of them takes it if none has a hash.
+    /// A hint for this number of blocks. If none of them has a hash, none takes the hint.
     Hint {
-        /// Blocks, the null block left out.
+        /// Number of blocks, without the null block.
         blocks: u64,
-        /// Blocks that have a hash.
+        /// Number of blocks that have a hash.
         hashed: u64,
         /// Whether the call may also be refused.
         may_refuse: bool,
     },
-    /// The call succeeds. Its answer depends on hints.
+    /// The call succeeds. Its value depends on hints, so the model does not know it.
     Done,
 }
 
 /// A content of a block.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Content {
-    /// Its number among all contents that there ever were.
+    /// Its number among all contents so far.
     nth: u64,
-    /// The block before it, and the number of that block's content then.
+    /// The block before it, and the number of that block's content at that time.
     parent: Option<(u32, u64)>,
 }
 
 /// A block.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Block {
-    /// References.
+    /// Number of references.
     pub refs: i32,
     /// Its hash, with the number of tokens.
     pub hash: Option<(Key, Option<u32>)>,
-    /// Further keys.
+    /// Its further keys.
     pub further: Vec<Key>,
     content: Option<Content>,
-    /// Whether it came to the back of the queue without a hash.
+    /// Whether it was put at the back of the queue without a hash.
     at_back: bool,
-    /// Whether somebody put it at the front of the queue with a hash.
+    /// Whether a caller put it at the front of the queue with a hash.
     at_front: bool,
 }
 
-/// What a key leads to.
+/// The blocks of a key.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Entry {
-    /// Blocks, the oldest first.
+    /// The blocks, the oldest first.
     pub copies: Vec<u32>,
-    /// Whether there were two blocks at once since there was none.
+    /// Whether the key had two blocks at the same time since it last had none.
     pub was_shared: bool,
 }
 
@@ -77,18 +77,18 @@ pub struct Model {
     pub(crate) blocks: Vec<Block>,
     /// The free blocks, in the order of reuse.
     pub(crate) queue: Vec<u32>,
-    /// The keys that lead somewhere, by their bytes.
+    /// The keys that lead to blocks, by their bytes.
     entries: BTreeMap<Vec<u8>, (Key, Entry)>,
-    /// Blocks of the queue that do not count as free.
+    /// Number of blocks in the queue that do not count as free.
     withheld: usize,
     pub(crate) removals: u64,
     chained: Vec<u32>,
     /// The number of contents so far.
     contents: u64,
     now: Option<f64>,
-    /// What the latest call removed.
+    /// The keys that the latest call removed.
     pub(crate) removed: Vec<Removed>,
-    /// Of each block that the latest call cached, whether its key was new.
+    /// For each block that the latest call cached, whether its key was new.
     pub(crate) stored: Vec<Option<bool>>,
 }
 
@@ -112,7 +112,7 @@ fn done(outcome: Outcome<()>) -> Expected {
 }
 
 impl Model {
-    /// The model of a pool that was just made.
+    /// Creates the model of a new pool.
     #[must_use]
     pub fn new(setting: &Setting, keeps_time: bool) -> Self {
         Self {
@@ -131,58 +131,58 @@ impl Model {
         }
     }
 
-    /// Blocks that count as free.
+    /// Returns the number of blocks that count as free.
     #[must_use]
     pub fn num_free(&self) -> usize {
         self.queue.len().saturating_sub(self.withheld)
     }
 
-    /// The blocks that a key leads to.
+    /// Returns the blocks of a key.
     #[must_use]
     pub fn entry(&self, key: &Key) -> &Entry {
         static NOWHERE: Entry = Entry { copies: Vec::new(), was_shared: false };
         self.entries.get(key.as_bytes()).map_or(&NOWHERE, |(_, entry)| entry)
     }
 
-    /// The keys that lead somewhere.
+    /// Returns the keys that lead to blocks.
     pub fn leading(&self) -> impl Iterator<Item = &Key> {
         self.entries.values().map(|(key, _)| key)
     }
 
-    /// The block that a lookup finds.
+    /// Returns the block that a lookup finds.
     #[must_use]
     pub fn find(&self, key: &Key) -> Option<u32> {
         self.entries.get(key.as_bytes())?.1.copies.first().copied()
     }
 
-    /// Every reference, in the order of the blocks.
+    /// Returns every reference, in the order of the blocks.
     #[must_use]
     pub fn held(&self) -> Vec<u32> {
         let references = |(id, block): (usize, &Block)| vec![id as u32; block.refs.max(0) as usize];
         self.blocks.iter().enumerate().flat_map(references).collect()
     }
 
-    /// The blocks, but for the null block, of which something holds.
+    /// Returns the blocks, without the null block, for which `holds` is true.
     pub(crate) fn blocks_that(&self, holds: impl Fn(u32, &Block) -> bool) -> Vec<u32> {
         let ids = 1..self.blocks.len() as u32;
         ids.filter(|&id| holds(id, &self.blocks[id as usize])).collect()
     }
 
-    /// Whether a time can pass.
+    /// Returns whether the pool keeps time.
     #[must_use]
     pub const fn keeps_time(&self) -> bool {
         self.keeps_time
     }
 
-    /// Whether blocks of a group depend on those before them.
+    /// Returns whether blocks of a group depend on those before them.
     #[must_use]
     pub fn is_chained(&self, group: u32) -> bool {
         self.chained.contains(&group)
     }
 
-    /// Whether no write by hand has broken an invariant: a block is in the queue exactly if it has
-    /// no references, a key leads to a block exactly if the block carries it, and no block is at
-    /// the front with a hash.
+    /// Returns whether no write by hand has broken an invariant. A block is in the queue exactly if it
+    /// has no references. A key leads to a block exactly if the block has the key. No block at the
+    /// front of the queue has a hash.
     #[must_use]
     pub fn is_consistent(&self) -> bool {
         let mut leads =
@@ -200,7 +200,7 @@ impl Model {
         }) && leads.all(|(key, &id)| carries(&self.blocks[id as usize], key))
     }
 
-    /// The free blocks that depend on another free block, with that one.
+    /// Returns the free blocks that depend on another free block, with that one.
     pub(crate) fn free_children(&self) -> Vec<(u32, u32)> {
         let parent = |&id: &u32| {
             let (parent, nth) = self.blocks[id as usize].content?.parent?;
@@ -210,19 +210,19 @@ impl Model {
         self.queue.iter().filter_map(parent).collect()
     }
 
-    /// Whether each block of the queue is cached, in its order. Blocks that came to the back
-    /// without a hash are left out.
+    /// Returns for each block of the queue, in order, whether it is cached. Blocks that came to the
+    /// back without a hash are left out.
     pub(crate) fn cached_in_order(&self) -> Vec<bool> {
         let placed = self.queue.iter().map(|&id| &self.blocks[id as usize]).filter(|block| !block.at_back);
         placed.map(|block| block.hash.is_some()).collect()
     }
 
-    /// Takes the order of a pool whose policy chooses.
+    /// Takes over the order of a pool whose policy chooses it.
     pub(crate) fn follow(&mut self, order: Vec<u32>) {
         self.queue = order;
     }
 
-    /// Changes the model as a call changes the pool; returns what the pool must answer.
+    /// Changes the model as a call changes the pool. Returns the answer that the pool must give.
     pub(crate) fn expected(&mut self, call: &C) -> Expected {
         self.removed.clear();
         self.stored.clear();
@@ -308,7 +308,7 @@ impl Model {
         blocks.iter().try_for_each(|&block| self.check(block))
     }
 
-    /// The next blocks of the queue, which are in it no longer.
+    /// Removes the next blocks from the queue and returns them.
     fn leave_queue(&mut self, n: usize) -> Vec<u32> {
         let taken: Vec<u32> = self.queue.drain(..n.min(self.queue.len())).collect();
         taken.iter().for_each(|&block| self.left(block));
@@ -329,7 +329,7 @@ impl Model {
         Ok(taken)
     }
 
-    /// Blocks that are out of the queue lose their keys, and have one reference.
+    /// Hands blocks out of the queue to a caller: they lose their keys and get one reference.
     fn take_over(&mut self, blocks: &[u32]) {
         for &block in blocks {
             if self.setting.caching {
@@ -350,7 +350,7 @@ impl Model {
         Ok(())
     }
 
-    /// Drops references. Returns the blocks that have none then, and are not in the queue already.
+    /// Drops references. Returns the blocks that then have none and are not in the queue yet.
     fn drop_references(&mut self, blocks: &[u32]) -> Outcome<Vec<u32>> {
         let mut refs: Vec<i32> = self.blocks.iter().map(|block| block.refs).collect();
         let mut free = Vec::new();
@@ -369,7 +369,8 @@ impl Model {
         Ok(free)
     }
 
-    /// Without a hash: to the front. With one: to the back. Both keep their order.
+    /// Puts blocks without a hash at the front of the queue, and blocks with one at the back. Both keep
+    /// their order.
     fn free(&mut self, blocks: &[u32]) -> Outcome<()> {
         let blocks: Vec<u32> = blocks.iter().copied().filter(|&block| block != 0).collect();
         let free = self.drop_references(&blocks)?;
@@ -387,7 +388,7 @@ impl Model {
         Ok(())
     }
 
-    /// A block has come to the front or the back of the queue, hash or not.
+    /// Records that a block has come to the front or the back of the queue, with or without a hash.
     fn queued(&mut self, block: u32, front: bool) {
         let block = &mut self.blocks[block as usize];
         block.at_front = front && block.hash.is_some();
@@ -406,7 +407,7 @@ impl Model {
             self.check(block)?;
             let (hash, wanted) = (self.blocks[block as usize].hash, tokens_of(at));
             let cached = hash.filter(|_| key_of(at).is_some()).map(|(_, tokens)| tokens);
-            // A number of tokens that is unknown may be as large.
+            // An unknown number of tokens may be at least as large.
             if let Some(cached) = cached.filter(|cached| cached.is_none_or(|cached| cached >= wanted)) {
                 return Err(VllmError::AlreadyCached { block, cached: cached.unwrap_or(0), wanted });
             }
@@ -422,7 +423,7 @@ impl Model {
         Ok(())
     }
 
-    /// Whether the key led nowhere, and is the block's now.
+    /// Gives the block a key. Returns whether the key was unused.
     fn insert_hash(&mut self, key: Key, block: u32, tokens: Option<u32>, before: Option<u32>) -> bool {
         let Some(state) = self.blocks.get(block as usize) else { return false };
         let copies = &self.entry(&key).copies;
@@ -439,8 +440,8 @@ impl Model {
         is_new
     }
 
-    /// A block without a hash has one from now on: a content begins. It depends on the content of
-    /// the block before it, if it is not the first block of its table.
+    /// A block without a hash gets one: a new content begins. It depends on the content of the block
+    /// before it, unless it is the first block of its table.
     fn begin(&mut self, block: u32, (key, tokens): (Key, Option<u32>), before: Option<u32>) {
         let before = before.filter(|_| self.is_chained(key.group()));
         let parent =
@@ -461,7 +462,8 @@ impl Model {
         }
     }
 
-    /// Whether the key leads nowhere now; `None` if it did not lead to the block.
+    /// Removes a block from a key. Returns whether the key is unused now, or `None` if it did not lead
+    /// to the block.
     fn remove_from_index(&mut self, key: &Key, block: u32) -> Option<bool> {
         let (_, entry) = self.entries.get_mut(key.as_bytes())?;
         let at = entry.copies.iter().position(|&copy| copy == block)?;
@@ -479,7 +481,7 @@ impl Model {
         self.removals += 1;
     }
 
-    /// Takes the hash of a block away first, and then its further keys. A block without a hash keeps them.
+    /// Removes the hash of a block first, and then its further keys. A block without a hash keeps them.
     fn remove_hashes(&mut self, block: u32) {
         let Some(state) = self.blocks.get_mut(block as usize) else { return };
         let Some((hash, _)) = state.hash.take() else { return };
@@ -575,7 +577,7 @@ impl Model {
     }
 }
 
-/// Notes what callers hold after a call that succeeded.
+/// Records the blocks that callers hold after a call that succeeded.
 pub(crate) fn after(world: &mut VllmWorld, call: &C, answer: &Answer) {
     match call {
         C::Allocate { .. } => world.allocated(answer.blocks.iter().map(|block| block.get()).collect()),
@@ -605,7 +607,8 @@ pub(crate) fn after(world: &mut VllmWorld, call: &C, answer: &Answer) {
     }
 }
 
-/// Runs a call whose callers ask which keys it removed, and which were new. `None` if they cannot ask.
+/// Runs a call whose callers ask which keys it removed and which were new. Returns `None` if they
+/// cannot ask.
 pub(crate) fn watched(world: &mut VllmWorld, call: &C) -> Option<Result<Answer, Failure>> {
     let (mut removed, mut stored, mut out) = (Vec::new(), Vec::new(), vec![u32::MAX]);
     let outcome = world.subject.unrecorded(|pool| match call {

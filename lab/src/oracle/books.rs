@@ -1,4 +1,4 @@
-//! Books: orders, sums, counters and each block are those of the model.
+//! Compares the orders, sums, counters and every block with the model.
 
 use crate::model::reference::indices;
 use kvpool::retention::TenantId;
@@ -66,7 +66,7 @@ fn check_block(pool: &BlockPool, model: &Model, prompts: &Prompts, block: usize)
     same("computed", &pool.is_computed(id), &reference.is_computed(block))?;
     same("registered", &pool.is_registered(id), &reference.is_registered(block))?;
     same("depth of a block", &pool.depth_of(id), &content.map(|(_, _, path)| path.len() as u32 - 1))?;
-    // Which copy hits, and which one after it.
+    // Compares the copies in the order in which lookups return them.
     let copies = pool.hash_of(id).map_or_else(Vec::new, |hash| indices(&pool.copies(&hash)));
     same("copies", &copies.as_slice(), &reference.copies_of(block))?;
     let parent = content.filter(|(_, _, path)| path.len() > 1);

@@ -1,4 +1,5 @@
-//! Bytes: each block carries what was written to it, and a hit carries the bytes of its prefix.
+//! Checks that each block contains the bytes that were written to it, and that a hit has the bytes of
+//! its prefix.
 
 use std::collections::BTreeMap;
 
@@ -15,21 +16,21 @@ pub struct Written {
 }
 
 impl Written {
-    /// Blocks that were handed out are overwritten at any time.
+    /// Forgets the bytes of blocks that were handed out, because they may be overwritten at any time.
     pub(crate) fn lose(&mut self, blocks: &[usize]) {
         for block in blocks {
             self.bytes.remove(block);
         }
     }
 
-    /// An engine writes the blocks of a prompt, from `start` on.
+    /// Records that an engine wrote the blocks of a prompt, from `start` on.
     pub(crate) fn write(&mut self, blocks: &[usize], path: &[u32], start: usize) {
         for (at, &block) in blocks.iter().enumerate() {
             self.bytes.insert(block, path[..=start + at].to_vec());
         }
     }
 
-    /// Blocks that a lookup returned for a prompt, from `start` on.
+    /// Checks the bytes of blocks that a lookup returned for a prompt, from `start` on.
     pub(crate) fn expect(&self, blocks: &[usize], path: &[u32], start: usize) -> Result<(), Failure> {
         for (at, block) in blocks.iter().enumerate() {
             same("bytes of a hit", &self.bytes.get(block).map(Vec::as_slice), &path.get(..=start + at))?;
@@ -37,7 +38,7 @@ impl Written {
         Ok(())
     }
 
-    /// Every block that a lookup may return carries the bytes of its content.
+    /// Checks that every block that a lookup may return contains the bytes of its content.
     pub(crate) fn check(&self, pool: &BlockPool, prompts: &Prompts) -> Result<(), Failure> {
         for block in 1..pool.num_blocks() {
             let id = BlockId::new(block as u32);

@@ -1,4 +1,4 @@
-//! Where holders hold whole prefixes, no lookup misses a cached block because the one before it is gone.
+//! If holders hold whole prefixes, no lookup misses a cached block because its parent is gone.
 
 use super::events::Follower;
 use crate::Failure;

@@ -1,5 +1,5 @@
-//! Counters of a manager: each is the sum of what the calls and their answers say. And a swap begins if, and
-//! only if, the manager says that it fits.
+//! Checks that each counter of a manager is the sum over the calls and their answers. Also checks that
+//! a swap begins if, and only if, the manager reports that it fits.
 
 use std::collections::BTreeMap;
 
@@ -11,20 +11,20 @@ use crate::failure::same;
 use crate::model::manager::numbers;
 use crate::world::requests::{counted, id, named};
 
-/// The counters that a manager must show.
+/// The counters that a manager must report.
 #[derive(Clone, Debug, Default)]
 pub struct Counters {
     expected: ManagerStats,
-    /// Swaps that have begun: whether they lead out, and the number of their requests.
+    /// Running swaps: whether they move to the host, and their number of requests.
     swaps: BTreeMap<u64, (bool, u64)>,
 }
 
-/// What is known of a call before it is made.
+/// Facts about a call before it is made.
 #[derive(Debug)]
 pub(crate) struct Before {
-    /// What the call adds if it succeeds.
+    /// The amounts that the call adds if it succeeds.
     added: ManagerStats,
-    /// What each operation of a step is: an admission, a resumption, or neither.
+    /// The kind of each operation of a step: an admission, a resumption, or neither.
     planned: Vec<Option<Seat>>,
     fit: Option<Fit>,
 }
@@ -39,7 +39,7 @@ fn number(value: Option<&Value>) -> u64 {
     if let Some(Value::Number(n)) = value { *n } else { 0 }
 }
 
-/// The first number of a list: of an admission, the tokens that were cached.
+/// Returns the first number of a list. For an admission, this is the number of cached tokens.
 fn first(value: &Value) -> u64 {
     if let Value::List(list) = value { number(list.first()) } else { 0 }
 }
@@ -112,7 +112,7 @@ fn fit(manager: &CacheManager, requests: &[Name], out: bool) -> Option<Fit> {
 }
 
 impl Counters {
-    /// Notes a call that was made. `arrived` is the number of tokens that a request has after a load,
+    /// Records a call that was made. `arrived` is the number of tokens that a request has after a load,
     /// if known.
     pub(crate) fn note(
         &mut self,
@@ -142,7 +142,7 @@ impl Counters {
                     }
                 }
             }
-            // A load that loses a state leaves a request nothing to run from.
+            // After a load that loses a state, the request has no state from which it can run.
             (C::ExternalDone { request, .. }, _) => {
                 let info = manager.request(&id(named(request)));
                 if info.is_ok_and(|info| info.state == RequestState::Preempted) {
@@ -181,7 +181,7 @@ impl Counters {
         Ok(())
     }
 
-    /// The manager has counted the same.
+    /// Checks that the manager reports the same counters.
     pub(crate) fn check(&self, manager: &CacheManager) -> Result<(), Failure> {
         let (found, expected) = (manager.stats(), &self.expected);
         let split = found.hit_tokens + found.external_tokens + found.computed_tokens;

@@ -1,4 +1,4 @@
-//! The digest that operations keep up to date is the one that is counted from scratch.
+//! Checks that the digest that operations update equals one computed from scratch.
 
 use kvpool::BlockPool;
 use kvpool_observe::PoolWatch;

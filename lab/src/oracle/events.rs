@@ -1,4 +1,4 @@
-//! Events, replayed into a map, are the contents that can be matched, with their parents.
+//! Checks that events, replayed into a map, give the contents that can be matched, with their parents.
 
 use std::collections::BTreeMap;
 
@@ -9,34 +9,34 @@ use crate::Failure;
 use crate::failure::{holds, same};
 use crate::world::prompts::Prompts;
 
-/// A hash in a group.
+/// A hash and its group.
 type Content = (BlockHash, u16);
 
 /// A consumer of events.
 #[derive(Clone, Debug, Default)]
 pub struct Follower {
-    /// The hashes that can be matched, with those before them.
+    /// The hashes that can be matched, with their parents.
     matchable: BTreeMap<Content, Option<Content>>,
     /// The epoch of the events.
     epoch: u64,
-    /// The contents that were stored since they were last asked for: keys and groups.
+    /// The contents that were stored since the last call of `take_stored`, as keys and groups.
     stored: Vec<(u64, u16)>,
 }
 
 impl Follower {
-    /// A content that can be matched while the content before it cannot.
+    /// Returns a content whose child can be matched although the content itself cannot.
     #[must_use]
     pub fn orphan(&self) -> Option<(BlockHash, u16)> {
         self.matchable.values().flatten().copied().find(|parent| !self.matchable.contains_key(parent))
     }
 
-    /// The contents that were stored since the last call.
+    /// Returns the contents that were stored since the last call.
     pub(crate) fn take_stored(&mut self) -> Vec<(u64, u16)> {
         std::mem::take(&mut self.stored)
     }
 
-    /// Takes events; compares what can be matched with the blocks of the pool. A block of a chained group has
-    /// this number of keys, and the block before it as its parent.
+    /// Takes events, and compares the matchable contents with the blocks of the pool. A block of a
+    /// chained group has this number of keys, and the block before it as its parent.
     pub(crate) fn follow(
         &mut self,
         batch: EventBatch,

@@ -1,7 +1,7 @@
-//! Explanations of a hybrid model's misses, and the advisor's counts. Each is compared with the contents
-//! that are cached now and that ever were.
+//! Checks the explanations of a hybrid model's misses, and the advisor's counts. Each is compared with
+//! the contents that are cached now and with those that ever were.
 //!
-//! A content inside a block has no name of its own, so nothing is explained here of hits inside blocks.
+//! A content inside a block has no name of its own, so hits inside blocks are not explained here.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -17,17 +17,18 @@ use crate::Failure;
 use crate::failure::{holds, same};
 use crate::world::requests::id;
 
-/// What is known of contents.
+/// The contents that have existed, with the counts of lookups.
 #[derive(Clone, Debug)]
 pub(crate) struct Explained {
     groups: Groups,
     /// The contents that were cached at any time.
     ever: BTreeSet<Content>,
-    /// Hash units whose tokens were computed.
+    /// The hash units whose tokens were computed.
     written: BTreeSet<u64>,
-    /// Hash units that a request hit. A chunk can be hit at its start though nobody computed what is before.
+    /// Number of hash units that a request hit. A chunk can be hit at its start although the units
+    /// before it were never computed.
     hit: BTreeMap<i64, usize>,
-    /// Hash units that lookups asked for, and found.
+    /// Number of hash units that lookups asked for, and that they found.
     asked: u64,
     found: u64,
 }
@@ -42,7 +43,7 @@ impl Explained {
         Self { groups, ever, written, hit, asked: 0, found: 0 }
     }
 
-    /// What must watch the manager.
+    /// Returns the observers that the manager needs.
     pub(crate) fn watch(event_capacity: usize) -> ManagerWatchConfig {
         ManagerWatchConfig {
             event_capacity,
@@ -54,7 +55,8 @@ impl Explained {
         }
     }
 
-    /// The first external tokens of a request have arrived, even if that was not enough to go on from.
+    /// Records that the first external tokens of a request have arrived, even if the request cannot
+    /// continue from them.
     pub(crate) fn loaded(&mut self, manager: &CacheManager, number: i64, tokens: usize) {
         if let Ok(cursor) = manager.cursor(&id(number)) {
             let units = tokens / self.groups.unit();
@@ -63,19 +65,19 @@ impl Explained {
         }
     }
 
-    /// A request has the blocks of another.
+    /// Records that a request has the blocks of another one.
     pub(crate) fn forked(&mut self, parent: i64, child: i64) {
         if let Some(&hit) = self.hit.get(&parent) {
             self.hit.insert(child, hit);
         }
     }
 
-    /// Contents that events report as stored, gone already or not.
+    /// Records contents that events report as stored, even if they are gone already.
     pub(crate) fn stored(&mut self, contents: impl IntoIterator<Item = Content>) {
         self.ever.extend(contents);
     }
 
-    /// After every call: notes what is computed, and checks the advisor's counts.
+    /// After every call: records the computed units, and checks the advisor's counts.
     pub(crate) fn note(&mut self, manager: &CacheManager) -> Result<(), Failure> {
         self.hit.retain(|&number, _| manager.contains(&id(number)));
         for (&number, &hit) in &self.hit {
@@ -87,7 +89,7 @@ impl Explained {
         self.written.extend(self.ever.iter().filter(|(_, group)| *group == 0).map(|(key, _)| *key));
         let Some(advice) = manager.advice() else { return Err(Failure::new("advice", "none")) };
         same("what the advisor has seen", &advice.seen, &self.asked)?;
-        // Nothing is halved before the first window ends.
+        // No count is halved before the first window ends.
         let rate = 100.0 * self.found as f64 / self.asked.max(1) as f64;
         holds("the advisor's hit rate", (advice.hit_rate * 100.0 - rate).abs() < 1e-6, || {
             format!("{} of {}: {}", self.found, self.asked, advice.hit_rate)
@@ -98,7 +100,7 @@ impl Explained {
         Some((key(hashes, self.groups.naming_unit(group, Blocks(block))?.0)?, group as u16))
     }
 
-    /// Whether a group had all that a hit needs among these contents.
+    /// Returns whether `among` contains everything that a group needs for a hit.
     fn serves(&self, hashes: &[BlockHash], group: usize, tokens: usize, among: &BTreeSet<Content>) -> bool {
         let spec = self.groups.specs()[group];
         let (Blocks(first), Blocks(end)) = spec.needed(Tokens(tokens));
@@ -107,8 +109,8 @@ impl Explained {
         sinks.chain(first..end).all(is_there)
     }
 
-    /// Checks the explanation of a request that was matched when these contents were cached, if that is
-    /// known. A request that computes all asked for nothing.
+    /// Checks the explanation of a request. `cached` are the contents that were cached at its match, if
+    /// known. A request that computes all its tokens did not look up anything.
     pub(crate) fn admitted(
         &mut self,
         manager: &CacheManager,
@@ -145,7 +147,7 @@ impl Explained {
         cached.map_or(Ok(()), |cached| self.check_spans(&explanation, cached, &hashes))
     }
 
-    /// A hit of the groups of full attention alone would be longer by what is not served.
+    /// Without the other groups, the hit of full attention would be longer by the unserved tokens.
     fn check_spans(
         &self,
         explanation: &Explanation,
@@ -213,8 +215,8 @@ impl Explained {
         ];
         let expected: Vec<_> = expected.into_iter().flatten().collect();
         if expected.is_empty() {
-            // The first token that was never computed is explained as ever; or only a part of the next
-            // length.
+            // The first token that was never computed has an ordinary explanation; or only a part of
+            // the next length is missing.
             return check((ends.len(), ends[0].1) == (1, false) && ends[0].2 != "not-kept");
         }
         check(ends.iter().map(|&(at, gone, _)| (at, gone)).eq(expected.iter().copied()))?;

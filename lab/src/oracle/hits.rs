@@ -1,5 +1,5 @@
-//! Hits of a hybrid model: how far each group serves a prompt, found by trying every length; and the cache
-//! makes no call fail.
+//! Checks the hits of a hybrid model: how far each group serves a prompt, found by trying every length.
+//! Also checks that no call fails because of the cache.
 
 use std::collections::BTreeSet;
 
@@ -22,22 +22,23 @@ use crate::world::requests::{id, named, rows, tokens};
 /// The key of a content, and its group.
 pub(crate) type Content = (u64, u16);
 
-/// The contents that a lookup may return.
+/// Returns the contents that a lookup may return.
 pub(crate) fn cached(manager: &CacheManager) -> BTreeSet<Content> {
     let pool = manager.pool();
     let blocks = (1..pool.num_blocks() as u32).map(BlockId::new).filter(|&block| pool.is_computed(block));
     blocks.filter_map(|block| pool.name_of(block).map(|name| (name.hash.key(), name.group))).collect()
 }
 
-/// The content of a block of a group of a prompt; `None` if the prompt does not fill the block.
+/// Returns the content of a block of a prompt in a group, or `None` if the prompt does not fill the
+/// block.
 fn content(world: &ManagerWorld, path: &Path, group: usize, block: usize) -> Option<Content> {
     let units = (block + 1) * world.setting.groups[group].block_tokens / world.setting.block_size;
     let own = path.get(..units)?;
     Some((world.prompts.key(own, world.manager().pool().epoch()), group as u16))
 }
 
-/// Whether a group has all that a hit of so many tokens needs: the blocks of every token that the next token
-/// reads, and those of its margin.
+/// Returns whether a group has everything that a hit of this length needs: the blocks of every token
+/// that the next token reads, and those of its margin.
 fn serves(world: &ManagerWorld, path: &Path, group: usize, length: usize, has: &BTreeSet<Content>) -> bool {
     let spec = &world.setting.groups[group];
     let size = spec.block_tokens;
@@ -58,7 +59,8 @@ const fn lcm(a: usize, b: usize) -> usize {
     a / x * b
 }
 
-/// Compares how far groups serve a prompt, and what its admission would find, with trials of every length.
+/// Tries every length, and compares the results with how far groups serve a prompt and with what its
+/// admission would find.
 ///
 /// # Errors
 /// The first difference.
@@ -93,7 +95,7 @@ pub(crate) fn check(
         (0..groups.len())
             .all(|group| fits(&groups[group], *length) && serves(world, &path, group, *length, &has))
     };
-    // The blocks that hits inside a block need have no names that can be asked for.
+    // Blocks for hits that end inside a block have no names with which a test can ask for them.
     let is_exact = groups.iter().all(|spec| !spec.partial_hits);
     let reach = manager.fit_groups(cursor, part);
     let reach = reach.map_err(|error| Failure::new("reach of groups", error.to_string()))?;
@@ -118,7 +120,7 @@ pub(crate) fn check(
     })
 }
 
-/// The state of a request after its load is the one that its tables allow.
+/// Checks that the state of a request after its load is the one that its tables allow.
 ///
 /// # Errors
 /// The request is in another state.
@@ -127,10 +129,11 @@ pub(crate) fn check_load(world: &ManagerWorld, call: &C, load: Option<Load>) -> 
     same("state after a load", &world.info(named(request)).map(|info| info.state), &Some(state))
 }
 
-/// The cache makes no call fail: a call that lacks blocks lacks them with nothing cached, too.
+/// Checks that the cache makes no call fail: a call that lacks blocks also lacks them with an empty
+/// cache.
 ///
 /// # Errors
-/// The call succeeds there.
+/// The call succeeds with an empty cache.
 pub(crate) fn check_refusal(world: &ManagerWorld, call: &C, answer: &Answer) -> Result<(), Failure> {
     let lacks = matches!(&answer.value, Value::Text(text) if text.starts_with("out of blocks"));
     if world.layers.is_none() || !lacks {
@@ -153,7 +156,7 @@ pub(crate) fn check_refusal(world: &ManagerWorld, call: &C, answer: &Answer) -> 
     }
 }
 
-/// An admission was refused: an empty pool with as many blocks as are available refuses it, too.
+/// After a refused admission: an empty pool with the same number of available blocks refuses it, too.
 fn check_admission(world: &ManagerWorld, tokens: &[u32], part: Part) -> Result<(), Failure> {
     let available = world.manager().pool().num_available();
     if available == 0 || world.setting.watermark {
@@ -170,7 +173,7 @@ fn check_admission(world: &ManagerWorld, tokens: &[u32], part: Part) -> Result<(
     })
 }
 
-/// A manager after the calls so far.
+/// Returns a manager after the same calls.
 fn again(world: &ManagerWorld) -> Result<ManagerSubject, Failure> {
     let wrong = |error: &dyn std::fmt::Display| Failure::new("replay", error.to_string());
     let header: JournalHeader = ManagerWorld::header(&world.setting)?;
@@ -181,7 +184,7 @@ fn again(world: &ManagerWorld) -> Result<ManagerSubject, Failure> {
     Ok(subject)
 }
 
-/// One refusal in so many is repeated.
+/// One of this number of refusals is repeated.
 const REPEATED: usize = 4;
 
 fn is_refused(subject: &mut ManagerSubject, call: &C) -> Result<bool, Failure> {
@@ -189,7 +192,7 @@ fn is_refused(subject: &mut ManagerSubject, call: &C) -> Result<bool, Failure> {
     Ok(answer.refused)
 }
 
-/// A growth was refused: it is refused after the cache has dropped everything.
+/// After a refused append: it is also refused after the cache has dropped everything.
 fn check_growth(world: &ManagerWorld, call: &C) -> Result<(), Failure> {
     if !world.calls.is_multiple_of(REPEATED) {
         return Ok(());
@@ -202,7 +205,7 @@ fn check_growth(world: &ManagerWorld, call: &C) -> Result<(), Failure> {
     holds("a refused growth", refused, || "it fits with nothing cached".into())
 }
 
-/// An append that commits was refused: it is refused after a commit of its own.
+/// After a refused append that also commits: it is also refused if the commit is a separate call.
 fn check_two_calls(world: &ManagerWorld, append: &AppendRecord) -> Result<(), Failure> {
     let ComputedRecord::Counts(counts) = &append.computed else { return Ok(()) };
     let mut subject = again(world)?;

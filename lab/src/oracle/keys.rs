@@ -1,4 +1,5 @@
-//! The keys of vLLM's pool: what blocks carry and what keys lead to, by every way to ask.
+//! Checks the keys of vLLM's pool: the keys of blocks and the blocks of keys, with every call that
+//! reads them.
 
 use kvpool_vllm::{Key, Pool};
 
@@ -7,7 +8,7 @@ use crate::failure::same;
 use crate::model::vllm::Model;
 use crate::world::vllm_keys::{GROUPS, Keys};
 
-/// Compares the blocks and the index.
+/// Compares the blocks and the index with the model.
 pub(crate) fn check(pool: &Pool, model: &Model, drawn: &Keys) -> Result<(), Failure> {
     same("removals", &pool.removals(), &model.removals)?;
     let keys = pool.keys();
@@ -31,7 +32,7 @@ fn bytes<'a>(keys: impl Iterator<Item = &'a Key>) -> Vec<Vec<u8>> {
     keys
 }
 
-/// The other ways to ask, and lookups of runs.
+/// Checks the other read calls, and lookups of runs.
 pub(crate) fn look(pool: &Pool, model: &Model, drawn: &Keys) -> Result<(), Failure> {
     let keys = pool.keys();
     let ids = || 0..model.blocks.len() as u32;
@@ -52,15 +53,16 @@ pub(crate) fn look(pool: &Pool, model: &Model, drawn: &Keys) -> Result<(), Failu
     GROUPS.iter().try_for_each(|&group| find_runs(pool, model, drawn, group))
 }
 
-/// Digests of one lookup: more than the pool looks up at once.
+/// Number of digests of one lookup: more than the pool looks up at once.
 const MANY: usize = 70;
 
-/// Lookups of digests that lead somewhere, few and many, with one at each end that leads nowhere.
+/// Checks lookups of a few and of many digests that lead to blocks, with an unknown digest at either
+/// end.
 fn find_runs(pool: &Pool, model: &Model, drawn: &Keys, group: u32) -> Result<(), Failure> {
     let in_group = |key: &Key| Key::new(key.digest(), group).ok();
     let (found, missing): (Vec<Key>, Vec<Key>) =
         drawn.all().iter().filter_map(in_group).partition(|key| model.find(key).is_some());
-    // Which of the keys come first changes with the state.
+    // The choice of the first keys changes with the state.
     let turn = model.removals as usize + model.leading().count();
     let cycle = |len: usize| found.iter().cycle().skip(turn % found.len().max(1)).take(len);
     let stop = missing.iter().cycle().skip(turn % missing.len().max(1)).take(1);

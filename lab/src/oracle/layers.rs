@@ -1,12 +1,13 @@
-//! Layers: an engine of a hybrid model. Before it computes a token, it reads every cell that the token needs
-//! in every group, and writes the cells of the token.
+//! The engine of a hybrid model. Before it computes a token, it reads every cell that the token needs
+//! in every group. Then it writes the cells of the token.
 //!
-//! Written from what layers read, and not from the manager's arithmetic. A cell has the whole prefix up to
-//! its token; the block of a state has one cell. The engine runs ahead: it computes steps, and drafts of the
-//! next step, before anything is committed.
+//! This module is written from what layers read, and not from the manager's arithmetic. A cell contains
+//! the whole prefix up to its token, and the block of a state has one cell. The engine runs ahead: it
+//! computes steps, and drafts of the next step, before anything is committed.
 //!
-//! An engine keeps rules, for instance to take a plan before it writes to the blocks of its copies. The
-//! laboratory draws calls that keep them. If a shrunk run breaks one, nothing is read any more.
+//! An engine follows rules. For example, it takes a plan before it writes to the blocks of the plan's
+//! copies. The laboratory draws calls that follow these rules. If a shrunk run breaks one, the engine
+//! stops reading.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -26,25 +27,26 @@ use crate::world::requests::{Requests, after, id};
 struct Engine {
     /// Tokens that a draft model proposed. Their KV and states are written.
     drafts: Vec<u32>,
-    /// Tokens whose KV and states are written, committed or not.
+    /// Number of tokens whose KV and states are written, committed or not.
     progress: usize,
     committed: usize,
-    /// Slots that the engine may write.
+    /// Number of slots that the engine may write.
     covered: usize,
-    /// The weights that its KV is computed with.
+    /// The weights that compute its KV.
     weights: u64,
-    /// Numbers of tokens at growths with slots for drafts that no commit has reached.
+    /// Numbers of tokens at the appends with slots for drafts that no commit has reached.
     drafting: Vec<usize>,
-    /// The request has lost tokens after such a growth.
+    /// Whether the request has lost tokens after such an append.
     is_cut: bool,
-    /// By group: the first token that was computed or loaded for this request, if the group caches nothing;
-    /// else 0.
+    /// For each group: the first token that was computed or loaded for this request, if the group
+    /// caches nothing, and 0 otherwise.
     from: Vec<usize>,
 }
 
 impl Engine {
-    /// The number of tokens to commit, where `computed` are. A number between two steps would mean accepted
-    /// drafts of the first step, and all tokens after a truncation would mean that the request has kept them.
+    /// Returns the number of tokens to commit if `computed` are computed. A number between two steps
+    /// would mean accepted drafts of the first step. All tokens after a truncation would mean that the
+    /// request has kept them.
     fn committable(&self, computed: usize, tokens: usize) -> usize {
         let oldest = self.drafting.first().copied().unwrap_or(computed);
         let all = tokens + usize::from(self.is_cut);
@@ -58,7 +60,7 @@ impl Engine {
         self.is_cut &= !self.drafting.is_empty();
     }
 
-    /// The tables cover `slots`.
+    /// Records that the tables cover `slots`.
     fn grow(&mut self, tokens: usize, slots: usize) {
         self.covered = self.covered.max(slots);
         if slots > tokens {
@@ -73,7 +75,7 @@ impl Engine {
     }
 }
 
-/// Whether the token at position `at` reads the one at position `read`, as models define it.
+/// Returns whether the token at position `at` reads the one at position `read`, as models define it.
 pub(crate) fn reads(spec: &GroupSpec, at: usize, read: usize) -> bool {
     match spec.kind {
         GroupKind::Full => true,
@@ -88,16 +90,16 @@ const fn caches(spec: &GroupSpec) -> bool {
     !matches!(spec.keep, Keep::Nothing)
 }
 
-/// A load that ends.
+/// The expected result of a load.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Load {
-    /// The tokens that the request has, from its start up to the first that did not arrive.
+    /// Number of tokens that the request has, from its start up to the first that did not arrive.
     pub(crate) tokens: usize,
-    /// The state that the request must be in then.
+    /// The state that the request must then have.
     pub(crate) state: RequestState,
 }
 
-/// The tables of a request, one for each group.
+/// Returns the tables of a request, one for each group.
 pub(crate) fn tables(manager: &CacheManager, number: i64) -> Vec<Vec<BlockId>> {
     let table = |group| manager.group_table(&id(number), group).map(<[BlockId]>::to_vec).unwrap_or_default();
     (0..manager.num_groups()).map(table).collect()
@@ -108,9 +110,9 @@ pub(crate) fn tables(manager: &CacheManager, number: i64) -> Vec<Vec<BlockId>> {
 pub(crate) struct Layers {
     specs: Vec<GroupSpec>,
     engines: BTreeMap<i64, Engine>,
-    /// The call that comes breaks a rule of engines, if the manager accepts it.
+    /// Whether the next call breaks a rule of engines if the manager accepts it.
     breaks: bool,
-    /// A rule was broken.
+    /// Whether a rule was broken.
     pub(crate) is_lost: bool,
 }
 
@@ -123,7 +125,7 @@ impl Layers {
         self.specs.iter().any(|spec| spec.kind == GroupKind::State)
     }
 
-    /// Drafts that have slots and states.
+    /// Returns the number of drafts that have slots and states.
     fn draft_slots(&self, manager: &CacheManager, number: i64, tokens: usize) -> usize {
         let tables = tables(manager, number);
         let states = self.specs.iter().zip(&tables).filter(|(spec, _)| spec.kind == GroupKind::State);
@@ -132,13 +134,13 @@ impl Layers {
         states.min(covered.saturating_sub(tokens))
     }
 
-    /// The tokens that a request with `tokens` tokens can commit, of which `asked` are wanted.
+    /// Returns how many of `asked` tokens a request with `tokens` tokens can commit.
     pub(crate) fn committable(&self, number: i64, tokens: usize, asked: usize) -> usize {
         let Some(engine) = self.engines.get(&number) else { return asked };
         engine.committable(asked.min(tokens).min(engine.covered), tokens).max(engine.committed)
     }
 
-    /// Whether a request that gets `new` more tokens can commit so many tokens.
+    /// Returns whether a request that gets `new` more tokens can commit this number of tokens.
     pub(crate) fn can_commit(
         &self,
         manager: &CacheManager,
@@ -155,14 +157,14 @@ impl Layers {
             && (computed <= engine.progress || !waits(manager, number))
     }
 
-    /// The fewest tokens that a request can be cut to: states do not go back.
+    /// Returns the smallest number of tokens to which a request can be cut. States cannot go back.
     pub(crate) fn least_length(&self, number: i64) -> usize {
         let progress = self.engines.get(&number).map_or(0, |engine| engine.progress);
         if self.has_states() { progress } else { 0 }
     }
 
-    /// Reads all cells that the token at a position needs, and writes the token's own. The state after a
-    /// draft has its own entry.
+    /// Reads all cells that the token at a position needs, and writes the token's own cells. The state
+    /// after a draft has its own entry.
     fn compute_token(
         &self,
         memory: &mut Memory,
@@ -207,15 +209,15 @@ impl Layers {
         Ok(())
     }
 
-    /// The group as a request reads it. Sinks whose beginning was hit, in a group that caches nothing, are no
-    /// sinks.
+    /// Returns the group as a request reads it. If a group caches nothing and the beginning of its
+    /// sinks was hit, they do not count as sinks.
     fn spec_of(&self, number: i64, group: usize) -> GroupSpec {
         let (spec, from) = (self.specs[group], self.engines[&number].from[group]);
         GroupSpec { sink_tokens: if from == 0 { spec.sink_tokens } else { 0 }, ..spec }
     }
 
-    /// Computes a request up to `upto` tokens, as far as its tables cover tokens. `new` are tokens that the
-    /// call appends, of which the drafts come first.
+    /// Computes a request up to `upto` tokens, as far as its tables cover tokens. `new` are the tokens
+    /// that the call appends, of which the drafts come first.
     fn compute(
         &mut self,
         memory: &mut Memory,
@@ -246,7 +248,7 @@ impl Layers {
         Ok(())
     }
 
-    /// Before a call that commits: the engine computes what the call says is computed.
+    /// Before a call that commits: the engine computes the tokens that the call commits.
     pub(crate) fn before_commit(
         &mut self,
         memory: &mut Memory,
@@ -267,12 +269,12 @@ impl Layers {
         self.breaks |= keep < self.least_length(number);
     }
 
-    /// The manager has accepted the call or not.
+    /// After a call that the manager accepted or refused.
     pub(crate) fn called(&mut self, refused: bool) {
         self.is_lost |= std::mem::take(&mut self.breaks) && !refused;
     }
 
-    /// Computes all that the tables cover, and drafts: the engine runs ahead of what is committed.
+    /// Computes all tokens that the tables cover, and drafts: the engine runs ahead of the commits.
     pub(crate) fn run_ahead(
         &mut self,
         memory: &mut Memory,
@@ -302,12 +304,12 @@ impl Layers {
         Ok(())
     }
 
-    /// Requests that hold nothing go on with these weights.
+    /// Requests that hold nothing continue with these weights.
     pub(crate) fn change_weights(&mut self, weights: u64) {
         self.engines.values_mut().for_each(|engine| engine.weights = weights);
     }
 
-    /// A request was admitted or resumed, with these weights.
+    /// Records that a request was admitted or resumed with these weights.
     pub(crate) fn admitted(
         &mut self,
         manager: &CacheManager,
@@ -322,7 +324,7 @@ impl Layers {
             return;
         };
         let covered = part.allocate_tokens.map_or(all, |n| (ready + n).min(all));
-        // The manager may leave null entries for external tokens in groups that cache nothing.
+        // In groups that cache nothing, the manager may leave null entries for external tokens.
         let first = |(spec, table): (&GroupSpec, Vec<BlockId>)| match table.get(cached / spec.block_tokens) {
             _ if caches(spec) => 0,
             Some(block) if spec.kind != GroupKind::State && !block.is_null() => cached,
@@ -334,8 +336,8 @@ impl Layers {
         self.engines.insert(number, engine);
     }
 
-    /// Whether a request can be computed from `loaded` on, if a connector has loaded `loaded` of `end`
-    /// external tokens.
+    /// Returns whether a request can be computed from `loaded` on, if a connector has loaded `loaded`
+    /// of `end` external tokens.
     fn could_go_on(&self, number: i64, tables: &[Vec<BlockId>], loaded: usize, end: usize) -> bool {
         let covered = self.engines.get(&number).map_or(0, |engine| engine.covered);
         let go_on = |(spec, table): (&GroupSpec, &Vec<BlockId>)| match spec.kind {
@@ -350,8 +352,8 @@ impl Layers {
         self.specs.iter().zip(tables).all(go_on)
     }
 
-    /// A connector writes external tokens and skips null entries. It writes the state after the last external
-    /// token, or garbage if tokens were lost.
+    /// Lets a connector write external tokens; it skips null entries. It writes the state after the
+    /// last external token, or garbage if tokens were lost.
     pub(crate) fn load(
         &mut self,
         memory: &mut Memory,
@@ -389,8 +391,8 @@ impl Layers {
         Some(Load { tokens: upto, state })
     }
 
-    /// A request with so many tokens, some of them new, has committed so many, or none. Its tables cover
-    /// `slots`.
+    /// Records that a request has new tokens and has committed a number of tokens, if any. Its tables
+    /// cover `slots`.
     pub(crate) fn grown(
         &mut self,
         manager: &CacheManager,
@@ -404,7 +406,7 @@ impl Layers {
         }
         let Some(engine) = self.engines.get_mut(&number) else { return Ok(()) };
         if new > 0 {
-            engine.drafts.clear(); // rejected, or tokens now
+            engine.drafts.clear(); // rejected, or ordinary tokens now
         }
         if let Some(computed) = computed {
             engine.commit(computed);
@@ -418,14 +420,14 @@ impl Layers {
         })
     }
 
-    /// A commit of a request succeeded.
+    /// Records a commit of a request that succeeded.
     pub(crate) fn committed(&mut self, number: i64, computed: usize) {
         if let Some(engine) = self.engines.get_mut(&number) {
             engine.commit(computed);
         }
     }
 
-    /// Both requests share the slots after the tokens: drafts need new slots.
+    /// Records a fork. Both requests share the slots after the tokens, so drafts need new slots.
     pub(crate) fn forked(&mut self, parent: i64, child: i64, tokens: usize) {
         let Some(engine) = self.engines.get_mut(&parent) else { return };
         engine.forget_drafts(tokens);
@@ -433,7 +435,7 @@ impl Layers {
         self.engines.insert(child, engine);
     }
 
-    /// A request keeps its first tokens.
+    /// Records that a request keeps only its first tokens.
     pub(crate) fn cut(&mut self, number: i64, keep: usize) -> Result<(), Failure> {
         let has_states = self.has_states();
         let Some(engine) = self.engines.get_mut(&number) else { return Ok(()) };
@@ -449,7 +451,7 @@ impl Layers {
         Ok(())
     }
 
-    /// A request moves to the host: drafts need new slots.
+    /// Records that a request moves to the host, so drafts need new slots.
     pub(crate) fn moved(&mut self, number: i64, tokens: usize) {
         if let Some(engine) = self.engines.get_mut(&number) {
             engine.forget_drafts(tokens);
@@ -464,8 +466,8 @@ impl Layers {
         self.engines.retain(|&number, _| holds(number));
     }
 
-    /// Every running request can read what the token after its committed ones reads, and what it has written
-    /// since. Every cached block has its content.
+    /// Checks that every running request can read what the token after its committed ones reads, and
+    /// what it has written since. Also checks that every cached block has its content.
     pub(crate) fn check(
         &self,
         memory: &Memory,
@@ -558,7 +560,8 @@ fn is_running(manager: &CacheManager, number: i64) -> bool {
     manager.request(&id(number)).is_ok_and(|info| info.state == RequestState::Running)
 }
 
-/// Whether a planned copy reads or writes a block of a request: its engine takes the plan first.
+/// Returns whether a planned copy reads or writes a block of a request. Its engine takes the plan
+/// first.
 pub(crate) fn waits(manager: &CacheManager, number: i64) -> bool {
     let tables = tables(manager, number);
     let has = |place: Place| place.tier == 0 && tables.iter().any(|table| table.contains(&place.block));

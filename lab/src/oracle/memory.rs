@@ -1,10 +1,10 @@
-//! Memory: a fake engine executes every plan, writes the tokens that are committed, and loads external ones.
-//! After each call every request reads its own tokens in whatever tier it is, and every cached block holds
-//! its content, computed with the weights of now.
+//! Memory: a simulated engine executes every plan, writes the committed tokens, and loads external
+//! ones. After each call every request reads its own tokens in its tier, and every cached block has its
+//! content, computed with the current weights.
 //!
-//! Blocks are never wiped on their own. So a lost copy, a block that is handed out too early, and wrong
-//! sharing show as the cells of another prefix. The step that a fence waits for writes to its blocks until
-//! the fence ends.
+//! Blocks are never wiped by themselves. So a lost copy, a block that is handed out too early, and
+//! wrong sharing show as the cells of another prefix. The step that a fence waits for writes to its
+//! blocks until the fence ends.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
@@ -21,17 +21,17 @@ use crate::world::requests::{self, Requests, id};
 #[derive(Clone, Debug, Default)]
 pub struct Memory {
     block_size: usize,
-    /// Whether other contents are written to free blocks at once.
+    /// Whether free blocks are overwritten at once.
     scribbles: bool,
     cells: BTreeMap<Place, Vec<Option<Kv>>>,
-    /// Counts changes of the weights: resets and epochs.
+    /// Number of changes of the weights: resets and epochs.
     weights: u64,
-    /// The weights when a request was admitted: it may keep what it computed with them.
+    /// The weights at the admission of each request, which may keep what it computed with them.
     since: BTreeMap<i64, u64>,
-    /// The engine wrote to the destination of a planned copy before it took the plan, which no engine may:
-    /// from then on nothing is read.
+    /// The engine wrote to the destination of a planned copy before it took the plan, which an engine
+    /// must not do. From then on nothing is read.
     is_lost: bool,
-    /// Blocks that only a fence holds.
+    /// The blocks that only a fence holds.
     late: Vec<(Until, Place)>,
 }
 
@@ -40,14 +40,14 @@ fn pools(manager: &CacheManager) -> impl Iterator<Item = (usize, &BlockPool)> {
     (0..tiers.len()).filter_map(move |tier| Some((tier, tiers.pool(tier).ok()?)))
 }
 
-/// All blocks of all tiers but the null blocks.
+/// Returns all blocks of all tiers except the null blocks.
 pub(crate) fn blocks(manager: &CacheManager) -> impl Iterator<Item = (Place, &BlockPool)> {
     pools(manager).flat_map(|(tier, pool)| {
         (1..pool.num_blocks() as u32).map(move |block| (Place { tier, block: BlockId::new(block) }, pool))
     })
 }
 
-/// Blocks with at most one reference, which is a fence's.
+/// Returns the blocks that have no references except at most one of a fence.
 pub(crate) fn fenced(manager: &CacheManager) -> BTreeSet<Place> {
     let is_fenced = |(at, pool): &(Place, &BlockPool)| {
         pool.fence_references(at.block) == 1
@@ -58,12 +58,12 @@ pub(crate) fn fenced(manager: &CacheManager) -> BTreeSet<Place> {
 }
 
 impl Memory {
-    /// Nothing is written.
+    /// Creates a memory in which nothing is written.
     pub(crate) fn new(block_size: usize, scribbles: bool) -> Self {
         Self { block_size, scribbles, ..Self::default() }
     }
 
-    /// A cell of a block.
+    /// Returns a cell of a block.
     pub(crate) fn cell(&self, at: Place, slot: usize) -> Option<Kv> {
         self.cells.get(&at)?.get(slot).copied().flatten()
     }
@@ -74,7 +74,7 @@ impl Memory {
         cells[slot] = kv;
     }
 
-    /// The engine executes a plan.
+    /// Lets the engine execute a plan.
     pub(crate) fn execute(&mut self, transfers: Vec<Transfer>) -> Result<(), Failure> {
         let all = transfers.len();
         let bad = |error: &dyn std::fmt::Display| Failure::new("plan", error.to_string());
@@ -91,7 +91,7 @@ impl Memory {
         Ok(())
     }
 
-    /// The engine, or a connector, writes tokens of a request before they are committed.
+    /// Lets the engine, or a connector, write tokens of a request before they are committed.
     pub(crate) fn write(
         &mut self,
         manager: &CacheManager,
@@ -105,7 +105,7 @@ impl Memory {
         for at in range.start..range.end.min(tokens.len()).min(table.len() * self.block_size) {
             let place = Place { tier: info.tier, block: table[at / self.block_size] };
             let pool = manager.pool();
-            // Drafts are in blocks of the request's own.
+            // Drafts are only in blocks that no other request holds.
             let is_own = pool.num_holders(place.block) == 1 && !pool.is_registered(place.block);
             if place.block.is_null() || at >= known && !is_own {
                 continue;
@@ -116,41 +116,41 @@ impl Memory {
         }
     }
 
-    /// The number of changes of the weights.
+    /// Returns the number of changes of the weights.
     pub(crate) const fn weights(&self) -> u64 {
         self.weights
     }
 
-    /// The weights change.
+    /// Changes the weights.
     pub(crate) fn change_weights(&mut self) {
         self.weights += 1;
     }
 
-    /// A request was admitted or resumed.
+    /// Records that a request was admitted or resumed.
     pub(crate) fn admitted(&mut self, number: i64) {
         self.since.insert(number, self.weights);
     }
 
-    /// A request has the blocks of another.
+    /// Records that a request has the blocks of another one.
     pub(crate) fn forked(&mut self, parent: i64, child: i64) {
         let weights = self.since.get(&parent).copied().unwrap_or(self.weights);
         self.since.insert(child, weights);
     }
 
-    /// A call has put blocks behind a fence.
+    /// Records the blocks that a call has fenced.
     pub(crate) fn fence(&mut self, before: &BTreeSet<Place>, manager: &CacheManager, until: Until) {
         let new = fenced(manager).into_iter().filter(|at| until != Until::Now && !before.contains(at));
         self.late.extend(new.map(|at| (until, at)));
     }
 
-    /// Fences have ended. Their steps wrote until then.
+    /// Ends fences. Their steps wrote until then.
     pub(crate) fn ended(&mut self, is_over: impl Fn(Until) -> bool) {
         let (over, late) = std::mem::take(&mut self.late).into_iter().partition(|&(until, _)| is_over(until));
         self.late = late;
         over.into_iter().for_each(|(_, at): (Until, Place)| drop(self.cells.remove(&at)));
     }
 
-    /// Writes other contents to free blocks, if it does so at once.
+    /// Overwrites free blocks, if the setting `scribbles` is on.
     pub(crate) fn scribble(&mut self, manager: &CacheManager) {
         for (tier, pool) in pools(manager).filter(|_| self.scribbles) {
             for block in pool.free_order() {
@@ -159,7 +159,7 @@ impl Memory {
         }
     }
 
-    /// Every request reads its own tokens, and every cached block holds its content.
+    /// Checks that every request reads its own tokens, and that every cached block has its content.
     pub(crate) fn check(
         &self,
         manager: &CacheManager,
@@ -198,7 +198,7 @@ impl Memory {
                 continue; // trimmed
             }
             let place = Place { tier: info.tier, block };
-            // A copy that was not made: its destination reads as its source.
+            // A planned copy has not been made yet, so its destination reads like its source.
             let place = pending.get(&place).copied().unwrap_or(place);
             let found = self.cell(place, at % self.block_size);
             let expected = Kv::of(self.weights, &[], tokens.get(..=at).unwrap_or(tokens));

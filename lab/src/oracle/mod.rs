@@ -1,5 +1,5 @@
-//! Oracles: what must hold after each call. The model ([`crate::model`]) has the answers of calls. Each file
-//! here checks one property of every state.
+//! Oracles: conditions that must be true after each call. The model ([`crate::model`]) knows the
+//! answers of calls. Each file here checks one property of every state.
 
 pub mod books;
 pub mod bytes;

@@ -1,4 +1,4 @@
-//! Plans: `fit` and a plan change nothing, and the call that follows keeps their promises.
+//! Checks that `fit` and plans change nothing, and that the call that follows keeps their promises.
 
 use kvpool::{AdmissionFit, Fit, ManagerError, StepPlan};
 use kvpool_journal::calls::{Slot, Slots};
@@ -13,7 +13,7 @@ fn replay(error: &kvpool_journal::ReplayError) -> Failure {
     Failure::new("replay", error.to_string())
 }
 
-/// The plan of a call that commits one.
+/// Returns the plan of a call that commits one.
 pub(crate) fn plan(world: &mut ManagerWorld, call: &ManagerCall) -> Result<Option<StepPlan>, Failure> {
     let mut call = call.clone();
     let plan = call.slots().into_iter().find_map(|slot| match slot {
@@ -25,7 +25,7 @@ pub(crate) fn plan(world: &mut ManagerWorld, call: &ManagerCall) -> Result<Optio
         .transpose()
 }
 
-/// A plan is committed once, and no plan outlives a change.
+/// Checks that a plan can be committed only once, and that no plan is valid after a change.
 pub(crate) fn is_stale(world: &mut ManagerWorld, plan: &mut Option<StepPlan>) -> Result<(), Failure> {
     let Some(plan) = plan else { return Ok(()) };
     let outcome = world.subject.unrecorded(|manager| manager.commit_step(plan));
@@ -34,7 +34,7 @@ pub(crate) fn is_stale(world: &mut ManagerWorld, plan: &mut Option<StepPlan>) ->
     })
 }
 
-/// Asks `fit` before an admission, and plans one of the same prompt. Returns the fit.
+/// Calls `fit` before an admission, and plans an admission of the same prompt. Returns the fit.
 pub(crate) fn fit(world: &mut ManagerWorld, call: &ManagerCall) -> Result<Option<AdmissionFit>, Failure> {
     let mut call = call.clone();
     let (mut prompt, mut options) = (None::<PromptRecord>, None::<OptionsRecord>);
@@ -62,7 +62,7 @@ pub(crate) fn fit(world: &mut ManagerWorld, call: &ManagerCall) -> Result<Option
         let expected = (cached * size, fitting, fits);
         same("a fit", &(fit.cached_tokens, fit.fitting_tokens, fit.can_ever_fit), &expected)?;
     }
-    // The manager does not know this request, so only the prompt can be refused.
+    // The manager does not know this request id, so only the prompt can be refused.
     let mut plan = manager.plan_step();
     match manager.plan_admit_with(&mut plan, "another", cursor, &options.options()) {
         Ok(cached) => {
@@ -88,7 +88,7 @@ pub(crate) fn fit(world: &mut ManagerWorld, call: &ManagerCall) -> Result<Option
     Ok(Some(fit))
 }
 
-/// The admission keeps what the fit promised.
+/// Checks that the admission keeps the promise of `fit`.
 pub(crate) fn check_fit(
     fit: Option<&AdmissionFit>,
     answer: &Answer,

@@ -1,5 +1,5 @@
-//! Reads: before each lookup that holds blocks, a probe and a lookup that hold nothing answer as the model
-//! does. They change nothing.
+//! Before each lookup that acquires blocks, checks a probe and a lookup that acquire none against the
+//! model. They change nothing.
 
 use crate::model::reference::indices;
 use kvpool_journal::{ChainRecord, PoolCall};
@@ -47,6 +47,6 @@ fn look(world: &mut PoolWorld, record: &ChainRecord, start: usize, most: usize) 
     let indexed: Vec<bool> = (0..chain.len()).map(|at| pool.is_indexed(&chain, at)).collect();
     let expected: Vec<bool> = (0..path.len()).map(|at| is_pending(&at)).collect();
     same("is_indexed", &indexed, &expected)?;
-    world.subject.teach_match(found); // a later call acquires it
+    world.subject.teach_match(found); // a later call acquires this match
     Ok(())
 }

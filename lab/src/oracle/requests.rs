@@ -1,4 +1,4 @@
-//! Requests: tables, states, planned copies, and the pool of every tier are those of the model.
+//! Compares the tables, states, planned copies and the pool of every tier with the model.
 
 use crate::model::reference::{ReferencePool, indices};
 use kvpool::{BlockId, CacheManager, Place};

@@ -1,4 +1,4 @@
-//! A scrubber that runs beside the calls finds nothing.
+//! Checks that a scrubber that runs between the calls finds nothing.
 
 use kvpool::BlockPool;
 use kvpool_observe::Scrubber;

@@ -1,4 +1,4 @@
-//! Runs: from bytes to calls, with the failure that ended them.
+//! Runs: converts bytes to calls and makes them until a failure ends the run.
 
 pub mod random;
 pub mod report;
@@ -12,15 +12,15 @@ use crate::draw::draw;
 use crate::failure::{Failure, guarded};
 use crate::world::{Call, World};
 
-/// Calls of one run, at most.
+/// Maximum number of calls of one run.
 const MOST_CALLS: usize = 400;
 
-/// The calls that bytes mean, and the failure that ended them.
+/// The calls that the bytes encode, and the failure that ended them.
 #[derive(Debug)]
 pub struct Run<W: World> {
     /// The settings.
     pub setting: W::Setting,
-    /// The calls that were made. The last one failed, if there is a failure.
+    /// The calls that were made. If there is a failure, the last call failed.
     pub steps: Vec<Step<Call<W>>>,
     /// The failure that ended the run.
     pub failure: Option<Failure>,
@@ -35,12 +35,12 @@ impl<W: World> Clone for Run<W> {
     }
 }
 
-/// A call that was made: with what a replay needs to make it among others.
+/// Returns a call that was made, with the data that a replay needs to make it after other calls.
 pub(crate) fn step<C>(number: usize, operation: C, epoch: u64, answer: Answer) -> Step<C> {
     Step { number: number as u64, operation, epoch, answer }
 }
 
-/// Runs the calls that bytes mean.
+/// Runs the calls that the bytes encode.
 #[must_use]
 pub fn run<W: World>(data: &[u8]) -> Run<W> {
     let mut bytes = Bytes::new(data);
@@ -52,7 +52,7 @@ pub fn run<W: World>(data: &[u8]) -> Run<W> {
         while !bytes.is_over() && steps.len() < MOST_CALLS {
             let Some(call) = draw(&mut bytes, &mut world) else { break };
             let epoch = world.epoch();
-            // A call that panics is one of the run, too.
+            // A call that panics belongs to the run, too.
             steps.push(step(steps.len(), call.clone(), epoch, Answer::default()));
             let made = guarded(|| world.make(&call));
             if made.is_err() {

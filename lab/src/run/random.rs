@@ -1,4 +1,4 @@
-//! Random bytes, one run after another.
+//! Random bytes for one run after another.
 
 use std::time::Duration;
 use std::time::Instant;
@@ -9,15 +9,15 @@ use rand_chacha::rand_core::{Rng, SeedableRng};
 use super::{Run, run};
 use crate::world::World;
 
-/// Bytes of a run, at least and at most.
+/// Minimum and maximum number of bytes of a run.
 const LENGTHS: (usize, usize) = (40, 2000);
 
-/// The bytes of random runs, one after another, the same for the same seed.
+/// The bytes of random runs, one after another. Equal seeds give equal bytes.
 #[derive(Debug)]
 pub struct Bytes(ChaCha8Rng);
 
 impl Bytes {
-    /// The bytes of a seed.
+    /// Creates the bytes of a seed.
     #[must_use]
     pub fn new(seed: u64) -> Self {
         Self(ChaCha8Rng::seed_from_u64(seed))
@@ -47,13 +47,13 @@ pub enum Until {
 /// The result of random runs.
 #[derive(Debug)]
 pub struct Outcome<W: World> {
-    /// The runs.
+    /// Number of runs.
     pub runs: u64,
-    /// The calls.
+    /// Number of calls.
     pub calls: u64,
-    /// The seconds.
+    /// Duration in seconds.
     pub seconds: f64,
-    /// The run that failed.
+    /// The run that failed, if any.
     pub failed: Option<Run<W>>,
 }
 

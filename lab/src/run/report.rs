@@ -1,4 +1,4 @@
-//! A failing run as a journal and as a test.
+//! Writes a failing run as a journal and as a test.
 
 use std::fmt;
 
@@ -16,11 +16,11 @@ pub struct Report {
     pub failure: Failure,
     /// The settings.
     pub setting: String,
-    /// The calls of the shrunk run, as a person reads them.
+    /// The calls of the shrunk run, as readable text.
     pub calls: Vec<String>,
-    /// The journal of the shrunk run; empty if its calls cannot be recorded.
+    /// The journal of the shrunk run. It is empty if its calls cannot be recorded.
     pub journal: Vec<u8>,
-    /// The journal as a test of Rust.
+    /// The journal as a Rust test.
     pub test: String,
 }
 
@@ -33,7 +33,7 @@ impl fmt::Display for Report {
     }
 }
 
-/// Shrinks a run that failed, and writes it down.
+/// Shrinks a run that failed, and describes it.
 #[must_use]
 pub fn report<W: World>(run: &Run<W>) -> Option<Report> {
     let failure = run.failure.clone()?;
@@ -47,7 +47,7 @@ pub fn report<W: World>(run: &Run<W>) -> Option<Report> {
     Some(Report { failure, setting: format!("{:?}", least.setting), calls, journal, test })
 }
 
-/// The journal of calls: they are made again, on a subject of their own that records.
+/// Returns the journal of a run: makes its calls again on a subject that records them.
 ///
 /// # Errors
 /// A call that cannot be recorded, or that panics.
@@ -59,7 +59,7 @@ pub fn journal<W: World>(run: &Run<W>, steps: usize) -> Result<Vec<u8>, Failure>
     })
 }
 
-/// A journal as a test.
+/// Returns a journal as a test.
 ///
 /// # Errors
 /// A journal that cannot be replayed, or a call that panics.
@@ -72,11 +72,11 @@ pub fn test(journal: &[u8], language: Language) -> Result<String, Failure> {
     Ok(String::from_utf8_lossy(&text).into_owned())
 }
 
-/// A run as a test of Python, up to the first call that Python does not have. `None` for settings with
-/// which Python gives other answers.
+/// Returns a run as a Python test, up to the first call that Python does not have. Returns `None` for
+/// settings with which Python gives other answers.
 ///
 /// # Errors
-/// Settings of no journal, or a call that panics.
+/// Settings that a journal cannot have, or a call that panics.
 pub fn python<W: World>(run: &Run<W>) -> Result<Option<String>, Failure> {
     if !W::is_of_python(&run.setting) {
         return Ok(None);
@@ -87,7 +87,7 @@ pub fn python<W: World>(run: &Run<W>) -> Result<Option<String>, Failure> {
     text(run.steps.len()).or_else(|_| to_the_first()).map(Some)
 }
 
-/// The journal and the test. A call that panics is left out, because no journal holds it.
+/// Returns the journal and the test. A call that panics is left out, because no journal contains it.
 fn written<W: World>(run: &Run<W>) -> (Vec<u8>, String) {
     let all = run.steps.len();
     let recorded = journal(run, all).or_else(|_| journal(run, all.saturating_sub(1)));
@@ -96,10 +96,10 @@ fn written<W: World>(run: &Run<W>) -> (Vec<u8>, String) {
     (journal, text)
 }
 
-/// Runs the calls that bytes mean.
+/// Runs the calls that the bytes encode.
 ///
 /// # Errors
-/// What the run found. It is not shrunk.
+/// The failure of the run. It is not shrunk.
 pub fn check<W: World>(data: &[u8]) -> Result<(), Failure> {
     run::<W>(data).failure.map_or(Ok(()), Err)
 }

@@ -1,4 +1,4 @@
-//! Shrinking: the fewest and smallest calls that fail for the same cause.
+//! Shrinking: finds the fewest and smallest calls that fail for the same cause.
 
 use kvpool_journal::calls::{Moved, Simpler, Slots};
 use kvpool_journal::{Answer, Step, minimize};
@@ -7,7 +7,8 @@ use super::{Run, step};
 use crate::failure::{Failure, guarded};
 use crate::world::{Call, World};
 
-/// Makes calls among others than they were drawn with. Blocks are those that the same calls return here.
+/// Makes calls in another history than the one for which they were drawn. Their blocks are those that
+/// the same calls return here.
 pub fn again<W: World>(run: &Run<W>, setting: &W::Setting, steps: &[Step<Call<W>>]) -> Run<W> {
     let mut made: Vec<Step<Call<W>>> = Vec::new();
     let outcome = guarded(|| {
@@ -28,7 +29,8 @@ pub fn again<W: World>(run: &Run<W>, setting: &W::Setting, steps: &[Step<Call<W>
     Run { setting: setting.clone(), steps: made, failure: outcome.err(), memory: run.memory.clone() }
 }
 
-/// The fewest and smallest calls that fail as a run does; `None` if its calls do not fail again.
+/// Returns the fewest and smallest calls that fail like a run, or `None` if its calls do not fail
+/// again.
 #[must_use]
 pub fn shrink<W: World>(run: &Run<W>) -> Option<(Run<W>, Failure)> {
     let failure = run.failure.clone()?;

@@ -31,34 +31,34 @@ use crate::oracle::layers::{self, Layers};
 use crate::oracle::memory::{self, Memory};
 use crate::oracle::{events::Follower, explained::Explained, hits, plans, requests};
 
-/// The most that is drawn.
+/// The limits of what is drawn.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Scale {
-    /// Requests.
+    /// Number of requests.
     pub requests: i64,
-    /// Blocks of the device: it does not grow beyond.
+    /// Maximum number of blocks of the device, also after it has grown.
     pub blocks: usize,
-    /// Full blocks of a prompt.
+    /// Number of full blocks of a prompt.
     pub prompt: usize,
-    /// Events between two looks.
+    /// Number of events between two looks.
     pub events: usize,
 }
 
 impl Scale {
-    /// Small enough for a model, and for a reader of a shrunk run.
+    /// Limits that are small enough for a model, and for a reader of a shrunk run.
     pub const SMALL: Self = Self { requests: NUMBERS.end, blocks: 20, prompt: 5, events: 1000 };
 }
 
 /// The settings of a manager, and of what is drawn for it.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Setting {
-    /// Blocks of the device, null block included.
+    /// Number of blocks of the device, null block included.
     pub num_blocks: usize,
-    /// Blocks of the host, null block included; 0 for no host tier.
+    /// Number of blocks of the host, null block included, or 0 for no host tier.
     pub host_blocks: usize,
-    /// Tokens of a block.
+    /// Number of tokens of a block.
     pub block_size: usize,
-    /// Whether a fifth of the pool is left to running requests.
+    /// Whether a fifth of the pool is reserved for running requests.
     pub watermark: bool,
     /// How hits are verified.
     pub verify: Verify,
@@ -68,17 +68,18 @@ pub struct Setting {
     pub policy: EvictionPolicy,
     /// Whether there are hints and tenants.
     pub retention: bool,
-    /// Whether other contents are written to free blocks at once.
+    /// Whether free blocks are overwritten at once.
     pub scribbles: bool,
-    /// Checks from one look at events, digest and scrubber to the next.
+    /// Number of checks from one look at events, digest and scrubber to the next.
     pub looks: usize,
-    /// The most that is drawn.
+    /// The limits of what is drawn.
     pub scale: Scale,
-    /// The KV-cache groups; none of a model without groups.
+    /// The KV-cache groups, or none for a model without groups.
     pub groups: Vec<GroupSpec>,
-    /// Calls from one time to the next that the engine of a hybrid model runs ahead; 0 if it never does.
+    /// Number of calls after which the engine of a hybrid model runs ahead again, or 0 if it never
+    /// does.
     pub ahead: usize,
-    /// Whether misses are explained, of a model without hits inside blocks.
+    /// Whether misses are explained. This needs a model without hits inside blocks.
     pub explains: bool,
 }
 
@@ -102,24 +103,25 @@ impl Setting {
         }
     }
 
-    /// Whether the model knows the order of eviction, and so the answers. It knows no groups.
+    /// Returns whether the model knows the order of eviction, and therefore the answers. It does not
+    /// support groups.
     #[must_use]
     pub fn is_modelled(&self) -> bool {
         self.policy == kvpool_policies::LRU && !self.retention && self.groups.is_empty()
     }
 
-    /// The share of the pool that is left to running requests.
+    /// Returns the share of the pool that is reserved for running requests.
     #[must_use]
     pub const fn share(&self) -> f64 {
         if self.watermark { 0.2 } else { 0.0 }
     }
 
-    /// The groups, hashed in units of a block.
+    /// Returns the groups, hashed in units of a block.
     fn groups(&self) -> Option<Groups> {
         Groups::new(self.groups.clone(), Some(self.block_size)).ok()
     }
 
-    /// The settings of the manager.
+    /// Returns the settings of the manager.
     pub(crate) fn config(&self) -> ManagerConfig {
         let Self { num_blocks, host_blocks, block_size, verify, duplicates, policy, .. } = *self;
         let third = (num_blocks - 1) / 3;
@@ -148,28 +150,28 @@ type Observed = (
     usize,
 );
 
-/// The manager, its model, and what its callers know.
+/// The manager, its model, and the knowledge of its callers.
 #[derive(Debug)]
 pub struct ManagerWorld {
     /// The settings.
     pub setting: Setting,
     /// The manager.
     pub subject: ManagerSubject,
-    /// The model; `None` if it does not know the order of eviction.
+    /// The model, or `None` if it does not know the order of eviction.
     pub model: Option<Model>,
     /// The prompts that were drawn.
     pub prompts: Prompts,
     /// The requests that the manager knows.
     pub requests: Requests,
-    /// Swaps that have begun and not ended.
+    /// Running swaps.
     pub swaps: Vec<u64>,
-    /// Fences that are open.
+    /// Open fences.
     pub tickets: Vec<u64>,
-    /// The latest step that has completed.
+    /// The latest completed step.
     pub completed: Option<u64>,
     /// The latest time.
     pub now: f64,
-    /// No holder has given up the start of a prefix, and no block was dropped by id.
+    /// Whether no holder has given up the start of a prefix, and no block was dropped by id.
     pub(crate) whole: bool,
     pub(crate) memory: Memory,
     /// The time that the latest call took.
@@ -177,7 +179,7 @@ pub struct ManagerWorld {
     counters: Counters,
     /// The engine of a hybrid model.
     pub(crate) layers: Option<Layers>,
-    /// What is known of misses.
+    /// The history that explanations of misses are compared with.
     pub(crate) explained: Option<Explained>,
     /// The calls that succeeded, if the manager has groups.
     pub(crate) history: Vec<ManagerCall>,
@@ -186,36 +188,37 @@ pub struct ManagerWorld {
     scrubber: ManagerScrubber,
 }
 
-/// Checked calls of a phase, and phases from one in which all requests end to the next.
+/// Number of checked calls of a phase, and number of phases from one in which all requests end to the
+/// next.
 const PHASE: (usize, usize) = (24, 6);
 
 impl ManagerWorld {
-    /// The manager, to look at.
+    /// Returns the manager, for reading.
     #[must_use]
     pub fn manager(&self) -> &CacheManager {
         self.subject.manager()
     }
 
-    /// The manager's summary of a request.
+    /// Returns the manager's summary of a request.
     #[must_use]
     pub fn info(&self, number: i64) -> Option<RequestInfo> {
         self.manager().request(&id(number)).ok()
     }
 
-    /// The numbers of requests that are drawn.
+    /// Returns the numbers of requests that are drawn.
     #[must_use]
     pub const fn numbers(&self) -> Range<i64> {
         0..self.setting.scale.requests
     }
 
-    /// The step that completes next.
+    /// Returns the number of the step that completes next.
     #[must_use]
     pub fn step(&self) -> u64 {
         self.completed.unwrap_or(0)
     }
 
-    /// Whether a request has a block that a planned copy is to be written to: its engine takes the plan
-    /// first.
+    /// Returns whether a block of the request is the destination of a planned copy. Its engine takes
+    /// the plan first.
     #[must_use]
     pub fn waits_for_copy(&self, number: i64) -> bool {
         if self.layers.is_some() {
@@ -228,7 +231,7 @@ impl ManagerWorld {
             .any(|copy| copy.dst.tier == 0 && table.contains(&copy.dst.block))
     }
 
-    /// Whether it is time to end requests, so that a reset can succeed.
+    /// Returns whether requests should end now, so that a reset can succeed.
     #[must_use]
     pub const fn is_draining(&self) -> bool {
         let (calls, phases) = PHASE;
@@ -265,8 +268,8 @@ impl ManagerWorld {
         })
     }
 
-    /// Makes a call on the subject and on the model, and notes what callers and the engine know then. Oracles
-    /// are not asked.
+    /// Makes a call on the subject and on the model, and updates the knowledge of callers and of the
+    /// engine. Does not run oracles.
     pub(crate) fn run(&mut self, call: &ManagerCall, step: Option<&StepPlan>) -> Result<Answer, Failure> {
         let until = self.until(call);
         let fenced = (until != Until::Now).then(|| memory::fenced(self.manager()));
@@ -295,7 +298,7 @@ impl ManagerWorld {
         Ok(answer)
     }
 
-    /// Asks all oracles but the ones that compare the state before and after a call.
+    /// Runs all oracles, except those that compare the state before and after a call.
     pub(crate) fn check(&mut self) -> Result<(), Failure> {
         let manager = self.subject.manager();
         manager.check_invariants()?;
@@ -316,7 +319,7 @@ impl ManagerWorld {
         if self.calls.is_multiple_of(self.setting.looks) { self.look() } else { Ok(()) }
     }
 
-    /// Asks the oracles that catch up on several calls.
+    /// Runs the oracles that process several calls at a time.
     fn look(&mut self) -> Result<(), Failure> {
         let batch = self.subject.unrecorded(CacheManager::take_events);
         let chained = |group: u16| match self.setting.groups.get(usize::from(group)) {
@@ -326,8 +329,8 @@ impl ManagerWorld {
         self.follower.follow(batch, self.subject.manager().pool(), &self.prompts, chained)?;
         let stored = self.follower.take_stored();
         self.explained.iter_mut().for_each(|explained| explained.stored(stored.iter().copied()));
-        // A block whose turn came while a planned copy held it is free when the plan is taken, and its parent
-        // before it.
+        // If a planned copy holds a block whose turn has come, the block becomes free when the plan is
+        // taken, and its parent before that.
         let is_settled = self.manager().tiers().num_planned() == 0;
         if self.whole && is_settled {
             crate::oracle::closedness::check(&self.follower)?;
@@ -340,7 +343,7 @@ impl ManagerWorld {
         })
     }
 
-    /// The end of the fence that the blocks of a call wait for.
+    /// Returns the end of the fence for which the blocks of a call wait.
     fn until(&self, call: &ManagerCall) -> Until {
         let mut call = call.clone();
         let until = call.slots().into_iter().find_map(|slot| match slot {
@@ -392,7 +395,7 @@ impl World for ManagerWorld {
         if !bytes.one_in(3) {
             return plain;
         }
-        // Groups need hits that are not verified. Their model needs more blocks.
+        // Groups need hits without verification. Their model needs more blocks.
         let groups = groups::specs(bytes);
         let block_size = Groups::new(groups.clone(), None).map_or(1, |groups| groups.unit());
         let (num_blocks, ahead) = (3 + bytes.below(38), bytes.below(4));
@@ -430,7 +433,7 @@ impl World for ManagerWorld {
         ];
         let fewer = (3..num_blocks).map(|num_blocks| Setting { num_blocks, ..setting.clone() });
         let hybrid = groups::simpler(&setting.groups).into_iter().map(with);
-        // The prompts have blocks of one size.
+        // All prompts have blocks of one size.
         let hybrid = hybrid.filter(|other| other.block_size == block_size);
         tried.into_iter().chain(hybrid).chain(fewer).filter(|other| other != setting).collect()
     }

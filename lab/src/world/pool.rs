@@ -19,25 +19,25 @@ use crate::model::pool::{Expected, Model};
 use crate::model::retention::TENANT;
 use crate::oracle::{books, bytes::Written, closedness, digest, events::Follower, reads, scrubs};
 
-/// Blocks that a caller holds, those of a prompt from its start on.
+/// Blocks that a caller holds: those of a prompt from its start on.
 #[derive(Clone, Debug)]
 pub struct Table {
-    /// Tells tables apart that have the same blocks.
+    /// Distinguishes tables that have the same blocks.
     pub id: u64,
     /// The blocks, in the order of the prompt.
     pub blocks: Vec<usize>,
-    /// The prompt; `None` if the blocks are those of no prompt.
+    /// The prompt, or `None` if the blocks do not belong to a prompt.
     pub prompt: Option<Path>,
-    /// The number of blocks, from the first on, that have their place in the index.
+    /// Number of leading blocks that are in the index.
     pub registered: usize,
 }
 
 /// The settings of a pool, and of what is drawn for it.
 #[derive(Clone, Debug)]
 pub struct Setting {
-    /// Blocks, null block included.
+    /// Number of blocks, null block included.
     pub num_blocks: usize,
-    /// Tokens of a block.
+    /// Number of tokens of a block.
     pub block_size: usize,
     /// The order of eviction.
     pub policy: EvictionPolicy,
@@ -47,13 +47,14 @@ pub struct Setting {
     pub duplicates: DuplicatePolicy,
     /// How hits are verified.
     pub verify: Verify,
-    /// The algorithm of real digests; `None` makes up digests, which is faster.
+    /// The algorithm of real digests. With `None`, digests are artificial, which is faster.
     pub hashed: Option<HashAlgorithm>,
-    /// Calls from one look at events, digest and scrubber to the next.
+    /// Number of calls from one look at events, digest and scrubber to the next.
     pub looks: usize,
-    /// Whether contents are drawn whose keys collide. A pool without verification takes them for equal.
+    /// Whether contents are drawn whose keys collide. A pool without verification treats them as equal.
     pub collisions: bool,
-    /// Whether holders hold whole prefixes. Then the cache must stay closed, and no argument is wrong.
+    /// Whether holders hold whole prefixes. In that case the cache must stay closed, and no argument is
+    /// wrong.
     pub whole: bool,
 }
 
@@ -73,13 +74,13 @@ impl Setting {
         }
     }
 
-    /// Whether the model knows the order of eviction. Of any other order it takes the pool's.
+    /// Returns whether the model knows the order of eviction. Otherwise it takes over the pool's order.
     #[must_use]
     pub fn is_lru(&self) -> bool {
         self.policy == kvpool_policies::LRU && !self.retention
     }
 
-    /// The budget of pins; the ceiling of tenant 1, whose floor is half of it.
+    /// Returns the budget of pins. It is also the ceiling of tenant 1, whose floor is half of it.
     #[must_use]
     pub const fn third(&self) -> usize {
         (self.num_blocks - 1) / 3
@@ -107,7 +108,7 @@ impl Setting {
 /// The state that a refused call must not change.
 type Observed = (Vec<BlockId>, Vec<BlockId>, PoolStats);
 
-/// The pool, its model, and what its callers hold.
+/// The pool, its model, and the blocks that its callers hold.
 #[derive(Debug)]
 pub struct PoolWorld {
     /// The settings.
@@ -122,26 +123,27 @@ pub struct PoolWorld {
     pub tables: Vec<Table>,
     /// The matches that lookups returned, the latest first.
     pub found: Vec<MatchRecord>,
-    /// The prompt of the last lookup, and the table of what it found: the next allocation is for the rest.
+    /// The prompt of the last lookup, and the table of the blocks that it found. The next allocation is
+    /// for the rest.
     pub pending: Option<(Path, Option<u64>)>,
-    /// The latest step that has completed.
+    /// The latest completed step.
     pub step: u64,
     /// The latest time.
     pub now: f64,
     pub(crate) written: Written,
     next_table: u64,
-    /// Chains of the prompts that the subject knows.
+    /// Number of chains of prompts that the subject knows.
     taught: usize,
     calls: usize,
     follower: Follower,
     scrubber: Scrubber,
 }
 
-/// Events that are kept: more than one call makes.
+/// Capacity of the event log: more events than one call makes.
 const EVENTS: usize = 1000;
 
 impl PoolWorld {
-    /// The pool, to look at.
+    /// Returns the pool, for reading.
     #[must_use]
     pub fn pool(&self) -> &BlockPool {
         self.subject.pool()
@@ -163,7 +165,7 @@ impl PoolWorld {
         Some(id)
     }
 
-    /// Takes blocks out of the tables, one table's after the other.
+    /// Removes blocks from the tables, one table after another.
     pub(crate) fn let_go(&mut self, blocks: &[usize]) {
         if let Some(at) = self.tables.iter().position(|table| table.blocks == blocks) {
             self.tables.remove(at);
@@ -188,7 +190,8 @@ impl PoolWorld {
         (pool.free_order(), pool.eviction_order(), pool.stats())
     }
 
-    /// Takes the order of eviction from the pool if a policy or a hint makes it. The blocks must be the same.
+    /// Takes over the order of eviction from the pool if a policy or a hint decides it. The blocks must
+    /// be the same.
     fn follow(&mut self) -> Result<(), Failure> {
         if self.setting.is_lru() {
             return Ok(());
@@ -216,7 +219,7 @@ impl PoolWorld {
         self.follow()
     }
 
-    /// Asks the oracles that catch up on several calls.
+    /// Runs the oracles that process several calls at a time.
     fn look(&mut self) -> Result<(), Failure> {
         let batch = self.subject.unrecorded(kvpool_observe::PoolWatch::take_events);
         self.follower.follow(batch, self.subject.pool(), &self.prompts, |_| Some(1))?;
@@ -361,17 +364,17 @@ impl World for PoolWorld {
     }
 }
 
-/// The blocks of a list.
+/// Returns the blocks of a list.
 pub(crate) fn unpack(ids: &Ids) -> Vec<usize> {
     crate::model::reference::indices(&ids.unpack())
 }
 
-/// A list of blocks.
+/// Returns a list of blocks.
 pub(crate) fn pack(blocks: &[usize]) -> Ids {
     Ids::pack(&crate::model::reference::block_ids(blocks))
 }
 
-/// The positions of changes of a table, with the blocks that are there now.
+/// Returns the changed positions of a table, with their new blocks.
 pub(crate) fn changes(value: &Value) -> Vec<(usize, usize)> {
     let Value::List(changes) = value else { return Vec::new() };
     let number = |value: &Value| if let Value::Number(n) = value { *n as usize } else { 0 };

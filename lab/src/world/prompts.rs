@@ -1,9 +1,9 @@
-//! Prompts by the contents of their blocks, and the keys that a journal holds of them.
+//! Prompts, given by the contents of their blocks, and the keys that a journal contains for them.
 //!
-//! Without a hasher no digest is computed: the key of a content is a function of its prompt. A content from
-//! [`TWIN`] on has the key of another content and another fingerprint, so that both collide. With a hasher,
-//! prompts have tokens, and keys are those of real digests. A prompt whose first content is [`SALTED`] or
-//! above has a salt.
+//! Without a hasher no digest is computed: the key of a content is a function of its prompt. A content
+//! from [`TWIN`] on has the key of another content but another fingerprint, so the two collide. With a
+//! hasher, prompts have tokens, and keys are those of real digests. A prompt whose first content is
+//! [`SALTED`] or above has a salt.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -21,7 +21,7 @@ pub const TWIN: u32 = 100;
 /// A prompt with a salt begins with the content `n + SALTED`.
 pub const SALTED: u32 = 1000;
 
-/// The prompt whose keys another prompt has, too: the one without twins.
+/// Returns the prompt that has the same keys and no twin contents.
 #[must_use]
 pub fn named(path: &[u32]) -> Path {
     path.iter().map(|content| content % TWIN).collect()
@@ -36,9 +36,9 @@ fn mixed(path: &[u32], seed: u64) -> u64 {
 /// The prompts that were drawn.
 #[derive(Clone, Debug)]
 pub struct Prompts {
-    /// Tokens of a block.
+    /// Number of tokens of a block.
     pub block_size: usize,
-    /// The algorithm of the subject, by its position in the list of all.
+    /// The algorithm of the subject, as its position in the list of all algorithms.
     pub algorithm: u8,
     verify: Verify,
     known: BTreeMap<ContentKey, Path>,
@@ -50,7 +50,7 @@ pub struct Prompts {
 }
 
 impl Prompts {
-    /// No prompts. With `hashed`, keys are those of real digests.
+    /// Creates an empty set of prompts. With `hashed`, keys are those of real digests.
     ///
     /// # Errors
     /// The hasher refuses its settings.
@@ -64,19 +64,19 @@ impl Prompts {
         Ok(Self { block_size, algorithm, verify, known, hasher, keys, chains })
     }
 
-    /// Whether digests are computed.
+    /// Returns whether digests are computed.
     #[must_use]
     pub const fn are_hashed(&self) -> bool {
         self.hasher.is_some()
     }
 
-    /// The chains of hashed prompts, in the order in which they were drawn.
+    /// Returns the chains of hashed prompts, in the order in which they were drawn.
     #[must_use]
     pub fn chains(&self) -> &[HashChain] {
         &self.chains
     }
 
-    /// The key of a prompt's last block.
+    /// Returns the key of a prompt's last block.
     #[must_use]
     pub fn key(&self, path: &[u32], epoch: u64) -> u64 {
         if self.are_hashed() {
@@ -93,7 +93,7 @@ impl Prompts {
         (self.key(path, epoch), fingerprint)
     }
 
-    /// Hashes a prompt, if that is wanted and was not done.
+    /// Hashes a prompt, if digests are computed and the prompt is not hashed yet.
     fn hash(&mut self, path: &[u32], epoch: u64) {
         let Some(hasher) = self.hasher.clone() else { return };
         if path.is_empty() || self.keys.contains_key(&(epoch, path.to_vec())) {
@@ -122,7 +122,7 @@ impl Prompts {
         content
     }
 
-    /// A prompt as a journal has it.
+    /// Returns a prompt in the form of a journal.
     pub fn chain(&mut self, path: &[u32], epoch: u64) -> ChainRecord {
         self.hash(path, epoch);
         let each = (1..=path.len()).map(|len| self.note(&path[..len], epoch));
@@ -140,7 +140,7 @@ impl Prompts {
         }
     }
 
-    /// The last block of a prompt as a journal has it.
+    /// Returns the last block of a prompt in the form of a journal.
     pub fn link(&mut self, path: &[u32], epoch: u64) -> LinkRecord {
         self.hash(path, epoch);
         let (key, fingerprint) = self.note(path, epoch);
@@ -156,26 +156,26 @@ impl Prompts {
         self.known.range(range).next().map(|(_, path)| path.clone()).unwrap_or_default()
     }
 
-    /// The prompt of a chain.
+    /// Returns the prompt of a chain.
     #[must_use]
     pub fn path(&self, chain: &ChainRecord) -> Path {
         let last = chain.keys.unpack().last();
         last.map_or_else(Path::new, |key| self.find(key, chain.fingerprints.unpack().last()))
     }
 
-    /// The prompt whose last block a link is.
+    /// Returns the prompt whose last block is this link.
     #[must_use]
     pub fn path_of_link(&self, link: &LinkRecord) -> Path {
         self.find(link.key, link.fingerprint)
     }
 
-    /// A prompt whose last block has this key.
+    /// Returns a prompt whose last block has this key.
     #[must_use]
     pub fn by_key(&self, key: u64) -> Path {
         self.find(key, None)
     }
 
-    /// All prompts.
+    /// Returns all prompts.
     #[must_use]
     pub fn all(&self) -> impl ExactSizeIterator<Item = &Path> {
         self.known.values()

@@ -1,7 +1,8 @@
-//! Requests by small numbers, with their tokens.
+//! Requests, identified by small numbers, with their tokens.
 //!
-//! A record of tokens holds keys of full blocks and nothing of the tokens themselves. So a token is 0 here,
-//! and the last one of a block is the content of the block plus 1. A replay makes up tokens in the same way.
+//! A record of tokens contains keys of full blocks, and no tokens. So every token is 0 here, except the
+//! last one of a block, which is the content of the block plus 1. A replay creates tokens in the same
+//! way.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -16,13 +17,13 @@ pub const NUMBERS: Range<i64> = 0..6;
 /// Requests from this number on have strings as ids.
 const FIRST_STRING: i64 = 4;
 
-/// The id of a request.
+/// Returns the id of a request.
 #[must_use]
 pub fn id(number: i64) -> RequestId {
     if number < FIRST_STRING { number.into() } else { RequestId::Str(format!("r{number}").into()) }
 }
 
-/// The number of a request. Returns -1 for an id that is not drawn.
+/// Returns the number of a request, or -1 for an id that is not drawn.
 #[must_use]
 pub fn number(id: &RequestId) -> i64 {
     match id {
@@ -32,26 +33,26 @@ pub fn number(id: &RequestId) -> i64 {
     }
 }
 
-/// The number of a request that a record names.
+/// Returns the number of the request that a record names.
 #[must_use]
 pub fn named(name: &Name) -> i64 {
     if let Name::Id(id) = name { number(id) } else { -1 }
 }
 
-/// The numbers of the requests of a batch.
+/// Returns the numbers of the requests of a batch.
 #[must_use]
 pub fn rows(rows: &Rows) -> Vec<i64> {
     let Rows::Ids(ids) = rows else { return Vec::new() };
     ids.iter().map(|IdRecord(id)| number(id)).collect()
 }
 
-/// A batch of these requests.
+/// Returns a batch of these requests.
 #[must_use]
 pub fn batch(numbers: &[i64]) -> Rows {
     Rows::Ids(numbers.iter().map(|&number| IdRecord(id(number))).collect())
 }
 
-/// The contents of the full blocks of tokens.
+/// Returns the contents of the full blocks of tokens.
 #[must_use]
 pub fn path(tokens: &[u32], block_size: usize) -> Path {
     tokens
@@ -61,7 +62,7 @@ pub fn path(tokens: &[u32], block_size: usize) -> Path {
         .collect()
 }
 
-/// Tokens after others, with the contents of the blocks that they fill.
+/// Returns tokens that follow others, with the contents of the blocks that they fill.
 pub(crate) fn after(
     tokens: &[u32],
     count: usize,
@@ -75,13 +76,13 @@ pub(crate) fn after(
 /// The requests that a manager knows, with their tokens.
 #[derive(Clone, Debug, Default)]
 pub struct Requests {
-    /// By the number of the request.
+    /// The tokens by the number of the request.
     pub tokens: BTreeMap<i64, Vec<u32>>,
 }
 
 impl Requests {
-    /// The record of blocks that `rows` fill: pairs of a request and its number of new tokens. A request that
-    /// the manager does not know fills nothing.
+    /// Returns the record of the blocks that `rows` fill. A row is a request and its number of new
+    /// tokens. A request that the manager does not know fills nothing.
     pub(crate) fn filled(
         &self,
         rows: &[(i64, usize)],
@@ -102,8 +103,8 @@ impl Requests {
         Filled { keys: Keys::pack(&keys), fingerprints: Keys::pack(&fingerprints) }
     }
 
-    /// Makes the contents of a record those of blocks of these requests: a record of another history names
-    /// prompts that these requests do not have.
+    /// Adapts the contents of a record to blocks of these requests, because a record of another history
+    /// names prompts that these requests do not have.
     fn fit(&self, filled: &mut Filled, rows: &[(i64, usize)], prompts: &mut Prompts, epoch: u64) {
         let mut contents = contents(filled, prompts).into_iter();
         *filled = self.filled(rows, prompts, epoch, || contents.next().unwrap_or(0));
@@ -126,7 +127,7 @@ impl Requests {
         }
     }
 
-    /// New tokens of a request, with the contents that a record holds.
+    /// Returns the new tokens of a request, with the contents of a record.
     pub(crate) fn new_tokens(
         &self,
         number: i64,
@@ -139,18 +140,18 @@ impl Requests {
     }
 }
 
-/// Requests of an append, with the number of tokens of each.
+/// Returns the requests of an append, with the number of tokens of each.
 pub(crate) fn counted(append: &AppendRecord) -> Vec<(i64, usize)> {
     let count = |row| append.ends(row).end.min(append.tokens).saturating_sub(append.ends(row).start);
     rows(&append.rows).into_iter().enumerate().map(|(row, number)| (number, count(row))).collect()
 }
 
-/// The contents of filled blocks.
+/// Returns the contents of filled blocks.
 pub(crate) fn contents(filled: &Filled, prompts: &Prompts) -> Vec<u32> {
     filled.keys.unpack().map(|key| prompts.by_key(key).last().copied().unwrap_or(0)).collect()
 }
 
-/// The tokens of a prompt.
+/// Returns the tokens of a prompt.
 #[must_use]
 pub fn tokens(chain: &ChainRecord, prompts: &Prompts) -> Vec<u32> {
     let mut contents = prompts.path(chain).into_iter();

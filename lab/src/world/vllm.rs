@@ -16,10 +16,10 @@ use crate::failure::{holds, same};
 use crate::model::vllm::{Expected, Model, after, watched};
 use crate::oracle::{keys, queue};
 
-/// The parts that callers write by hand, as vLLM and its tests do.
+/// The data that callers write by hand, as vLLM and its tests do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ByHand {
-    /// Nothing.
+    /// No data.
     Nothing,
     /// Hashes and the index.
     Hashes,
@@ -30,7 +30,7 @@ pub enum ByHand {
 /// The settings of a pool, and of what is drawn for it.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Setting {
-    /// Blocks, null block included.
+    /// Number of blocks, null block included.
     pub num_blocks: usize,
     /// Whether blocks keep their hashes.
     pub caching: bool,
@@ -38,15 +38,15 @@ pub struct Setting {
     pub policy: EvictionPolicy,
     /// Whether there are hints and tenants.
     pub retention: bool,
-    /// The parts that are written by hand.
+    /// The data that callers write by hand.
     pub by_hand: ByHand,
-    /// Bytes of the digests of prompts.
+    /// Number of bytes of the digests of prompts.
     pub digest_len: usize,
     /// Whether callers ask which keys a call removed and which were new.
     pub watched: bool,
-    /// Blocks of the queue that shall not count as free.
+    /// Number of blocks of the queue that do not count as free.
     pub withheld: usize,
-    /// Calls from one look at what is seldom asked to the next.
+    /// Number of calls from one look at rarely read data to the next.
     pub looks: usize,
 }
 
@@ -65,19 +65,19 @@ impl Setting {
         }
     }
 
-    /// Whether the order of reuse is vLLM's.
+    /// Returns whether the order of reuse is vLLM's.
     #[must_use]
     pub fn is_lru(&self) -> bool {
         self.policy == kvpool_policies::LRU && !self.retention
     }
 
-    /// Whether the order of eviction depends on what blocks hold.
+    /// Returns whether the order of eviction depends on the contents of blocks.
     fn keeps_history(&self) -> bool {
         let wants_history = self.policy.build(2, None).is_ok_and(|policy| policy.wants_history());
         self.caching && (self.retention || wants_history)
     }
 
-    /// Blocks of the queue that do not count as free.
+    /// Returns the number of blocks of the queue that do not count as free.
     #[must_use]
     pub fn withheld(&self) -> usize {
         self.withheld.min(self.num_blocks - 1)
@@ -94,7 +94,7 @@ impl Setting {
 /// Blocks that a caller holds: those of a prompt from its start on.
 #[derive(Clone, Debug)]
 pub struct Table {
-    /// Tells tables apart that have the same blocks.
+    /// Distinguishes tables that have the same blocks.
     pub id: usize,
     /// The blocks, in the order of the prompt.
     pub blocks: Vec<u32>,
@@ -102,11 +102,11 @@ pub struct Table {
     pub prompt: usize,
     /// The group of its keys.
     pub group: u32,
-    /// The number of blocks, from the first on, that are cached or left out.
+    /// Number of leading blocks that are cached or left out.
     pub cached: usize,
 }
 
-/// The pool, its model, and what its callers hold.
+/// The pool, its model, and the blocks that its callers hold.
 #[derive(Debug)]
 pub struct VllmWorld {
     /// The settings.
@@ -121,7 +121,7 @@ pub struct VllmWorld {
     pub tables: Vec<Table>,
     /// The latest time.
     pub now: f64,
-    /// The table of the hit that was touched last: the next allocation is for the rest of its prompt.
+    /// The table of the hit that was touched last. The next allocation is for the rest of its prompt.
     pending: Option<usize>,
     next_table: usize,
     calls: usize,
@@ -129,7 +129,7 @@ pub struct VllmWorld {
 }
 
 impl VllmWorld {
-    /// The pool, to look at.
+    /// Returns the pool, for reading.
     #[must_use]
     pub fn pool(&self) -> &Pool {
         self.subject.pool()
@@ -145,7 +145,7 @@ impl VllmWorld {
         id
     }
 
-    /// A caller holds blocks that were free.
+    /// Records that a caller holds blocks that were free.
     pub(crate) fn allocated(&mut self, blocks: Vec<u32>) {
         let pending = self.pending.take();
         match self.tables.iter_mut().find(|table| Some(table.id) == pending) {
@@ -154,13 +154,13 @@ impl VllmWorld {
         }
     }
 
-    /// The cached blocks at the start of a prompt.
+    /// Returns the cached blocks at the start of a prompt.
     pub(crate) fn hit(&self, prompt: usize, group: u32) -> Vec<u32> {
         let key = |len: usize| self.keys.full(&PROMPTS[prompt][..len], group);
         (1..=PROMPTS[prompt].len()).map_while(|len| self.model.find(&key(len)?)).collect()
     }
 
-    /// A caller holds blocks that were named: a hit, if they are one.
+    /// Records that a caller touched blocks. They may be a hit.
     pub(crate) fn touched(&mut self, blocks: Vec<u32>) {
         let prompts = (0..PROMPTS.len()).flat_map(|prompt| PROMPT_GROUPS.map(|group| (prompt, group)));
         let found = prompts
@@ -171,7 +171,7 @@ impl VllmWorld {
         self.pending = found.map(|_| table);
     }
 
-    /// Blocks of a table were cached, from a position on.
+    /// Records that blocks of a table were cached, from a position on.
     pub(crate) fn cached(&mut self, first: usize, blocks: &[u32]) {
         let is_next = |table: &&mut Table| {
             table.cached == first && table.blocks.get(first..).is_some_and(|rest| rest.starts_with(blocks))
@@ -181,7 +181,7 @@ impl VllmWorld {
         }
     }
 
-    /// Takes references out of the tables.
+    /// Removes references from the tables.
     pub(crate) fn let_go(&mut self, blocks: &[u32]) {
         let whole = |table: &Table| table.blocks.iter().rev().eq(blocks) || table.blocks == blocks;
         if let Some(at) = self.tables.iter().position(whole) {
@@ -192,7 +192,7 @@ impl VllmWorld {
             let holds = |table: &&mut Table| table.blocks.contains(block);
             let Some(table) = self.tables.iter_mut().rev().find(holds) else { continue };
             let at = table.blocks.iter().position(|held| held == block).unwrap_or(0);
-            // A window slides over it, or the table ends before it.
+            // A window moves past the block, or the table ends before it.
             if at < table.cached && table.group != PROMPT_GROUPS[0] {
                 table.blocks[at] = 0;
             } else {
@@ -203,7 +203,7 @@ impl VllmWorld {
         self.tables.retain(|table| table.blocks.iter().any(|&block| block != 0));
     }
 
-    /// Whether the order of the queue is the model's.
+    /// Returns whether the model knows the order of the queue.
     fn knows_order(&self) -> bool {
         self.setting.is_lru()
     }
@@ -225,7 +225,7 @@ impl VllmWorld {
         Ok(())
     }
 
-    /// Asks the oracles that catch up on several calls.
+    /// Runs the oracles that process several calls at a time.
     fn look(&mut self) -> Result<(), Failure> {
         let pool = self.subject.pool();
         keys::look(pool, &self.model, &self.keys)?;
@@ -291,7 +291,7 @@ impl World for VllmWorld {
         Setting { num_blocks, caching, policy, retention, by_hand, digest_len, watched, withheld, looks }
     }
 
-    /// A hash that is written over another one keeps its number of tokens in Python.
+    /// In Python, a hash that is written over another one keeps its number of tokens.
     fn is_of_python(setting: &Setting) -> bool {
         setting.by_hand == ByHand::Nothing && setting.policy != kvpool_policies::HAZARD
     }

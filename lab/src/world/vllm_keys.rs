@@ -1,40 +1,40 @@
-//! The keys that calls of vLLM's pool are drawn with.
+//! The keys from which calls of vLLM's pool are drawn.
 
 use kvpool::Name;
 use kvpool_vllm::Key;
 
-/// Contents of the blocks of prompts. Prompts share beginnings.
+/// The contents of the blocks of prompts. Prompts share beginnings.
 pub const PROMPTS: [[u8; 4]; 3] = [[1, 2, 3, 4], [1, 2, 9, 9], [8, 8, 8, 8]];
-/// The groups of prompts. A chain may be drawn of the first, not of the second.
+/// The groups of prompts. Chains may be drawn in the first group, but not in the second.
 pub const PROMPT_GROUPS: [u32; 2] = [0, 1];
-/// The groups of all keys: small ones, the largest that the core knows, and larger ones.
+/// The groups of all keys: small ones, the largest that the core supports, and larger ones.
 pub const GROUPS: [u32; 5] = [0, 1, Name::MAX_GROUP as u32, Name::MAX_GROUP as u32 + 1, u32::MAX];
 
 /// The keys of a world.
 #[derive(Clone, Debug)]
 pub struct Keys {
-    /// Bytes of the digests of prompts.
+    /// Number of bytes of the digests of prompts.
     digest_len: usize,
     all: Vec<Key>,
-    /// The first keys differ in their digest alone, or in their group alone.
+    /// Number of the first keys, which differ only in their digest or only in their group.
     plain: usize,
 }
 
-/// A key of at most 35 bytes of digest.
+/// Creates a key with at most 35 bytes of digest.
 fn new(digest: &[u8], group: u32) -> Option<Key> {
     Key::new(digest, group).ok()
 }
 
 impl Keys {
-    /// Keys whose usual digest has `digest_len` bytes.
+    /// Creates the keys. Their usual digest has `digest_len` bytes.
     #[must_use]
     pub fn new(digest_len: usize) -> Self {
         let mut keys = Self { digest_len, all: Vec::new(), plain: 0 };
         let plain = (0..3).flat_map(|n| PROMPT_GROUPS.map(|group| new(&vec![n; digest_len], group)));
         keys.extend(plain);
         keys.plain = keys.all.len();
-        // Other lengths that begin with the same bytes, of which the core takes one; other groups; no
-        // digest; less than a group.
+        // Also adds digests of other lengths that begin with the same bytes, one of which the core
+        // accepts; other groups; no digest; and keys shorter than a group.
         keys.extend([(0, 16), (1, 16), (0, 32), (0, 35), (0, 0)].map(|(n, len)| new(&vec![n; len], 0)));
         keys.extend(GROUPS.map(|group| new(&vec![0; digest_len], group)));
         keys.extend([Key::from_bytes(&[0; 3]).ok()]);
@@ -59,25 +59,25 @@ impl Keys {
         }
     }
 
-    /// All keys.
+    /// Returns all keys.
     #[must_use]
     pub fn all(&self) -> &[Key] {
         &self.all
     }
 
-    /// The few keys that most calls use.
+    /// Returns the few keys that most calls use.
     #[must_use]
     pub fn plain(&self) -> &[Key] {
         &self.all[..self.plain]
     }
 
-    /// The key of the last block of a prompt.
+    /// Returns the key of the last block of a prompt.
     #[must_use]
     pub fn full(&self, prompt: &[u8], group: u32) -> Option<Key> {
         self.of(0, prompt, group)
     }
 
-    /// The key of half of the block after a prompt.
+    /// Returns the key of half of the block after a prompt.
     #[must_use]
     pub fn half(&self, prompt: &[u8], group: u32) -> Option<Key> {
         self.of(0xff, prompt, group)

@@ -1,5 +1,5 @@
-//! Properties of block hashing that hold for all inputs: appending in any pieces, truncating, and injectivity
-//! over extra keys.
+//! Properties of block hashing that hold for all inputs: appends in pieces of any size, truncation, and
+//! injectivity over extra keys.
 
 #![expect(clippy::unwrap_used, reason = "helpers of tests fail by panicking, as tests do")]
 
@@ -22,7 +22,7 @@ fn hasher(algorithm: HashAlgorithm, block_size: usize, verify: Verify) -> Arc<Bl
     Arc::new(BlockHasher::new(config(algorithm, block_size, verify)).unwrap())
 }
 
-/// The chain of all full blocks, hashed at once.
+/// Returns the chain of all full blocks, hashed at once.
 fn from_scratch(hasher: &BlockHasher, extra: &ExtraKeys, tokens: &[u32]) -> HashChain {
     let mut chain = HashChain::new(hasher, extra.epoch);
     let whole = tokens.len() / hasher.block_size() * hasher.block_size();
@@ -30,7 +30,7 @@ fn from_scratch(hasher: &BlockHasher, extra: &ExtraKeys, tokens: &[u32]) -> Hash
     chain
 }
 
-/// That the cursor is what it would be had it got all of `tokens` at once.
+/// Asserts that the cursor equals one that got all of `tokens` at once.
 fn assert_is(cursor: &HashCursor, tokens: &[u32]) {
     let chain = from_scratch(cursor.hasher(), cursor.extra(), tokens);
     assert_eq!(cursor.chain(), &chain);
@@ -73,7 +73,7 @@ fn late(offset: usize) -> MultimodalItem {
     MultimodalItem { identifier: (*b"late").into(), offset: offset as u64, length: 4 }
 }
 
-/// Short strings over two letters, so that equal strings in different fields are frequent.
+/// Short strings over two letters, so that different fields often contain equal strings.
 fn field() -> impl Strategy<Value = Option<Box<[u8]>>> {
     prop::option::of("[ab]{0,2}".prop_map(|text| text.into_bytes().into()))
 }
@@ -83,7 +83,7 @@ fn adapters() -> impl Strategy<Value = Option<Adapter>> {
     prop::option::of(("[ab]{0,2}", path).prop_map(|(id, path)| Adapter { id: id.into_bytes().into(), path }))
 }
 
-/// Extra keys that the native encoding takes.
+/// Extra keys that the native encoding accepts.
 fn native_extras() -> impl Strategy<Value = ExtraKeys> {
     (adapters(), field(), field(), 0u64..3, field(), items()).prop_map(
         |(adapter, salt, tenant, epoch, user, multimodal)| ExtraKeys {
@@ -97,7 +97,7 @@ fn native_extras() -> impl Strategy<Value = ExtraKeys> {
     )
 }
 
-/// Extra keys that every encoding takes.
+/// Extra keys that every encoding accepts.
 fn common_extras() -> impl Strategy<Value = ExtraKeys> {
     native_extras().prop_map(|extra| ExtraKeys {
         tenant: None,
@@ -110,11 +110,11 @@ fn common_extras() -> impl Strategy<Value = ExtraKeys> {
 #[derive(Debug, Clone)]
 enum Op {
     Append(Vec<u32>),
-    /// A turn: its items, from the end of the tokens on.
+    /// A turn of tokens with items. The offsets of the items count from the end of the tokens so far.
     AppendWith(Vec<u32>, Vec<MultimodalItem>),
-    /// A turn with an item so far before the end of the tokens.
+    /// A turn with an item that begins before the end of the tokens.
     AppendLate(Vec<MultimodalItem>, prop::sample::Index),
-    /// The cursor's copy goes on.
+    /// Continues with a copy of the cursor.
     Fork,
     Truncate(prop::sample::Index),
     Rebase(u64),
@@ -154,7 +154,8 @@ proptest! {
         assert_is(&cursor, &tokens);
     }
 
-    /// Items come when the cursor is made, with their tokens, or with any turn before.
+    /// The result does not depend on when items are passed: with the new cursor, with their tokens, or
+    /// with any earlier turn.
     #[test]
     fn a_cursor_built_in_turns_is_the_one_built_at_once(
         algorithm in algorithms(), verify in verifies(), block_size in 1usize..20, extra in common_extras(),
@@ -165,7 +166,8 @@ proptest! {
         let end = tokens.len();
         let mut cuts: Vec<_> = cuts.iter().map(|cut| cut.index(end + 1)).chain([0, end]).collect();
         cuts.sort_unstable();
-        // What may come with a turn begins at or behind its start; 0 is before the first.
+        // An item that comes with a turn begins at or after the start of the turn. Turn 0 is the
+        // creation of the cursor.
         let mut bring = vec![Vec::new(); cuts.len()];
         for (item, turn) in extra.multimodal.iter().zip(&turns) {
             let last = cuts[..cuts.len() - 1].iter().filter(|&&cut| cut as u64 <= item.offset).count();
@@ -261,15 +263,15 @@ proptest! {
     }
 
     /// Native digests (and the fingerprints of every algorithm) of equal tokens are equal only if all
-    /// request-level extra keys are.
+    /// extra keys of the request are equal.
     #[test]
     fn property_18_extras_are_injective(
         native in prop::sample::select(&NATIVE[..]),
         extras in prop::collection::vec(native_extras(), 2..8),
     ) {
         let hasher = hasher(native, 4, Verify::Fingerprint);
-        // Items of equal place are one multiset, in whatever order they were listed; empty ones inside a
-        // block count, others reach no block.
+        // Items at the same place form a multiset, so their order does not matter. Empty items count
+        // inside a block; outside of the tokens they reach no block.
         let canonical = |extra: &ExtraKeys| {
             let mut extra = extra.clone();
             extra.multimodal.retain(|i| i.offset < 80 && (i.length > 0 || !i.offset.is_multiple_of(4)));
@@ -294,7 +296,8 @@ proptest! {
         }
     }
 
-    /// A message is read back in one way only, so different tokens or positions give different digests.
+    /// A hashed message can be decoded in only one way, so different tokens or positions give different
+    /// digests.
     #[test]
     fn digests_differ_where_prefixes_differ(algorithm in algorithms(), a in tokens(40), b in tokens(40)) {
         let hasher = hasher(algorithm, 4, Verify::None);
@@ -318,7 +321,7 @@ proptest! {
     }
 }
 
-/// One string in every field, alone and in pairs: all roots differ.
+/// With one string in every field, alone and in pairs, all roots differ.
 #[test]
 fn property_18_the_same_string_in_different_fields() {
     let same = || Some(Box::<[u8]>::from(*b"same"));
@@ -348,8 +351,8 @@ fn property_18_the_same_string_in_different_fields() {
     }
 }
 
-/// vLLM's encodings: adapter, item and salt with one string give three digests, and none is that of no extra
-/// keys.
+/// In vLLM's encodings, the same string as adapter, item and salt gives three different digests. None
+/// of them equals the digest without extra keys.
 #[test]
 fn property_18_fields_of_vllm_encodings() {
     for &algorithm in HashAlgorithm::ALL.iter().filter(|a| a.is_vllm()) {
@@ -376,8 +379,8 @@ fn property_18_fields_of_vllm_encodings() {
 
 #[test]
 fn property_19_digests_do_not_depend_on_process_state() {
-    // Hashers made apart, on other threads, in other orders; the values themselves are in the published
-    // vectors.
+    // The hashers are created separately, on other threads and in other orders. The published vectors
+    // contain the values themselves.
     let tokens: Vec<u32> = (0..64).collect();
     for &algorithm in HashAlgorithm::ALL {
         let make = || {
@@ -412,7 +415,7 @@ fn an_append_that_completes_no_block_hashes_nothing() {
     }
 }
 
-/// What a turn brings is checked as what a prompt brings, before anything changes.
+/// The items of a turn are checked like the items of a prompt, before anything changes.
 #[test]
 fn items_that_a_turn_cannot_bring_change_nothing() {
     for &algorithm in HashAlgorithm::ALL {

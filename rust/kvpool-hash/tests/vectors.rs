@@ -1,9 +1,9 @@
-//! The published vectors: every digest and fingerprint equals the one that an independent Python program
-//! computed.
+//! The published vectors: every digest and fingerprint equals the value that an independent Python
+//! program computed.
 //!
-//! `tools/make_hash_vectors.py` writes the file with `hashlib`, `pickle`, `cbor2`, `xxhash` and `blake3`.
-//! These tests are also property 19 of the design: digests are the same in every process, on every host, and
-//! in every version of this crate.
+//! `tools/make_hash_vectors.py` writes the file with `hashlib`, `pickle`, `cbor2`, `xxhash` and
+//! `blake3`. These tests are also property 19 of the design: digests are the same in every process, on
+//! every host, and in every version of this crate.
 
 #![expect(clippy::unwrap_used, clippy::panic, reason = "helpers of tests fail by panicking, as tests do")]
 

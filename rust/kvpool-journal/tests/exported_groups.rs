@@ -48,8 +48,7 @@ fn same(answer: impl Outcome + std::fmt::Debug, check: u32) {
 }
 
 fn part_0(manager: &mut CacheManager) {
-    // 0: Admission { cached_tokens: 0, cached_blocks: 0, external_tokens: 0, block_ids: [#1, #2, #3,
-    // #4], other_tables: [[#5], [#6, #7, #8, #9], [], [#10, #11], [#12,
+    // 0: Admission { cached_tokens: 0, cached_blocks: 0, external_tokens: 0, block_ids: [#1, #2, #3, #4], other_tables: [[#5], [#6, #7, #8, #9], [], [#10, #11], [#12,
     same(manager.admit_with("kept", prompt(manager, &[1, 2, 3, 4], 1, 0), &AdmitOptions { part: Part { allocate_tokens: Some(8), external_tokens: 0, compute_all: false }, tenant: None, no_cache: false, ranges: vec![] }).map_err(|refused| refused.error), 0x89d28e8f);
     manager.check_invariants().unwrap();
     // 1: [TableChange { index: 0, block: #20, group: 3 }, TableChange { index: 1, block: #21, group: 3 }]
@@ -58,19 +57,16 @@ fn part_0(manager: &mut CacheManager) {
     // 2: 13
     same(manager.commit("kept", 8), 0x9c238e04);
     manager.check_invariants().unwrap();
-    // 3: [TableChange { index: 4, block: #22, group: 0 }, TableChange { index: 5, block: #23, group: 0
-    // }, TableChange { index: 6, block: #24, group: 0 }, TableChange
+    // 3: [TableChange { index: 4, block: #22, group: 0 }, TableChange { index: 5, block: #23, group: 0 }, TableChange { index: 6, block: #24, group: 0 }, TableChange 
     same(manager.append_tokens("kept", &[5, 0], 2), 0x31c229bc);
     manager.check_invariants().unwrap();
-    // 4: TransferPlan { transfers: [Transfer { src: Place { tier: 0, block: #5 }, dst: Place { tier: 0,
-    // block: #10 } }] }
+    // 4: TransferPlan { transfers: [Transfer { src: Place { tier: 0, block: #5 }, dst: Place { tier: 0, block: #10 } }] }
     same(manager.take_plan(), 0x7798c045);
     manager.check_invariants().unwrap();
     // 5: ()
     same(manager.release("kept", Until::Now), 0x9c2fa0b5);
     manager.check_invariants().unwrap();
-    // 6: Admission { cached_tokens: 8, cached_blocks: 4, external_tokens: 0, block_ids: [#1, #2, #3,
-    // #4, #22], other_tables: [[#23], [#0, #0, #8, #9, #24], [], [#0, #
+    // 6: Admission { cached_tokens: 8, cached_blocks: 4, external_tokens: 0, block_ids: [#1, #2, #3, #4, #22], other_tables: [[#23], [#0, #0, #8, #9, #24], [], [#0, #
     same(manager.admit_with("kept", prompt(manager, &[1, 2, 3, 4], 1, 0), &AdmitOptions { part: Part { allocate_tokens: Some(8), external_tokens: 0, compute_all: false }, tenant: None, no_cache: false, ranges: vec![] }).map_err(|refused| refused.error), 0xc4528355);
     manager.check_invariants().unwrap();
     // 7: [TableChange { index: 0, block: #27, group: 3 }, TableChange { index: 1, block: #28, group: 3 }]
@@ -79,19 +75,16 @@ fn part_0(manager: &mut CacheManager) {
     // 8: 0
     same(manager.commit("kept", 8), 0x50caa327);
     manager.check_invariants().unwrap();
-    // 9: [TableChange { index: 5, block: #29, group: 0 }, TableChange { index: 6, block: #20, group: 0
-    // }, TableChange { index: 1, block: #21, group: 1 }, TableChange
+    // 9: [TableChange { index: 5, block: #29, group: 0 }, TableChange { index: 6, block: #20, group: 0 }, TableChange { index: 1, block: #21, group: 1 }, TableChange 
     same(manager.append_tokens("kept", &[6, 0], 2), 0xefb4ba77);
     manager.check_invariants().unwrap();
-    // 10: TransferPlan { transfers: [Transfer { src: Place { tier: 0, block: #10 }, dst: Place { tier:
-    // 0, block: #23 } }] }
+    // 10: TransferPlan { transfers: [Transfer { src: Place { tier: 0, block: #10 }, dst: Place { tier: 0, block: #23 } }] }
     same(manager.take_plan(), 0xef199bee);
     manager.check_invariants().unwrap();
     // 11: ()
     same(manager.release("kept", Until::Now), 0x9c2fa0b5);
     manager.check_invariants().unwrap();
-    // 12: Admission { cached_tokens: 0, cached_blocks: 0, external_tokens: 0, block_ids: [#22, #29,
-    // #20, #23], other_tables: [[#21], [#30, #24, #31, #32], [], [#27, #
+    // 12: Admission { cached_tokens: 0, cached_blocks: 0, external_tokens: 0, block_ids: [#22, #29, #20, #23], other_tables: [[#21], [#30, #24, #31, #32], [], [#27, #
     same(manager.admit_with("kept", prompt(manager, &[1, 2, 3, 4], 1, 0), &AdmitOptions { part: Part { allocate_tokens: Some(8), external_tokens: 0, compute_all: true }, tenant: None, no_cache: false, ranges: vec![] }).map_err(|refused| refused.error), 0x1c584bc9);
     manager.check_invariants().unwrap();
     // 13: [TableChange { index: 0, block: #19, group: 3 }, TableChange { index: 1, block: #35, group: 3 }]
@@ -100,8 +93,7 @@ fn part_0(manager: &mut CacheManager) {
     // 14: 13
     same(manager.commit("kept", 8), 0x9c238e04);
     manager.check_invariants().unwrap();
-    // 15: [TableChange { index: 4, block: #27, group: 0 }, TableChange { index: 5, block: #36, group: 0
-    // }, TableChange { index: 6, block: #37, group: 0 }, TableChange
+    // 15: [TableChange { index: 4, block: #27, group: 0 }, TableChange { index: 5, block: #36, group: 0 }, TableChange { index: 6, block: #37, group: 0 }, TableChange
     same(manager.append_tokens("kept", &[7, 0], 2), 0xf1cfe013);
     manager.check_invariants().unwrap();
     // 16: TransferPlan { transfers: [] }

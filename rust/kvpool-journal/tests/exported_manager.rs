@@ -48,20 +48,16 @@ fn same(answer: impl Outcome + std::fmt::Debug, check: u32) {
 }
 
 fn part_0(manager: &mut CacheManager) {
-    // 0: Admission { cached_tokens: 0, cached_blocks: 0, external_tokens: 0, block_ids: [#1, #2, #3],
-    // other_tables: [], full_tokens: 0 }
+    // 0: Admission { cached_tokens: 0, cached_blocks: 0, external_tokens: 0, block_ids: [#1, #2, #3], other_tables: [], full_tokens: 0 }
     same(manager.admit_with(90i64, prompt(manager, &[1, 2], 1, 0), &AdmitOptions::default()).map_err(|refused| refused.error), 0x915b4580);
     manager.check_invariants().unwrap();
-    // 1: Admission { cached_tokens: 0, cached_blocks: 0, external_tokens: 0, block_ids: [#4, #5, #6],
-    // other_tables: [], full_tokens: 0 }
+    // 1: Admission { cached_tokens: 0, cached_blocks: 0, external_tokens: 0, block_ids: [#4, #5, #6], other_tables: [], full_tokens: 0 }
     same(manager.admit_with(91i64, prompt(manager, &[1, 2], 1, 0), &AdmitOptions::default()).map_err(|refused| refused.error), 0x3f2dafd9);
     manager.check_invariants().unwrap();
-    // 2: Admission { cached_tokens: 0, cached_blocks: 0, external_tokens: 0, block_ids: [#7, #8, #9],
-    // other_tables: [], full_tokens: 0 }
+    // 2: Admission { cached_tokens: 0, cached_blocks: 0, external_tokens: 0, block_ids: [#7, #8, #9], other_tables: [], full_tokens: 0 }
     same(manager.admit_with(92i64, prompt(manager, &[1, 2], 1, 0), &AdmitOptions::default()).map_err(|refused| refused.error), 0xb17be99b);
     manager.check_invariants().unwrap();
-    // 3: Admission { cached_tokens: 0, cached_blocks: 0, external_tokens: 0, block_ids: [#10, #11,
-    // #12], other_tables: [], full_tokens: 0 }
+    // 3: Admission { cached_tokens: 0, cached_blocks: 0, external_tokens: 0, block_ids: [#10, #11, #12], other_tables: [], full_tokens: 0 }
     same(manager.admit_with(93i64, prompt(manager, &[1, 2], 1, 0), &AdmitOptions::default()).map_err(|refused| refused.error), 0x141e6389);
     manager.check_invariants().unwrap();
     // 4: [TableChange { index: 3, block: #13, group: 0 }, TableChange { index: 4, block: #14, group: 0 }]
@@ -76,8 +72,7 @@ fn part_0(manager: &mut CacheManager) {
     // 7: SwapId(0)
     same(manager.begin_swap_out(&[91i64.into()]), 0x50caa327);
     manager.check_invariants().unwrap();
-    // 8: TransferPlan { transfers: [Transfer { src: Place { tier: 0, block: #4 }, dst: Place { tier: 1,
-    // block: #1 } }, Transfer { src: Place { tier: 0, block: #5 }, d
+    // 8: TransferPlan { transfers: [Transfer { src: Place { tier: 0, block: #4 }, dst: Place { tier: 1, block: #1 } }, Transfer { src: Place { tier: 0, block: #5 }, d
     same(manager.take_plan(), 0x4983be1c);
     manager.check_invariants().unwrap();
     // 9: [(#4, #1), (#5, #2), (#6, #3)]
@@ -86,8 +81,7 @@ fn part_0(manager: &mut CacheManager) {
     // 10: SwapId(1)
     same(manager.begin_swap_in(&[91i64.into()]), 0xcc9804cd);
     manager.check_invariants().unwrap();
-    // 11: TransferPlan { transfers: [Transfer { src: Place { tier: 1, block: #3 }, dst: Place { tier:
-    // 0, block: #6 } }] }
+    // 11: TransferPlan { transfers: [Transfer { src: Place { tier: 1, block: #3 }, dst: Place { tier: 0, block: #6 } }] }
     same(manager.take_plan(), 0xcc264c51);
     manager.check_invariants().unwrap();
     // 12: [(#1, #1), (#2, #2), (#3, #6)]
@@ -99,8 +93,7 @@ fn part_0(manager: &mut CacheManager) {
     // 14: ()
     same(manager.fork(93i64, "fork"), 0x9c2fa0b5);
     manager.check_invariants().unwrap();
-    // 15: [Admitted(Admission { cached_tokens: 4, cached_blocks: 2, external_tokens: 0, block_ids: [#1,
-    // #2, #7], other_tables: [], full_tokens: 4 }), Admitted(Admissi
+    // 15: [Admitted(Admission { cached_tokens: 4, cached_blocks: 2, external_tokens: 0, block_ids: [#1, #2, #7], other_tables: [], full_tokens: 4 }), Admitted(Admissi
     let mut plan = manager.plan_step();
     let _ = manager.plan_admit_with(&mut plan, 95i64, prompt(manager, &[1, 2], 1, 0), &AdmitOptions::default());
     let _ = manager.plan_resume_with(&mut plan, 92i64, Part::WHOLE);
@@ -118,15 +111,13 @@ fn part_0(manager: &mut CacheManager) {
     // 18: 1
     same(manager.bump_epoch(), 0xcc9804cd);
     manager.check_invariants().unwrap();
-    // 19: Admission { cached_tokens: 0, cached_blocks: 0, external_tokens: 0, block_ids: [#3, #13, #4],
-    // other_tables: [], full_tokens: 0 }
+    // 19: Admission { cached_tokens: 0, cached_blocks: 0, external_tokens: 0, block_ids: [#3, #13, #4], other_tables: [], full_tokens: 0 }
     same(manager.admit_with("again", prompt(manager, &[1, 2], 1, 1), &AdmitOptions::default()).map_err(|refused| refused.error), 0xadaefee3);
     manager.check_invariants().unwrap();
     // 20: 2
     same(manager.commit("again", 5), 0xe88aa583);
     manager.check_invariants().unwrap();
-    // 21: Admission { cached_tokens: 4, cached_blocks: 2, external_tokens: 0, block_ids: [#3, #13, #5],
-    // other_tables: [], full_tokens: 4 }
+    // 21: Admission { cached_tokens: 4, cached_blocks: 2, external_tokens: 0, block_ids: [#3, #13, #5], other_tables: [], full_tokens: 4 }
     same(manager.resume_with(92i64, Part::WHOLE), 0xfa5b2244);
     manager.check_invariants().unwrap();
     // 22: ()

@@ -110,8 +110,7 @@ fn part_0(pool: &mut BlockPool) {
     // 17: [(0, #1)]
     same(pool.adopt(&ids(&[63, 62, 61, 60, 59]), &chain("sha256", "none", 2, &[1, 22, 23, 24, 25], 0), 0), 0x0e865852);
     pool.check_invariants().unwrap();
-    // 18: Match { start: 0, blocks: [#1], algorithm: Sha256, block_size: 2, epoch: 0, hashes:
-    // [5db2b27f18a66d4a000000000000000000000000000000000000000000000000], fing
+    // 18: Match { start: 0, blocks: [#1], algorithm: Sha256, block_size: 2, epoch: 0, hashes: [5db2b27f18a66d4a000000000000000000000000000000000000000000000000], fing
     same(pool.lookup_refreshing(&chain("sha256", "none", 2, &[1, 22, 23, 24, 25], 0), 0, 1), 0x056939b1);
     pool.check_invariants().unwrap();
     // 19: ()

@@ -1,9 +1,9 @@
-//! Twenty recorded journals pin the format. They stay as they are: a change that breaks this test
-//! breaks the journals of users.
+//! Twenty recorded journals pin the format. They must not change: a change that breaks this test breaks
+//! the journals of users.
 //!
-//! Each journal decodes, encodes to the same bytes, and replays with the same answers and digests. A
-//! replay that is recorded itself writes records whose checksum `again.txt` contains. The twenty
-//! contain every call.
+//! Each journal decodes, encodes to the same bytes, and replays with the same results and digests. If
+//! the replay itself is recorded, the checksum of its records is in `again.txt`. Together the twenty
+//! journals contain every call.
 
 #![expect(clippy::unwrap_used, reason = "helpers of tests fail by panicking, as tests do")]
 
@@ -27,7 +27,7 @@ fn pinned() -> Vec<PathBuf> {
     files
 }
 
-/// The records of a journal's frames, one after the other.
+/// Returns the records of a journal's frames, one after another.
 fn records(image: &[u8]) -> Vec<u8> {
     let length = |at: usize| u32::from_le_bytes(image[at..at + 4].try_into().unwrap()) as usize;
     let (mut at, mut records) = (MAGIC.len(), Vec::new());

@@ -1,6 +1,6 @@
-//! What an advisor takes of the memory: all of it at construction, and no more than it says.
+//! Memory of an advisor: it allocates everything at construction, and no more than it reports.
 //!
-//! A binary of its own: it counts what the whole process allocates.
+//! This is a test binary of its own because it counts the allocations of the whole process.
 
 #![expect(clippy::unwrap_used, reason = "helpers of tests may panic as tests do")]
 
@@ -16,7 +16,8 @@ fn pool(num_blocks: usize, advisor: Option<AdvisorConfig>) -> BlockPool {
     BlockPool::new(config).unwrap().watched(&WatchConfig { advisor, ..WatchConfig::default() }).unwrap()
 }
 
-/// Bytes that a pool with this advisor holds more than one without, and bytes that the advisor says.
+/// Returns two numbers of bytes: by how much this advisor raises the memory of a pool, and the size
+/// that the advisor reports.
 fn bytes(num_blocks: usize, config: AdvisorConfig) -> (isize, isize) {
     let start = counting::counts().1;
     let plain = pool(num_blocks, None);
@@ -62,7 +63,7 @@ fn chain(nth: u64, blocks: u64) -> HashChain {
     HashChain::from_digests(HashAlgorithm::Sha256, 1, 0, (0..blocks).map(digest).collect()).unwrap()
 }
 
-/// Whatever comes, nothing is held later, and a lookup allocates its list of sampled blocks alone.
+/// No traffic makes the advisor's memory grow. A lookup allocates only its list of sampled blocks.
 #[test]
 fn nothing_grows() {
     let policies: Vec<_> = kvpool_policies::ALL
@@ -95,7 +96,7 @@ fn nothing_grows() {
             table.reverse();
             pool.release(&table).unwrap();
             drop(found);
-            // The pool's own lists have grown by then.
+            // By now the pool's own lists have reached their final size.
             if turn == 500 {
                 held.0 = counting::counts().1;
             } else if turn > 500 {

@@ -1,7 +1,7 @@
-//! What explaining takes of the memory: what it says, all of it at construction, and nothing for a
-//! manager that does not explain.
+//! Memory of an explainer: it allocates everything at construction, and as much as documented. A
+//! manager without one allocates nothing for it.
 //!
-//! A binary of its own: it counts what the whole process allocates.
+//! This is a test binary of its own because it counts the allocations of the whole process.
 
 #![expect(clippy::unwrap_used, reason = "helpers of tests may panic as tests do")]
 
@@ -20,7 +20,7 @@ fn manager(num_blocks: usize, records: Option<usize>, explain: bool) -> CacheMan
     CacheManager::new(config).unwrap().watched(&watch).unwrap()
 }
 
-/// Bytes that a manager which explains holds more than one that does not.
+/// Returns by how many bytes an explainer raises the memory of a manager.
 fn bytes(num_blocks: usize, records: Option<usize>) -> isize {
     let start = counting::counts().1;
     let plain = manager(num_blocks, None, false);
@@ -38,7 +38,8 @@ fn a_record_takes_what_is_said() {
     let each = (large - small) as f64 / f64::from((1 << 18) - (1 << 16));
     println!("{each:.2} bytes per record, {small} in all of 2^16");
     assert!(each <= (95 + 4 * BLOCK) as f64, "{each} bytes per record");
-    // By default twice the pool's blocks, from 1,024 to 2^20; and under a megabyte beside that.
+    // The default is twice the number of the pool's blocks, between 1,024 and 2^20. Everything else
+    // takes less than a megabyte.
     for (num_blocks, records) in [(10, 1 << 10), (10_001, 20_000), (1 << 21, 1 << 20)] {
         let held = bytes(num_blocks, None) as f64 / (95 + 4 * BLOCK) as f64;
         let most = f64::from(records) + (1 << 20) as f64 / (95 + 4 * BLOCK) as f64;
@@ -46,8 +47,8 @@ fn a_record_takes_what_is_said() {
     }
 }
 
-/// Prompts of 4 to 7 blocks in turn, half of each one's tokens shared with others; 300 of them, in a
-/// pool of 200 blocks.
+/// Runs 300 prompts of 4 to 7 blocks in turn in a pool of 200 blocks. Each prompt shares half of its
+/// tokens with others.
 #[test]
 fn nothing_grows() {
     let mut manager = manager(201, Some(512), true);
@@ -63,8 +64,8 @@ fn nothing_grows() {
         manager.commit(1, prompt.len()).unwrap();
         manager.release(1, None).unwrap();
         drop(prompt);
-        // Of the last requests as many explanations are kept, of one or two spans each; and the record
-        // is full.
+        // By now the record is full, and so is the list of explanations of the last requests. Each
+        // explanation has one or two spans.
         if turn == 3_000 {
             held = counting::counts().1;
         }

@@ -1,5 +1,5 @@
-//! The default sizes of observers follow from the hash units that a pool holds, whatever the size of its
-//! blocks.
+//! The default sizes of observers follow from the number of hash units in a pool, whatever the size of
+//! its blocks.
 
 #![expect(clippy::unwrap_used, reason = "helpers of tests may panic as tests do")]
 
@@ -7,10 +7,10 @@ use kvpool::groups::{GroupKind, GroupSpec, Groups};
 use kvpool::{CacheManager, ExtraKeys, ManagerConfig};
 use kvpool_observe::{AdvisorConfig, ExplainConfig, ManagerWatch, ManagerWatchConfig};
 
-/// Tokens of a hash unit, and of a large block.
+/// Tokens of a hash unit, and tokens of a large block.
 const UNIT: usize = 4;
 const LARGE: usize = 128;
-/// Large blocks of the pools, and the tokens of a prompt: two large blocks and a rest.
+/// Number of large blocks in each pool, and tokens of a prompt: two large blocks and a rest.
 const BLOCKS: usize = 100;
 const PROMPT: usize = 2 * LARGE + 1;
 
@@ -46,7 +46,7 @@ fn large_blocks_are_remembered_as_long_as_small_ones() {
         let explain = Some(ExplainConfig::default());
         let watch = ManagerWatchConfig { explain, ..Default::default() };
         let mut manager = watched(blocks, specs.clone(), &watch);
-        // 5,120 hash units, of which the pool holds 3,200.
+        // 5,120 hash units. The pool holds 3,200 of them.
         (0..80).for_each(|prompt| run(&mut manager, i64::from(prompt), prompt));
         run(&mut manager, 100, 5);
         let explanation = manager.explain(100).unwrap();
@@ -57,8 +57,8 @@ fn large_blocks_are_remembered_as_long_as_small_ones() {
     }
 }
 
-/// Two pools that hold equally many tokens get equal advice for equal traffic. The sizes of a curve are
-/// blocks of the pool.
+/// Two pools that hold the same number of tokens get the same advice for the same traffic. The sizes of
+/// a curve are in blocks of the pool.
 #[test]
 fn an_advisor_says_the_same_of_large_blocks_as_of_small_ones() {
     let advised = |blocks, specs| {

@@ -1,7 +1,7 @@
-//! What policies, and retention, take of the memory: all of it in `new` and `grow`, and as much as
-//! their documentation says.
+//! Memory of policies and of retention: they allocate everything in `new` and `grow`, and as much as
+//! their documentation states.
 //!
-//! A binary of its own: it counts what the whole process allocates.
+//! This is a test binary of its own because it counts the allocations of the whole process.
 
 #[path = "../../kvpool/tests/common/counting.rs"]
 mod counting;
@@ -17,13 +17,13 @@ fn boxed<P: Policy + 'static>(policy: Result<P, PoolError>) -> Result<Box<dyn Po
 
 type Make = fn(usize) -> Result<Box<dyn Policy>, PoolError>;
 
-/// Bytes per block that the documentation states, ghosts included, and those that every pool has.
+/// Bytes per block as documented, ghosts included, and the constant bytes of every pool.
 const POLICIES: [(usize, usize, Make); 5] = [
     (9, 0, |blocks| boxed(Recency::new(blocks))),
     (32, 0, |blocks| boxed(S3Fifo::new(blocks))),
     (33, 0, |blocks| boxed(AdaptiveReplacement::new(blocks))),
     (111, 0, |blocks| boxed(Adaptive::new(blocks))),
-    // Small pools have more ghosts, by so many at most.
+    // Small pools have more ghosts, and at most this number of additional bytes.
     (23, 340_000 + 14_336 * 8, |blocks| boxed(Hazard::new(blocks))),
 ];
 

@@ -1,4 +1,4 @@
-//! Policies by name: what is known of all of them.
+//! Policies by name: properties of every policy.
 
 use std::collections::HashSet;
 
@@ -22,8 +22,8 @@ fn a_policy_is_its_name() {
     assert!(ADVISED.iter().all(|policy| ALL.contains(policy)));
 }
 
-/// Each of a chain's blocks hangs on the one before it; of blocks that a lookup took, those before the
-/// first that is in use; and as many victims as there are.
+/// In a run of registered blocks, each block's parent is the block before it. A run of released or used
+/// blocks ends at the first block in use. `pop` returns as many victims as the order contains.
 #[test]
 fn a_run_ends_where_it_has_to() {
     let ids = |ids: &[u32]| ids.iter().copied().map(BlockId::new).collect::<Vec<_>>();
@@ -39,7 +39,7 @@ fn a_run_ends_where_it_has_to() {
                 let parents = ids(&[1, 2, 3, 4, 5]).into_iter().map(|block| evictor.parent(block));
                 assert_eq!(parents.flatten().collect::<Vec<_>>(), ids(&[1, 2, 3, 4]), "{policy:?}");
             }
-            // What is no block of the pool has no content, and nothing hangs on it.
+            // An id outside of the pool has no content, and no content has it as a parent.
             let strange = ids(&[6, 0, 7, 9, 8]).into_iter().map(|block| (block, Content::default()));
             evictor.registered_run(&strange.collect::<Vec<_>>(), None);
             assert!(ids(&[6, 7, 8]).into_iter().all(|block| evictor.parent(block).is_none()), "{policy:?}");
@@ -64,7 +64,8 @@ fn the_lru_of_the_core_says_which_one_has_retention() {
     assert_eq!(config.eviction, LRU);
     assert_eq!(
         BlockPool::new(config.clone()).unwrap_err().to_string(),
-        "retention is set: must be left out, since it ranks blocks, which the core's lru does not: use kvpool_policies::LRU"
+        "retention is set: must be left out, since it ranks blocks, which the core's lru does not: use \
+         kvpool_policies::LRU"
     );
     assert!(BlockPool::new(PoolConfig { eviction: LRU, ..config }).unwrap().has_retention());
 }

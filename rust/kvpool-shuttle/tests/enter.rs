@@ -1,13 +1,14 @@
-//! How the Python bindings enter locked state, the very file, under shuttle with a made-up interpreter:
-//! with a global lock, or free-threaded with a collector that stops the world.
+//! How the Python bindings enter locked state. The test includes their source file and runs it under
+//! shuttle with a simulated interpreter. The interpreter has a global lock, or it is free-threaded with
+//! a collector that stops the world.
 //!
-//! Whatever is attached keeps others from running (with the lock) or the collector from stopping them
-//! (without). So who waits for a lock while attached can bring both to a standstill, and shuttle
-//! reports that as a deadlock.
+//! An attached thread keeps others from running (with the global lock), or keeps the collector from
+//! stopping the world (without it). A thread that waits for a lock while attached can therefore block
+//! both. Shuttle reports that as a deadlock.
 
 #![expect(clippy::expect_used, reason = "helpers of tests may panic as tests do")]
 
-// `use pyo3::prelude::*` of the included file is the module below.
+// The included file has `use pyo3::prelude::*`. That name resolves to the module below.
 extern crate self as pyo3;
 
 mod common;
@@ -25,19 +26,19 @@ use prelude::{PyErr, PyResult, Python};
 use shuttle::sync::{Condvar, Mutex};
 
 std::thread_local! {
-    /// Calls that have begun. One operating-system thread runs all threads of a model.
+    /// Number of calls that have begun. One operating-system thread runs all threads of a model.
     static BEGUN: Cell<usize> = const { Cell::new(0) };
 }
 
 shuttle::thread_local! {
     /// Whether the thread is attached.
     static ATTACHED: Cell<bool> = Cell::new(false);
-    /// How many calls had begun when that of this thread began to wait.
+    /// The number of calls that had begun when this thread's call began to wait.
     static WAITS_SINCE: Cell<Option<usize>> = Cell::new(None);
 }
 
 mod python {
-    /// The made-up interpreter does not end.
+    /// The simulated interpreter never shuts down, so there is nothing to protect.
     pub(crate) fn protect() {}
 }
 
@@ -45,8 +46,8 @@ mod sync {
     pub(crate) use shuttle::sync::{Condvar, MutexGuard, PoisonError, TryLockError};
     pub(crate) use shuttle::thread_local;
 
-    /// A mutex that nobody who is attached waits for, but for the one that is held for moments: it
-    /// protects nothing.
+    /// A mutex that no attached thread may wait for. The exception is the mutex that protects nothing,
+    /// because it is held only for moments.
     pub(crate) struct Mutex<T>(shuttle::sync::Mutex<T>);
 
     impl<T> Mutex<T> {
@@ -68,7 +69,8 @@ mod sync {
     pub(crate) mod atomic {
         pub(crate) use shuttle::sync::atomic::Ordering;
 
-        /// A counter of the queue. Who adds to it takes a ticket, and waits from now on.
+        /// The queue's counter of tickets. A thread that increments it takes a ticket, and waits from
+        /// then on.
         pub(crate) struct AtomicUsize(shuttle::sync::atomic::AtomicUsize);
 
         impl AtomicUsize {
@@ -101,7 +103,7 @@ mod errors {
     }
 }
 
-/// An interpreter.
+/// A simulated interpreter.
 #[derive(Default)]
 struct Interpreter {
     global_lock: bool,
@@ -116,13 +118,13 @@ struct Threads {
 }
 
 pub mod prelude {
-    //! What it takes from pyo3.
+    //! The items of pyo3 that the included file uses.
 
-    /// An exception: its class.
+    /// A Python exception, represented by the name of its class.
     #[derive(Debug, PartialEq, Eq)]
     pub struct PyErr(pub &'static str);
 
-    /// What a call returns or raises.
+    /// The return value or the exception of a call.
     pub type PyResult<T> = Result<T, PyErr>;
 
     /// A thread that is attached.
@@ -130,7 +132,7 @@ pub mod prelude {
     pub struct Python<'py>(pub(crate) &'py crate::Interpreter);
 
     impl Python<'_> {
-        /// Runs something that needs no interpreter.
+        /// Runs `call` while the thread is detached from the interpreter.
         pub fn detach<R: Send>(self, call: impl FnOnce() -> R + Send) -> R {
             self.0.leave();
             let result = call();
@@ -163,7 +165,7 @@ impl Interpreter {
         result
     }
 
-    /// A thread runs Python code: others get their turn, and the collector may run.
+    /// The thread runs Python code: other threads get their turn, and the collector may run.
     fn run_python(&self) {
         self.leave();
         if !self.global_lock {
@@ -183,7 +185,7 @@ impl Interpreter {
     }
 }
 
-/// What a locked protects: notices two calls at once.
+/// The state that the lock protects. It detects two calls at the same time.
 #[derive(Default)]
 struct State {
     busy: bool,
@@ -207,7 +209,7 @@ fn shared(global_lock: bool) -> Shared {
     Arc::new((Interpreter { global_lock, ..Interpreter::default() }, Locked::new(State::default())))
 }
 
-/// A thread of Python that makes some calls.
+/// A Python thread that makes several calls.
 fn thread(shared: &Shared, calls: impl Fn(Python<'_>, &Shared) + Send + 'static) -> Box<dyn FnOnce() + Send> {
     let shared = shared.clone();
     Box::new(move || shared.0.attach(|py| calls(py, &shared)))
@@ -235,9 +237,9 @@ fn calls_are_one_after_the_other_without_a_global_lock() {
     check(|| calls_of_every_kind(false));
 }
 
-/// A step whose policy is written in Python: it runs with the lock held, and may not come back; nor may
-/// its destructor, or what the collector finds. What it raises for the caller comes after the call, to
-/// this thread alone.
+/// A step whose policy is written in Python runs while the lock is held. The policy must not call the
+/// same object again, and neither must its destructor or code that the collector runs. Only the calling
+/// thread gets the resulting exception, after the call.
 fn step_with_policy(py: Python<'_>, shared: &Shared) {
     struct Destructor<'a>(Python<'a>, &'a Shared);
     impl Drop for Destructor<'_> {
@@ -249,11 +251,11 @@ fn step_with_policy(py: Python<'_>, shared: &Shared) {
     }
     let policy = |state: &mut State| {
         state.call(|| {
-            drop(Destructor(py, shared)); // as a method calls it
+            drop(Destructor(py, shared)); // dropped as by a method call
             raise_after(PyErr("KeyboardInterrupt"));
             raise_after(PyErr("SystemExit"));
         });
-        Destructor(py, shared) // as a copy goes that the call made
+        Destructor(py, shared) // dropped later, as a copy that the call made
     };
     let copies = |state: &mut State| drop(policy(state));
     let raised = enter_guarded(py, &shared.1, copies);
@@ -286,8 +288,8 @@ fn a_policy_that_comes_back_is_refused_and_nobody_else_without_a_global_lock() {
     check(|| policies(false));
 }
 
-/// The stated bound: a call that waits is overtaken by one call of each other thread at most. So no
-/// reader starves beside two schedulers that never pause, and no scheduler beside readers.
+/// The guaranteed bound: at most one call of each other thread overtakes a waiting call. So two
+/// schedulers that never pause do not starve a reader, and readers do not starve a scheduler.
 #[test]
 fn a_call_waits_for_one_call_of_each_other_thread() {
     const THREADS: usize = 3;
@@ -307,8 +309,8 @@ fn a_call_waits_for_one_call_of_each_other_thread() {
                             assert!(overtaken < THREADS, "{overtaken} calls of {THREADS} threads went first");
                         }
                         BEGUN.set(BEGUN.get() + 1);
-                        // Without a policy the lock is held detached, with one while others have the
-                        // interpreter.
+                        // Without a policy, the thread that holds the lock is detached. With one, other
+                        // threads may hold the interpreter.
                         state.call(|| {
                             if guarded {
                                 py.0.run_python();
@@ -330,7 +332,7 @@ fn a_call_waits_for_one_call_of_each_other_thread() {
     }
 }
 
-/// What `enter` is for: the same without it comes to a standstill.
+/// Shows why `enter` is needed: the same calls without it end in a deadlock.
 fn waiting_while_attached(global_lock: bool) {
     let shared = Arc::new((Interpreter { global_lock, ..Interpreter::default() }, Mutex::new(())));
     let with_policy = {

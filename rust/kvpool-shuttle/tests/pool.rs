@@ -1,7 +1,8 @@
-//! The real pool and manager behind a lock, as the bindings hold them, used by several threads under shuttle.
+//! The real pool and manager behind a lock, as the bindings hold them, used by several threads under
+//! shuttle.
 //!
-//! Each model says what must hold whatever the schedule, and most have a twin that breaks the protocol
-//! and must fail: a model that cannot fail shows nothing.
+//! Each model checks a statement that must be true under every schedule. Most models have a twin that
+//! breaks the protocol and must fail, because a model that cannot fail proves nothing.
 
 #![expect(clippy::expect_used, clippy::panic, reason = "helpers of tests may panic as tests do")]
 
@@ -22,7 +23,7 @@ use shuttle::thread::yield_now;
 
 const BLOCK: usize = 4;
 
-/// What the bindings lock.
+/// The lock of the bindings, with the state that it protects.
 struct Locked<T>(Mutex<T>);
 
 impl<T> Locked<T> {
@@ -53,7 +54,7 @@ fn hasher() -> Arc<BlockHasher> {
     Arc::new(BlockHasher::new(config).expect("a configuration"))
 }
 
-/// A prompt of whole blocks: of the same first token, the same content.
+/// A prompt of whole blocks. Prompts with the same first token have the same content.
 fn prompt(hasher: &Arc<BlockHasher>, first: u32, blocks: usize, epoch: u64) -> HashCursor {
     let extra = ExtraKeys { epoch, ..ExtraKeys::default() };
     let mut cursor = HashCursor::new(hasher.clone(), extra).expect("no extra keys");
@@ -63,14 +64,14 @@ fn prompt(hasher: &Arc<BlockHasher>, first: u32, blocks: usize, epoch: u64) -> H
 
 type Task<R> = Box<dyn FnOnce() -> R + Send>;
 
-// --- Hashed outside of the lock, while the weights change ---
+// --- Prompts are hashed outside of the lock while the weights change ---
 
-/// What an engine has written to its blocks: the weights of this epoch. Not shared with the manager, as
-/// KV memory is not.
+/// The content that an engine has written to each block: the epoch of the weights. Like KV memory, it
+/// is not shared with the manager.
 type Written = Arc<Mutex<Vec<Option<u64>>>>;
 
-/// A request: hash in the epoch of now, outside of the lock; admit; compute; commit. Returns how often
-/// it had to hash again.
+/// Serves a request: hashes in the current epoch outside of the lock, admits, computes and commits.
+/// Returns how often it had to hash again.
 fn serve(manager: &Locked<CacheManager>, written: &Written, id: i64, careless: bool) -> usize {
     let mut stale = 0;
     let (admission, epoch) = loop {
@@ -78,10 +79,10 @@ fn serve(manager: &Locked<CacheManager>, written: &Written, id: i64, careless: b
             let locked = manager.lock();
             (locked.hasher().clone(), locked.pool().epoch())
         };
-        let mut cursor = prompt(&hasher, 7, 3, epoch); // without the lock
+        let mut cursor = prompt(&hasher, 7, 3, epoch); // outside of the lock
         let mut locked = manager.lock();
         if careless && locked.pool().epoch() != epoch {
-            // As a caller that takes a refusal for a matter of labels.
+            // The careless caller treats a refusal as a matter of labels only.
             cursor.rebase(locked.pool().epoch()).expect("no extra keys");
         }
         let now = locked.pool().epoch();
@@ -107,7 +108,7 @@ fn serve(manager: &Locked<CacheManager>, written: &Written, id: i64, careless: b
             }
         }
     }
-    // The weights may change now: then none of this may be found by anybody.
+    // The weights may change now. After that, no request may hit any of these blocks.
     let mut locked = manager.lock();
     locked.commit(id, 12).expect("it runs");
     drop(locked);
@@ -152,7 +153,7 @@ fn who_only_relabels_a_stale_prompt_hits_other_weights() {
     check(|| prompts_and_epochs(true, &Counter::new(0)));
 }
 
-// --- Steps that are planned, and committed later ---
+// --- Steps are planned first and committed later ---
 
 fn planned_steps(check_then_act: bool, outcomes: &[Counter; 2]) {
     let manager = manager(8);
@@ -163,7 +164,7 @@ fn planned_steps(check_then_act: bool, outcomes: &[Counter; 2]) {
             locked.admit(id, cursor).expect("fits");
         }
     }
-    // Written with the manager's lock held: how often the other thread has changed it.
+    // How often the other thread has changed the manager. Written while the manager's lock is held.
     let changes = Arc::new(Counter::new(0));
     let steps: Task<usize> = {
         let (manager, changes) = (manager.clone(), changes.clone());
@@ -231,7 +232,7 @@ fn planned_steps(check_then_act: bool, outcomes: &[Counter; 2]) {
     outcomes[1].fetch_add(done % 100, Ordering::Relaxed);
 }
 
-/// Both requests grew by the same steps: a commit does all of its plan or none.
+/// Both requests grew by the same number of steps, because a commit does all of its plan or nothing.
 fn outcome(manager: &Locked<CacheManager>, committed: usize) {
     let locked = manager.lock();
     for id in 0..2_i64 {
@@ -256,9 +257,9 @@ fn who_checks_first_and_acts_later_is_surprised() {
     check(move || planned_steps(true, &outcomes));
 }
 
-// --- Blocks in one hand ---
+// --- A block has one owner ---
 
-/// Who owns each block that was handed out fresh, and what is written in it.
+/// The owner of each block that was handed out fresh, and the content written to it.
 struct Memory {
     owners: Vec<Counter>,
     content: Vec<Counter>,
@@ -272,7 +273,7 @@ fn hands(look_first: bool) {
         let (pool, memory, hasher, shared) = (pool.clone(), memory.clone(), hasher.clone(), shared.clone());
         Box::new(move || {
             for turn in 0..3 {
-                // Everybody's prefix, or one of its own.
+                // The prompt is the shared prefix, or the worker's own prefix.
                 let own = prompt(&hasher, 1000 * (worker * 10 + turn) as u32, 2, 0);
                 let (chain, content) = if (worker + turn).is_multiple_of(2) {
                     (shared.chain(), 1)
@@ -280,7 +281,7 @@ fn hands(look_first: bool) {
                     (own.chain(), 1000 * (worker * 10 + turn))
                 };
                 let found = if look_first {
-                    // A look, and a hold later: the blocks may be somebody else's by then.
+                    // Looks up first and acquires later. Another request may own the blocks by then.
                     let seen: Vec<BlockId> = {
                         let locked = pool.lock();
                         let copies = |hash: &BlockHash| locked.copies(hash).first().copied();
@@ -346,9 +347,10 @@ fn who_looks_first_and_acquires_later_gets_other_content() {
     check(|| hands(true));
 }
 
-// --- Fences that another thread ends ---
+// --- Another thread ends fences ---
 
-/// A device that runs steps in order, behind the scheduler: it writes to a step's blocks when it gets there.
+/// A device that runs steps in order, later than the scheduler. It writes to a step's blocks when it
+/// runs the step.
 fn fences(fenced: bool) {
     let pool = pool(5);
     let memory = Arc::new(vec_of_counters(5));
@@ -370,7 +372,7 @@ fn fences(fenced: bool) {
             for step in 1..=3 {
                 let table = pool.lock().allocate(1).expect("four blocks, three at most fenced");
                 queue.send((step, table.clone())).expect("the device runs");
-                // The request is aborted while its step is under way.
+                // The request is aborted while its step is running.
                 let mut locked = pool.lock();
                 if fenced { locked.release_after(&table, step) } else { locked.release(&table) }
                     .expect("held");
@@ -402,7 +404,7 @@ fn without_a_fence_a_step_writes_to_other_requests() {
     check(|| fences(false));
 }
 
-// --- Events for a consumer ---
+// --- A consumer reads events ---
 
 fn apply(live: &mut HashSet<BlockHash>, events: Vec<BlockEvent>) {
     for event in events {
@@ -419,7 +421,7 @@ fn apply(live: &mut HashSet<BlockHash>, events: Vec<BlockEvent>) {
     }
 }
 
-/// What the pool would match, from its blocks alone.
+/// The contents that the pool would match, computed from its blocks alone.
 fn matchable(pool: &BlockPool) -> HashSet<BlockHash> {
     let blocks = (1..pool.num_blocks() as u32).map(BlockId::new);
     blocks.filter(|&block| pool.is_computed(block)).filter_map(|block| pool.hash_of(block)).collect()
@@ -432,7 +434,8 @@ fn events(consumers: usize) {
         let (pool, hasher) = (pool.clone(), hasher.clone());
         Box::new(move || {
             for turn in 0..3 {
-                // Two contents for both workers, and too few blocks for all.
+                // Both workers use the same two contents, and there are too few blocks for all
+                // requests.
                 let cursor = prompt(&hasher, 100 * ((worker + turn) % 2), 2, 0);
                 let found = pool.lock().match_and_acquire(cursor.chain(), 2).expect("a chain of this pool");
                 let Ok(fresh) = pool.lock().allocate(2 - found.len()) else {
@@ -444,7 +447,7 @@ fn events(consumers: usize) {
                 let table: Vec<_> = found.into_iter().chain(fresh).collect();
                 pool.lock().release_table(&table).expect("held");
                 if worker == 0 && turn == 1 {
-                    // In use: refused, and nothing is said.
+                    // While blocks are in use, the reset is refused and emits no event.
                     let _ = pool.lock().reset();
                 }
             }
@@ -474,14 +477,15 @@ fn the_events_give_what_is_matchable() {
     check(|| events(1));
 }
 
-/// Two consumers of one stream apply it out of order: take and apply have to be one's own.
+/// Two consumers of one stream apply its events out of order. A consumer has to take and apply events
+/// as one unit.
 #[test]
 #[should_panic(expected = "lost or out of order")]
 fn two_consumers_of_one_stream_lose_its_order() {
     check(|| events(2));
 }
 
-// --- Statistics beside it ---
+// --- Another thread reads statistics ---
 
 fn check_sums(stats: &PoolStats) {
     let PoolStats { usable, free, cached_free, active, fenced, .. } = *stats;

@@ -1,11 +1,11 @@
-//! The threads that hash ahead of a replay, the very file, under shuttle: trace order, bounded queues,
-//! and their end.
+//! The threads that hash prompts ahead of a replay. The test includes their source file and runs it
+//! under shuttle: trace order, bounded queues, and the end of the threads.
 
 #![expect(clippy::expect_used, reason = "helpers of tests may panic as tests do")]
 
 mod common;
 
-/// What the included file's parent has for it, and the models.
+/// The items that the included file expects from its parent module, and the models.
 #[path = "../../kvpool-replay/src/replay"]
 mod replay {
     #[expect(dead_code, reason = "one of its forms of prompts is enough here")]
@@ -20,7 +20,7 @@ mod replay {
     use self::prefetch::{Form, Prefetch};
     use crate::common::check;
 
-    /// More requests than the queues of two threads hold.
+    /// A number of requests larger than the capacity of two threads' queues.
     const REQUESTS: u64 = 40;
 
     fn start(threads: usize) -> Prefetch {
@@ -45,13 +45,13 @@ mod replay {
                 let tokens = prompts.next().expect("a prompt").num_tokens();
                 assert_eq!(tokens, 4 + id as usize % 3, "request {id}");
             }
-            // Once more than there are: said, not waited for.
+            // One request more than the trace has: returns an error and does not wait.
             assert!(matches!(prompts.next(), Err(ReplayError::Threads { .. })));
         });
     }
 
-    /// The threads are blocked on full queues, or not: a replay that is given up ends them. Shuttle
-    /// waits for all threads.
+    /// A replay that is given up ends its threads, whether or not they are blocked on full queues.
+    /// Shuttle waits for all threads.
     #[test]
     fn a_replay_that_is_given_up_ends_its_threads() {
         check(|| {

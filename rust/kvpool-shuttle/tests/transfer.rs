@@ -1,8 +1,7 @@
-//! The transfer engine, the very sources, under shuttle: its worker thread, those who submit, wait and
-//! poll, and its end.
+//! The transfer engine under shuttle, compiled from its own sources: its worker thread, the threads
+//! that submit, wait and poll, and its shutdown.
 //!
-//! The engine of the CPU: what a device's driver does beside it is tested with the fake driver of
-//! tests/transfer.
+//! This is the CPU engine. `tests/transfer` tests the part of a device's driver with a fake driver.
 
 #![expect(clippy::expect_used, reason = "helpers of tests may panic as tests do")]
 
@@ -18,9 +17,9 @@ use kvpool_transfer_shuttle::{
 
 const BLOCKS: i64 = 6;
 
-/// A store of host memory of its own, each block filled with its number.
+/// A store that owns its host memory. Each block is filled with its number.
 fn store() -> Arc<Store> {
-    // Never read: it only says what a block looks like.
+    // Never read. It only describes the layout of a block.
     let mut byte = [0_u8; 1];
     let regions = vec![Region { base: byte.as_mut_ptr() as u64, stride: 1, nbytes: 1 }];
     // SAFETY: the one block is the byte above, and nothing is copied from or to it.
@@ -51,7 +50,8 @@ fn content(store: &Store, block: i64) -> u8 {
     store.read_block(block).expect("a block")[0]
 }
 
-/// No wake-up is lost: those who wait for one, for all, or poll hear of every end.
+/// No wake-up is lost: threads that wait for one transfer, wait for all, or poll are notified of every
+/// end.
 #[test]
 fn every_end_is_told_to_whoever_waits() {
     check(|| {
@@ -79,14 +79,15 @@ fn every_end_is_told_to_whoever_waits() {
         };
         together(vec![Box::new(waits), Box::new(submits), Box::new(polls)]);
         assert_eq!((engine.num_in_flight(), content(&store, 1)), (0, 1));
-        // Ends that somebody waited for are told, if they were not polled before: nothing is left.
+        // Some waits may have reported ends before they were polled. Afterwards no end is left to
+        // report.
         assert!(polled.load(Ordering::Relaxed) <= 2);
         assert!(engine.poll().expect("no device").is_empty());
         engine.close();
     });
 }
 
-/// Each end is told once, by `poll` to one of those who poll.
+/// Each end is reported once, by `poll` to one of the polling threads.
 #[test]
 fn an_end_is_polled_once() {
     check(|| {
@@ -112,9 +113,9 @@ fn an_end_is_polled_once() {
     });
 }
 
-/// What an engine keeps is bounded under every schedule, and who submits more waits for the oldest, not
-/// for ever: `UNTOLD` is 2 in a model, so it keeps 4 transfers. The threads' transfers follow one
-/// another across two engines.
+/// The number of transfers that an engine keeps is bounded under every schedule. A thread that submits
+/// more waits for the oldest transfer, and this wait ends. `UNTOLD` is 2 in a model, so the engine
+/// keeps 4 transfers. The threads' transfers follow one another across two engines.
 #[test]
 fn whoever_submits_too_much_waits() {
     let untold = Arc::new(Counter::new(0));
@@ -149,7 +150,7 @@ fn whoever_submits_too_much_waits() {
     assert_eq!(untold.load(Ordering::Relaxed), 4, "the bound was never reached");
 }
 
-/// `close` refuses what comes later and waits for what came before; nothing is copied after it.
+/// `close` refuses later transfers and waits for earlier ones. Nothing is copied after it.
 #[test]
 fn after_close_nothing_is_under_way() {
     let outcomes = Arc::new([const { Counter::new(0) }; 2]);
@@ -190,7 +191,7 @@ fn after_close_nothing_is_under_way() {
     assert!(outcomes.iter().all(|outcome| outcome.load(Ordering::Relaxed) > 100), "one side only");
 }
 
-/// Two threads close, and both return.
+/// Two threads call `close`, and both calls return.
 #[test]
 fn it_is_closed_by_two_at_once() {
     check(|| {
@@ -203,7 +204,8 @@ fn it_is_closed_by_two_at_once() {
     });
 }
 
-/// An engine that is dropped with work under way does it; the worker thread may be the last that held it.
+/// An engine that is dropped completes the transfers that it accepted. The worker thread may be the
+/// last owner of it.
 #[test]
 fn a_dropped_engine_finishes_its_work() {
     check(|| {
@@ -218,7 +220,7 @@ fn a_dropped_engine_finishes_its_work() {
     });
 }
 
-/// Transfers of two engines that wait for each other's, in a chain.
+/// Transfers of two engines wait for each other's transfers, in a chain.
 #[test]
 fn engines_wait_for_each_other() {
     check(|| {
@@ -233,8 +235,8 @@ fn engines_wait_for_each_other() {
     });
 }
 
-/// Copies in both directions between two stores exclude each other, and none waits for ever: an engine
-/// takes guards in one order.
+/// Copies in both directions between two stores exclude each other, and none waits forever, because an
+/// engine takes guards in a fixed order.
 #[test]
 fn copies_in_both_directions_do_not_wait_for_each_other() {
     let outcomes = Arc::new([const { Counter::new(0) }; 2]);
@@ -267,7 +269,7 @@ fn copies_in_both_directions_do_not_wait_for_each_other() {
             Box::new(copies(&to, &from, (1, 0))),
             Box::new(reads),
         ]);
-        // One was first, and the other one copied its result back.
+        // One of the two copies ran first, and the other one copied its result back.
         let last = content(&from, 0);
         assert_eq!(last, content(&to, 1));
         counted[usize::from(last == 9)].fetch_add(1, Ordering::Relaxed);
@@ -275,7 +277,7 @@ fn copies_in_both_directions_do_not_wait_for_each_other() {
     assert!(outcomes.iter().all(|outcome| outcome.load(Ordering::Relaxed) > 100), "one order only");
 }
 
-/// A store that is closed takes nothing new; what was accepted is copied.
+/// A store that is closed accepts nothing new. Accepted transfers are completed.
 #[test]
 fn a_store_is_closed_while_others_submit() {
     check(|| {

@@ -1,4 +1,5 @@
-//! Files of stores, snapshots and slots: who may read them, and that nothing in a folder leads elsewhere.
+//! Files of stores, snapshots and slots: which users may read them, and that no link in a folder is
+//! followed.
 #![expect(clippy::unwrap_used, clippy::panic, reason = "a test stops at the first error")]
 
 mod common;
@@ -34,7 +35,7 @@ fn store(backend: Arc<dyn Backend>) -> (Store, Arc<Arena>) {
     (Store::open(backend, arena.clone(), &namespace(1), always()).unwrap(), arena)
 }
 
-/// All that is in a folder, files and folders, with their modes.
+/// Returns all files and folders in a folder with their modes.
 fn modes(folder: &Path) -> Vec<(PathBuf, bool, u32)> {
     let mut found = Vec::new();
     for entry in fs::read_dir(folder).unwrap() {
@@ -48,7 +49,7 @@ fn modes(folder: &Path) -> Vec<(PathBuf, bool, u32)> {
     found
 }
 
-/// One test sets the umask of the process, so it is the only one that looks at modes.
+/// This test sets the umask of the process, so it is the only test that checks modes.
 #[test]
 fn files_are_their_owners_alone_or_the_groups_whatever_the_umask() {
     let folder = Folder::new();
@@ -77,7 +78,7 @@ fn files_are_their_owners_alone_or_the_groups_whatever_the_umask() {
     }
 }
 
-/// Replaces a file by a link to another one.
+/// Replaces a file with a link to another one.
 fn lead_away(path: &Path, victim: &Path) {
     drop(fs::remove_file(path));
     fs::write(victim, PRECIOUS).unwrap();
@@ -98,7 +99,7 @@ fn a_link_in_the_place_of_a_file_is_refused_by_its_path_and_its_target_is_as_it_
         let opened = disk(&inside)
             .and_then(|backend| Store::open(backend, Arena::new(2, LEN).unwrap(), &namespace(1), always()));
         match opened {
-            // The text of a namespace is written anew in the place of the link.
+            // The store replaces the link with a new file for the text of the namespace.
             Ok(store) => {
                 store.close();
                 assert!(is_text && !path.is_symlink(), "{}", path.display());
@@ -125,14 +126,14 @@ fn links_in_a_shared_folder_are_followed_nowhere() {
     let (of, file) = name.split_once('/').unwrap();
     let path = inside.join(of).join(&file[..2]).join(file);
     let whole = fs::read(&path).unwrap();
-    // The file itself: not even a copy of the object is read.
+    // The object's own file is a link: not even a copy of the object is read through it.
     lead_away(&path, &victim);
     fs::write(&victim, &whole).unwrap();
     assert_eq!(get(&mut kept, &arena, 1, at(1)), Err(Why::Failed));
     assert!(kept.stats().last_error.unwrap().contains(&format!("{} is a symbolic link", path.display())));
     assert_eq!(fs::read(&victim).unwrap(), whole);
     fs::remove_file(&path).unwrap();
-    // A link in the place of a folder: nothing is written through it.
+    // A folder is replaced with a link: nothing is written through it.
     let elsewhere = folder.path().join("elsewhere");
     fs::create_dir_all(&elsewhere).unwrap();
     let part = ObjectName { namespace: kept.namespace().digest(), key: key(2) }.to_string();
@@ -158,7 +159,7 @@ fn snapshots_and_slots_neither_follow_links_nor_read_what_a_link_names() {
     let folder = Folder::new();
     let (path, victim) = (folder.path().join("index"), folder.path().join("victim"));
     let (of, image) = (namespace(1).digest(), PoolImage { block_size: 4, ..PoolImage::default() });
-    // The file beside it that is renamed, and the snapshot itself, are written anew.
+    // The temporary file that is renamed, and the snapshot itself, are written as new files.
     for link in [folder.path().join("index.new"), path.clone()] {
         lead_away(&link, &victim);
         save(&path, &image, of, 7).unwrap();
@@ -167,9 +168,8 @@ fn snapshots_and_slots_neither_follow_links_nor_read_what_a_link_names() {
     }
     fs::rename(&path, &victim).unwrap();
     symlink(&victim, &path).unwrap();
-    assert!(
-        matches!(load(&path, of), Err(Cold::Unreadable(error)) if error.to_string().contains("is a symbolic link"))
-    );
+    assert!(matches!(load(&path, of),
+            Err(Cold::Unreadable(error)) if error.to_string().contains("is a symbolic link")));
     let slots = folder.path().join("slots");
     lead_away(&slots, &victim);
     let error = SlotHeaders::open(&slots, of, 4).unwrap_err();
@@ -177,7 +177,7 @@ fn snapshots_and_slots_neither_follow_links_nor_read_what_a_link_names() {
     assert_eq!(fs::read_to_string(&victim).unwrap(), PRECIOUS);
 }
 
-/// Opening a pipe waits for its other end.
+/// Opening a pipe waits until its other end is opened.
 #[test]
 fn a_pipe_in_the_place_of_a_file_keeps_nobody_waiting() {
     let folder = Folder::new();

@@ -1,5 +1,5 @@
-//! Random copies on the CPU against a model of bytes: what is refused changes nothing, what is accepted
-//! is one simultaneous assignment of exactly the named pieces.
+//! Random copies on the CPU, compared with a model of bytes: a refused copy changes nothing, and an
+//! accepted copy is one simultaneous assignment of exactly the named pieces.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
@@ -10,7 +10,7 @@ use kvpool_transfer::{
 };
 use proptest::prelude::*;
 
-/// Memory of a test, and a store over parts of it.
+/// Memory of a test. Stores use parts of it.
 struct Arena {
     bytes: Vec<u8>,
 }
@@ -34,14 +34,14 @@ impl Arena {
                 nbytes: nbytes as u64,
             })
             .collect();
-        // SAFETY: the layouts of these tests end within the arena, which outlives its stores and is not
-        // touched meanwhile.
+        // SAFETY: the layouts of these tests end within the arena. The arena outlives its stores, and
+        // nothing else accesses it meanwhile.
         unsafe { Store::new(regions, num_blocks, Device::Cpu, Vec::new(), false, None) }
     }
 }
 
-/// Offset, stride and length of each region: pieces side by side within a stride, or planes one behind
-/// the other.
+/// Offset, stride and length of each region: pieces side by side within a stride, or one plane after
+/// another.
 fn layout() -> impl Strategy<Value = (Vec<(usize, usize, usize)>, u64)> {
     (1_usize..4, 1_usize..40, 0_usize..9, 1_u64..12, any::<bool>()).prop_map(
         |(count, nbytes, padding, blocks, planes)| {
@@ -52,7 +52,7 @@ fn layout() -> impl Strategy<Value = (Vec<(usize, usize, usize)>, u64)> {
     )
 }
 
-/// What the copy does to an arena, by the definition; or nothing, if it has to be refused.
+/// Returns the arena after the copy, by definition, or `None` if the copy has to be refused.
 fn model(
     bytes: &[u8],
     layout: &[(usize, usize, usize)],
@@ -90,7 +90,8 @@ fn model(
 proptest! {
     #![proptest_config(ProptestConfig { cases: 2000, ..ProptestConfig::default() })]
 
-    /// Within one store, or between two over the same memory that is seen `shift` bytes further on.
+    /// Copies within one store, or between two stores whose views of the same memory differ by `shift`
+    /// bytes.
     #[test]
     fn copies_within_an_arena(
         (layout, blocks) in layout(),
@@ -102,7 +103,8 @@ proptest! {
         let mut arena = Arena::new(4096);
         let src = arena.store(&layout, blocks).expect("a layout of the generator");
         let moved: Vec<_> = layout.iter().map(|&(at, stride, nbytes)| (at + shift, stride, nbytes)).collect();
-        let dst = if shift == 0 { src.clone() } else { arena.store(&moved, blocks).expect("the same, moved") };
+        let dst = if shift == 0 { src.clone() } else {
+            arena.store(&moved, blocks).expect("the same, moved") };
         let range = if submitted { (part.0.min(layout.len() - 1), 0) } else { (0, layout.len()) };
         let range = (range.0, if submitted { (range.0 + part.1).min(layout.len()) } else { range.1 });
         let expected = model(&arena.bytes, &layout, blocks, shift, &pairs, range);
@@ -110,7 +112,8 @@ proptest! {
         let engine = TransferEngine::new(Device::Cpu, EngineConfig::default()).expect("an engine");
         let result = if submitted {
             let options = Options { regions: Some(range), ..Options::default() };
-            engine.submit(&src, &dst, pairs.iter().copied(), &options).and_then(|transfer| transfer.wait(None))
+            engine.submit(&src, &dst, pairs.iter().copied(), &options)
+                .and_then(|transfer| transfer.wait(None))
         } else {
             let stream = kvpool_transfer::StreamHandle::from_raw(0);
             engine.copy(&src, &dst, pairs.iter().copied(), stream, kvpool_transfer::Method::Auto)
@@ -132,7 +135,7 @@ proptest! {
 fn large_copies_are_shared_by_threads_and_cut_anywhere() {
     let (mut from, mut to) = (Arena::new(40 << 20), Arena::new(40 << 20));
     to.bytes.fill(0);
-    // One region whose blocks are neighbours: a single run, to be cut; 3 threads, so that cuts fall
+    // One region with adjacent blocks is a single run that has to be cut. With 3 threads the cuts are
     // within blocks.
     let layout = [(0, (10 << 20) - 7, (10 << 20) - 7)];
     let (src, dst) = (from.store(&layout, 4).expect("fits"), to.store(&layout, 4).expect("fits"));
@@ -161,8 +164,8 @@ fn a_transfer_follows_another_engines() {
     assert_eq!(store.read_block(2), store.read_block(0));
 }
 
-/// Two engines copy in both directions, and threads read and write the same blocks. Each block always
-/// has the bytes of one write.
+/// Two engines copy in both directions while threads read and write the same blocks. Each block always
+/// contains the bytes of one write.
 #[test]
 fn no_block_is_seen_half_written() {
     const BYTES: usize = 1 << 16;

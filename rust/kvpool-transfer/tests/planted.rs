@@ -1,5 +1,5 @@
-//! Planted faults, which `make test-asan` and `make test-tsan` must report. Not run by `cargo test`: each has
-//! undefined behaviour.
+//! Planted faults, which `make test-asan` and `make test-tsan` must report. `cargo test` does not run
+//! them, because each has undefined behaviour.
 //!
 //! Every test breaks one promise of [`Store::new`].
 
@@ -8,10 +8,10 @@ use std::thread;
 
 use kvpool_transfer::{Device, Region, Store};
 
-/// A store of one block over `bytes` bytes at an address.
+/// Returns a store of one block of `bytes` bytes at an address.
 fn store(address: *mut u8, bytes: u64) -> Arc<Store> {
     let region = Region { base: address as u64, stride: bytes, nbytes: bytes };
-    // SAFETY: none, which is the fault.
+    // SAFETY: the call breaks its contract on purpose. This is the planted fault.
     unsafe { Store::new(vec![region], 1, Device::Cpu, Vec::new(), false, None) }.expect("a layout")
 }
 

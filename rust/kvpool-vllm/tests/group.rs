@@ -1,4 +1,4 @@
-//! The decisions of a group about a request, over plain tables.
+//! Decisions of a group about a request, tested over plain tables.
 #![expect(clippy::unwrap_used, reason = "a test stops at the first error")]
 
 use kvpool_vllm::{
@@ -6,7 +6,7 @@ use kvpool_vllm::{
     Table, Tail, VllmError,
 };
 
-/// A plain table; a block of 99 is not of the pool.
+/// A plain block table. Block 99 is outside of the pool.
 struct Plain<'a>(&'a [u32], &'a Pool);
 
 impl Table for Plain<'_> {
@@ -23,7 +23,7 @@ impl Table for Plain<'_> {
     }
 }
 
-/// A pool whose blocks 1 to 8 are in use.
+/// Returns a pool whose blocks 1 to 8 are in use.
 fn pool() -> Pool {
     let mut pool = Pool::new(10, true).unwrap();
     pool.allocate(8, &mut Vec::new(), None).unwrap();
@@ -129,7 +129,7 @@ fn states_are_kept_where_a_request_turned_off() {
         let retains = Retains { scheduler_block: 4, drops: true, by_series_33 };
         group.kept(0..4, &retains, &prompt)
     };
-    // The prompt is replayed to 4; vLLM 0.33 keeps the block before the junction, too.
+    // The prompt is replayed up to token 4. vLLM 0.33 also keeps the block before the junction.
     assert_eq!(kept(false), [true, false, true, false]);
     assert_eq!(kept(true), [true, true, true, false]);
 }

@@ -1,5 +1,6 @@
-//! Policies with a history: the pool notifies them of the contents of its blocks, of the parent and the
-//! depth of each content, and of its uses. Each test compares the order of reuse.
+//! Policies that keep a history: the pool notifies them of the contents of its blocks, of the parent
+//! and the depth of each content, and of its uses. Each test compares the order in which blocks are
+//! reused.
 #![expect(clippy::unwrap_used, reason = "a test stops at the first error")]
 
 use kvpool::evictor::{self, Policy};
@@ -18,7 +19,7 @@ fn key(prompt: &[u8], group: u32) -> Key {
     Key::new(&digest, group).unwrap()
 }
 
-/// The key for half of a block behind `prompt`.
+/// Returns the key for half of a block after `prompt`.
 fn half(prompt: &[u8], group: u32) -> Key {
     let mut digest = [0xff; 32];
     digest[..prompt.len()].copy_from_slice(prompt);
@@ -43,13 +44,14 @@ fn take(pool: &mut Pool, n: usize) -> Vec<u32> {
     taken
 }
 
-/// Caches blocks of a table from `start` on, each under the key of a prompt of its length.
+/// Caches blocks of a table from `start` on. The key of each block is that of the prompt up to that
+/// block.
 fn cache(pool: &mut Pool, start: Start, blocks: &[u32], prompt: &[u8], group: u32) {
     let key_of = |i: usize| Some(key(&prompt[..=start.first + i], group));
     pool.cache_full(start, blocks, key_of, BLOCK_SIZE, &mut Vec::new(), None).unwrap();
 }
 
-/// Prompts of one block each, in blocks of their own, none of them in use.
+/// Caches prompts of one block each, in separate blocks, and frees them.
 fn singles(pool: &mut Pool, prompts: &[u8]) {
     let blocks = take(pool, prompts.len());
     for (&block, &prompt) in blocks.iter().zip(prompts) {
@@ -96,7 +98,7 @@ fn an_evicted_content_that_comes_back_is_known_again() {
             pool.touch(&[1]).unwrap();
             pool.free([1]).unwrap();
         }
-        // Six cold ones go, then the hot one.
+        // The six blocks that were used once are reused first, then the one that was used often.
         assert_eq!(take(&mut pool, 7).last(), Some(&1));
         for (block, prompt) in (1..8).zip([prompt, 12, 13, 14, 15, 16, 17]) {
             cache(&mut pool, Start::at(0), &[block], &[prompt], CHAINED);
@@ -104,7 +106,8 @@ fn an_evicted_content_that_comes_back_is_known_again() {
         }
         cached(&pool).iter().position(|&block| block == 1)
     };
-    // The same key: it was used before, and goes last. Another: it came first, and goes first.
+    // A content with the same key counts as used before and is reused last. Another content is the
+    // oldest one and is reused first.
     assert_eq!((reused(1), reused(11)), (Some(6), Some(0)));
 }
 
@@ -114,7 +117,7 @@ fn a_chain_is_evicted_from_its_end_whatever_call_cached_it() {
     let table = take(&mut pool, 3);
     cache(&mut pool, Start::at(0), &table[..2], &[1, 2, 3], CHAINED);
     cache(&mut pool, Start { first: 2, before: Some(table[1]) }, &table[2..], &[1, 2, 3], CHAINED);
-    // From the front: only the chain makes the last block go first.
+    // The blocks are freed from the front, so the last block is reused first only because of the chain.
     for &block in &table {
         pool.free([block]).unwrap();
     }
@@ -131,7 +134,7 @@ fn a_block_behind_one_that_is_not_cached_hangs_on_nothing() {
         pool.free([block]).unwrap();
     }
     assert_eq!(cached(&pool), [1, 3]);
-    // The null block is nothing either.
+    // The null block does not count as a parent either.
     let mut pool = self::pool("s3-fifo");
     take(&mut pool, 1);
     cache(&mut pool, Start { first: 1, before: Some(0) }, &[1], &[1, 2], CHAINED);
@@ -141,7 +144,7 @@ fn a_block_behind_one_that_is_not_cached_hangs_on_nothing() {
 
 #[test]
 fn a_block_may_hang_on_one_with_its_own_key() {
-    // Block 1 was given by hand what is cached behind it.
+    // Block 1 got by hand the key that is also the parent of the next block.
     let mut pool = pool("s3-fifo");
     let table = take(&mut pool, 2);
     pool.insert_hash(key(&[1, 2], CHAINED), 1, Some(8));
@@ -160,11 +163,11 @@ fn a_window_is_no_chain() {
     cache(&mut pool, Start::at(0), &table, &[1, 2, 3], 1);
     pool.free([1]).unwrap();
     pool.free([3, 2]).unwrap();
-    // What slid out of the window goes first, though the others stand behind it.
+    // The block that left the window is reused first, although the others come later in the prompt.
     assert_eq!(cached(&pool), [1, 3, 2]);
 }
 
-/// An order by the depth that the pool passes with a content, the least deep first.
+/// An evictor that orders blocks by the depth of their content, the least deep first.
 #[derive(Clone, Debug)]
 struct ByDepth {
     depths: Vec<u32>,
@@ -223,7 +226,7 @@ fn of_one_release_the_deepest_goes_first_and_the_depth_is_the_position_in_the_ta
     cache(&mut pool, Start::at(2), &table[2..], &[1, 2, 3], 1);
     pool.free(table).unwrap();
     assert_eq!(cached(&pool), [3, 2, 1]);
-    // What is deep goes last, though it came first.
+    // The deepest block is reused last, although it was freed first.
     let by_depth = || {
         let mut pool = Pool::with_policy(8, true, eviction_policy!("by-depth", ByDepth::new)).unwrap();
         pool.chain_group(CHAINED);
@@ -236,7 +239,7 @@ fn of_one_release_the_deepest_goes_first_and_the_depth_is_the_position_in_the_ta
     cache(&mut pool, Start::at(0), &table[1..], &[9], CHAINED);
     pool.free([2]).unwrap();
     assert_eq!(cached(&pool), [2, 1]);
-    // Moved, it is as deep as it was.
+    // A content that is moved to another block keeps its depth.
     let mut pool = by_depth();
     let table = take(&mut pool, 3);
     cache(&mut pool, Start::at(2), &table[..1], &[1, 2, 3], CHAINED);
@@ -268,7 +271,7 @@ fn of_two_copies_each_hangs_on_its_own() {
     cache(&mut pool, Start::at(0), &table[..2], &[1, 2], CHAINED);
     cache(&mut pool, Start::at(0), &table[2..], &[1, 2], CHAINED);
     pool.free([1, 3, 2]).unwrap();
-    // Block 4 is in use, and so is not in the way of block 3.
+    // Block 4 is in use, and so does not keep block 3 in the cache.
     assert_eq!(cached(&pool), [2, 1, 3]);
     pool.free([4]).unwrap();
     assert_eq!(cached(&pool), [2, 1, 4, 3]);
@@ -284,7 +287,7 @@ fn a_part_of_a_block_hangs_on_the_block_under_the_parents_key_and_the_full_block
     pool.free([1]).unwrap();
     pool.free([2]).unwrap();
     assert_eq!(cached(&pool), [2, 1]);
-    // Used as a part, it is no favourite as the full block that takes its place.
+    // Uses of a part of a block do not count for the full block that replaces it.
     for _ in 0..3 {
         pool.touch(&[2]).unwrap();
         pool.free([2]).unwrap();
@@ -406,7 +409,7 @@ fn what_is_taken_out_of_the_queue_by_hand_is_known_until_somebody_claims_it() {
 
 #[test]
 fn what_is_popped_and_claimed_was_evicted_as_far_as_the_policy_knows() {
-    // As an allocation that somebody watches: the content is known again when it comes back.
+    // The policy sees the same as for an ordinary allocation: when the content comes back, it is known.
     let reused = |by_hand: bool| {
         let mut pool = pool("arc");
         singles(&mut pool, &[1, 2, 3, 4, 5, 6, 7]);

@@ -1,4 +1,5 @@
-//! The lookup of several groups: against the core's walk, and where vLLM's answer is another.
+//! The lookup over several groups, compared with the core's lookup, and the cases in which vLLM's
+//! result differs.
 #![expect(clippy::unwrap_used, reason = "a test stops at the first error")]
 
 use std::convert::Infallible;
@@ -10,7 +11,7 @@ use proptest::prelude::*;
 
 const UNIT: usize = 2;
 
-/// What is cached, by family and unit.
+/// The cached units, by family, and the size of a unit of each family.
 #[derive(Clone, Debug, Default)]
 struct Units(Vec<Vec<bool>>, Vec<usize>);
 
@@ -27,7 +28,7 @@ impl Index for Units {
     }
 }
 
-/// The core's question, of the same.
+/// Answers the core's lookup from the same units.
 impl Cached for Units {
     fn find_run(&mut self, group: usize, first: Blocks, end: Blocks, out: &mut Vec<BlockId>) {
         let scale = self.1[group];
@@ -50,7 +51,7 @@ fn find(families: Vec<Family>, alignment: usize, limit: usize, cached: &[&[usize
 }
 
 proptest! {
-    /// Where nothing is computed again, it is the longest hit that all can serve.
+    /// If no block is computed again, the result is the longest hit that all families can serve.
     #[test]
     fn it_is_the_core_s_longest_hit(
         kinds in prop::collection::vec((0..4usize, 1..4usize, 2..14usize), 1..4),
@@ -63,7 +64,7 @@ proptest! {
             specs.push(match kind {
                 0 => GroupSpec::new(GroupKind::Full, size),
                 1 => GroupSpec::new(GroupKind::Sliding { window: span }, size),
-                // vLLM's chunks hold whole blocks, of the size that all have.
+                // vLLM's chunks consist of whole blocks of the size that all families share.
                 2 if kinds.iter().all(|&(_, other, _)| other == blocks) =>
                     GroupSpec::new(GroupKind::Chunked { chunk: span * size }, size),
                 _ => GroupSpec::new(GroupKind::State, size),
@@ -84,7 +85,8 @@ proptest! {
         let Ok(hit) = lookup.find(limit, 48, &mut index);
         prop_assert_eq!(hit.tokens, expected.tokens.0);
         for (found, table) in hit.found.iter().zip(&expected.tables) {
-            let blocks: Vec<_> = (0..found.end).map(|at| if at < found.first { 0 } else { at as u32 + 1 }).collect();
+            let blocks: Vec<_> = (0..found.end)
+                .map(|at| if at < found.first { 0 } else { at as u32 + 1 }).collect();
             let expected: Vec<_> = table.iter().map(|block| block.get()).collect();
             prop_assert_eq!((blocks, found.tail), (expected, None));
         }
@@ -94,7 +96,8 @@ proptest! {
 #[test]
 fn a_hit_inside_a_block_ends_where_full_attention_and_a_state_both_have_a_digest() {
     let families = vec![family(Reads::Full, 8), family(Reads::State, 8)];
-    // Full attention: block 0, and of block 1 the first 4 and 6 tokens; states behind 4, 12 and 18.
+    // Full attention has block 0 and the first 4 and 6 tokens of block 1. States exist after 4, 12 and
+    // 18 tokens.
     let hit = find(families, UNIT, 19, &[&[3, 5, 6], &[1, 5, 8]]);
     assert_eq!((hit.tokens, hit.longest), (12, 14));
     assert_eq!(hit.found[0], Found { tokens: 12, first: 0, end: 1, tail: Some(6) });
@@ -105,7 +108,7 @@ fn a_hit_inside_a_block_ends_where_full_attention_and_a_state_both_have_a_digest
 fn a_digest_s_tokens_are_dropped_where_hits_end_inside_blocks() {
     let full = Family { drops: true, margin: UNIT, ..family(Reads::Full, 8) };
     let hit = find(vec![full, family(Reads::State, 8)], UNIT, 12, &[&[3, 6], &[4, 5]]);
-    assert_eq!(hit.tokens, 12); // 14 tokens lie behind the limit, and 12 are left of them
+    assert_eq!(hit.tokens, 12); // the limit cuts the hit to 14 tokens, and the drop leaves 12
     assert_eq!(hit.found[0].tail, Some(6));
 }
 
@@ -113,7 +116,8 @@ fn a_digest_s_tokens_are_dropped_where_hits_end_inside_blocks() {
 fn who_has_looked_behind_a_length_does_not_look_again_where_another_such_family_shortens_it() {
     let dropping = |window| Family { drops: true, margin: UNIT, ..family(Reads::Window(window), UNIT) };
     let all: Vec<_> = (0..8).collect();
-    // The first has blocks 5 to 7, with one behind 14 tokens, and block 3; the second has none behind 8.
+    // The first family has blocks 5 to 7 (a hit of 14 tokens needs one more) and block 3. The second
+    // one has none after token 8.
     let hit = find(
         vec![family(Reads::Full, UNIT), dropping(3), dropping(5)],
         UNIT,

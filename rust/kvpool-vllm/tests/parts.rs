@@ -1,4 +1,5 @@
-//! The parts by themselves: keys, the table of keys, and what a call takes against vLLM's formulas.
+//! The separate parts: keys, the table of keys, and the number of blocks of a call, compared with
+//! vLLM's formulas.
 #![expect(clippy::unwrap_used, reason = "a test stops at the first error")]
 
 use kvpool::groups::{GroupKind, GroupSpec};
@@ -18,7 +19,7 @@ fn a_content_is_the_digest_s_first_bytes_told_apart_by_the_group() {
     let mut other = digest;
     other[7] = 0;
     assert_ne!(content(&other, 0), content(&digest, 0));
-    // A digest too short for it is no error.
+    // A digest that is too short for a content is not an error.
     assert_eq!(Key::from_bytes(&[]).unwrap().content(), 0);
 }
 
@@ -38,7 +39,7 @@ fn a_key_has_at_most_39_bytes() {
     assert_eq!(Key::new(&[1; 36], 0), Err(VllmError::KeyTooLong { len: 36, max: 35 }));
     assert_eq!(Key::from_bytes(&[1; 39]).unwrap().as_bytes(), [1; 39]);
     assert_eq!(Key::from_bytes(&[1; 40]), Err(VllmError::KeyTooLong { len: 40, max: 39 }));
-    // More than one byte can count: a length is never cut.
+    // More than one byte can count: a length is never truncated.
     assert_eq!(Key::new(&[1; 260], 0), Err(VllmError::KeyTooLong { len: 260, max: 35 }));
     assert_eq!(Key::from_bytes(&[1; 260]), Err(VllmError::KeyTooLong { len: 260, max: 39 }));
 }
@@ -59,7 +60,7 @@ fn a_pool_without_a_null_block_is_refused() {
     assert!(error.contains("num_gpu_blocks"), "{error}");
 }
 
-/// A pool of so many blocks, all of them in use.
+/// Returns a pool of `num_blocks` blocks, all of them in use.
 fn in_use(num_blocks: usize) -> Pool {
     let mut pool = Pool::new(num_blocks, true).unwrap();
     pool.allocate(num_blocks - 1, &mut Vec::new(), None).unwrap();
@@ -78,7 +79,8 @@ fn zeros_at_the_end_of_a_key_count() {
 
 #[test]
 fn a_digest_is_not_its_own_beginning_with_zeros_behind() {
-    // Whatever length comes first: what the core pads is of one length, and the others are none of its names.
+    // The order of the lengths does not matter. The core pads names to one length, and the other
+    // lengths never become one of its names.
     for lengths in [[16, 17, 32, 15], [32, 16, 17, 31], [17, 16, 32, 0]] {
         let keys: Vec<Key> = lengths.iter().map(|&len| Key::new(&[0; 32][..len], 0).unwrap()).collect();
         let mut pool = in_use(6);
@@ -93,7 +95,7 @@ fn a_digest_is_not_its_own_beginning_with_zeros_behind() {
     }
 }
 
-/// Found by random calls: token counts from 2^31 on lost their top bit where the last one of a run
+/// Random calls found this bug: token counts from 2^31 on lost their top bit if the last count of a run
 /// passed 2^32.
 #[test]
 fn a_run_beyond_the_last_token_count_keeps_its_counts() {
@@ -144,8 +146,8 @@ fn a_group_is_not_its_low_bits() {
 }
 
 proptest! {
-    /// Digests that differ in one byte and groups that differ in one are different keys; the pool tells
-    /// them apart.
+    /// Digests that differ in one byte, and groups that differ in one byte, give different keys. The
+    /// pool distinguishes them.
     #[test]
     fn keys_that_differ_anywhere_are_two(
         digest in prop::collection::vec(any::<u8>(), 16..=32),
@@ -166,7 +168,8 @@ proptest! {
         prop_assert_eq!((pool.find(&one), pool.find(&other)), (Some(1), Some(2)));
     }
 
-    /// A run is looked up as its keys are one by one, whatever digests it has, and whatever leads to blocks.
+    /// A lookup of a run finds the same blocks as lookups of its keys one by one, with any digests and
+    /// any cached blocks.
     #[test]
     fn a_run_is_found_as_its_keys_are(
         lengths in prop::collection::vec(prop::sample::select(&[32usize, 32, 32, 16, 0][..]), 1..150),
@@ -204,11 +207,12 @@ fn a_key_of_one_block_becomes_one_of_two_and_goes_with_the_last() {
         (pool.keys().copies(&key(0)), pool.keys().len(), pool.keys().was_shared(&key(0))),
         (vec![1, 2, 3], 1, true)
     );
-    // What it has is not given again, wherever it stands.
+    // A key that a block already has is not added again, whether it is the block's hash or a further
+    // key.
     assert!(!pool.insert_hash(key(0), 1, None) && !pool.insert_hash(key(0), 2, None));
     let gone: Vec<_> = [1, 2].into_iter().flat_map(|block| pool.remove_hashes(block)).collect();
     assert_eq!(gone.iter().map(|gone| gone.last_copy).collect::<Vec<_>>(), [false, false]);
-    // It was shared until it leads nowhere.
+    // The key counts as shared until no block has it.
     assert_eq!((pool.find(&key(0)), pool.keys().was_shared(&key(0))), (Some(3), true));
     assert!(pool.remove_hashes(3)[0].last_copy && pool.keys().is_empty());
     assert!(!pool.keys().was_shared(&key(0)));
@@ -222,7 +226,7 @@ fn a_further_key_is_one_of_its_own_and_goes_with_the_hash() {
     pool.insert_hash(key(0), 1, Some(4));
     assert!(pool.insert_hash(key(1), 1, Some(2)));
     assert_eq!((pool.keys().copies(&key(1)), pool.keys().was_shared(&key(1))), (vec![1], false));
-    // It is the hash of another block as well.
+    // The key is also the hash of another block.
     assert!(!pool.insert_hash(key(1), 2, Some(2)));
     assert_eq!((pool.find(&key(1)), pool.keys().hash_of(2)), (Some(1), Some((key(1), Some(2)))));
     pool.check_invariants().unwrap();
@@ -287,7 +291,7 @@ fn a_pool_with_many_keys_finds_each_and_forgets_all() {
     let nth = |block: u32| Key::new(&block.to_le_bytes().repeat(8), block % 3).unwrap();
     (1..3000).for_each(|block| assert!(pool.insert_hash(nth(block), block, None)));
     assert!((1..3000).all(|block| pool.find(&nth(block)) == Some(block)));
-    // Every second one goes; the others are still found.
+    // Every second key is removed, and the others are still found.
     (2..3000).step_by(2).for_each(|block| assert!(pool.remove_hashes(block)[0].last_copy));
     assert!((1..3000).all(|block| pool.find(&nth(block)) == (block % 2 == 1).then_some(block)));
     assert_eq!((pool.keys().len(), pool.keys().iter().count()), (1500, 1500));
@@ -301,12 +305,12 @@ fn a_queue_reads_as_one_list_whatever_is_done_to_it_by_hand() {
     let mut pool = Pool::new(6, true).unwrap();
     let order = |pool: &Pool| pool.order().collect::<Vec<_>>();
     assert_eq!((pool.pop_from_queue(4), order(&pool)), (vec![1, 2, 3, 4], vec![5]));
-    // Nobody counted a reference.
+    // Nothing has counted a reference.
     assert_eq!((pool.ref_count(1), pool.num_free()), (0, 1));
     pool.push_to_queue(&[4, 3], false);
     pool.push_to_queue(&[2, 1], true);
     assert_eq!(order(&pool), [2, 1, 5, 4, 3]);
-    // Both parts are reached, in their order, and no further than there are blocks.
+    // The result covers both parts in their order, and ends when there are no more blocks.
     assert_eq!(
         (pool.peek(2), pool.peek(4), pool.peek(9)),
         (vec![2, 1], vec![2, 1, 5, 4], vec![2, 1, 5, 4, 3])
@@ -315,14 +319,14 @@ fn a_queue_reads_as_one_list_whatever_is_done_to_it_by_hand() {
     assert!(!pool.remove_from_queue(4) && !pool.remove_from_queue(9) && !pool.remove_from_queue(0));
     assert_eq!(pool.pop_from_queue(9), [2, 5, 3]);
     assert_eq!(pool.num_free(), 0);
-    // What is put there twice, or is no block, is there once, or not at all.
+    // A block that is pushed twice is in the queue once. An id that is not a block is ignored.
     pool.push_to_queue(&[2, 0, 2, 9], true);
     pool.push_to_queue(&[2], false);
     assert_eq!(order(&pool), [2]);
     pool.check_representation().unwrap();
 }
 
-/// `allocate_slots` as vLLM has it for one group of full attention, word for word of its formulas: the
+/// `allocate_slots` as in vLLM for one group of full attention, with vLLM's formulas: the number of
 /// blocks to allocate and the number of full blocks afterwards, or `None`.
 #[derive(Debug)]
 struct Case {
@@ -340,12 +344,13 @@ struct Case {
     reserved: i64,
     whole: bool,
     recomputed: i64,
-    /// A request that runs has a table and no hits; one that comes has no table.
+    /// A running request has a table and no hits. A new request has no table.
     is_running: bool,
 }
 
 impl Case {
-    /// `get_num_blocks_to_allocate`: a running request has no hits, another's that are free will not be.
+    /// `get_num_blocks_to_allocate`: a running request has no hits. The free blocks among a new
+    /// request's hits will no longer be free.
     fn blocks_to_allocate(&self, num_tokens: i64) -> i64 {
         let required = (num_tokens + self.block_size - 1) / self.block_size;
         0.max(required - (self.hits + self.table)) + self.evictable
@@ -415,7 +420,7 @@ proptest! {
         };
         let taken = size(case.evictable);
         let (reserved, watermark) = (size(case.reserved), size(case.watermark));
-        // Every number of free blocks: what decides is one block more or less.
+        // Checks every number of free blocks, because one block more or less decides.
         for free in 0..40 {
             let whole = Room { reserved: 0, watermark }.fits(comes(tokens) + taken, size(free));
             let fits = Room { reserved, watermark }.fits(missing + taken, size(free));
@@ -434,7 +439,7 @@ proptest! {
 }
 
 proptest! {
-    /// Each probe is a lookup of a key in every group.
+    /// Each probe is a lookup of one key in every group.
     #[test]
     fn a_window_asks_for_a_block_once_and_for_the_first_ones_again(
         cached in prop::collection::vec(prop::bool::weighted(0.8), 0..40),

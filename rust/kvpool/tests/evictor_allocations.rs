@@ -1,8 +1,8 @@
-//! No policy allocates once its pool is made: neither an eviction nor anything around it, with
-//! retention or without.
+//! No policy allocates after its pool is created: neither an eviction nor any call around it, with and
+//! without retention.
 //!
-//! A binary of its own: it counts what the thread allocates. `policies_memory` does it for the policies
-//! alone, and weighs them.
+//! This is a test binary of its own because it counts the allocations of a thread. `policies_memory`
+//! does the same for the policies alone, and also checks their size.
 #![expect(clippy::unwrap_used, reason = "a test stops at the first error")]
 
 #[path = "common/counting.rs"]
@@ -14,7 +14,7 @@ use kvpool::{BlockHash, BlockPool, EvictionPolicy, HashAlgorithm, HashChain, Poo
 const USABLE: usize = 600;
 const REQUEST: usize = 6;
 
-/// Number `nth` of many: its first half is shared by every eighth.
+/// Returns the chain of prompt `nth`. Every eighth prompt shares its first half.
 fn chain(nth: u64) -> HashChain {
     let digest = |at: usize| {
         let named = if at < REQUEST / 2 { nth % 8 } else { nth + 8 };
@@ -25,7 +25,8 @@ fn chain(nth: u64) -> HashChain {
     HashChain::from_digests(HashAlgorithm::Sha256, 16, 0, (0..REQUEST).map(digest).collect()).unwrap()
 }
 
-/// What the calls below allocate; the lookup, whose result is a list of its own, does not count.
+/// Returns the number of allocations of the calls below. The lookup does not count, because it returns
+/// a new list.
 fn allocations(eviction: EvictionPolicy, retention: Option<RetentionConfig>) -> [usize; 3] {
     let hints = retention.is_some();
     let mut pool =
@@ -38,7 +39,8 @@ fn allocations(eviction: EvictionPolicy, retention: Option<RetentionConfig>) -> 
         table.clear();
         table.extend(pool.match_and_acquire(&chain, usize::MAX).unwrap());
         let hits = table.len();
-        // A steady state: the pool is full, and its own lists have grown to what a request needs.
+        // The steady state begins: the pool is full, and its own lists have the size that a request
+        // needs.
         let steady = nth > 300;
         let before = counting::counts().0;
         pool.allocate_into(REQUEST - hits, &mut table).unwrap();
@@ -72,8 +74,8 @@ fn no_policy_allocates_when_it_evicts() {
     let retention = RetentionConfig { pin_budget: 100, tenants };
     for &policy in kvpool_policies::ALL {
         for retention in [None, Some(retention.clone())] {
-            // Access times are kept in a tree, whose nodes come and go: what a release costs, an
-            // eviction does not.
+            // Access times are kept in a tree whose nodes are allocated and freed. A release may
+            // allocate, but an eviction does not.
             let tree = policy == kvpool_policies::LAST_ACCESS;
             if tree && retention.is_some() {
                 continue;
@@ -81,14 +83,14 @@ fn no_policy_allocates_when_it_evicts() {
             let hints = retention.is_some();
             let [evicting, registering, rest] = allocations(policy, retention);
             assert_eq!((evicting, if tree { 0 } else { rest }), (0, 0), "{policy:?}, hints {hints}");
-            // The index's table of hashes grows once, when a pool that has long been full has left it
-            // no empty slot.
+            // The index's table of hashes grows once, when a pool that has long been full has left no
+            // empty slot in it.
             assert!(registering <= 1, "{policy:?}, hints {hints}: {registering} when registering");
         }
     }
 }
 
-/// Digests `from..from + len` of many that never come again.
+/// Returns the digests `from..from + len`, each of which is used only once.
 fn digests(from: u64, len: usize) -> HashChain {
     let digest = |nth: u64| {
         let mixed = (from + nth).wrapping_mul(0x9e37_79b9_7f4a_7c15);
@@ -102,9 +104,9 @@ fn digests(from: u64, len: usize) -> HashChain {
     HashChain::from_digests(HashAlgorithm::Sha256, 16, 0, (0..len as u64).map(digest).collect()).unwrap()
 }
 
-/// A table with a power of two of places, reserved to exactly the blocks of this pool, was built anew
-/// in the middle of a registration once tombstones had filled it; and the first fence of a pool zeroed
-/// an array as large as the pool.
+/// In an earlier version, a table with a power of two of places, reserved for exactly the blocks of
+/// this pool, was rebuilt during a registration after tombstones had filled it. The first fence of a
+/// pool also zeroed an array as large as the pool.
 #[test]
 fn a_full_pool_under_churn_allocates_nothing() {
     const BLOCKS: usize = 917_505;
@@ -128,7 +130,7 @@ fn a_full_pool_under_churn_allocates_nothing() {
         }
         counting::counts().0 - before
     };
-    // The lists of one call grow to what the calls need, and nothing to what the pool has.
+    // The lists of a call grow to the size that the calls need, and not to the size of the pool.
     let before = counting::counts().1;
     serve(&mut pool, None);
     serve(&mut pool, Some(0));

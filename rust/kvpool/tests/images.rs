@@ -1,5 +1,5 @@
-//! Images of pools: what is restored goes on as if it had never stopped; what is refused is a miss;
-//! what is no image is refused whole.
+//! Images of pools: a restored pool continues as if it had never stopped, blocks that are refused are
+//! misses, and invalid images are refused as a whole.
 #![expect(clippy::unwrap_used, reason = "helpers of tests may panic as tests do")]
 
 use std::sync::Arc;
@@ -26,7 +26,7 @@ fn config() -> PoolConfig {
     PoolConfig { num_blocks: 40, block_size: 1, ..PoolConfig::default() }
 }
 
-/// A pool that serves prompts, and the tables that run.
+/// A pool that serves prompts, and the tables of running prompts.
 struct World {
     pool: BlockPool,
     hasher: Arc<BlockHasher>,
@@ -38,7 +38,7 @@ impl World {
         Self { pool: BlockPool::new(config).unwrap(), hasher: hasher(), tables: Vec::new() }
     }
 
-    /// One operation, drawn; what it answered.
+    /// Runs one random operation, and returns its result.
     fn operate(&mut self, numbers: &mut Numbers) -> String {
         let kind = numbers.below(10);
         let (family, blocks) = (numbers.below(7) as u32, 1 + numbers.below(9) as u32);
@@ -72,7 +72,7 @@ impl World {
         }
     }
 
-    /// The same in another process.
+    /// Returns the same world in another process.
     fn restarted(&self, config: PoolConfig) -> Self {
         let image = self.pool.image().unwrap();
         let mut pool = BlockPool::new(config).unwrap();
@@ -84,8 +84,7 @@ impl World {
     }
 }
 
-/// With LRU a pool in which nobody holds anything is exactly what it was: every answer from then on is
-/// the same.
+/// With LRU and no references, the restored pool is exactly the same: every later answer is equal.
 #[test]
 fn a_restored_pool_goes_on_as_if_it_had_never_stopped() {
     for seed in 0..150 {
@@ -114,7 +113,7 @@ fn a_restored_pool_goes_on_as_if_it_had_never_stopped() {
     }
 }
 
-/// Whatever the policy: the same contents in the same blocks, in the same order of eviction.
+/// With any policy, the same blocks have the same contents, in the same order of eviction.
 #[test]
 fn every_policy_has_its_order_again() {
     for &eviction in kvpool_policies::ALL {
@@ -134,7 +133,8 @@ fn every_policy_has_its_order_again() {
             again.restore(&image, 0.0, |_| true).unwrap();
             again.check_invariants().unwrap();
             assert_eq!(again.image().unwrap().blocks.len(), image.blocks.len());
-            // What a policy has counted decides more than an order; LRU, which has only that, keeps it.
+            // A policy's counts are lost, and they decide more than the order. LRU has only its order
+            // and keeps it.
             if eviction == kvpool_policies::LRU {
                 assert_eq!(again.eviction_order(), order, "{}, seed {seed}", eviction.name());
             }
@@ -146,7 +146,7 @@ fn every_policy_has_its_order_again() {
     }
 }
 
-/// What somebody held is cached, behind all that nobody did: he comes again.
+/// Blocks that were held are cached, after all blocks that were not: their requests will return.
 #[test]
 fn what_was_in_use_is_cached_and_goes_last() {
     let mut world = World::new(config());
@@ -223,7 +223,7 @@ fn retention_lasts() {
         (stats.pinned, stats.above_normal, stats.demoted)
     );
     assert_eq!((restored.with_ttl, again.tenant_blocks(TenantId(4)).unwrap()), (2, 1));
-    // 20 seconds had gone by, and 10 more in between: 20 are left of both.
+    // 20 seconds had passed, and 10 more passed meanwhile. Of both times to live, 20 seconds are left.
     assert_eq!(again.advance_time(26.9).unwrap(), 0);
     assert_eq!(again.advance_time(27.0).unwrap(), 2);
 
@@ -275,7 +275,7 @@ fn what_is_no_image_of_this_pool_is_refused_whole() {
     assert!(used.pool.restore(&image, 0.0, |_| true).is_err());
 }
 
-/// Requests that come again hit what the last process had computed.
+/// Requests that come again hit the blocks that the last process had computed.
 #[test]
 fn a_manager_is_warm() {
     let config = ManagerConfig { num_blocks: 40, block_size: 4, ..ManagerConfig::default() };
@@ -283,7 +283,7 @@ fn a_manager_is_warm() {
     let prompt: Vec<u32> = (0..30).collect();
     manager.admit("a", manager.prepare(&prompt, ExtraKeys::default()).unwrap()).unwrap();
     manager.commit("a", 30).unwrap();
-    let image = manager.image().unwrap(); // while it runs
+    let image = manager.image().unwrap(); // while the manager runs
     let mut again = CacheManager::new(config).unwrap();
     assert_eq!(again.restore(&image, 0.0, |_| true).unwrap().blocks, 7);
     let admitted = again.admit("b", again.prepare(&prompt, ExtraKeys::default()).unwrap()).unwrap();
@@ -293,7 +293,7 @@ fn a_manager_is_warm() {
     assert!(again.restore(&image, 0.0, |_| true).is_err());
 }
 
-/// The same of whole requests: what the restored manager answers is what the other one answers.
+/// Whole requests: the restored manager returns what the original one returns.
 #[test]
 fn a_restored_manager_goes_on_as_if_it_had_never_stopped() {
     for seed in 0..60 {
@@ -383,15 +383,15 @@ fn an_image_of_other_settings_is_refused_whole() {
             );
             assert_eq!(next.stats().pool.registered, 0, "nothing has changed");
         }
-        // It serves whatever it hashes, restored or not.
+        // It serves all prompts that it hashes, whether restored or not.
         next.admit("b", next.prepare(&prompt[1..], ExtraKeys::default()).unwrap()).unwrap();
         next.commit("b", 19).unwrap();
         next.check_invariants().unwrap();
     }
 }
 
-/// Two contents that name each other as parents, in a snapshot with valid checksums, would wait for each
-/// other for ever.
+/// Two contents that name each other as parents, in a snapshot with valid checksums, would wait for
+/// each other forever.
 #[test]
 fn contents_that_name_each_other_as_parents_cost_hits_at_most() {
     let config = || PoolConfig { eviction: kvpool_policies::S3_FIFO, ..config() };

@@ -1,5 +1,5 @@
-//! Images that nothing wrote: whatever one says, it is refused whole, and the pool is as new, or it
-//! makes a sound pool that goes on.
+//! Images with random contents: an image is refused as a whole and leaves an empty pool, or it gives a
+//! valid pool that works.
 #![expect(clippy::unwrap_used, reason = "helpers of tests may panic as tests do")]
 
 use std::sync::Arc;
@@ -83,7 +83,7 @@ fn said(numbers: &mut Numbers) -> Said {
     Said { retention: Retention { keep, ttl, then }, remaining, tenant }
 }
 
-/// One thing is another.
+/// Changes one random field of an image.
 fn change(image: &mut PoolImage, numbers: &mut Numbers) {
     const DEPTHS: [u32; 5] = [0, 1, 5, 1 << 30, u32::MAX];
     let id = |numbers: &mut Numbers| BlockId::new(numbers.below(BLOCKS + 2) as u32);

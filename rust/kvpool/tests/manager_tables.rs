@@ -1,12 +1,12 @@
-//! The manager's forks, copies, roll-back, windows and swaps, on real bytes: a fake store executes
-//! every plan, every request writes the tokens that it computes, a connector those that are external,
-//! for as long as it may, and after each step every request, in whatever tier, reads back what it
+//! Tests the manager's forks, copies, roll-backs, windows and swaps on real bytes. A fake store
+//! executes every plan, every request writes the tokens that it computes, and a connector writes the
+//! external ones as long as it may. After each step, every request in any tier reads back what it
 //! wrote.
 //!
-//! A cell holds a digest of the whole prefix up to its token, as KV does, and which weights computed
-//! it: those change with every epoch and every reset. Blocks are never wiped, so a lost copy, a block
-//! handed out too early or sharing gone wrong shows as another prefix's cell, and content of any tier
-//! that outlives its weights as theirs.
+//! A cell contains a digest of the whole prefix up to its token, like KV does, and the weights that
+//! computed it. The weights change with every epoch and every reset. Blocks are never wiped. So a lost
+//! copy, a block that is handed out too early or an error in sharing shows as another prefix's cell.
+//! Content that outlives its weights shows as theirs.
 #![expect(
     clippy::unwrap_used,
     clippy::expect_used,
@@ -28,7 +28,7 @@ use proptest::test_runner::{Config, FileFailurePersistence, TestRunner};
 
 const BLOCK_SIZE: usize = 3;
 
-/// The content of a token's slot: a function of everything before it, and of the weights.
+/// The content of a token's slot: it depends on all tokens before it and on the weights.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Kv {
     weights: u64,
@@ -55,8 +55,8 @@ enum Operation {
         id: i64,
         slots: usize,
     },
-    /// A connector writes the external tokens of a request, released or not, but for a few that fail,
-    /// and says so.
+    /// A connector writes the external tokens of a request, except some that fail, and reports that.
+    /// The request may have been released.
     Load {
         id: i64,
         failed: std::ops::Range<usize>,
@@ -76,7 +76,7 @@ enum Operation {
         tokens: Vec<u32>,
         lookahead: usize,
     },
-    /// Executes the plan, computes every running request, commits it.
+    /// Executes the plan, then computes and commits every running request.
     Compute,
     Truncate {
         id: i64,
@@ -97,7 +97,7 @@ enum Operation {
     },
     SwapOut(Vec<i64>),
     SwapIn(Vec<i64>),
-    /// Executes the plan and completes, or aborts, the oldest swap under way.
+    /// Executes the plan, and completes or aborts the oldest running swap.
     EndSwap {
         complete: bool,
     },
@@ -109,11 +109,11 @@ enum Operation {
     },
     CompleteStep(u64),
     BumpEpoch,
-    /// A reset, after everybody has given up his blocks or while some hold theirs.
+    /// A reset, after all requests have given up their blocks or while some still hold theirs.
     Reset {
         drained: bool,
     },
-    /// Counts what changed since the last time.
+    /// Updates the digest with the changes since the last update.
     Digest,
 }
 
@@ -154,7 +154,8 @@ fn operation() -> impl Strategy<Value = Operation> {
         4 => ids().prop_map(Operation::SwapIn),
         6 => prop::bool::weighted(0.7).prop_map(|complete| Operation::EndSwap { complete }),
         3 => (IDS, 0u32..2, IDS, IDS)
-            .prop_map(|(append, token, release, preempt)| Operation::Step { append, token, release, preempt }),
+            .prop_map(|(append, token, release, preempt)| Operation::Step {
+                append, token, release, preempt }),
         2 => (0u64..10).prop_map(Operation::CompleteStep),
         1 => Just(Operation::BumpEpoch),
         2 => any::<bool>().prop_map(|drained| Operation::Reset { drained }),
@@ -162,12 +163,13 @@ fn operation() -> impl Strategy<Value = Operation> {
     ]
 }
 
-/// What a request has, as the test knows it.
+/// The state of a request as the test expects it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Known {
     tokens: Vec<u32>,
     state: RequestState,
-    /// The weights when it was admitted or resumed: what it computed before they change it may keep.
+    /// The weights when the request was admitted or resumed. It may keep what it computed before they
+    /// change.
     weights: u64,
 }
 
@@ -178,14 +180,14 @@ struct Rig {
     store: Vec<Vec<[Option<Kv>; BLOCK_SIZE]>>,
     known: BTreeMap<i64, Known>,
     swaps: Vec<(SwapId, Vec<i64>)>,
-    /// Counts resets and epochs.
+    /// The number of resets and epochs.
     weights: u64,
     resets: u64,
-    /// Blocks that only a fence holds: until it ends, its step may write to them.
+    /// Blocks that only a fence holds. Until it ends, its step may write to them.
     late: Vec<(Until, Place)>,
-    /// Counts blocks that their step wrote late.
+    /// Number of blocks that their step wrote late.
     written_late: usize,
-    /// Whether free blocks are overwritten at once, or keep what they held.
+    /// Whether free blocks are overwritten at once, or keep their content.
     scribble: bool,
 }
 
@@ -199,7 +201,7 @@ impl Rig {
             verify,
             ..ManagerConfig::default()
         });
-        // A journal's digest; the laboratory sets the digest of the setting.
+        // This is the digest of a journal. The laboratory turns on the digest of the setting.
         let mut manager = manager.unwrap();
         manager.keep_digest().unwrap();
         let store = [num_blocks, host_blocks].map(|blocks| vec![[None; BLOCK_SIZE]; blocks]).to_vec();
@@ -220,7 +222,7 @@ impl Rig {
         }
     }
 
-    /// Everything that a refused call must not change.
+    /// Returns everything that a refused call must not change.
     fn observe(&self) -> impl PartialEq + std::fmt::Debug + use<> {
         let tables: Vec<_> = IDS.map(|id| self.manager.block_table(id).map(<[_]>::to_vec).ok()).collect();
         let infos: Vec<_> = IDS.map(|id| self.manager.request(id).ok()).collect();
@@ -232,7 +234,7 @@ impl Rig {
         (tables, infos, pools, tiers.pending_copies().collect::<Vec<_>>())
     }
 
-    /// A call that is refused changes nothing; returns what one that is not gave.
+    /// Makes a call. A refused call must change nothing. Returns the result of an accepted call.
     fn attempt<T>(&mut self, call: impl FnOnce(&mut CacheManager) -> Result<T, ManagerError>) -> Option<T> {
         let before = self.observe();
         match call(&mut self.manager) {
@@ -256,8 +258,8 @@ impl Rig {
         }
     }
 
-    /// One step of the engine: copies, then every running request writes what it has not computed, then
-    /// commits.
+    /// Runs one step of the engine: first the copies, then every running request writes its uncomputed
+    /// tokens, then it commits them.
     fn compute(&mut self) {
         let plan = self.manager.take_plan().unwrap();
         self.execute(&plan);
@@ -279,7 +281,7 @@ impl Rig {
         self.manager.commit_batch(&ids, &computed).unwrap();
     }
 
-    /// A connector has written the external tokens of a request into its blocks, but for some.
+    /// A connector writes the external tokens of a request into its blocks, except some.
     fn load(&mut self, id: i64, failed: &std::ops::Range<usize>) {
         let Some(known) = self.known.get(&id).cloned() else { return };
         let info = self.manager.request(id).unwrap();
@@ -293,7 +295,7 @@ impl Rig {
         }
     }
 
-    /// A request is where it was to go; one that was released meanwhile is gone.
+    /// The request has arrived in its tier. If it was released meanwhile, it is gone.
     fn arrived(&mut self, id: i64, state: RequestState) {
         if self.known[&id].state == RequestState::Releasing {
             self.known.remove(&id);
@@ -303,13 +305,13 @@ impl Rig {
         }
     }
 
-    /// The state of a request that was just admitted or resumed.
+    /// Records the state of a request that was just admitted or resumed.
     fn placed(&mut self, id: i64, external_tokens: usize) {
         let state = if external_tokens > 0 { RequestState::Loading } else { RequestState::Running };
         self.set(&[id], state);
     }
 
-    /// A request was released.
+    /// Records that a request was released.
     fn released(&mut self, id: i64) {
         match self.known[&id].state {
             RequestState::Moving | RequestState::Loading => self.set(&[id], RequestState::Releasing),
@@ -317,8 +319,8 @@ impl Rig {
         }
     }
 
-    /// Blocks of a request that nobody else holds: if it gives them up behind a fence, only the fence
-    /// holds them.
+    /// Returns the blocks that only this request holds. If it gives them up with a fence, only the
+    /// fence holds them.
     fn alone(&self, id: i64) -> Vec<Place> {
         let Ok(tier) = self.manager.request(id).map(|info| info.tier) else { return Vec::new() };
         let pool = self.manager.tiers().pool(tier).unwrap();
@@ -326,14 +328,14 @@ impl Rig {
         self.table(id).into_iter().filter(alone).map(|block| Place { tier, block }).collect()
     }
 
-    /// A request gave up its blocks until a fence ends.
+    /// Records that a request gave up its blocks until a fence ends.
     fn fenced(&mut self, alone: Vec<Place>, until: Until) {
         let fences = |at: &Place| self.manager.tiers().pool(at.tier).unwrap().fence_references(at.block);
         let late = alone.into_iter().filter(|at| fences(at) == 1);
         self.late.extend(late.map(|at| (until, at)));
     }
 
-    /// A fence has ended, and its step wrote until then.
+    /// A fence has ended. Its step wrote until then.
     fn ended(&mut self, is_over: impl Fn(Until) -> bool) {
         let (over, late): (Vec<_>, Vec<_>) =
             std::mem::take(&mut self.late).into_iter().partition(|&(until, _)| is_over(until));
@@ -344,7 +346,7 @@ impl Rig {
         }
     }
 
-    /// What a lookup may return, in any tier, was computed with the weights of now.
+    /// Checks that everything a lookup may return, in any tier, was computed with the current weights.
     fn nothing_stale_is_cached(&self) {
         for (tier, cells) in self.store.iter().enumerate() {
             let pool = self.manager.tiers().pool(tier).unwrap();
@@ -357,9 +359,9 @@ impl Rig {
         }
     }
 
-    /// Every request that has blocks and is not on its way reads back what it wrote.
+    /// Checks that every request with blocks that is not moving reads back what it wrote.
     fn read_back(&self) {
-        // A copy that is planned has not been made: its destination reads as its source.
+        // A planned copy has not been made yet, so its destination reads like its source.
         let pending: BTreeMap<_, _> =
             self.manager.tiers().pending_copies().map(|copy| (copy.dst, copy.src)).collect();
         for (&id, known) in &self.known {
@@ -496,7 +498,7 @@ impl Rig {
             let stats = self.manager.tiers().pool(tier).unwrap().stats();
             assert_eq!(stats.free + stats.cached_free + stats.active + stats.fenced, stats.usable);
             if self.scribble {
-                // Nobody may rely on what a free block holds.
+                // No caller may rely on the content of a free block.
                 let free = self.manager.tiers().pool(tier).unwrap().free_order();
                 free.iter().for_each(|block| self.store[tier][block.index()] = [None; BLOCK_SIZE]);
             }
@@ -505,7 +507,7 @@ impl Rig {
         self.nothing_stale_is_cached();
     }
 
-    /// A reset succeeds exactly if nobody holds a block of any tier: then both are empty.
+    /// A reset succeeds exactly if no block of any tier is held. Afterwards both tiers are empty.
     fn reset(&mut self, drained: bool) {
         if drained {
             (0..self.swaps.len()).for_each(|_| self.end_swap(false));
@@ -568,7 +570,8 @@ impl Rig {
             false => RequestState::Running,
         };
         if complete {
-            // What is computed and not written yet must not be lost: the plan is executed, and nothing else.
+            // A planned copy of computed tokens must not be lost, so the plan is executed. Nothing else
+            // runs.
             let plan = self.manager.take_plan().unwrap();
             self.execute(&plan);
             self.manager.complete_swap(swap).unwrap();
@@ -579,7 +582,7 @@ impl Rig {
         ids.iter().for_each(|&id| self.arrived(id, moved(complete)));
     }
 
-    /// A planned step does what it said, whatever is shared.
+    /// A planned step does what its plan promised, whatever is shared.
     fn step(&mut self, append: i64, token: u32, release: i64, preempt: i64) {
         let before = self.observe();
         let mut plan = self.manager.plan_step();
@@ -652,7 +655,7 @@ fn refs(ids: &[i64]) -> Vec<RequestRef<'_>> {
     ids.iter().map(|&id| RequestRef::Int(id)).collect()
 }
 
-/// Both hold a full block that nobody has computed when they fork; each commits it.
+/// Both requests hold a full block that is not computed yet when they fork. Each commits it.
 #[test]
 fn forks_publish_a_shared_block_once() {
     let mut manager = manager(10, 0);
@@ -664,8 +667,8 @@ fn forks_publish_a_shared_block_once() {
     manager.check_invariants().unwrap();
 }
 
-/// n samples of one prompt: n - 1 copies of the tail, the last one writes in place, and a pool that
-/// holds just that suffices.
+/// For n samples of one prompt, n - 1 copy the tail, and the last one writes in place. A pool with
+/// exactly that number of blocks suffices.
 #[test]
 fn the_last_of_the_samples_writes_in_place() {
     let mut manager = manager(2 + 3 + 1, 0);
@@ -679,13 +682,13 @@ fn the_last_of_the_samples_writes_in_place() {
     let plan = manager.take_plan().unwrap();
     let sources: Vec<_> = plan.transfers().iter().map(|copy| copy.src.block).collect();
     assert_eq!(sources, vec![manager.block_table(3).unwrap()[1]; 3]);
-    // Again: nobody shares a tail now.
+    // In the next step, no tail is shared any more.
     assert!(manager.append(&refs(&[0, 1, 2, 3]), &[5, 6, 7, 8], Computed::AllButLast).unwrap().is_empty());
     assert!(manager.take_plan().unwrap().is_empty());
 }
 
-/// One block too few: the batch is refused as a whole, and nobody has a copy. The block that was copied
-/// came to the order when the plan was taken, behind the one that it hangs on, under plain LRU.
+/// With one block too few, the batch is refused as a whole, and no request has a copy. The copied block
+/// entered the order when the plan was taken, after its parent, even with plain LRU.
 #[test]
 fn a_copy_leaves_the_cache_prefix_closed() {
     for &eviction in kvpool_policies::ALL {
@@ -695,7 +698,7 @@ fn a_copy_leaves_the_cache_prefix_closed() {
         admit(&mut manager, 1, &[1, 2, 3, 4, 5, 6, 7]);
         manager.commit(1, 7).unwrap();
         let [first, second, _] = manager.block_table(1).unwrap()[..] else { panic!("three blocks") };
-        manager.truncate(1, 4, None).unwrap(); // into the second, which is registered
+        manager.truncate(1, 4, None).unwrap(); // into the second block, which is registered
         manager.append_tokens(1, &[9], 0).unwrap();
         assert_eq!(manager.block_table(1).unwrap()[0], first);
         manager.release(1, None).unwrap();
@@ -717,8 +720,8 @@ fn copies_that_do_not_fit_refuse_the_batch() {
     manager.check_invariants().unwrap();
 }
 
-/// Preemption by swap and back: what is shared moves once, hits in the device save the copy, and M4
-/// holds throughout.
+/// Preemption by swap and back: shared blocks move once, hits on the device save copies, and M4 holds
+/// throughout.
 #[test]
 fn a_group_is_swapped_out_and_in() {
     let mut manager = manager(12, 8);
@@ -735,7 +738,7 @@ fn a_group_is_swapped_out_and_in() {
     manager.complete_swap(swap).unwrap();
     assert_eq!((manager.stats().swapped, manager.pool().num_available()), (2, 11));
     let swap = manager.begin_swap_in(&refs(&[2, 1])).unwrap();
-    assert_eq!(manager.take_plan().unwrap().len(), 2); // the shared blocks are cached on the device still
+    assert_eq!(manager.take_plan().unwrap().len(), 2); // the shared blocks are still cached on the device
     manager.complete_swap(swap).unwrap();
     assert_eq!(manager.block_table(1).unwrap()[..2], manager.block_table(2).unwrap()[..2]);
     let stats = manager.stats();
@@ -803,8 +806,8 @@ fn refused_table_operations_change_nothing() {
     );
 }
 
-/// A block that another holder computes after a swap has copied it is registered on the device, and not
-/// in the host, where its KV is not.
+/// A block that another holder computes after a swap has copied it is registered on the device, but not
+/// in the host, because its KV is not there.
 #[test]
 fn what_is_computed_during_a_swap_is_not_registered_in_the_host() {
     let mut manager = manager(8, 8);
@@ -819,8 +822,8 @@ fn what_is_computed_during_a_swap_is_not_registered_in_the_host() {
     manager.check_invariants().unwrap();
 }
 
-/// What the device still caches takes no block, so it fits and begins even where the watermark leaves
-/// nothing.
+/// Blocks that the device still caches need no new block. So the swap fits and starts even if the
+/// watermark leaves no block.
 #[test]
 fn a_swap_that_takes_no_block_fits() {
     let config =

@@ -1,6 +1,6 @@
-//! A step with buffers of the caller's allocates nothing, but where a request's own lists grow.
+//! A step with a caller's buffers allocates nothing, except when a request's own lists grow.
 //!
-//! A binary of its own: it counts what the thread allocates.
+//! This is a test binary of its own because it counts the allocations of a thread.
 #![expect(clippy::unwrap_used, reason = "a test stops at the first error")]
 
 #[path = "common/counting.rs"]
@@ -10,7 +10,8 @@ use kvpool::{CacheManager, Computed, ExtraKeys, ManagerConfig, RequestRef, Rows}
 
 const REQUESTS: usize = 32;
 
-/// The fewest allocations of one of many steps, in which every request gets a token, and a block for it.
+/// Returns the smallest number of allocations in one of many steps. In each step, every request gets a
+/// token and a block for it.
 fn fewest(mut step: impl FnMut(&mut CacheManager, &Rows<'_>) -> usize) -> usize {
     let config = ManagerConfig { num_blocks: 100_000, block_size: 1, ..ManagerConfig::default() };
     let mut manager = CacheManager::new(config).unwrap();
@@ -56,7 +57,7 @@ fn the_buffer_holds_the_changes_of_the_last_step_alone() {
         manager.append_into(&rows(tokens), &mut changes).unwrap();
         assert_eq!(changes.len(), grown);
     }
-    // The last step left a change; two tokens more need a block that is not there.
+    // The last step left a change. Two more tokens need a block that is not available.
     let refused = Rows { offsets: &[0, 2], ..rows(&[6, 7]) };
     assert!(manager.append_into(&refused, &mut changes).is_err());
     assert!(changes.is_empty());

@@ -1,11 +1,11 @@
-// Entry points: memory and what is known of it.
+// Entry points for memory and its attributes.
 #pragma once
 
 #include "queue.hpp"
 
 using namespace fake;
 
-// The allocation or registration that holds an address, as its map has it.
+// Returns the allocation or registration that contains an address, as an entry of its map.
 static const Range* find_range(const Ranges& ranges, uint64_t address, uint64_t* begin) {
   auto next = ranges.upper_bound(address);
   if (next == ranges.begin()) return nullptr;
@@ -25,7 +25,7 @@ CUresult cuMemAlloc_v2(CUdeviceptr* pointer, size_t bytes) {
   });
 }
 
-// Waits for all work, as the real one does: that a caller relies on it is no mistake.
+// Waits for all work, as the real driver does. A caller may rely on that.
 CUresult cuMemFree_v2(CUdeviceptr pointer) {
   return driver_call(Needs::kContext, [&] {
     require_no_capture();
@@ -114,10 +114,10 @@ CUresult cuPointerGetAttribute(void* data, CUpointer_attribute attribute, CUdevi
     const bool has_alias = state().settings.host_alias != 0 && range->kind == Kind::kRegistered;
     const Context* context = find_context(range->context);
     switch ((int)attribute) {
-      case 1:  // the context
+      case 1: // the context
         *(CUcontext*)data = range->context;
         break;
-      case 2:  // the type of memory: 1 of the host, 2 of the device
+      case 2: // the type of memory: 1 for the host, 2 for the device
         *(unsigned*)data = on_device ? 2 : 1;
         break;
       case 3:  // the address on the device
@@ -133,10 +133,10 @@ CUresult cuPointerGetAttribute(void* data, CUpointer_attribute attribute, CUdevi
       case 9:  // the device
         *(int*)data = context == nullptr ? 0 : context->device;
         break;
-      case 11:  // where it begins
+      case 11: // its first address
         *(CUdeviceptr*)data = begin;
         break;
-      case 12:  // how large it is
+      case 12: // its size
         *(size_t*)data = (size_t)(range->end - begin);
         break;
       case 13:  // mapped

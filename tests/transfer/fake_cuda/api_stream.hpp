@@ -5,7 +5,8 @@
 
 using namespace fake;
 
-// Whether the event is to be told unfinished a little longer, though its work may be done.
+// Returns whether a query reports the event as unfinished a little longer, although its work may be
+// done.
 static bool holds_back(Event& event) {
   const long long wanted = state().settings.event_queries;
   return wanted > 0 && event.last->sequence > queues().seen_sequence && event.queries < wanted;
@@ -22,7 +23,7 @@ CUresult cuStreamCreateWithPriority(CUstream* handle, unsigned int flags, int /*
   });
 }
 
-// Legal while work waits, but not how an engine is to end.
+// Legal while work waits, but an engine should not end like this.
 CUresult cuStreamDestroy_v2(CUstream handle) {
   return driver_call(Needs::kContext, [&] {
     auto found = queues().streams.find(handle);
@@ -48,7 +49,7 @@ CUresult cuStreamWaitEvent(CUstream handle, CUevent event_handle, unsigned int f
     ++state().counters.waits;
     if (event.captured) {
       const std::shared_ptr<Capture> capture = event.captured;
-      require(!capture->members.empty(), CUDA_ERROR_CAPTURED_EVENT);  // it ended
+      require(!capture->members.empty(), CUDA_ERROR_CAPTURED_EVENT); // the capture has ended
       if (stream.capture && stream.capture != capture) {
         stream.capture->invalid = capture->invalid = true;
         refuse(CUDA_ERROR_STREAM_CAPTURE_MERGE);
@@ -127,7 +128,7 @@ CUresult cuEventRecord(CUevent handle, CUstream stream_handle) {
   });
 }
 
-// Needs no context: the event knows its own.
+// Needs no context, because the event knows its context.
 CUresult cuEventQuery(CUevent handle) {
   return driver_call(Needs::kInit, [&] {
     Event& event = find_event(handle);

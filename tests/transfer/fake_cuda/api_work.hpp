@@ -1,11 +1,11 @@
-// Entry points: what puts work into a stream.
+// Entry points that put work into a stream.
 #pragma once
 
 #include "queue.hpp"
 
 using namespace fake;
 
-// Fails the call, and the context with it, when a test asked for that.
+// Fails the call, and the context with it, if a test requested that.
 static void fail_if_due(long long& countdown, long long code) {
   if (is_due(countdown)) refuse(fail_with((CUresult)code));
 }
@@ -16,7 +16,7 @@ static void read_early(Copy& copy) {
   copy.early.assign((const uint8_t*)copy.src, (const uint8_t*)copy.src + copy.bytes);
 }
 
-// A copy that the caller waits for: through the legacy stream, whichever the caller's is.
+// A copy that the caller waits for. It uses the legacy stream, whatever the caller's stream is.
 static CUresult copy_and_wait(uint64_t dst, uint64_t src, size_t bytes) {
   require_no_capture();
   Stream& stream = stream_for_work(nullptr);
@@ -98,7 +98,8 @@ CUresult cuMemcpyBatchAsync(CUdeviceptr* dsts, CUdeviceptr* srcs, size_t* sizes,
     require(failed != nullptr && (uint64_t)handle > 1);
     *failed = SIZE_MAX;
     Stream& stream = stream_for_work(handle);
-    require(!stream.capture, CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED);  // and the capture goes on, without the copies
+    // The capture continues without the copies.
+    require(!stream.capture, CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED);
     require(count != 0 && dsts != nullptr && srcs != nullptr && sizes != nullptr);
     require(attributes != nullptr && first_copies != nullptr && 0 < num_attributes && num_attributes <= count);
     for (size_t k = 0; k < num_attributes; ++k) {
@@ -117,8 +118,9 @@ CUresult cuMemcpyBatchAsync(CUdeviceptr* dsts, CUdeviceptr* srcs, size_t* sizes,
       Copy copy{check_dma(dsts[i], sizes[i], &to_pageable), check_dma(srcs[i], sizes[i], &from_pageable), sizes[i]};
       require(settings.coherent || (!to_pageable && !from_pageable));
       const int order = (int)attributes[k].srcAccessOrder;
-      // Other than in order of the stream (1), the source may be read at once: the worst moment for a source that an
-      // earlier operation is still to write. With "any" order (3) it may as well be read when the copy runs.
+      // Unless the copy is in stream order (1), the source may be read at once. That is the worst
+      // moment for a source that an earlier operation still has to write. With "any" order (3), the
+      // source may also be read when the copy runs.
       if (order != 1) read_early(copy);
       copy.must_stay = order == 3;
       pieces.push_back({copy.dst, copy.src, copy.bytes});

@@ -1,7 +1,7 @@
-"""Builds the fake driver with the C++ compiler at hand, once for each state of its sources.
+"""Builds the fake driver with the available C++ compiler, once for each state of its sources.
 
-From the command line, for tests that are not of Python: ``python tests/transfer/fake_cuda/build.py
-DIRECTORY`` writes ``libcuda.so.1`` there and prints its path.
+For tests in other languages: ``python tests/transfer/fake_cuda/build.py DIRECTORY`` writes
+``libcuda.so.1`` there and prints its path.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ FLAGS = ("-std=c++17", "-O2", "-fPIC", "-shared", "-pthread", "-DKVPOOL_EMULATE"
 
 
 class CompilerMissingError(RuntimeError):
-    """There is no C++ compiler on this machine."""
+    """This machine has no C++ compiler."""
 
 
 def find_compiler() -> list[str]:
-    """The command of a C++ compiler: $CXX, what the system calls one, or that of the ``ziglang`` wheel."""
+    """Return the command of a C++ compiler: $CXX, the system's compiler, or the ``ziglang`` wheel's."""
     named = os.environ.get("CXX")
     if named:
         command = shlex.split(named)
@@ -42,7 +42,8 @@ def find_compiler() -> list[str]:
     if importlib.util.find_spec("ziglang") is not None:
         return [sys.executable, "-m", "ziglang", "c++"]
     raise CompilerMissingError(
-        "the fake CUDA driver is C++, and there is no compiler: set $CXX, install g++ or clang++, or the ziglang wheel"
+        "the fake CUDA driver is C++, and there is no compiler: set $CXX, "
+        "install g++ or clang++, or the ziglang wheel"
     )
 
 
@@ -51,7 +52,7 @@ def _sources() -> list[Path]:
 
 
 def _compile(command: list[str], output: Path) -> None:
-    """Compile into a file of another name first: tests may be started side by side."""
+    """Compile to a temporary name first, because several test processes may start at the same time."""
     output.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=output.parent) as folder:
         fresh = Path(folder) / NAME

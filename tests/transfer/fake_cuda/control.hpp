@@ -1,11 +1,11 @@
-// What tests call: settings, counters, the order of execution. None of these is of the driver.
+// Functions for tests: settings, counters, the order of execution. The real driver has none of them.
 #pragma once
 
 #include "queue.hpp"
 
 using namespace fake;
 
-// Drops what waits without running it, and every stream, event, graph and piece of memory.
+// Drops waiting work without running it, and every stream, event, graph and allocation.
 static void drop_objects() {
   Queues& q = queues();
   for (Stream* stream : all_streams()) {
@@ -79,23 +79,24 @@ static int mark(void* pointer, size_t bytes, Kind kind) {
 
 extern "C" {
 
-// Between tests of a program that keeps objects as long as it runs: what waits is run; settings of the environment,
-// counters at zero, no error. Everything else stays.
+// For use between tests of a program that keeps its objects: runs waiting work, resets settings to
+// those of the environment and counters to zero, and clears the error. Everything else stays.
 void fake_clear(void) {
   std::lock_guard<std::mutex> lock(state().mutex);
   run_all();
   clear_records();
 }
 
-// Between tests that keep no more than contexts and libraries: as fake_clear, but what waits is dropped, and so are all
-// other objects.
+// For use between tests that keep only contexts and libraries: like fake_clear, but drops waiting work
+// and all other objects.
 void fake_reset(void) {
   std::lock_guard<std::mutex> lock(state().mutex);
   drop_objects();
   clear_records();
 }
 
-// As if the process had just begun: also the contexts and libraries are gone, and cuInit is to be called again.
+// Returns to the state of a new process: contexts and libraries are gone, and cuInit has to be called
+// again.
 void fake_restart(void) {
   fake_reset();
   std::lock_guard<std::mutex> lock(state().mutex);
@@ -108,7 +109,7 @@ void fake_restart(void) {
   thread_capture_mode = 0;
 }
 
-// 0, or 1 for a key that is none.
+// Returns 0, or 1 for an unknown key.
 int fake_set(const char* key, long long value) {
   std::lock_guard<std::mutex> lock(state().mutex);
   for (const Setting& one : kSettings) {
@@ -120,7 +121,7 @@ int fake_set(const char* key, long long value) {
   return 1;
 }
 
-// -1 for a key that is none.
+// Returns -1 for an unknown key.
 long long fake_get(const char* key) {
   std::lock_guard<std::mutex> lock(state().mutex);
   for (const Setting& one : kSettings) {
@@ -129,14 +130,15 @@ long long fake_get(const char* key) {
   return -1;
 }
 
-// -1 for a key that is none.
+// Returns -1 for an unknown key.
 long long fake_count(const char* key) {
   std::lock_guard<std::mutex> lock(state().mutex);
   check_all_guards();
   return count_of(key);
 }
 
-// What the first violation was; empty if there was none. The text is good until the next call from this thread.
+// Returns the first violation, or an empty text. The text is valid until the next call from this
+// thread.
 const char* fake_violation(void) {
   static thread_local std::string text;
   std::lock_guard<std::mutex> lock(state().mutex);
@@ -145,7 +147,7 @@ const char* fake_violation(void) {
   return text.c_str();
 }
 
-// What stopped the device; empty if nothing did.
+// Returns the fault that stopped the device, or an empty text.
 const char* fake_fault(void) {
   static thread_local std::string text;
   std::lock_guard<std::mutex> lock(state().mutex);
@@ -153,28 +155,31 @@ const char* fake_fault(void) {
   return text.c_str();
 }
 
-// Runs all that waits, in order of the calls.
+// Runs all waiting work in the order of the calls.
 void fake_run_all(void) {
   std::lock_guard<std::mutex> lock(state().mutex);
   run_all();
 }
 
-// Runs the oldest operation that waits: 1, or 0 if there is none. Records of events and waits are operations, too.
+// Runs the oldest waiting operation. Returns 1, or 0 if there is none. Records of events and waits are
+// operations, too.
 int fake_run_one(void) {
   std::lock_guard<std::mutex> lock(state().mutex);
   return run_pick(0) != 0;
 }
 
-// Runs one of those that could run now, number `choice` modulo their number, oldest first; returns how many there were.
+// Runs one of the operations that could run now: number `choice` modulo their number, oldest first.
+// Returns their number.
 int fake_run_pick(unsigned long long choice) {
   std::lock_guard<std::mutex> lock(state().mutex);
   return run_pick(choice);
 }
 
-// Memory of the host that the driver does not know, and may not be given: 0, or 1 if the range is marked already.
+// Marks host memory as unknown to the driver, so that it is refused. Returns 0, or 1 if the range is
+// already marked.
 int fake_mark_pageable(void* pointer, size_t bytes) { return mark(pointer, bytes, Kind::kPageable); }
 
-// Memory of the test that is to be the device's, such as a CPU tensor that plays a CUDA tensor.
+// Marks memory of the test as device memory, for example a CPU tensor that stands for a CUDA tensor.
 int fake_mark_device(void* pointer, size_t bytes) { return mark(pointer, bytes, Kind::kDevice); }
 
 int fake_unmark(void* pointer) {
@@ -182,8 +187,8 @@ int fake_unmark(void* pointer) {
   return memory().marked.erase((uint64_t)pointer) == 1 ? 0 : 1;
 }
 
-// Memory that the test is to unmap: fake_unwatch, called just before, records a violation if work waits that touches
-// it, and runs that.
+// Watches memory that the test is going to unmap. fake_unwatch, called just before that, runs waiting
+// work that touches the memory, and records a violation if there is such work.
 int fake_watch(void* pointer, size_t bytes) {
   std::lock_guard<std::mutex> lock(state().mutex);
   const uint64_t begin = (uint64_t)pointer;

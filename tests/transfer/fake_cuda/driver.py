@@ -38,7 +38,7 @@ class Pair(ctypes.Structure):
 
 
 class Params(ctypes.Structure):
-    """What a kernel of cuda/block_copy.cu is given."""
+    """The parameters of a kernel of cuda/block_copy.cu."""
 
     _fields_ = (
         ("src_planes", c_address),
@@ -58,7 +58,7 @@ class Params(ctypes.Structure):
 
 
 class CopyAttributes(ctypes.Structure):
-    """CUmemcpyAttributes."""
+    """The driver's CUmemcpyAttributes."""
 
     _fields_ = (
         ("order", c_int),
@@ -147,7 +147,9 @@ _CALLS: dict[str, Sequence[Any]] = {
 
 
 class FakeCuda:
-    """The controls. Several of these may share one library: there is one driver in a process."""
+    """The controls. Several of these objects may share one library, because a process has only one
+    driver.
+    """
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -157,15 +159,19 @@ class FakeCuda:
             function.restype, function.argtypes = result, arguments
 
     def clear(self) -> None:
-        """Run what waits; settings of the environment, counters at zero, no error. Objects stay."""
+        """Run waiting work, reset settings to those of the environment and counters to zero, and clear
+        errors. Objects stay.
+        """
         self.library.fake_clear()
 
     def reset(self) -> None:
-        """As clear, but what waits is dropped, and all objects but contexts and libraries with it."""
+        """Like ``clear``, but waiting work is dropped, and so are all objects except contexts and
+        libraries.
+        """
         self.library.fake_reset()
 
     def restart(self) -> None:
-        """As in a process that has not called cuInit yet."""
+        """Return to the state of a process that has not called cuInit yet."""
         self.library.fake_restart()
 
     def set(self, **settings: int) -> None:
@@ -189,7 +195,7 @@ class FakeCuda:
 
     @property
     def fault(self) -> str:
-        """What stopped the device, or ""."""
+        """The fault that stopped the device, or ""."""
         return str(self.library.fake_fault().decode())
 
     def run_all(self) -> None:
@@ -199,7 +205,7 @@ class FakeCuda:
         return bool(self.library.fake_run_one())
 
     def run_pick(self, choice: int) -> int:
-        """Run one of the operations that could run now; return how many there were."""
+        """Run one of the operations that could run now. Return how many there were."""
         return int(self.library.fake_run_pick(choice))
 
     def mark_pageable(self, address: int, nbytes: int) -> None:
@@ -219,7 +225,7 @@ class FakeCuda:
 
 
 class Driver(FakeCuda):
-    """The driver's own calls, with typed arguments; they return the CUresult."""
+    """The driver's own calls, with typed arguments. They return the CUresult."""
 
     def __init__(self, path: Path) -> None:
         super().__init__(path)
@@ -231,15 +237,15 @@ class Driver(FakeCuda):
         return int(getattr(self.library, name)(*arguments))
 
     def get_value(self, kind: Any, name: str, *arguments: object) -> Any:
-        """The value that a call writes through its first argument; the call must succeed."""
+        """Return the value that a call writes through its first argument. The call must succeed."""
         value = kind()
         result = self.call(name, byref(value), *arguments)
         assert result == 0, f"{name}: {result}; {self.fault or self.violation}"
         return value.value
 
     def initialise(self, image: bytes) -> None:
-        """What every user of the driver does first. Sets the context of this thread, and ``kernels``,
-        by width.
+        """Initialise the driver as every user does. Sets the context of this thread, and ``kernels`` by
+        width.
         """
         assert self.call("cuInit", 0) == 0
         self.context = self.get_value(c_void_p, "cuDevicePrimaryCtxRetain", 0)
@@ -265,18 +271,18 @@ class Driver(FakeCuda):
         return int(self.get_value(c_void_p, "cuMemHostAlloc", nbytes, 1))
 
     def put(self, data: bytes) -> int:
-        """Device memory that holds the bytes."""
+        """Return the address of new device memory that contains these bytes."""
         address = self.alloc(len(data))
         ctypes.memmove(address, data, len(data))
         return address
 
     def planes(self, planes: Iterable[tuple[int, int]]) -> int:
-        """A table of planes, (base, stride), in device memory."""
+        """Return a table of planes, (base, stride), in device memory."""
         return self.put(b"".join(bytes(Plane(base, stride)) for base, stride in planes))
 
     def params(self, src: int, dst: int, pairs: Sequence[tuple[int, int]], **fields: int) -> Params:
-        """Parameters of a launch: tables of planes and pairs by value; the rest by name, ``nbytes`` at
-        least.
+        """Return the parameters of a launch, with tables of planes and pairs by value. Other fields are
+        passed by name; ``nbytes`` is required.
         """
         params = Params(src_planes=src, dst_planes=dst, num_pairs=len(pairs), num_planes=1, chunk_bytes=16384)
         params.src_blocks = params.dst_blocks = 1 << 40
@@ -301,7 +307,9 @@ class Driver(FakeCuda):
         orders: Sequence[int] = (1,),
         firsts: Sequence[int] = (0,),
     ) -> tuple[int, int]:
-        """cuMemcpyBatchAsync of (dst, src, bytes): the result, and the index of the copy at fault."""
+        """Call cuMemcpyBatchAsync for (dst, src, bytes). Return the result, and the index of the copy
+        at fault.
+        """
         count = len(copies)
         dsts, srcs = (
             (c_address * count)(*(c[0] for c in copies)),
@@ -320,7 +328,7 @@ class Driver(FakeCuda):
         return status.value
 
     def end_capture(self, stream: int) -> tuple[int, int | None]:
-        """The result, and the graph."""
+        """End a capture. Return the result and the graph."""
         graph = c_void_p()
         return self.call("cuStreamEndCapture", stream, byref(graph)), graph.value
 

@@ -1,5 +1,5 @@
-// The part of cuda.h (12.8) that the fake driver answers to. With the real cuda.h included first, that one is used: a
-// compiler then compares every signature (see README.md).
+// The part of cuda.h (12.8) that the fake driver implements. If the real cuda.h is included first, it
+// is used instead, and a compiler then compares every signature (see README.md).
 #pragma once
 
 #include <cstddef>
@@ -91,7 +91,7 @@ struct ResultText {
   const char *name, *text;
 };
 
-// nullptr for a number that is none.
+// Returns nullptr for an unknown number.
 inline const ResultText* result_text(int result) {
 #define FAKE_RESULT(name, value, text) \
   case value: { \
@@ -103,7 +103,7 @@ inline const ResultText* result_text(int result) {
   return nullptr;
 }
 
-// After these, a context is of no use any more.
+// After one of these errors, a context cannot be used any more.
 inline bool is_sticky(int result) {
   return result == 214 || result == 700 || result == 702 || result == 710 || (714 <= result && result <= 719);
 }

@@ -1,11 +1,12 @@
-// A libcuda.so without a GPU, for the tests of the transfer engine: strict, and the same in every run.
+// A libcuda.so without a GPU, for the tests of the transfer engine. It is strict, and behaves the same
+// in every run.
 //
 //   g++ -std=c++17 -O2 -fPIC -shared -pthread -DKVPOOL_EMULATE -I cuda fake_cuda.cpp -o libcuda.so.1
 //
-// It checks what it is called with as the driver does, runs the kernels of cuda/block_copy.cu on the CPU, and can put
-// off all work to the latest moment that CUDA allows (fake_set("lazy", 1)): a missing wait then shows in the bytes.
-// What the driver would let pass, but an engine must not do, is a violation: fake_count("violations").
-// README.md lists the settings and counters.
+// It checks arguments as the driver does and runs the kernels of cuda/block_copy.cu on the CPU. It can
+// delay all work to the latest moment that CUDA allows (fake_set("lazy", 1)), so that a missing wait
+// shows in the bytes. A mistake that the driver would accept, but that an engine must not make, is a
+// violation: fake_count("violations"). README.md lists the settings and counters.
 #ifndef KVPOOL_EMULATE
 #define KVPOOL_EMULATE
 #endif
@@ -16,7 +17,8 @@
 #include "api_work.hpp"
 #include "control.hpp"
 
-// From CUDA 13 on, the name stands for a function with other parameters. A caller that asked for that one gets this.
+// From CUDA 13 on, this name stands for a function with other parameters. A caller that asks for that
+// version gets this function.
 static CUresult batch_of_cuda_13() {
   return driver_call(Needs::kNothing, []() -> CUresult {
     record_violation("cuMemcpyBatchAsync was asked for as of CUDA 13: it has other parameters than that of 12.8");
@@ -59,7 +61,7 @@ extern "C" CUresult cuGetProcAddress_v2(const char* symbol, void** function, int
   return driver_call(Needs::kNothing, [&] {
     require(symbol != nullptr && function != nullptr && flags <= 2);
     *function = nullptr;
-    if (status != nullptr) *status = (CUdriverProcAddressQueryResult)1;  // there is none of that name
+    if (status != nullptr) *status = (CUdriverProcAddressQueryResult)1; // there is no function of that name
     const Settings& settings = state().settings;
     for (const EntryPoint& one : kEntryPoints) {
       if (std::strcmp(one.name, symbol) != 0) continue;

@@ -1,4 +1,4 @@
-"""What the tests of the fake driver share."""
+"""Shared code of the tests of the fake driver."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ STREAM_ORDER, DURING_CALL, ANY_ORDER = 1, 2, 3
 
 
 def fresh_driver(library: Path) -> Iterator[Driver]:
-    """The driver before cuInit, and as it was after the test."""
+    """Yields the driver in the state before cuInit, and restores it after the test."""
     driver = Driver(library)
     driver.restart()
     yield driver
@@ -37,7 +37,7 @@ def fresh_driver(library: Path) -> Iterator[Driver]:
 
 
 def ready_driver(library: Path) -> Iterator[Driver]:
-    """The driver with a context and the kernels. A test that ends with a violation fails."""
+    """Yields the driver with a context and the kernels. A test that ends with a violation fails."""
     for driver in fresh_driver(library):
         driver.initialise(FATBIN)
         yield driver
@@ -53,7 +53,7 @@ def pattern(nbytes: int, seed: int = 0) -> bytes:
 
 
 def take_violation(cuda: Driver) -> str:
-    """The first violation, which the test wanted; counters and objects are gone after it."""
+    """Returns the first violation, which the test expects. Clears counters and objects."""
     violation = cuda.violation
     cuda.reset()
     return violation

@@ -28,7 +28,8 @@ inline const std::map<std::string, int>& kernel_widths() {
   return widths;
 }
 
-// What a launcher may not pass, whatever the mapping; nullptr if it may. On a GPU, these copy garbage or too little.
+// Returns the error of a launch with wrong parameters, or nullptr. On a GPU, such a launch copies
+// garbage or too little.
 inline const char* find_mistake(const KernelWork& work) {
   const Params& p = work.params;
   if (p.nbytes < 0 || p.nbytes % work.width != 0) return "nbytes is no multiple of the width";
@@ -63,7 +64,7 @@ inline std::vector<std::pair<int64_t, int64_t>> pairs_of(const Params& p) {
   return pairs;
 }
 
-// Every copy the kernel makes, as whole pieces.
+// Returns every copy that the kernel makes, as whole pieces.
 inline std::vector<Piece> pieces_of(const KernelWork& work) {
   const Params& p = work.params;
   std::vector<Piece> pieces;
@@ -78,8 +79,8 @@ inline std::vector<Piece> pieces_of(const KernelWork& work) {
   return pieces;
 }
 
-// Copies of one launch or batch run in no order: none may write what another reads or writes. Two that copy a piece
-// onto itself are harmless.
+// The copies of one launch or batch run in no particular order, so none may write memory that another
+// one reads or writes. Two copies of a piece onto itself are harmless.
 inline void check_races(const std::vector<Piece>& pieces, const char* what) {
   if (!state().settings.check_races || pieces.size() > 65536) return;
   std::vector<Piece> writes;
@@ -114,7 +115,7 @@ void run_threads(const KernelWork& work, Entry entry) {
   const bool reverse = state().settings.reverse != 0;
   const uint64_t items = (uint64_t)p.num_pairs * (uint64_t)p.num_planes * (uint64_t)p.num_chunks;
   const uint64_t width = (uint64_t)work.width;
-  // CTAs and threads that have nothing to do are not run: these are most, of a small copy.
+  // CTAs and threads without work are not run. For a small copy, these are most of them.
   const uint64_t elements = ((uint64_t)std::min(p.nbytes, p.chunk_bytes) + width - 1) / width;
   const unsigned ctas = (unsigned)std::min<uint64_t>(work.grid, items);
   const unsigned threads = (unsigned)std::min<uint64_t>(work.block, std::max<uint64_t>(elements, 1));
@@ -134,7 +135,7 @@ inline void run_kernel(const KernelWork& work) {
   const Params& p = work.params;
   for (int32_t i = 0; i < p.num_planes; ++i) {
     for (const Plane& plane : {plane_at(p.src_planes, i), plane_at(p.dst_planes, i)}) {
-      // Also when no pair is valid: a launcher that passes pageable memory is wrong.
+      // This is checked even if no pair is valid, because a launcher must never pass pageable memory.
       if (zone_of(without_alias(plane.base)).kind == Kind::kPageable) resolve(plane.base, 1, 1, false);
     }
   }

@@ -1,4 +1,5 @@
-// Which memory is what, and who may touch it how. Device memory of the fake is memory of the host.
+// The kind of each piece of memory, and the accesses that are allowed. Device memory of the fake is
+// host memory.
 #pragma once
 
 #include <deque>
@@ -7,8 +8,8 @@
 
 namespace [[gnu::visibility("hidden")]] fake {
 
-// What an address belongs to. kUnknown is anything the driver was never told of: a device tensor of the test, unless
-// the setting `strict` makes it pageable.
+// The kind of memory at an address. kUnknown is memory that was never registered with the driver: a
+// device tensor of the test, or pageable memory if the setting `strict` is on.
 enum class Kind { kUnknown, kFreed, kGuard, kDevice, kHost, kRegistered, kPageable };
 
 struct Range {
@@ -46,7 +47,8 @@ inline bool overlaps(uint64_t begin_a, uint64_t end_a, uint64_t begin_b, uint64_
   return begin_a < end_b && begin_b < end_a;
 }
 
-// The range of a map that holds the address, or nullptr; begin and end are narrowed to it, or to the gap around it.
+// Returns the range of a map that contains the address, or nullptr. Narrows begin and end to it, or to
+// the gap around it.
 inline const Range* narrow(const Ranges& ranges, uint64_t address, uint64_t& begin, uint64_t& end) {
   auto next = ranges.upper_bound(address);
   if (next != ranges.end()) end = std::min(end, next->first);
@@ -94,7 +96,7 @@ inline std::string describe(uint64_t address, uint64_t bytes) {
   return text;
 }
 
-// The CPU's address of the device's.
+// Returns the CPU's address for a device address.
 inline uint64_t without_alias(uint64_t address) {
   const bool is_alias = (address & kAliasBit) != 0 && state().settings.host_alias != 0;
   return is_alias && zone_of(address ^ kAliasBit).kind == Kind::kRegistered ? address ^ kAliasBit : address;
@@ -141,7 +143,8 @@ inline void forget_permitted() {
   throw DeviceFault{result, std::string(what) + ": " + describe(address, bytes)};
 }
 
-// The range that a thread of a kernel is about to touch; throws what the GPU would stop with.
+// Returns the range that a thread of a kernel is about to touch, or throws the error with which a GPU
+// would stop.
 inline void* resolve(uint64_t address, uint64_t bytes, uint64_t alignment, bool writes) {
   const char* const what = writes ? "store to" : "load from";
   if (address % alignment != 0) fault(CUDA_ERROR_MISALIGNED_ADDRESS, address, bytes, what);
@@ -217,7 +220,7 @@ inline uint64_t allocate(uint64_t bytes, Kind kind, CUcontext context, unsigned 
   return begin;
 }
 
-// Into quarantine; what was there longest makes room.
+// Moves a freed range into quarantine. The oldest ranges leave it to make room.
 inline void release(uint64_t begin) {
   Memory& m = memory();
   const Range range = m.allocated.at(begin);
@@ -246,7 +249,7 @@ inline void check_all_guards() {
   for (const auto& [begin, range] : m.allocated) {
     if (guards_are_whole(begin, range.end)) continue;
     record_violation("written around the allocation of " + describe(begin, range.end - begin));
-    std::memset((void*)(begin - kGuardBytes), kGuardByte, kGuardBytes);  // told once
+    std::memset((void*)(begin - kGuardBytes), kGuardByte, kGuardBytes); // reported once
     std::memset((void*)range.end, kGuardByte, kGuardBytes);
   }
 }

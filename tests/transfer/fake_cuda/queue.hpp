@@ -1,4 +1,4 @@
-// Streams, events, captures and graphs: what work waits, and what may run.
+// Streams, events, captures and graphs: the waiting work, and which of it may run.
 #pragma once
 
 #include <variant>
@@ -24,7 +24,7 @@ struct FillWork {
   uint8_t value;
 };
 
-// std::monostate: nothing but the order, of an event or of a wait.
+// std::monostate: an event record or a wait, which only affects the order.
 using Work = std::variant<std::monostate, KernelWork, CopyWork, FillWork>;
 
 struct Operation {
@@ -59,7 +59,7 @@ struct Stream {
 struct Event {
   Context* context;
   unsigned flags;
-  OperationPtr last{};                  // nullptr: never recorded, which is an event that happened
+  OperationPtr last{}; // nullptr: never recorded, which counts as an event that happened
   long long queries = 0;                // since then
   std::shared_ptr<Capture> captured{};  // it was last recorded there
   Stream* captured_from = nullptr;
@@ -136,7 +136,7 @@ inline uint64_t run_work(const Work& work) {
   return bytes;
 }
 
-// The context is lost, and all the work that waits with it.
+// The context is lost, with all the work that waits in it.
 inline void poison(CUresult result, const std::string& message) {
   state().sticky = result;
   if (state().fault.empty()) state().fault = message;
@@ -170,8 +170,8 @@ inline bool may_run(const Operation& operation) {
   return std::all_of(operation.after.begin(), operation.after.end(), [](const OperationPtr& one) { return one->done; });
 }
 
-// Runs the next operation that this one waits for, or this one, and no other. By value: it leaves a queue here that
-// callers may have taken it from.
+// Runs the next operation that this one waits for, or this one, and no other. The parameter is passed
+// by value, because the operation leaves a queue from which callers may have taken it.
 inline void run_one_towards(OperationPtr next) {
   for (;;) {
     next = next->stream->queue.front();  // streams run in order
@@ -198,7 +198,7 @@ inline std::vector<OperationPtr> runnable() {
   return heads;
 }
 
-// Runs one of them; returns how many there were.
+// Runs one of these operations. Returns how many there were.
 inline int run_pick(uint64_t choice) {
   const std::vector<OperationPtr> heads = runnable();
   if (!heads.empty()) run_one_towards(heads[choice % heads.size()]);
@@ -210,7 +210,7 @@ inline void run_all() {
   }
 }
 
-// After a call that waited, no event of what ran may be told to be unfinished.
+// After a call that waited, queries must not report any event of the finished work as unfinished.
 inline void note_waited() { queues().seen_sequence = queues().last_sequence; }
 
 inline void run_stream(Stream& stream) {
@@ -238,8 +238,9 @@ inline std::set<std::shared_ptr<Capture>> captures() {
   return found;
 }
 
-// For calls that a capture cannot see, such as allocations: refused while one is under way that this thread is to
-// respect (see cuThreadExchangeStreamCaptureMode), and the capture is lost.
+// For calls that a capture cannot record, such as allocations: while a capture is active that this
+// thread has to respect (see cuThreadExchangeStreamCaptureMode), the call is refused, and the capture
+// is lost.
 inline void require_no_capture() {
   bool refused = false;
   for (const auto& capture : captures()) {
@@ -251,7 +252,7 @@ inline void require_no_capture() {
   require(!refused, CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED);
 }
 
-// For calls that wait for a stream, or ask how far it is.
+// For calls that wait for a stream or query its state.
 inline void require_not_capturing(Stream& stream) {
   if (!stream.capture) return;
   invalidate(stream);
@@ -274,7 +275,8 @@ inline void end_capture(const std::shared_ptr<Capture>& capture) {
 
 // ------------------------------------------------------------------------------------------------------------ enqueue
 
-// For everything put into a stream: it is one of the current context, and can take work.
+// For every operation that is put into a stream: checks that the stream belongs to the current context
+// and accepts work.
 inline Stream& stream_for_work(CUstream handle) {
   Stream& stream = find_stream(handle);
   require(stream.context == &current_context(), CUDA_ERROR_INVALID_HANDLE);
@@ -329,7 +331,8 @@ inline bool touches(const Work& work, uint64_t begin, uint64_t end) {
   if (hits(p.src_planes, table) || hits(p.dst_planes, table) || hits(p.status, 4)) return true;
   if (hits(p.device_pairs, 16 * (uint64_t)p.num_pairs)) return true;
   try {
-    // As the tables are now: a launcher that fills them by work that waits, too, is not seen through.
+    // Reads the tables as they are now. If waiting work still has to fill a table, that is not
+    // considered.
     forget_permitted();
     const std::vector<Piece> pieces = pieces_of(*kernel);
     return std::any_of(pieces.begin(), pieces.end(), [&](const Piece& one) {
@@ -349,7 +352,8 @@ inline bool waiting_work_touches(uint64_t begin, uint64_t end) {
   return false;
 }
 
-// Memory is about to go. If work waits that needs it, the caller made a mistake; the work runs while it still can.
+// Memory is about to be freed. If waiting work needs it, the caller made a mistake. The work runs while
+// it still can.
 inline void finish_work_on(uint64_t begin, uint64_t end, const char* what) {
   if (!waiting_work_touches(begin, end)) return;
   record_violation(std::string(what) + " while work waits that touches " + describe(begin, end - begin));

@@ -1,4 +1,5 @@
-// What the fake driver knows: settings, counters, contexts. One mutex guards all of it; every entry point takes it.
+// The state of the fake driver: settings, counters, contexts. One mutex guards all of it, and every
+// entry point takes it.
 #pragma once
 
 #include <algorithm>
@@ -17,10 +18,11 @@
 
 #include "driver_types.hpp"
 
-// Hidden: two copies of this library in one process are two drivers, and none is mixed up with a real libcuda.
+// Hidden, so that two copies of this library in one process are two drivers, and neither is mixed up
+// with a real libcuda.
 namespace [[gnu::visibility("hidden")]] fake {
 
-// Thrown by checks within an entry point: what it returns.
+// Thrown by checks within an entry point. It contains the result to return.
 struct Refusal {
   CUresult result;
 };
@@ -31,13 +33,14 @@ inline void require(bool holds, CUresult otherwise = CUDA_ERROR_INVALID_VALUE) {
   if (!holds) refuse(otherwise);
 }
 
-// Thrown while work is executed: an error that the context does not survive.
+// Thrown while work is executed: an error after which the context cannot be used.
 struct DeviceFault {
   CUresult result;
   std::string message;
 };
 
-// What a test can set, by fake_set(key, value) or, before the load, FAKE_CUDA_<KEY>.
+// Settings of a test, made with fake_set(key, value) or, before the library is loaded, with
+// FAKE_CUDA_<KEY>.
 struct Settings {
   // The device.
   long long devices = 1, sms = 8, driver_version = 13000, compute_major = 9, compute_minor = 0, numa_id = 0;
@@ -47,7 +50,7 @@ struct Settings {
   long long lazy = 0, event_queries = -1, reverse = 0;
   // What is checked.
   long long strict = 0, check_races = 1;
-  // What fails: a code for all calls, or which call from now on, counted from 1.
+  // Failures: a result code for all calls, or the number of the call that fails, counted from 1.
   long long no_device = 0, fail_init = 0, fail_library = 0, fail_register = 0, register_limit = 0;
   long long fail_event = 0;
   long long fail_alloc = 0, fail_launch = 0, fail_launch_code = 719, fail_memcpy = 0, fail_memcpy_code = 700;
@@ -83,7 +86,7 @@ inline Settings settings_of_environment() {
   return settings;
 }
 
-// What happened since the last reset.
+// Counts of events since the last reset.
 struct Counters {
   long long launches = 0, batches = 0, descriptors = 0, memcpys = 0, memsets = 0, graph_launches = 0;
   long long waits = 0, records = 0, synchronizations = 0, queries = 0, executed = 0, bytes = 0, violations = 0;
@@ -128,7 +131,8 @@ inline State& state() {
 
 inline thread_local CUcontext current_handle = nullptr;
 
-// Handles are numbers that were never addresses: to follow one is a crash, to use a stale one an error.
+// Handles are numbers that are never addresses: dereferencing one crashes, and using a stale one is an
+// error.
 template <typename Handle>
 Handle new_handle() {
   return (Handle)(0x00fa4e0000000000ull + 16 * ++state().last_handle);
@@ -139,7 +143,7 @@ inline void record_violation(const std::string& message) {
   if (s.counters.violations++ == 0) s.first_violation = message;
 }
 
-// Whether the countdown to a failure ends with this call.
+// Returns whether the countdown to a failure ends with this call.
 inline bool is_due(long long& countdown) { return countdown > 0 && --countdown == 0; }
 
 inline Context* find_context(CUcontext handle) {
@@ -156,7 +160,8 @@ inline Context& current_context() {
   return *context;
 }
 
-// An error the context does not survive makes every later call fail; others only this one.
+// After an error that the context does not survive, every later call fails. Other errors only fail
+// their own call.
 inline CUresult fail_with(CUresult result) {
   if (is_sticky(result)) state().sticky = result;
   return result;

@@ -1,44 +1,45 @@
 //! The manager's reference model: requests with their tables over reference pools, one per tier.
 //!
-//! Every method says whether it succeeded, `false` or `None` for a refusal; what is refused changes
+//! Every method returns whether it succeeded: `false` or `None` for a refusal. A refused call changes
 //! nothing. Hints, retention and statistics are not modelled.
 //!
-//! A commit writes KV, and a planned copy copies it at once: plans are executed before the step that
-//! they are of writes anything. [`ReferenceManager::check_kv`] says whether every request, and every
-//! lookup in every tier, reads what it should.
+//! A commit writes KV, and a planned copy copies it at once, because plans are executed before their
+//! step writes anything. [`ReferenceManager::check_kv`] checks that every request, and every lookup in
+//! every tier, reads the right KV.
 
 use std::collections::BTreeMap;
 
 use super::{Kv, ReferencePool};
 use kvpool::{Computed, Covered, Loaded, Part, RequestState, Until};
 
-/// Tier and block.
+/// A tier and a block.
 type Place = (usize, usize);
 
-/// A request: its table is empty while it is preempted.
+/// A request. While it is preempted, its table is empty.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ReferenceRequest {
-    /// Where its blocks are.
+    /// The place of its blocks.
     pub state: RequestState,
     /// The tier of its blocks.
     pub tier: usize,
-    /// Of its prompt.
+    /// The salt of its prompt.
     pub salt: Vec<u8>,
-    /// Prompt and appended ones.
+    /// The tokens of the prompt and the appended ones.
     pub tokens: Vec<u32>,
-    /// Its table; trimmed entries are 0.
+    /// The block table. Trimmed entries are 0.
     pub blocks: Vec<usize>,
-    /// Tokens whose KV is written.
+    /// Number of tokens whose KV is written.
     pub computed: usize,
-    /// Leading blocks that are in the index.
+    /// Number of leading blocks that are in the index.
     pub published: usize,
-    /// Leading blocks that were given up for a window.
+    /// Number of leading blocks that were given up for a window.
     pub trimmed: usize,
-    /// The token behind those that are loaded from elsewhere.
+    /// Position of the first token after those that a connector loads.
     pub external: Option<usize>,
     /// Positions and blocks that were given up for a window and stayed registered.
     left: Vec<(usize, usize)>,
-    /// How it is released, once nothing moves or loads any more.
+    /// The pending release of the request. It takes effect as soon as no swap moves the request and no
+    /// connector loads it.
     leaving: Option<Until>,
     epoch: u64,
 }
@@ -65,31 +66,32 @@ impl ReferenceRequest {
 /// One operation of a step plan.
 #[derive(Clone, Debug, PartialEq)]
 pub enum ReferenceStep {
-    /// A new request: id, tokens, salt, how much of them, and how many tokens the plan hits.
+    /// A new request: id, tokens, salt, its part, and the number of tokens that the plan hits.
     Admit(i64, Vec<u32>, Vec<u8>, Part, usize),
-    /// A preempted one.
+    /// A preempted request that is resumed.
     Resume(i64, Part, usize),
-    /// Tokens for a running or preempted one, with room for more; or with room for so many in all.
-    /// Whether the plan writes to registered blocks in place.
+    /// Tokens for a running or preempted request, with room for more tokens or for a total number of
+    /// them. The last field states whether the plan writes to registered blocks in place.
     Append(i64, Vec<u32>, usize, Option<usize>, bool),
-    /// Preemption.
+    /// A request that is preempted.
     Preempt(i64, Until),
-    /// The end of a request.
+    /// A request that ends.
     Release(i64, Until),
 }
 
-/// What a committed operation gave.
+/// The result of a committed operation.
 #[derive(Clone, Debug, PartialEq)]
 pub enum ReferenceOutcome {
-    /// The table, and how many of its blocks were cached.
+    /// The table, and the number of its blocks that were cached.
     Admitted(Vec<usize>, usize),
-    /// Positions of the table that changed, with their blocks.
+    /// The changed positions of the table, with their blocks.
     Appended(Vec<(usize, usize)>),
-    /// A request gave up its blocks.
+    /// The request gave up its blocks.
     Ended,
 }
 
-/// A block on its way: source, destination, references, whether it is copied, whether its content goes along.
+/// A block that moves: source, destination, references, whether it is copied, and whether its content
+/// moves, too.
 #[derive(Clone, Debug)]
 struct Moved {
     src: usize,
@@ -110,22 +112,22 @@ struct Swap {
 /// The manager's reference model.
 #[derive(Clone, Debug)]
 pub struct ReferenceManager {
-    /// The device's pool, then the host's, if there is one.
+    /// The device's pool, and then the host's, if any.
     pub pools: Vec<ReferencePool>,
-    /// By id.
+    /// The requests by id.
     pub requests: BTreeMap<i64, ReferenceRequest>,
     watermark: f64,
     block_size: usize,
-    /// Planned copies: source, destination, the swap that they belong to.
+    /// Planned copies: source, destination, and the swap to which they belong.
     planned: Vec<(Place, Place, Option<u64>)>,
     swaps: BTreeMap<u64, Swap>,
     next_swap: u64,
-    /// Counts the changes of weights: resets and epochs.
+    /// Number of changes of weights: resets and epochs.
     weights: u64,
 }
 
 impl ReferenceManager {
-    /// No requests, over a device's pool and perhaps a host's.
+    /// Creates a manager without requests, over a device's pool and perhaps a host's.
     #[must_use]
     pub fn new(pool: ReferencePool, host: Option<ReferencePool>, watermark: f64) -> Self {
         let block_size = pool.block_size;
@@ -134,13 +136,13 @@ impl ReferenceManager {
         Self { pools, requests, watermark, block_size, planned, swaps, next_swap: 0, weights: 0 }
     }
 
-    /// The device's pool.
+    /// Returns the device's pool.
     #[must_use]
     pub fn device(&self) -> &ReferencePool {
         &self.pools[0]
     }
 
-    /// Whether the request is in this state.
+    /// Returns whether the request is in this state.
     #[must_use]
     pub fn is(&self, id: i64, state: RequestState) -> bool {
         self.requests.get(&id).is_some_and(|request| request.state == state)
@@ -153,26 +155,27 @@ impl ReferenceManager {
         if running { share } else { 0 }
     }
 
-    /// The cached prefix of a prompt, held, at most so many blocks.
+    /// Looks up the cached prefix of a prompt and holds it, at most `most` blocks.
     fn look_up(&mut self, request: &ReferenceRequest, most: usize) -> Vec<usize> {
         self.pools[0].lookup(&request.salt, &request.tokens, most, true)
     }
 
-    /// Blocks of the longest hit of a prompt: its last token is left to compute.
+    /// Returns the number of blocks of a prompt's longest hit. The last token is left to compute.
     fn longest(&self, request: &ReferenceRequest, part: Part) -> usize {
         let most = request.tokens.len().saturating_sub(1) / self.block_size;
         self.clone().look_up(request, if part.compute_all { 0 } else { most }).len()
     }
 
-    /// Blocks that an admission has, when so many are cached: for what is cached or external, and the
-    /// part behind.
+    /// Returns the number of blocks of an admission with this number of cached tokens. The blocks cover
+    /// the cached or external tokens, and the part after them.
     fn blocks_of(&self, tokens: usize, cached: usize, part: Part) -> usize {
         let ready = (cached * self.block_size).max(part.external_tokens);
         let covered = part.allocate_tokens.map_or(tokens, |chunk| tokens.min(ready + chunk));
         covered.div_ceil(self.block_size)
     }
 
-    /// Allocates behind a held match: the table, and how many blocks of it were cached.
+    /// Allocates blocks after a held match. Returns the table, and the number of its blocks that were
+    /// cached.
     fn install(
         &mut self,
         id: i64,
@@ -193,7 +196,8 @@ impl ReferenceManager {
         Some(cached)
     }
 
-    /// Lookup of so many blocks, then allocation. On a copy: what does not fit changes nothing.
+    /// Looks up at most this number of blocks, and allocates the rest. Works on a copy, so a call that
+    /// does not fit changes nothing.
     fn place_behind(
         &mut self,
         id: i64,
@@ -212,7 +216,7 @@ impl ReferenceManager {
         Some(cached)
     }
 
-    /// The same behind the longest hit that the blocks are there for, at worst none.
+    /// Like `place_behind`, after the longest hit for which there are enough blocks, or no hit.
     fn place(&mut self, id: i64, request: &ReferenceRequest, part: Part) -> Option<usize> {
         if part.external_tokens >= request.tokens.len() {
             return None;
@@ -221,7 +225,7 @@ impl ReferenceManager {
         (0..=longest).rev().find_map(|most| self.place_behind(id, request, part, most))
     }
 
-    /// Admits a request: how many blocks were cached.
+    /// Admits a request. Returns the number of cached blocks.
     pub fn admit(&mut self, id: i64, tokens: &[u32], salt: &[u8], part: Part) -> Option<usize> {
         if tokens.is_empty() || self.requests.contains_key(&id) {
             return None;
@@ -229,7 +233,7 @@ impl ReferenceManager {
         self.place(id, &ReferenceRequest::new(tokens, salt), part)
     }
 
-    /// Resumes a preempted request: how many blocks were cached.
+    /// Resumes a preempted request. Returns the number of cached blocks.
     pub fn resume(&mut self, id: i64, part: Part) -> Option<usize> {
         if !self.is(id, RequestState::Preempted) {
             return None;
@@ -237,9 +241,9 @@ impl ReferenceManager {
         self.place(id, &self.requests[&id].clone(), part)
     }
 
-    /// What an admission would find: blocks of its hit, and the largest chunk that it could have behind
-    /// it. Found by trying them all. A refused admission has the longest hit with a place for a token
-    /// behind it, or else the longest.
+    /// Returns what an admission would find: the blocks of its hit, and the largest chunk that fits
+    /// after it. Tries all of them. A refused admission has the longest hit with room for one token
+    /// after it, or else the longest hit.
     #[must_use]
     pub fn fit(&self, tokens: &[u32], salt: &[u8], part: Part) -> (usize, usize) {
         let request = ReferenceRequest::new(tokens, salt);
@@ -258,18 +262,19 @@ impl ReferenceManager {
         (cached, fitting(cached))
     }
 
-    /// Slots that a growth covers, where so many are asked for: tokens that fall into blocks that there
-    /// are have slots.
+    /// Returns the number of slots that an append covers if `asked` are wanted. Tokens in blocks that
+    /// already exist have slots.
     fn slots(&self, request: &ReferenceRequest, more: usize, asked: usize) -> usize {
         asked.max((request.tokens.len() + more).min(request.blocks.len() * self.block_size))
     }
 
-    /// Positions of the table that are written, of those that exist: the slots behind the last token.
+    /// Returns the existing positions of the table that are written: those of the slots after the last
+    /// token.
     fn touched(&self, request: &ReferenceRequest, slots: usize) -> std::ops::Range<usize> {
         self.touched_behind(request, request.tokens.len(), slots)
     }
 
-    /// The same behind so many tokens.
+    /// Like `touched`, but the slots begin after a given number of tokens.
     fn touched_behind(
         &self,
         request: &ReferenceRequest,
@@ -285,8 +290,9 @@ impl ReferenceManager {
         slots.div_ceil(self.block_size).saturating_sub(request.blocks.len())
     }
 
-    /// Blocks that a growth takes, and how many of those are copies of registered blocks that nobody
-    /// else holds; `given_up` counts the references that others of the batch give up by copying.
+    /// Returns the number of blocks that an append takes, and how many of them are copies of registered
+    /// blocks without another holder. `given_up` counts the references that other requests of the batch
+    /// give up by copying.
     fn needed(&self, id: i64, slots: usize, given_up: &mut BTreeMap<usize, usize>) -> (usize, usize) {
         let request = &self.requests[&id];
         let (mut needed, mut avoidable) = (self.missing(request, slots), 0);
@@ -302,8 +308,8 @@ impl ReferenceManager {
         (needed, avoidable)
     }
 
-    /// Tokens that a step can have computed: those with blocks, and behind those that the request has
-    /// only in blocks of its own.
+    /// Returns the number of tokens that a step may have computed: those with blocks, and beyond the
+    /// known tokens only those in blocks that no other request holds.
     fn computable(&self, request: &ReferenceRequest) -> usize {
         let covered = request.blocks.len() * self.block_size;
         let is_own = |&slot: &usize| {
@@ -314,15 +320,15 @@ impl ReferenceManager {
         (tokens..covered).take_while(is_own).last().map_or(tokens.min(covered), |last| last + 1)
     }
 
-    /// Whether blocks are there for a growth of so many, of which so many copies can be avoided; and
-    /// whether they have to be.
+    /// Returns whether enough blocks are available for an append that needs `needed`, where `avoidable`
+    /// copies can be avoided, and whether they have to be avoided.
     fn can_grow(&self, needed: usize, avoidable: usize) -> Option<bool> {
         let available = self.device().available();
         (needed - avoidable <= available).then_some(needed > available)
     }
 
-    /// Appends tokens to each of some requests, of which those that run get blocks: rows, positions and
-    /// blocks that changed.
+    /// Appends tokens to each of some requests. Running ones get blocks. Returns the rows, positions
+    /// and blocks that changed.
     pub fn append_ragged(
         &mut self,
         rows: &[(i64, Vec<u32>)],
@@ -332,7 +338,8 @@ impl ReferenceManager {
         self.append_rows(rows, computed, covered, None)
     }
 
-    /// The same; a plan may have decided already whether cached content is overwritten in place.
+    /// Like `append_ragged`. A plan may already have decided whether cached content is overwritten in
+    /// place.
     fn append_rows(
         &mut self,
         rows: &[(i64, Vec<u32>)],
@@ -345,7 +352,7 @@ impl ReferenceManager {
         if (0..rows.len()).any(|at| twice(at) || !appendable(rows[at].0)) {
             return None;
         }
-        // What each row comes to: its slots, and its computed tokens if something is said.
+        // Computes for each row its slots, and its computed tokens if they are given.
         let (mut given_up, mut needed, mut avoidable, mut targets) = (BTreeMap::new(), 0, 0, Vec::new());
         for (row, (id, tokens)) in rows.iter().enumerate() {
             let request = &self.requests[id];
@@ -373,7 +380,7 @@ impl ReferenceManager {
         }
         let short = self.can_grow(needed, avoidable)?;
         let in_place = in_place.unwrap_or(short);
-        // What is computed is committed first: it is in the index when blocks are evicted.
+        // Computed tokens are committed first, so that they are in the index when blocks are evicted.
         for ((id, tokens), &(_, _, computed)) in rows.iter().zip(&targets) {
             self.requests.get_mut(id)?.tokens.extend(tokens);
             if let Some(computed) = computed {
@@ -390,14 +397,14 @@ impl ReferenceManager {
         Some(changes)
     }
 
-    /// Appends a token to each of some requests: rows, positions and blocks that changed.
+    /// Appends a token to each of some requests. Returns the rows, positions and blocks that changed.
     pub fn append(&mut self, rows: &[(i64, u32)], commit: bool) -> Option<Vec<(usize, usize, usize)>> {
         let rows: Vec<_> = rows.iter().map(|&(id, token)| (id, vec![token])).collect();
         let computed = if commit { Computed::AllButLast } else { Computed::Nothing };
         self.append_ragged(&rows, computed, Covered::All)
     }
 
-    /// Appends tokens to a request, with room for more: positions and blocks that changed.
+    /// Appends tokens to a request, with room for more. Returns the positions and blocks that changed.
     pub fn append_tokens(
         &mut self,
         id: i64,
@@ -409,7 +416,8 @@ impl ReferenceManager {
         Some(changes.into_iter().map(|(_, index, block)| (index, block)).collect())
     }
 
-    /// Makes the table of a running request cover so many slots: positions and blocks that changed.
+    /// Makes the table of a running request cover a number of slots. Returns the positions and blocks
+    /// that changed.
     pub fn extend(&mut self, id: i64, slots: usize) -> Option<Vec<(usize, usize)>> {
         let request = self.requests.get(&id).filter(|_| self.is(id, RequestState::Running))?;
         let (before, slots) = (request.tokens.len(), self.slots(request, 0, slots));
@@ -418,12 +426,12 @@ impl ReferenceManager {
         self.grow(id, before, slots, in_place)
     }
 
-    /// Covers slots of a request that had so many tokens before. With `in_place`, cached content that
-    /// nobody else holds is overwritten.
+    /// Covers slots of a request that had `before` tokens before. With `in_place`, cached content
+    /// without another holder is overwritten.
     fn grow(&mut self, id: i64, before: usize, slots: usize, in_place: bool) -> Option<Vec<(usize, usize)>> {
         let mut request = self.requests.get(&id)?.clone();
         let mut changes = Vec::new();
-        // Slots of drafts that were accepted have been written.
+        // The slots of accepted drafts have been written.
         for index in self.touched_behind(&request, before.max(request.computed), slots) {
             let block = request.blocks[index];
             if self.device().users(block) == 1 && in_place {
@@ -447,7 +455,7 @@ impl ReferenceManager {
         Some(changes)
     }
 
-    /// Where the content of a block is until the plan is executed.
+    /// Returns the place of a block's content until the plan is executed.
     fn resolve(&self, place: Place) -> Place {
         self.planned.iter().find(|copy| copy.1 == place).map_or(place, |copy| copy.0)
     }
@@ -465,10 +473,11 @@ impl ReferenceManager {
     }
 
     /// Compares every slot that a request has computed, and every slot that a lookup may return, with
-    /// what belongs there.
+    /// its expected content.
     ///
     /// # Errors
-    /// The first that holds something else. What a request computed before a change of weights it may keep.
+    /// The first slot with other content. A request may keep KV that it computed before a change of
+    /// weights.
     pub fn check_kv(&self) -> Result<(), String> {
         for (tier, pool) in self.pools.iter().enumerate() {
             pool.check_kv(self.weights).map_err(|wrong| format!("tier {tier}: {wrong}"))?;
@@ -487,13 +496,13 @@ impl ReferenceManager {
         Ok(())
     }
 
-    /// The copies that are planned, in order.
+    /// Returns the planned copies, in order.
     #[must_use]
     pub fn planned_copies(&self) -> Vec<(Place, Place)> {
         self.planned.iter().map(|&(src, dst, _)| (src, dst)).collect()
     }
 
-    /// Hands out the planned copies whose destinations are of use.
+    /// Hands out the planned copies whose destinations are still needed.
     pub fn take_plan(&mut self) -> Vec<(Place, Place)> {
         let wanted = |(tier, block): Place| {
             let pool = &self.pools[tier];
@@ -506,8 +515,8 @@ impl ReferenceManager {
         plan
     }
 
-    /// Commits computed tokens: full blocks are registered, unless the epoch has changed since or a fork has
-    /// registered them. Returns how many.
+    /// Commits computed tokens. Full blocks are registered, unless the epoch has changed since or a
+    /// fork has registered them. Returns the number of registered blocks.
     pub fn commit(&mut self, id: i64, computed: usize) -> Option<usize> {
         if !self.is(id, RequestState::Running) {
             return None;
@@ -550,7 +559,7 @@ impl ReferenceManager {
         Some(registered)
     }
 
-    /// A second request over the same blocks.
+    /// Creates a second request over the same blocks.
     pub fn fork(&mut self, parent: i64, child: i64) -> bool {
         if !self.is(parent, RequestState::Running) || self.requests.contains_key(&child) {
             return false;
@@ -561,7 +570,7 @@ impl ReferenceManager {
         true
     }
 
-    /// Forks each parent once per row that names it; they run before any child does.
+    /// Forks each parent once per row that names it. All parents must be running before the call.
     pub fn fork_batch(&mut self, rows: &[(i64, i64)]) -> bool {
         let mut changed = self.clone();
         let done = rows.iter().all(|&(parent, _)| self.is(parent, RequestState::Running))
@@ -572,7 +581,7 @@ impl ReferenceManager {
         done
     }
 
-    /// Releases requests one after the other, or none of them.
+    /// Releases requests one after another, or none of them.
     pub fn release_batch(&mut self, ids: &[i64], until: Until) -> bool {
         let twice = |at: usize| ids[..at].contains(&ids[at]);
         let mut changed = self.clone();
@@ -616,7 +625,7 @@ impl ReferenceManager {
         self.pools[0].release_until_then(&dropped, until)
     }
 
-    /// Gives up the blocks before a window of a running request: how many.
+    /// Gives up the blocks before a window of a running request. Returns their number.
     pub fn trim(&mut self, id: i64, window: usize) -> Option<usize> {
         let size = self.block_size;
         let request = self.requests.get_mut(&id).filter(|r| r.state == RequestState::Running)?;
@@ -630,7 +639,7 @@ impl ReferenceManager {
         Some(gone.len())
     }
 
-    /// Whether a fence is open that blocks are to be released to.
+    /// Returns whether the fence exists to which blocks are released.
     fn is_sound(&self, until: Until) -> bool {
         match until {
             Until::Ticket(ticket) => self.device().open_tickets().contains(&ticket.get()),
@@ -638,8 +647,8 @@ impl ReferenceManager {
         }
     }
 
-    /// Takes references to blocks that a request gave up for a window, if they are cached as its own
-    /// and free of references: blocks that are released together are ordered together.
+    /// Takes references to blocks that a request gave up for a window, if they still have its content
+    /// and no references. Blocks that are released together are then ordered together.
     fn take_left(&mut self, id: i64) -> Vec<usize> {
         let (pool, request) = (&mut self.pools[0], &self.requests[&id]);
         if request.tier != 0 || request.epoch != pool.epoch {
@@ -671,7 +680,7 @@ impl ReferenceManager {
         *request = ReferenceRequest::new(tokens, salt);
     }
 
-    /// Preempts a running or swapped request by recompute.
+    /// Preempts a running or swapped request, which will be recomputed.
     pub fn preempt(&mut self, id: i64, until: Until) -> bool {
         let holds = self.is(id, RequestState::Running) || self.is(id, RequestState::Swapped);
         let done = holds && self.is_sound(until);
@@ -681,7 +690,7 @@ impl ReferenceManager {
         done
     }
 
-    /// Ends a request, or says how it ends once nothing moves or loads any more.
+    /// Ends a request, or records how it ends as soon as no swap moves it and no connector loads it.
     pub fn release(&mut self, id: i64, until: Until) -> bool {
         let sound = self.is_sound(until) && !self.is(id, RequestState::Releasing);
         let on_its_way = self.is(id, RequestState::Moving) || self.is(id, RequestState::Loading);
@@ -695,15 +704,15 @@ impl ReferenceManager {
         true
     }
 
-    /// Ends a request that was released; a fence that has ended meanwhile holds nothing back.
+    /// Ends a request that was released. A fence that has ended meanwhile has no effect.
     fn leave(&mut self, id: i64) {
         let until = self.requests[&id].leaving.filter(|&until| self.is_sound(until)).unwrap_or(Until::Now);
         self.give_up(id, until);
         self.requests.remove(&id);
     }
 
-    /// Ends a load: what has arrived is computed, and the request runs. Returns how many blocks were
-    /// registered.
+    /// Ends a load: loaded tokens count as computed, and the request runs. Returns the number of
+    /// registered blocks.
     pub fn external_done(&mut self, id: i64, loaded: Loaded<'_>) -> Option<usize> {
         let request = self.requests.get_mut(&id)?;
         let end = request.external?;
@@ -727,22 +736,22 @@ impl ReferenceManager {
         self.commit(id, usable)
     }
 
-    /// Opens a fence in every tier: its number.
+    /// Opens a fence in every tier. Returns its number.
     pub fn fence(&mut self) -> u64 {
         self.pools.iter_mut().rev().fold(0, |_, pool| pool.fence())
     }
 
-    /// Ends a fence in every tier. Returns how many references it held.
+    /// Ends a fence in every tier. Returns the number of references that it held.
     pub fn end_fence(&mut self, ticket: u64) -> Option<usize> {
         self.pools.iter_mut().map(|pool| pool.end_fence(ticket)).sum()
     }
 
-    /// Ends the fences of a step and of earlier ones. Returns how many references they held.
+    /// Ends the fences of a step and of earlier ones. Returns the number of references that they held.
     pub fn complete_step(&mut self, step: u64) -> usize {
         self.pools.iter_mut().map(|pool| pool.complete_step(step)).sum()
     }
 
-    /// Forgets everything cached, in every tier.
+    /// Forgets all cached content, in every tier.
     pub fn bump_epoch(&mut self) {
         self.weights += 1;
         self.pools.iter_mut().for_each(ReferencePool::bump_epoch);
@@ -760,9 +769,9 @@ impl ReferenceManager {
         })
     }
 
-    /// Does what a plan of these operations does: all matches are held, then blocks are given up, then
-    /// taken. `None` if something does not fit, or not any more: then the plan has promised too much,
-    /// and the model is spoilt.
+    /// Executes a plan of these operations: all matches are held, then blocks are given up, then blocks
+    /// are taken. Returns `None` if an operation does not fit any more. In that case the plan promised
+    /// too much, and the model cannot be used any more.
     pub fn commit_step(&mut self, planned: &[ReferenceStep]) -> Option<Vec<ReferenceOutcome>> {
         let mut matched = BTreeMap::new();
         for operation in planned {
@@ -808,7 +817,7 @@ impl ReferenceManager {
         planned.iter().map(outcome).collect()
     }
 
-    /// Begins to move requests to the host, or back to the device: the swap's number.
+    /// Starts to move requests to the host, or back to the device. Returns the swap's number.
     pub fn begin_swap(&mut self, ids: &[i64], out: bool) -> Option<u64> {
         let (state, from, to) =
             if out { (RequestState::Running, 0, 1) } else { (RequestState::Swapped, 1, 0) };
@@ -856,7 +865,7 @@ impl ReferenceManager {
         Some(id)
     }
 
-    /// Ends a swap whose copies were handed out: pairs of blocks, old and new.
+    /// Completes a swap whose copies were handed out. Returns pairs of blocks, old and new.
     pub fn complete_swap(&mut self, swap: u64) -> Option<Vec<(usize, usize)>> {
         self.swaps.get(&swap).filter(|swap| swap.taken)?;
         let Swap { ids, to, moved, .. } = self.swaps.remove(&swap)?;
@@ -878,7 +887,7 @@ impl ReferenceManager {
         Some(moved.iter().map(|known| (known.src, known.dst)).collect())
     }
 
-    /// Takes a swap back.
+    /// Aborts a swap.
     pub fn abort_swap(&mut self, swap: u64) -> bool {
         let Some(Swap { ids, to, moved, .. }) = self.swaps.remove(&swap) else { return false };
         self.planned.retain(|copy| copy.2 != Some(swap));
@@ -887,7 +896,7 @@ impl ReferenceManager {
         true
     }
 
-    /// A request that was moved is where it is now, or goes.
+    /// Updates the state of a request that was moved, or ends the request if it was released.
     fn arrive(&mut self, id: i64) {
         let Some(request) = self.requests.get_mut(&id) else { return };
         request.state = if request.tier == 1 { RequestState::Swapped } else { RequestState::Running };
@@ -896,14 +905,14 @@ impl ReferenceManager {
         }
     }
 
-    /// Swaps under way.
+    /// Returns the running swaps.
     #[must_use]
     pub fn swaps(&self) -> Vec<u64> {
         self.swaps.keys().copied().collect()
     }
 }
 
-/// The references of one end of a swap, last block first.
+/// Returns the references at one end of a swap, last block first.
 fn references(moved: &[Moved], end: impl Fn(&Moved) -> usize) -> Vec<usize> {
     moved.iter().rev().flat_map(|known| vec![end(known); known.references]).collect()
 }

@@ -1,12 +1,12 @@
-//! A reference model of the pool and of the manager ([`ReferenceManager`]): slow, small, obviously right.
+//! A reference model of the pool and of the manager ([`ReferenceManager`]): slow, small and simple.
 //!
 //! It hashes nothing: a block's content is its whole prefix, token by token, with its extra keys and
-//! epoch. It orders nothing cleverly: lists are vectors. It decides the same: results, ids, and both
-//! orders must equal the core's.
+//! epoch. Its lists are plain vectors. Its decisions must equal the core's: results, ids, and both
+//! orders.
 //!
-//! Its blocks hold KV ([`Kv`]), which is another with other weights: what a pool forgets, and what it
-//! does not, is one thing, and whether what it still finds is what the weights of now would compute is
-//! another. [`ReferencePool::check_kv`] compares.
+//! Its blocks contain KV ([`Kv`]), which depends on the weights. So the model can check two things:
+//! which contents a pool forgets, and whether the contents that it still finds are those that the
+//! current weights would compute. [`ReferencePool::check_kv`] makes the second comparison.
 
 mod manager;
 
@@ -16,22 +16,22 @@ use std::hash::{DefaultHasher, Hash, Hasher};
 use kvpool::{BlockId, Until};
 pub use manager::{ReferenceManager, ReferenceOutcome, ReferenceRequest, ReferenceStep};
 
-/// What a cached block holds: the salt, the epoch, and every token from the start of the prompt to the
-/// block's end.
+/// The content of a cached block: the salt, the epoch, and every token from the start of the prompt to
+/// the block's end.
 pub type Content = (Vec<u8>, u64, Vec<u32>);
 
-/// What a token's slot holds once it is computed: a function of everything before it, and of the weights.
+/// The KV of a computed token. It depends on all tokens before it and on the weights.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Kv {
-    /// The weights that it was computed with, counted: every reset and every epoch stands for a change
-    /// of weights.
+    /// The number of the weights that computed it. Every reset and every epoch counts as a change of
+    /// weights.
     pub weights: u64,
-    /// What it was computed from.
+    /// A hash of the prefix from which it was computed.
     pub prefix: u64,
 }
 
 impl Kv {
-    /// The KV of the last token of a prefix.
+    /// Returns the KV of the last token of a prefix.
     #[must_use]
     pub fn of(weights: u64, salt: &[u8], prefix: &[u32]) -> Self {
         let mut hasher = DefaultHasher::new();
@@ -43,12 +43,12 @@ impl Kv {
 #[derive(Clone, Debug, Default)]
 struct Block {
     references: usize,
-    /// References of fences and of pins.
+    /// Number of references of fences, and of pins.
     fences: usize,
     pins: usize,
     content: Option<Content>,
     computed: bool,
-    /// By slot; nothing where nobody has written since the block was handed out.
+    /// The KV by slot, or `None` for slots that were not written since the block was handed out.
     kv: Vec<Option<Kv>>,
 }
 
@@ -58,10 +58,10 @@ pub struct ReferencePool {
     blocks: Vec<Block>,
     block_size: usize,
     drop_duplicates: bool,
-    /// Next to be handed out first.
+    /// The free list. The next block to hand out is first.
     pub free: Vec<usize>,
-    /// Next victim first. A pinned block that its last holder released has its place here, too, until
-    /// its turn comes.
+    /// The order of eviction, the next victim first. A pinned block that its last holder released keeps
+    /// its place until its turn comes.
     pub evictable: Vec<usize>,
     copies: BTreeMap<Content, Vec<usize>>,
     open_fences: BTreeMap<u64, Vec<usize>>,
@@ -74,7 +74,7 @@ pub struct ReferencePool {
 }
 
 impl ReferencePool {
-    /// All blocks free.
+    /// Creates a pool whose blocks are all free.
     #[must_use]
     pub fn new(num_blocks: usize, block_size: usize, drop_duplicates: bool) -> Self {
         let free = (1..num_blocks).collect();
@@ -97,13 +97,13 @@ impl ReferencePool {
         }
     }
 
-    /// The content of block `position` of a prompt.
+    /// Returns the content of block `position` of a prompt.
     #[must_use]
     pub fn content(&self, salt: &[u8], tokens: &[u32], position: usize) -> Content {
         (salt.to_vec(), self.epoch, tokens[..(position + 1) * self.block_size].to_vec())
     }
 
-    /// (free, cached-free, active, fenced).
+    /// Returns (free, cached-free, active, fenced).
     #[must_use]
     pub fn sums(&self) -> (usize, usize, usize, usize) {
         let held = self.blocks.iter().filter(|b| b.references > 0).count();
@@ -111,84 +111,84 @@ impl ReferencePool {
         (self.free.len(), self.eviction_order().len(), held - fenced, fenced)
     }
 
-    /// Blocks with a content: all of them, and those with a reference.
+    /// Returns the number of blocks with a content, and of those with a reference.
     #[must_use]
     pub fn registered(&self) -> (usize, usize) {
         let registered = || self.blocks.iter().filter(|block| block.content.is_some());
         (registered().count(), registered().filter(|block| block.references > 0).count())
     }
 
-    /// The blocks that allocations take when none is free, next victim first.
+    /// Returns the blocks that allocations take if none is free, the next victim first.
     #[must_use]
     pub fn eviction_order(&self) -> Vec<usize> {
         self.evictable.iter().copied().filter(|&block| self.blocks[block].references == 0).collect()
     }
 
-    /// Blocks, null block included.
+    /// Returns the number of blocks, null block included.
     #[must_use]
     pub const fn num_blocks(&self) -> usize {
         self.blocks.len()
     }
 
-    /// Blocks that an allocation can take.
+    /// Returns the number of blocks that an allocation can take.
     #[must_use]
     pub fn available(&self) -> usize {
         self.free.len() + self.eviction_order().len()
     }
 
-    /// References outside of fences and pins.
+    /// Returns the number of references of a block, without those of fences and pins.
     #[must_use]
     pub fn holders(&self, block: usize) -> usize {
         self.blocks[block].references - self.blocks[block].fences
     }
 
-    /// References outside of pins.
+    /// Returns the number of references of a block, without those of pins.
     fn users(&self, block: usize) -> usize {
         self.blocks[block].references - self.blocks[block].pins
     }
 
-    /// Whether a block has a content.
+    /// Returns whether a block has a content.
     #[must_use]
     pub fn is_registered(&self, block: usize) -> bool {
         self.registered_content(block).is_some()
     }
 
-    /// The content of a block, computed or not.
+    /// Returns the content of a block, computed or not.
     #[must_use]
     pub fn registered_content(&self, block: usize) -> Option<&Content> {
         self.blocks.get(block)?.content.as_ref()
     }
 
-    /// The references of a block, and those of fences and pins among them.
+    /// Returns the number of references of a block, and how many of them belong to fences and pins.
     #[must_use]
     pub fn references(&self, block: usize) -> (usize, usize) {
         self.blocks.get(block).map_or((0, 0), |block| (block.references, block.fences))
     }
 
-    /// Whether a lookup may return a block.
+    /// Returns whether a lookup may return a block.
     #[must_use]
     pub fn is_computed(&self, block: usize) -> bool {
         self.content_of(block).is_some()
     }
 
-    /// Released duplicates that were freed because another copy is cached.
+    /// Returns the number of released duplicates that were freed because another copy is cached.
     #[must_use]
     pub const fn dropped(&self) -> u64 {
         self.dropped
     }
 
-    /// The contents that a lookup may return.
+    /// Returns the contents that a lookup may return.
     pub fn cached_contents(&self) -> impl Iterator<Item = &Content> {
         self.blocks.iter().filter(|block| block.computed).filter_map(|block| block.content.as_ref())
     }
 
-    /// `None` if there are too few.
+    /// Allocates `n` blocks. Returns `None` if too few are available.
     pub fn allocate(&mut self, n: usize) -> Option<Vec<usize>> {
         (n <= self.available()).then(|| (0..n).map(|_| self.allocate_one()).collect())
     }
 
     fn allocate_one(&mut self) -> usize {
-        // Pinned blocks whose turn comes only leave the order.
+        // A pinned block whose turn comes only leaves the order.
         let mut next = || if self.free.is_empty() { self.evictable.remove(0) } else { self.free.remove(0) };
         let mut block = next();
         while self.blocks[block].references > 0 {
@@ -200,10 +200,10 @@ impl ReferencePool {
         block
     }
 
-    /// Compares what a lookup may return with what computing it now would write.
+    /// Compares the blocks that a lookup may return with the KV that the current weights would write.
     ///
     /// # Errors
-    /// The first block that holds something else: KV of other tokens, or of older weights.
+    /// The first block with other content: KV of other tokens, or of older weights.
     pub fn check_kv(&self, weights: u64) -> Result<(), String> {
         for (b, block) in self.blocks.iter().enumerate().filter(|(_, block)| block.computed) {
             let Some((salt, _, tokens)) = &block.content else { continue };
@@ -227,7 +227,7 @@ impl ReferencePool {
         self.blocks[block].computed = false;
     }
 
-    /// False, and nothing changed, if a block has no reference.
+    /// Adds a reference to each block. Returns false and changes nothing if a block has no reference.
     pub fn acquire(&mut self, blocks: &[usize]) -> bool {
         let valid = blocks.iter().all(|&b| self.blocks.get(b).is_some_and(|block| block.references > 0));
         blocks.iter().filter(|_| valid).for_each(|&b| self.hold(b));
@@ -240,7 +240,7 @@ impl ReferencePool {
         blocks.iter().all(|&b| self.blocks.get(b).is_some_and(|block| spare(block) >= named(b)))
     }
 
-    /// False, and nothing changed, if a block has too few references.
+    /// Removes references. Returns false and changes nothing if a block has too few references.
     pub fn release(&mut self, blocks: &[usize]) -> bool {
         self.releasable(blocks) && self.drop_references(blocks)
     }
@@ -249,7 +249,8 @@ impl ReferencePool {
         let mut idle = Vec::new();
         for &b in blocks {
             self.blocks[b].references -= 1;
-            // Pins do not count: what only they hold is released, and they keep it from being handed out.
+            // Pins do not count: a block that only pins hold is released, and the pins keep it from
+            // being handed out.
             if self.blocks[b].references == self.blocks[b].pins {
                 idle.push(b);
             }
@@ -273,7 +274,7 @@ impl ReferencePool {
             if self.blocks[b].references == 0 {
                 self.free.insert(0, b);
             }
-            // What was cached behind the dropped one must not outlive the one that stays.
+            // Children of the dropped copy must not outlive the copy that stays.
             let waits = |&twin: &usize| {
                 let Block { references, pins, .. } = self.blocks[twin];
                 self.evictable.contains(&twin) || pins > 0 && references == pins
@@ -290,7 +291,8 @@ impl ReferencePool {
         true
     }
 
-    /// False, and nothing changed, if a block has too few references.
+    /// Releases blocks after a step. Returns false and changes nothing if a block has too few
+    /// references.
     pub fn release_after(&mut self, blocks: &[usize], step: u64) -> bool {
         if self.completed.is_some_and(|completed| step <= completed) {
             return self.release(blocks);
@@ -313,7 +315,7 @@ impl ReferencePool {
         ended.len()
     }
 
-    /// Opens a fence.
+    /// Opens a fence. Returns its ticket.
     pub fn fence(&mut self) -> u64 {
         let ticket = self.next_ticket;
         self.next_ticket += 1;
@@ -321,13 +323,14 @@ impl ReferencePool {
         ticket
     }
 
-    /// Open tickets, the first opened first.
+    /// Returns the open tickets in the order in which they were opened.
     #[must_use]
     pub fn open_tickets(&self) -> Vec<u64> {
         self.tickets.keys().copied().collect()
     }
 
-    /// False, and nothing changed, if the ticket is not open, or if a block has too few references.
+    /// Releases blocks when a fence ends. Returns false and changes nothing if the ticket is not open,
+    /// or if a block has too few references.
     pub fn release_until(&mut self, blocks: &[usize], ticket: u64) -> bool {
         let valid = self.tickets.contains_key(&ticket) && self.releasable(blocks);
         if valid {
@@ -337,7 +340,7 @@ impl ReferencePool {
         valid
     }
 
-    /// Whether a release waits for the end of a fence.
+    /// Returns whether a release waits for the end of a fence.
     fn holds_back(&self, until: Until) -> bool {
         match until {
             Until::Now => false,
@@ -346,7 +349,7 @@ impl ReferencePool {
         }
     }
 
-    /// A release at once, or by a step's fence, or a ticket's.
+    /// Releases blocks at once, or with the fence of a step or a ticket.
     pub fn release_until_then(&mut self, blocks: &[usize], until: Until) -> bool {
         match until {
             Until::Now => self.release(blocks),
@@ -355,7 +358,7 @@ impl ReferencePool {
         }
     }
 
-    /// How many references a fence held that ends; `None` if it is not open.
+    /// Ends a fence. Returns the number of references that it held, or `None` if it is not open.
     pub fn end_fence(&mut self, ticket: u64) -> Option<usize> {
         let ended = self.tickets.remove(&ticket)?;
         ended.iter().for_each(|&b| self.blocks[b].fences -= 1);
@@ -363,7 +366,7 @@ impl ReferencePool {
         Some(ended.len())
     }
 
-    /// One reference more to a held block, until [`Self::unpin`]; one is enough.
+    /// Adds a reference to a held block until [`Self::unpin`]. Each block gets at most one.
     fn pin(&mut self, b: usize) {
         if !self.pinned.contains(&b) {
             self.blocks[b].references += 1;
@@ -381,7 +384,7 @@ impl ReferencePool {
         }
         for &b in &ended {
             self.blocks[b].references -= 1;
-            // Released before, it has its place in the order; or its turn has come.
+            // A block that was released before has its place in the order, unless its turn has come.
             if self.blocks[b].references == 0 && !self.evictable.contains(&b) {
                 self.unregister(b);
                 self.free.insert(0, b);
@@ -389,31 +392,31 @@ impl ReferencePool {
         }
     }
 
-    /// A reference more to a block that is held or cached-free.
+    /// Adds a reference to a block that is held or cached-free.
     fn hold(&mut self, block: usize) {
         self.evictable.retain(|&other| other != block);
         self.blocks[block].references += 1;
     }
 
-    /// What a registered and computed block holds.
+    /// Returns the content of a registered and computed block.
     fn content_of(&self, block: usize) -> Option<&Content> {
         self.blocks[block].content.as_ref().filter(|_| self.blocks[block].computed)
     }
 
-    /// The blocks with the content of `block`, the one that a lookup returns first; none if it has no
-    /// content.
+    /// Returns the blocks with the content of `block`, the one that a lookup returns first. Returns
+    /// none if the block has no content.
     #[must_use]
     pub fn copies_of(&self, block: usize) -> &[usize] {
         let content = self.blocks[block].content.as_ref();
         content.and_then(|content| self.copies.get(content)).map_or(&[], Vec::as_slice)
     }
 
-    /// The computed block that a lookup of this content returns.
+    /// Returns the computed block that a lookup of this content returns.
     fn find(&self, content: &Content) -> Option<usize> {
         self.copies.get(content)?.first().copied().filter(|&b| self.blocks[b].computed)
     }
 
-    /// Registers a held block, computed, with this content.
+    /// Registers a held block with this content, and marks it as computed.
     fn register_copy(&mut self, block: usize, content: &Content) {
         if self.blocks[block].content.is_none() {
             self.copies.entry(content.clone()).or_default().push(block);
@@ -422,7 +425,8 @@ impl ReferencePool {
         }
     }
 
-    /// False, and nothing changed, if a block is not held or registered already.
+    /// Registers blocks. Returns false and changes nothing if a block is not held or already
+    /// registered.
     pub fn register(&mut self, blocks: &[usize], salt: &[u8], tokens: &[u32], start: usize) -> bool {
         let twice = (1..blocks.len()).any(|i| blocks[..i].contains(&blocks[i]));
         let fit = |b: &usize| {
@@ -439,7 +443,7 @@ impl ReferencePool {
         true
     }
 
-    /// False, and nothing changed, if a block is not registered.
+    /// Marks blocks as computed. Returns false and changes nothing if a block is not registered.
     pub fn mark_computed(&mut self, blocks: &[usize]) -> bool {
         let valid = blocks.iter().all(|&b| self.blocks.get(b).is_some_and(|block| block.content.is_some()));
         for &b in blocks.iter().filter(|_| valid) {
@@ -449,14 +453,14 @@ impl ReferencePool {
             self.blocks[b].computed = true;
             let ring = self.copies.entry(content).or_default();
             ring.retain(|&copy| copy != b);
-            // Behind those that became computed before it, and before all others.
+            // The copy comes after those that became computed before it, and before all others.
             let computed = ring.iter().take_while(|&&copy| self.blocks[copy].computed).count();
             ring.insert(computed, b);
         }
         valid
     }
 
-    /// The blocks of the longest computed prefix; acquires them if `acquire`.
+    /// Returns the blocks of the longest computed prefix. Acquires them if `acquire` is set.
     pub fn lookup(&mut self, salt: &[u8], tokens: &[u32], max_blocks: usize, acquire: bool) -> Vec<usize> {
         let hit = |position| self.find(&self.content(salt, tokens, position));
         let found: Vec<_> = (0..max_blocks.min(tokens.len() / self.block_size)).map_while(hit).collect();
@@ -464,8 +468,8 @@ impl ReferencePool {
         found
     }
 
-    /// The blocks of the longest computed run from block `start` of a prompt on; counts as a use of
-    /// them, if it is to `refresh`.
+    /// Returns the blocks of the longest computed run from block `start` of a prompt on. With
+    /// `refresh`, the lookup counts as a use of them.
     pub fn find_run(
         &mut self,
         salt: &[u8],
@@ -487,8 +491,8 @@ impl ReferencePool {
         run(self) // a copy may have been dropped
     }
 
-    /// Acquires blocks of which each must still hold what it did; false, and nothing changed, if one
-    /// does not.
+    /// Acquires blocks that must still have these contents. Returns false and changes nothing if one
+    /// has not.
     pub fn acquire_match(&mut self, blocks: &[usize], contents: &[Content]) -> bool {
         let fresh = |(&b, content)| b < self.blocks.len() && self.content_of(b) == Some(content);
         let fine = blocks.iter().zip(contents).all(fresh);
@@ -496,9 +500,9 @@ impl ReferencePool {
         fine
     }
 
-    /// Registers a held block as the prompt's block `position`; if that content is registered already,
-    /// holds that block instead, computed or not. Returns the block held now; `None`, and nothing
-    /// changed, if the block is not held by anybody but fences, or registered already.
+    /// Registers a held block as block `position` of the prompt. If that content is already registered,
+    /// holds that block instead, computed or not. Returns the block that is held now. Returns `None`
+    /// and changes nothing if only fences hold the block, or if it is already registered.
     pub fn promote(&mut self, block: usize, salt: &[u8], tokens: &[u32], position: usize) -> Option<usize> {
         let fine = self.blocks.get(block).is_some_and(|b| b.references > b.fences && b.content.is_none());
         if !fine {
@@ -515,7 +519,7 @@ impl ReferencePool {
         Some(shared)
     }
 
-    /// Drops blocks from the index.
+    /// Removes blocks from the index.
     pub fn drop_cached(&mut self, blocks: &[usize]) {
         for &b in blocks {
             self.unregister(b);
@@ -528,7 +532,7 @@ impl ReferencePool {
         }
     }
 
-    /// What is cached of blocks of a prompt: position and block, where it is not the one that is there.
+    /// Returns for blocks of a prompt the positions at which another block is cached, with that block.
     fn changes(&self, blocks: &[usize], contents: &[Content]) -> Vec<(usize, usize)> {
         let cached = |(at, (b, content)): (usize, (&usize, &Content))| {
             self.find(content).filter(|cached| cached != b).map(|cached| (at, cached))
@@ -536,9 +540,9 @@ impl ReferencePool {
         blocks.iter().zip(contents).enumerate().filter_map(cached).collect()
     }
 
-    /// Registers held blocks as those of a prompt, computed, but where a cached one takes the place.
-    /// `None`, and nothing changed, if a block is not held, has another content, or is named twice
-    /// without one.
+    /// Registers held blocks as those of a prompt and marks them as computed, except where a cached
+    /// block replaces one. Returns `None` and changes nothing if a block is not held, has another
+    /// content, or is named twice without a content.
     pub fn register_table(
         &mut self,
         blocks: &[usize],
@@ -564,7 +568,7 @@ impl ReferencePool {
         Some(changes)
     }
 
-    /// The contents of blocks of a prompt, if it has so many.
+    /// Returns the contents of blocks of a prompt, if the prompt is long enough.
     fn contents(&self, blocks: usize, salt: &[u8], tokens: &[u32], start: usize) -> Option<Vec<Content>> {
         let fits = (start + blocks) * self.block_size <= tokens.len();
         fits.then(|| (start..start + blocks).map(|at| self.content(salt, tokens, at)).collect())
@@ -583,8 +587,8 @@ impl ReferencePool {
         changes.iter().for_each(|&(_, cached)| self.hold(cached));
     }
 
-    /// The same of free blocks, each of which is held then, but where a cached one takes the place.
-    /// `None`, and nothing changed, if one is not free, or named twice.
+    /// Like `register_table`, for free blocks, which are held afterwards unless a cached block replaces
+    /// them. Returns `None` and changes nothing if a block is not free or is named twice.
     pub fn adopt(
         &mut self,
         blocks: &[usize],
@@ -608,15 +612,16 @@ impl ReferencePool {
         Some(changes)
     }
 
-    /// The same, unless its turn has come while pins alone held it: what it continues may be gone.
+    /// Like `find`, except for a block whose turn came while only pins held it, because its parents may
+    /// be gone.
     fn find_in_place(&self, content: &Content) -> Option<usize> {
         let overtaken =
             |b: usize| self.blocks[b].references == self.blocks[b].pins && !self.evictable.contains(&b);
         self.find(content).filter(|&b| !overtaken(b))
     }
 
-    /// Gives up blocks with their contents; false, and nothing changed, if one is not held by exactly
-    /// one holder.
+    /// Gives up blocks with their contents. Returns false and changes nothing if a block does not have
+    /// exactly one holder.
     pub fn disown(&mut self, blocks: &[usize]) -> bool {
         let alone = |b: &usize| self.blocks.get(*b).is_some_and(|one| one.references == 1 && one.fences == 0);
         let fine = blocks.iter().all(alone) && self.releasable(blocks);
@@ -627,12 +632,12 @@ impl ReferencePool {
         fine
     }
 
-    /// The next victims, up to so many: free now, and handed out next.
+    /// Evicts up to `n` next victims. They are free afterwards and are handed out next.
     pub fn evict(&mut self, n: usize) -> Vec<usize> {
         let mut victims = Vec::new();
         while victims.len() < n && !self.eviction_order().is_empty() {
             let next = self.evictable.remove(0);
-            // Pinned blocks whose turn comes only leave the order.
+            // A pinned block whose turn comes only leaves the order.
             victims.extend((self.blocks[next].references == 0).then_some(next));
         }
         victims.iter().for_each(|&b| self.unregister(b));
@@ -640,13 +645,13 @@ impl ReferencePool {
         victims
     }
 
-    /// Whether nobody holds a block.
+    /// Returns whether no block has a reference.
     #[must_use]
     pub fn is_idle(&self) -> bool {
         self.blocks.iter().all(|block| block.references == 0)
     }
 
-    /// Forgets everything cached; false, and nothing changed, if anybody holds a block.
+    /// Forgets all cached content. Returns false and changes nothing if a block has a reference.
     pub fn reset(&mut self) -> bool {
         let idle = self.is_idle();
         if idle {
@@ -655,7 +660,7 @@ impl ReferencePool {
         idle
     }
 
-    /// Forgets everything cached.
+    /// Forgets all cached content and starts a new epoch.
     pub fn bump_epoch(&mut self) {
         self.epoch += 1;
         self.forget();
@@ -675,13 +680,13 @@ impl ReferencePool {
     }
 }
 
-/// Ids of the core as the model has them.
+/// Converts ids of the core to those of the model.
 #[must_use]
 pub fn indices(blocks: &[BlockId]) -> Vec<usize> {
     blocks.iter().map(|block| block.index()).collect()
 }
 
-/// Ids of the model as the core has them.
+/// Converts ids of the model to those of the core.
 #[must_use]
 pub fn block_ids(blocks: &[usize]) -> Vec<BlockId> {
     blocks.iter().map(|&block| BlockId::new(block as u32)).collect()

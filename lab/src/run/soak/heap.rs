@@ -1,28 +1,29 @@
-//! Whether memory stays flat: bytes of heap in use each time that no manager holds or caches anything.
+//! Checks that memory stays flat: compares the bytes of heap in use at each moment when no manager
+//! holds or caches a block.
 
-/// Growth that is allowed: the tables of every configuration may double once more.
+/// The growth that is allowed. The tables of every configuration may double once more.
 const BOUND: i64 = 1 << 19;
 
-/// Fewer samples are not judged.
+/// Minimum number of samples for a judgement.
 const LEAST: usize = 8;
 
-/// Bytes of heap over a run.
+/// The use of heap over a run.
 #[derive(Clone, Copy, Debug, Default, serde::Serialize)]
 pub struct Heap {
-    /// Whether heap is counted and the run was long enough.
+    /// Whether heap was counted and the run was long enough.
     pub judged: bool,
-    /// Bytes in use in the second quarter of the run, on average.
+    /// Average number of bytes in use in the second quarter of the run.
     pub start: i64,
-    /// Bytes in use in the last quarter, on average.
+    /// Average number of bytes in use in the last quarter.
     pub end: i64,
-    /// The growth that is allowed.
+    /// The growth that is allowed, in bytes.
     pub bound: i64,
-    /// Resident bytes at the end; `None` if the system does not say.
+    /// Resident bytes at the end, or `None` if the system does not report them.
     pub resident: Option<u64>,
 }
 
 impl Heap {
-    /// Judges samples, the first one first. The first quarter is the warm-up.
+    /// Judges samples in the order of time. The first quarter is the warm-up.
     #[must_use]
     pub fn of(samples: &[i64]) -> Self {
         let quarter = samples.len() / 4;
@@ -33,14 +34,14 @@ impl Heap {
         Self { judged, start, end, bound: BOUND, resident: resident() }
     }
 
-    /// Whether memory has grown.
+    /// Returns whether memory has grown.
     #[must_use]
     pub const fn has_grown(&self) -> bool {
         self.judged && self.end - self.start > self.bound
     }
 }
 
-/// Resident bytes of this process. Returns `None` except on Linux.
+/// Returns the resident bytes of this process, or `None` except on Linux.
 fn resident() -> Option<u64> {
     let status = std::fs::read_to_string("/proc/self/status").ok()?;
     let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"))?;

@@ -1,6 +1,6 @@
-//! Times of calls, in a fixed amount of memory.
+//! Measures the times of calls, in a fixed amount of memory.
 //!
-//! The time of a call contains that of making its arguments from the record.
+//! The time of a call includes creating its arguments from the record.
 
 use std::time::Duration;
 
@@ -8,10 +8,10 @@ use hdrhistogram::Histogram;
 use kvpool_journal::calls::Slots;
 use kvpool_journal::{ManagerCall, Words};
 
-/// A minute in nanoseconds. A call that takes longer counts as that.
+/// A minute in nanoseconds. A longer call counts as a minute.
 const LONGEST: u64 = 60_000_000_000;
 
-/// A histogram of nanoseconds, to three digits.
+/// Creates a histogram of nanoseconds, with three digits.
 fn histogram() -> Histogram<u64> {
     // The library accepts these bounds.
     #[expect(clippy::expect_used, reason = "fails for other constants only")]
@@ -21,15 +21,15 @@ fn histogram() -> Histogram<u64> {
 /// Percentiles of times, in nanoseconds.
 #[derive(Clone, Copy, Debug, Default, serde::Serialize)]
 pub struct Times {
-    /// The number of calls.
+    /// Number of calls.
     pub count: u64,
     /// The median.
     pub p50: u64,
-    /// 99 of 100 calls took no longer.
+    /// The 99th percentile.
     pub p99: u64,
-    /// 999 of 1,000 calls took no longer.
+    /// The 99.9th percentile.
     pub p999: u64,
-    /// The longest.
+    /// The longest time.
     pub max: u64,
 }
 
@@ -44,7 +44,7 @@ impl Times {
 /// The times so far.
 #[derive(Debug)]
 pub(crate) struct Meter {
-    /// By call, those that were answered and those that were refused.
+    /// For each call, the times of accepted and of refused calls.
     calls: Vec<[Histogram<u64>; 2]>,
     all: Histogram<u64>,
     lately: Histogram<u64>,
@@ -56,12 +56,12 @@ impl Meter {
         Self { calls, all: histogram(), lately: histogram() }
     }
 
-    /// The number of calls.
+    /// Returns the number of calls.
     pub(crate) fn count(&self) -> u64 {
         self.all.len()
     }
 
-    /// Notes a call.
+    /// Records a call.
     pub(crate) fn note(&mut self, call: &ManagerCall, refused: bool, time: Duration) {
         let time = u64::try_from(time.as_nanos()).unwrap_or(LONGEST).clamp(1, LONGEST);
         let name = call.call();
@@ -73,14 +73,14 @@ impl Meter {
         self.lately.saturating_record(time);
     }
 
-    /// Times since the last time that this was called.
+    /// Returns the times since this method was last called.
     pub(crate) fn lately(&mut self) -> Times {
         let times = Times::of(&self.lately);
         self.lately.reset();
         times
     }
 
-    /// Times of each call, and of all.
+    /// Returns the times of each call, and of all calls.
     pub(crate) fn table(&self) -> Vec<(String, Times)> {
         let names = ManagerCall::NAMES.iter().zip(&self.calls);
         let each = names.flat_map(|(name, [answered, refused])| {

@@ -1,13 +1,14 @@
-//! The soak: large managers under load for as long as wanted.
+//! The soak: large managers under load for any length of time.
 //!
-//! Each configuration ([`PRESETS`]) has one manager for the whole run. They take turns of one *round*:
-//! thousands of random calls, then every request ends, and a reset forgets the rest. The laboratory draws the
-//! calls. Its oracles are asked after one call in [`Settings::check_every`], without the model.
+//! Each configuration ([`PRESETS`]) has one manager for the whole run. The managers take turns of one
+//! *round*: thousands of random calls, then every request ends, and a reset forgets the rest. The
+//! laboratory draws the calls. Its oracles check the state after one call in [`Settings::check_every`],
+//! without the model.
 //!
-//! The soak alone checks that after a round no block is held or cached, and that heap in use does not grow
-//! from one round to the next. It reports how long calls take, and how many per second.
+//! Only the soak checks that after a round no block is held or cached, and that heap in use does not
+//! grow from one round to the next. It reports how long calls take, and the number of calls per second.
 //!
-//! The same seed makes the same calls and answers. The digest at the end is a function of the answers.
+//! Equal seeds give equal calls and answers. The digest at the end depends on all answers.
 
 mod heap;
 mod meter;
@@ -39,13 +40,13 @@ use crate::world::prompts::Prompts;
 use crate::world::requests::id;
 use meter::Meter;
 
-/// Bytes that decide one call: more than any call needs.
+/// Number of bytes that determine one call: more than any call needs.
 const BYTES: usize = 512;
 
-/// A defect that is planted in the runner. A test plants it to see that the soak finds it.
+/// A defect that a test plants in the runner, to show that the soak detects it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Planted {
-    /// Each call keeps 64 bytes.
+    /// Each call leaks 64 bytes.
     Leak,
     /// A request is never released.
     Reference,
@@ -53,26 +54,26 @@ pub enum Planted {
     StaleHit,
 }
 
-/// What to run.
+/// The settings of a soak.
 #[derive(Clone, Debug)]
 pub struct Settings {
     /// The seed of all choices.
     pub seed: u64,
-    /// When to stop. A round that has begun is ended.
+    /// When to stop. A round that has begun is completed.
     pub until: Until,
-    /// Blocks of each device.
+    /// Number of blocks of each device.
     pub blocks: usize,
-    /// Tokens of a block.
+    /// Number of tokens of a block.
     pub block_size: usize,
     /// The configurations.
     pub presets: Vec<Preset>,
-    /// Calls of a round.
+    /// Number of calls of a round.
     pub round: u64,
-    /// Calls from one check by all oracles to the next.
+    /// Number of calls from one check by all oracles to the next.
     pub check_every: u64,
-    /// The time between two lines.
+    /// The time between two lines of output.
     pub line_every: Duration,
-    /// Returns bytes of heap in use; `None` if nobody counts them.
+    /// Returns the bytes of heap in use, or `None` if they are not counted.
     pub heap: Option<fn() -> usize>,
     /// A planted defect.
     pub planted: Option<Planted>,
@@ -95,14 +96,14 @@ impl Default for Settings {
     }
 }
 
-/// One line of a run: what happened since the line before.
+/// One line of output: the events since the line before.
 #[derive(Clone, Copy, Debug, serde::Serialize)]
 pub struct Line {
-    /// Seconds since the beginning.
+    /// Seconds since the start.
     pub seconds: f64,
-    /// Calls since the beginning.
+    /// Number of calls since the start.
     pub calls: u64,
-    /// Calls per second, with those of the oracles.
+    /// Calls per second, including the time of the oracles.
     pub rate: f64,
     /// Times of calls.
     pub times: Times,
@@ -117,15 +118,15 @@ struct Driver {
     world: ManagerWorld,
     random: ChaCha8Rng,
     calls: u64,
-    /// Checks, and the blocks that were held and cached then.
+    /// Number of checks, and sums of the held and cached blocks at these checks.
     checks: u64,
     held: f64,
     cached: f64,
-    /// Blocks that were evicted, and contents that resets forgot.
+    /// Number of evicted blocks, and of contents that resets forgot.
     forgotten: u64,
-    /// A function of all answers.
+    /// A digest of all answers.
     digest: u64,
-    /// What a planted leak keeps.
+    /// The memory of a planted leak.
     leaked: Vec<[u64; 8]>,
 }
 
@@ -158,7 +159,7 @@ impl Driver {
         self.world.manager().stats()
     }
 
-    /// Makes a call. After one in `check_every`, asks all oracles.
+    /// Makes a call. After one call in `check_every`, runs all oracles.
     fn make(&mut self, call: &ManagerCall, meter: &mut Meter, check_every: u64) -> Result<Answer, Failure> {
         self.calls += 1;
         let answer = if self.calls.is_multiple_of(check_every) {
@@ -183,7 +184,7 @@ impl Driver {
         same("whether there is advice", &advice.is_some(), &self.preset.advisor)
     }
 
-    /// A request that has become longer than prompts are, so that it must end.
+    /// Returns a request that is longer than prompts may be, so that it must end.
     fn longest(&self) -> Option<i64> {
         let setting = &self.world.setting;
         let most = 2 * setting.scale.prompt * setting.block_size;
@@ -199,10 +200,11 @@ impl Driver {
                 Some(number) if nth % 2 == 0 => Some(release(number)),
                 _ => draw(&mut Bytes::new(&buffer), &mut self.world),
             };
-            // An epoch forgets what is cached: often enough in a small pool, too often in a large one.
+            // An epoch forgets all cached content. In a small pool that is frequent enough, and in a
+            // large one too frequent.
             let is_early = matches!(drawn, Some(ManagerCall::BumpEpoch {})) && nth % 16 > 0;
             if let Some(call) = drawn.filter(|_| !is_early) {
-                // An engine writes no KV to a block before the copy to it is made.
+                // An engine must not write KV to a block before the copy to that block is made.
                 if writes(&call) && self.world.manager().tiers().num_planned() > 0 {
                     self.make(&ManagerCall::TakePlan {}, meter, settings.check_every)?;
                 }
@@ -221,7 +223,7 @@ impl Driver {
         self.drain(settings, meter)
     }
 
-    /// Ends everything: then no block is held, and a reset forgets the rest.
+    /// Ends everything: afterwards no block is held, and a reset forgets the rest.
     fn drain(&mut self, settings: &Settings, meter: &mut Meter) -> Result<(), Failure> {
         let mut calls = vec![ManagerCall::TakePlan {}];
         calls.extend(self.world.swaps.iter().map(|&swap| ManagerCall::CompleteSwap { swap }));
@@ -238,7 +240,7 @@ impl Driver {
         calls.extend(numbers.iter().skip(skipped).map(|&number| release(number)));
         calls.push(ManagerCall::TakePlan {});
         calls.extend(self.world.tickets.iter().map(|&ticket| ManagerCall::EndFence { ticket }));
-        // Every step that a call named is at most two after the latest.
+        // Calls name steps that are at most two after the latest one.
         calls.push(ManagerCall::CompleteStep { step: self.world.step() + 2 });
         for call in &calls {
             self.make(call, meter, u64::MAX)?;
@@ -258,7 +260,7 @@ impl Driver {
         same("reset refused", &answer.refused, &false)?;
         let stats = self.stats().pool;
         same("free blocks after a reset", &stats.free, &stats.usable)?;
-        // Two checks, so that the oracle of events has taken all.
+        // Checks twice, so that the oracle of events has taken all events.
         (0..2).try_for_each(|_| self.world.check())?;
         let Prompts { block_size, .. } = self.world.prompts;
         self.world.prompts = Prompts::new(block_size, self.world.setting.verify, None)?;
@@ -268,7 +270,7 @@ impl Driver {
     }
 }
 
-/// Whether the engine or a connector writes KV for a call.
+/// Returns whether the engine or a connector writes KV for a call.
 const fn writes(call: &ManagerCall) -> bool {
     use ManagerCall::{Append, Commit, CommitBatch, ExternalDone};
     matches!(call, Append { .. } | Commit { .. } | CommitBatch { .. } | ExternalDone { .. })
@@ -281,7 +283,7 @@ fn release(number: i64) -> ManagerCall {
 /// Runs a soak. Calls `show` with each line.
 ///
 /// # Errors
-/// The first failure. Its text has the configuration, and the number of its call.
+/// The first failure. Its text contains the configuration, and the number of its call.
 pub fn soak(settings: &Settings, mut show: impl FnMut(&Line)) -> Result<Report, Failure> {
     let drivers = settings.presets.iter().zip(0..);
     let drivers = drivers.map(|(&preset, nth)| Driver::new(preset, nth, settings));

@@ -1,5 +1,5 @@
-//! The configurations of a soak: one per eviction policy. Among them is every kind of verification and
-//! duplicates, with and without retention, an advisor, a watermark and a host.
+//! The configurations of a soak: one per eviction policy. Together they cover every kind of
+//! verification and of duplicates, with and without retention, an advisor, a watermark and a host.
 
 use kvpool::hash::Verify;
 use kvpool::{DuplicatePolicy, EvictionPolicy};
@@ -9,7 +9,7 @@ use crate::world::manager::{Scale, Setting};
 /// The settings that differ between configurations.
 #[derive(Clone, Copy, Debug)]
 pub struct Preset {
-    /// The order of eviction. Its name is the name of the configuration.
+    /// The order of eviction. Its name is also the name of the configuration.
     pub policy: EvictionPolicy,
     /// How hits are verified.
     pub verify: Verify,
@@ -19,9 +19,9 @@ pub struct Preset {
     pub retention: bool,
     /// Whether an advisor samples.
     pub advisor: bool,
-    /// Whether a fifth of the pool is left to running requests.
+    /// Whether a fifth of the pool is reserved for running requests.
     pub watermark: bool,
-    /// Blocks of the host in percent of those of the device; 0 for no host.
+    /// Number of blocks of the host in percent of those of the device, or 0 for no host.
     pub host_share: usize,
 }
 
@@ -71,13 +71,13 @@ pub const PRESETS: &[Preset] = &[
 ];
 
 impl Preset {
-    /// The name of the configuration.
+    /// Returns the name of the configuration.
     #[must_use]
     pub const fn name(&self) -> &'static str {
         self.policy.name()
     }
 
-    /// The settings in a few words.
+    /// Returns a short description of the settings.
     #[must_use]
     pub fn describe(&self) -> String {
         let mut words = vec![format!("verify {}", self.verify.name()), self.duplicates.name().to_owned()];
@@ -91,10 +91,10 @@ impl Preset {
         words.join(", ")
     }
 
-    /// The settings of the laboratory.
+    /// Returns the settings of the laboratory.
     pub(super) fn setting(&self, blocks: usize, block_size: usize, check_every: u64) -> Setting {
         let Self { policy, verify, duplicates, retention, watermark, host_share, .. } = *self;
-        // With prompts of half the longest, all requests would take the pool twice.
+        // With prompts of half the maximum length, all requests together would need twice the pool.
         let requests = (blocks / 4).clamp(8, 200);
         Setting {
             num_blocks: blocks,
@@ -111,7 +111,7 @@ impl Preset {
                 requests: requests as i64,
                 blocks: blocks + 64,
                 prompt: (4 * blocks / requests).clamp(4, 64),
-                // Between two looks, which are two checks apart.
+                // Room for the events between two looks, which are two checks apart.
                 events: 128 * check_every as usize,
             },
             groups: Vec::new(),

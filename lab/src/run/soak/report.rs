@@ -1,4 +1,4 @@
-//! The report of a soak: tables for people, and JSON for programs.
+//! The report of a soak: Markdown tables, and JSON for programs.
 
 use std::fmt;
 use std::process::Command;
@@ -17,25 +17,25 @@ pub struct Configuration {
     pub name: &'static str,
     /// Its other settings.
     pub settings: String,
-    /// Calls.
+    /// Number of calls.
     pub calls: u64,
-    /// The share of blocks that were held and cached, on average: 0 to 1.
+    /// The average shares of blocks that were held and cached, from 0 to 1.
     pub filling: (f64, f64),
-    /// The share of the tokens of prompts that was cached: 0 to 1.
+    /// The share of prompt tokens that were cached, from 0 to 1.
     pub hit_rate: f64,
-    /// Requests admitted.
+    /// Number of admitted requests.
     pub admissions: u64,
-    /// Admissions and resumptions without blocks.
+    /// Number of admissions and resumptions that failed because of missing blocks.
     pub refusals: u64,
-    /// Requests preempted.
+    /// Number of preempted requests.
     pub preemptions: u64,
-    /// Requests swapped out and in.
+    /// Number of requests swapped out and in.
     pub swapped: (u64, u64),
-    /// Cached blocks evicted.
+    /// Number of cached blocks evicted.
     pub evictions: u64,
-    /// Blocks copied.
+    /// Number of blocks copied.
     pub copies: u64,
-    /// Cached blocks that resets at the end of a round forgot.
+    /// Number of cached blocks that resets at the end of a round forgot.
     pub forgotten: u64,
 }
 
@@ -50,17 +50,17 @@ pub struct Report {
     pub commit: String,
     /// The seed.
     pub seed: u64,
-    /// A function of all answers: equal for equal seeds, settings and numbers of rounds.
+    /// A digest of all answers: equal for equal seeds, settings and numbers of rounds.
     pub digest: String,
-    /// Blocks of each device, and tokens of a block.
+    /// Number of blocks of each device, and number of tokens of a block.
     pub blocks: (usize, usize),
-    /// The run over time. The last line has its end.
+    /// The output lines of the run. The last line is its end.
     pub lines: Vec<Line>,
     /// Times of calls.
     pub times: Vec<(String, Times)>,
     /// The configurations.
     pub configurations: Vec<Configuration>,
-    /// Memory.
+    /// The use of memory.
     pub heap: Heap,
 }
 
@@ -122,7 +122,8 @@ impl fmt::Display for Report {
         writeln!(
             f,
             "# Soak of {seconds:.0} seconds, {date}\n\n\
-             Commit {commit}, {processor}, one thread. Seed {seed}, digest {digest}. {calls} calls of managers of \
+             Commit {commit}, {processor}, one thread. Seed {seed}, digest {digest}. {calls} calls of \
+             managers of \
              {blocks} blocks of {size} tokens.\n\n## Over time\n\n{}\n",
             table(
                 &["seconds", "calls", "calls/s", "p50 us", "p99 us", "heap MiB"],
@@ -134,7 +135,8 @@ impl fmt::Display for Report {
         let rows = self.times.iter().map(|(name, times)| times.row(name));
         writeln!(
             f,
-            "## Times of calls, microseconds\n\nThe time of a call contains that of making its arguments from a \
+            "## Times of calls, microseconds\n\nThe time of a call contains that of making its arguments \
+             from a \
              record.\n\n{}\n",
             table(&head, 1, rows)
         )?;
@@ -163,7 +165,8 @@ impl fmt::Display for Report {
         let resident = heap.resident.map_or_else(|| "?".to_owned(), |bytes| mebibytes(bytes as i64));
         writeln!(
             f,
-            "## Memory\n\nHeap in use while no block is held or cached: {} MiB in the second quarter, {} MiB in the \
+            "## Memory\n\nHeap in use while no block is held or cached: {} MiB in the second quarter, {} \
+             MiB in the \
              last. At most {} MiB more are allowed.{judged} Resident at the end: {resident} MiB.",
             mebibytes(heap.start),
             mebibytes(heap.end),
@@ -218,7 +221,7 @@ impl Configuration {
     }
 }
 
-/// A table whose columns are aligned to the right, except the first `left`.
+/// Returns a table whose columns are aligned to the right, except the first `left`.
 fn table(head: &[&str], left: usize, rows: impl Iterator<Item = Vec<String>>) -> Table {
     let mut table = Table::new();
     table.load_style(ASCII_MARKDOWN).set_header(head).add_rows(rows);
@@ -228,7 +231,7 @@ fn table(head: &[&str], left: usize, rows: impl Iterator<Item = Vec<String>>) ->
     table
 }
 
-/// Nanoseconds as microseconds.
+/// Formats nanoseconds as microseconds.
 fn microseconds(nanoseconds: u64) -> String {
     format!("{:.1}", nanoseconds as f64 / 1e3)
 }

@@ -1,4 +1,4 @@
-//! A journal's bytes: cut anywhere, damaged anywhere, or something else altogether.
+//! The bytes of a journal: cut anywhere, damaged anywhere, or random.
 
 use std::sync::{Arc, Mutex};
 
@@ -21,7 +21,7 @@ fn recorded(config: ManagerConfig, calls: &[super::world::Call]) -> Vec<u8> {
     manager.take_journal().unwrap().image().unwrap()
 }
 
-/// The bytes of an append that is as the last one are copied: whatever differs between two of them is
+/// The second of two equal appends copies the bytes of the first. All differences between appends are
 /// in their records.
 #[test]
 fn records_of_appends_say_what_was_asked() {
@@ -37,7 +37,7 @@ fn records_of_appends_say_what_was_asked() {
     let (mut asked, mut random) = (Vec::new(), 1_u64);
     for step in 0..1000 {
         random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-        // Now and then something else than in the step before.
+        // From time to time the step differs from the one before.
         let kind = if random >> 62 == 0 { random >> 32 } else { 0 };
         let rows: &[usize] = [&[0, 1][..], &[0], &[1], &[1, 0]][(kind % 4) as usize];
         let requests: Vec<_> = rows.iter().map(|&row| both[row]).collect();
@@ -55,7 +55,7 @@ fn records_of_appends_say_what_was_asked() {
             Rows { requests: &requests, tokens: &tokens, offsets: &offsets, computed, covered, most_changes };
         let answer = manager.append(&rows_asked);
         if answer.is_err() {
-            // Full: both begin again, in the order in which they have their slots.
+            // The requests are full: both begin again, in the order of their slots.
             for (id, request) in [("a", both[0]), ("b", both[1])] {
                 manager.release(request, Until::Now).unwrap();
                 admit(&mut manager, id);
@@ -94,7 +94,8 @@ fn records_of_appends_say_what_was_asked() {
     assert_eq!(replay(&image, Options::default(), &mut |_| true).unwrap().difference, None);
 }
 
-/// The version is under no checksum: with a bit of it flipped, a journal with groups says that it has none.
+/// No checksum covers the version. If one of its bits is flipped, a journal with groups claims to have
+/// none.
 #[test]
 fn a_journal_with_groups_is_not_read_as_one_without() {
     let groups = Groups::new(vec![GroupSpec::new(GroupKind::Full, 4)], Some(4)).unwrap();
@@ -110,15 +111,16 @@ fn a_journal_with_groups_is_not_read_as_one_without() {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 60, failure_persistence: None, ..ProptestConfig::default() })]
 
-    /// What a kill at any byte leaves replays up to the last whole frame.
+    /// A journal that a kill cut at any byte replays up to its last whole frame.
     #[test]
-    fn every_beginning_replays(config in any_settings(), calls in calls(120), cuts in prop::collection::vec(any::<u32>(), 20)) {
+    fn every_beginning_replays(config in any_settings(), calls in calls(120),
+        cuts in prop::collection::vec(any::<u32>(), 20)) {
         let image = recorded(config, &calls);
         let whole = JournalReader::new(&image).unwrap().operations();
         for cut in cuts {
             let at = cut as usize % image.len();
             match JournalReader::new(&image[..at]) {
-                // Cut inside magic number or header: there is no journal yet.
+                // If the cut is inside the magic number or the header, there is no journal yet.
                 Err(JournalError::NotAJournal { .. } | JournalError::NoHeader) => {}
                 Err(other) => panic!("{other}"),
                 Ok(reader) => {
@@ -135,9 +137,10 @@ proptest! {
         }
     }
 
-    /// A flipped bit is noticed: what is behind it is not replayed, what is before it is.
+    /// A flipped bit is detected: everything before it is replayed, and nothing after it.
     #[test]
-    fn a_flipped_bit_ends_the_journal(config in any_settings(), calls in calls(120), at in any::<u32>(), bit in 0u8..8) {
+    fn a_flipped_bit_ends_the_journal(config in any_settings(), calls in calls(120),
+        at in any::<u32>(), bit in 0u8..8) {
         let mut image = recorded(config, &calls);
         let at = at as usize % image.len();
         image[at] ^= 1 << bit;
@@ -153,9 +156,10 @@ proptest! {
         }
     }
 
-    /// Whatever the bytes say, reading and replaying them gives an error or an end.
+    /// For any bytes, reading and replaying ends with an error or at the end of the journal.
     #[test]
-    fn any_bytes_are_an_error_or_a_journal(bytes in prop::collection::vec(any::<u8>(), 0..400), header in any::<bool>()) {
+    fn any_bytes_are_an_error_or_a_journal(
+        bytes in prop::collection::vec(any::<u8>(), 0..400), header in any::<bool>()) {
         let mut file = bytes;
         if header {
             let mut own = recorded(ManagerConfig { num_blocks: 8, ..ManagerConfig::default() }, &[]);
@@ -165,9 +169,10 @@ proptest! {
         let _ = replay(&file, Options::default(), &mut |_| true);
     }
 
-    /// Records that say what cannot be: valid frames around any operations, names and chains.
+    /// Impossible records: valid frames with random operations, names and chains.
     #[test]
-    fn impossible_records_are_refused(config in any_settings(), calls in calls(60), from in any::<u32>(), to in any::<u32>()) {
+    fn impossible_records_are_refused(config in any_settings(), calls in calls(60),
+        from in any::<u32>(), to in any::<u32>()) {
         let image = recorded(config, &calls);
         let reader = JournalReader::new(&image).unwrap();
         let mut entries: Vec<_> = reader.records::<ManagerCall>().map(|entry| entry.unwrap()).collect();
@@ -181,7 +186,7 @@ proptest! {
     }
 }
 
-/// Bytes that can be looked at while a journal writes them; fails after so many.
+/// A file whose bytes can be read while a journal writes it. It fails after a number of bytes.
 #[derive(Clone, Default)]
 struct Shared(Arc<Mutex<Vec<u8>>>, usize);
 
@@ -215,7 +220,7 @@ fn a_disk_that_is_full_stops_the_journal_and_not_the_pool() {
         let blocks = pool.allocate(3).unwrap();
         pool.release(&blocks).unwrap();
     }
-    // The thread that writes has met the end of the disk by now: nothing is recorded any more.
+    // By now the writing thread has failed because the disk is full, so nothing is recorded any more.
     pool.flush_journal();
     let operations = pool.journal().unwrap().operations();
     assert!(pool.journal().unwrap().error().unwrap().contains("no space left"));
@@ -256,7 +261,7 @@ fn another_answer_is_a_difference_and_is_told() {
     let image = pool.take_journal().unwrap().image().unwrap();
     let reader = JournalReader::new(&image).unwrap();
     let mut entries: Vec<_> = reader.records::<PoolCall>().map(|entry| entry.unwrap()).collect();
-    // The release is answered otherwise in the file than by this build.
+    // The result of the release in the file differs from the one of this build.
     if let Entry::Operation(_, check) = &mut entries[2].1 {
         *check ^= 1;
     }
@@ -269,7 +274,7 @@ fn another_answer_is_a_difference_and_is_told() {
     let apart = compare(&image, &forged).unwrap().unwrap();
     assert_eq!(apart.operation, 1);
 
-    // And another digest.
+    // Here a digest differs.
     let mut entries: Vec<_> = reader.records::<PoolCall>().map(|entry| entry.unwrap()).collect();
     if let Entry::Digest(digest) = &mut entries[3].1 {
         *digest ^= 1;
@@ -295,7 +300,7 @@ fn other_versions_and_other_files_are_refused_by_name() {
     assert_eq!(JournalReader::new(&image[..8]).unwrap_err(), JournalError::NoHeader);
 }
 
-/// A pool's journal: its header, and its frames of four operations.
+/// Returns a pool's journal, split into its header and its frames of four operations.
 fn in_frames() -> (Vec<u8>, Vec<Vec<u8>>) {
     let config = JournalConfig { digest_every: 0, frame_bytes: 64 };
     let journal = Journal::ring(1 << 20, config).unwrap();
@@ -318,8 +323,8 @@ fn in_frames() -> (Vec<u8>, Vec<Vec<u8>>) {
     (header, frames)
 }
 
-/// What two processes write to one file, and what somebody cut out of the middle: whole frames, and no
-/// journal.
+/// A file that two processes wrote, or from which a frame was cut: all frames are valid, but the file
+/// is no journal.
 #[test]
 fn operations_that_are_repeated_or_missing_are_refused() {
     let (header, frames) = in_frames();

@@ -1,4 +1,5 @@
-//! Exported tests: they are those beside this one, they are bounded, and they go out as they are made.
+//! Exported tests: they equal the files beside this module, they are bounded, and they are written
+//! piece by piece.
 
 use std::io::Write;
 
@@ -21,9 +22,9 @@ pub(crate) fn exported(image: &[u8], language: Language) -> Result<String, Repla
     Ok(String::from_utf8(text).unwrap())
 }
 
-/// The exported texts compile and run: `exported_manager.rs` and its like are tests beside this one.
+/// The exported texts compile and run: `exported_manager.rs` and the others are tests of this crate.
 /// `make journal-check` compiles and runs exports that contain every call. With `KVPOOL_BLESS=1` this
-/// test writes the texts anew.
+/// test writes the texts again.
 #[test]
 fn exported_tests_are_these() {
     let folder = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("tests");
@@ -48,7 +49,7 @@ fn exported_tests_are_these() {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 100, failure_persistence: None, ..ProptestConfig::default() })]
 
-    /// Whatever a journal holds: every operation is in the test, and the text is plain.
+    /// For any journal, every operation is in the exported test, and the text is plain.
     #[test]
     fn any_journal_is_exported(config in any_settings(), calls in calls(120), is_rust in any::<bool>()) {
         let language = if is_rust { Language::Rust } else { Language::Python };
@@ -66,7 +67,7 @@ proptest! {
     }
 }
 
-/// A pool's journal of so many operations.
+/// Returns a pool's journal with `operations` operations.
 fn long(operations: usize) -> Vec<u8> {
     let mut pool =
         Journaled::<BlockPool>::with_journal(PoolConfig { num_blocks: 9, ..PoolConfig::default() }, ring(0))
@@ -78,7 +79,7 @@ fn long(operations: usize) -> Vec<u8> {
     pool.take_journal().unwrap().image().unwrap()
 }
 
-/// Notes what it is given, and refuses more bytes than it has room for.
+/// A writer that records its input, and refuses more bytes than it has room for.
 struct Narrow {
     room: usize,
     written: usize,
@@ -113,7 +114,8 @@ fn an_export_is_bounded() {
     }
 }
 
-/// Nothing of the text is kept: each piece is a few lines at most, and the first that is refused ends it.
+/// The exporter keeps none of the text: each piece is at most a few lines, and the first piece that is
+/// refused ends the export.
 #[test]
 fn an_export_goes_out_as_it_is_made() {
     for language in [Language::Rust, Language::Python] {
@@ -132,13 +134,13 @@ fn an_export_goes_out_as_it_is_made() {
     }
 }
 
-/// Rust can ask vLLM's pool for what Python has no call for.
+/// Rust can make calls of vLLM's pool that Python does not have.
 #[test]
 fn what_python_cannot_ask_is_refused_by_name() {
     let mut pool = super::vllm::recorded(9, true, kvpool_policies::LRU);
     let mut held = Vec::new();
     pool.allocate(2, &mut held, None).unwrap();
-    // Refused, so it is left out.
+    // A refused call is left out.
     pool.touch(&[99]).unwrap_err();
     pool.cache_full(
         Start::at(0),
@@ -156,7 +158,7 @@ fn what_python_cannot_ask_is_refused_by_name() {
     assert!(refused.to_string().contains("several groups"));
 }
 
-/// A hint of Python cannot have a negative time to live. A refused one is left out of the test.
+/// A hint from Python cannot have a negative time to live. A refused hint is left out of the test.
 #[test]
 fn a_hint_that_python_cannot_make_is_refused_by_name() {
     for retention in [None, Some(RetentionConfig::default())] {
@@ -178,7 +180,7 @@ fn a_hint_that_python_cannot_make_is_refused_by_name() {
     }
 }
 
-/// Calls of these kinds, by numbers that are always the same.
+/// Calls of these kinds, with arguments that are the same in every run.
 fn script(kinds: impl IntoIterator<Item = u8>, seed: u32) -> Vec<super::world::Call> {
     let mut state = seed;
     let mut next = || {
@@ -199,7 +201,7 @@ fn scripted_settings() -> ManagerConfig {
     }
 }
 
-/// What is rarely accepted among calls at random.
+/// Makes calls that are rarely accepted among random ones.
 fn accepted(manager: &mut Journaled<CacheManager>) {
     let prompt = |manager: &CacheManager, last: u32| {
         manager.prepare(&[1, 2, 3, 4, last], ExtraKeys::default()).unwrap()
@@ -228,7 +230,8 @@ fn accepted(manager: &mut Journaled<CacheManager>) {
     manager.plan_release(&mut plan, 90, Some(3)).unwrap();
     manager.commit_step(&mut plan).unwrap();
     manager.complete_step(3).unwrap();
-    // The same prompt, before and behind a bump, and by who was preempted before.
+    // One prompt comes before and after an epoch bump, and from a request that was preempted before.
+    // before.
     manager.preempt(92.into(), kvpool::Until::Now).unwrap();
     manager.bump_epoch().unwrap();
     manager.admit("again".into(), prompt(manager, 6), &AdmitOptions::default()).unwrap();
@@ -257,7 +260,7 @@ fn scripted_groups() -> Vec<u8> {
     let config = ManagerConfig { num_blocks: 128, retention: None, groups, ..scripted_settings() };
     let mut manager = recorded_manager(config, 8, ring(1));
     for turn in 0..3 {
-        // The end of a prompt is a boundary: its state is kept where a commit ends there.
+        // The end of a prompt is a boundary: if a commit ends there, the state is kept.
         let prompt = manager.prepare(&[1, 2, 3, 4, 5, 6, 7, 8, turn], ExtraKeys::default()).unwrap();
         let part = Part { allocate_tokens: Some(8), external_tokens: 0, compute_all: turn == 2 };
         let options = AdmitOptions { part, ..AdmitOptions::default() };
@@ -272,14 +275,15 @@ fn scripted_groups() -> Vec<u8> {
     manager.take_journal().unwrap().image().unwrap()
 }
 
-/// A test of a manager with groups makes the manager anew, and compares tables group by group.
+/// The test of a manager with groups creates the same manager, and compares the tables group by group.
 #[test]
 fn an_exported_python_test_knows_the_groups() {
     let text = exported(&scripted_groups(), Language::Python).unwrap();
     for part in [
         "groups=[kvpool.GroupSpec(\"full\", 2), kvpool.GroupSpec(\"state\", 2), \
          kvpool.GroupSpec(\"chunked\", 2, chunk=5), kvpool.GroupSpec(\"cross\", 2), \
-         kvpool.GroupSpec(\"sliding\", 4, window=3, keep=6), kvpool.GroupSpec(\"sliding\", 2, window=3, sink=3), \
+         kvpool.GroupSpec(\"sliding\", 4, window=3, keep=6), kvpool.GroupSpec(\"sliding\", 2, window=3, \
+         sink=3), \
          kvpool.GroupSpec(\"full\", 2, keep=\"none\")]",
         "allocate_tokens=8, reuse=False",
         "    columns = 4\n",

@@ -1,4 +1,5 @@
-//! A journal in a file reads as its bytes do, a frame at a time; one that changes meanwhile is an error.
+//! A journal in a file is read frame by frame and gives the same result as its bytes. A file that
+//! changes meanwhile is an error.
 
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -12,7 +13,7 @@ use proptest::prelude::*;
 
 use super::world::{Call, EVENTS, any_settings, calls, recorded_manager, ring, run_manager};
 
-/// A file that goes when this does.
+/// A file that is removed when this value is dropped.
 struct Kept(PathBuf);
 
 impl Kept {
@@ -42,7 +43,7 @@ fn recorded(config: ManagerConfig, calls: &[Call]) -> Vec<u8> {
     manager.take_journal().unwrap().image().unwrap()
 }
 
-/// All that can be known of a journal, in words.
+/// Returns everything that a reader can find out about a journal, as text.
 fn told<'a>(source: impl Into<JournalSource<'a>>) -> Vec<String> {
     let source = source.into();
     let mut told = match JournalReader::new(source) {
@@ -67,7 +68,7 @@ fn told<'a>(source: impl Into<JournalSource<'a>>) -> Vec<String> {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 40, failure_persistence: None, ..ProptestConfig::default() })]
 
-    /// Whole, cut anywhere, or with any bit flipped.
+    /// The file is whole, cut anywhere, or has one flipped bit.
     #[test]
     fn a_file_reads_as_its_bytes(
         config in any_settings(),
@@ -133,9 +134,9 @@ fn a_file_that_changes_while_it_is_read_is_an_error() {
         }
         assert!(matches!(error, Some(JournalError::Io(_))), "{change}: {error:?}");
         assert!(0 < read && read < all, "{change}: {read} of {all}");
-        // It has ended.
+        // The iterator has ended.
         assert!(records.next().is_none());
-        // One that is opened now is as it is now.
+        // A reader that is opened now reads the current file.
         let now = kept.open();
         assert!(JournalReader::new(&now).unwrap().operations() < reader.operations());
     }

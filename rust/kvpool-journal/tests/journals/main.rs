@@ -1,4 +1,5 @@
-//! Journals of random runs: they replay bit by bit, survive a cut at any byte, and say no to everything else.
+//! Journals of random runs: they replay bit by bit, survive a cut at any byte, and refuse every other
+//! file.
 
 #![expect(clippy::unwrap_used, reason = "helpers of tests fail by panicking, as tests do")]
 

@@ -1,5 +1,5 @@
-//! Journals that ask for more memory than there is: refused by name, in a process of their own with
-//! little of it.
+//! Journals that need more memory than the machine has: they are refused with a clear error. Each test
+//! runs in a separate process with little memory.
 
 use std::process::Command;
 
@@ -12,7 +12,7 @@ use kvpool_journal::{
 
 use super::world::ring;
 
-/// Runs a test of this program again, with so many MiB of addresses.
+/// Runs a test of this program again, with this number of MiB of address space.
 fn with_little_memory(test: &str, mib: usize) -> std::process::Output {
     let limited = format!("ulimit -v {}; exec \"$0\" \"$@\"", mib << 10);
     let program = std::env::current_exe().unwrap();
@@ -33,7 +33,7 @@ fn a_journal_that_asks_for_too_much_is_refused() {
 #[test]
 #[ignore = "runs with little memory, started by another"]
 fn of_a_huge_pool_of_vllms() {
-    // Its lists would fit, its keys do not.
+    // Its lists would fit into memory, but its keys do not.
     let header =
         JournalHeader::of_vllm_pool(20_000_000, kvpool_policies::LRU, None, true, JournalConfig::default());
     let mut journal = ring(0);
@@ -55,7 +55,7 @@ fn of_a_huge_append() {
     assert!(matches!(refused, ReplayError::TooManyTokens { tokens: 1_099_511_627_776, .. }), "{refused}");
 }
 
-/// A record of a few bytes names four billion tokens. They would fit the memory of many machines.
+/// A record of a few bytes names four billion tokens, which would fit into the memory of many machines.
 #[test]
 fn an_append_with_more_tokens_than_a_call_can_have_is_refused() {
     let config = ManagerConfig { num_blocks: 8, ..ManagerConfig::default() };
@@ -78,15 +78,15 @@ fn an_append_with_more_tokens_than_a_call_can_have_is_refused() {
     }
 }
 
-/// Bytes of a request id that makes a journal long; how many there are of them.
+/// The number of bytes of a request id that makes a journal long, and the number of such ids.
 const NAME: usize = 1 << 20;
 const NAMES: usize = 128;
 
-/// The file that the test below reads, of which each process knows the name.
+/// The name of the environment variable for the file that the test below reads.
 const LONG: &str = "KVPOOL_TEST_LONG_JOURNAL";
 
-/// What reads a journal in a file has a frame of it in memory: 128 MiB of it are read with 112 MiB of
-/// addresses.
+/// A reader of a journal in a file keeps only one frame in memory: a journal of 128 MiB is read with
+/// 112 MiB of address space.
 #[test]
 fn a_journal_in_a_file_is_read_with_less_memory_than_it_has_bytes() {
     let path = std::env::temp_dir().join(format!("kvpool-journal-long-{}.kvj", std::process::id()));
@@ -98,7 +98,7 @@ fn a_journal_in_a_file_is_read_with_less_memory_than_it_has_bytes() {
         manager.release((&*name).into(), Until::Now).unwrap_err();
     }
     drop(manager);
-    // The other process inherits it.
+    // The other process inherits the limit.
     let limited = "ulimit -v 114688; exec \"$0\" \"$@\"";
     let done = Command::new("sh")
         .args(["-c", limited])
@@ -119,7 +119,7 @@ fn of_a_long_journal() {
     let mut going = |_| true;
     let file = JournalFile::open(&path).unwrap();
     assert!(file.bytes() > NAME * NAMES);
-    // As bytes it does not fit.
+    // Reading all bytes at once does not fit.
     assert_eq!(std::fs::read(&path).unwrap_err().kind(), std::io::ErrorKind::OutOfMemory);
 
     let (summary, lines) = show(&file, None, 2).unwrap();

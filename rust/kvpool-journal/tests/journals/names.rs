@@ -1,4 +1,4 @@
-//! Policies by name, in a journal's header.
+//! Names of policies in a journal's header.
 
 use kvpool::{BlockPool, EvictionPolicy, PoolConfig};
 use kvpool_journal::{
@@ -8,7 +8,7 @@ use kvpool_observe::{AdvisorConfig, WatchConfig};
 use kvpool_policies::{ADVISED, ALL, Recency, eviction_policy};
 
 const MINE: EvictionPolicy = eviction_policy!("mine", Recency::new);
-/// A policy under a name that kvpool's own policies had in earlier versions.
+/// A policy with a name that kvpool's own policies had in earlier versions.
 const SIEVE: EvictionPolicy = eviction_policy!("sieve", Recency::new);
 
 fn image(config: &PoolConfig, watch: &WatchConfig) -> Vec<u8> {
@@ -16,7 +16,7 @@ fn image(config: &PoolConfig, watch: &WatchConfig) -> Vec<u8> {
     Journaled::<BlockPool>::with_watch(config.clone(), watch, journal).unwrap().journal_image().unwrap()
 }
 
-/// A journal has names: it is read with the policies that its reader knows.
+/// A journal contains names of policies: its reader resolves them among the policies that it knows.
 #[test]
 fn a_journal_is_read_with_the_policies_of_its_reader() {
     let own = PoolConfig { num_blocks: 8, eviction: MINE, ..PoolConfig::default() };
@@ -36,7 +36,7 @@ fn a_journal_is_read_with_the_policies_of_its_reader() {
     }
 }
 
-/// Pools, managers and advisors of earlier versions could have policies that are gone.
+/// Pools, managers and advisors of earlier versions could use policies that no longer exist.
 #[test]
 fn a_journal_of_a_removed_policy_is_refused_with_the_policy_to_use_instead() {
     let evicted = PoolConfig { num_blocks: 8, eviction: SIEVE, ..PoolConfig::default() };
@@ -59,7 +59,7 @@ fn a_journal_of_a_removed_policy_is_refused_with_the_policy_to_use_instead() {
                  this one with the version that wrote it"
             )
         );
-        // The reader's own policy of that name is known.
+        // A policy of the reader's own with that name is known.
         let header = JournalReader::new(&image).unwrap().header().clone();
         assert_eq!(header.pool_config(&[ALL, &[SIEVE]].concat()).unwrap().eviction, config.eviction);
     }

@@ -1,5 +1,5 @@
-//! Observers change nothing: managers that run the same random calls evict in the same order, whatever
-//! watches them, under every policy, with a host tier, with and without retention.
+//! Observers change nothing: managers that run the same random calls evict in the same order, with any
+//! observers, under every policy, with a host tier, with and without retention.
 
 use kvpool::{CacheManager, ManagerConfig};
 use kvpool_journal::{Journaled, Observed, Observers, Options, Recordable, observe};
@@ -8,7 +8,7 @@ use proptest::prelude::*;
 
 use super::world::{Call, any_settings, calls, ring, run_manager};
 
-/// Each observer alone, and all of them.
+/// Each observer alone, and all of them together.
 fn observers() -> [ManagerWatchConfig; 7] {
     let none = ManagerWatchConfig::default;
     let (explain, advisor) = (Some(ExplainConfig::default()), Some(AdvisorConfig::default()));
@@ -31,7 +31,7 @@ fn observers() -> [ManagerWatchConfig; 7] {
     ]
 }
 
-/// The state of a manager that any caller can see.
+/// Returns the state of a manager that a caller can see.
 fn seen(manager: &CacheManager) -> impl PartialEq + std::fmt::Debug + use<> {
     let tiers = manager.tiers();
     let pools = (0..tiers.len()).map(|tier| tiers.pool(tier).unwrap());
@@ -45,7 +45,7 @@ fn run(manager: &mut Journaled<CacheManager>, calls: &[Call]) {
     manager.unrecorded(Recordable::digest);
 }
 
-/// A replay with the same observers reports what the run reported.
+/// A replay with the same observers reports the same as the run.
 fn observed_again(manager: &mut Journaled<CacheManager>) {
     let image = manager.journal_image().unwrap();
     let observers =

@@ -1,4 +1,4 @@
-//! What a poisoned pool leaves behind: its journal, written down to the operation that met the fault.
+//! A poisoned pool leaves a journal with all operations up to the one that met the fault.
 
 use std::io::Write;
 use std::sync::{Arc, Mutex};
@@ -46,12 +46,12 @@ impl Write for Shared {
 
 fn pool(sink: &Shared) -> Journaled<BlockPool> {
     let config = PoolConfig { num_blocks: 16, ..PoolConfig::default() };
-    // The digest of the caller's, for the scrubber: a journal of so small a pool keeps none.
+    // The scrubber needs this digest, because a journal of such a small pool keeps none.
     let watch = WatchConfig { digest: true, ..WatchConfig::default() };
     let mut pool = Journaled::<BlockPool>::with_watch(config, &watch, sink.journal()).unwrap();
     let blocks = pool.allocate(3).unwrap();
     pool.release(&blocks[..1]).unwrap();
-    // So few operations are nowhere but in memory.
+    // The journal has so few operations that none has been written yet.
     assert!(sink.operations::<PoolCall>().is_empty());
     let _counted = pool.unrecorded(Recordable::digest);
     assert!(pool.unrecorded(|pool| pool.inject(Fault::References(blocks[2], 5))));
@@ -107,7 +107,7 @@ fn a_poisoned_manager_writes_its_journal_whichever_tier_is_broken() {
         assert!(is_poisoned(&manager.unrecorded(|manager| scrubber.scrub(manager, 1))));
         let written = sink.operations();
         assert!(matches!(written[..], [ManagerCall::Admit { .. }]), "tier {tier}: {written:?}");
-        // What is refused from now on is written, too, at once.
+        // The refused calls from now on are also written, at once.
         assert!(is_poisoned(&manager.release("a".into(), kvpool::Until::Now)));
         assert_eq!(sink.operations::<ManagerCall>().len(), 2);
     }

@@ -1,4 +1,4 @@
-//! Replays are the run again.
+//! A replay repeats the run exactly.
 
 use kvpool::{CacheManager, HashAlgorithm, ManagerConfig, Verify};
 use kvpool_journal::{Journal, Options, replay};
@@ -23,7 +23,8 @@ proptest! {
         manager.check_invariants().unwrap();
         let recorded = manager.journal().unwrap().operations();
         let image = image(manager.take_journal());
-        let report = replay(&image, Options { check_every: 16, ..Options::default() }, &mut |_| true).unwrap();
+        let report = replay(&image, Options { check_every: 16, ..Options::default() }, &mut |_| true)
+            .unwrap();
         prop_assert_eq!(&report.difference, &None);
         prop_assert_eq!(report.operations, recorded);
         prop_assert_eq!(report.digests, recorded / u64::from(every));
@@ -37,13 +38,14 @@ proptest! {
         pool.check_invariants().unwrap();
         let recorded = pool.journal().unwrap().operations();
         let image = image(pool.take_journal());
-        let report = replay(&image, Options { check_every: 16, ..Options::default() }, &mut |_| true).unwrap();
+        let report = replay(&image, Options { check_every: 16, ..Options::default() }, &mut |_| true)
+            .unwrap();
         prop_assert_eq!(&report.difference, &None);
         prop_assert_eq!(report.operations, recorded);
         prop_assert_eq!(report.digests, recorded / u64::from(every));
     }
 
-    /// With a journal, and without: the same answers and the same state.
+    /// A pool with a journal and one without give the same results and have the same state.
     #[test]
     fn a_journal_changes_nothing(config in any_settings(), calls in calls(120)) {
         let mut with = recorded_manager(config.clone(), EVENTS, ring(3));
@@ -57,7 +59,7 @@ proptest! {
     }
 }
 
-/// A chain of digests alone says nothing of which of two epochs' contents stands before which.
+/// A chain of digests alone does not show which of two epochs' contents is the parent of which.
 #[test]
 fn chains_without_fingerprints_leave_the_epochs_apart() {
     let config = ManagerConfig {

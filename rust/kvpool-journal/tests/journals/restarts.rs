@@ -1,4 +1,5 @@
-//! A journal beside one that is restarted: with LRU nobody can tell, and where somebody can, it is said.
+//! Compares a journaled run with the same run after a restart: with LRU there is no difference, and
+//! with other settings the difference is reported.
 
 use super::numbers::Numbers;
 use kvpool::groups::{GroupKind, GroupSpec, Groups};
@@ -14,7 +15,7 @@ use kvpool_journal::{
 
 use super::world::{recorded_manager, recorded_pool, ring};
 
-/// An engine's day: what it serves, and now and then nothing.
+/// The workload of an engine: the requests that it serves, with pauses.
 struct Engine {
     manager: Journaled<CacheManager>,
     numbers: Numbers,
@@ -40,7 +41,7 @@ impl Engine {
         (0..length).map(|at| if at < 5 { 1 } else { 10 * family + at as u32 % 3 }).collect()
     }
 
-    /// Any of those that run, which no longer do.
+    /// Takes a random id out of the list.
     fn any(numbers: &mut Numbers, ids: &mut Vec<i64>) -> Option<i64> {
         (!ids.is_empty()).then(|| ids.swap_remove(numbers.below(ids.len())))
     }
@@ -106,7 +107,7 @@ impl Engine {
                 self.manager.resize(num_blocks).unwrap();
             }
             15 => {
-                // A step that is still running when its request ends.
+                // The request ends while one of its steps is still running.
                 if let Some(id) = Self::any(&mut self.numbers, &mut self.running) {
                     let ticket = self.manager.fence().unwrap();
                     let until = Until::from(ticket);
@@ -130,7 +131,7 @@ impl Engine {
         }
     }
 
-    /// What a request says of its future; nothing where nobody listens.
+    /// Returns the hints of a request, or none if the manager has no retention.
     fn hints(&mut self) -> AdmitOptions {
         if self.manager.retention_stats().is_none() {
             return AdmitOptions::default();
@@ -157,7 +158,7 @@ impl Engine {
         for id in std::mem::take(&mut self.running).into_iter().chain(std::mem::take(&mut self.preempted)) {
             self.manager.release(id.into(), Until::Now).unwrap();
         }
-        // Copies that are planned hold both their ends.
+        // Planned copies hold the blocks at both ends.
         self.manager.take_plan().unwrap();
     }
 
@@ -166,8 +167,8 @@ impl Engine {
     }
 }
 
-/// Weights change while requests wait: their prompts are hashed anew, and share blocks with others' in
-/// every way.
+/// The weights change while requests wait: their prompts are hashed again, and share blocks with others
+/// in every way.
 #[test]
 fn a_long_day_replays_bit_by_bit() {
     for seed in 0..3 {
@@ -255,7 +256,7 @@ fn nor_a_pool() {
                 table.extend(new);
                 if numbers.below(3) > 0 {
                     pool.register(&table[hits..], chain, hits).unwrap();
-                    // Not all are computed when it ends.
+                    // Not all blocks are computed when the request ends.
                     let computed = hits + numbers.below(table.len() - hits + 1);
                     pool.mark_computed(&table[hits..computed]).unwrap();
                 } else {
@@ -282,8 +283,9 @@ fn nor_a_pool() {
     }
 }
 
-/// What a policy has counted does not last, nor where the blocks of a priority stand among each other,
-/// and that is found: the proofs above could fail. Nothing else is wrong: what is restored is sound.
+/// The counts of a policy do not survive a restart, nor does the order of blocks with the same
+/// priority. The comparison finds these differences, so the tests above are able to fail. Nothing else
+/// differs, and the restored state is valid.
 #[test]
 fn what_does_not_last_is_found() {
     let limits = TenantLimits { tenant: TenantId(1), floor: 2, ceiling: Some(5) };

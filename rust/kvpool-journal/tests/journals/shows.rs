@@ -1,4 +1,5 @@
-//! What is shown of a journal is what is in it: every operation once, in order, and any part of it.
+//! The text that `show` prints contains every operation of the journal once, in order. It can also
+//! print any part.
 
 use kvpool::{CacheManager, ManagerConfig};
 use kvpool_journal::{Journal, Line, show};
@@ -12,7 +13,7 @@ fn image(journal: Option<Journal>) -> Vec<u8> {
     journal.unwrap().image().unwrap()
 }
 
-/// The lines of a part, taken out of those of the whole.
+/// Returns the lines of a part, taken from the lines of the whole journal.
 fn part(lines: &[Line], from: u64, count: u64) -> Vec<Line> {
     let in_part = |line: &&Line| {
         line.number >= from
@@ -45,7 +46,8 @@ fn check(image: &[u8], operations: u64, every: u32, from: u64, count: u64) -> Re
 
 proptest! {
     #[test]
-    fn a_manager_is_shown(config in any_settings(), every in 1u32..9, run in calls(80), from in 0u64..90, count in 1u64..90) {
+    fn a_manager_is_shown(config in any_settings(), every in 1u32..9, run in calls(80),
+        from in 0u64..90, count in 1u64..90) {
         let mut manager = recorded_manager(config, EVENTS, ring(every));
         run_manager(&mut manager, &run);
         let operations = manager.journal().unwrap().operations();
@@ -53,7 +55,8 @@ proptest! {
     }
 
     #[test]
-    fn a_pool_is_shown(config in any_settings(), every in 1u32..9, run in calls(80), from in 0u64..90, count in 1u64..90) {
+    fn a_pool_is_shown(config in any_settings(), every in 1u32..9, run in calls(80), from in 0u64..90,
+        count in 1u64..90) {
         let hashed_by = CacheManager::new(ManagerConfig { host_blocks: 0, ..config.clone() }).unwrap();
         let mut pool = recorded_pool(&config, EVENTS, ring(every));
         run_pool(&mut pool, &hashed_by, &run);

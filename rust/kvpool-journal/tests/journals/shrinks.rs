@@ -1,4 +1,4 @@
-//! Shrinking and export.
+//! Shrinking and export of journals.
 
 use kvpool::retention::{RetentionConfig, TenantId, TenantLimits};
 use kvpool::{BlockPool, CacheManager, ManagerConfig, PoolConfig};
@@ -11,9 +11,10 @@ use super::world::{EVENTS, any_settings, calls, recorded_manager, ring, run_mana
 proptest! {
     #![proptest_config(ProptestConfig { cases: 300, failure_persistence: None, ..ProptestConfig::default() })]
 
-    /// No single item can be left out of what is left, and what is left still fails.
+    /// The remaining items still fail, and none of them can be left out.
     #[test]
-    fn what_is_left_is_minimal(items in prop::collection::vec(0u8..20, 0..40), needed in prop::collection::vec(0u8..20, 1..4)) {
+    fn what_is_left_is_minimal(items in prop::collection::vec(0u8..20, 0..40),
+        needed in prop::collection::vec(0u8..20, 1..4)) {
         let fails = |items: &[u8]| {
             let mut rest = items.iter();
             needed.iter().all(|needed| rest.any(|item| item == needed))
@@ -24,8 +25,8 @@ proptest! {
         }
     }
 
-    /// The same answer by the fewest operations, from a journal of many: each of those left is needed,
-    /// and the journal of them replays.
+    /// Finds the fewest operations of a long journal that give the same result. Each remaining
+    /// operation is needed, and their journal replays.
     #[test]
     fn an_answer_shrinks(config in any_settings(), calls in calls(60), at in any::<u32>()) {
         let mut manager = recorded_manager(config, EVENTS, ring(1));
@@ -40,7 +41,8 @@ proptest! {
         let shrunk = shrink(&image, Goal::Answer(wanted), &mut |_| true).unwrap().unwrap();
         prop_assert!(shrunk.operations.len() <= wanted as usize + 1);
         prop_assert!(!shrunk.operations.is_empty());
-        let report = replay(&shrunk.journal, Options { check_every: 1, ..Options::default() }, &mut |_| true).unwrap();
+        let report = replay(&shrunk.journal, Options { check_every: 1, ..Options::default() },
+            &mut |_| true).unwrap();
         prop_assert_eq!(report.difference, None);
         prop_assert_eq!(report.operations, shrunk.operations.len() as u64);
         for language in [Language::Rust, Language::Python] {
@@ -83,8 +85,8 @@ fn out_of_blocks_shrinks_to_the_allocation_that_needs_it() {
     assert_eq!(operations, ["allocate 7 blocks", "release 2 blocks: 1 2", "allocate 4 blocks"]);
 }
 
-/// A prompt made shorter lets an append fill blocks that the recorded one did not: they are contents of
-/// their own, not the first one of the journal in the middle of another prompt.
+/// If a prompt is shortened, an append may fill blocks that the recorded one did not fill. These are
+/// new contents, and not the journal's first content in the middle of another prompt.
 #[test]
 fn blocks_that_only_a_shorter_prompt_fills_are_nobodys() {
     let tenants = vec![TenantLimits { tenant: TenantId(1), floor: 1, ceiling: Some(3) }];

@@ -1,4 +1,4 @@
-//! Journals of vLLM's pool: a script of every call, and what a journal leaves out.
+//! Journals of vLLM's pool: a script of every call, and the calls that a journal leaves out.
 
 use kvpool::retention::{Keep, Priority, Retention, TenantId, Then, Ttl};
 use kvpool::{EvictionPolicy, Finish, Signal};
@@ -83,7 +83,7 @@ pub(crate) fn run(pool: &mut Journaled<Pool>, calls: &[Call]) {
             25 => pool.set_ref_count(block, pool.ref_count(block)),
             26 => pool.set_hash(block, key(b), Some(c % 64)),
             27 => pool.reset_hash(block),
-            // Refused by a pool that has no retention.
+            // A pool without retention refuses these calls.
             28 | 29 => {
                 let ttl = [None, Some(Ttl::Idle(f64::from(c % 8))), Some(Ttl::Absolute(f64::from(c % 8)))];
                 let keep = match b % 4 {

@@ -1,4 +1,5 @@
-//! Writers that are slow, hang, or panic: no operation waits for one, and what was written is a journal.
+//! Writers that are slow, hang, or panic: no operation waits for them, and the bytes that were written
+//! are a journal.
 
 use std::io::Write;
 use std::sync::mpsc::{Receiver, Sender, channel};
@@ -9,8 +10,8 @@ use kvpool_journal::{
     Journal, JournalConfig, JournalReader, Journaled, Options, PoolCalls, QUEUE_BYTES, Tail, replay,
 };
 
-/// Says when a write begins, and waits for a word before it goes on; when nobody can say one any more,
-/// it goes on at once.
+/// A writer that reports when a write begins, and waits for a message before it continues. When the
+/// sender is gone, it continues at once.
 struct Gate {
     begun: Sender<()>,
     words: Receiver<()>,
@@ -29,7 +30,7 @@ impl Write for Gate {
     }
 }
 
-/// A journal whose header is written, and nothing else until `words` says so.
+/// A journal whose header is written. Every further write waits for a message on `words`.
 struct Gated {
     journal: Journal,
     begun: Receiver<()>,
@@ -58,7 +59,7 @@ fn turn(pool: &mut Journaled<BlockPool>) {
     pool.release(&blocks).unwrap();
 }
 
-/// An operation of 4 MiB, which is refused.
+/// Makes an operation of 4 MiB, which is refused.
 fn large(pool: &mut Journaled<BlockPool>) {
     pool.acquire(&vec![BlockId::new(99); 1 << 20]).unwrap_err();
 }
@@ -77,12 +78,12 @@ fn a_writer_that_hangs_stops_no_operation_and_a_flush_waits_for_it() {
     let mut pool = pool(journal);
     begun.recv().unwrap();
     let header = written.lock().unwrap().len() as u64;
-    // Many frames, the first of which is being written and never will be.
+    // Many frames wait. The write of the first one never ends.
     (0..100).for_each(|_| turn(&mut pool));
     begun.recv().unwrap();
     let journal = pool.journal().unwrap();
     assert_eq!((journal.operations(), journal.bytes(), journal.error()), (200, header, None));
-    // Whoever waits for a flush does so without the pool, which goes on meanwhile.
+    // A caller waits for a flush without the pool, which is used meanwhile.
     let flush = pool.start_flush().unwrap();
     (0..100).for_each(|_| turn(&mut pool));
     drop(words);
@@ -108,8 +109,8 @@ fn a_journal_that_is_too_far_behind_stops_and_says_so() {
     assert!(error.contains("bytes behind: no step waits for a disk"), "{error}");
     turn(&mut pool);
     assert_eq!(pool.journal().unwrap().operations(), recorded as u64);
-    // What had been handed over is written after all, and is a journal; the operation that did not fit
-    // is not in it.
+    // The frames that were handed over are written after all, and are a journal. It lacks the operation
+    // that did not fit.
     drop(words);
     pool.flush_journal();
     assert_eq!(pool.journal().unwrap().error(), Some(&*error));
@@ -124,7 +125,7 @@ fn a_journal_that_waits_loses_nothing() {
     let most = QUEUE_BYTES / (4 << 20) + 4;
     std::thread::scope(|scope| {
         let recorded = scope.spawn(|| (0..most).for_each(|_| large(&mut pool)));
-        // One that hangs, behind which as much is handed over as may wait.
+        // The writer hangs, and as much as possible is handed over to it.
         begun.recv().unwrap();
         drop(words);
         recorded.join().unwrap();
@@ -142,11 +143,11 @@ fn the_end_of_a_journal_is_written_when_it_goes() {
     turn(&mut pool);
     drop(pool);
     assert_eq!(operations(&written), 2);
-    // The writer went with it.
+    // The writer was dropped with the journal.
     assert_eq!(Arc::strong_count(&written), 1);
 }
 
-/// Fails in its own way from the second write on.
+/// Fails in different ways from the second write on.
 struct Broken(usize);
 
 impl Write for Broken {

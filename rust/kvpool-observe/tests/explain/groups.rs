@@ -1,5 +1,5 @@
-//! Several KV-cache groups: which of them a hit is short for, how far each would have gone, and why it
-//! ends there. Scripted cases.
+//! Scripted cases of `explain` with several KV-cache groups: which groups limit a hit, how far each
+//! group alone would reach, and why it ends there.
 
 use kvpool::groups::{GroupKind, GroupSpec, Groups, Keep};
 use kvpool::{AdmitOptions, CacheManager, ExtraKeys, ManagerConfig, Part};
@@ -19,7 +19,8 @@ fn manager(blocks: usize, groups: Vec<GroupSpec>) -> CacheManager {
     explaining(ManagerConfig { num_blocks: blocks + 1, block_size: BLOCK, groups, ..Default::default() }, ALL)
 }
 
-/// Computed in chunks that end at some lengths, and where the prompt does.
+/// Admits, computes and releases a request. The chunks of the computation end at the lengths `ends` and
+/// at the end of the prompt.
 fn run_in_chunks(manager: &mut CacheManager, id: &str, tokens: &[u32], ends: &[usize]) {
     let prompt = manager.prepare(tokens, ExtraKeys::default()).unwrap();
     let part = Part { allocate_tokens: Some(0), ..Part::WHOLE };
@@ -37,10 +38,10 @@ fn explain(manager: &CacheManager, id: &str) -> Explanation {
     manager.explain(id).unwrap()
 }
 
-/// Where a group ends, and why.
+/// The positions, in tokens, at which a group's reach ends, each with its reason.
 type Ends = Vec<(usize, &'static str)>;
 
-/// By group: how far it reaches, whether it limits, and where and why it ends.
+/// Returns for each group how far it reaches, whether it limits the hit, and where and why it ends.
 fn reach(explanation: &Explanation) -> Vec<(usize, bool, Ends)> {
     let of = |group: &kvpool_observe::GroupReach| {
         let ends = group.ends.iter().map(|end| (end.tokens.end, end.reason.name())).collect();
@@ -54,8 +55,8 @@ fn spans(explanation: &Explanation) -> Vec<(usize, usize, &'static str, Option<u
     spans.map(|span| (span.tokens.start, span.tokens.end, span.reason.name(), span.reason.group())).collect()
 }
 
-/// A prompt that was computed in one step leaves one state, at its end; who turns off before it hits
-/// nothing of it.
+/// A prompt that is computed in one step leaves one state, at its end. A prompt that branches off
+/// earlier gets no hit in the state group.
 #[test]
 fn a_state_was_not_kept_where_prompts_part() {
     let mut manager = manager(40, vec![FULL, kept(GroupKind::State, Keep::Junctions)]);
@@ -77,7 +78,8 @@ fn a_state_was_not_kept_where_prompts_part() {
     assert_eq!(misses.admitted.get("unserved"), Some(manager.stats().unserved_tokens));
 }
 
-/// The state that was kept last is nearer than the end of what full attention has.
+/// The state group reaches only to token 8, the last state that was kept, while full attention reaches
+/// to token 32.
 #[test]
 fn states_further_on_were_not_kept() {
     let mut manager = manager(60, vec![FULL, kept(GroupKind::State, Keep::Every(8))]);
@@ -88,7 +90,7 @@ fn states_further_on_were_not_kept() {
     assert_eq!(spans(&explanation), [(8, 32, "unserved", Some(1)), (32, 36, "last-token", None)]);
 }
 
-/// A hit that ends inside a block is explained from there on.
+/// If a hit ends inside a block, the explanation starts at that token.
 #[test]
 fn a_hit_ends_inside_a_block() {
     let full = GroupSpec { partial_hits: true, ..GroupSpec::new(GroupKind::Full, 4 * BLOCK) };
@@ -108,12 +110,12 @@ fn a_hit_ends_inside_a_block() {
     assert_eq!(spans(&explanation), [(20, 28, "diverged", None)]);
 }
 
-/// A state that was kept is gone since, and the record knows how.
+/// A state that was kept has been dropped. The explanation names the reason, `dropped-by-id`.
 #[test]
 fn a_state_is_gone() {
     let mut manager = manager(12, vec![FULL, kept(GroupKind::State, Keep::Every(8))]);
     run_in_chunks(&mut manager, "a", &tokens(0, 4), &[8]);
-    // Both states of `a` are dropped by their ids; full attention keeps all.
+    // Drops both states of `a` by their ids. The group of full attention keeps all of its blocks.
     let states = (1..=12).map(kvpool::BlockId::new);
     let of_states =
         |block: &kvpool::BlockId| manager.pool().name_of(*block).is_some_and(|name| name.group == 1);
@@ -125,7 +127,8 @@ fn a_state_is_gone() {
     assert_eq!(reach(&explanation), [(16, false, vec![]), (0, true, vec![(16, "dropped-by-id")])]);
 }
 
-/// A window whose blocks make way one after the other: the hit ends where all of it is left.
+/// Two blocks of a sliding window are dropped. The hit ends at the last position whose whole window is
+/// still cached.
 #[test]
 fn a_window_lost_a_block() {
     let mut manager = manager(40, vec![FULL, GroupSpec::new(GroupKind::Sliding { window: 5 }, BLOCK)]);
@@ -138,7 +141,8 @@ fn a_window_lost_a_block() {
             manager.pool().name_of(block).is_some_and(|name| name.group == 1 && *name.hash == hash)
         })
     };
-    // A token at 24 reads from 20 on, one at 20 from 16 on: the blocks 4 and 5.
+    // A token at 24 reads tokens from 20 on, and a token at 20 reads from 16 on. Those are the blocks 4
+    // and 5.
     let gone = [of_window(4).unwrap(), of_window(5).unwrap()];
     manager.drop_cached(&gone).unwrap();
     assert_eq!(admit(&mut manager, "b", &tokens(0, 7)), 16);
@@ -148,7 +152,8 @@ fn a_window_lost_a_block() {
     assert_eq!(spans(&explanation)[0], (16, 24, "unserved", Some(1)));
 }
 
-/// A window that is kept at the ends of prompts alone is given up everywhere else.
+/// A window with `Keep::Junctions` is kept only at the ends of prompts. Everywhere else its blocks were
+/// given up.
 #[test]
 fn a_window_was_given_up() {
     let mut manager = manager(40, vec![FULL, kept(GroupKind::Sliding { window: 5 }, Keep::Junctions)]);
@@ -166,7 +171,8 @@ fn a_window_was_given_up() {
     );
 }
 
-/// Full attention itself may be what is missing, and is explained as ever.
+/// Full attention can also be the group that limits a hit. Its explanation is the same as without other
+/// groups.
 #[test]
 fn full_attention_limits_as_ever() {
     let mut manager = manager(12, vec![FULL, GroupSpec::new(GroupKind::Sliding { window: 5 }, BLOCK)]);
@@ -182,7 +188,8 @@ fn full_attention_limits_as_ever() {
     assert!(!spans(&explanation).iter().any(|span| span.2 == "unserved"), "{explanation}");
 }
 
-/// Nobody has seen it: every group says so, and no group is to blame more than another.
+/// The prompt was never computed: every group reports that, and no single group is reported as the
+/// limit.
 #[test]
 fn nothing_was_ever_there() {
     let groups = vec![FULL, kept(GroupKind::State, Keep::All), GroupSpec::new(GroupKind::Cross, BLOCK)];
@@ -194,13 +201,13 @@ fn nothing_was_ever_there() {
         [(0, true, vec![(4, "never-seen")]), (0, true, vec![(4, "never-seen")]), (8, false, vec![]),]
     );
     assert_eq!(spans(&explanation), [(0, 4, "never-seen", None), (4, 12, "behind", None)]);
-    // Who asks for the same meanwhile is told of it.
+    // A second request with the same prompt gets the reason `BeingComputed`.
     admit(&mut manager, "b", &tokens(0, 3));
     let ends = explain(&manager, "b").groups.into_iter().flat_map(|group| group.ends);
     assert!(ends.into_iter().all(|end| matches!(end.reason, MissReason::BeingComputed { .. })));
 }
 
-/// A digest in two groups is two contents, also where it stands.
+/// One digest in two groups is two contents, even at the same position: dropping one leaves the other.
 #[test]
 fn the_groups_of_a_content_come_and_go_apart() {
     let mut manager = manager(40, vec![FULL, FULL]);
@@ -219,7 +226,7 @@ fn the_groups_of_a_content_come_and_go_apart() {
     assert_eq!(spans(&explanation), [(8, 12, "dropped-by-id", None), (12, 16, "never-seen", None)]);
 }
 
-/// The copies of states that a fork takes evict what others cached.
+/// A fork copies the states of its parent. These copies evict blocks that other requests cached.
 #[test]
 fn a_fork_evicts_for_its_states() {
     let mut manager = manager(7, vec![FULL, kept(GroupKind::State, Keep::Junctions)]);
@@ -231,7 +238,8 @@ fn a_fork_evicts_for_its_states() {
     assert_eq!(manager.stats().pool.evicted, 1);
 }
 
-/// A block whose turn came while a planned copy pinned it goes when the plan is handed out.
+/// The policy chose a block while a planned copy pinned it. The block leaves when the plan is handed
+/// out.
 #[test]
 fn what_a_copy_pinned_goes_with_the_plan() {
     let state = GroupSpec { keep: Keep::Junctions, ..GroupSpec::new(GroupKind::State, 2) };

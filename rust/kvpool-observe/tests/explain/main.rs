@@ -1,5 +1,5 @@
-//! `explain`: the right reason for each kind of miss, scripted; and under random operations, against a
-//! model that remembers everything.
+//! Tests of `explain`: scripted cases check the reason for each kind of miss, and random operations are
+//! compared with a model that remembers everything.
 
 #![expect(clippy::unwrap_used, reason = "helpers of tests may panic as tests do")]
 
@@ -14,10 +14,10 @@ use kvpool_observe::{ExplainConfig, ManagerWatch, ManagerWatchConfig, MissReason
 /// Tokens per block of all these tests.
 const BLOCK: usize = 4;
 
-/// Made to explain, with everything remembered.
+/// Settings of an explainer whose record is large enough to remember everything.
 const ALL: ExplainConfig = ExplainConfig { records: Some(1 << 12), requests: 1 << 10 };
 
-/// A manager that explains, and that nothing else watches.
+/// Returns a manager with an explainer and no other observer.
 fn explaining(config: ManagerConfig, explain: ExplainConfig) -> CacheManager {
     let watch = ManagerWatchConfig { explain: Some(explain), ..ManagerWatchConfig::default() };
     CacheManager::new(config).unwrap().watched(&watch).unwrap()
@@ -32,7 +32,7 @@ fn admit_with(manager: &mut CacheManager, id: &str, tokens: &[u32], extra: Extra
     manager.admit(id, cursor).unwrap().cached_tokens
 }
 
-/// Admitted, computed and released.
+/// Admits, computes and releases a request.
 fn run(manager: &mut CacheManager, id: &str, tokens: &[u32]) {
     run_with(manager, id, tokens, ExtraKeys::default());
 }
@@ -43,19 +43,19 @@ fn run_with(manager: &mut CacheManager, id: &str, tokens: &[u32], extra: ExtraKe
     manager.release(id, None).unwrap();
 }
 
-/// `blocks` blocks of tokens that count up from `first`.
+/// Returns the tokens of `blocks` blocks. The tokens count up from `first`.
 fn tokens(first: u32, blocks: usize) -> Vec<u32> {
     (first..).take(blocks * BLOCK).collect()
 }
 
-/// First and last missed block of each span, and why.
+/// Returns the first and last missed block of each span, and the reason.
 fn spans(manager: &CacheManager, id: &str) -> Vec<(usize, usize, MissReason)> {
     manager.check_invariants().unwrap();
     let explanation = manager.explain(id).unwrap();
     explanation.spans.into_iter().map(|span| (span.blocks.start, span.blocks.end - 1, span.reason)).collect()
 }
 
-/// The same, of reasons the names alone.
+/// Like `spans`, with only the names of the reasons.
 fn names(manager: &CacheManager, id: &str) -> Vec<(usize, usize, &'static str)> {
     spans(manager, id).into_iter().map(|(first, last, reason)| (first, last, reason.name())).collect()
 }

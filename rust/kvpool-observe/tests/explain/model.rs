@@ -1,6 +1,6 @@
-//! A model that remembers everything: every content by its whole hash, with its tokens, what made it
-//! leave, and for whom; and of every block what retention was told of it. Nothing in it is bounded, and
-//! nothing is asked of the record.
+//! A model of `explain` that remembers everything: each content by its whole hash, with its tokens, why
+//! it left the cache and for which request. It also remembers the retention hints of each block.
+//! Nothing in the model is bounded, and it never reads the product's record.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -13,7 +13,8 @@ use super::BLOCK;
 /// Why a content left, as the model knows it.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Departure {
-    /// Names of reasons, with the policy's for an eviction: one of them, if several copies left at once.
+    /// Names of possible reasons. An eviction also has the name of the policy. There are several if
+    /// several copies left at the same time.
     pub(super) causes: BTreeSet<(&'static str, Option<String>)>,
     admission: u64,
     time: Option<f64>,
@@ -25,20 +26,21 @@ pub(super) struct Departure {
 struct Content {
     parent: Option<BlockHash>,
     tokens: Vec<u32>,
-    /// When it was asked for first: of several behind one parent the latest are compared.
+    /// The position in the order of first requests. Among contents with the same parent, the latest
+    /// ones are compared.
     order: usize,
     cached: bool,
     departure: Option<Departure>,
-    /// Requests that asked for it and did not get it.
+    /// Number of requests that asked for this content and did not get it.
     asked: usize,
 }
 
-/// What retention was told of a block.
+/// The retention hints of a block.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Said {
     pub(super) demoted: bool,
     pub(super) priority: bool,
-    /// When its time to live runs out, and whether it is demoted then.
+    /// The time at which its time to live ends, and whether the block is demoted then.
     pub(super) deadline: Option<(f64, bool)>,
     pub(super) expired: bool,
 }
@@ -54,22 +56,23 @@ impl Said {
     }
 }
 
-/// Everything that ever happened.
+/// The whole history of a manager.
 #[derive(Debug, Default)]
 pub(super) struct Model {
     contents: BTreeMap<BlockHash, Content>,
-    /// First blocks: under which keys they were seen, the last four.
+    /// For the tokens of each first block: the extra keys with which they were seen, at most the last
+    /// four.
     contexts: BTreeMap<Vec<u32>, Vec<ExtraKeys>>,
-    /// All of those.
+    /// Like `contexts`, without a limit on the number of keys.
     all_contexts: BTreeMap<Vec<u32>, Vec<ExtraKeys>>,
-    /// Contents of blocks that lookups could find when the last operation had ended.
+    /// Contents that lookups could find after the last operation, by block.
     cached: BTreeMap<BlockId, BlockHash>,
     pub(super) said: BTreeMap<BlockId, Said>,
     policy: String,
     strict: bool,
     pub(super) time: Option<f64>,
     pub(super) admissions: u64,
-    /// Tokens by reason, of first admissions and of resumptions.
+    /// Number of missed tokens by reason, of first admissions and of resumptions.
     pub(super) misses: [BTreeMap<&'static str, u64>; 2],
 }
 
@@ -81,7 +84,8 @@ fn same_principal(a: &ExtraKeys, b: &ExtraKeys) -> bool {
     a.salt == b.salt && a.tenant == b.tenant && a.user == b.user
 }
 
-/// Why the same tokens under other keys are another content, and in how many respects they differ.
+/// Returns why the same tokens with other extra keys are another content, and the number of respects in
+/// which the keys differ.
 fn difference(own: &ExtraKeys, other: &ExtraKeys) -> (usize, MissReason) {
     let mut reasons = Vec::new();
     if own.epoch != other.epoch {
@@ -100,7 +104,7 @@ fn difference(own: &ExtraKeys, other: &ExtraKeys) -> (usize, MissReason) {
     }
 }
 
-/// What was asked for.
+/// The prompt of a request.
 #[derive(Clone, Copy)]
 pub(super) struct Prompt<'a> {
     pub(super) tokens: &'a [u32],
@@ -108,24 +112,26 @@ pub(super) struct Prompt<'a> {
     pub(super) extra: &'a ExtraKeys,
 }
 
-/// A running request, as far as others wait for it.
+/// A running request, with the fields that matter to requests that wait for its blocks.
 pub(super) struct Runner {
     pub(super) id: RequestId,
     pub(super) extra: ExtraKeys,
     pub(super) hashes: Vec<BlockHash>,
-    /// Blocks that it asked for; the others it appended, and the record may know of them or not.
+    /// Number of blocks of its prompt. The request appended the others, and the record may not know
+    /// them.
     pub(super) asked: usize,
     pub(super) published: usize,
 }
 
 impl Model {
-    /// For a pool of this policy; `strict` if the record remembers everything, too.
+    /// Creates a model for a pool with this policy. `strict`: the record under test remembers
+    /// everything, too.
     pub(super) fn new(policy: &str, strict: bool) -> Self {
         Self { policy: policy.into(), strict, ..Self::default() }
     }
 
-    /// What the pool holds now, in place of what it held before the operation `kind`, for the blocks of
-    /// `requester`.
+    /// Compares the pool with its state before the operation `kind`, and records which contents came
+    /// and left. `requester` is the request that ran the operation.
     pub(super) fn observe(
         &mut self,
         manager: &CacheManager,
@@ -165,7 +171,7 @@ impl Model {
         self.cached = now;
     }
 
-    /// Blocks of a prompt were asked for, or computed.
+    /// Records that a request asked for blocks of a prompt, or computed them.
     pub(super) fn enter(
         &mut self,
         hashes: &[BlockHash],
@@ -187,7 +193,7 @@ impl Model {
         }
     }
 
-    /// A first block was missed under these keys.
+    /// Records that a first block was missed with these extra keys.
     pub(super) fn enter_context(&mut self, tokens: &[u32], extra: &ExtraKeys) {
         let seen = self.contexts.entry(tokens[..BLOCK].to_vec()).or_default();
         if !seen.contains(extra) {
@@ -197,7 +203,8 @@ impl Model {
         self.all_contexts.entry(tokens[..BLOCK].to_vec()).or_default().push(extra.clone());
     }
 
-    /// Contents behind one, the latest first; first blocks whatever their keys are.
+    /// Returns the contents with this parent, the latest first. For first blocks, the extra keys do not
+    /// matter.
     fn siblings(&self, parent: Option<BlockHash>) -> Vec<&Content> {
         let mut siblings: Vec<_> =
             self.contents.values().filter(|content| content.parent == parent).collect();
@@ -205,9 +212,9 @@ impl Model {
         siblings
     }
 
-    /// Reasons that the block at `position` may have been missed for: one, but where several are as
-    /// good. Of `given` the time is taken over, which the crate alone can make; it is checked, if it is
-    /// the block's own.
+    /// Returns every reason that is right for the block at `position`. There is more than one only if
+    /// several are equally right. Only the crate can make a [`When`], so the result copies the time of
+    /// `given`. If the time is the block's own (`own_time`), it is checked first.
     fn reasons(
         &self,
         explanation: &Explanation,
@@ -239,7 +246,7 @@ impl Model {
                 MissReason::BeingComputed { by }
             })
             .collect();
-        // Of more than two that ask for the same, not all are remembered.
+        // If more than two requests ask for the same content, the record does not remember all of them.
         if by.iter().all(|runner| runner.asked <= position) || content.asked > 2 {
             reasons.extend(self.departed(content, (given, own_time), extra));
         }
@@ -278,7 +285,8 @@ impl Model {
                         let policy = policy.as_deref().unwrap_or_default();
                         let names = kvpool_policies::ALL.iter().map(|policy| policy.name());
                         let known = names.chain(["priority"]).find(|&known| known == policy);
-                        // What the policy thought is its own business; that it says so is not.
+                        // The model does not predict the policy's outlook. It only checks whether there
+                        // is one.
                         let outlook = given.outlook();
                         assert_eq!(outlook.is_some(), policy == "hazard");
                         MissReason::Evicted { when, policy: known.unwrap(), requester, outlook }
@@ -317,7 +325,7 @@ impl Model {
         }
     }
 
-    /// Whether some content behind the same one differs from these tokens exactly at `token`.
+    /// Returns whether some content with the same parent differs from these tokens exactly at `token`.
     pub(super) fn diverges(&self, Prompt { tokens, hashes, .. }: Prompt<'_>, token: usize) -> bool {
         let position = token / BLOCK;
         let own = &tokens[position * BLOCK..(position + 1) * BLOCK];
@@ -328,7 +336,8 @@ impl Model {
         })
     }
 
-    /// Whether the prompt's first tokens were ever seen under keys that differ in a way that is `right`.
+    /// Returns whether the first block's tokens were ever seen with extra keys whose difference is
+    /// `right`.
     pub(super) fn differs(
         &self,
         Prompt { tokens, extra, .. }: Prompt<'_>,
@@ -338,8 +347,7 @@ impl Model {
         seen.is_some_and(|seen| seen.iter().any(|seen| right(&difference(extra, seen).1)))
     }
 
-    /// What is expected of an explanation, block by block: the reason that is given, and those that are
-    /// right.
+    /// Returns for each block of an explanation the given reason and the reasons that are right.
     pub(super) fn expected(
         &mut self,
         explanation: &Explanation,
@@ -370,7 +378,7 @@ impl Model {
     }
 }
 
-/// Requests that run, as the manager says.
+/// Returns whether the manager reports this request as running.
 pub(super) fn is_running(manager: &CacheManager, id: &RequestId) -> bool {
     manager.request(id).is_ok_and(|info| info.state == RequestState::Running)
 }

@@ -1,6 +1,6 @@
-//! Random operations, with every policy, with retention and without, in a record that has room for
-//! everything and in one of 16 contents: what is said is what the model says, or, where the record has
-//! forgotten, that it has.
+//! Compares explanations with the model under random operations, with every policy, with and without
+//! retention. One record has room for everything. Another has room for 16 contents: where it has
+//! forgotten, it has to report that.
 
 use std::collections::BTreeMap;
 
@@ -22,9 +22,9 @@ const LIFE: f64 = 10.0;
 
 #[derive(Clone, Debug)]
 enum Operation {
-    /// Tokens by choices, and which keys.
+    /// Admits a prompt: the choices that make its tokens, and the choice of its extra keys.
     Admit(Vec<u8>, u8),
-    /// Goes on from what a request has.
+    /// Admits a prompt that continues the tokens of a request.
     Continue(usize, Vec<u8>),
     Commit(usize, usize),
     Append(usize, Vec<u8>),
@@ -63,19 +63,20 @@ fn extra(keys: u8) -> ExtraKeys {
     }
 }
 
-/// What a request is, outside of the manager.
+/// A request as the test knows it.
 #[derive(Debug)]
 struct Request {
     id: String,
     tokens: Vec<u32>,
     extra: ExtraKeys,
     hashes: Vec<BlockHash>,
-    /// Full blocks that it had when it was admitted last: what it appends, it did not ask for.
+    /// Number of full blocks at the last admission. The request did not ask for the blocks that it
+    /// appends.
     asked: usize,
     published: usize,
     committed: usize,
     own_from: usize,
-    /// When it was admitted: absolute times to live count from there.
+    /// Time of the admission. Absolute times to live count from here.
     since: f64,
     hints: AdmitOptions,
 }
@@ -85,7 +86,7 @@ struct World {
     model: Model,
     requests: Vec<Request>,
     retention: bool,
-    /// The record forgets nothing.
+    /// True if the record is large enough to forget nothing.
     remembers: bool,
     next: usize,
     now: f64,
@@ -115,7 +116,7 @@ impl World {
         self.manager.prepare(tokens, extra.clone()).unwrap().chain().hashes().to_vec()
     }
 
-    /// What a prompt says of its blocks.
+    /// Returns the retention hints of a prompt. They depend on its first two tokens.
     fn hints(&self, tokens: &[u32]) -> AdmitOptions {
         let keep = |priority, ttl, then| {
             let keep = Keep::Priority(Priority::new(priority).unwrap());
@@ -133,7 +134,8 @@ impl World {
         }
     }
 
-    /// What a request says of blocks of its table, as far as retention listens.
+    /// Passes a request's retention hints for blocks of its table to the model, by the rules of
+    /// retention.
     fn say(&mut self, request: usize, positions: std::ops::Range<usize>, ends: bool) {
         let Request { id, since, own_from, hints, .. } = &self.requests[request];
         let (hints, until, now) = (hints.clone(), since + LIFE, self.now);
@@ -185,8 +187,8 @@ impl World {
             .collect()
     }
 
-    /// The last request was admitted or resumed: it is explained as the model, which knows nothing of
-    /// it yet, says.
+    /// Compares the explanation of the last admission or resumption with the model. The model has not
+    /// seen that admission yet.
     fn explained(&mut self, at: usize, runners: &[Runner], cached: usize, resumed: bool) {
         let (id, tokens, extra, hashes) = {
             let Request { id, tokens, extra, hashes, .. } = &self.requests[at];
@@ -202,14 +204,14 @@ impl World {
             let computing = |runner: &Runner| {
                 runner.published <= position && runner.hashes.get(position) == hashes.get(position)
             };
-            // That it is cached, too, may be forgotten.
+            // The record may have forgotten that the content is cached, too.
             let computed = matches!(given, MissReason::BeingComputed { .. }) && runners.iter().any(computing);
             let honest = right.contains(&given)
                 || (!self.remembers && computed)
                 || (!self.remembers && self.is_forgotten(&given, &right, prompt));
             assert!(honest, "{id}, block {position}: {given:?}, not of {right:?}\n{explanation}");
         }
-        // The match was acquired: what was hit is used again.
+        // The match was acquired, so every block that was hit counts as used.
         let table: Vec<BlockId> = self.manager.block_table(id.as_str()).unwrap().to_vec();
         for block in &table[..cached] {
             let said = self.model.said.entry(*block).or_default();
@@ -226,7 +228,7 @@ impl World {
         self.say(at, 0..cached, false);
     }
 
-    /// Whether a reason that is not right is one that a record which forgets may give.
+    /// Returns whether a wrong reason is one that a record which forgets may give.
     fn is_forgotten(&self, given: &MissReason, right: &[MissReason], prompt: Prompt<'_>) -> bool {
         let alike = |requester: &Requester| {
             let known = right.iter().filter_map(MissReason::requester).any(|right| right == requester);
@@ -241,11 +243,12 @@ impl World {
             MissReason::OtherKeys => {
                 self.model.differs(prompt, |reason| *reason != MissReason::NotRemembered)
             }
-            // The time, and for requester, may be forgotten; not that it was so.
+            // The record may forget the time and the requester, but not the reason itself.
             _ if given.when().is_some() => {
                 right.iter().any(|right| right.name() == given.name()) && given.requester().is_none_or(alike)
             }
-            // That somebody computed it before may be, but not that it left before that.
+            // The record may forget that another request computed the block before, but not that it
+            // left before that.
             _ => right.iter().any(|right| right.name() == given.name()),
         }
     }
@@ -417,7 +420,7 @@ proptest! {
         run(policy, retention, 4096, operations);
     }
 
-    /// A record that forgets never says what is not so.
+    /// A record that forgets never gives a wrong reason.
     #[test]
     fn what_is_forgotten_is_not_made_up(
         policy in proptest::sample::select(kvpool_policies::ALL),

@@ -1,4 +1,4 @@
-//! One scripted case per reason.
+//! One scripted case for each reason of a miss.
 
 use kvpool::retention::{Keep, Priority, Retention, RetentionConfig, TenantId, TenantLimits, Then, Ttl};
 use kvpool::{
@@ -31,7 +31,7 @@ fn request(id: &str) -> Requester {
     Requester::Request(RequestId::from(id))
 }
 
-/// What there is of a [`When`], which only the crate makes.
+/// Returns the fields of a [`When`]. Only the crate can construct one.
 fn at(reason: &MissReason) -> (u64, Option<f64>) {
     let When { admission, time, .. } = reason.when().unwrap();
     (admission, time)
@@ -44,7 +44,7 @@ fn never_seen() {
     assert_eq!(spans(&manager, "a"), [(0, 0, MissReason::NeverSeen), (1, 2, MissReason::Behind)]);
 }
 
-/// It goes on where all that was seen before ends: nothing differs.
+/// The prompt continues a known prompt, so no token differs from a known content.
 #[test]
 fn never_seen_behind_what_was() {
     let mut manager = manager(8);
@@ -61,8 +61,8 @@ fn diverged_at_a_token() {
     other[6] = 99;
     assert_eq!(admit(&mut manager, "b", &other), 4);
     assert_eq!(spans(&manager, "b"), [(1, 1, MissReason::Diverged { token: 6 }), (2, 3, MissReason::Behind)]);
-    // Of all that differ the longest common part counts, and a block that differs at once does so at
-    // its start.
+    // Among several contents that differ, the one with the longest common part counts. A block that
+    // differs at its first token diverges at its start.
     let mut third = tokens(0, 2);
     third[7] = 77;
     admit(&mut manager, "c", &third);
@@ -81,14 +81,14 @@ fn evicted_when_by_which_policy_and_for_whom() {
         let mut manager =
             manager_of(ManagerConfig { num_blocks: 5, eviction: policy, ..ManagerConfig::default() });
         run(&mut manager, "a", &tokens(0, 3));
-        admit(&mut manager, "b", &tokens(100, 3)); // one is free, two are taken
+        admit(&mut manager, "b", &tokens(100, 3)); // one block is free, two are evicted
         manager.release("b", None).unwrap();
         assert_eq!(admit(&mut manager, "c", &tokens(0, 3)), 4);
         let spans = spans(&manager, "c");
         let [(1, 2, MissReason::Evicted { when, policy: name, requester, .. })] = &spans[..] else {
             panic!("{spans:?}")
         };
-        // The last block could not hit in any case; it was evicted all the same.
+        // The last block could not be a hit in any case, and it is reported as evicted all the same.
         assert_eq!((when.admission, when.time, *name, requester), (2, None, policy.name(), &request("b")));
         assert_eq!(
             manager.explain("c").unwrap().to_string(),
@@ -100,8 +100,8 @@ fn evicted_when_by_which_policy_and_for_whom() {
     }
 }
 
-/// The class is that of the evicted block, its uses and what was said of its request; the time is the
-/// caller's, if there is one.
+/// The class of an eviction follows from the block, its uses and the hints of its request. The time is
+/// the caller's clock, if the caller passes a clock.
 #[test]
 fn evicted_by_a_policy_that_says_what_it_expected() {
     for clock in [false, true] {
@@ -141,7 +141,7 @@ fn evicted_by_a_policy_that_says_what_it_expected() {
     }
 }
 
-/// Growth evicts as well as admissions do.
+/// Appended tokens evict blocks as admissions do.
 #[test]
 fn evicted_for_an_appended_token() {
     let mut manager = manager(3);
@@ -154,7 +154,7 @@ fn evicted_for_an_appended_token() {
     assert_eq!((when.admission, requester), (2, &request("b")));
 }
 
-/// A block with a priority of its own is not the policy's victim.
+/// If a block has a priority, the reason names "priority" and not the policy.
 #[test]
 fn evicted_by_its_priority() {
     let mut manager = retaining(4, vec![]);
@@ -205,7 +205,7 @@ fn expired() {
     }
 }
 
-/// Used after its time to live ran out, it is a block like others.
+/// A block that is used after its time to live ended is an ordinary block again.
 #[test]
 fn a_hit_ends_an_expiry() {
     let mut manager = retaining(4, vec![]);
@@ -248,7 +248,7 @@ fn tenant_ceiling_and_the_id_of_another_tenants_request_is_not_told() {
     let limits = TenantLimits { tenant: TenantId(7), floor: 0, ceiling: Some(1) };
     let mut manager = retaining(4, vec![limits]);
     let seven = AdmitOptions { tenant: Some(TenantId(7)), ..AdmitOptions::default() };
-    run(&mut manager, "old", &tokens(50, 2)); // older, and spared
+    run(&mut manager, "old", &tokens(50, 2)); // older, but spared
     let admit_seven = |manager: &mut CacheManager, id: &str| {
         let cursor = manager.prepare(&tokens(0, 2), ExtraKeys::default()).unwrap();
         manager.admit_with(id, cursor, &seven).unwrap();
@@ -286,7 +286,8 @@ fn dropped_by_id_and_what_is_behind_it_is_not_reached() {
     assert_eq!(at(reason), (1, None));
 }
 
-/// Of two copies one is evicted and the other dropped by id: the content is gone for the second reason.
+/// One of two copies is evicted, and the other is dropped by id. The content leaves with the second
+/// copy, so the reason is the drop.
 #[test]
 fn the_last_copy_counts() {
     let mut manager = manager(3);
@@ -304,7 +305,8 @@ fn the_last_copy_counts() {
     assert_eq!(names(&manager, "d"), [(0, 0, "dropped-by-id")]);
 }
 
-/// Its own blocks may push out what stood behind its first missed block: at the lookup that was still there.
+/// An admission evicts the blocks after its first missed block. The lookup came before, so these blocks
+/// count as cached.
 #[test]
 fn what_an_admission_evicts_was_there_when_it_looked() {
     let mut manager = manager(4);
@@ -344,7 +346,7 @@ fn other_epoch() {
         admit(&mut manager, "b", &tokens(0, 2));
         let spans = spans(&manager, "b");
         assert_eq!(spans[0].2, MissReason::OtherEpoch { epoch: 1 }, "{algorithm}: {spans:?}");
-        // An encoding without the epoch has the same hashes in every epoch.
+        // Without the epoch in the encoding, the hashes are the same in every epoch.
         let behind = if algorithm == HashAlgorithm::Sha256 { "behind" } else { "other-epoch" };
         assert_eq!(spans.last().unwrap().2.name(), behind);
     }
@@ -365,7 +367,8 @@ fn other_salt_and_no_id_is_told() {
     admit_with(&mut manager, "b", &tokens(0, 2), salted(b"two"));
     assert_eq!(spans(&manager, "b"), [(0, 0, MissReason::OtherSalt), (1, 1, MissReason::Behind)]);
     assert!(!manager.explain("b").unwrap().to_string().contains("\"a\""));
-    // What the one pushes out, the other is not told by whom.
+    // One salt's requests evict the other's blocks. The explanation does not name the request that
+    // evicted them.
     manager.release("b", None).unwrap();
     run_with(&mut manager, "c", &tokens(100, 8), salted(b"two"));
     admit_with(&mut manager, "d", &tokens(0, 1), salted(b"one"));
@@ -379,7 +382,7 @@ fn other_adapter() {
     run(&mut manager, "a", &tokens(0, 2));
     admit_with(&mut manager, "b", &tokens(0, 2), adapted(b"lora"));
     assert_eq!(spans(&manager, "b")[0].2, MissReason::OtherAdapter);
-    // Of what was seen, that counts which differs least.
+    // If several known contents differ, the one that differs least counts.
     let both = ExtraKeys { salt: Some((*b"one").into()), ..adapted(b"lora") };
     admit_with(&mut manager, "c", &tokens(0, 2), both);
     assert_eq!(spans(&manager, "c")[0].2, MissReason::OtherSalt);
@@ -396,7 +399,8 @@ fn other_keys() {
         admit_with(&mut manager, id, &tokens(0, 2), extra);
         assert_eq!(spans(&manager, id)[0].2, MissReason::OtherKeys, "{id}");
     }
-    // An image in the first block; and one further behind, where the prompt is the same up to there.
+    // One image is in the first block. Another is in a later block, and the prompts are equal up to
+    // there.
     let image = |offset| ExtraKeys {
         multimodal: vec![MultimodalItem { identifier: (*b"cat").into(), offset, length: 2 }],
         ..ExtraKeys::default()
@@ -414,7 +418,7 @@ fn being_computed_and_not_computed() {
     manager.commit("a", 4).unwrap();
     admit(&mut manager, "b", &tokens(0, 3));
     assert_eq!(spans(&manager, "b"), [(1, 2, MissReason::BeingComputed { by: request("a") })]);
-    // Aborted: another one computes it still.
+    // One request is aborted while another one still computes the content.
     manager.release("b", None).unwrap();
     admit(&mut manager, "c", &tokens(0, 3));
     assert_eq!(spans(&manager, "c"), [(1, 2, MissReason::BeingComputed { by: request("a") })]);
@@ -427,7 +431,8 @@ fn being_computed_and_not_computed() {
     assert_eq!(spans(&manager, "e"), [(1, 2, MissReason::NotComputed)]);
 }
 
-/// Another tenant's request computes it: which one is not told.
+/// The request that computes the content belongs to another tenant, so the explanation does not name
+/// it.
 #[test]
 fn being_computed_by_another_tenants_request() {
     let mut manager = retaining(8, vec![]);
@@ -460,7 +465,7 @@ fn too_short() {
     assert_eq!(manager.explain("c").unwrap().spans[0].tokens, 4..5);
 }
 
-/// A record of 16 contents, and 17 came.
+/// The record holds 16 contents, and 17 were stored.
 #[test]
 fn not_remembered() {
     let config = ManagerConfig { num_blocks: 3, block_size: BLOCK, ..ManagerConfig::default() };
@@ -469,29 +474,30 @@ fn not_remembered() {
         run(&mut manager, "a", &tokens(first * 1000, 1));
     }
     admit(&mut manager, "b", &tokens(0, 1));
-    assert_eq!(names(&manager, "b"), [(0, 0, "evicted")]); // the first one, still known
+    assert_eq!(names(&manager, "b"), [(0, 0, "evicted")]); // the first one is still known
     manager.release("b", None).unwrap();
     run(&mut manager, "c", &tokens(99_000, 1));
     admit(&mut manager, "d", &tokens(1000, 1));
-    // It is known that this one's first tokens were seen with the same keys.
+    // The record knows that the first tokens of this prompt were seen with the same keys.
     assert_eq!(names(&manager, "d"), [(0, 0, "not-remembered")]);
     manager.release("d", None).unwrap();
-    // That it was asked for since, and not computed, does not mean that it never was.
+    // A request asked for the content since then and did not compute it. That does not prove that
+    // it was never computed.
     admit(&mut manager, "d", &tokens(1000, 1));
     assert_eq!(names(&manager, "d"), [(0, 0, "not-remembered")]);
     manager.release("d", None).unwrap();
-    // What never came cannot be told from what was forgotten.
+    // The record cannot distinguish a content that never came from one that it forgot.
     admit(&mut manager, "e", &tokens(77_000, 1));
     assert_eq!(names(&manager, "e"), [(0, 0, "not-remembered")]);
-    // Behind what is known and lost nothing, it can.
+    // A known parent whose list of children lost nothing makes the distinction possible.
     manager.commit("e", 4).unwrap();
     manager.release("e", None).unwrap();
-    // Of released requests one can be explained.
+    // Only one released request can be explained.
     assert!(manager.explain("e").is_ok());
     assert_eq!(manager.explain("d"), Err(ExplainError::UnknownRequest { id: "d".into() }));
 }
 
-/// vLLM's encodings do not say how long an item is, fingerprints do.
+/// vLLM's encodings leave out the length of a multimodal item. Fingerprints contain it.
 fn colliding(blocks: usize) -> CacheManager {
     manager_of(ManagerConfig {
         num_blocks: blocks,
@@ -513,13 +519,15 @@ fn collision() {
     run_with(&mut manager, "a", &tokens(0, 2), image(1));
     admit_with(&mut manager, "b", &tokens(0, 2), image(2));
     assert_eq!(names(&manager, "b"), [(0, 0, "collision"), (1, 1, "unreachable")]);
-    // Nor does it publish anything: what waits for it waits in vain.
+    // A request with a collision publishes nothing, so a request that waits for its blocks waits in
+    // vain.
     manager.commit("b", 8).unwrap();
     admit_with(&mut manager, "c", &tokens(0, 3), image(2));
     assert_eq!(names(&manager, "c"), [(0, 0, "collision"), (1, 1, "unreachable"), (2, 2, "never-seen")]);
 }
 
-/// Nothing behind a collision is ever published: who waits for it is told so.
+/// Blocks after a collision are never published. A request that waits for them gets that reason instead
+/// of `BeingComputed`.
 #[test]
 fn what_cannot_be_published_is_not_being_computed() {
     let mut manager = colliding(17);
@@ -553,7 +561,7 @@ fn a_resumption_is_explained_anew_and_counted_apart() {
     assert_eq!(misses.admitted.get("bad luck"), None);
 }
 
-/// A request that was swapped out and in again left its content where a lookup finds it.
+/// A request that was swapped out and in again leaves its content where lookups find it.
 #[test]
 fn swapped_in_content_is_cached_again() {
     let mut manager = manager_of(ManagerConfig { num_blocks: 5, host_blocks: 9, ..ManagerConfig::default() });
@@ -593,7 +601,7 @@ fn a_fork_has_its_parents_explanation_and_a_planned_step_explains() {
     assert_eq!(of_child, of_parent);
 }
 
-/// A prompt with more stretches than an explanation has room for ends in one that says so.
+/// If a prompt has more spans than an explanation has room for, one last span covers the rest of the blocks.
 #[test]
 fn spans_are_bounded() {
     let mut manager = manager(400);
@@ -633,7 +641,7 @@ fn settings_out_of_range_are_named() {
     }
 }
 
-/// What a connector brings was missed here all the same; what it did not bring is computed.
+/// Tokens that a connector loads count as missed. Tokens that it does not load are computed.
 #[test]
 fn external_tokens_are_missed_too() {
     let mut manager = manager(8);

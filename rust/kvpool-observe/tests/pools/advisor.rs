@@ -1,5 +1,5 @@
-//! The advisor inside a pool and a manager: what counts as a reference, windows, tenants, epochs,
-//! sizes; random histories. How good its estimates are is tested in `kvpool-replay`, against exact
+//! The advisor in a pool and in a manager: which calls count as references, windows, tenants, epochs,
+//! sizes, and random histories. `kvpool-replay` tests the accuracy of its estimates against exact
 //! curves.
 
 use kvpool::hash::ChainLink;
@@ -16,7 +16,7 @@ use proptest::test_runner::FileFailurePersistence;
 
 use super::traffic::{Traffic, chain, operations};
 
-/// What watches with this advisor, and nothing else.
+/// Returns the settings of a watch with this advisor and no other observer.
 fn advised(advisor: AdvisorConfig) -> WatchConfig {
     WatchConfig { advisor: Some(advisor), ..WatchConfig::default() }
 }
@@ -45,7 +45,7 @@ fn manager(num_blocks: usize) -> CacheManager {
     watched(config)
 }
 
-/// With an advisor of the default settings.
+/// Returns a manager with an advisor of the default settings.
 fn watched(config: ManagerConfig) -> CacheManager {
     let advisor = Some(AdvisorConfig::default());
     let watch = ManagerWatchConfig { advisor, ..ManagerWatchConfig::default() };
@@ -59,7 +59,7 @@ fn a_refused_request_that_is_retried_counts_once() {
         manager.prepare(&(first..first + 6).collect::<Vec<_>>(), ExtraKeys::default()).unwrap()
     };
     manager.admit("a", prompt(&manager, 0)).unwrap();
-    // The last token is always computed: five blocks can be found.
+    // The last token is always computed, so at most five blocks can be hits.
     assert_eq!(manager.pool().advice().unwrap().seen, 5);
     let mut cursor = prompt(&manager, 100);
     for _ in 0..20 {
@@ -68,7 +68,7 @@ fn a_refused_request_that_is_retried_counts_once() {
         let mut plan = manager.plan_step();
         assert!(manager.plan_admit(&mut plan, "b", cursor.clone()).is_err());
         manager.plan_release(&mut plan, "a", None).unwrap();
-        manager.plan_admit(&mut plan, "b", cursor.clone()).unwrap(); // and the plan is dropped
+        manager.plan_admit(&mut plan, "b", cursor.clone()).unwrap(); // the plan is then dropped
     }
     let advice = manager.pool().advice().unwrap();
     assert_eq!((advice.seen, advice.references, advice.sampled_references), (5, 5, 5));
@@ -77,7 +77,7 @@ fn a_refused_request_that_is_retried_counts_once() {
     assert_eq!(manager.pool().advice().unwrap().seen, 10);
     manager.preempt("b", None).unwrap();
     manager.resume("b").unwrap();
-    // Resuming looks up again, and counts again, as in the pool's own counters.
+    // Resuming looks up again and counts again, as in the pool's own counters.
     let stats = manager.stats().pool;
     assert_eq!((manager.pool().advice().unwrap().seen, stats.hits + stats.misses), (15, 15));
 }
@@ -110,8 +110,8 @@ fn requests_count_for_their_tenants() {
     assert_eq!((counted, advice.references), (vec![(4, 30), (9, 7)], 39));
 }
 
-/// A chat: each turn finds the answer of the turn before, which nobody had looked up. Without being
-/// told of registrations the estimators would call it new.
+/// In a chat, each turn finds the answer of the turn before, which no lookup asked for. The advisor has
+/// to count registrations, or it would treat the answer as new.
 #[test]
 fn answers_take_their_place() {
     let mut manager = manager(401);
@@ -151,7 +151,7 @@ fn single_blocks_are_references() {
                 Some(shared) => shared,
                 None => {
                     let own = pool.allocate(1).unwrap()[0];
-                    let block = pool.register_link(own, link).unwrap(); // looks it up once more
+                    let block = pool.register_link(own, link).unwrap(); // looks the block up once more
                     pool.mark_computed(&[block]).unwrap();
                     block
                 }
@@ -163,12 +163,12 @@ fn single_blocks_are_references() {
     let (advice, stats) = (pool.advice().unwrap(), pool.stats());
     assert_eq!((advice.seen, stats.hits, stats.misses), (24, 12, 12));
     assert_eq!(advice.hit_rate, 0.5);
-    // The second look of `promote` would find the block, had the first one stored it.
+    // Had the first lookup of `promote` stored the block, the second one would count as a hit.
     assert_eq!((at(&advice, 16), advice.policies[0].block_hit_rate), (0.75, 0.75));
     pool.check_invariants().unwrap();
 }
 
-/// A block whose chain is not cached before it is no hit, in a ghost cache as in the pool.
+/// A block whose parent is not cached is not a hit, in a ghost cache as in the pool.
 #[test]
 fn nothing_behind_a_gap_is_a_hit() {
     let hasher = BlockHasher::new(HasherConfig { block_size: 1, ..HasherConfig::default() }).unwrap();
@@ -209,14 +209,14 @@ fn a_new_epoch_and_a_reset_empty_the_estimators_too() {
 #[test]
 fn counts_are_halved_at_the_end_of_each_window() {
     let mut pool = pool(4, AdvisorConfig { window: Some(80), ..AdvisorConfig::default() });
-    let prompt = chain(1, 8, 0); // never hits but for the first four blocks
+    let prompt = chain(1, 8, 0); // never hits except in the first four blocks
     (0..10).for_each(|_| serve(&mut pool, &prompt, 0));
     assert_eq!(pool.advice().unwrap().references, 80);
     serve(&mut pool, &prompt, 0);
     let advice = pool.advice().unwrap();
     assert_eq!((advice.references, advice.seen, advice.window), (48, 88, 80));
     assert_eq!(advice.tenants[0].references, 48);
-    // Hits of the old window are halved as references are: 9 * 4 / 2 of 40, and 4 of 8.
+    // Hits of the old window are halved like references: 9 * 4 / 2 of 40, and 4 of 8.
     assert_eq!(advice.hit_rate, (18.0 + 4.0) / 48.0);
     assert_eq!((at(&advice, 4), advice.policies[0].block_hit_rate), (advice.hit_rate, advice.hit_rate));
     (0..400).for_each(|_| serve(&mut pool, &prompt, 0));
@@ -231,7 +231,7 @@ fn a_resize_is_followed() {
         AdvisorConfig { max_sampled_blocks: 512, window: Some(u64::MAX), ..AdvisorConfig::default() };
     let mut pool = pool(64, config);
     assert_eq!((pool.advice().unwrap().rate, pool.advice().unwrap().capacity_blocks), (1.0, 64));
-    let loops: Vec<_> = (0..30).map(|nth| chain(nth, 20, 0)).collect(); // 600 blocks in turn
+    let loops: Vec<_> = (0..30).map(|nth| chain(nth, 20, 0)).collect(); // 600 blocks, in turn
     (0..10).for_each(|_| loops.iter().for_each(|chain| serve(&mut pool, chain, 1)));
     let small = pool.advice().unwrap();
     assert_eq!((small.hit_rate, small.policies[0].references), (0.0, 6_000));
@@ -240,20 +240,20 @@ fn a_resize_is_followed() {
     let resized = pool.advice().unwrap();
     assert_eq!((resized.rate, resized.capacity_blocks, resized.policies[0].references), (0.1, 640, 0));
     assert!(resized.memory_bytes <= before + 64);
-    assert_eq!(resized.references, 6_000); // what was counted stays
+    assert_eq!(resized.references, 6_000); // the counts stay
     (0..10).for_each(|_| loops.iter().for_each(|chain| serve(&mut pool, chain, 1)));
     let advice = pool.advice().unwrap();
     pool.check_invariants().unwrap();
     assert_eq!(advice.policies[0].references, 6_000);
-    // Nine of the last ten rounds, none before, and of the first of these the 64 blocks that the small
-    // pool had kept.
+    // Nine of the last ten rounds hit in full. The first of the ten hits the 64 blocks that the small
+    // pool still has. Earlier rounds do not hit.
     assert_eq!(advice.hit_rate, f64::from(9 * 600 + 64) / 12_000.0);
     let ghost = advice.policies[0].block_hit_rate;
     assert!((ghost - 0.9).abs() < 0.05, "{ghost}");
     // A size that is refused changes nothing.
     assert!(pool.resize(3).is_err());
     assert_eq!(pool.advice().unwrap(), advice);
-    // Growing within the sample keeps the ghosts' size, and empties them all the same.
+    // A pool that grows within the sample keeps the size of the ghost caches, but empties them.
     pool.resize(700).unwrap();
     assert!(pool.advice().unwrap().rate < 0.1);
 }
@@ -271,13 +271,15 @@ fn more_tenants_than_places() {
     let known =
         |advice: &Advice| advice.tenants.iter().map(|t| (t.tenant.0, t.references)).collect::<Vec<_>>();
     assert_eq!((known(&advice), advice.untracked_references), (vec![(1, 10), (2, 20)], 70));
-    // The window ends: the one with the fewest goes, and the next to come takes its place.
+    // At the end of the window, the tenant with the fewest references leaves, and the next new tenant
+    // takes its place.
     serve(&mut pool, &prompt, 3);
     let advice = pool.advice().unwrap();
     assert_eq!((known(&advice), advice.untracked_references), (vec![(2, 10), (3, 10)], 35));
     assert_eq!(advice.tenants[1].hit_rate, 1.0);
-    assert_eq!(advice.tenants[1].alone.last().unwrap().block_hit_rate, 0.0); // new to it
-    // Without places nobody is counted apart.
+    // The content is new to this tenant.
+    assert_eq!(advice.tenants[1].alone.last().unwrap().block_hit_rate, 0.0);
+    // With no places, no tenant is counted separately.
     let config = AdvisorConfig { max_tenants: 0, ..AdvisorConfig::default() };
     let mut pool = BlockPool::new(PoolConfig { block_size: 1, ..PoolConfig::default() })
         .unwrap()
@@ -297,7 +299,7 @@ fn a_prompt_that_is_larger_than_everything() {
     let advice = pool.advice().unwrap();
     pool.check_invariants().unwrap();
     assert_eq!((advice.sampled_references, advice.rate), (1_500, 1.0));
-    // The first blocks of it stay, as they do in the pool: two of three times.
+    // The first blocks of the prompt stay cached, as in the pool, and are hit in two of three rounds.
     for blocks in [1, 8, 64] {
         assert!((at(&advice, blocks) - blocks as f64 * 2.0 / 1_500.0).abs() < 1e-12);
     }
@@ -335,10 +337,10 @@ fn settings_out_of_range_are_named() {
     assert!(pool.advice().is_none());
 }
 
-/// A stack of all keys, as a list.
+/// A stack of all keys, as a plain list.
 struct PlainStack {
     most: usize,
-    keys: Vec<u64>, // the last used first
+    keys: Vec<u64>, // the last used key first
 }
 
 impl PlainStack {
@@ -353,7 +355,7 @@ impl PlainStack {
     }
 }
 
-/// Prefixes of a few chains that branch, as keys: `(chain, branch, length)`.
+/// Returns the keys of a prefix `(chain, branch, length)`. A few chains have branches.
 fn prefix((trunk, branch, length): (u64, u64, u64)) -> Vec<u64> {
     let key = |depth| if depth < 4 { trunk * 100 + depth } else { trunk * 100 + branch * 10 + depth };
     (0..length).map(|depth| key(depth).wrapping_mul(0x9e37_79b9_97f4_a7c1)).collect()
@@ -365,7 +367,7 @@ proptest! {
         ..ProptestConfig::default()
     })]
 
-    /// At a rate of 1 the stack is the stack, as deep as it is allowed to be.
+    /// At a sampling rate of 1, the estimator's stack equals a plain list, up to its maximum depth.
     #[test]
     fn a_stack_of_everything_is_a_list(
         lookups in vec((0..6_u64, 1..4_u64, 1..10_u64), 1..120),
@@ -381,17 +383,19 @@ proptest! {
             found.reverse();
             prop_assert!(found.iter().all(|touch| touch.weight == 1.0));
             let found: Vec<_> = found.iter().map(|touch| touch.distance).collect();
-            // A key that this very lookup pushes out of the stack is found at its depth, or not any more.
+            // If this lookup itself pushes a key out of the stack, the key is found at its depth or not
+            // at all.
             for (found, expected) in found.iter().zip(&expected) {
-                prop_assert!(found == expected || found.is_none() && expected.is_some_and(|at| at as usize + 9 > most));
+                prop_assert!(found == expected || found.is_none()
+                    && expected.is_some_and(|at| at as usize + 9 > most));
             }
             let order: Vec<_> = stack.keys().collect();
             prop_assert!(order.iter().rev().eq(&plain.keys), "{:?} {:?}", order, plain.keys);
         }
     }
 
-    /// Random histories: invariants hold, rates are rates, curves rise, references are those that the
-    /// pool counts, and the same history says the same.
+    /// Under random histories the invariants hold, every rate lies between 0 and 1, curves never fall,
+    /// the references are those that the pool counts, and an equal history gives equal advice.
     #[test]
     fn histories(
         operations in operations(150),
@@ -401,7 +405,8 @@ proptest! {
         window in 1..400_u64,
     ) {
         let policies: Vec<_> =
-            kvpool_policies::ALL.iter().copied().filter(|&policy| policy != kvpool_policies::LAST_ACCESS).collect();
+            kvpool_policies::ALL.iter().copied()
+                .filter(|&policy| policy != kvpool_policies::LAST_ACCESS).collect();
         let window = Some(window);
         let config =
             AdvisorConfig { max_sampled_blocks, sample_every, window, policies, max_tenants: 2, seed: 1 };
@@ -429,8 +434,8 @@ proptest! {
     }
 }
 
-/// Digests from elsewhere may begin with anything; nothing depends on how well they are spread but the
-/// size of the sample.
+/// Digests from other sources may start with any bytes. If they are spread unevenly, only the size of
+/// the sample changes.
 #[test]
 fn keys_that_are_not_spread() {
     let digests = |first: u64| {

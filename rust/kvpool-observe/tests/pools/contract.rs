@@ -1,6 +1,6 @@
-//! The notifications of a pool, against the pool: an observer that only listens knows at every moment the
-//! content of every block, and every block that has changed. With every policy, and for observers that come
-//! late.
+//! Compares the notifications of a pool with the pool: an observer that uses nothing else knows the
+//! content of every block, and every block that changed. The test covers every policy, and observers
+//! that attach late.
 
 use std::collections::{BTreeMap, HashSet};
 
@@ -14,7 +14,7 @@ use proptest::test_runner::FileFailurePersistence;
 
 use super::traffic::{Traffic, duplicates, operations, policies};
 
-/// The notifications of a pool, as its state.
+/// An observer that rebuilds the state of a pool from its notifications.
 #[derive(Debug, Default)]
 struct Listener {
     contents: BTreeMap<BlockId, ContentView>,
@@ -95,8 +95,8 @@ proptest! {
         }
     }
 
-    /// Digests count what was there before; events tell what comes and goes from then on; and nothing is done
-    /// otherwise.
+    /// Observers that attach late: digests include the earlier contents, events cover only later
+    /// changes, and the pool behaves as without observers.
     #[test]
     fn observers_may_come_late(
         eviction in policies(),
@@ -107,7 +107,8 @@ proptest! {
         let (mut run, mut alone) = (Traffic::new(eviction, duplicates), Traffic::new(eviction, duplicates));
         first.iter().for_each(|operation| run.run(operation, &mut ()));
         let findable = |run: &Traffic| -> HashSet<_> {
-            let computed = views(&run.pool).into_iter().filter_map(|view| view.content).filter(|content| content.computed);
+            let computed = views(&run.pool).into_iter().filter_map(|view| view.content)
+                .filter(|content| content.computed);
             computed.map(|content| content.hash).collect()
         };
         let mut known = findable(&run);

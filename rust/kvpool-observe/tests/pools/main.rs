@@ -1,5 +1,5 @@
-//! All observers of a pool, under one grammar of random calls: the contract of observers, metrics, payloads,
-//! the advisor, events and digests, in any combination.
+//! Runs all observers of a pool under one generator of random calls: the contract of observers,
+//! metrics, payloads, the advisor, events and digests, in any combination.
 #![expect(clippy::unwrap_used, reason = "a test stops at the first error")]
 
 mod advisor;

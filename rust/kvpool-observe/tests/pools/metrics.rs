@@ -1,5 +1,5 @@
-//! Metrics of pools and managers against a model of few lines: what a pool shows before and after each
-//! call says what was hit, what became computed and what is gone.
+//! Compares the metrics of pools and managers with a small model. The model compares the pool before
+//! and after each call to find hits, newly computed blocks and lost contents.
 
 use std::collections::BTreeMap;
 
@@ -22,7 +22,7 @@ fn pool(config: PoolConfig) -> BlockPool {
     BlockPool::new(PoolConfig { block_size: 1, ..config }).unwrap()
 }
 
-/// Values as they came, put into buckets at the end.
+/// Observed values in order of arrival. They are put into buckets at the end.
 #[derive(Debug, Default)]
 struct Values(Vec<f64>);
 
@@ -37,8 +37,8 @@ impl Values {
     }
 }
 
-/// What a block holds: its hash, when that became computed and was hit last, if known, and its hits;
-/// `None` for hits of what was there before.
+/// The content of a block: its hash, the times at which it became computed and at which it was last hit
+/// (if known), and its number of hits. The number is `None` if the content is older than the watch.
 type Held = (BlockHash, Option<f64>, Option<f64>, Option<u32>);
 
 #[derive(Debug, Default)]
@@ -58,7 +58,7 @@ struct Model {
 }
 
 impl Model {
-    /// What is there when the watch begins.
+    /// Records the contents that exist when the watch begins.
     fn new(pool: &BlockPool) -> Self {
         let mut model = Self::default();
         model.see(pool, Reason::Dropped);
@@ -67,7 +67,7 @@ impl Model {
         model
     }
 
-    /// Compares with what the pool shows: what is not there any more went for this reason.
+    /// Compares the model with the pool. Every content that has left since left for `reason`.
     fn see(&mut self, pool: &BlockPool, reason: Reason) {
         for id in 0..pool.num_blocks() as u32 {
             let block = BlockId::new(id);
@@ -160,8 +160,8 @@ proptest! {
         ..ProptestConfig::default()
     })]
 
-    /// Everything is counted that the pool shows, in its bucket, whatever the policy, and whenever the
-    /// watch began.
+    /// Every event that the pool shows is counted in its bucket, with every policy and with a watch
+    /// that starts at any time.
     #[test]
     fn what_is_counted_is_what_happened(
         operations in operations(100),
@@ -190,7 +190,7 @@ fn a_pool_that_is_not_metered_says_nothing() {
     let mut pool = pool(PoolConfig::default());
     assert_eq!(pool.metrics(), None);
     pool.observe_time(5.0).unwrap();
-    pool.observe_time(4.0).unwrap(); // nobody listens
+    pool.observe_time(4.0).unwrap(); // no observer is attached
     let mut manager = CacheManager::new(ManagerConfig::default()).unwrap();
     assert_eq!(manager.metrics(), []);
     manager.observe_time(f64::NAN).unwrap();
@@ -209,7 +209,7 @@ fn time_does_not_go_backwards() {
     assert_eq!(pool.metrics().unwrap().time, Some(-3.0));
 }
 
-/// The clock of retention is the clock of metrics, in every tier, and what is behind changes nothing.
+/// Retention and metrics share one clock in every tier. A time in the past changes nothing.
 #[test]
 fn a_manager_with_retention_tells_the_time() {
     let config = ManagerConfig {
@@ -230,7 +230,7 @@ fn a_manager_with_retention_tells_the_time() {
     manager.check_invariants().unwrap();
 }
 
-/// What was swapped out has an age in the host tier, and hits are of the device alone.
+/// Swapped-out content has an age in the host tier. Hits count only for the device.
 #[test]
 fn every_tier_has_its_own() {
     let config = ManagerConfig { num_blocks: 9, host_blocks: 9, block_size: 2, ..ManagerConfig::default() };
@@ -255,7 +255,7 @@ fn every_tier_has_its_own() {
     manager.check_invariants().unwrap();
 }
 
-/// Every cause under its own name, and in the sum that the pool counts.
+/// Each cause of an eviction is counted under its own name, and their sum equals the pool's count.
 #[test]
 fn evictions_have_causes() {
     let limits = TenantLimits { tenant: TenantId(1), floor: 0, ceiling: Some(2) };
@@ -297,7 +297,8 @@ fn evictions_have_causes() {
     manager.check_invariants().unwrap();
 }
 
-/// A label with as many values as callers like is none: tenants behind the first are counted together.
+/// A label must not have an unbounded number of values, so all tenants after the first ones are counted
+/// together.
 #[test]
 fn tenants_are_bounded() {
     let mut pool = pool(PoolConfig { num_blocks: 9, ..PoolConfig::default() });

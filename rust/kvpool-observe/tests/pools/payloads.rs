@@ -1,5 +1,5 @@
-//! Payloads: each is handed out exactly once, when its content leaves the block, however it does;
-//! beside all else that watches.
+//! Payloads: each one is handed out exactly once, when its content leaves the block for any reason. The
+//! tests run beside all other observers.
 
 use std::collections::BTreeMap;
 
@@ -20,7 +20,7 @@ fn payloads() -> WatchConfig {
     WatchConfig { payloads: true, ..WatchConfig::default() }
 }
 
-/// A pool with a chain of three adopted, held, with the numbers 10, 11 and 12.
+/// Returns a pool that holds a chain of three adopted blocks with the payloads 10, 11 and 12.
 fn hung() -> (BlockPool, Vec<BlockId>) {
     let mut pool = pool(PoolConfig::default(), &payloads());
     let blocks = [2, 4, 6].map(BlockId::new).to_vec();
@@ -36,7 +36,7 @@ fn numbers(gone: Vec<Evicted>) -> Vec<(u32, Payload)> {
 #[test]
 fn a_payload_comes_out_with_its_content_and_once() {
     let (mut pool, blocks) = hung();
-    pool.set_payloads(&blocks[..1], vec![Payload::Bytes((*b"node").into())]).unwrap(); // in the place of 10
+    pool.set_payloads(&blocks[..1], vec![Payload::Bytes((*b"node").into())]).unwrap(); // replaces 10
     pool.release_table(&blocks).unwrap();
     assert_eq!(pool.take_evicted(), []);
     pool.evict(1).unwrap();
@@ -88,7 +88,8 @@ fn refused_payloads_are_not_set() {
     assert_eq!(bare.take_evicted(), []);
 }
 
-/// Nothing is lost and nothing grows for ever: who does not take them sets no more.
+/// No payload is lost, and memory is bounded: until a caller takes the waiting payloads, it cannot set
+/// more.
 #[test]
 fn what_is_not_taken_is_bounded() {
     let mut pool = pool(PoolConfig::default(), &payloads());
@@ -121,7 +122,7 @@ fn numbered(gone: &Evicted) -> Option<(BlockId, (BlockHash, u64))> {
     Some((gone.block, (gone.hash, number)))
 }
 
-/// The payload of each block, with the content that the pool had there when it was set.
+/// The payload of each block, with the content that the block had when the payload was set.
 #[derive(Default)]
 struct Hung {
     by_block: BTreeMap<BlockId, (BlockHash, u64)>,
@@ -130,7 +131,7 @@ struct Hung {
 
 impl Check for Hung {
     fn changed(&mut self, pool: &mut BlockPool, _reason: Reason, fresh: &[BlockId]) {
-        // A block that is handed out may get the content again that it lost.
+        // A block that is handed out again may get the content that it lost.
         let is_gone = |block: &BlockId, hash| fresh.contains(block) || pool.hash_of(*block) != Some(hash);
         let (gone, left) = std::mem::take(&mut self.by_block)
             .into_iter()
@@ -139,7 +140,7 @@ impl Check for Hung {
         let taken = pool.take_evicted();
         let found: BTreeMap<_, _> = taken.iter().filter_map(numbered).collect();
         assert_eq!((found, taken.len()), (gone.clone(), gone.len()));
-        // Some registered blocks get a payload.
+        // Sets a payload on some of the registered blocks.
         let all = (1..pool.num_blocks() as u32).map(BlockId::new);
         let some: Vec<_> =
             all.filter(|block| (self.next + u64::from(block.get())).is_multiple_of(3)).collect();
@@ -156,7 +157,7 @@ impl Check for Hung {
 proptest! {
     #![proptest_config(ProptestConfig { failure_persistence: None, cases: 400, ..ProptestConfig::default() })]
 
-    /// Beside everything else that watches, or alone.
+    /// Each payload is handed out once, with all other observers and without them.
     #[test]
     fn each_payload_comes_out_exactly_once(
         eviction in policies(),

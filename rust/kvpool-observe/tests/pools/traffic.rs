@@ -1,4 +1,4 @@
-//! Random calls of a pool. A [`Check`] sees every phase of them.
+//! Random calls of a pool. A [`Check`] observes every phase of them.
 
 use std::sync::{Arc, LazyLock};
 
@@ -10,37 +10,38 @@ use kvpool::{
 use kvpool_observe::PoolWatch;
 use proptest::prelude::*;
 
-/// Blocks of a pool at first.
+/// Number of blocks of a pool at the start.
 pub(crate) const BLOCKS: usize = 9;
 
 static HASHER: LazyLock<Arc<BlockHasher>> = LazyLock::new(|| {
     Arc::new(BlockHasher::new(HasherConfig { block_size: 1, ..HasherConfig::default() }).unwrap())
 });
 
-/// The chain of these tokens, one per block.
+/// Returns the hash chain of these tokens, one token per block.
 pub(crate) fn chain_of(tokens: &[u32], epoch: u64) -> HashChain {
     let mut cursor = HashCursor::new(HASHER.clone(), ExtraKeys { epoch, ..ExtraKeys::default() }).unwrap();
     cursor.append(tokens);
     cursor.chain().clone()
 }
 
-/// Block `i` of chain `nth` has one token; chains branch off at their first.
+/// Returns a chain of blocks of one token. Chains with different `nth` differ from their first block
+/// on.
 pub(crate) fn chain(nth: u64, blocks: u64, epoch: u64) -> HashChain {
     chain_of(&(0..blocks).map(|at| (nth * 1000 + at) as u32).collect::<Vec<_>>(), epoch)
 }
 
-/// A call, or the calls that serve a prompt.
+/// One call, or the calls that serve one prompt.
 #[derive(Clone, Debug)]
 pub(crate) enum Operation {
-    /// Looks up, allocates, registers, and marks as many blocks as computed. `replaces`: duplicates are given
-    /// up at once.
+    /// Looks up, allocates and registers blocks, and marks `computed` of them as computed. With
+    /// `replaces`, duplicates are given up at once.
     Serve {
         tokens: Vec<u32>,
         computed: usize,
         tenant: u32,
         replaces: bool,
     },
-    /// Ends a table, perhaps once a step has completed.
+    /// Releases a table, either at once or when a step has completed.
     Release {
         nth: usize,
         after: Option<u64>,
@@ -71,7 +72,7 @@ pub(crate) fn operation() -> impl Strategy<Value = Operation> {
     let serve = (tokens, 0..9_usize, 0..4_u32, prop::bool::weighted(0.2));
     prop_oneof![
         8 => serve.prop_map(|(tokens, computed, tenant, replaces)| {
-            // Most often all of it.
+            // In half of the cases all blocks become computed.
             let computed = if tenant % 2 == 0 { usize::MAX } else { computed };
             Operation::Serve { tokens, computed, tenant, replaces }
         }),
@@ -99,7 +100,7 @@ pub(crate) fn duplicates() -> impl Strategy<Value = DuplicatePolicy> {
     prop::sample::select(DuplicatePolicy::ALL)
 }
 
-/// Why contents left.
+/// The reasons for which a content can leave.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Reason {
     Evicted,
@@ -107,21 +108,22 @@ pub(crate) enum Reason {
     Cleared,
 }
 
-/// Sees every phase of an operation.
+/// Observes every phase of an operation.
 pub(crate) trait Check {
-    /// A lookup asked for `asked` blocks and acquired these.
+    /// A lookup asked for `_asked` blocks and acquired `_blocks`.
     fn looked_up(&mut self, _blocks: &[BlockId], _asked: usize, _tenant: Option<u32>) {}
 
-    /// Something changed: what is gone went for this reason, and the blocks of `fresh` were handed out.
+    /// The pool changed: the contents that are missing now left for `_reason`, and the blocks of
+    /// `_fresh` were handed out.
     fn changed(&mut self, _pool: &mut BlockPool, _reason: Reason, _fresh: &[BlockId]) {}
 
-    /// It is so late now.
+    /// The clock now shows `_now`.
     fn time_passed(&mut self, _now: f64) {}
 }
 
 impl Check for () {}
 
-/// A pool, and the tables that hold its blocks.
+/// A pool, and the block tables that hold its blocks.
 pub(crate) struct Traffic {
     pub(crate) pool: BlockPool,
     tables: Vec<Vec<BlockId>>,
@@ -183,7 +185,7 @@ impl Traffic {
     }
 }
 
-/// Serves a prompt as far as there are blocks: its table.
+/// Serves as much of a prompt as the pool has blocks for. Returns its table.
 fn serve(
     pool: &mut BlockPool,
     tokens: &[u32],

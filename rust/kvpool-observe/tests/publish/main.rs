@@ -1,4 +1,4 @@
-//! KV events: a publisher against a model, beside real managers, and its bytes against vectors.
+//! KV events: a publisher is compared with a model and with real managers, and its bytes with vectors.
 
 #![expect(
     clippy::unwrap_used,

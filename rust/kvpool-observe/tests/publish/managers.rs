@@ -1,6 +1,6 @@
-//! What a publisher tells of a real manager, in random histories: prompts that share and grow,
-//! releases, evictions, drops in the middle of chains, swaps, resets, epochs, feeds that overflow.
-//! Behind each flush what was told is what its pools hold and a lookup reaches.
+//! A publisher beside a real manager, in random histories: prompts that share and grow, releases,
+//! evictions, drops in the middle of chains, swaps, resets, epochs, feeds that overflow. After each
+//! flush, the published contents are exactly those that the pools hold and that a lookup can reach.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -45,11 +45,11 @@ struct Run {
     requests: Vec<u64>,
     swapped: Vec<u64>,
     next: u64,
-    /// What a group needs before what it keeps.
+    /// For each group: whether its contents need their parents to be reachable.
     chained: Vec<bool>,
 }
 
-/// The tiers of a content, what is before it, and whether nothing is.
+/// The tiers of a content, its parent, and whether it is a first block.
 type Held = (BTreeSet<u8>, Option<BlockHash>, bool);
 type Told = BTreeSet<(u8, u16, BlockHash)>;
 
@@ -83,7 +83,7 @@ impl Run {
         (!requests.is_empty()).then(|| requests.remove(at % requests.len()))
     }
 
-    /// Runs an operation; one that the manager refuses changes nothing.
+    /// Runs an operation. An operation that the manager refuses changes nothing.
     fn take(&mut self, operation: &Operation) {
         match operation {
             Operation::Admit { prompt, salt } => {
@@ -166,7 +166,7 @@ impl Run {
         assert_eq!(told, self.reachable());
     }
 
-    /// What the pools hold and a lookup reaches, by looking at every block.
+    /// Computes the contents that the pools hold and a lookup can reach, from every block.
     fn reachable(&self) -> Told {
         let mut held: BTreeMap<(u16, BlockHash), Held> = BTreeMap::new();
         for tier in 0..self.manager.tiers().len() {
@@ -185,7 +185,7 @@ impl Run {
             }
         }
         let of = |group: u16, hash: BlockHash| {
-            // No faster than what is before it, from the first block on.
+            // A content counts in a tier no faster than its parent's, from the first block on.
             let mut chain = Vec::new();
             let mut at = Some(hash);
             while let Some(hash) = at {
@@ -229,7 +229,8 @@ proptest! {
     fn a_feed_that_overflows_is_made_good(operations in operations(), capacity in 1_usize..20) {
         let mut run = Run::new(None, 0, capacity);
         operations.iter().filter(|operation| {
-            // What is said of a salt is lost with the feed, and what it was said of is not told then.
+            // The notice of a salt is lost with the feed, and contents with that salt are not published
+            // then.
             !matches!(operation, Operation::Admit { salt: true, .. })
         }).for_each(|operation| run.take(operation));
         run.flush();

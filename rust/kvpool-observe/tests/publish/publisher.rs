@@ -1,5 +1,5 @@
-//! Numbers, first words, gaps, heartbeats and replays of a publisher; what blocks were hashed with
-//! beside tokens.
+//! Sequence numbers, first batches, gaps, heartbeats and replays of a publisher, and the extra keys of
+//! blocks.
 
 use std::sync::Arc;
 
@@ -14,7 +14,7 @@ fn publisher() -> Publisher {
     Publisher::new(vec![Group { name, block_tokens: 2, chained: true }], 0, base(START)).unwrap()
 }
 
-/// Stores a chain of so many contents, numbered from 1.
+/// Stores a chain of `contents` contents, numbered from 1.
 fn chain(publisher: &mut Publisher, contents: u64) {
     for at in 1..=contents {
         let parent = (at > 1).then(|| Digest::of_number(at - 1));
@@ -40,7 +40,8 @@ fn numbers_begin_at_the_base_of_the_start_and_the_first_word_is_cleared() {
     assert_eq!(second.len(), 1);
     assert_eq!(second[0].number, (START << 20) + 1);
     assert!(!has(&second[0].payload, "AllBlocksCleared"));
-    // A second later another incarnation begins above all that this one can have used.
+    // An incarnation that starts a second later uses only numbers above those that this one can have
+    // used.
     assert!(base(START + 1) > second[0].number + 1_000_000);
 }
 
@@ -54,7 +55,7 @@ fn a_lost_batch_is_a_number_that_nobody_gets_and_everything_anew() {
     assert_eq!(lost.iter().map(|batch| batch.sink).collect::<Vec<_>>(), [one, other]);
     assert!(Arc::ptr_eq(&lost[0].payload, &lost[1].payload));
     publisher.lost(other).unwrap();
-    publisher.lost(other).unwrap(); // told once more
+    publisher.lost(other).unwrap(); // reported a second time
     let anew = publisher.flush(3.0, 5.0);
     assert_eq!(anew.len(), 1);
     assert_eq!((anew[0].sink, anew[0].number), (other, lost[1].number + 2));
@@ -90,7 +91,8 @@ fn a_sink_without_room_is_told_everything_once_it_has_some() {
     assert!(publisher.hold(1, true).is_err());
 }
 
-/// Whoever missed the last batch sees it by the next heartbeat, whatever the clock does.
+/// A consumer that missed the last batch notices it at the next heartbeat, even if the clock was set
+/// back.
 #[test]
 fn a_clock_that_is_set_back_holds_no_heartbeat_up() {
     let mut publisher = publisher();
@@ -144,7 +146,7 @@ fn replays_have_what_is_kept_and_no_more_is_kept_than_was_said() {
     assert_eq!(numbers(sink, 0), [base + 2, base + 3, base + 4]);
     assert_eq!(numbers(sink, base + 4), [base + 4]);
     assert!(numbers(sink, base + 5).is_empty());
-    // The latest is kept however long it is.
+    // The latest batch is kept even if it is longer than the limit.
     assert_eq!(numbers(small, 0), [base + 4]);
     assert!(publisher.replay(2, 0).is_err());
 }
@@ -154,7 +156,7 @@ fn what_is_told_anew_is_cut_into_batches_that_are_told_in_order() {
     let mut publisher = publisher();
     chain(&mut publisher, 20_000);
     let sink = publisher.add(SinkConfig::default());
-    // One chain is one event; others are cut.
+    // One chain is one event. Larger amounts are cut into several batches.
     assert_eq!(publisher.flush(1.0, 5.0).len(), 1);
     for at in 0..20_000 {
         publisher.stored(0, 0, Digest::of_number(1 << 40 | at), None, Some(&[at as u32, 1]));
@@ -187,7 +189,7 @@ fn runs_end_where_the_label_changes_and_extra_keys_stand_for_their_blocks() {
     let events = |payload: &[u8]| payload.windows(11).filter(|window| window == b"BlockStored").count();
     assert_eq!((events(&batches[0].payload), events(&batches[1].payload)), (2, 2));
     assert!(has(&batches[0].payload, "session_id") && !has(&batches[0].payload, "grain"));
-    // 92 91: two blocks, each with one key.
+    // `92 91` in `MessagePack`: two blocks, each with one key.
     assert!(
         has(&batches[0].payload, "extra_keys")
             && batches[0].payload.windows(3).any(|at| at == [0x92, 0x91, 0xa3])
@@ -222,7 +224,7 @@ fn groups_and_tiers_that_there_are_not_are_counted_and_change_nothing() {
     publisher.cleared(200);
     assert!(publisher.contents().is_empty());
     assert_eq!(publisher.contents().ignored(), 4);
-    // Tokens that are no block's are none: nothing is told of it.
+    // The number of tokens fits no block, so the content is not published.
     publisher.stored(0, 0, digest, Some(digest), Some(&[1, 2, 3]));
     assert_eq!((publisher.contents().len(0), publisher.contents().untold()), (1, 1));
     publisher.contents().check().unwrap();

@@ -1,5 +1,5 @@
-//! The bytes of every form against vectors that a script of its own wrote from the specification,
-//! `tools/make_event_vectors.py`.
+//! Compares the bytes of every form with vectors. A separate script, `tools/make_event_vectors.py`,
+//! wrote them from the specification.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -157,6 +157,7 @@ fn forms_are_found_by_their_names_and_others_are_refused() {
     let refused = "Vllm".parse::<Form>().unwrap_err().to_string();
     assert_eq!(
         refused,
-        "there is no form \"Vllm\": one of vllm, vllm-array, vllm-bytes, vllm-array-bytes, sglang, sglang-array"
+        "there is no form \"Vllm\": one of vllm, vllm-array, vllm-bytes, vllm-array-bytes, sglang, \
+         sglang-array"
     );
 }

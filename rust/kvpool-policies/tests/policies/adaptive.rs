@@ -1,5 +1,5 @@
-//! `adaptive`: each mode's order, what it makes of workloads, its choice on made-up scores, and all of
-//! it against a model.
+//! Tests of `adaptive`: the order of each mode, its results on workloads, its choice between artificial
+//! scores, and the whole policy against a model.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -17,11 +17,11 @@ struct OrderModel {
     mode: usize,
     capacity: u64,
     clock: u64,
-    /// Count, stamp, proven.
+    /// By block: its count, its stamp, and whether it is proven.
     blocks: BTreeMap<u64, (u64, u64, bool)>,
     lists: Vec<Vec<u64>>,
     evictions: u64,
-    /// By key: when it was evicted, and its count.
+    /// By evicted key: the time of its eviction, and its count.
     ghosts: BTreeMap<u64, (u64, u64)>,
 }
 
@@ -91,19 +91,19 @@ impl OrderModel {
     }
 
     fn grow(&mut self, capacity: u64) {
-        // What is too old does not come back to life in a longer memory.
+        // A ghost that is too old stays forgotten if the memory grows.
         let (evictions, most) = (self.evictions, 2 * self.capacity);
         self.ghosts.retain(|_, (at, _)| evictions - *at <= most);
         self.capacity = capacity;
     }
 }
 
-/// The whole policy: an order, six shadows, sums.
+/// The whole policy: an order, six shadows, and their sums.
 #[derive(Debug, Default)]
 struct Model {
     order: OrderModel,
     contents: HashMap<BlockId, Content>,
-    /// Entries are their keys.
+    /// An entry of a shadow is a key.
     shadows: Vec<OrderModel>,
     runs: [i128; 6],
     waiting: Vec<(u64, bool)>,
@@ -117,7 +117,7 @@ struct Model {
     all: i128,
     gains: [[i128; 6]; 2],
     squares: [[[i128; 6]; 6]; 2],
-    /// Modes that were ever taken.
+    /// For each mode, whether it was ever chosen.
     taken: [bool; 6],
 }
 
@@ -313,7 +313,8 @@ fn random_of(seed: &mut u64) -> u64 {
     sample_bits(*seed ^ 0x5bd1_e995)
 }
 
-/// A manager: one request at a time, whole, into policies in lockstep. The first says what happens.
+/// A manager that passes whole requests, one at a time, to policies in lockstep. The first policy
+/// decides the victims.
 struct Manager<'a> {
     policies: Vec<&'a mut dyn Policy>,
     blocks: HashMap<u64, u32>,
@@ -347,7 +348,7 @@ impl<'a> Manager<'a> {
         Some(victim.get())
     }
 
-    /// A prompt of these contents, head first.
+    /// Serves a prompt of these contents, head first.
     fn serve(&mut self, prompt: impl IntoIterator<Item = u64>) {
         let prompt: Vec<u64> = prompt.into_iter().collect();
         let mut table: Vec<u32> = prompt.iter().map_while(|key| self.blocks.get(key).copied()).collect();
@@ -357,8 +358,8 @@ impl<'a> Manager<'a> {
             self.all(|policy| policy.hit(id(block)));
         }
         for (depth, &key) in prompt.iter().enumerate().skip(table.len()) {
-            // Behind the end of the prefix it may still be cached: then it is computed once more, and
-            // not kept twice.
+            // A block after the end of the cached prefix may still be cached. The request then computes
+            // it again, and does not keep a second copy.
             if self.blocks.contains_key(&key) {
                 break;
             }
@@ -380,13 +381,13 @@ impl<'a> Manager<'a> {
     }
 }
 
-/// The keys of a document.
+/// Returns the keys of a document.
 fn document(number: u64, blocks: u64) -> impl Iterator<Item = u64> {
     (0..blocks).map(move |block| sample_bits(number << 16 | block))
 }
 
-/// Sampling of one key of 1, 2 and 8, and growth over a bound between them, with traffic that wants
-/// different modes: scans with some that is popular, a loop, sessions.
+/// The policies sample one key of 1, 2 or 8, and grow over a bound between these rates. The traffic
+/// favours different modes: scans with some popular contents, a loop, sessions.
 #[test]
 fn in_larger_pools_it_is_its_model_too() {
     let mut seen = [false; 6];
@@ -415,7 +416,7 @@ fn in_larger_pools_it_is_its_model_too() {
                 model.grow(grown + 1).unwrap();
                 policy.check_invariants().unwrap();
                 assert_eq!(policy.mode(), Mode::ALL[model.order.mode], "growing changes no mode");
-                // The pool is emptied, by the model's order.
+                // Empties the pool in the model's order.
                 while let Some(victim) = model.pop() {
                     assert_eq!(policy.pop(), Some(victim));
                     policy.forget(victim);
@@ -429,7 +430,8 @@ fn in_larger_pools_it_is_its_model_too() {
     assert!(seen.iter().filter(|&&seen| seen).count() > 3, "{seen:?}");
 }
 
-/// A release longer than a shadow is served in parts; nothing waits that was not reserved for.
+/// A release that is longer than a shadow is processed in parts. Nothing waits beyond the reserved
+/// space.
 #[test]
 fn a_release_may_be_longer_than_a_shadow() {
     let mut policy = Adaptive::new(5).unwrap();
@@ -450,14 +452,15 @@ fn a_release_may_be_longer_than_a_shadow() {
 
 const SMALL: usize = 64;
 
-/// For how many admissions of new contents a block stays that was used so often at once and is proven.
+/// Returns for how many admissions of new contents a block stays cached. The block was used `uses`
+/// times in a row at the start, and is proven.
 fn stays(mode: Mode, uses: usize) -> usize {
     let mut policy = Adaptive::fixed(SMALL + 1, mode).unwrap();
     let add = |policy: &mut Adaptive, block: BlockId, key: u64| {
         policy.admit(block, Content { key, depth: 0 });
         policy.release(block);
     };
-    // Out of the first window, which is privileged.
+    // Moves the block out of the first window, which is privileged.
     (2..=20).for_each(|block| add(&mut policy, id(block), block.into()));
     add(&mut policy, id(1), 1);
     for _ in 1..uses {
@@ -475,7 +478,7 @@ fn stays(mode: Mode, uses: usize) -> usize {
     stayed.unwrap()
 }
 
-/// By uses 1, 2, 3, 4 and 128: the capacities of admissions that a block outlives.
+/// Returns for 1, 2, 3, 4 and 128 uses how many capacities of admissions a block survives.
 fn lives(mode: usize) -> [usize; 5] {
     [1, 2, 3, 4, 128].map(|uses| (stays(Mode::ALL[mode], uses) + SMALL / 2) / SMALL)
 }
@@ -513,8 +516,8 @@ fn mode_4_adds_eight_capacities_per_doubling() {
     assert_eq!(lives(4), [1, 9, 9, 17, 57]);
 }
 
-/// What is proven lives four capacities longer. Most of what comes is not, and goes at once: room is
-/// left for a quarter.
+/// A proven block lives four capacities longer. Most new contents are not proven and leave at once, so
+/// they need only a quarter of the room.
 #[test]
 fn mode_5_keeps_what_was_proven() {
     let [once, proven @ ..] = lives(5);
@@ -550,14 +553,14 @@ fn uses_count_half_after_16_capacities() {
     let mut policy = Adaptive::fixed(5, Mode::ALL[4]).unwrap();
     let mut second_use_after = |capacities: u64, others: usize| {
         policy.clear();
-        // 8 uses, of class 3; halved and used once more, 5 of class 2.
+        // 8 uses are class 3. Halved and used once more, they are 5 uses, which are class 2.
         policy.admit(id(1), Content { key: 1, depth: 0 });
         (1..8).for_each(|_| policy.hit(id(1)));
         policy.release(id(1));
         for key in 0..4 * capacities {
             policy.admit(id(2), Content { key: 100 + key, depth: 0 });
         }
-        // Some uses at that time, and a moment later than 1's.
+        // Another block gets `others` uses at the same time, the last one a moment later than block 1.
         policy.admit(id(3), Content { key: 3, depth: 0 });
         (1..others).for_each(|_| policy.hit(id(3)));
         policy.hit(id(1));
@@ -575,7 +578,7 @@ fn hits(capacity: usize, policy: &mut dyn Policy, requests: &[(u64, u64)]) -> f6
     manager.rate()
 }
 
-/// A loop of twice the capacity: LRU never hits; half of it could be kept.
+/// A loop of twice the capacity: LRU never hits, and the best policy keeps half of the loop.
 #[test]
 fn a_loop_is_won() {
     let requests: Vec<_> = (0..6000).map(|request| (request % 100, 20)).collect();
@@ -586,7 +589,7 @@ fn a_loop_is_won() {
     assert_eq!(policy.mode(), Mode::ALL[5]);
 }
 
-/// Sessions that grow by a turn, go on for a while and never come back: recency is all there is.
+/// Sessions grow by a turn, continue for a while and never return. Only recency predicts them.
 #[test]
 fn sessions_that_end_are_left_to_lru() {
     let (mut seed, mut turns, mut next) = (7, [(0, 0); 12], 0);
@@ -608,7 +611,8 @@ fn sessions_that_end_are_left_to_lru() {
     assert_eq!(policy.mode(), Mode::ALL[0]);
 }
 
-/// Popular documents among twice as many that are asked for once: what was used before is worth keeping.
+/// There are popular documents among twice as many that are requested only once. Contents that were
+/// used before are worth keeping.
 #[test]
 fn scans_do_not_flush_what_is_popular() {
     let mut seed = 3;
@@ -621,8 +625,8 @@ fn scans_do_not_flush_what_is_popular() {
     assert!(adaptive > lru + 5.0, "LRU {lru:.1} %, adaptive {adaptive:.1} %");
 }
 
-/// The tables of each instance have a secret of their own; what comes of them does not depend on it,
-/// nor on being a copy.
+/// The tables of each instance have a secret seed. The results depend neither on the seed nor on
+/// whether the instance is a copy.
 #[test]
 fn the_same_calls_give_the_same_order() {
     let (mut policy, mut twin) = (Adaptive::new(301).unwrap(), Adaptive::new(301).unwrap());
@@ -641,8 +645,8 @@ fn the_same_calls_give_the_same_order() {
     );
 }
 
-/// Contents, uses and the mode in office survive growth, over the bounds of sampling as well; each
-/// capacity is the new one.
+/// Contents, uses and the current mode survive growth, also over the bounds of sampling. Every capacity
+/// is then the new one.
 #[test]
 fn growing_keeps_what_there_is() {
     let mut policy = Adaptive::new(1001).unwrap();
@@ -663,7 +667,8 @@ fn growing_keeps_what_there_is() {
     assert_eq!(kept, expected);
 }
 
-/// Of so many chunks of references, hits by mode; the chunk after which the mode was in office first.
+/// Passes chunks, each with a number of references and the hits of each mode. Returns the first chunk
+/// after which `mode` was the current mode.
 fn first_in(mode: usize, chunks: impl IntoIterator<Item = (u64, [u64; 6])>) -> Option<usize> {
     let mut choice = Choice::default();
     chunks.into_iter().position(|(references, hits)| choice.record(references, &hits) == mode)
@@ -685,8 +690,9 @@ fn what_all_modes_hit_is_no_reason_to_change() {
     }
 }
 
-/// The edge of mode 0 is 10 of 10,000 references, and a quarter of it more is needed to take over. A
-/// gain of 1 is worth 1.25 at first, for the long sums have it too, and more as the short ones forget.
+/// The edge of mode 0 is 10 of 10,000 references, and another mode needs a quarter more to take over. A
+/// gain of 1 counts as 1.25 at first, because the long sums include it, too. It counts more as the
+/// short sums decay.
 #[test]
 fn a_gain_below_the_edge_is_not_followed() {
     assert_eq!(first_in(1, vec![(10_000, over_lru(1, 5)); 200]), None);
@@ -710,7 +716,8 @@ fn of_equal_modes_the_first_is_taken() {
     assert_eq!(first_in(2, [(10_000, [5000, 5000, 5200, 5200, 5100, 5200])]), Some(0));
 }
 
-/// Gains that come and go are noise. The same gain in all is not, once it is more than half a deviation.
+/// Gains that come and go are noise. A steady gain of the same sum counts once it exceeds half a
+/// deviation.
 #[test]
 fn noise_is_not_followed() {
     let chunk =
@@ -720,8 +727,8 @@ fn noise_is_not_followed() {
     assert!((2..150).contains(&at), "{at}");
 }
 
-/// Two modes that win and lose together are told from each other by their own difference, not by what
-/// both have in common.
+/// Two modes that win and lose together are compared by the difference between them, not by their
+/// common part.
 #[test]
 fn pairs_are_compared_with_each_other() {
     let mut choice = Choice::default();
@@ -734,8 +741,8 @@ fn pairs_are_compared_with_each_other() {
     assert_eq!(choice.mode(), 2);
 }
 
-/// A mode that is wrong now is left all the sooner the less long it was right: 64 chunks are a capacity
-/// of references.
+/// A mode that is wrong now is left earlier if it was right for a shorter time. 64 chunks are one
+/// capacity of references.
 #[test]
 fn what_was_right_is_left_when_it_is_wrong() {
     let chunks_back = |right: usize| {

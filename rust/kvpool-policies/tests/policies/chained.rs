@@ -1,4 +1,4 @@
-//! `Chained`: in stream form, too, what is cached of a prompt is its beginning.
+//! `Chained`: the cached blocks of a prompt are always its beginning, also in stream form.
 
 use std::collections::HashMap;
 
@@ -24,7 +24,7 @@ const CHAINED: [(&str, Make); 5] = [
     ("hazard", |blocks| chained(Hazard::new(blocks), blocks)),
 ];
 
-/// What is cached, by chain and depth.
+/// The cached blocks, by chain and depth.
 struct Cache {
     order: Box<dyn Policy>,
     blocks: HashMap<(u64, u32), BlockId>,
@@ -33,8 +33,8 @@ struct Cache {
 }
 
 impl Cache {
-    /// A request for the first `length` blocks of a chain, last block first. Every victim is the last
-    /// of its chain that is cached.
+    /// Serves a request for the first `length` blocks of a chain, last block first. Every victim is the
+    /// last cached block of its chain.
     fn request(&mut self, chain: u64, length: u32) {
         let known = (0..length).take_while(|&depth| self.blocks.contains_key(&(chain, depth))).count();
         self.order.begin_release(&Release { length, known: known as u32, ..Release::default() });
@@ -84,17 +84,19 @@ proptest! {
             cache.request(chain, length);
             for &(chain, depth) in cache.blocks.keys() {
                 let has_beginning = depth == 0 || cache.blocks.contains_key(&(chain, depth - 1));
-                prop_assert!(has_beginning, "{} keeps {} of {} without what is before it", name, depth, chain);
+                prop_assert!(has_beginning, "{} keeps {} of {} without what is before it", name, depth,
+                    chain);
             }
         }
-        // Put back, the victims go in the same order again; the ends of chains first.
+        // After all victims are put back, they leave in the same order again, the ends of chains first.
         let held = cache.blocks.len();
         let victims: Vec<_> = std::iter::from_fn(|| cache.order.pop()).collect();
         prop_assert_eq!(victims.len(), held);
     }
 }
 
-/// The store's, which says nothing of requests: nothing hangs on anything, and the order is the policy's.
+/// A store does not report requests, so no block has a parent, and the order is that of the inner
+/// policy.
 #[test]
 fn without_requests_there_are_no_chains() {
     let mut order = Chained::new(S3Fifo::new(9).unwrap(), 9).unwrap();

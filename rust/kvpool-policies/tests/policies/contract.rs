@@ -1,4 +1,4 @@
-//! What the trait promises of every policy, whatever it is.
+//! The promises of the trait, checked for every policy.
 
 use std::collections::BTreeSet;
 
@@ -8,7 +8,7 @@ use proptest::prelude::*;
 
 use crate::{POLICIES, content, id};
 
-/// Admits and releases that content.
+/// Admits and releases a block with that content.
 fn add(policy: &mut dyn Policy, block: u32, key: u64) {
     policy.admit(id(block), content(key));
     policy.begin_release(&Release::default());
@@ -25,7 +25,8 @@ fn drain(policy: &mut dyn Policy) -> Vec<u32> {
     std::iter::from_fn(|| policy.pop()).map(BlockId::get).collect()
 }
 
-/// A pool of 8 blocks that has seen 60 contents, some of them often; `key % 5` is the depth.
+/// Returns the blocks of a pool of 8 blocks that has seen 60 contents, some of them often. The depth is
+/// `key % 5`.
 fn lived_in(policy: &mut dyn Policy) -> Vec<(u32, u64)> {
     let mut held: Vec<(u32, u64)> = Vec::new();
     for step in 0_u64..200 {
@@ -64,7 +65,7 @@ fn a_popped_block_comes_back_as_the_next_of_its_kind() {
         for _ in 0..8 {
             let victim = policy.pop().unwrap();
             policy.unpop(victim);
-            policy.unpop(victim); // nothing if it is in the order
+            policy.unpop(victim); // no effect if the block is in the order
             assert_eq!(policy.pop(), Some(victim), "{name}");
             policy.check_invariants().unwrap();
         }
@@ -79,12 +80,14 @@ fn counts_survive_pop_and_unpop() {
         lived_in(&mut *policy);
         lived_in(&mut *untouched);
         let victims: Vec<_> = std::iter::from_fn(|| policy.pop()).collect();
-        // Back to front, each is next of its kind again: the order is what it was.
+        // Putting the victims back from last to first restores the order: each is the next of its kind
+        // again.
         victims.iter().rev().for_each(|&victim| policy.unpop(victim));
         let mut restored = drain(&mut *policy);
         let mut expected = drain(&mut *untouched);
         if name == "s3-fifo" {
-            // A pop passes blocks, and takes their counts: what is left is the same blocks, once each.
+            // `pop` passes over blocks and takes their counts. The order still contains the same
+            // blocks, once each.
             restored.sort_unstable();
             expected.sort_unstable();
         }
@@ -124,9 +127,9 @@ fn a_forgotten_block_never_comes_back_and_leaves_no_ghost() {
         hit(&mut *forgot, 5);
         forgot.forget(id(5));
         forgot.check_invariants().unwrap();
-        forgot.unpop(id(5)); // a mistake of the caller's, who puts it back all the same
+        forgot.unpop(id(5)); // the caller puts the block back by mistake
         forgot.forget(id(5));
-        // Its content comes again: it is new.
+        // The content of the forgotten block comes again and counts as new.
         for policy in [&mut *forgot, &mut *never] {
             add(policy, 5, 50);
             add(policy, 6, 60);
@@ -143,7 +146,7 @@ fn a_cleared_policy_is_a_new_one() {
         cleared.clear();
         cleared.check_invariants().unwrap();
         assert_eq!(cleared.pop(), None, "{name}");
-        // Everything that was there before would be a ghost, or have a count.
+        // If a policy kept old content, the next blocks would find ghosts or counts.
         let (mut first, mut second) = (lived_in(&mut *cleared), lived_in(&mut *new));
         first.sort_unstable();
         second.sort_unstable();
@@ -157,7 +160,7 @@ fn a_pool_may_grow_at_any_moment() {
     for (name, make) in POLICIES {
         let mut policy = make(1).unwrap();
         assert_eq!(policy.pop(), None, "{name}");
-        add(&mut *policy, 1, 1); // no such block yet
+        add(&mut *policy, 1, 1); // block 1 does not exist yet
         assert_eq!(policy.pop(), None, "{name}");
         for blocks in [2, 2, 3, 9, 5] {
             policy.grow(blocks).unwrap();
@@ -196,10 +199,13 @@ fn the_largest_numbers_are_borne() {
 }
 
 proptest! {
-    /// Any calls in any order, for one block or several, with blocks that do not exist as well: nothing
-    /// panics, nothing breaks, a block is given up once per return, there is a victim while a block is
-    /// in the order, and the same calls give the same order, with runs of no blocks or without. A run
-    /// of blocks is the same as each of its blocks by itself.
+    /// Makes random calls in any order: single blocks and runs, also with blocks that do not exist. The
+    /// following must hold:
+    ///
+    /// - No call panics, and every invariant holds.
+    /// - A block is given up once per return, and there is a victim while a block is in the order.
+    /// - The same calls give the same order, and runs of no blocks change nothing.
+    /// - A call with a run of blocks equals one call per block.
     #[test]
     fn any_calls_are_borne(
         policy in 0..POLICIES.len(),
@@ -208,7 +214,7 @@ proptest! {
         let (name, make) = POLICIES[policy];
         let (mut policy, mut twin) = (make(8).unwrap(), make(8).unwrap());
         let mut num_blocks = 8;
-        // Blocks that must be in the order, and that may be.
+        // Blocks that must be in the order, and blocks that may be.
         let (mut must, mut may) = (BTreeSet::new(), BTreeSet::new());
         for (call, block, key) in calls {
             let real = |block: u32| block > 0 && block < num_blocks;
@@ -223,7 +229,8 @@ proptest! {
                 match call {
                     24..26 if nth == 1 => run.iter().for_each(|&block| policy.hit(block)),
                     26..28 if nth == 1 => run.iter().for_each(|&block| policy.release(block)),
-                    28..30 if nth == 1 => admitted.iter().for_each(|&(block, content)| policy.admit(block, content)),
+                    28..30 if nth == 1 => admitted.iter()
+                        .for_each(|&(block, content)| policy.admit(block, content)),
                     0..5 => policy.admit(id(block), content(key)),
                     5..8 => policy.hit(id(block)),
                     8 => policy.begin_release(&Release::default()),
@@ -278,6 +285,7 @@ proptest! {
         let rest = drain(&mut *policy);
         prop_assert_eq!(&rest, &drain(&mut *twin));
         let given: BTreeSet<_> = rest.iter().copied().collect();
-        prop_assert!(given.len() == rest.len() && given.is_superset(&must) && given.is_subset(&may), "{}", name);
+        prop_assert!(given.len() == rest.len() && given.is_superset(&must)
+            && given.is_subset(&may), "{}", name);
     }
 }

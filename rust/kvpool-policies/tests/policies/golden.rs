@@ -1,5 +1,5 @@
-//! Small histories worked by hand from the papers' pseudocode. Block n holds content n; a cache of 4
-//! unless said.
+//! Small histories worked by hand from the papers' pseudocode. Block n holds content n. The cache has 4
+//! blocks unless stated otherwise.
 
 use kvpool::evictor::Policy;
 use kvpool_policies::{AdaptiveReplacement, S3Fifo};
@@ -20,7 +20,7 @@ fn hit(policy: &mut dyn Policy, blocks: &[u32]) {
     }
 }
 
-/// Evicts so many.
+/// Evicts `count` blocks.
 fn evict(policy: &mut dyn Policy, count: usize) -> Vec<u32> {
     let mut victims = Vec::new();
     for _ in 0..count {
@@ -52,27 +52,27 @@ fn s3_fifo_counts_to_three() {
     let mut s3 = S3Fifo::new(41).unwrap(); // small 4
     add(&mut s3, &[1, 2]);
     evict(&mut s3, 2);
-    add(&mut s3, &[1, 2]); // both ghosts: in main
+    add(&mut s3, &[1, 2]); // both ghosts: they enter main
     hit(&mut s3, &[1, 1, 1, 1, 1, 1]);
     hit(&mut s3, &[2, 2, 2]);
-    // Three rounds each, and then the older first.
+    // Each block gets three rounds. Then the older one is evicted first.
     assert_eq!(evict(&mut s3, 2), [1, 2]);
 }
 
-/// T1 = {1, 2, 3, 4}, p = 0; 2 is hit; then ghosts of B1 raise p until T2 pays.
+/// T1 = {1, 2, 3, 4}, p = 0. Block 2 is hit. Then ghosts of B1 raise p until the victims come from T2.
 #[test]
 fn arc_learns_from_its_ghosts() {
     let mut arc = AdaptiveReplacement::new(5).unwrap();
     add(&mut arc, &[1, 2, 3, 4]);
     hit(&mut arc, &[2]);
     assert_eq!(evict(&mut arc, 2), [1, 3], "T1 is above its target of 0");
-    // B1 may be as long as T2: 1 has been dropped, 3 is there.
+    // B1 may be as long as T2, so 1 has been dropped, and 3 is a ghost.
     add(&mut arc, &[1]);
     assert_eq!(evict(&mut arc, 1), [4]);
-    // T1 = {1}, T2 = {2}, B1 = {4}. 4 comes back: p = 1, and it is T2's.
+    // T1 = {1}, T2 = {2}, B1 = {4}. When 4 comes back, p = 1, and 4 enters T2.
     add(&mut arc, &[4]);
     assert_eq!(evict(&mut arc, 1), [2], "T1 is not above its target: the oldest of T2");
-    // T1 = {1}, T2 = {4}, B2 = {2}. 2 comes back: p = 0, and T1 pays.
+    // T1 = {1}, T2 = {4}, B2 = {2}. When 2 comes back, p = 0, and the victim comes from T1.
     add(&mut arc, &[2]);
     assert_eq!(evict(&mut arc, 3), [1, 4, 2]);
 }

@@ -1,5 +1,5 @@
-//! `hazard` against its model, in lockstep: requests for chains, on a clock or without, in a pool's
-//! form or in stream form, with signals; long enough that it learns, several times.
+//! `hazard` and its model in lockstep: requests for chains, with or without a clock, in a pool's form
+//! or in stream form, with signals. The histories are long enough that the policy learns several times.
 
 use kvpool::evictor::{Candidate, Content, Policy, Release};
 use kvpool::{BlockId, Finish, Kept, Signal};
@@ -14,10 +14,10 @@ use crate::id;
 struct Workload {
     seed: u64,
     blocks: u32,
-    /// Chains that are asked for, and the most blocks of one.
+    /// Number of chains that are requested, and the maximum number of blocks of one chain.
     chains: u64,
     length: u32,
-    /// Seconds between requests; 0 is a clock that stands still, and `None` none.
+    /// Seconds between requests. 0 is a clock that stands still, and `None` is no clock.
     pace: Option<f64>,
     stream: bool,
     releases: usize,
@@ -38,7 +38,7 @@ fn workload() -> impl Strategy<Value = Workload> {
     )
 }
 
-/// Both, and what is where.
+/// The policy, its model, and the content of each block.
 struct Pair {
     shipped: Hazard,
     model: Model,
@@ -79,7 +79,7 @@ impl Pair {
         assert_eq!(outlook, self.model.outlook(block));
     }
 
-    /// A block for a new content, which nobody of `held` needs.
+    /// Returns a block for a new content that is not one of `held`.
     fn room(&mut self, held: &[BlockId]) -> BlockId {
         let free = |&at: &usize| self.contents[at].is_none() && !held.contains(&id(at as u32));
         if let Some(free) = (1..self.contents.len()).find(free) {
@@ -93,7 +93,7 @@ impl Pair {
     fn admit(&mut self, block: BlockId, content: Content) {
         self.contents[block.index()] = Some(content);
         if self.draw(4) == 0 {
-            // Of nobody: that says nothing, in the middle of a chain either.
+            // A call with no blocks changes nothing, also in the middle of a chain.
             self.shipped.hit_all(&[]);
             self.shipped.release_all(&[]);
             self.shipped.admit_all(&[]);
@@ -117,7 +117,7 @@ impl Pair {
         self.model.begin_release(release.blocks, release.length, release.known);
     }
 
-    /// One request, in one of the two forms. Returns how many blocks were released.
+    /// Serves one request, in one of the two forms. Returns how many blocks were released.
     fn request(&mut self, workload: Workload) -> usize {
         let popular = self.draw(3) > 0;
         let chain = self.draw(if popular { workload.chains.div_ceil(4) } else { workload.chains });
@@ -151,7 +151,7 @@ impl Pair {
         }
         let mut table: Vec<BlockId> =
             contents[..hits].iter().map(|content| self.find(content.key).unwrap()).collect();
-        // One by one or all at once: that is the same.
+        // Calls for single blocks and a call for all of them are equal.
         if self.draw(2) == 0 {
             self.shipped.hit_all(&table);
         } else {
@@ -159,7 +159,8 @@ impl Pair {
         }
         table.iter().for_each(|&block| self.model.hit(block));
         for &content in &contents[hits..] {
-            // Behind a gap: gone without a word, as a pool drops what is of no use.
+            // A block after a gap leaves without a call to the policy, as a pool drops blocks that no
+            // lookup can reach.
             if let Some(block) = self.find(content.key) {
                 self.contents[block.index()] = None;
                 self.shipped.forget(block);
@@ -182,11 +183,11 @@ impl Pair {
         contents.len()
     }
 
-    /// What happens beside requests.
+    /// Makes random calls between requests.
     fn disturb(&mut self, workload: Workload) {
         match self.draw(2000) {
             0..20 => {
-                // Given up, and back: it is next again, or it goes.
+                // A victim is popped. It is put back and is the next victim again, or it leaves.
                 let Some(block) = self.pop() else { return };
                 if self.draw(2) == 0 {
                     self.shipped.unpop(block);
@@ -241,7 +242,9 @@ fn agree(workload: Workload) {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: ProptestConfig::default().cases.div_ceil(64), max_shrink_iters: 40, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig {
+        cases: ProptestConfig::default().cases.div_ceil(64), max_shrink_iters: 40,
+            ..ProptestConfig::default() })]
 
     #[test]
     fn hazard_is_its_model(workload in workload()) {
@@ -249,7 +252,7 @@ proptest! {
     }
 }
 
-/// What was learned counts half after 131,072 releases: longer than random workloads go.
+/// Learned counts are halved after 131,072 releases, which is longer than the random workloads run.
 #[test]
 fn hazard_forgets_as_its_model_does() {
     let workload = Workload {

@@ -1,6 +1,7 @@
-//! `hazard` once more, from its documentation: one list of blocks, searched from end to end for every
-//! victim; ghosts and who waits counted one by one; worths of a class worked out when a victim is
-//! looked for, from what was counted of all others at the last time of learning.
+//! A second implementation of `hazard`, written from its documentation. It searches one list of blocks
+//! from end to end for every victim, and counts ghosts and waiting blocks one by one. It computes the
+//! worth of a class when it looks for a victim, from the counts of all other classes at the last time
+//! of learning.
 
 use std::collections::{BTreeSet, HashMap};
 
@@ -12,7 +13,7 @@ const STARTS: [u32; 28] = [
     6144, 8192, 16_384, 32_768, 65_536,
 ];
 const TICKS: u32 = 16;
-/// Of four neighbours one is remembered.
+/// One of four consecutive victims is remembered.
 const EVERY: u32 = 4;
 
 type Counts = HashMap<(u16, usize), u64>;
@@ -26,7 +27,7 @@ fn width(bin: usize) -> u64 {
     u64::from((end - STARTS[bin]) * TICKS)
 }
 
-/// Eighths of octaves, linear within an octave.
+/// Returns the logarithm of an age in eighths of octaves, linear within an octave.
 fn log(age: u32) -> u32 {
     let (age, octave) = (u64::from(age.max(1)), age.max(1).ilog2());
     octave * 8 + (((age << 3) >> octave) & 7) as u32
@@ -35,13 +36,14 @@ fn log(age: u32) -> u32 {
 #[derive(Clone, Copy, Debug)]
 struct Known {
     stamp: u32,
-    /// At the last release.
+    /// The class at the last release.
     class: u16,
-    /// Since the last use: output and finish, as their part of a class.
+    /// Output and finish since the last use, as their part of a class.
     said: u16,
     uses: u32,
     gap: Option<u32>,
-    /// Released, and since then neither used nor evicted, nor kept by others.
+    /// Whether the block was released, and since then neither used nor evicted nor kept by other
+    /// requests.
     waits: bool,
 }
 
@@ -51,7 +53,8 @@ struct Ghost {
     mark: u16,
     class: u16,
     stamp: u32,
-    /// Of those one, two and three behind it: the rest of the key by 3, if they went right before.
+    /// Remainders by 3 of the keys that are one, two and three blocks deeper in the chain, if those
+    /// blocks were evicted directly before.
     behind: [Option<u64>; 3],
 }
 
@@ -65,16 +68,16 @@ struct Seen {
 #[derive(Debug, Default)]
 pub(crate) struct Model {
     known: Vec<Known>,
-    /// Who waits, in which class: oldest first.
+    /// The waiting blocks with their classes, oldest first.
     waiting: Vec<(u16, BlockId)>,
-    /// By bucket and place.
+    /// Ghosts by bucket and place.
     ghosts: Vec<Option<Ghost>>,
     seen: Seen,
-    /// Times that those who wait were counted.
+    /// How often the waiting blocks were counted.
     samples: usize,
-    /// At the last time of learning.
+    /// The counts at the last time of learning.
     learned: Seen,
-    /// Of all classes together then.
+    /// The hazards of all classes together at that time.
     all: Option<[u64; 28]>,
     worths: HashMap<u16, [u64; 28]>,
     now: u32,
@@ -82,7 +85,7 @@ pub(crate) struct Model {
     distrusted: bool,
     parts: u64,
     found: Option<(u32, Ghost)>,
-    /// Evicted one after the other, from the far end, since the last that is remembered.
+    /// The victims since the last remembered one, from the far end, in order.
     passed: Vec<Content>,
     share: u16,
     releases: u64,
@@ -98,7 +101,7 @@ fn mixed(key: u64) -> u64 {
     key ^ (key >> 31)
 }
 
-/// The part of a class that uses and gap make.
+/// Returns the part of a class that depends on uses and gap.
 fn history(uses: u32, gap: Option<u32>) -> u16 {
     let group = match uses {
         0 | 1 => return 0,
@@ -109,7 +112,7 @@ fn history(uses: u32, gap: Option<u32>) -> u16 {
     gap.map_or(0, |gap| 1 + group * 6 + (gap.saturating_sub(36) / 16).min(5) as u16)
 }
 
-/// The hazards of some classes together, if that much more is counted that has these.
+/// Returns the hazards of several classes together, mixed with `more` counts of the hazards `prior`.
 fn hazards(seen: &Seen, classes: &[u16], more: u64, prior: &[u64; 28]) -> [u64; 28] {
     let sums = |counts: &Counts| -> [u64; 28] {
         let sum = |bin| classes.iter().filter_map(|&class| counts.get(&(class, bin))).sum();
@@ -123,14 +126,14 @@ fn hazards(seen: &Seen, classes: &[u16], more: u64, prior: &[u64; 28]) -> [u64; 
     })
 }
 
-/// All classes of which something is counted.
+/// Returns all classes with at least one count.
 fn classes(seen: &Seen) -> BTreeSet<u16> {
     let counts = [&seen.events, &seen.lost, &seen.waiting].into_iter().flatten();
     counts.filter(|&(_, &count)| count > 0).map(|(&(class, _), _)| class).collect()
 }
 
-/// Whether two classes are the same but for what was said: of 684 classes of 19 histories, 12 of each
-/// share of a prompt.
+/// Returns whether two classes differ only in their hints. There are 684 classes: 3 shares of a prompt,
+/// times 12 hints, times 19 histories.
 fn are_related(one: u16, other: u16) -> bool {
     (one / 228, one % 19) == (other / 228, other % 19)
 }
@@ -177,7 +180,8 @@ impl Model {
         self.known.iter_mut().for_each(|known| known.stamp = now);
     }
 
-    /// Hits per 2^32 ticks, of a block of a class in each bin: the best over all times to hold it for.
+    /// Returns the worth of a block of a class in each bin, in hits per 2^32 ticks: the best over all
+    /// times to keep it.
     fn worths(&mut self, class: u16) -> [u64; 28] {
         let learned = classes(&self.learned);
         let all = *self.all.get_or_insert_with(|| {
@@ -198,7 +202,7 @@ impl Model {
         std::array::from_fn(|from| {
             let horizons = (from..28)
                 .map(|to| (comes[from..=to].iter().sum::<u64>(), held[from..=to].iter().sum::<u64>()));
-            // The first of the best.
+            // Of equally good times, the first one counts.
             let better = |best: (u64, u64), one: (u64, u64)| {
                 if u128::from(one.0) * u128::from(best.1) > u128::from(best.0) * u128::from(one.1) {
                     one
@@ -211,7 +215,7 @@ impl Model {
         })
     }
 
-    /// Between the beginnings of two bins in proportion, but no less than half of the first.
+    /// Interpolates between the beginnings of two bins, but returns at least half of the first.
     fn worth_at(worths: &[u64; 28], age: u32) -> u64 {
         let bin = bin(age);
         let (from, to) = (worths[bin], worths[(bin + 1).min(27)]);
@@ -288,7 +292,8 @@ impl Model {
         };
         let mut known = self.unknown();
         if let Some(ghost) = ghost {
-            // A class says roughly how often and how far apart: the least, and the middle.
+            // A class gives only ranges of uses and gaps. The model takes the least number of uses and
+            // the middle of the gap.
             if let Some(number) = (ghost.class % 19).checked_sub(1) {
                 known.uses = [2, 3, 8][usize::from(number / 6)];
                 known.gap = Some(36 + 16 * u32::from(number % 6) + 8);
@@ -368,7 +373,7 @@ impl Model {
         let waits = self.known.iter().filter(|known| known.waits);
         let blocks = waits.map(|known| (known.class, known.stamp, 1));
         let ghosts = self.ghosts.iter().flatten().map(|ghost| (ghost.class, ghost.stamp, EVERY));
-        // The mean of the first two, then as if it were of four, then of eight.
+        // The result is the mean of the first two samples, then of four, then of eight.
         let of = [1, 2, 4, 4, 8][self.samples];
         let mut waiting = std::mem::take(&mut self.seen.waiting);
         waiting.values_mut().for_each(|count| *count = *count * (of - 1) / of);
@@ -399,7 +404,7 @@ impl Model {
         let ranked = ends.into_iter().map(|(class, end, block)| {
             let age = self.age(self.known[block.index()].stamp);
             let worth = Self::worth_at(&self.worths[&class], age);
-            // It has to be worth less by a quarter.
+            // The block at the other end has to be worth less by a quarter.
             let worth = if end == 1 { (worth + worth / 4).min(u64::from(u32::MAX)) } else { worth };
             ((worth, u32::MAX - age, class, end), block)
         });
@@ -465,7 +470,7 @@ impl Model {
         *self.of(block) = self.unknown();
     }
 
-    /// The class of the last victim, and the time per hit.
+    /// Returns the class of the last victim, and the time per hit.
     pub(crate) fn outlook(&mut self, block: BlockId) -> Option<(u16, Option<f32>)> {
         let (_, class, age) = self.gone.filter(|&(gone, ..)| gone == block)?;
         let worths = self.worths.get(&class).copied().unwrap_or_else(|| self.worths(class));

@@ -1,6 +1,7 @@
-//! The orders of this crate and of the core: what the [`Policy`] trait promises ([`contract`]), each
-//! against a model written straight from its definition ([`models`], [`random`], [`adaptive`],
-//! [`hazard`]), small examples worked by hand ([`golden`]), and the parts they are made of ([`parts`]).
+//! Tests of the orders of this crate and of the core: the promises of the [`Policy`] trait
+//! ([`contract`]), each policy against a model written from its definition ([`models`], [`random`],
+//! [`adaptive`], [`hazard`]), small examples worked by hand ([`golden`]), and the parts of the policies
+//! ([`parts`]).
 
 #![expect(clippy::unwrap_used, clippy::panic, reason = "helpers of tests fail by panicking, as tests do")]
 
@@ -26,7 +27,7 @@ fn content(key: u64) -> Content {
     Content { key, depth: (key % 5) as u32 }
 }
 
-/// Makes a policy for that many blocks, the null block included.
+/// Creates a policy for a number of blocks, the null block included.
 type Make = fn(usize) -> Result<Box<dyn Policy>, PoolError>;
 
 fn boxed<P: Policy + 'static>(policy: Result<P, PoolError>) -> Result<Box<dyn Policy>, PoolError> {

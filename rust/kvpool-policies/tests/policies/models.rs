@@ -1,4 +1,5 @@
-//! Each policy once more, from its definition alone: vectors, searched from end to end.
+//! A second implementation of each policy, written from its definition, with vectors that are searched
+//! from end to end.
 
 use std::collections::HashMap;
 
@@ -15,7 +16,7 @@ fn pop_front(list: &mut Vec<BlockId>) -> Option<BlockId> {
     if list.is_empty() { None } else { Some(list.remove(0)) }
 }
 
-/// What no model does in a way of its own.
+/// The methods that all models share.
 macro_rules! common {
     ($name:literal, $grow:expr) => {
         fn name(&self) -> &'static str {
@@ -85,7 +86,7 @@ pub(crate) struct S3Fifo {
     blocks: usize,
     small: Vec<BlockId>,
     main: Vec<BlockId>,
-    /// By block: whether it is one of main's, and its hits.
+    /// By block: whether it is in main, and its number of hits.
     states: HashMap<BlockId, (bool, u32)>,
     ghosts: Vec<u64>,
     small_share: usize,
@@ -161,7 +162,7 @@ impl Policy for S3Fifo {
     });
 }
 
-/// ARC; the target in 1 / 2^32.
+/// ARC. The target is in units of 1 / 2^32.
 #[derive(Debug, Default)]
 pub(crate) struct Arc {
     blocks: usize,
@@ -169,7 +170,7 @@ pub(crate) struct Arc {
     t2: Vec<BlockId>,
     b1: Vec<u64>,
     b2: Vec<u64>,
-    /// Blocks with content that belong to T2.
+    /// The blocks with content that belong to T2.
     again: Vec<BlockId>,
     target: i128,
     from_b2: bool,
@@ -233,7 +234,7 @@ impl Policy for Arc {
         } else {
             self.b1.push(content.key);
         }
-        // |T1| + |B1| is the capacity at most, |T1| being all that is not T2's; and so is |B1| + |B2|.
+        // |T1| + |B1| is at most the capacity, and so is |B1| + |B2|. T1 is every block outside of T2.
         let t1 = self.capacity - self.again.len();
         while t1 + self.b1.len() > self.capacity {
             self.b1.remove(0);

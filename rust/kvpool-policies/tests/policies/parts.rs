@@ -1,4 +1,4 @@
-//! Ghosts and lists, against vectors.
+//! Compares ghosts and lists with vectors.
 
 use kvpool::BlockId;
 use kvpool::parts::{Link, Links};
@@ -61,16 +61,18 @@ proptest! {
             ghosts.check_invariants().unwrap();
             for (queue, expected) in model.iter().enumerate() {
                 prop_assert_eq!(&ghosts.iter(queue).collect::<Vec<_>>(), expected);
-                prop_assert_eq!((ghosts.len(queue), ghosts.is_empty(queue)), (expected.len(), expected.is_empty()));
+                prop_assert_eq!((ghosts.len(queue), ghosts.is_empty(queue)),
+                    (expected.len(), expected.is_empty()));
             }
         }
     }
 }
 
-/// The runs of a call on three lists of blocks 1 to 11: which blocks, from any, and which list.
+/// Calls on three lists of the blocks 1 to 11: the blocks of the run, which may be invalid, and the
+/// list.
 fn calls() -> impl Strategy<Value = Vec<(u8, usize, Vec<u32>)>> {
     let blocks = prop::collection::vec(0_u32..13, 0..8);
-    // As a chain's are: neighbours, in either direction.
+    // The blocks of a chain are neighbours, in ascending or descending order.
     let chain = (1_u32..8, 1_u32..5, any::<bool>()).prop_map(|(first, len, down)| {
         let mut chain: Vec<_> = (first..first + len).collect();
         if down {
@@ -100,12 +102,14 @@ proptest! {
                 },
                 2 => {
                     let run = blocks.iter().enumerate().take_while(|&(at, block)| {
-                        let is_loose = !blocks[..at].contains(block) && model.iter().all(|one| !one.contains(block));
+                        let is_loose = !blocks[..at].contains(block)
+                            && model.iter().all(|one| !one.contains(block));
                         (1..12).contains(block) && is_loose && list < 3
                     });
                     let run: Vec<_> = run.map(|(_, &block)| block).collect();
                     let put = |members: &mut Bare, id: u32, link: Link| {
-                        let Some(place) = members.link_mut(id).filter(|place| !place.is_linked()) else { return false };
+                        let Some(place) = members.link_mut(id)
+                            .filter(|place| !place.is_linked()) else { return false };
                         *place = link;
                         members.note(id, Some(list));
                         true
@@ -118,7 +122,8 @@ proptest! {
                 3 => {
                     let of = |at: &usize| {
                         let block = blocks[*at];
-                        model.get(list).is_some_and(|one| one.contains(&block)) && !blocks[..*at].contains(&block)
+                        model.get(list).is_some_and(|one| one.contains(&block))
+                            && !blocks[..*at].contains(&block)
                     };
                     let expected = (0..blocks.len()).take_while(of).count();
                     let take = |members: &mut Bare, block: BlockId| {
@@ -133,7 +138,8 @@ proptest! {
                 }
                 4 => for at in 0..blocks.len() {
                     let front = at % 2 == 0;
-                    let end = |one: &mut Vec<u32>| if front && !one.is_empty() { Some(one.remove(0)) } else { one.pop() };
+                    let end = |one: &mut Vec<u32>| if front
+                        && !one.is_empty() { Some(one.remove(0)) } else { one.pop() };
                     let expected = model.get_mut(list).and_then(end);
                     prop_assert_eq!(lists.pop(list, front).map(BlockId::get), expected);
                 },
@@ -152,8 +158,8 @@ proptest! {
     }
 }
 
-/// Keys that differ in a few bits only, at either end, are spread like any others: a full table is
-/// filled and emptied in a moment, where a table that clusters would take hours.
+/// Keys that differ only in a few bits at either end are spread like other keys. Filling and emptying a
+/// full table takes a moment. With a table that clusters, it would take hours.
 #[test]
 fn keys_that_look_alike_do_not_meet() {
     let patterns: [fn(u64) -> u64; 4] = [|i| i, |i| i << 40, |i| i << 20, |i| u64::MAX - (i << 44)];

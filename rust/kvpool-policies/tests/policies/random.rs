@@ -1,4 +1,4 @@
-//! Every policy against its model: any history of blocks that are admitted, hit, released, given up,
+//! Every policy against its model, under any history: blocks are admitted, hit, released, given up,
 //! parked, brought back, evicted and forgotten, in a pool that may grow.
 
 use kvpool::evictor::{Content, Policy, Release};
@@ -9,8 +9,8 @@ use crate::{content, id, models};
 
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Step {
-    /// The content is looked up; if it is there it is hit, else admitted, if need be to the block of a
-    /// victim.
+    /// Looks up a content. If it is cached, it is hit; otherwise it is admitted, if necessary to the
+    /// block of a victim.
     Use {
         key: u64,
         then: Then,
@@ -25,7 +25,7 @@ pub(crate) enum Step {
     Grow,
 }
 
-/// What becomes of a block that was taken into use, or given up by the order.
+/// Whether a block that was taken into use, or that the order gave up, leaves now or later.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) enum Then {
     Now,
@@ -36,8 +36,9 @@ pub(crate) fn step() -> impl Strategy<Value = Step> {
     let then = prop_oneof![4 => Just(Then::Now), 1 => Just(Then::Later)];
     let at = 0_usize..64;
     prop_oneof![
-        // A few contents are popular, the others come now and then.
-        24 => (prop_oneof![0_u64..6, 0_u64..30], then.clone()).prop_map(|(key, then)| Step::Use { key, then }),
+        // A few contents are popular, and the others come rarely.
+        24 => (prop_oneof![0_u64..6, 0_u64..30], then.clone())
+            .prop_map(|(key, then)| Step::Use { key, then }),
         4 => at.clone().prop_map(Step::Release),
         2 => then.clone().prop_map(Step::Pop),
         1 => (at.clone(), then).prop_map(|(at, then)| Step::Take(at, then)),
@@ -54,7 +55,7 @@ struct Block {
     block: u32,
     content: Content,
     held: bool,
-    /// Given up by the order, and not gone.
+    /// The order gave the block up, and the block still has its content.
     parked: bool,
 }
 
@@ -87,7 +88,7 @@ impl Pair<'_> {
         self.both(|policy| policy.evicted(id(block), content));
     }
 
-    /// A block that nobody uses is evicted, or parked; one in use is parked.
+    /// A block that is not in use is evicted or parked. A block in use is parked.
     fn given_up(&mut self, at: usize, then: Then) {
         if self.blocks[at].held || then == Then::Later {
             self.blocks[at].parked = true;
@@ -160,7 +161,7 @@ impl Pair<'_> {
             Step::Release(at) => any(at).into_iter().for_each(|at| self.release(at)),
             Step::Pop(then) => self.pop().into_iter().for_each(|at| self.given_up(at, then)),
             Step::Take(at, then) => {
-                // Only what is in the order can be taken out of it.
+                // Only a block that is in the order can be taken out of it.
                 if let Some(at) = any(at)
                     && !self.blocks[at].held
                     && !self.blocks[at].parked

@@ -1,13 +1,13 @@
-//! The policy `adaptive` on recorded traces, in both forms, against the best of LRU, ARC and S3-FIFO at
-//! each capacity. The traces are third-party data and not in the repository:
+//! The policy `adaptive` on recorded traces, in both forms, compared with the best of LRU, ARC and
+//! S3-FIFO at each capacity. The traces are third-party data and not in the repository:
 //!
 //! ```text
 //! KVPOOL_TRACES=/where/they/are cargo test --release -p kvpool-replay --test adaptive_traces -- --nocapture
 //! ```
 //!
-//! reads the traces that `sizing_traces.rs` names, prints tables as those of
-//! `benches/results/2026-11-28-eviction-study.md`, and fails where `adaptive` hits half a point less
-//! than the best of the three.
+//! This reads the traces that `sizing_traces.rs` names and prints tables like those of
+//! `benches/results/2026-11-28-eviction-study.md`. It fails if `adaptive` hits half a point less than
+//! the best of the three.
 
 #![expect(clippy::print_stdout, clippy::expect_used, reason = "the tables are what the run is for")]
 
@@ -24,12 +24,12 @@ use kvpool_replay::{
 /// Capacities in percent of the unique blocks, rounded down.
 const PERCENT: [f64; 10] = [1.0, 2.0, 3.0, 5.0, 7.0, 10.0, 15.0, 20.0, 30.0, 50.0];
 const FILES: [&str; 2] = ["conversation_trace.jsonl", "agentic_s120.jsonl.gz"];
-/// Points that may be given up.
+/// Maximum loss in points.
 const BOUND: f64 = 0.5;
 
 type Row = [f64; PERCENT.len()];
 
-/// Hit rates of a policy, which it prints with the time per reference.
+/// Returns the hit rates of a policy, and prints them with the time per reference.
 fn rates(references: &References, policy: EvictionPolicy, form: Form) -> Row {
     let unique = references.unique_blocks() as f64;
     let started = Instant::now();

@@ -1,5 +1,5 @@
-//! The pool's advisor against exact figures: LRU at every capacity by `sizing`, and other policies by
-//! running the pool itself.
+//! The pool's advisor compared with exact figures: LRU at every capacity by `sizing`, and other
+//! policies by running the pool itself.
 //!
 //! A trace's blocks are hashed as chains of one token each, so a pool block is a block of the trace.
 //! The last test reads recorded traces, which are third-party data and not in the repository:
@@ -25,7 +25,7 @@ use kvpool_replay::reader::ReadOptions;
 use kvpool_replay::sizing::{Blocks, HitCurve, References, lru_distances, stream};
 use kvpool_replay::trace::Trace;
 
-/// Everything counts alike, for as long as the trace.
+/// All references count equally, for the whole trace.
 const NEVER: Option<u64> = Some(u64::MAX);
 
 fn generated(requests: usize, seed: u64) -> References {
@@ -33,7 +33,7 @@ fn generated(requests: usize, seed: u64) -> References {
     References::new(&generate(&config).unwrap(), Blocks::All).unwrap()
 }
 
-/// The prompts as chains, one block per token; `salt` makes them a tenant's own.
+/// Returns the prompts as chains with one block per token. `salt` separates tenants.
 fn chains(references: &References, salt: &str) -> Vec<HashChain> {
     let hasher =
         Arc::new(BlockHasher::new(HasherConfig { block_size: 1, ..HasherConfig::default() }).unwrap());
@@ -53,7 +53,7 @@ fn pool(capacity: usize, eviction: EvictionPolicy, advisor: Option<AdvisorConfig
     BlockPool::new(config).unwrap().watched(&watch).unwrap()
 }
 
-/// One request after the other, stored and released at once: the definition of `sizing`.
+/// Serves one request: stores its blocks and releases them at once, as `sizing` defines it.
 fn serve(pool: &mut BlockPool, chain: &HashChain, tenant: TenantId) {
     let mut table = pool.match_and_acquire_for(chain, usize::MAX, tenant).unwrap();
     let hits = table.len();
@@ -69,7 +69,7 @@ fn hit_rate(pool: &BlockPool) -> f64 {
     stats.hits as f64 / (stats.hits + stats.misses) as f64
 }
 
-/// Differences of an advice's curve from the exact one, in points.
+/// Returns the differences of an advice's curve from the exact one, in points.
 fn off(advice: &Advice, exact: &HitCurve) -> Vec<f64> {
     let point = |point: &kvpool_observe::advisor::CurvePoint| {
         (point.block_hit_rate - exact.block_rate(exact.at(point.blocks))) * 100.0
@@ -81,8 +81,8 @@ fn worst(differences: &[f64]) -> f64 {
     differences.iter().fold(0.0, |worst, difference| difference.abs().max(worst))
 }
 
-/// Bounds, in points, of the default sample; three seeds each. Measured: see the table that
-/// `--nocapture` prints.
+/// Checks the bounds in points for the default sample, with three seeds each. `--nocapture` prints a
+/// table of the measured differences.
 #[test]
 fn the_curve_is_that_of_sizing() {
     let references = generated(10_000, 0);
@@ -104,8 +104,8 @@ fn the_curve_is_that_of_sizing() {
     }
 }
 
-/// With every block in the sample, what is estimated is what is: to the reference for the curve, whose
-/// buckets are 3 % wide, and for each policy what the pool does with it, for it is the same evictor.
+/// With every block in the sample, estimates are exact. The curve is exact up to its buckets, which are
+/// 3 % wide. Each policy's result equals the pool's, because the evictor is the same.
 #[test]
 fn a_sample_of_everything_is_exact() {
     let references = generated(1_500, 1);
@@ -138,7 +138,7 @@ fn a_sample_of_everything_is_exact() {
                 "{capacity} blocks"
             );
         }
-        // The only tenant is everybody; alone, it has what LRU of the pool's size hits.
+        // The only tenant has all references. Alone, it gets the hits of LRU with the pool's size.
         let [tenant] = &advice.tenants[..] else { panic!("{:?}", advice.tenants) };
         assert_eq!((&tenant.curve, tenant.hit_rate), (&advice.curve, advice.hit_rate));
         assert_eq!(tenant.alone, advice.curve[..tenant.alone.len()]);
@@ -163,15 +163,15 @@ fn ghosts_of_a_sample_are_close() {
     }
 }
 
-/// Two tenants with traffic of their own: together each hits what exact curves of the mixed stream say
-/// of it, alone what its own stream says.
+/// Two tenants have different traffic. Together, each gets the hits of the exact curves of the mixed
+/// stream, and alone, those of its own stream.
 #[test]
 fn tenants_are_counted_apart() {
     let traces = [generated(3_000, 3), generated(1_000, 4)];
     let both = [chains(&traces[0], "a"), chains(&traces[1], "b")];
     let config = AdvisorConfig { window: NEVER, policies: vec![], ..AdvisorConfig::default() };
     let mut pool = pool(4_000, kvpool_policies::LRU, Some(config));
-    // Three of the one, one of the other.
+    // The requests alternate: three of the first tenant, one of the second.
     for (index, small) in both[1].iter().enumerate() {
         both[0][3 * index..3 * index + 3].iter().for_each(|chain| serve(&mut pool, chain, TenantId(7)));
         serve(&mut pool, small, TenantId(5));
@@ -192,12 +192,13 @@ fn tenants_are_counted_apart() {
         let off = (here.block_hit_rate - tenant.hit_rate) * 100.0;
         println!("{:?} in the pool: off by {off:.2} points", tenant.tenant);
         assert!(off.abs() < 2.0, "{off:.2} points");
-        assert!(tenant.alone.last().unwrap().block_hit_rate > here.block_hit_rate - 0.02); // sharing costs
+        // Sharing costs hits.
+        assert!(tenant.alone.last().unwrap().block_hit_rate > here.block_hit_rate - 0.02);
     }
 }
 
-/// A load that changes: half a trace of one workload, half of another. The advice at the end is that of
-/// the second half.
+/// The load changes: half a trace of one workload, then half a trace of another. At the end, the advice
+/// is that of the second half.
 #[test]
 fn a_drifting_load_is_followed() {
     let config = |seed, agent_fraction| GeneratorConfig {
@@ -217,7 +218,7 @@ fn a_drifting_load_is_followed() {
     let first = pool.advice().unwrap();
     chains(&halves[1], "second").iter().for_each(|chain| serve(&mut pool, chain, TenantId(0)));
     let second = pool.advice().unwrap();
-    // Beyond four pools a half is not stationary: the longer, the more comes back.
+    // At capacities above four pools, a half is not stationary: more blocks return the longer it runs.
     let near = |advice: &Advice, exact: &HitCurve| worst(&off(advice, exact)[..9]);
     println!("own half: {:.2}, {:.2}", near(&first, &exact[0]), near(&second, &exact[1]));
     println!("other half: {:.2}, {:.2}", near(&first, &exact[1]), near(&second, &exact[0]));

@@ -1,5 +1,5 @@
-//! Every format: what is read from it, what is noticed, and a typed error with line and field for what
-//! it is not.
+//! Tests of every format: the requests that are read, the notes about them, and a typed error with line
+//! and field for invalid input.
 
 #![expect(clippy::unwrap_used, reason = "helpers of tests may panic as tests do")]
 
@@ -42,7 +42,7 @@ fn gzip(bytes: &[u8]) -> Vec<u8> {
     encoder.finish().unwrap()
 }
 
-/// A folder of its own, removed at the end.
+/// A temporary folder, which is removed at the end.
 struct Folder(PathBuf);
 
 impl Folder {
@@ -65,35 +65,72 @@ impl Drop for Folder {
 
 const MOONCAKE: &str = r#"{"timestamp": 5, "input_length": 600, "output_length": 9, "hash_ids": [0, 1]}
 "#;
-const SESSIONS: &str = r#"{"session_id": "a", "timestamp": 1000, "input_length": 600, "output_length": 9, "hash_ids": [0, 1]}
-{"session_id": "a", "delay": 250.5, "input_length": 1100, "hash_ids": [0, 2, 3]}
-{"session_id": 7, "timestamp": 400, "input_length": 20, "output_length": 3, "hash_ids": [8]}
-{"session_id": "a", "input_length": 1100, "output_length": 1, "hash_ids": [0, 2, 3]}
-{"input_length": 9, "output_length": 1, "hash_ids": [9]}
-"#;
-const BAILIAN: &str = r#"{"chat_id": 10, "parent_chat_id": -1, "timestamp": 0.5, "input_length": 40, "output_length": 5, "type": "text", "turn": 1, "hash_ids": [100, 101, 102]}
-{"chat_id": 11, "parent_chat_id": 10, "timestamp": 61.114, "input_length": 48, "output_length": 5, "type": "search", "turn": 2, "hash_ids": [100, 101, 103]}
-{"chat_id": 12, "parent_chat_id": 3, "timestamp": 61.114, "input_length": 20, "output_length": 0, "hash_ids": [101, 100]}
-{"chat_id": 13, "parent_chat_id": 12, "timestamp": 62, "input_length": 32, "output_length": 0, "type": "text", "hash_ids": [101, 101]}
-"#;
-const DOCUMENT: &str = r#"{"id": "s1", "models": ["m"], "block_size": 64, "hash_id_scope": "local", "tool_tokens": 9, "requests": [
-  {"t": 1.5, "type": "s", "model": "big", "in": 200, "out": 7, "hash_ids": [1, 2, 3], "stop": ""},
-  {"t": 4, "type": "subagent", "agent_id": "x", "subagent_type": "Explore", "requests": [
-    {"t": 0, "type": "n", "model": "small", "in": 64, "out": 1, "hash_ids": [9]},
-    {"type": "subagent", "agent_id": 2, "requests": [
-      {"t": 2, "type": "n", "in": 130, "out": 1, "hash_ids": [9, 8]}]}]},
-  {"t": 3, "type": "n", "model": "big", "in": 260, "out": 2, "hash_ids": [1, 2, 3, 4], "think_time": 0.25}
-]}"#;
+const SESSIONS: &str = concat!(
+    r#"{"session_id": "a", "timestamp": 1000, "input_length": 600, "output_length": 9, "#,
+    r#""hash_ids": [0, 1]}"#,
+    "\n",
+    r#"{"session_id": "a", "delay": 250.5, "input_length": 1100, "hash_ids": [0, 2, 3]}"#,
+    "\n",
+    r#"{"session_id": 7, "timestamp": 400, "input_length": 20, "output_length": 3, "#,
+    r#""hash_ids": [8]}"#,
+    "\n",
+    r#"{"session_id": "a", "input_length": 1100, "output_length": 1, "hash_ids": [0, 2, 3]}"#,
+    "\n",
+    r#"{"input_length": 9, "output_length": 1, "hash_ids": [9]}"#,
+    "\n",
+);
+const BAILIAN: &str = concat!(
+    r#"{"chat_id": 10, "parent_chat_id": -1, "timestamp": 0.5, "input_length": 40, "#,
+    r#""output_length": 5, "type": "text", "turn": 1, "hash_ids": [100, 101, 102]}"#,
+    "\n",
+    r#"{"chat_id": 11, "parent_chat_id": 10, "timestamp": 61.114, "input_length": 48, "#,
+    r#""output_length": 5, "type": "search", "turn": 2, "hash_ids": [100, 101, 103]}"#,
+    "\n",
+    r#"{"chat_id": 12, "parent_chat_id": 3, "timestamp": 61.114, "input_length": 20, "#,
+    r#""output_length": 0, "hash_ids": [101, 100]}"#,
+    "\n",
+    r#"{"chat_id": 13, "parent_chat_id": 12, "timestamp": 62, "input_length": 32, "#,
+    r#""output_length": 0, "type": "text", "hash_ids": [101, 101]}"#,
+    "\n",
+);
+const DOCUMENT: &str = concat!(
+    r#"{"id": "s1", "models": ["m"], "block_size": 64, "hash_id_scope": "local", "#,
+    r#""tool_tokens": 9, "requests": ["#,
+    "\n",
+    r#"  {"t": 1.5, "type": "s", "model": "big", "in": 200, "out": 7, "hash_ids": [1, 2, 3], "#,
+    r#""stop": ""},"#,
+    "\n",
+    r#"  {"t": 4, "type": "subagent", "agent_id": "x", "subagent_type": "Explore", "requests": ["#,
+    "\n",
+    r#"    {"t": 0, "type": "n", "model": "small", "in": 64, "out": 1, "hash_ids": [9]},"#,
+    "\n",
+    r#"    {"type": "subagent", "agent_id": 2, "requests": ["#,
+    "\n",
+    r#"      {"t": 2, "type": "n", "in": 130, "out": 1, "hash_ids": [9, 8]}]}]},"#,
+    "\n",
+    r#"  {"t": 3, "type": "n", "model": "big", "in": 260, "out": 2, "hash_ids": [1, 2, 3, 4], "#,
+    r#""think_time": 0.25}"#,
+    "\n",
+    "]}",
+);
 const ROWS: &str = r#"{"block_size": 64, "hash_ids": [5, 6], "input_length": 128}
 {"block_size": 64, "hash_ids": [5, 7], "input_length": 100, "timestamp": 12.5, "output_length": 3}
 {"block_tokens": [64, 64, 10], "hash_ids": [6, 6, 6], "input_length": 138}
 "#;
-const EVENTS: &str = r#"{"ts": 1700000000.5, "events": [{"type": "BlockStored", "block_hashes": [11, 12], "parent_block_hash": null, "token_ids": [1, 2], "block_size": 16, "medium": "GPU"}], "data_parallel_rank": 0}
-{"ts": 1700000001.0, "events": [{"type": "BlockStored", "block_hashes": [13], "parent_block_hash": 12, "token_ids": [], "block_size": 16, "medium": null}]}
-[1700000002.0, [["BlockStored", [14], 12, [1], 16, null, "GPU"], ["BlockRemoved", [13], "GPU"], ["BlockStored", [99], null, [], 0, null, "CPU"]], 0]
-"#;
+const EVENTS: &str = concat!(
+    r#"{"ts": 1700000000.5, "events": [{"type": "BlockStored", "block_hashes": [11, 12], "#,
+    r#""parent_block_hash": null, "token_ids": [1, 2], "block_size": 16, "medium": "GPU"}], "#,
+    r#""data_parallel_rank": 0}"#,
+    "\n",
+    r#"{"ts": 1700000001.0, "events": [{"type": "BlockStored", "block_hashes": [13], "#,
+    r#""parent_block_hash": 12, "token_ids": [], "block_size": 16, "medium": null}]}"#,
+    "\n",
+    r#"[1700000002.0, [["BlockStored", [14], 12, [1], 16, null, "GPU"], ["BlockRemoved", [13], "#,
+    r#""GPU"], ["BlockStored", [99], null, [], 0, null, "CPU"]], 0]"#,
+    "\n",
+);
 
-/// One good trace per format.
+/// One valid trace per format.
 const GOOD: [(TraceFormat, &str); 6] = [
     (TraceFormat::Mooncake, MOONCAKE),
     (TraceFormat::MooncakeSessions, SESSIONS),
@@ -109,7 +146,7 @@ fn formats_are_told_from_the_first_record() {
         let found = read(text).unwrap();
         assert_eq!(found.format, format);
         assert_eq!(format.name().parse::<TraceFormat>().unwrap(), format);
-        // Named, wrapped or packed, it is the same.
+        // The result is the same if the format is named, or if the file is wrapped or compressed.
         let named = ReadOptions { format: Some(format), ..ReadOptions::default() };
         assert_eq!(read_with(text, named.clone()).unwrap(), found);
         let wrapped = format!("\u{feff}\r\n  \n{}", text.replace('\n', "\r\n\r\n"));
@@ -124,7 +161,8 @@ fn formats_are_told_from_the_first_record() {
     let error = "weka".parse::<TraceFormat>().unwrap_err();
     assert_eq!(
         error.to_string(),
-        "unknown format \"weka\", known: mooncake, mooncake-sessions, bailian, kv-cache-tester, block-rows, kv-events"
+        "unknown format \"weka\", known: mooncake, mooncake-sessions, bailian, kv-cache-tester, \
+         block-rows, kv-events"
     );
 }
 
@@ -142,8 +180,8 @@ fn empty_inputs_are_errors_in_every_format() {
 #[test]
 fn sessions_are_placed_and_put_in_order() {
     let ReadTrace { trace, notes, .. } = read(SESSIONS).unwrap();
-    // By their times: the lone line at 0, session 7, then the turns of a: 1000, 1000 + 250.5, and with
-    // it the third.
+    // The order of times is: the single line at 0, session 7, then the turns of a at 1000 and 1000 +
+    // 250.5. The third turn has the same time as the second.
     assert_eq!(times(&trace), [0.0, 400.0, 1000.0, 1250.5, 1250.5]);
     assert_eq!(ids(&trace), [vec![9], vec![8], vec![0, 1], vec![0, 2, 3], vec![0, 2, 3]]);
     assert_eq!(trace.requests()[3].output_length, 0);
@@ -153,7 +191,7 @@ fn sessions_are_placed_and_put_in_order() {
     assert_eq!(labels[0], Label::default());
     assert_eq!(labels[3], Label { session: Some("a"), think_ms: Some(250.5), ..Label::default() });
 
-    // How a turn ended is read, and written back.
+    // The finish reason of a turn is read, and written back.
     let ended = SESSIONS.replace("\"delay\": 250.5", "\"delay\": 250.5, \"finish_reason\": \"tool_use\"");
     let trace = read(&ended).unwrap().trace;
     assert_eq!(trace.labels().get(3).finish, Finish::ToolCalls);
@@ -168,13 +206,15 @@ fn sessions_are_placed_and_put_in_order() {
     let back = SESSIONS.replace("\"delay\": 250.5", "\"timestamp\": 999");
     assert_eq!(
         error_of(&back),
-        "line 2: timestamp 999 ms is before 1000 ms of line 1; sort the trace by timestamp (read as mooncake-sessions)"
+        "line 2: timestamp 999 ms is before 1000 ms of line 1; sort the trace by timestamp (read as \
+         mooncake-sessions)"
     );
-    // Ids name prefixes here, too.
+    // Ids name prefixes in this format, too.
     let conflict = SESSIONS.replace("[8]", "[2]");
     assert_eq!(
         error_of(&conflict),
-        "line 2: id 2 follows id 0, but in line 3 it follows nothing (it stands first); an id names a whole prefix and has one parent (read as mooncake-sessions)"
+        "line 2: id 2 follows id 0, but in line 3 it follows nothing (it stands first); an id names a \
+         whole prefix and has one parent (read as mooncake-sessions)"
     );
 }
 
@@ -183,12 +223,12 @@ fn bailian_is_in_seconds_and_its_ids_are_contents() {
     let ReadTrace { trace, notes, .. } = read(BAILIAN).unwrap();
     assert_eq!(trace.block_tokens(), 16);
     assert_eq!(times(&trace), [500.0, 61114.0, 61114.0, 62000.0]);
-    // 101 behind 100 is not 101 at the front, and a block may repeat.
+    // 101 after 100 differs from 101 at the front, and a block may repeat.
     assert_eq!(ids(&trace), [vec![0, 1, 2], vec![0, 1, 3], vec![4, 5], vec![4, 6]]);
     assert_eq!(notes, ReadNotes { records: 4, unchained: 3, ..ReadNotes::default() });
     let sessions: Vec<_> =
         (0..4).map(|index| trace.labels().get(index).session.unwrap().to_owned()).collect();
-    // The third continues what was not recorded, and the fourth the third.
+    // The third request continues one that was not recorded, and the fourth continues the third.
     assert_eq!(sessions, ["10", "10", "3", "3"]);
     assert_eq!(trace.labels().kinds(), ["text", "search"]);
     assert_eq!(trace.labels().get(2).kind, None);
@@ -207,8 +247,8 @@ fn bailian_is_in_seconds_and_its_ids_are_contents() {
 fn documents_have_sub_agents_and_ids_of_their_own() {
     let ReadTrace { trace, notes, .. } = read(DOCUMENT).unwrap();
     assert_eq!((trace.block_tokens(), notes.records), (64, 1));
-    // The outer sub-agent's times are before its own, so they count from there: 4 s. The inner one's
-    // are not before its own, which is missing, and count from where its parent's do.
+    // The outer sub-agent's times are before its own start, so they count from that start: 4 s. The
+    // inner one's own start is missing, so its times count from where its parent's do.
     assert_eq!(times(&trace), [1500.0, 3000.0, 4000.0, 6000.0]);
     assert_eq!(ids(&trace), [vec![0, 1, 2], vec![0, 1, 2, 5], vec![3], vec![3, 4]]);
     let label = |index| trace.labels().get(index);
@@ -219,7 +259,7 @@ fn documents_have_sub_agents_and_ids_of_their_own() {
     assert_eq!(label(2), Label { session: Some("s1/x"), kind: Some("small"), ..Label::default() });
     assert_eq!(label(3), Label { session: Some("s1/x/2"), ..Label::default() });
 
-    // Absolute times of a sub-agent stay what they are.
+    // Absolute times of a sub-agent do not change.
     let absolute = DOCUMENT.replace("{\"t\": 0, ", "{\"t\": 4, ").replace("{\"t\": 2, ", "{\"t\": 5, ");
     assert_eq!(times(&read(&absolute).unwrap().trace), [1500.0, 3000.0, 4000.0, 5000.0]);
 }
@@ -228,18 +268,20 @@ fn documents_have_sub_agents_and_ids_of_their_own() {
 fn documents_stand_in_a_row_or_in_a_folder() {
     let small = |name: &str, scope: &str, t: f64| {
         format!(
-            r#"{{"id": "{name}", "block_size": 64, {scope}"requests": [{{"t": {t}, "in": 70, "out": 1, "hash_ids": [1]}}, {{"t": 9, "in": 140, "out": 1, "hash_ids": [1, 2]}}]}}"#
+            "{{\"id\": \"{name}\", \"block_size\": 64, {scope}\"requests\": [{{\"t\": {t}, \"in\": \
+             70, \"out\": 1, \"hash_ids\": [1]}}, {{\"t\": 9, \"in\": 140, \"out\": 1, \"hash_ids\": [1, \
+             2]}}]}}"
         )
     };
     let three = [small("a", "", 0.0), small("b", "", 2.0), small("c", "", 1.0)];
     let joined = read(&three.concat()).unwrap();
     assert_eq!(times(&joined.trace), [0.0, 1000.0, 2000.0, 9000.0, 9000.0, 9000.0]);
-    // Local ids: nothing in common. Global ones: everything.
+    // With local ids, the documents have nothing in common. With global ids, they are equal.
     assert_eq!(joined.trace.summary().unique_blocks, 6);
     let global = three.concat().replace("\"requests\"", "\"hash_id_scope\": \"global\", \"requests\"");
     assert_eq!(read(&global).unwrap().trace.summary().unique_blocks, 2);
-    // One at a time, each begins where the one before has its last arrival; two at a time, the third
-    // waits for the first.
+    // One at a time, each document begins at the last arrival of the one before. Two at a time, the
+    // third waits for the first.
     let at_once = |sessions| {
         let options = ReadOptions { sessions_at_once: Some(sessions), ..ReadOptions::default() };
         times(&read_with(&three.concat(), options).unwrap().trace)
@@ -264,7 +306,8 @@ fn documents_stand_in_a_row_or_in_a_folder() {
     folder.write("trace_4.json", three[0].replace("\"in\": 140", "\"in\": -1").as_bytes());
     let error = Trace::from_path(&folder.0, &ReadOptions::default()).unwrap_err();
     assert!(matches!(error.root(), TraceError::BadNumber { line: 1, .. }), "{error}");
-    let tail = "trace_4.json: line 1: \"requests[1].in\" is -1; allowed: a whole number from 0 to 4294967295 (read as kv-cache-tester)";
+    let tail = "trace_4.json: line 1: \"requests[1].in\" is -1; allowed: a whole number from 0 to \
+         4294967295 (read as kv-cache-tester)";
     assert!(error.to_string().ends_with(tail), "{error}");
 
     let empty = Folder::new("empty");
@@ -278,12 +321,12 @@ fn rows_say_their_block_size() {
     let ReadTrace { trace, notes, .. } = read(ROWS).unwrap();
     assert_eq!(trace.block_tokens(), 64);
     assert_eq!(times(&trace), [0.0, 12.5, 12.5]);
-    // 6 behind 5, at the front, behind itself, and again: all different.
+    // Block 6 occurs after 5, at the front, after itself, and once more: all four are different.
     assert_eq!(ids(&trace), [vec![0, 1], vec![0, 2], vec![3, 4, 5]]);
     assert_eq!((notes.untimed, notes.unchained, notes.regrouped), (2, 3, 0));
     let one = r#"{"block_tokens": 16, "hash_ids": [1, 2], "input_length": 30}"#;
     assert_eq!(read(one).unwrap().trace.block_tokens(), 16);
-    // What the rows do not say, the caller does.
+    // The caller passes the values that the rows leave out.
     let unsaid = ROWS.replace("\"block_size\": 64, ", "").replace("[64, 64, 10]", "null");
     let options = ReadOptions {
         format: Some(TraceFormat::BlockRows),
@@ -302,7 +345,7 @@ fn block_sizes_are_brought_to_one_or_refused() {
         };
         format!("{}{}{}", row(sizes[0], 0), row(sizes[1], 0), row(sizes[2], 0))
     };
-    // 16s and 32s become 64s; the ids of different sizes have nothing in common.
+    // Blocks of 16 and 32 tokens become blocks of 64. Ids of different sizes have nothing in common.
     let mixed = read(&rows([16, 64, 32])).unwrap();
     assert_eq!((mixed.trace.block_tokens(), mixed.notes.regrouped), (64, 2));
     assert_eq!(ids(&mixed.trace), [vec![0, 1], vec![2, 3], vec![4, 5]]);
@@ -312,7 +355,7 @@ fn block_sizes_are_brought_to_one_or_refused() {
     let small = read_with(&rows([16, 64, 16]), smaller).unwrap();
     assert_eq!((small.trace.block_tokens(), small.notes.regrouped), (16, 1));
     assert_eq!(small.trace.summary().unique_blocks, 16);
-    // Documents give no id to a partial block, in blocks of any size.
+    // Documents give no id to a partial block, whatever the block size.
     let document = |size: u32, ids: &str| {
         format!(
             r#"{{"block_size": {size}, "requests": [{{"t": 0, "in": 100, "out": 1, "hash_ids": {ids}}}]}}"#
@@ -324,7 +367,8 @@ fn block_sizes_are_brought_to_one_or_refused() {
     assert!(matches!(error.root(), TraceError::BlockSizes { line: Some(2), from: 48, to: 64 }), "{error}");
     assert_eq!(
         error.to_string(),
-        "line 2: blocks of 48 tokens cannot be made into blocks of 64: one must divide the other (read as block-rows)"
+        "line 2: blocks of 48 tokens cannot be made into blocks of 64: one must divide the other (read \
+         as block-rows)"
     );
     // A wrong count is one at the row's own size.
     let short = rows([16, 64, 16]).replace("[0, 1, 2, 3, 4, 5, 6, 7]", "[0, 1, 2]");
@@ -337,7 +381,8 @@ fn block_sizes_are_brought_to_one_or_refused() {
 #[test]
 fn requests_are_found_behind_events() {
     let ReadTrace { trace, notes, .. } = read(EVENTS).unwrap();
-    // 11, 12 and then 13 are one request; 14 goes on behind 12, where another has gone on already.
+    // 11, 12 and then 13 are one request. 14 continues after 12, where another block has already
+    // continued.
     assert_eq!(times(&trace), [0.0, 1500.0]);
     assert_eq!(ids(&trace).iter().map(Vec::len).collect::<Vec<_>>(), [3, 3]);
     assert_eq!(trace.requests()[0].hash_ids[..2], trace.requests()[1].hash_ids[..2]);
@@ -346,14 +391,15 @@ fn requests_are_found_behind_events() {
     assert_eq!(notes, ReadNotes { records: 3, skipped_events: 2, ..ReadNotes::default() });
 }
 
-/// Batches at these seconds, each of one event.
+/// Returns batches at these seconds, each with one event.
 fn batches(events: &[(f64, &str)]) -> String {
     events.iter().map(|(ts, event)| format!("{{\"ts\": {ts}, \"events\": [{event}]}}\n")).collect()
 }
 
 fn stored(hashes: &str, parent: &str) -> String {
     format!(
-        r#"{{"type": "BlockStored", "block_hashes": {hashes}, "parent_block_hash": {parent}, "block_size": 4}}"#
+        "{{\"type\": \"BlockStored\", \"block_hashes\": {hashes}, \"parent_block_hash\": \
+         {parent}, \"block_size\": 4}}"
     )
 }
 
@@ -382,7 +428,7 @@ fn a_chain_does_not_go_on_after_a_removal_a_clear_or_on_another_rank() {
         let text = batches(&[(0.0, &stored("[1, 2]", "null")), (0.1, between), (0.2, &stored("[3]", "2"))]);
         assert_eq!(lengths(&text, f64::INFINITY), [8, 12], "{between}");
     }
-    // What leaves another tier, or another group of layers, says nothing about this one.
+    // An event of another tier, or of another group of layers, does not affect this one.
     for between in [
         r#"{"type": "BlockRemoved", "block_hashes": [2], "medium": "CPU"}"#,
         r#"{"type": "BlockRemoved", "block_hashes": [2], "group_idx": 1}"#,
@@ -394,14 +440,14 @@ fn a_chain_does_not_go_on_after_a_removal_a_clear_or_on_another_rank() {
     let other_rank = batches(&[(0.0, &stored("[1, 2]", "null")), (0.2, &stored("[3]", "2"))])
         .replace("\"ts\": 0.2", "\"data_parallel_rank\": 1, \"ts\": 0.2");
     assert_eq!(lengths(&other_rank, f64::INFINITY), [8, 12]);
-    // Stored again: somebody computed it again.
+    // A block that is stored again was computed again.
     let again = batches(&[(0.0, &stored("[1, 2]", "null")), (0.2, &stored("[2]", "1"))]);
     assert_eq!(lengths(&again, f64::INFINITY), [8, 8]);
 }
 
 #[test]
 fn events_of_any_spelling_and_beginning() {
-    // kvpool's own: one hash each, no time, no size.
+    // Events of kvpool itself: one hash each, no time, no size.
     let ours = r#"{"type": "stored", "hash": "aa", "parent": null, "depth": 0, "block_id": 1}
 {"type": "stored", "hash": "bb", "parent": "aa", "depth": 1, "block_id": 2}
 {"type": "removed", "hash": "bb", "block_id": 2}
@@ -410,11 +456,12 @@ fn events_of_any_spelling_and_beginning() {
     let options = ReadOptions { block_tokens: Some(4), ..ReadOptions::default() };
     let read = read_with(ours, options).unwrap();
     assert_eq!(read.trace.requests().iter().map(|one| one.input_length).collect::<Vec<_>>(), [8, 8]);
-    // zz is not known: one block stands for all that lies before it.
+    // zz is unknown, so one block represents everything before it.
     assert_eq!((read.notes.unknown_parents, read.notes.untimed, read.notes.skipped_events), (1, 4, 1));
     assert_eq!(
         error_of(ours),
-        "line 1: \"block_size\" is missing; needed: block_hashes, block_size (or --trace-block-size) (read as kv-events)"
+        "line 1: \"block_size\" is missing; needed: block_hashes, block_size (or --trace-block-size) \
+         (read as kv-events)"
     );
     // A signed hash is the same 64 bits.
     let signed = batches(&[(0.0, &stored("[-1]", "null")), (0.1, &stored("[5]", "18446744073709551615"))]);
@@ -422,7 +469,7 @@ fn events_of_any_spelling_and_beginning() {
     let conflict = batches(&[(0.0, &stored("[1, 2]", "null")), (0.1, &stored("[2]", "null"))]);
     let error = read_with(&conflict, ReadOptions::default()).unwrap_err();
     assert!(matches!(error.root(), TraceError::HashConflict { line: 2, hash } if hash == "2"), "{error}");
-    // A chain cannot bite its own tail.
+    // A chain cannot be its own parent.
     for hashes in ["[1, 1]", "[1, 2, 1]"] {
         let error =
             read_with(&batches(&[(0.0, &stored(hashes, "null"))]), ReadOptions::default()).unwrap_err();
@@ -437,7 +484,7 @@ fn formats_do_not_mix() {
             if assumed == other || first == DOCUMENT || second == DOCUMENT {
                 continue;
             }
-            // The second trace's lines that could be the first format's as well are no mistake.
+            // Lines of the second trace that are also valid in the first format are not an error.
             let second = second.lines().next().unwrap();
             let lines = first.lines().count() as u64;
             let result = read(&format!("{first}{second}\n"));
@@ -469,7 +516,7 @@ fn formats_do_not_mix() {
         error_of(&format!("{ROWS}{EVENTS}")),
         "line 4: a record of kv-events in a trace that begins as block-rows; a trace has one format"
     );
-    // Named, the lines are what they are called.
+    // If the format is named, the lines are read in that format.
     let named =
         ReadOptions { format: Some(TraceFormat::Mooncake), block_tokens: Some(16), ..ReadOptions::default() };
     let first = BAILIAN.lines().next().unwrap();
@@ -624,13 +671,14 @@ fn limits_hold_in_every_format() {
         let error = read_with(text, longest).unwrap_err();
         assert!(matches!(error, TraceError::LineTooLong { line: 1, limit: 40 }), "{format}: {error}");
     }
-    // Many documents on one line may be longer than any of them: `cat` of files without a last newline.
+    // Several documents on one line may be longer than any of them: `cat` of files without a last
+    // newline.
     let one = r#"{"block_size": 64, "requests": [{"t": 0, "in": 64, "out": 1, "hash_ids": [1]}]}"#;
     let options = ReadOptions { max_line_bytes: one.len(), ..ReadOptions::default() };
     assert_eq!(read_with(&one.repeat(1000), options).unwrap().trace.requests().len(), 1000);
     let options = ReadOptions { max_line_bytes: one.len() - 1, ..ReadOptions::default() };
     assert!(matches!(read_with(one, options), Err(TraceError::LineTooLong { line: 1, .. })));
-    // A document may be long over many short lines, too.
+    // A document may also be too long over many short lines.
     let endless = format!("{{\"requests\": [\n{}", "1,\n".repeat(2_000_000));
     let error =
         read_with(&endless, ReadOptions { max_line_bytes: 1 << 20, ..ReadOptions::default() }).unwrap_err();
@@ -639,7 +687,7 @@ fn limits_hold_in_every_format() {
 
 #[test]
 fn huge_claims_are_refused_before_memory_is() {
-    // Two tiny documents that would be eight billion blocks of one token.
+    // Two tiny documents that would become eight billion blocks of one token.
     let huge =
         r#"{"block_size": 4294967295, "requests": [{"t": 0, "in": 4294967294, "out": 1, "hash_ids": []}]}"#;
     let options = ReadOptions { block_tokens: Some(1), ..ReadOptions::default() };
@@ -648,7 +696,7 @@ fn huge_claims_are_refused_before_memory_is() {
     let trace = read(huge).unwrap().trace;
     let error = trace.with_block_tokens(1).unwrap_err();
     assert!(matches!(error, TraceError::TooManyBlocks { to: 1, .. }), "{error}");
-    // A chain of events, each a request of its own with all before it.
+    // A chain of events, each a separate request with all blocks before it.
     let chain: String = (1..60_000)
         .map(|hash| {
             format!(

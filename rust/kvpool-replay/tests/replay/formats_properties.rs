@@ -1,5 +1,5 @@
-//! What holds for any trace and any bytes: what is written is read again, chaining and regrouping keep
-//! what prefixes share, and nothing panics.
+//! Properties of any trace and any bytes: a written trace is read again, chaining and regrouping
+//! preserve shared prefixes, and nothing panics.
 
 #![expect(clippy::unwrap_used, reason = "helpers of tests may panic as tests do")]
 
@@ -17,7 +17,8 @@ use proptest::prelude::*;
 /// Gap in ms, contents, tokens of the partial last block, session.
 type MadeRequest = (u16, Vec<u8>, u8, Option<u8>);
 
-/// Requests as contents of blocks, and whether partial last blocks are listed: ids are made from them.
+/// Requests as contents of blocks from which the ids are made, and whether partial last blocks are
+/// listed.
 #[derive(Clone, Debug)]
 struct Made {
     requests: Vec<MadeRequest>,
@@ -34,7 +35,7 @@ fn made() -> impl Strategy<Value = Made> {
 }
 
 impl Made {
-    /// The ids that a format of contents has: one per full block, and one for the partial block if it
+    /// Returns the ids in a format of contents: one per full block, and one for the partial block if it
     /// is listed.
     fn contents(&self, index: usize) -> (Vec<u64>, u32) {
         let (_, full, partial, _) = &self.requests[index];
@@ -42,19 +43,20 @@ impl Made {
         if *partial > 0 && self.listed {
             ids.push(100 + u64::from(*partial));
         }
-        // A prompt has a token: of an empty one, make a block.
+        // A prompt has at least one token, so an empty one gets a block.
         let tokens = full.len() * BLOCK + usize::from(*partial);
         if tokens == 0 { (vec![0], BLOCK as u32) } else { (ids, tokens as u32) }
     }
 
-    /// A Bailian trace of these contents.
+    /// Returns a Bailian trace of these contents.
     fn bailian(&self) -> String {
         let mut time = 0_u64;
         let line = |(index, request): (usize, &MadeRequest)| {
             time += u64::from(request.0);
             let (ids, tokens) = self.contents(index);
             format!(
-                "{{\"chat_id\": {index}, \"timestamp\": {}, \"input_length\": {tokens}, \"output_length\": 1, \"hash_ids\": {ids:?}}}\n",
+                "{{\"chat_id\": {index}, \"timestamp\": {}, \"input_length\": \
+                 {tokens}, \"output_length\": 1, \"hash_ids\": {ids:?}}}\n",
                 time as f64 / 1e3
             )
         };
@@ -74,13 +76,13 @@ impl Made {
     }
 }
 
-/// How many leading ids two requests share.
+/// Returns the number of leading ids that two requests share.
 fn shared(left: &[u64], right: &[u64]) -> usize {
     left.iter().zip(right).take_while(|(left, right)| left == right).count()
 }
 
 proptest! {
-    /// Two prompts share exactly as many blocks as their contents have in common at the front.
+    /// Two prompts share exactly the blocks that their contents have in common at the front.
     #[test]
     fn chaining_is_exact(made in made()) {
         let trace = made.trace();
@@ -91,12 +93,12 @@ proptest! {
                 prop_assert_eq!(shared(left, right), expected);
             }
         }
-        // And the ids are those of a checked trace.
+        // The ids are those of a checked trace.
         prop_assert!(Trace::new(trace.requests().to_vec(), BLOCK).is_ok());
         prop_assert_eq!(TraceStats::new(&trace).prefix_violations, 0);
     }
 
-    /// In blocks of another size, two prompts share as much as those blocks allow.
+    /// With another block size, two prompts share as much as the larger or smaller blocks allow.
     #[test]
     fn regrouping_is_exact(made in made(), size in prop::sample::select(vec![1, 2, 4, 16, 24, 64])) {
         let trace = made.trace();
@@ -111,26 +113,27 @@ proptest! {
                 let before = shared(&of(&trace, left), &of(&trace, right));
                 let after = shared(&of(&other, left), &of(&other, right));
                 let lengths = [left, right].map(|index| trace.requests()[index].input_length as usize);
-                // Tokens known to be equal; blocks of the new size within them, and the last one if
-                // both prompts end in it.
+                // Counts the tokens that are known to be equal: the blocks of the new size within them,
+                // and the last block if both prompts end in it.
                 let tokens = (before * BLOCK).min(lengths[0]).min(lengths[1]);
                 let ends = trace.lists_partial_blocks() && lengths[0] == lengths[1] && tokens == lengths[0];
                 let expected = if ends { tokens.div_ceil(size) } else { tokens / size };
                 prop_assert_eq!(after, expected, "{} tokens of {:?}", tokens, lengths);
             }
         }
-        // Back again, if it was made smaller: the same blocks. (Small blocks may not show that partial
-        // ones were left out.)
+        // If the blocks became smaller, converting back gives the same blocks. (Small blocks may not
+        // show that partial ones were left out.)
         if BLOCK.is_multiple_of(size) && trace.lists_partial_blocks() {
             let back = other.with_block_tokens(BLOCK).unwrap();
             for (left, right) in trace.requests().iter().zip(back.requests()) {
                 prop_assert_eq!(left.hash_ids.len(), right.hash_ids.len());
             }
-            prop_assert_eq!(TraceStats::new(&trace).ideal_block_hit_rate, TraceStats::new(&back).ideal_block_hit_rate);
+            prop_assert_eq!(TraceStats::new(&trace).ideal_block_hit_rate,
+                TraceStats::new(&back).ideal_block_hit_rate);
         }
     }
 
-    /// What is written is read again.
+    /// A trace that is written is read again unchanged.
     #[test]
     fn written_traces_are_read_again(made in made()) {
         let trace = made.trace();
@@ -145,7 +148,8 @@ proptest! {
             if format == TraceFormat::Mooncake {
                 continue;
             }
-            // Who belongs together stays so; a request without a session may become one of its own.
+            // Requests of one session stay together. A request without a session may become a separate
+            // one.
             let sessions = |trace: &Trace, index| trace.labels().session_number(index);
             let mut names = HashMap::new();
             for index in 0..trace.requests().len() {
@@ -159,7 +163,7 @@ proptest! {
         }
     }
 
-    /// The figures, against a count that holds whole prefixes.
+    /// Compares the figures with a count that keeps whole prefixes.
     #[test]
     fn ideal_hits_are_those_of_whole_prefixes(made in made()) {
         let trace = made.trace();
@@ -186,14 +190,21 @@ proptest! {
     }
 }
 
-/// A trace per format, to be damaged.
+/// One trace per format, to be damaged.
 const SEEDS: [&str; 6] = [
     "{\"timestamp\": 5, \"input_length\": 600, \"output_length\": 9, \"hash_ids\": [0, 1]}\n",
-    "{\"session_id\": \"a\", \"timestamp\": 3, \"input_length\": 600, \"hash_ids\": [0, 1]}\n{\"session_id\": \"a\", \"delay\": 2, \"input_length\": 9, \"hash_ids\": [3]}\n",
-    "{\"chat_id\": 1, \"parent_chat_id\": -1, \"timestamp\": 0.5, \"input_length\": 40, \"output_length\": 5, \"type\": \"text\", \"turn\": 1, \"hash_ids\": [4, 4, 2]}\n",
-    "{\"id\": \"s\", \"block_size\": 64, \"requests\": [{\"t\": 1.5, \"type\": \"s\", \"in\": 130, \"out\": 7, \"hash_ids\": [1, 2]}, {\"t\": 4, \"type\": \"subagent\", \"agent_id\": 5, \"requests\": [{\"t\": 0, \"in\": 64, \"out\": 1, \"hash_ids\": [9]}]}]}\n",
-    "{\"block_size\": 64, \"hash_ids\": [5, 6], \"input_length\": 128}\n{\"block_size\": 16, \"block_tokens\": [16, 4], \"hash_ids\": [5, 6], \"input_length\": 20, \"timestamp\": 3}\n",
-    "{\"ts\": 17.5, \"events\": [{\"type\": \"BlockStored\", \"block_hashes\": [1, 2], \"parent_block_hash\": 7, \"block_size\": 16, \"medium\": \"GPU\"}]}\n[18, [[\"BlockStored\", [3], 2, [], 16], [\"BlockRemoved\", [3], \"GPU\"], [\"AllBlocksCleared\"]], 0]\n",
+    "{\"session_id\": \"a\", \"timestamp\": 3, \"input_length\": 600, \"hash_ids\": [0, \
+     1]}\n{\"session_id\": \"a\", \"delay\": 2, \"input_length\": 9, \"hash_ids\": [3]}\n",
+    "{\"chat_id\": 1, \"parent_chat_id\": -1, \"timestamp\": 0.5, \"input_length\": \
+     40, \"output_length\": 5, \"type\": \"text\", \"turn\": 1, \"hash_ids\": [4, 4, 2]}\n",
+    "{\"id\": \"s\", \"block_size\": 64, \"requests\": [{\"t\": 1.5, \"type\": \"s\", \"in\": \
+     130, \"out\": 7, \"hash_ids\": [1, 2]}, {\"t\": 4, \"type\": \"subagent\", \"agent_id\": \
+     5, \"requests\": [{\"t\": 0, \"in\": 64, \"out\": 1, \"hash_ids\": [9]}]}]}\n",
+    "{\"block_size\": 64, \"hash_ids\": [5, 6], \"input_length\": 128}\n{\"block_size\": \
+     16, \"block_tokens\": [16, 4], \"hash_ids\": [5, 6], \"input_length\": 20, \"timestamp\": 3}\n",
+    "{\"ts\": 17.5, \"events\": [{\"type\": \"BlockStored\", \"block_hashes\": [1, \
+     2], \"parent_block_hash\": 7, \"block_size\": 16, \"medium\": \"GPU\"}]}\n[18, [[\"BlockStored\", \
+     [3], 2, [], 16], [\"BlockRemoved\", [3], \"GPU\"], [\"AllBlocksCleared\"]], 0]\n",
 ];
 const PIECES: [&str; 22] = [
     "{",
@@ -223,8 +234,8 @@ const PIECES: [&str; 22] = [
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(4000))]
 
-    /// Bytes, bits and pieces of JSON changed at random, in every format, read in every way: a trace
-    /// that is one when it is checked anew, or an error of one short line. Never a panic.
+    /// Bytes, bits and pieces of JSON are changed at random, in every format, and read with all
+    /// options. The result is a valid trace or a short error of one line, and never a panic.
     #[test]
     fn damaged_input_is_a_trace_or_an_error(
         seed in 0..SEEDS.len(),
@@ -232,7 +243,8 @@ proptest! {
         block_tokens in prop::option::of(prop::sample::select(vec![1_usize, 16, 64, 512])),
         sort in any::<bool>(),
         sessions_at_once in prop::option::of(1..3_usize),
-        changes in prop::collection::vec((any::<prop::sample::Index>(), 0..5_u8, any::<u8>(), 0..8_usize), 0..4),
+        changes in prop::collection::vec((
+            any::<prop::sample::Index>(), 0..5_u8, any::<u8>(), 0..8_usize), 0..4),
     ) {
         let mut bytes = SEEDS[seed].repeat(2).into_bytes();
         for (at, what, byte, length) in changes {
@@ -246,14 +258,15 @@ proptest! {
                 _ => drop(bytes.splice(at..end, PIECES[usize::from(byte) % PIECES.len()].bytes())),
             }
         }
-        let options = ReadOptions { format: named, block_tokens, sort, sessions_at_once, ..ReadOptions::default() };
+        let options = ReadOptions {
+            format: named, block_tokens, sort, sessions_at_once, ..ReadOptions::default() };
         match read_trace(&bytes[..], &options) {
             Ok(read) => {
                 let size = read.trace.block_tokens();
                 let checked = Trace::new(read.trace.requests().to_vec(), size).unwrap();
                 prop_assert_eq!(checked.requests(), read.trace.requests());
                 prop_assert_eq!(TraceStats::new(&read.trace).prefix_violations, 0);
-                // Whatever the sizes, either it is done or it is refused.
+                // With any size, the conversion succeeds or is refused.
                 drop(read.trace.with_block_tokens(32));
             }
             Err(error) => {
@@ -263,7 +276,7 @@ proptest! {
         }
     }
 
-    /// Bytes that never were a trace.
+    /// Reads random bytes.
     #[test]
     fn any_bytes_are_an_error_or_a_trace(
         bytes in prop::collection::vec(any::<u8>(), 0..200),
@@ -276,7 +289,7 @@ proptest! {
     }
 }
 
-/// Requests in memory are labelled one by one, or not at all.
+/// Requests in memory have one label each, or no labels at all.
 #[test]
 fn labels_are_as_many_as_requests() {
     let request = TraceRequest { timestamp_ms: 0.0, input_length: 1, output_length: 1, hash_ids: [1].into() };
@@ -289,7 +302,7 @@ fn labels_are_as_many_as_requests() {
     assert_eq!(error.to_string(), "2 labels for 1 requests; allowed: one per request, or none");
 }
 
-/// Nesting that would overflow the stack of a careless parser.
+/// Nesting that would overflow the stack of a naive parser.
 #[test]
 fn deep_nesting_is_an_error() {
     for open in ["[", "{\"requests\": [", "{\"events\": [", "{\"type\": \"subagent\", \"requests\": ["] {

@@ -1,4 +1,4 @@
-//! The generator: pinned output, consistency, and the shape that its parameters ask for.
+//! The generator: pinned output, consistency, and the shape that its parameters describe.
 
 #![expect(clippy::unwrap_used, reason = "helpers of tests may panic as tests do")]
 
@@ -20,15 +20,15 @@ fn bytes(trace: &Trace) -> Vec<u8> {
     out
 }
 
-/// FNV-1a, 64 bits: short, specified, and no dependency.
+/// FNV-1a, 64 bits: short, specified, and without a dependency.
 fn digest(bytes: &[u8]) -> u64 {
     bytes
         .iter()
         .fold(0xcbf2_9ce4_8422_2325, |state, &byte| (state ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3))
 }
 
-/// The output is part of the interface: results published for a seed must stay reproducible. A change here is
-/// a breaking change.
+/// The output is part of the interface: published results for a seed must stay reproducible. A change
+/// here is a breaking change.
 #[test]
 fn output_is_pinned() {
     let trace = generate(&config(2_000)).unwrap();
@@ -47,8 +47,14 @@ fn output_is_pinned() {
 
 const HEAD: [&str; 3] = [
     r#"{"timestamp": 101, "input_length": 2476, "output_length": 267, "hash_ids": [0, 1, 2, 3, 4]}"#,
-    r#"{"timestamp": 235, "input_length": 4836, "output_length": 268, "hash_ids": [0, 1, 2, 3, 5, 6, 7, 8, 9, 10]}"#,
-    r#"{"timestamp": 285, "input_length": 6073, "output_length": 348, "hash_ids": [11, 12, 13, 14, 15, 16, 17, 18, 19, 20, 21, 22]}"#,
+    concat!(
+        r#"{"timestamp": 235, "input_length": 4836, "output_length": 268, "hash_ids": [0, 1, 2, 3, "#,
+        "5, 6, 7, 8, 9, 10]}",
+    ),
+    concat!(
+        r#"{"timestamp": 285, "input_length": 6073, "output_length": 348, "hash_ids": [11, 12, 13, "#,
+        "14, 15, 16, 17, 18, 19, 20, 21, 22]}",
+    ),
 ];
 const TOTALS: (u64, u64, u64, u64) = (26_115_671, 691_026, 51_975, 11_040);
 const FILE: (usize, u64) = (447_736, 0x4ee2_f525_9a46_f824);
@@ -62,7 +68,7 @@ fn traces_pass_every_check_at_any_block_size() {
         assert_eq!(Trace::new(trace.requests().to_vec(), block_tokens).unwrap(), trace);
         let options = ReadOptions { block_tokens: Some(block_tokens), ..ReadOptions::default() };
         assert_eq!(Trace::from_reader(&bytes(&trace)[..], &options).unwrap(), trace);
-        // Ids are dense, in order of first use.
+        // Ids are dense and ascend in the order of their first use.
         let mut next = 0;
         for &id in trace.requests().iter().flat_map(|request| &request.hash_ids) {
             assert!(id <= next);
@@ -80,7 +86,8 @@ fn block_size_changes_ids_alone() {
     for (coarse, fine) in coarse.iter().zip(&fine) {
         assert_eq!(coarse.timestamp_ms, fine.timestamp_ms);
         assert_eq!((coarse.input_length, coarse.output_length), (fine.input_length, fine.output_length));
-        // Both see the same shared text: what is shared in coarse blocks is shared in fine ones.
+        // Both traces have the same shared text: text that coarse blocks share is also shared in fine
+        // ones.
         assert_eq!(coarse.hash_ids.len(), fine.hash_ids.len().div_ceil(32));
     }
     for (left, right) in [(0, 100), (3, 250), (17, 499)] {
@@ -91,7 +98,7 @@ fn block_size_changes_ids_alone() {
     }
 }
 
-/// Share of block references that an endless cache would find.
+/// Returns the share of block references that an unlimited cache would hit.
 fn ideal_hit_rate(config: &GeneratorConfig) -> f64 {
     let summary = generate(config).unwrap().summary();
     1.0 - summary.unique_blocks as f64 / summary.block_references as f64
@@ -107,7 +114,7 @@ fn kinds_have_their_shapes() {
     assert!((0.5..0.9).contains(&chat), "{chat}");
     assert!((0.05..0.5).contains(&one_shot), "{one_shot}");
 
-    // One turn, and shared prompts of less than a block: nothing to find but a lost draw.
+    // One turn, and shared prompts shorter than a block: no hits, except by chance.
     let lonely = GeneratorConfig {
         agent_fraction: 0.0,
         chat_turns: 1.0,
@@ -142,7 +149,7 @@ fn rate_and_lengths_are_as_asked() {
     assert!((summary.span_ms / 1e6 - 1.0).abs() < 0.03, "{} ms", summary.span_ms);
     assert_eq!(summary.longest_input, 30_000);
     assert!(trace.requests().iter().all(|request| (1..=300).contains(&request.output_length)));
-    // Arrivals of a Poisson process: gaps with a standard deviation equal to their mean.
+    // Arrivals of a Poisson process: the standard deviation of the gaps equals their mean.
     let gaps: Vec<f64> =
         trace.requests().windows(2).map(|pair| pair[1].timestamp_ms - pair[0].timestamp_ms).collect();
     let mean = gaps.iter().sum::<f64>() / gaps.len() as f64;
@@ -225,7 +232,7 @@ fn parameters_out_of_range_are_named() {
     }
 }
 
-/// The whole way: a generated trace as tokens, where equal prefixes are exactly the shared blocks.
+/// The whole path: a generated trace as tokens, in which equal prefixes are exactly the shared blocks.
 #[test]
 fn tokens_show_the_prefixes_of_the_ids() {
     let trace = generate(&GeneratorConfig { block_tokens: 16, ..config(60) }).unwrap();

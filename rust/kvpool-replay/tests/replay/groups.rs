@@ -1,5 +1,5 @@
-//! Replays of hybrid models: what windows and states find again, against what follows from the trace,
-//! and pools that are too small.
+//! Replays of hybrid models: the hits of windows and states, compared with figures that follow from the
+//! trace, and pools that are too small.
 
 #![expect(clippy::unwrap_used, reason = "helpers of tests may panic as tests do")]
 
@@ -13,16 +13,16 @@ use kvpool_replay::generate::{GeneratorConfig, generate};
 use kvpool_replay::replay::{Mode, Replay, ReplayConfig, ReplayError, Report};
 use kvpool_replay::trace::{Trace, TraceRequest};
 
-/// Tokens of a block of the trace.
+/// Number of tokens of a block of the trace.
 const NAMED: usize = 512;
 
 fn trace(requests: &[(&[u64], u32)]) -> Trace {
     let request = |(index, &(ids, tail)): (usize, &(&[u64], u32))| TraceRequest {
-        // Long enough apart that none waits for another.
+        // The times are far enough apart that no request waits for another.
         timestamp_ms: index as f64 * 1e6,
         input_length: ids.len() as u32 * NAMED as u32 + tail,
         output_length: 3,
-        // A partial last block has an id of its own.
+        // A partial last block has a unique id.
         hash_ids: ids.iter().copied().chain((tail > 0).then_some(1_000_000 + index as u64)).collect(),
     };
     Trace::new(requests.iter().enumerate().map(request).collect(), NAMED).unwrap()
@@ -52,8 +52,8 @@ fn run(trace: &Trace, mode: Mode, groups: &Groups, capacity_blocks: usize) -> Re
     replay.report()
 }
 
-/// Tokens of each prompt that lie in whole blocks which an earlier prompt had, its last token never
-/// among them.
+/// Returns the number of tokens of each prompt that are in whole blocks of an earlier prompt, without
+/// its last token.
 fn seen_before(trace: &Trace, block: usize) -> u64 {
     let mut seen = HashSet::new();
     let mut tokens = 0;
@@ -79,15 +79,16 @@ fn where_everything_is_kept_and_fits_every_group_serves_what_was_seen() {
         assert!(tokens > 0);
         assert_eq!(report.hits.token_hits, tokens, "{kind:?}");
         assert_eq!(report.hits.tokens, made.summary().input_tokens);
-        // At the end of a chunk nothing is needed of it: alone, chunks may go further.
+        // At the end of a chunk, none of its tokens is needed. A chunked group alone may therefore
+        // reach further.
         assert_eq!(report.groups[0].reach_tokens, tokens, "{kind:?}");
         assert!(report.groups.iter().all(|group| group.reach_tokens >= tokens), "{kind:?}");
         assert_eq!((report.evicted, report.cut_short), (0, Some(0)));
     }
 }
 
-/// A turn that goes on from the one before, at the end of its last whole block; and one that turns off
-/// in its middle.
+/// The first turn continues the one before at the end of its last whole block. The other one branches
+/// in the middle of it.
 fn turns() -> Trace {
     trace(&[
         (&[1, 2, 3, 4, 5, 6], 100),
@@ -101,8 +102,8 @@ fn turns() -> Trace {
 fn junctions_keep_the_ends_of_prompts_and_where_one_turned_off() {
     for (kind, block) in [(WINDOW, 16), (GroupKind::State, 256)] {
         let report = run(&turns(), Mode::Lookup, &groups(kind, block, 1, Keep::Junctions), 100_000);
-        // The second goes on from the end of the first. The third turns off where nothing was kept, and
-        // keeps it: the fourth hits.
+        // The second request continues at the end of the first. The third one branches where nothing
+        // was kept, and keeps a state there, so the fourth one hits.
         let [full, sparse] = &report.groups[..] else { panic!("two groups") };
         assert_eq!(report.hits.token_hits, 6 * 512 + 4 * 512, "{kind:?}");
         assert_eq!(full.reach_tokens, 6 * 512 + 2 * 4 * 512, "{kind:?}");
@@ -159,20 +160,22 @@ fn pools_that_are_too_small_end_all_requests_and_stay_sound() {
 
 #[test]
 fn more_memory_for_windows_that_are_given_up() {
-    // Eight prompts again and again, of 8,192 tokens: in full they do not fit; with windows they do.
+    // Eight prompts of 8,192 tokens repeat. As full attention they do not fit into the pool, but with
+    // windows they do.
     let ids: Vec<Vec<u64>> = (0..8).map(|prompt| (1..=16).map(|at| prompt * 100 + at).collect()).collect();
     let requests: Vec<_> = (0..32).map(|turn| (&ids[turn % 8][..], 1)).collect();
     let trace = trace(&requests);
     let whole = groups(GroupKind::Full, 64, 3, Keep::All);
     let windows = groups(WINDOW, 64, 3, Keep::Junctions);
-    // What is kept of each, and what the one that runs takes more in its only chunk.
+    // The blocks that each prompt keeps, and the blocks that the running one also takes in its only
+    // chunk.
     let capacity = 8 * (128 + 3 * 17) + 4 * 129;
     assert_eq!(run(&trace, Mode::Lookup, &whole, capacity).hits.token_hits, 0);
     assert_eq!(run(&trace, Mode::Lookup, &windows, capacity).hits.token_hits, 24 * 8192);
 }
 
-/// The third turn hits nothing where it turned off, for no state was kept there; the last one would be
-/// hit to the end of that.
+/// The third turn hits nothing at its branch, because no state was kept there. The last turn could hit
+/// up to the end of that part.
 #[test]
 fn a_replay_says_which_group_hits_are_short_for() {
     for mode in [Mode::Lookup, Mode::Engine] {

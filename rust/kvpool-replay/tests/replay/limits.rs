@@ -1,5 +1,5 @@
-//! What a small or hostile file may cost: errors stay one short line that a terminal can show, and what
-//! a line claims is bounded before memory is spent.
+//! The cost of a small or hostile file: errors stay one short line that a terminal can show, and the
+//! claims of a line are bounded before memory is used.
 
 #![expect(clippy::unwrap_used, reason = "helpers of tests may panic as tests do")]
 
@@ -13,7 +13,7 @@ use kvpool_replay::{
 };
 use serde_json::{Value, json};
 
-/// A good record of each format.
+/// A valid record of each format.
 fn records() -> [(TraceFormat, Value); 6] {
     let ids = json!([1]);
     [
@@ -23,7 +23,8 @@ fn records() -> [(TraceFormat, Value); 6] {
         ),
         (
             TraceFormat::MooncakeSessions,
-            json!({"session_id": "a", "timestamp": 0, "delay": 1, "input_length": 9, "output_length": 1, "hash_ids": ids}),
+            json!({"session_id": "a", "timestamp": 0, "delay": 1, "input_length": 9,
+                "output_length": 1, "hash_ids": ids}),
         ),
         (
             TraceFormat::Bailian,
@@ -38,7 +39,8 @@ fn records() -> [(TraceFormat, Value); 6] {
         ),
         (
             TraceFormat::BlockRows,
-            json!({"block_size": 16, "block_tokens": 16, "hash_ids": ids, "input_length": 9, "timestamp": 0, "output_length": 1}),
+            json!({"block_size": 16, "block_tokens": 16, "hash_ids": ids, "input_length": 9,
+                "timestamp": 0, "output_length": 1}),
         ),
         (
             TraceFormat::KvEvents,
@@ -48,7 +50,7 @@ fn records() -> [(TraceFormat, Value); 6] {
     ]
 }
 
-/// Every value inside a record, and the record with it replaced.
+/// Returns the record with each of its values replaced in turn.
 fn replaced(record: &Value, by: &Value) -> Vec<Value> {
     let mut found = vec![by.clone()];
     match record {
@@ -84,7 +86,7 @@ fn no_error_prints_a_long_value_or_a_control_character() {
         read_trace(record.to_string().as_bytes(), &options).unwrap();
         let bad = [json!(long), json!({ long.as_str(): 1 }), json!([[long]]), json!(1e300), json!(-1e300)];
         for line in bad.iter().flat_map(|value| replaced(&record, value)) {
-            // The same line twice: some values are names that must not come twice.
+            // The line occurs twice, because some values are names that must not repeat.
             let text = format!("{line}\n{line}\n");
             let Err(error) = read_trace(text.as_bytes(), &options) else { continue };
             let message = error.to_string();
@@ -120,7 +122,7 @@ fn a_time_of_three_hundred_digits_is_written_short() {
     assert_eq!(error.to_string(), message);
 }
 
-/// Two prompts of 2^31 tokens that share half of them, in four blocks each.
+/// Two prompts of 2^31 tokens, in four blocks each, that share half of them.
 fn two_lines() -> Trace {
     let request = |timestamp_ms, hash_ids: &[u64]| TraceRequest {
         timestamp_ms,
@@ -143,7 +145,7 @@ fn one_entry_of_the_table_stands_for_all_parts_of_a_block() {
     let trace = Trace::new(requests, 64).unwrap().with_block_tokens(16).unwrap();
     let ids = |index: usize| &trace.requests()[index].hash_ids[..];
     assert_eq!(ids(0), [0, 1, 2, 3, 4, 5, 6]);
-    // Block 2 has its four numbers, though the first prompt reaches only three of them.
+    // Block 2 has four numbers, although the first prompt reaches only three of them.
     assert_eq!(ids(1), [0, 1, 2, 3, 8, 9, 10, 11]);
     assert_eq!(ids(2), [0, 1, 2, 3, 4, 5, 6, 7]);
 }

@@ -1,4 +1,5 @@
-//! Tests of traces, replays and sizing, in one program: linking one for each takes longer than running them.
+//! Tests of traces, replays and sizing in one program, because linking one program for each takes
+//! longer than running them.
 
 mod adaptive_traces;
 mod advisor;

@@ -1,12 +1,12 @@
-//! Policies of the core on recorded traces, in the stream form, against published figures. The traces
-//! are third-party data and not in the repository:
+//! Policies of the core on recorded traces, in the stream form, compared with published figures. The
+//! traces are third-party data and not in the repository:
 //!
 //! ```text
 //! KVPOOL_TRACES=/where/they/are cargo test --release -p kvpool-replay --test policy_traces -- --nocapture
 //! ```
 //!
-//! reads the traces that `sizing_traces.rs` names, prints the whole table, and fails beyond 0.3 points
-//! where there is a reference.
+//! This reads the traces that `sizing_traces.rs` names and prints the whole table. It fails if a figure
+//! differs from its reference by more than 0.3 points.
 
 #![expect(clippy::print_stdout, clippy::expect_used, reason = "the tables are what the run is for")]
 
@@ -21,9 +21,10 @@ use kvpool_replay::{
     trace::Trace,
 };
 
-/// Capacities in percent of the unique blocks, rounded down; block hit rates at them.
+/// Capacities in percent of the unique blocks, rounded down. The tables contain block hit rates at
+/// these capacities.
 const PERCENT: [f64; 8] = [1.0, 2.0, 3.0, 5.0, 10.0, 20.0, 30.0, 50.0];
-/// Those that the reference has: 1, 2, 5, 10, 20 and 50 %.
+/// Indexes of the capacities in the reference: 1, 2, 5, 10, 20 and 50 %.
 const KNOWN: [usize; 6] = [0, 1, 3, 4, 5, 7];
 type Row = [f64; 6];
 
@@ -64,7 +65,8 @@ fn check(reference: &Reference, references: &References) {
     let unique = references.unique_blocks();
     let capacities = PERCENT.map(|percent| (percent * unique as f64 / 100.0) as usize);
     println!(
-        "block hits, % (largest difference from the reference), turnover, ns per reference; capacities {capacities:?}"
+        "block hits, % (largest difference from the reference), turnover, ns per reference; capacities \
+         {capacities:?}"
     );
     let started = Instant::now();
     let mut failures = Vec::new();

@@ -1,4 +1,5 @@
-//! The reader: good traces in every wrapping, and a typed error with line, field and value for every bad one.
+//! The reader: valid traces in every wrapping, and a typed error with line, field and value for each
+//! invalid one.
 
 #![expect(clippy::unwrap_used, reason = "helpers of tests may panic as tests do")]
 
@@ -24,7 +25,7 @@ fn read(bytes: &[u8]) -> Result<Trace, TraceError> {
     Trace::from_reader(bytes, &ReadOptions::default())
 }
 
-/// The error of a trace whose second line is `line` and whose first is good.
+/// Returns the error of a trace whose first line is valid and whose second line is `line`.
 fn error_of(line: &str) -> TraceError {
     let first = GOOD.lines().next().unwrap();
     read(format!("{first}\n{line}\n").as_bytes()).unwrap_err()
@@ -69,15 +70,18 @@ fn wrappings_do_not_matter() {
         assert_eq!(read(text.as_bytes()).unwrap(), trace);
         assert_eq!(read(&gzip(text.as_bytes())).unwrap(), trace);
     }
-    // Two members, the way `cat a.gz b.gz` makes them, split in the middle of a line.
+    // Two members of a gzip file, as `cat a.gz b.gz` makes them, split in the middle of a line.
     let (start, end) = GOOD.as_bytes().split_at(100);
     assert_eq!(read(&[gzip(start), gzip(end)].concat()).unwrap(), trace);
-    // Unknown fields of any shape, and any order.
-    let line = r#"{"hash_ids": [3], "x": {"y": [null, "\ud83d\ude00", 1e3]}, "output_length": 2, "input_length": 9, "timestamp": 1}"#;
+    // Unknown fields of any shape, in any order.
+    let line = concat!(
+        r#"{"hash_ids": [3], "x": {"y": [null, "\ud83d\ude00", 1e3]}, "output_length": 2, "#,
+        r#""input_length": 9, "timestamp": 1}"#,
+    );
     assert_eq!(read(line.as_bytes()).unwrap().requests()[0].hash_ids[..], [3]);
 }
 
-/// Gives one byte a time, and interrupts now and then, as a slow pipe may.
+/// A reader that returns one byte at a time with interruptions, like a slow pipe.
 struct Trickle<'a>(&'a [u8], u32);
 
 impl Read for Trickle<'_> {
@@ -97,7 +101,7 @@ fn reads_from_pipes_and_files() {
     for bytes in [GOOD.as_bytes(), &gzip(GOOD.as_bytes())] {
         let pipe = BufReader::with_capacity(1, Trickle(bytes, 0));
         assert_eq!(Trace::from_reader(pipe, &ReadOptions::default()).unwrap(), trace);
-        // No name tells what is inside.
+        // The name does not show the format of the content.
         let path = std::env::temp_dir().join(format!("kvpool-reader-{}-{}", std::process::id(), bytes.len()));
         std::fs::write(&path, bytes).unwrap();
         let read = Trace::from_path(&path, &ReadOptions::default());
@@ -112,7 +116,7 @@ fn reads_from_pipes_and_files() {
 #[test]
 fn options_are_obeyed() {
     let options = ReadOptions { limit: Some(2), ..ReadOptions::default() };
-    // What lies behind the limit is not read.
+    // Lines after the limit are not read.
     let text = GOOD.lines().take(2).collect::<Vec<_>>().join("\n") + "\nnot json";
     assert_eq!(Trace::from_reader(text.as_bytes(), &options).unwrap().requests().len(), 2);
     let mut reader = TraceReader::new(text.as_bytes(), &options).unwrap();
@@ -138,7 +142,7 @@ fn options_are_obeyed() {
     let short = ReadOptions { max_line_bytes: longest - 1, ..ReadOptions::default() };
     let error = Trace::from_reader(GOOD.as_bytes(), &short).unwrap_err();
     assert!(matches!(error, TraceError::LineTooLong { limit, .. } if limit == longest - 1), "{error}");
-    // No end of line ever: stops at the limit and not at the end of memory.
+    // A line without an end stops at the limit, before memory runs out.
     let endless = BufReader::new(io::repeat(b' '));
     let error = Trace::from_reader(endless, &short).unwrap_err();
     assert!(matches!(error, TraceError::LineTooLong { line: 1, .. }), "{error}");
@@ -231,7 +235,8 @@ fn counts_must_fit_the_length() {
         (
             64,
             "0, 1, 2, 3",
-            "line 2: 4 hash_ids for input_length 64; expected 1 at 512 tokens a block; the count fits 16-token blocks: try --trace-block-size 16",
+            "line 2: 4 hash_ids for input_length 64; expected 1 at 512 tokens a block; the count fits \
+             16-token blocks: try --trace-block-size 16",
         ),
         (
             130,
@@ -241,7 +246,8 @@ fn counts_must_fit_the_length() {
         (
             5000,
             "0, 1",
-            "line 2: 2 hash_ids for input_length 5000; expected 10 at 512 tokens a block; the count fits 4096-token blocks: try --trace-block-size 4096",
+            "line 2: 2 hash_ids for input_length 5000; expected 10 at 512 tokens a block; the count fits \
+             4096-token blocks: try --trace-block-size 4096",
         ),
         (
             5000,
@@ -251,13 +257,14 @@ fn counts_must_fit_the_length() {
         (
             20,
             "",
-            "line 2: 0 hash_ids for input_length 20; expected 1 at 512 tokens a block, as line 1 gives an id to its partial last block",
+            "line 2: 0 hash_ids for input_length 20; expected 1 at 512 tokens a block, as line 1 gives \
+             an id to its partial last block",
         ),
     ] {
         let error = error_of(&line(length, ids)).to_string();
         assert!(error.ends_with(message), "{error}");
     }
-    // The first line already, with nothing to go by.
+    // The error is in the first line, with no other line to derive the convention from.
     let error = read(line(6758, "0, 1").as_bytes()).unwrap_err();
     assert!(matches!(error, TraceError::BlockCount { expected: 14, convention_line: None, .. }), "{error}");
 }
@@ -288,7 +295,7 @@ fn time_and_prefixes_are_checked() {
         let error = Trace::new(requests.clone(), 16).unwrap_err();
         assert!(error.to_string().starts_with(message), "{error}");
         assert_eq!(error.line(), Some(3));
-        // The check can be switched off.
+        // The check can be turned off.
         let mut text = Vec::new();
         for request in &requests {
             let ids = &request.hash_ids;
@@ -343,8 +350,8 @@ fn the_iterator_ends_for_good_after_an_error() {
     assert!(reader.next().is_none() && reader.next().is_none());
 }
 
-/// Bytes, bits, lines and pieces of JSON changed at random: always a trace or an error, and a trace that is
-/// accepted satisfies the rules when checked anew.
+/// Bytes, bits, lines and pieces of JSON are changed at random. The result is a trace or an error, and
+/// an accepted trace satisfies the rules when it is checked again.
 #[test]
 fn mutated_input_never_panics() {
     const PIECES: [&str; 16] = [
@@ -393,7 +400,7 @@ fn mutated_input_never_panics() {
     assert!(outcomes.iter().all(|&count| count > 300), "{outcomes:?}");
 }
 
-/// Nesting that would overflow the stack of a careless parser.
+/// Nesting that would overflow the stack of a naive parser.
 #[test]
 fn deep_nesting_is_an_error() {
     for open in ["[", "{\"a\":"] {

@@ -1,5 +1,5 @@
-//! What `hazard` makes of the ends of requests, told rightly and wrongly, on generated traces of agents
-//! and chats.
+//! The effect of finish signals on `hazard`, with right and wrong signals, on generated traces of
+//! agents and chats.
 
 #![expect(clippy::expect_used, reason = "a test stops at the first error")]
 
@@ -12,13 +12,13 @@ use kvpool_replay::{
     trace::Trace,
 };
 
-/// In percent of the unique blocks.
+/// Capacities in percent of the unique blocks.
 const SIZES: [usize; 2] = [2, 5];
-/// Points that wrong signals may cost.
+/// Maximum loss in points because of wrong signals.
 const BOUND: f64 = 0.5;
 const FINISHES: [Finish; 3] = [Finish::Unknown, Finish::Stop, Finish::ToolCalls];
 
-/// Numbers without any order.
+/// Random numbers.
 fn random(index: usize, salt: u64) -> usize {
     let number = (index as u64 ^ salt << 32).wrapping_mul(0x9e37_79b9_7f4a_7c15);
     ((number ^ number >> 29).wrapping_mul(0xbf58_476d_1ce4_e5b9) >> 33) as usize
@@ -36,7 +36,8 @@ fn trace(seed: u64) -> Trace {
     generate(&config).expect("a sound configuration")
 }
 
-/// Of each request: tool calls if the last full block of its prompt is used again, else the end of a turn.
+/// Returns the right signal of each request: tool calls if the last full block of its prompt is used
+/// again, else the end of a turn.
 fn right(trace: &Trace) -> Vec<Finish> {
     let last_full = |ids: &[u64]| ids.iter().rev().nth(1).copied();
     let mut last_use = HashMap::new();
@@ -52,7 +53,7 @@ fn right(trace: &Trace) -> Vec<Finish> {
         .collect()
 }
 
-/// Hits in percent at each size, of a `hazard` that is told so.
+/// Returns the hits of `hazard` in percent at each size, with the signals that `told` returns.
 fn hits(references: &References, told: impl Fn(usize, Signal) -> Signal) -> [f64; SIZES.len()] {
     let hazard = kvpool_policies::by_name("hazard").expect("a policy");
     let mut references = references.clone();

@@ -1,13 +1,13 @@
-//! Sizing of recorded traces against published figures. The traces are third-party data and not in the
-//! repository:
+//! Sizing of recorded traces compared with published figures. The traces are third-party data and not
+//! in the repository:
 //!
 //! ```text
 //! KVPOOL_TRACES=/where/they/are cargo test --release -p kvpool-replay --test sizing_traces -- --nocapture
 //! ```
 //!
-//! reads `conversation_trace.jsonl` (Mooncake, FAST'25 release) and `agentic_s120.jsonl.gz` (merged
-//! Claude Code sessions) there, prints what it finds next to the reference, and fails beyond the stated
-//! differences.
+//! This reads `conversation_trace.jsonl` (Mooncake, FAST'25 release) and `agentic_s120.jsonl.gz`
+//! (merged Claude Code sessions) in that folder, and prints the results next to the reference. It fails
+//! if a figure differs by more than the stated difference.
 
 #![expect(clippy::print_stdout, clippy::expect_used, reason = "the tables are what the run is for")]
 
@@ -33,9 +33,9 @@ struct Reference {
     /// Block hit rates in percent.
     lru: Row,
     optimal: Row,
-    /// Token hit rates in percent: LRU and optimum.
+    /// Token hit rates in percent, of LRU and of the optimum.
     tokens: Option<[Row; 2]>,
-    /// By accuracy.
+    /// Hit rates by the accuracy of the hints.
     hints: &'static [(f64, Row)],
 }
 
@@ -60,7 +60,7 @@ const REFERENCES: [Reference; 2] = [
     },
 ];
 
-/// Runs, says how long it took, and gives the largest difference from the reference.
+/// Runs a simulation, prints its time, and returns the largest difference from the reference.
 fn row(name: &str, reference: &Row, capacities: &[usize], run: impl Fn(usize) -> Outcome) -> f64 {
     let started = Instant::now();
     let outcomes: Vec<_> = capacities.iter().map(|&capacity| run(capacity)).collect();
@@ -83,7 +83,8 @@ fn check(trace: &Trace, reference: &Reference) {
     let distances = lru_distances(&references);
     let curve = distances.curve();
     println!(
-        "references {:.1} ms, {:.1} MB; LRU at every capacity {:.2} ms, {} points; {} runs of {} references, {} requests",
+        "references {:.1} ms, {:.1} MB; LRU at every capacity {:.2} ms, {} points; {} runs of {} \
+         references, {} requests",
         built.as_secs_f64() * 1e3,
         references.heap_bytes() as f64 / 1e6,
         (started.elapsed() - built).as_secs_f64() * 1e3,
@@ -112,7 +113,8 @@ fn check(trace: &Trace, reference: &Reference) {
         let config = HintConfig { accuracy: *accuracy, seed: 0 };
         let run = |capacity| lru_with_hints(&references, capacity, config).expect("in range");
         hints_off = hints_off.max(row(&format!("hints {accuracy}"), expected, &capacities, run));
-        // The same through the evictor and the retention that the pool has, told of whole sessions.
+        // This simulation uses the evictor and the retention of the pool, with hints for whole
+        // sessions.
         let rate = |capacity: usize, seed| {
             let retention = RetentionConfig::default();
             let mut evictor = kvpool_policies::LRU.build(capacity + 1, Some(&retention)).expect("fits");
@@ -149,7 +151,8 @@ fn check(trace: &Trace, reference: &Reference) {
     }
     for worth in curve.worth(llama_8b, &[60.0, 250.0, 500.0, 1000.0, 4000.0], 10_000.0).expect("sizes") {
         println!(
-            "{:5.0} GiB: {:5.2} % of tokens, {:6.0} s of prefill saved at 10,000 tokens/s, {:6.0} tokens per further GiB",
+            "{:5.0} GiB: {:5.2} % of tokens, {:6.0} s of prefill saved at 10,000 tokens/s, {:6.0} tokens \
+             per further GiB",
             worth.gib,
             worth.token_rate * 100.0,
             worth.seconds_saved,

@@ -1,5 +1,5 @@
-//! The stream form against the same simulation by the plainest means: maps of what is resident, and
-//! policies written from their papers for one block at a time, ARC case by case as published.
+//! The stream form compared with a simple simulation: maps of cached contents, and policies written
+//! from their papers for one block at a time. ARC follows its published cases.
 
 #![expect(clippy::unwrap_used, reason = "helpers of tests may panic as tests do")]
 
@@ -12,10 +12,10 @@ use kvpool_replay::{
 };
 use proptest::prelude::*;
 
-/// A cache that is asked for one content at a time.
+/// A cache that serves one content at a time.
 trait Cache {
     fn contents(&self) -> BTreeSet<u32>;
-    /// The content is touched; what goes for it, if anything does.
+    /// Touches a content. Returns the content that was evicted for it, if any.
     fn touch(&mut self, content: u32) -> Option<u32>;
 }
 
@@ -45,7 +45,7 @@ struct Arc {
     t2: Vec<u32>,
     b1: Vec<u32>,
     b2: Vec<u32>,
-    /// The target, in 1 / 2^32.
+    /// The target, in units of 1 / 2^32.
     p: i128,
     capacity: usize,
 }
@@ -118,8 +118,8 @@ impl Cache for Arc {
     }
 }
 
-/// Hits of each request, evictions, and the turnover of each window: contents at its end that were
-/// evicted or absent at some moment since its start.
+/// Returns the hits of each request, the evictions, and the turnover of each window. The turnover
+/// counts the contents at the window's end that were evicted or missing at some moment since its start.
 fn simulate(references: &References, capacity: usize, cache: &mut dyn Cache) -> (Vec<u32>, u64, Vec<f64>) {
     let (mut hits, mut evictions, mut turnovers) = (Vec::new(), 0, Vec::new());
     let mut stayed: Option<BTreeSet<u32>> = None;
@@ -157,7 +157,7 @@ fn agree(references: &References, capacity: usize, run: &PolicyRun, cache: &mut 
     assert_eq!(run.insertions(), evictions + cache.contents().len() as u64);
 }
 
-/// Requests as paths from a root of a forest to one of its blocks.
+/// Returns requests as paths from a root of a forest to one of its blocks.
 fn forest(parents: &[usize], leaves: &[usize]) -> References {
     let requests = leaves.iter().enumerate().map(|(index, leaf)| {
         let mut path = Vec::new();

@@ -1,5 +1,5 @@
-//! Tiers beneath the device in engine mode: against caches that are simulated one beneath the other,
-//! and by the clock.
+//! Tiers below the device in engine mode, compared with a simulation of a chain of caches, and with
+//! computed times.
 #![expect(clippy::unwrap_used, reason = "a test stops at the first error")]
 
 use std::sync::Arc;
@@ -8,7 +8,7 @@ use kvpool_replay::replay::{Mode, Replay, ReplayConfig, ReplayError, Report, Tie
 use kvpool_replay::trace::{Trace, TraceRequest};
 use proptest::prelude::*;
 
-/// Tokens per block, of trace and pool alike.
+/// Number of tokens per block, in the trace and in the pool.
 const B: usize = 4;
 const STEP_MS: f64 = 10.0;
 
@@ -17,7 +17,7 @@ fn request(timestamp_ms: f64, blocks: &[u64]) -> TraceRequest {
     TraceRequest { timestamp_ms, input_length: tokens, output_length: 1, hash_ids: blocks.into() }
 }
 
-/// A millisecond of prefill per token.
+/// One millisecond of prefill per token.
 fn config(capacity_blocks: usize, tiers: &[(usize, f64)]) -> ReplayConfig {
     ReplayConfig {
         mode: Mode::Engine,
@@ -41,7 +41,7 @@ fn run(requests: Vec<TraceRequest>, config: ReplayConfig) -> Report {
     replay.report()
 }
 
-/// What is used last is last.
+/// An LRU list: the most recently used block is last.
 #[derive(Default)]
 struct Cache(Vec<u64>);
 
@@ -52,12 +52,13 @@ impl Cache {
     }
 }
 
-/// Blocks that the device and each tier serve of prompts that come one after the other.
+/// Returns the number of blocks that the device and each tier serve for prompts that run one after
+/// another.
 fn simulated(prompts: &[Vec<u64>], device: usize, tiers: &[usize]) -> Vec<u64> {
     let mut caches: Vec<Cache> = (0..=tiers.len()).map(|_| Cache::default()).collect();
     let mut served = vec![0; caches.len()];
     for prompt in prompts {
-        // The last token of a prompt is always computed: its last block is never hit.
+        // The last token of a prompt is always computed, so its last block is never a hit.
         let reusable = &prompt[..prompt.len() - 1];
         let cached = reusable.iter().take_while(|block| caches[0].0.contains(block)).count();
         served[0] += cached as u64;
@@ -65,8 +66,8 @@ fn simulated(prompts: &[Vec<u64>], device: usize, tiers: &[usize]) -> Vec<u64> {
             let Some(tier) = (1..caches.len()).find(|&at| caches[at].0.contains(block)) else { break };
             served[tier] += 1;
         }
-        // The device has a block for each of the prompt, and one for what it answers; what it needs
-        // goes, the oldest first.
+        // The device needs one block per block of the prompt, and one for the output. It evicts the
+        // oldest blocks to make room.
         let hits = &prompt[..cached];
         let needed = prompt.len() + 1 - cached;
         let mut others = caches[0].0.iter().filter(|block| !hits.contains(block)).count();
@@ -86,8 +87,8 @@ fn simulated(prompts: &[Vec<u64>], device: usize, tiers: &[usize]) -> Vec<u64> {
     served
 }
 
-/// Prompts as paths from the root of a tree: a block has one parent. Each ends with a block of its own:
-/// one that is cached already is computed again, and then there twice.
+/// Draws prompts as paths from the root of a tree, so that a block has one parent. Each prompt ends
+/// with a unique block, because a cached block that is computed again would exist twice.
 fn prompts() -> impl Strategy<Value = Vec<Vec<u64>>> {
     (
         proptest::collection::vec(any::<prop::sample::Index>(), 1..14),
@@ -122,10 +123,11 @@ proptest! {
         let requests = (0..).zip(&prompts).map(|(at, blocks)| request(f64::from(at) * 1e6, blocks)).collect();
         let report = run(requests, config(device, &[(host, 0.5), (disk, 2.0)]));
         let expected = simulated(&prompts, device, &[host, disk]);
-        let found: Vec<_> = [report.hits.block_hits].into_iter().chain(report.tiers.iter().map(|tier| tier.block_hits)).collect();
+        let found: Vec<_> = [report.hits.block_hits].into_iter()
+            .chain(report.tiers.iter().map(|tier| tier.block_hits)).collect();
         prop_assert_eq!(found, expected);
-        // Nobody waits for anybody: the mean time to the first token follows from what was loaded and
-        // computed.
+        // No request waits for another, so the mean time to the first token follows from the loaded and
+        // computed tokens.
         let tokens = report.hits.tokens as f64;
         let (host, disk) = (report.tiers[0].block_hits as f64, report.tiers[1].block_hits as f64);
         let computed = tokens - (report.hits.block_hits as f64 + host + disk) * B as f64;
@@ -134,21 +136,28 @@ proptest! {
         prop_assert!((found_ms - all_ms).abs() < 1e-3, "{} ms, expected {}", found_ms, all_ms);
     }
 
-    /// A device as large as all tiers, and one beneath which loading takes no time, serve as much.
+    /// A device as large as all tiers serves as much as a small device over a tier that loads in no
+    /// time.
     #[test]
     fn what_the_device_lacks_a_tier_without_end_has(prompts in prompts()) {
-        let requests: Vec<_> = (0..).zip(&prompts).map(|(at, blocks)| request(f64::from(at) * 1e6, blocks)).collect();
+        let requests: Vec<_> =
+            (0..).zip(&prompts).map(|(at, blocks)| request(f64::from(at) * 1e6, blocks)).collect();
         let large = run(requests.clone(), config(1000, &[]));
         let small = run(requests, config(15, &[(1000, 0.0)]));
         prop_assert_eq!(large.hits.block_hits, small.hits.block_hits + small.tiers[0].block_hits);
-        prop_assert_eq!(large.engine.unwrap().mean_time_to_first_token_ms, small.engine.unwrap().mean_time_to_first_token_ms);
+        prop_assert_eq!(large.engine.unwrap().mean_time_to_first_token_ms,
+            small.engine.unwrap().mean_time_to_first_token_ms);
     }
 
-    /// Whatever comes at once, in any order, is finished, counted once, and not faster than the links.
+    /// Requests that arrive at the same time, in any order, are all finished and counted once, and not
+    /// faster than the links allow.
     #[test]
-    fn crowds_are_served(prompts in prompts(), gap in 0_u32..60, capacity in 15_usize..40, running in 1_usize..6) {
-        let requests: Vec<_> = (0..).zip(&prompts).map(|(at, blocks)| request(f64::from(at * gap), blocks)).collect();
-        let settings = |threads| ReplayConfig { max_running: running, threads, ..config(capacity, &[(12, 3.0), (1000, 11.0)]) };
+    fn crowds_are_served(prompts in prompts(), gap in 0_u32..60, capacity in 15_usize..40,
+        running in 1_usize..6) {
+        let requests: Vec<_> =
+            (0..).zip(&prompts).map(|(at, blocks)| request(f64::from(at * gap), blocks)).collect();
+        let settings = |threads| ReplayConfig {
+            max_running: running, threads, ..config(capacity, &[(12, 3.0), (1000, 11.0)]) };
         let report = run(requests.clone(), settings(1));
         let engine = report.engine.unwrap();
         prop_assert_eq!((report.hits.requests, engine.rejected), (prompts.len() as u64, 0));
@@ -161,24 +170,25 @@ proptest! {
     }
 }
 
-/// One link moves one load at a time: the second waits, and what is computed meanwhile is not in its way.
+/// A link moves one load at a time: the second load waits. Computing is not delayed by it.
 #[test]
 fn a_link_moves_one_load_at_a_time() {
     let long: Vec<u64> = (1..=9).collect();
     let other: Vec<u64> = (101..=109).collect();
     let fill: Vec<u64> = (201..=230).collect();
     let mut requests = vec![request(0.0, &long), request(1e5, &other), request(2e5, &fill)];
-    // Both are in host memory alone: 8 blocks each, 5 ms a block.
+    // Both prompts are only in host memory: 8 blocks each, 5 ms per block.
     requests.extend([request(3e5, &long), request(3e5, &other)]);
     let report = run(requests.clone(), config(31, &[(1000, 5.0)]));
     assert_eq!((report.hits.block_hits, report.tiers[0].block_hits), (0, 16));
     assert_eq!(report.tiers[0].busy_seconds, 0.08);
-    // The first is there after 40 ms, and has its last block computed; the second after 80.
+    // The first load ends after 40 ms, and then the last block is computed. The second load ends after
+    // 80 ms.
     let alone = |blocks: f64| STEP_MS + blocks * B as f64;
     let expected = alone(9.0) * 2.0 + alone(30.0) + 40.0 + alone(1.0) + 80.0 + alone(1.0);
     let found = report.engine.unwrap().mean_time_to_first_token_ms * 5.0;
     assert!((found - expected).abs() < 1e-6, "{found} ms, expected {expected}");
-    // Without the tier all of it is computed.
+    // Without the tier, everything is computed.
     assert!(run(requests, config(31, &[])).engine.unwrap().mean_time_to_first_token_ms > found / 5.0);
 }
 

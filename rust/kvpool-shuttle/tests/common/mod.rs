@@ -1,23 +1,23 @@
-//! Running a model: so many schedules, half of them uniformly random, half with few preemptions at
-//! random places.
+//! Runs a model under a fixed number of schedules. One half of them are uniformly random, the other
+//! half have few preemptions at random places.
 //!
-//! The schedules are the same every time; `KVPOOL_SHUTTLE_SCHEDULES=n` runs n of each kind, and what
-//! fails prints a schedule that `shuttle::replay` takes.
+//! The schedules are the same in every run. `KVPOOL_SHUTTLE_SCHEDULES=n` runs n of each kind. A failing
+//! test prints a schedule that `shuttle::replay` accepts.
 
 #![allow(dead_code, clippy::allow_attributes, reason = "each test binary uses a part of it")]
 
 use shuttle::scheduler::{PctScheduler, RandomScheduler};
 use shuttle::{Config, MaxSteps, Runner, thread};
 
-/// Schedules of each kind, unless told otherwise.
+/// Default number of schedules of each kind.
 const SCHEDULES: usize = 1000;
 
-/// Preemptions of a schedule that has few.
+/// Number of preemptions of a schedule that has few.
 const DEPTH: usize = 3;
 
 fn config() -> Config {
     let mut config = Config::new();
-    // A hasher, a manager and a panic's message fit.
+    // Large enough for a hasher, a manager and the message of a panic.
     config.stack_size = 1 << 18;
     config.max_steps = MaxSteps::FailAfter(200_000);
     config
@@ -31,7 +31,7 @@ pub(crate) fn check(model: impl Fn() + Send + Sync + Clone + 'static) {
     Runner::new(PctScheduler::new_from_seed(1, DEPTH, schedules), config()).run(model);
 }
 
-/// Runs tasks on a thread each, and waits for all of them.
+/// Runs each task on its own thread, and waits for all of them.
 pub(crate) fn together<R: Send + 'static>(tasks: Vec<Box<dyn FnOnce() -> R + Send>>) -> Vec<R> {
     let threads: Vec<_> = tasks.into_iter().map(thread::spawn).collect();
     threads.into_iter().map(|thread| thread.join().expect("a task")).collect()

@@ -1,4 +1,4 @@
-//! Folders of their own, and stores in them.
+//! Temporary folders, and stores in them.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -9,7 +9,7 @@ use kvpool_store::{Arena, Store, StoreConfig};
 
 use super::{LEN, namespace};
 
-/// A folder that is gone with its owner.
+/// A folder that is removed when its owner is dropped.
 #[derive(Debug)]
 pub(crate) struct Folder(PathBuf);
 
@@ -22,7 +22,7 @@ impl Folder {
         static NEXT: AtomicU32 = AtomicU32::new(0);
         let nth = NEXT.fetch_add(1, Ordering::Relaxed);
         let path = parent.as_ref().join(format!("kvpool-store-{}-{nth}", std::process::id()));
-        drop(std::fs::remove_dir_all(&path)); // of a process that was killed
+        drop(std::fs::remove_dir_all(&path)); // left by a process that was killed
         std::fs::create_dir_all(&path).unwrap();
         Self(path)
     }
@@ -31,7 +31,7 @@ impl Folder {
         &self.0
     }
 
-    /// The file of the objects.
+    /// Returns the file that contains the objects.
     pub(crate) fn slab(&self) -> PathBuf {
         self.0.join(format!("objects-{SLOT}.slab"))
     }
@@ -43,12 +43,12 @@ impl Drop for Folder {
     }
 }
 
-/// The copy of the headers that belongs to the slab.
+/// Returns the copy of the headers that belongs to the slab.
 pub(crate) fn copy_of(folder: &Folder) -> PathBuf {
     folder.path().join(format!("objects-{SLOT}.headers"))
 }
 
-/// What the copy knows of each place, as `disk/copy.rs` says how it is written.
+/// Reads the copy's entry of each place. `disk/copy.rs` describes the format.
 pub(crate) fn copied(folder: &Folder) -> Vec<Option<[u8; 112]>> {
     let bytes = std::fs::read(copy_of(folder)).unwrap();
     let entries = (1..).zip(bytes[4096..].chunks_exact(128));
@@ -61,10 +61,11 @@ pub(crate) fn copied(folder: &Folder) -> Vec<Option<[u8; 112]>> {
         .collect()
 }
 
-/// A header's page, and the pages of a payload.
+/// Bytes of a place: one page for the header, and the pages of a payload.
 pub(crate) const SLOT: u64 = 3 * 4096;
 
-/// Room for so many objects; through the page cache, which is as good for what is tested, and faster.
+/// A disk with `places` places. It goes through the page cache, which makes the tests faster and
+/// changes nothing that they check.
 pub(crate) fn config(folder: &Path, places: u64) -> DiskConfig {
     DiskConfig { free_floor: 0, direct: false, ..DiskConfig::new(folder, places * SLOT, LEN) }
 }

@@ -1,5 +1,5 @@
-//! What the tests of stores share: keys, payloads, and a back end in memory that fails, stalls or lies
-//! on demand.
+//! Common code of the tests of stores: keys, payloads, and a back end in memory that fails, stalls or
+//! returns wrong data on demand.
 #![allow(
     dead_code,
     clippy::allow_attributes,
@@ -23,10 +23,10 @@ use kvpool_store::{
 
 pub(crate) const LEN: u32 = 5000;
 
-/// The end of what a test waits for: far beyond what any machine takes. Nothing is measured by it.
+/// The time limit of every wait, far longer than any machine needs. No test measures time with it.
 pub(crate) const AGES: Duration = Duration::from_secs(120);
 
-/// A fixed sequence of numbers (`SplitMix64`).
+/// A deterministic sequence of numbers (`SplitMix64`).
 #[derive(Debug)]
 pub(crate) struct Numbers(pub(crate) u64);
 
@@ -67,7 +67,7 @@ pub(crate) fn key(n: u64) -> ObjectKey {
     ObjectKey { hash: BlockHash::from_bytes(hash), group: 0 }
 }
 
-/// The payload of a key: no two are alike, and none is zeros.
+/// The payload of a key. All payloads differ, and none is only zeros.
 pub(crate) fn payload(n: u64, len: u32) -> Vec<u8> {
     (0..len)
         .map(|i| {
@@ -80,7 +80,7 @@ pub(crate) fn always() -> StoreConfig {
     StoreConfig { admission: Admit::Always, workers: 2, ..StoreConfig::default() }
 }
 
-/// Waits for a job, at a moment that does not move.
+/// Waits for a job, with a clock that stands still.
 pub(crate) fn finish(store: &mut Store, now: Duration) -> Vec<Completion> {
     let mut out = Vec::new();
     while out.is_empty() {
@@ -89,7 +89,7 @@ pub(crate) fn finish(store: &mut Store, now: Duration) -> Vec<Completion> {
     out
 }
 
-/// Waits until nothing is on its way.
+/// Waits until no call is running.
 pub(crate) fn settle(store: &mut Store, now: Duration) -> Vec<Completion> {
     let mut out = Vec::new();
     store.poll(now, &mut out);
@@ -111,7 +111,7 @@ pub(crate) fn put(store: &mut Store, arena: &Arc<Arena>, n: u64, now: Duration) 
     settle(store, now).pop().unwrap().objects[0]
 }
 
-/// Loads an object, and checks its bytes; those of what misses are none of anybody's.
+/// Loads an object and checks its bytes. After a miss, the slot must not contain bytes of any object.
 pub(crate) fn get(store: &mut Store, arena: &Arc<Arena>, n: u64, now: Duration) -> Result<(), Why> {
     arena.write(1).unwrap().fill(0);
     store.get(&[Get { key: key(n), len: LEN, slot: 1 }], now).unwrap();
@@ -136,9 +136,9 @@ pub(crate) enum Mode {
 #[derive(Debug, Default)]
 struct Inside {
     mode: Mode,
-    /// Calls wait while this is so.
+    /// While this is true, calls wait.
     stalled: bool,
-    /// Answers wait while this is so: they are those of before.
+    /// While this is true, replies wait. They contain the state from before the wait.
     answers_late: bool,
     waiting: usize,
     objects: HashMap<Place, (ObjectKey, Vec<u8>, Vec<u8>)>,
@@ -147,8 +147,8 @@ struct Inside {
 }
 
 impl Inside {
-    /// What is at a place goes. The store knows its key, unless the header was damaged when the store
-    /// was opened.
+    /// Removes the object at a place. The store knows its key, unless the header was damaged when the
+    /// store was opened.
     fn leave(&mut self, place: Place, names: &[ObjectName]) {
         if let Some((old, header, _)) = self.objects.remove(&place) {
             assert!(
@@ -191,7 +191,7 @@ impl Fake {
         self.changed.notify_all();
     }
 
-    /// Loses an object. Returns how many it lost.
+    /// Loses an object. Returns the number of lost objects.
     pub(crate) fn forget(&self, n: u64) -> usize {
         let mut inside = self.inside.lock().unwrap();
         let before = inside.objects.len();
@@ -199,7 +199,7 @@ impl Fake {
         before - inside.objects.len()
     }
 
-    /// Waits until calls are inside, stalled.
+    /// Waits until this number of stalled calls are inside.
     pub(crate) fn until_waiting(&self, calls: usize) {
         let inside = self.inside.lock().unwrap();
         let (inside, _) =
@@ -219,7 +219,7 @@ impl Fake {
         self.inside.lock().unwrap().objects.values().any(|(of, ..)| *of == key(n))
     }
 
-    /// Flips a bit of an object's header or payload. False if there is no such object.
+    /// Flips a bit of an object's header or payload. Returns false if the object does not exist.
     pub(crate) fn flip(&self, n: u64, bit: usize) -> bool {
         let mut inside = self.inside.lock().unwrap();
         let Some((_, header, payload)) = inside.objects.values_mut().find(|(of, ..)| *of == key(n)) else {
@@ -231,7 +231,7 @@ impl Fake {
         true
     }
 
-    /// Enters a call about records, which never stalls.
+    /// Enters a call about records. Such a call never stalls.
     fn record(&self) -> Result<std::sync::MutexGuard<'_, Inside>, BackendError> {
         let inside = self.inside.lock().unwrap();
         if inside.mode == Mode::Works { Ok(inside) } else { Err(BackendError::Full) }

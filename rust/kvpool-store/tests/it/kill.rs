@@ -1,5 +1,5 @@
-//! Processes: one that is killed while it writes leaves objects or nothing, and the second one on a
-//! folder is refused.
+//! Tests with several processes: one that is killed while it writes leaves whole objects or nothing,
+//! and a second process on the same folder is refused.
 
 use std::io::{BufRead, BufReader, Write};
 use std::os::unix::fs::FileExt;
@@ -11,7 +11,8 @@ use kvpool_store::disk::{DiskBackend, DiskConfig};
 use kvpool_store::{Admit, Presence, Put, StoreError, TokenRange, Why};
 
 const PLACES: u64 = 16;
-/// Pairs of objects that the writer may have written, or begun, beyond what was read of it.
+/// Number of pairs of objects that the writer may have written or started beyond the last line that was
+/// read.
 const AHEAD: usize = 4;
 
 /// How often a writer is killed.
@@ -19,8 +20,8 @@ fn kills() -> u64 {
     std::env::var("KVPOOL_STORE_KILLS").map_or(10, |kills| kills.parse().unwrap())
 }
 
-/// Every way to move bytes in turn: round the page cache or through it, by `io_uring` where there is
-/// one, or by threads.
+/// Returns each way to move bytes in turn: around the page cache or through it, with `io_uring` if it
+/// is available or with threads.
 fn configured(folder: &std::path::Path, nth: u64) -> DiskConfig {
     DiskConfig {
         direct: nth.is_multiple_of(2),
@@ -29,7 +30,8 @@ fn configured(folder: &std::path::Path, nth: u64) -> DiskConfig {
     }
 }
 
-/// What the other process does: writes two objects for each line that it is sent, and says which are written.
+/// The other process: writes two objects for each line that it receives, and prints which ones it has
+/// written.
 #[test]
 fn writer() {
     let Ok(folder) = std::env::var("KVPOOL_STORE_WRITES") else { return }; // not the other process
@@ -37,7 +39,7 @@ fn writer() {
     let (mut store, arena) = open(&configured(folder.as_ref(), first), always());
     let mut told = std::io::stdout();
     for n in (first..).step_by(2) {
-        // Not further ahead of who follows than it said.
+        // Stay at most `AHEAD` lines ahead of the reader.
         std::io::stdin().read_line(&mut String::new()).unwrap();
         for slot in 0..2 {
             arena.write(slot).unwrap().copy_from_slice(&payload(n + u64::from(slot), LEN));
@@ -67,8 +69,8 @@ fn start(folder: &std::path::Path, first: u64) -> Child {
         .unwrap()
 }
 
-/// Follows what it says, for so many lines, a few of which it may be ahead. Returns the last object
-/// that it said is written.
+/// Reads `lines` lines of the writer's output. The writer may be a few lines ahead. Returns the last
+/// object that it reported as written.
 fn follow(writer: &mut Child, lines: u64) -> u64 {
     let mut orders = writer.stdin.take().unwrap();
     orders.write_all(&[b'\n'; AHEAD]).unwrap();
@@ -90,12 +92,13 @@ fn a_killed_writer_leaves_objects_or_nothing() {
     let mut first = 0;
     for round in 0..kills() {
         let mut writer = start(folder.path(), first);
-        // What it is doing when the signal comes is up to the machine, and to how often nothing is done here.
+        // The machine and the length of this loop decide what the writer is doing when the signal
+        // arrives.
         let last = follow(&mut writer, 1 + round * 7 % 23);
         (0..round * 3571 % 50_000).for_each(|n| _ = std::hint::black_box(n));
         writer.kill().unwrap();
         writer.wait().unwrap();
-        // Wherever it was: the copy of the headers knows what is at a place, or nothing of it.
+        // Wherever the writer was, the copy of the headers is right about a place or does not know it.
         let slab = std::fs::File::open(folder.slab()).unwrap();
         for (place, known) in (0..).zip(copied(&folder)) {
             let mut there = [0; 112];
@@ -104,13 +107,13 @@ fn a_killed_writer_leaves_objects_or_nothing() {
         }
         let (mut store, arena) = open(&configured(folder.path(), round), always());
         assert_eq!(store.stats().foreign, 0, "a torn header");
-        // What it said is written is there, but for what was evicted since.
+        // The objects that the writer reported are present, except those that were evicted since then.
         let end = last + 2 * AHEAD as u64 + 3;
         let here: Vec<_> = (0..end).filter(|&n| store.contains(&key(n), at(0)) == Presence::Here).collect();
         assert!(here.contains(&last) && here.contains(&(last - 1)), "{last} of {here:?}");
         assert_eq!(here.len() as u64, store.stats().restored, "objects that nobody wrote");
-        // Of what it was writing the header may be there, and not all of the payload: found when it is
-        // read, and gone then.
+        // An object that was being written may have its header and only a part of its payload. A load
+        // detects that and removes the object.
         let mut torn = 0;
         for n in 0..end {
             let expected = match get(&mut store, &arena, n, at(0)) {

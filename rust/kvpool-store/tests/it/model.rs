@@ -1,5 +1,5 @@
-//! Random operations against a model from the documentation: the bytes are right, the bound holds, LRU
-//! goes by use.
+//! Random operations against a model written from the documentation: the bytes are right, the capacity
+//! is respected, and the least recently used object is evicted.
 
 use crate::common::{Fake, LEN, Mode, always, at, get, key, namespace, put, settle};
 use kvpool_store::{Arena, BreakerConfig, Presence, Store, StoreConfig, Why};
@@ -24,16 +24,17 @@ fn operations() -> impl Strategy<Value = Operation> {
         1 => (0_u64..8).prop_map(Operation::Remove),
         1 => (0_u64..8).prop_map(Operation::Touch),
         1 => (0_u64..8, 0_usize..8 * LEN as usize).prop_map(|(n, bit)| Operation::Flip(n, bit)),
-        1 => prop_oneof![4 => Just(Mode::Works), 1 => Just(Mode::Fails), 1 => Just(Mode::IsFull)].prop_map(Operation::Mode),
+        1 => prop_oneof![4 => Just(Mode::Works), 1 => Just(Mode::Fails), 1 => Just(Mode::IsFull)]
+            .prop_map(Operation::Mode),
         1 => Just(Operation::Restart),
     ]
 }
 
-/// What is there, the oldest first, and whether its bytes were changed.
+/// The objects of the store, the oldest first, and whether their bytes were changed.
 #[derive(Debug, Default)]
 struct Model {
     objects: Vec<(u64, bool)>,
-    /// Not after a restart: an order is not kept.
+    /// False after a restart, because the order of use is not stored.
     ordered: bool,
 }
 
@@ -53,18 +54,19 @@ proptest! {
     fn as_the_documentation_says(places in 1_u32..5, staged: bool, operations in vec(operations(), 1..60)) {
         let fake = Fake::new(places);
         let arena = Arena::new(2, LEN).unwrap();
-        // Modes change between calls, so the breaker would hide what is to be seen.
+        // The modes change between calls, so a breaker would hide the behaviour under test.
         let breaker = BreakerConfig { failures: u32::MAX, ..BreakerConfig::default() };
         let config = StoreConfig { breaker, staged, tell_gone: true, ..always() };
         let open = || Store::open(fake.clone(), arena.clone(), &namespace(1), config).unwrap();
         let mut store = open();
         let mut model = Model { ordered: true, ..Model::default() };
         let mut mode = Mode::Works;
-        // What an observer takes to be there: what it was told of, less what it was told is gone.
+        // The objects that an observer believes to exist: those reported as stored, without those
+        // reported as gone.
         let mut told = std::collections::BTreeSet::new();
         for operation in operations {
             match operation {
-                // What fails is cleared, again and again: the back end works while that is waited for.
+                // A failed write is cleared again and again. During that wait the back end has to work.
                 Operation::Mode(new) => mode = new,
                 Operation::Put(n) if mode == Mode::Works => {
                     prop_assert_eq!(put(&mut store, &arena, n, at(0)), Ok(()));
@@ -72,9 +74,11 @@ proptest! {
                         Some(found) => model.touch(found),
                         None => {
                             if model.objects.len() == places as usize {
-                                let here = |&&(of, _): &&(u64, bool)| store.contains(&key(of), at(0)) == Presence::Here;
+                                let here = |&&(of, _): &&(u64, bool)| store
+                                    .contains(&key(of), at(0)) == Presence::Here;
                                 let gone = model.objects.iter().position(|object| !here(&object)).unwrap();
-                                prop_assert!(gone == 0 || !model.ordered, "{} was not the oldest of {:?}", gone, model);
+                                prop_assert!(gone == 0
+                                    || !model.ordered, "{} was not the oldest of {:?}", gone, model);
                                 model.objects.remove(gone);
                             }
                             model.objects.push((n, false));
@@ -117,7 +121,8 @@ proptest! {
                     let got = get(&mut store, &arena, n, at(0));
                     fake.set(Mode::Works);
                     settle(&mut store, at(0));
-                    prop_assert!(got == expected || (got, expected) == (Err(Why::Absent), Err(Why::Damaged)), "{:?}", got);
+                    prop_assert!(got == expected
+                        || (got, expected) == (Err(Why::Absent), Err(Why::Damaged)), "{:?}", got);
                     if let Some(found) = model.find(n) {
                         model.touch(found);
                         if expected == Err(Why::Damaged) {
@@ -141,7 +146,7 @@ proptest! {
                     }
                 }
                 Operation::Flip(n, bit) => {
-                    // A bit that was flipped twice is as it was; only one is flipped of each object.
+                    // A bit that is flipped twice is unchanged, so each object gets only one flip.
                     if let Some(found) = model.find(n) && !model.objects[found].1 {
                         prop_assert!(fake.flip(n, bit));
                         model.objects[found].1 = true;
@@ -150,7 +155,7 @@ proptest! {
                 Operation::Restart => {
                     store.close();
                     store = open();
-                    // A header that is damaged is not found any more.
+                    // An object with a damaged header is not found any more.
                     model.objects.retain(|&(n, flipped)| {
                         let here = store.contains(&key(n), at(0)) == Presence::Here;
                         assert!(here || flipped, "{n} is lost");

@@ -1,4 +1,5 @@
-//! A Redis server that is stopped, killed, emptied, full, or refuses: misses, and nothing else.
+//! A Redis server that is stopped, killed, emptied or full, or that refuses calls: the results are
+//! misses and never wrong bytes.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -34,7 +35,8 @@ fn wanted(first: u64) -> Vec<Get> {
     (0..SLOTS).map(|slot| Get { key: key(first + u64::from(slot)), len: LEN, slot }).collect()
 }
 
-/// Each object that was loaded has its bytes; each that was not has none. Returns how many were.
+/// Checks that each loaded object has its bytes, and that each missed one has none. Returns the number
+/// of loaded objects.
 fn check(arena: &Arc<Arena>, first: u64, objects: &[Result<(), Why>]) -> usize {
     for (slot, object) in (0..SLOTS).zip(objects) {
         if object.is_ok() {
@@ -110,12 +112,13 @@ fn settings_out_of_range_are_refused() {
     ));
 }
 
-/// Stopped in the middle of loads: misses in time, slots that are taken until nothing can arrive any
-/// more, and no wrong bytes after.
+/// A server that stops during loads causes misses within the deadline. The slots stay taken until no
+/// data can arrive any more, and no wrong bytes appear afterwards.
 #[test]
 fn a_server_that_is_stopped() {
     let Some(server) = Server::start(&[]) else { return };
-    // Longer than a busy machine keeps this thread or the server waiting: `settle` waits for it once a round.
+    // Longer than a busy machine delays this thread or the server, because `settle` waits for it once
+    // in each round.
     let config = RedisConfig { timeout: Duration::from_secs(2), ..server.config(64) };
     let (mut store, arena) = open(config, always());
     store.put(&fill(&arena, 0), at(0)).unwrap();
@@ -126,7 +129,8 @@ fn a_server_that_is_stopped() {
         let mut done = Vec::new();
         store.poll(at(10 * round + 2), &mut done);
         assert!(done[0].objects.iter().all(|object| *object == Err(Why::TimedOut)), "{done:?}");
-        // The socket's own end comes: then the slots are free, while the server still stands.
+        // The socket's own timeout passes. The slots are then free, although the server is still
+        // stopped.
         settle(&mut store, at(10 * round + 2));
         assert_eq!(store.stats().quarantined, 0);
         for slot in 0..SLOTS {
@@ -134,7 +138,7 @@ fn a_server_that_is_stopped() {
         }
         server.stop(false);
         assert!((0..SLOTS).all(|slot| arena.read(slot).unwrap().iter().all(|&byte| byte == 0xee)));
-        // The breaker lets one through first.
+        // At first the breaker lets one call through.
         store.get(&wanted(0)[..1], at(10 * round + 9)).unwrap();
         assert_eq!(finish(&mut store, at(10 * round + 9))[0].objects, [Ok(())]);
         store.get(&wanted(0), at(10 * round + 9)).unwrap();
@@ -143,7 +147,7 @@ fn a_server_that_is_stopped() {
     }
 }
 
-/// Killed and empty again, in the middle of writes and loads.
+/// A server is killed during writes and loads, and comes back empty.
 #[test]
 fn a_server_that_is_killed_and_comes_back_empty() {
     let Some(mut server) = Server::start(&[]) else { return };
@@ -170,7 +174,7 @@ fn a_server_that_is_killed_and_comes_back_empty() {
         store.check_invariants().unwrap();
     }
     assert!(loaded >= 4 * SLOTS as usize, "{loaded}: {:?}", store.stats());
-    // Emptied: each object is a miss once, and is written anew.
+    // After the server was emptied, each object is a miss once and is then written again.
     server.ask(&[b"FLUSHALL"]);
     store.get(&wanted(0), at(2000)).unwrap();
     let objects = finish(&mut store, at(2000)).remove(0).objects;
@@ -180,7 +184,8 @@ fn a_server_that_is_killed_and_comes_back_empty() {
     assert_eq!(finish(&mut store, at(2000))[0].objects, [Ok(()); SLOTS as usize]);
 }
 
-/// A server that has no memory left says so: the breaker stays closed, and what is there is served.
+/// A server without free memory returns an error for writes. The breaker stays closed, and stored
+/// objects are still served.
 #[test]
 fn a_server_that_is_full() {
     let Some(server) = Server::start(&["--maxmemory", "4mb", "--maxmemory-policy", "noeviction"]) else {
@@ -201,7 +206,8 @@ fn a_server_that_is_full() {
     assert_eq!(check(&arena, 0, &objects), SLOTS as usize);
 }
 
-/// A value of another type is refused by the server: the object is a miss, and the connection goes on.
+/// The server refuses to read a value of another type. The object is a miss, and the connection stays
+/// usable.
 #[test]
 fn a_key_that_is_somebody_elses() {
     let Some(server) = Server::start(&[]) else { return };
@@ -212,14 +218,14 @@ fn a_key_that_is_somebody_elses() {
     assert!(store.stats().last_error.unwrap().contains("WRONGTYPE"));
     put(&mut store, &arena, 1, at(0)).unwrap();
     assert_eq!(get(&mut store, &arena, 1, at(0)), Ok(()));
-    // Values end by themselves.
+    // Values have a time to live.
     let lives = server.ask(&[b"TTL", format!("kvpool/{name}").as_bytes()]);
     let lives: u64 = String::from_utf8(lives).unwrap().parse().unwrap();
     assert!((80_000..=86_400).contains(&lives), "{lives}");
 }
 
-/// Every kind of value that may stand where an object does, in both protocols; what is not ours is
-/// counted and never touched.
+/// Every kind of value can be in the place of an object, in both protocols. Foreign values are counted
+/// and never changed.
 #[test]
 fn a_look_from_outside_says_what_is_wrong_with_each() {
     let Some(server) = Server::start(&[]) else { return };
@@ -230,8 +236,8 @@ fn a_look_from_outside_says_what_is_wrong_with_each() {
     let digest = carried.digest();
     let name = |n: u64| format!("kvpool/{}", ObjectName { namespace: digest, key: key(n) }).into_bytes();
     let value = server.ask(&[b"GET", &name(1)]);
-    // Another object's, a byte less, a byte more, a header alone, nothing that begins so, a list; then
-    // a flipped bit of the payload.
+    // The values are: another object's bytes, one byte less, one byte more, a header alone, bytes
+    // without the magic, a list. The last one has a flipped bit in its payload.
     server.ask(&[b"SET", &name(2), &value]);
     server.ask(&[b"SETRANGE", &name(3), (LEN + 112).to_string().as_bytes(), b"x"]);
     server.ask(&[b"SET", &name(4), &server.ask(&[b"GETRANGE", &name(4), b"0", b"5000"])]);

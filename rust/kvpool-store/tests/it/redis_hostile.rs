@@ -1,4 +1,5 @@
-//! A server that sends without end, drip by drip, or too much: calls end in time, and memory stays small.
+//! A server that sends without end, byte by byte, or too much: calls end in time, and memory use stays
+//! small.
 
 use std::io::{BufRead, BufReader, Write};
 use std::net::{TcpListener, TcpStream};
@@ -13,7 +14,7 @@ use crate::common::{AGES, LEN, always, at, get, key, namespace, put, settle};
 use kvpool_store::redis::{Address, Inspector, RedisBackend, RedisConfig};
 use kvpool_store::{Arena, Get, Store, StoreConfig, Why};
 
-/// The behaviours of a server.
+/// The behaviours of the server.
 const HONEST: u8 = 0;
 const PUSHES: u8 = 1;
 const ATTRIBUTES: u8 = 2;
@@ -22,7 +23,7 @@ const DRIPS: u8 = 4;
 const CLAIMS: u8 = 5;
 const KEYS: u8 = 6;
 
-/// A server on a port of its own, with one value.
+/// A server with its own port and one value.
 struct Hostile {
     port: u16,
     how: Arc<AtomicU8>,
@@ -36,7 +37,7 @@ impl Hostile {
         thread::spawn(move || {
             for peer in listener.incoming() {
                 let (how, value) = (shared.clone(), value.clone());
-                // Ends with its connection.
+                // The thread ends with its connection.
                 thread::spawn(move || drop(serve(&peer.unwrap(), &how, &value)));
             }
         });
@@ -87,7 +88,8 @@ fn serve(peer: &TcpStream, how: &AtomicU8, value: &Mutex<Vec<u8>>) -> std::io::R
             }
             (b"GET" | b"SCAN", DRIPS) => {
                 peer.write_all(b"$4000\r\n")?;
-                // A byte each time that the client has said nothing for a while, well within its timeout.
+                // Sends a byte whenever the client was silent for a while, well within the client's
+                // timeout.
                 peer.set_read_timeout(Some(Duration::from_millis(20)))?;
                 loop {
                     peer.write_all(b"x")?;
@@ -119,7 +121,7 @@ fn serve(peer: &TcpStream, how: &AtomicU8, value: &Mutex<Vec<u8>>) -> std::io::R
     }
 }
 
-/// Fails unless `work` ends: what hangs would hang the test.
+/// Fails if `work` does not end. Otherwise the test would wait forever.
 fn ends<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> T {
     let (send, done) = mpsc::channel();
     thread::spawn(move || send.send(work()));
@@ -141,7 +143,7 @@ fn a_worker_comes_back_from_a_reply_without_end_and_its_slot_is_free() {
             let objects = settle(&mut store, at(0)).pop().unwrap().objects;
             assert_eq!(objects, [Err(Why::Failed)], "{how}: {:?}", store.stats().last_error);
             assert_eq!(store.stats().quarantined, 0);
-            // The next calls have a connection of their own, without the bytes of the last one.
+            // The next calls use a new connection without the bytes of the last one.
             server.how.store(HONEST, Ordering::Relaxed);
             put(&mut store, &arena, 1, at(20)).unwrap();
             assert_eq!(get(&mut store, &arena, 1, at(20)), Ok(()));
@@ -160,7 +162,7 @@ fn a_look_from_outside_ends_whatever_a_server_lists() {
     }
 }
 
-/// The queue of the system for new connections is full, so a client waits to connect.
+/// The system's queue for new connections is full, so a client waits to connect.
 #[test]
 fn a_server_that_accepts_nothing_is_waited_for_no_longer_than_the_timeout() {
     let folder = Folder::in_folder(std::env::temp_dir());
@@ -177,7 +179,7 @@ fn a_server_that_accepts_nothing_is_waited_for_no_longer_than_the_timeout() {
             let began = Instant::now();
             let error = RedisBackend::open(config).unwrap_err().to_string();
             assert!(began.elapsed() < AGES);
-            // Those that were not refused sent a command, and got no answer.
+            // The connections that were not refused sent a command and got no reply.
             if waiting.len() > 4 {
                 return error;
             }

@@ -1,5 +1,5 @@
-//! Processes that are killed around a renewal: what was stored before is not found any more once the renewal
-//! has returned.
+//! Processes that are killed around a renewal: after the renewal has returned, no earlier object is
+//! found.
 
 use std::io::{BufRead, BufReader, Write};
 use std::path::{Path, PathBuf};
@@ -14,11 +14,11 @@ use kvpool_store::folder::{FolderBackend, FolderConfig};
 use kvpool_store::redis::{Address, RedisBackend, RedisConfig};
 use kvpool_store::{Arena, Backend, Get, ObjectKey, PAGE, Put, Store, TokenRange};
 
-/// Objects that are stored before and after.
+/// Number of objects that are stored before the renewal, and again after it.
 const OBJECTS: u32 = 8;
 const PLACES: u64 = 32;
 
-/// How often a process is killed, on each back end.
+/// How often a process is killed on each back end.
 fn kills() -> u64 {
     std::env::var("KVPOOL_STORE_KILLS").map_or(10, |kills| kills.parse().unwrap())
 }
@@ -42,12 +42,12 @@ fn open(kind: &str, path: &Path, model: u8) -> (Store, Arc<Arena>) {
     (Store::open(backend(kind, path), arena.clone(), &namespace(model), always()).unwrap(), arena)
 }
 
-/// The payload of an object, before a renewal or after it.
+/// The payload of an object before or after a renewal.
 fn bytes(n: u32, after: bool) -> Vec<u8> {
     payload(u64::from(n) + if after { 1000 } else { 0 }, LEN)
 }
 
-/// Each round has its own keys, because a store does not write an object that it has.
+/// Each round uses different keys, because a store does not write an object that it already has.
 fn name(round: u64, n: u32) -> ObjectKey {
     key(round * u64::from(OBJECTS) + u64::from(n))
 }
@@ -64,7 +64,8 @@ fn store_all(store: &mut Store, arena: &Arc<Arena>, round: u64, after: bool) {
     assert!(finish(store, at(0))[0].objects.iter().all(Result::is_ok));
 }
 
-/// The objects that a store finds: which of them are of before, and how many of after.
+/// Returns which objects a store finds from before the renewal, and the number of objects from after
+/// it.
 fn found(kind: &str, path: &Path, model: u8, round: u64) -> (Vec<u32>, usize) {
     let (mut store, arena) = open(kind, path, model);
     store
@@ -101,10 +102,10 @@ fn renewer() {
     writeln!(told, "renewed").unwrap();
     store_all(&mut store, &arena, round, true);
     writeln!(told, "stored again").unwrap();
-    std::io::stdin().read_line(&mut String::new()).unwrap(); // the other side kills it
+    std::io::stdin().read_line(&mut String::new()).unwrap(); // the other process kills this one
 }
 
-/// Kills a process around its renewal to `to`. Returns the lines that it has written.
+/// Kills a process around its renewal to `to`. Returns the lines that it has printed.
 fn kill_around(kind: &str, path: &Path, to: u8, round: u64) -> usize {
     let mut child = Command::new(std::env::current_exe().unwrap())
         .args(["renewals::renewer", "--exact", "--nocapture"])
@@ -121,7 +122,7 @@ fn kill_around(kind: &str, path: &Path, to: u8, round: u64) -> usize {
     let wanted = if round.is_multiple_of(4) { 3 } else { 1 + round as usize % 2 };
     let read = lines.by_ref().take(wanted).count();
     assert_eq!(read, wanted, "the process has ended");
-    // The machine and the length of this loop decide what the process is doing when the signal comes.
+    // The machine and the length of this loop decide what the process is doing when the signal arrives.
     (0..round * 7919 % 200_000).for_each(|n| _ = std::hint::black_box(n));
     child.kill().unwrap();
     child.wait().unwrap();
@@ -131,7 +132,7 @@ fn kill_around(kind: &str, path: &Path, to: u8, round: u64) -> usize {
 fn kill_and_look(kind: &str, path: &Path) {
     let mut ends = [0; 4];
     for round in 0..kills() {
-        // To the same namespace, or to another one.
+        // The renewal is to the same namespace, or to another one.
         let to = 1 + (round / 2 % 2) as u8;
         let lines = kill_around(kind, path, to, round);
         ends[lines] += 1;
@@ -139,7 +140,7 @@ fn kill_and_look(kind: &str, path: &Path) {
         if lines > 1 {
             assert!(before.is_empty(), "{kind}, round {round}, to {to}: {before:?} of before are found");
         }
-        // A renewal that has not returned took place, or it did not.
+        // If the renewal has not returned, it may or may not have taken place.
         assert!(
             before.is_empty() || after == 0,
             "{kind}, round {round}: {before:?} of before, {after} of after"

@@ -1,5 +1,5 @@
-//! A start believes the copy of the headers, and nothing is loaded on its word: whatever is wrong in
-//! it, or in what it is of, no bytes are wrong.
+//! A start uses the copy of the headers without reading every place, but every load checks the object
+//! itself. An error in the copy or in the slab never leads to wrong bytes.
 
 use std::fs::File;
 use std::os::unix::fs::FileExt;
@@ -10,7 +10,7 @@ use crate::common::{LEN, Numbers, always, at, get, key, namespace, put, settle};
 use kvpool_store::disk::Inspector;
 use kvpool_store::{Header, PAGE, Store, TokenRange, Why};
 
-/// More than a start looks at.
+/// More places than a start checks.
 const PLACES: u64 = 300;
 
 fn filled(folder: &Folder, objects: u64) -> Store {
@@ -21,7 +21,8 @@ fn filled(folder: &Folder, objects: u64) -> Store {
     store
 }
 
-/// Loads all that may be there, each of them right or a miss; returns how many were there.
+/// Loads every object that may exist, and checks that it is right or a miss. Returns the number of
+/// objects found.
 fn load_all(folder: &Folder, objects: u64) -> u64 {
     let (mut store, arena) = open(&config(folder.path(), PLACES), always());
     let restored = store.stats().restored;
@@ -42,7 +43,7 @@ fn flip(path: &PathBuf, byte: u64, bit: u64) {
     file.write_all_at(&[there[0] ^ 1 << bit], byte).unwrap();
 }
 
-/// What a store leaves is known whole: of every place what is there.
+/// After a store is closed, the copy contains the header of every place.
 #[test]
 fn the_copy_is_what_the_places_say() {
     let folder = Folder::new();
@@ -61,8 +62,8 @@ fn the_copy_is_what_the_places_say() {
     assert_eq!(load_all(&folder, PLACES), PLACES / 2 - 3);
 }
 
-/// A header that was damaged since is believed, as a start does not look everywhere, and found out by
-/// the load.
+/// A start checks only some of the places, so it trusts a header that was damaged since. The load
+/// detects the damage.
 #[test]
 fn what_the_copy_knows_is_not_read_at_the_start() {
     let folder = Folder::new();
@@ -79,7 +80,7 @@ fn what_the_copy_knows_is_not_read_at_the_start() {
     assert_eq!(got.iter().filter(|got| got.is_ok()).count() as u64, PLACES / 4);
 }
 
-/// One of those that a start looks at is another one: it reads all of them.
+/// If a place that a start checks differs from the copy, the start reads all places.
 #[test]
 fn a_copy_that_is_wrong_somewhere_is_not_believed() {
     let folder = Folder::new();
@@ -91,7 +92,8 @@ fn a_copy_that_is_wrong_somewhere_is_not_believed() {
     assert_eq!((store.stats().restored, store.stats().foreign), (0, PLACES));
 }
 
-/// Of the copy alone: nothing is lost, since what it does not know is read where it is.
+/// Only the copy is damaged. Nothing is lost, because a start reads the places that the copy does not
+/// know.
 #[test]
 fn flipped_bits_of_the_copy_lose_nothing() {
     let folder = Folder::new();
@@ -107,7 +109,7 @@ fn flipped_bits_of_the_copy_lose_nothing() {
         assert_eq!(load_all(&folder, PLACES), PLACES);
         assert!(copied(&folder).iter().all(Option::is_some), "it is made whole again");
     }
-    flip(&copy_of(&folder), 3, 0); // whose it is
+    flip(&copy_of(&folder), 3, 0); // a byte of the copy's own identity
     assert_eq!(load_all(&folder, PLACES), PLACES);
 }
 
@@ -139,8 +141,8 @@ fn torn_foreign_and_missing_copies_lose_nothing() {
     }
 }
 
-/// As a power loss may leave it: of some moment before. Objects that it does not know of may be lost,
-/// none is wrong.
+/// After a power loss, the copy may be from any earlier moment. Objects that it does not know may be
+/// lost, but none is wrong.
 #[test]
 fn an_old_copy_serves_no_wrong_bytes() {
     let mut numbers = Numbers(5);
@@ -154,7 +156,7 @@ fn an_old_copy_serves_no_wrong_bytes() {
         }
         let now = store.stats().objects;
         store.close();
-        // Any entry may be old, or not.
+        // Each entry is old or new at random.
         let mut mixed = std::fs::read(copy_of(&folder)).unwrap();
         for place in 0..PLACES as usize {
             let entry = PAGE + place * 128..PAGE + place * 128 + 128;
@@ -169,7 +171,7 @@ fn an_old_copy_serves_no_wrong_bytes() {
     }
 }
 
-/// The slab is gone, and a new one may well get the number of the old: what the copy knows is of the old one.
+/// The slab was deleted, and a new one may get the same number. The copy describes the old slab.
 #[test]
 fn a_new_slab_is_empty_whatever_the_copy_says() {
     let folder = Folder::new();
@@ -178,14 +180,14 @@ fn a_new_slab_is_empty_whatever_the_copy_says() {
     assert_eq!(load_all(&folder, PLACES), 0);
     filled(&folder, 7).close();
     assert_eq!(load_all(&folder, PLACES), 7);
-    // Fewer places, and more again: what was behind the end is not known any more.
+    // The store gets fewer places, and then more again. Objects after the end are forgotten.
     filled(&folder, PLACES).close();
     open(&config(folder.path(), 10), always()).0.close();
     let (store, _) = open(&config(folder.path(), PLACES), always());
     assert_eq!((store.stats().restored, store.stats().foreign), (10, 0));
 }
 
-/// What somebody clears from outside is free at the next start.
+/// A place that a tool clears while no store is open is free at the next start.
 #[test]
 fn what_a_tool_clears_is_not_believed() {
     let folder = Folder::new();
@@ -197,8 +199,8 @@ fn what_a_tool_clears_is_not_believed() {
     assert_eq!(store.stats().restored, PLACES - 100);
 }
 
-/// Headers that no store of this folder wrote: the copy takes them as they are, and a start counts them
-/// each time.
+/// Headers that no store of this folder wrote: the copy stores them as they are, and every start counts
+/// them.
 #[test]
 fn what_is_foreign_is_foreign_each_time() {
     let folder = Folder::new();

@@ -1,5 +1,5 @@
-//! Back ends that several engines share, a folder and a Redis server: what one wrote another reads, and
-//! nothing is ever wrong.
+//! Back ends that several engines share, a folder and a Redis server: one engine reads the objects that
+//! another one wrote, and never gets wrong bytes.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -18,14 +18,14 @@ use kvpool_store::{
 use proptest::collection::vec;
 use proptest::prelude::*;
 
-/// What is shared, and seen and damaged from outside.
+/// A shared back end, which the test can inspect and damage from outside.
 #[derive(Debug)]
 enum Shared {
     Folder(Folder),
     Redis(Server),
 }
 
-/// All that can be had here.
+/// Returns every kind of shared back end that is available here.
 fn all() -> Vec<Shared> {
     let redis = Server::start(&[]).map(Shared::Redis);
     [Shared::Folder(Folder::new())].into_iter().chain(redis).collect()
@@ -58,7 +58,7 @@ impl Shared {
         }
     }
 
-    /// Returns the digest that objects carry.
+    /// Returns the digest in the headers of objects.
     fn carried(&self) -> NamespaceDigest {
         let generation = self.backend(1).generation(namespace(1).digest()).unwrap().unwrap();
         namespace(1).of_generation(generation).digest()
@@ -68,7 +68,8 @@ impl Shared {
         ObjectName { namespace: self.carried(), key: key(n) }.to_string()
     }
 
-    /// Replaces an object's bytes. They are as the back end keeps them: a page, or a header, and the payload.
+    /// Replaces an object's bytes as the back end stores them: a page or a header, and then the
+    /// payload.
     fn change(&self, n: u64, how: impl FnOnce(&mut Vec<u8>)) {
         match self {
             Self::Folder(folder) => {
@@ -86,7 +87,7 @@ impl Shared {
         }
     }
 
-    /// Flips a bit of header or payload.
+    /// Flips a bit of the header or the payload.
     fn flip(&self, n: u64, bit: usize) {
         let page = if matches!(self, Self::Folder(_)) { PAGE } else { HEADER_BYTES };
         let byte = bit / 8 % (HEADER_BYTES + LEN as usize);
@@ -106,7 +107,7 @@ impl Shared {
     }
 }
 
-/// Where an object is.
+/// Returns the path of an object.
 fn file(folder: &Folder, namespace: NamespaceDigest, n: u64) -> PathBuf {
     let name = ObjectName { namespace, key: key(n) }.to_string();
     let (namespace, file) = name.split_once('/').unwrap();
@@ -122,7 +123,7 @@ fn folder_config(folder: &Folder, places: u64) -> FolderConfig {
     }
 }
 
-/// Texts and generations of namespaces, which are no objects.
+/// Number of values on the server that are not objects: texts and generations of namespaces.
 fn server_texts(server: &Server) -> usize {
     let count = |pattern| {
         let script = format!("return #redis.call('keys', '{pattern}')");
@@ -131,7 +132,7 @@ fn server_texts(server: &Server) -> usize {
     count("kvpool/*.json") + count("kvpool/*.generation")
 }
 
-/// Files of objects, also those that are being written.
+/// Returns the files of objects, including those that are being written.
 fn files(folder: PathBuf) -> Vec<PathBuf> {
     let entries = fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path());
     let (folders, files): (Vec<_>, Vec<_>) = entries.partition(|path| path.is_dir());
@@ -149,7 +150,7 @@ fn what_one_wrote_another_reads() {
         let (mut other, arena) = shared.open(8);
         (0..5).for_each(|n| assert_eq!(get(&mut other, &arena, n, at(0)), Ok(())));
         assert_eq!(get(&mut other, &arena, 5, at(0)), Err(Why::Absent));
-        // Other weights have other names: a miss, and no damage.
+        // A store with other weights uses other names: a miss, and no damage.
         let (mut stranger, arena) = shared.open_as(2, 8, always());
         assert_eq!(get(&mut stranger, &arena, 1, at(0)), Err(Why::Absent));
         put(&mut stranger, &arena, 1, at(0)).unwrap();
@@ -157,7 +158,7 @@ fn what_one_wrote_another_reads() {
     }
 }
 
-/// The bound is what is written less what is removed, seen from outside.
+/// The capacity counts written objects less removed ones, as seen from outside.
 #[test]
 fn what_goes_is_gone_there() {
     for shared in all() {
@@ -168,7 +169,7 @@ fn what_goes_is_gone_there() {
         store.remove(&[key(4), key(5)], at(0));
         settle(&mut store, at(0));
         assert_eq!(shared.objects(), 1);
-        // Other weights: what was written before goes under its own name.
+        // After a renewal to other weights, the earlier objects are under their own name.
         store.renew(&namespace(3), at(0)).unwrap();
         settle(&mut store, at(0));
         assert_eq!(shared.objects(), 0, "{shared:?}");
@@ -188,7 +189,7 @@ fn flipped_bits_are_never_served() {
             put(&mut store, &arena, 1, at(0)).unwrap();
             shared.flip(1, numbers.below(8 * (HEADER_BYTES as u64 + u64::from(LEN))) as usize);
             let (mut other, arena) = shared.open_as(1, 4, StoreConfig { workers: 1, ..always() });
-            // Without its magic it is no object.
+            // Without its magic, the value does not count as an object.
             assert!(
                 matches!(get(&mut other, &arena, 1, at(0)), Err(Why::Damaged | Why::Absent)),
                 "{shared:?}"
@@ -248,14 +249,15 @@ fn operations() -> impl Strategy<Value = Operation> {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 24, ..ProptestConfig::default() })]
 
-    /// Two stores and what they share. Each may believe what is not so any more: then it misses, and
-    /// knows better.
+    /// Two stores share a back end. A store's knowledge may be out of date: its load is then a miss,
+    /// and the store updates its knowledge.
     #[test]
     fn two_stores_as_the_documentation_says(histories in vec(vec(operations(), 1..40), 2)) {
         for (shared, history) in all().into_iter().zip(histories) {
             let config = StoreConfig { believed_for: at(0), ..always() };
             let mut stores = [shared.open_as(1, 32, config), shared.open_as(1, 32, config)];
-            // What is there, and whether its bytes were changed; what each store takes to be its own.
+            // The objects of the back end, and whether their bytes were changed; and the objects that
+            // each store believes it has.
             let mut there = BTreeMap::new();
             let mut own = [BTreeSet::new(), BTreeSet::new()];
             for operation in history {
@@ -274,10 +276,11 @@ proptest! {
                         match there.get(&n) {
                             Some(false) => prop_assert_eq!(got, Ok(())),
                             damaged => {
-                                prop_assert!(got == Err(Why::Absent) || damaged.is_some() && got == Err(Why::Damaged));
+                                prop_assert!(got == Err(Why::Absent) || damaged.is_some()
+                                    && got == Err(Why::Damaged));
                                 own[s].remove(&n);
-                                // What is no object at all stays until it is written over, unless it
-                                // was this store's.
+                                // Bytes that are not an object stay until they are overwritten, unless
+                                // this store wrote them.
                                 if shared.objects() < there.len() {
                                     there.remove(&n);
                                 }
@@ -311,7 +314,7 @@ proptest! {
                         stores[s] = shared.open_as(1, 32, config);
                         own[s].clear();
                         if matches!(shared, Shared::Folder(_)) {
-                            own[s].extend(there.keys().copied()); // it is listed
+                            own[s].extend(there.keys().copied()); // the folder is listed at the start
                         }
                     }
                     Operation::Empty => {
@@ -345,7 +348,8 @@ fn a_folder_is_listed_newest_last_and_bounded() {
         let old = std::time::SystemTime::UNIX_EPOCH + at(1000 * n + 1);
         fs::File::options().write(true).open(file(&folder, carried, n)).unwrap().set_modified(old).unwrap();
     }
-    // What a killed writer left is old; what one is writing is not. Files of others are nobody's business.
+    // A temporary file of a killed writer is old, and one that is being written is new. Other files are
+    // never touched.
     let leaves = |name: &str| file(&folder, carried, 1).with_file_name(name);
     for (name, seconds) in [("0-0.tmp", 1), ("0-1.tmp", u64::from(u32::MAX)), ("notes", 1)] {
         let file = fs::File::create(leaves(name)).unwrap();
@@ -359,7 +363,8 @@ fn a_folder_is_listed_newest_last_and_bounded() {
     assert_eq!(["0-0.tmp", "0-1.tmp", "notes"].map(|name| leaves(name).exists()), [false, true, true]);
 }
 
-/// No store finds objects of an older generation, so the next start removes them. Other namespaces stay.
+/// No store finds objects of an older generation, so the next start removes them. Other namespaces
+/// stay.
 #[test]
 fn what_is_left_of_older_generations_is_removed_by_the_next_start() {
     let folder = Folder::new();
@@ -372,7 +377,7 @@ fn what_is_left_of_older_generations_is_removed_by_the_next_start() {
         let (mut store, arena) = open(model);
         put(&mut store, &arena, 1, at(0)).unwrap();
     }
-    // As after a renewal whose process was killed before it had removed anything.
+    // This is the state after a renewal whose process was killed before it removed anything.
     let backend = FolderBackend::open(folder_config(&folder, 8)).unwrap();
     backend.record_generation(namespace(1).digest(), Generation::fresh(), true).unwrap();
     assert_eq!(files(folder.path().to_owned()).len(), 2);
@@ -386,7 +391,7 @@ fn what_is_left_of_older_generations_is_removed_by_the_next_start() {
     assert_eq!(open(2).0.stats().restored, 1);
 }
 
-/// Without a sound record the next start begins a new generation and finds no object of before.
+/// Without a valid record the next start begins a new generation and finds no earlier object.
 #[test]
 fn a_lost_or_damaged_generation_is_a_cold_start() {
     for shared in all() {
@@ -416,8 +421,8 @@ fn a_lost_or_damaged_generation_is_a_cold_start() {
     }
 }
 
-/// A running store writes the record to an emptied server again, so a store that is opened later shares its
-/// objects.
+/// A running store writes the record to an emptied server again, so a store that is opened later shares
+/// its objects.
 #[test]
 fn a_server_that_was_emptied_has_the_generation_again() {
     let Some(server) = Server::start(&[]) else { return };

@@ -1,4 +1,4 @@
-//! What a store adds to any back end, one behaviour at a time.
+//! Behaviours that a store adds to any back end, one per test.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -52,7 +52,7 @@ fn another_namespace_is_a_cold_start() {
     assert_eq!(get(&mut store, &arena, 1, at(0)), Err(Why::Absent));
 }
 
-/// A server that mixes up whose an object is: the header says so.
+/// The server returns an object of another namespace. The header reveals that.
 #[test]
 fn a_shared_back_end_is_asked_and_not_believed() {
     let fake = Fake::shared(4);
@@ -66,11 +66,11 @@ fn a_shared_back_end_is_asked_and_not_believed() {
     assert!(other.stats().last_error.unwrap().contains("namespace"));
     assert_eq!(get(&mut store, &arena, 1, at(0)), Err(Why::Absent));
     assert_eq!(store.stats().lost, 1);
-    // The one that wrote it loads it by its name alone, once it has forgotten the place.
+    // A store that has forgotten an object's place still loads it by its name.
     put(&mut store, &arena, 1, at(0)).unwrap();
     let (mut store, arena) = open(&fake, StoreConfig { breaker: BreakerConfig::default(), ..always() });
     assert_eq!(get(&mut store, &arena, 1, at(0)), Ok(()));
-    // What is not there is not asked for again, for a time.
+    // After a miss, the store does not ask the back end for that key again for a time.
     assert_eq!(get(&mut store, &arena, 7, at(0)), Err(Why::Absent));
     let calls = fake.calls();
     assert_eq!(store.contains(&key(7), at(9)), Presence::Absent);
@@ -80,7 +80,8 @@ fn a_shared_back_end_is_asked_and_not_believed() {
     assert_eq!(fake.calls(), calls + 1);
 }
 
-/// What others wrote is found by asking, many keys at once, and is believed for a time.
+/// A probe asks for many keys at once and finds objects that other stores wrote. The answer is valid
+/// for a time.
 #[test]
 fn a_shared_back_end_says_what_it_has() {
     let fake = Fake::shared(400);
@@ -97,13 +98,14 @@ fn a_shared_back_end_says_what_it_has() {
     let known = |store: &Store, n, seconds| store.contains(&key(n), at(seconds));
     assert_eq!([known(&other, 4, 9), known(&other, 5, 9)], [Presence::Here, Presence::Absent]);
     assert_eq!([known(&other, 4, 10), known(&other, 5, 10)], [Presence::Unknown; 2]);
-    // It is not written once more, and it is removed though another wrote it.
+    // The store does not write the object again. It can remove the object, although another store wrote
+    // it.
     assert_eq!(put(&mut other, &arena, 6, at(1)), Ok(()));
     assert_eq!((other.stats().known, other.stats().writes), (1, 0));
     assert_eq!(other.remove(&[key(6)], at(1)), 0);
     settle(&mut other, at(1));
     assert!(!fake.has(6) && known(&other, 6, 1) == Presence::Absent);
-    // The one that wrote it hears of it by the next question.
+    // The store that wrote the object learns of the removal by its next probe.
     assert_eq!(known(&store, 6, 1), Presence::Here);
     store.probe(&[key(6), key(8)], at(1));
     assert_eq!(finish(&mut store, at(1))[0].objects, [Err(Why::Absent), Ok(())]);
@@ -112,8 +114,8 @@ fn a_shared_back_end_says_what_it_has() {
     store.check_invariants().unwrap();
 }
 
-/// A question and a write are on their way together, and the answer comes last: what was written since
-/// is not lost.
+/// A probe and a write run at the same time, and the answer of the probe arrives last. The object that
+/// was written meanwhile is not lost.
 #[test]
 fn an_answer_from_before_a_write_does_not_count() {
     let fake = Fake::shared(4);
@@ -131,22 +133,22 @@ fn an_answer_from_before_a_write_does_not_count() {
     settle(&mut store, at(0));
     assert_eq!((store.stats().lost, store.contains(&key(1), at(0))), (0, Presence::Here));
     assert_eq!(get(&mut store, &arena, 1, at(0)), Ok(()));
-    // One that is asked for afterwards, and gone, is.
+    // If a later probe does not find the object, the object is lost.
     assert_eq!(fake.forget(1), 1);
     store.probe(&[key(1)], at(0));
     settle(&mut store, at(0));
     assert_eq!((store.stats().lost, store.contains(&key(1), at(0))), (1, Presence::Absent));
 }
 
-/// A question and a removal are on their way together, and the answer, from before, comes last: what
-/// was removed is not found again.
+/// A probe and a removal run at the same time, and the old answer of the probe arrives last. The
+/// removed object is not found again.
 #[test]
 fn an_answer_from_before_a_removal_does_not_count() {
     let fake = Fake::shared(1);
     let (mut writer, arena) = open(&fake, always());
     put(&mut writer, &arena, 1, at(0)).unwrap();
     let (mut other, _) = open(&fake, always());
-    // By who wrote it, by who did not, and by eviction.
+    // Removal by the store that wrote the object, by another store, and by eviction.
     let ways: [fn(&mut Store); 2] = [
         |store| drop(store.remove(&[key(1)], at(0)).to_string()),
         |store| assert!(store.put(&[offer(2, 2)], at(0)).is_ok()),
@@ -161,7 +163,7 @@ fn an_answer_from_before_a_removal_does_not_count() {
         while fake.has(1) {
             store.wait(at(0), Duration::from_millis(10), &mut done);
         }
-        // The removal has been told of by now, or is before the answer.
+        // By now the removal has been reported, or it comes before the answer.
         store.wait(at(0), Duration::from_millis(10), &mut done);
         fake.answers_late(false);
         done.extend(settle(store, at(0)));
@@ -173,9 +175,9 @@ fn an_answer_from_before_a_removal_does_not_count() {
     }
 }
 
-/// A server goes by names: what is to be removed would take a new object of the same name along. Until
-/// that has ended a new one is not written; found by a store that said it had written what was gone a
-/// moment later.
+/// A shared server addresses objects by name, so a pending removal would also remove a new object of
+/// the same name. Until the removal has ended, a write of that key is refused as busy. Without this
+/// rule, a store reported an object as written that was gone a moment later.
 #[test]
 fn nothing_is_written_that_is_still_to_be_removed() {
     let fake = Fake::shared(1);
@@ -183,7 +185,7 @@ fn nothing_is_written_that_is_still_to_be_removed() {
     put(&mut store, &arena, 1, at(0)).unwrap();
     let ways: [fn(&mut Store); 2] = [
         |store| assert_eq!(store.remove(&[key(1)], at(0)), 1),
-        |store| assert!(store.put(&[offer(2, 2)], at(0)).is_ok()), // evicts it
+        |store| assert!(store.put(&[offer(2, 2)], at(0)).is_ok()), // evicts key 1
     ];
     for way in ways {
         put(&mut store, &arena, 1, at(0)).unwrap();
@@ -194,7 +196,7 @@ fn nothing_is_written_that_is_still_to_be_removed() {
         store.poll(at(0), &mut done);
         let ended = done.iter().find(|ended| ended.job == job).unwrap();
         assert_eq!(ended.objects, [Err(Why::Busy)]);
-        // Nor is it found by asking, which goes before.
+        // A probe and a load do not find the object either, although they run before the removal.
         let asked = [store.probe(&[key(1)], at(0)), store.get(&[want(1, 4)], at(0)).unwrap()];
         assert_eq!(store.contains(&key(1), at(0)), Presence::Absent);
         fake.stall(false);
@@ -207,7 +209,7 @@ fn nothing_is_written_that_is_still_to_be_removed() {
         assert!(fake.has(1));
         store.check_invariants().unwrap();
     }
-    // A write that failed is removed when the back end works again.
+    // A failed write is removed when the back end works again.
     fake.set(Mode::Fails);
     store.remove(&[key(1)], at(0));
     store.put(&[offer(3, 3)], at(0)).unwrap();
@@ -223,8 +225,8 @@ fn nothing_is_written_that_is_still_to_be_removed() {
     assert!(fake.has(3));
 }
 
-/// A store that has its back end for itself knows; one whose back end hangs answers for all objects
-/// that were asked for.
+/// A store that does not share its back end answers a probe at once. A store whose back end hangs
+/// answers at the deadline, for all keys of the probe.
 #[test]
 fn a_question_waits_for_nobody() {
     let (mut store, arena) = open(&Fake::new(4), always());
@@ -275,7 +277,7 @@ fn the_oldest_makes_room_deepest_first() {
     store.put(&[offer(0, 0), offer(1, 1), offer(2, 2)], at(0)).unwrap();
     assert_eq!(finish(&mut store, at(0))[0].objects, [Ok(()); 3]);
     settle(&mut store, at(0));
-    put(&mut store, &arena, 5, at(0)).unwrap(); // 2 is the deepest of its call
+    put(&mut store, &arena, 5, at(0)).unwrap(); // 2 is the deepest object of its call
     let here = |store: &Store, n| store.contains(&key(n), at(0)) == Presence::Here;
     assert_eq!([0, 1, 2, 5].map(|n| here(&store, n)), [true, true, false, true]);
     get(&mut store, &arena, 1, at(0)).unwrap();
@@ -336,7 +338,7 @@ fn failures_are_misses_and_the_breaker_opens() {
     assert_eq!(put(&mut store, &arena, 2, at(5)), Ok(()));
 }
 
-/// A full disk does not take what is there with it, and is no reason to leave it alone.
+/// If the disk is full, the stored objects stay, and the store still reads them.
 #[test]
 fn a_full_back_end_is_read_still() {
     let fake = Fake::new(4);
@@ -353,8 +355,8 @@ fn a_full_back_end_is_read_still() {
     store.check_invariants().unwrap();
 }
 
-/// Reads that never end: every call of this thread returns, loads miss at their deadline, and their
-/// slots stay taken, those that no worker has begun apart.
+/// If reads never end, every call of this thread still returns, and loads miss at their deadline. Their
+/// slots stay taken, except for loads that no worker has started.
 #[test]
 fn a_stalled_back_end_is_one_that_misses() {
     let fake = Fake::new(4);
@@ -374,7 +376,7 @@ fn a_stalled_back_end_is_one_that_misses() {
     store.poll(at(12), &mut out);
     let late = Err(Why::TimedOut);
     assert_eq!(out[0].objects, [late, late, late, late, Err(Why::Busy)]);
-    // Two workers have two loads; the others were taken back.
+    // Two workers run two loads. The other loads were withdrawn.
     let stats = store.stats();
     assert_eq!(
         (stats.quarantined, stats.in_flight, stats.timed_out, stats.opened, stats.busy),
@@ -385,7 +387,7 @@ fn a_stalled_back_end_is_one_that_misses() {
         assert!(matches!(arena.read(slot), Err(StoreError::SlotBusy { .. })));
     }
     assert!((2..8).all(|slot| arena.write(slot).is_ok()));
-    // The breaker is open: nothing is sent, and a removed object is not cleared while a load may read it.
+    // The breaker is open: nothing is sent. A removed object is not cleared while a load may read it.
     store.get(&[want(3, 3)], at(13)).unwrap();
     assert_eq!(store.remove(&[key(0)], at(13)), 1);
     assert_eq!(store.put(&[offer(9, 4)], at(13)).map(|_| ()).ok(), Some(()));
@@ -393,7 +395,7 @@ fn a_stalled_back_end_is_one_that_misses() {
     store.poll(at(13), &mut out);
     assert_eq!(out.iter().map(|done| done.objects[0]).collect::<Vec<_>>(), [Err(Why::Unavailable); 2]);
     store.check_invariants().unwrap();
-    // It comes back: the late loads end, and nobody hears of them.
+    // The back end works again: the late loads end, and they are not reported.
     fake.stall(false);
     assert_eq!(settle(&mut store, at(20)), []);
     assert_eq!((store.stats().quarantined, store.stats().loads, fake.has(0)), (0, 0, false));
@@ -402,8 +404,8 @@ fn a_stalled_back_end_is_one_that_misses() {
     store.check_invariants().unwrap();
 }
 
-/// New weights: what was computed with the old ones is not served, whenever its transfer ends and
-/// whatever a restart finds.
+/// After a renewal to new weights, the store serves nothing that was computed with the old ones. That
+/// is true for transfers that end later, and after a restart.
 #[test]
 fn a_store_that_is_renewed_serves_nothing_of_before() {
     let fake = Fake::new(4);
@@ -434,7 +436,7 @@ fn a_store_that_is_renewed_serves_nothing_of_before() {
     );
 }
 
-/// A renewal to the same namespace ends its objects, too, for this store and for others.
+/// After a renewal to the same namespace, a store does not return the earlier objects.
 #[test]
 fn a_store_that_is_renewed_to_its_own_namespace_begins_anew() {
     for fake in [Fake::new(4), Fake::shared(4)] {
@@ -443,7 +445,8 @@ fn a_store_that_is_renewed_to_its_own_namespace_begins_anew() {
         let before = store.namespace().clone();
         store.renew(&namespace(1), at(0)).unwrap();
         assert_ne!(*store.namespace(), before);
-        // The shared back end of this test looks objects up by key alone, so it may still return an old one.
+        // The shared back end of this test looks objects up by key alone, so it may still return an old
+        // one.
         assert!(matches!(get(&mut store, &arena, 1, at(0)), Err(Why::Absent | Why::Damaged)));
         settle(&mut store, at(0));
         put(&mut store, &arena, 1, at(0)).unwrap();
@@ -452,8 +455,8 @@ fn a_store_that_is_renewed_to_its_own_namespace_begins_anew() {
     }
 }
 
-/// If the back end fails, the store forgets everything, returns an error, and records both renewals at the
-/// next one.
+/// If the back end fails, the store forgets everything, returns an error, and records both renewals at
+/// the next one.
 #[test]
 fn a_renewal_that_is_not_recorded_forgets_and_is_recorded_by_the_next() {
     let fake = Fake::new(4);
@@ -473,7 +476,7 @@ fn a_renewal_that_is_not_recorded_forgets_and_is_recorded_by_the_next() {
     assert_ne!(*open(&fake, always()).0.namespace(), before, "both renewals are recorded");
 }
 
-/// The back end has the generation, so callers cannot choose it.
+/// The back end chooses the generation, so callers cannot.
 #[test]
 fn a_namespace_with_a_generation_is_refused() {
     let fake = Fake::new(4);
@@ -487,8 +490,8 @@ fn a_namespace_with_a_generation_is_refused() {
     assert!(refused(Store::open(fake, arena, &carried, always()).unwrap_err()));
 }
 
-/// An engine reuses a slot as soon as it is told. What hangs in the back end must neither keep the slot
-/// nor write to it.
+/// An engine reuses a slot as soon as its job is reported. A call that still hangs in the back end must
+/// neither keep the slot nor write to it.
 #[test]
 fn a_staged_transfer_lets_its_slot_go_with_its_job() {
     let fake = Fake::new(4);
@@ -497,8 +500,8 @@ fn a_staged_transfer_lets_its_slot_go_with_its_job() {
     fake.stall(true);
     store.get(&[want(1, 1)], at(0)).unwrap();
     fake.until_waiting(1);
-    arena.write(1).unwrap_err(); // as long as the job lasts
-    store.put(&[offer(2, 2)], at(0)).unwrap(); // no worker begins it
+    arena.write(1).unwrap_err(); // refused as long as the job lasts
+    store.put(&[offer(2, 2)], at(0)).unwrap(); // no worker starts it
     let ended = finish(&mut store, at(10));
     assert_eq!(ended.iter().map(|job| job.objects[0]).collect::<Vec<_>>(), [Err(Why::TimedOut); 2]);
     assert_eq!(store.stats().quarantined, 1);
@@ -511,7 +514,7 @@ fn a_staged_transfer_lets_its_slot_go_with_its_job() {
     assert_eq!(store.stats().objects, 1);
     store.check_invariants().unwrap();
 
-    // A write has the slot until its bytes are copied, and no longer.
+    // A write keeps the slot only until its bytes are copied.
     fake.stall(true);
     store.put(&[offer(3, 2)], at(10)).unwrap();
     fake.until_waiting(1);
@@ -526,8 +529,8 @@ fn a_staged_transfer_lets_its_slot_go_with_its_job() {
     );
 }
 
-/// A write that stalls keeps its place until it ends; then the place is cleared, since nobody finds
-/// what is there.
+/// A stalled write keeps its place until it ends. The place is then cleared, because no index entry
+/// leads to it.
 #[test]
 fn a_stalled_write_is_not_found() {
     let fake = Fake::new(1);
@@ -554,7 +557,8 @@ fn a_stalled_write_is_not_found() {
     store.check_invariants().unwrap();
 }
 
-/// What a withdrawn write was to replace was evicted: it must not come back with a restart.
+/// An object is evicted for a write that is later withdrawn. The object must not come back after a
+/// restart.
 #[test]
 fn what_was_evicted_for_a_write_that_never_began_is_cleared() {
     let fake = Fake::new(2);

@@ -1,5 +1,5 @@
-//! Warm restarts: a snapshot is read as far as it is whole, another's is cold, and no block is restored
-//! whose bytes are not those of its hash, wherever a process is killed.
+//! Warm restarts: a snapshot is read as far as it is intact, and another pool's snapshot is a cold
+//! start. A block is restored only if its bytes match its hash, wherever a process is killed.
 
 use std::fs::{self, File};
 use std::io::{BufRead, BufReader, Write};
@@ -20,7 +20,7 @@ use kvpool_store::{NamespaceDigest, ObjectKey};
 
 const OURS: NamespaceDigest = NamespaceDigest::from_bytes([7; 32]);
 
-/// Blocks with everything that can be said of one.
+/// Returns blocks with every optional field set.
 fn image(blocks: u32) -> PoolImage {
     let saved = |n: u32| SavedBlock {
         block: BlockId::new(n + 1),
@@ -54,7 +54,7 @@ fn image(blocks: u32) -> PoolImage {
 
 /// The settings of the pool's owner.
 const SETTINGS: &str = "sha256, and what else a pool's owner says";
-/// Bytes before the first chunk.
+/// Number of bytes before the first chunk.
 const HEADER: usize = 88 + SETTINGS.len();
 
 fn written(folder: &Folder, image: &PoolImage) -> (PathBuf, Vec<u8>) {
@@ -95,7 +95,7 @@ fn another_one_is_a_cold_start() {
     assert!(save(&folder.path().join("no/such/folder"), &image(5), OURS, 0).is_err());
 }
 
-/// What is before the tear counts, and that is what would have been evicted last.
+/// The part before the cut is restored. It contains the blocks that would be evicted last.
 #[test]
 fn a_torn_snapshot_keeps_the_rest() {
     let folder = Folder::new();
@@ -118,7 +118,7 @@ fn a_torn_snapshot_keeps_the_rest() {
     assert_eq!(kept, [0, 1024, 2048, 3000]);
 }
 
-/// A flipped bit costs its chunk, and nothing that is read was not written.
+/// A flipped bit costs its chunk. Every block that is read was written.
 #[test]
 fn damage_costs_a_chunk() {
     let folder = Folder::new();
@@ -137,7 +137,7 @@ fn damage_costs_a_chunk() {
     }
 }
 
-/// Everything that a pool knows comes back through a file.
+/// The whole state of a pool comes back through a file.
 #[test]
 fn a_pool_through_a_file() {
     let folder = Folder::new();
@@ -196,17 +196,16 @@ fn headers_of_slots() {
     }
     let other = SlotHeaders::open(&path, NamespaceDigest::from_bytes([9; 32]), 4).unwrap().read().unwrap();
     assert!(other.expect(1, key(1)).is_err());
-    // Of another size: another memory.
+    // Slots of another size mean another memory.
     assert!(SlotHeaders::open(&path, OURS, 5).unwrap().read().unwrap().expect(1, key(1)).is_err());
 }
 
-// ------------------------------------------------------------------------------------------------------------------------
-// kill -9
+// --- kill -9 ---
 
 const BLOCKS: u32 = 60;
 const SLOT_BYTES: u64 = 4096;
 
-/// The KV of a hash: made of it alone, so that whoever reads it knows whose it is.
+/// The KV of a block. It depends only on the hash, so a reader can check it.
 fn kv(hash: &BlockHash) -> Vec<u8> {
     hash.as_bytes().repeat(SLOT_BYTES as usize / 32)
 }
@@ -215,8 +214,8 @@ fn engine_config() -> PoolConfig {
     PoolConfig { num_blocks: BLOCKS as usize, block_size: 1, ..PoolConfig::default() }
 }
 
-/// An engine whose memory is a file: clears a slot, writes it in pieces, seals it, and registers the
-/// block. Saves now and then.
+/// An engine whose memory is a file. It clears a slot, writes it in pieces, seals it, and registers the
+/// block. It saves a snapshot from time to time.
 struct Engine {
     pool: BlockPool,
     memory: File,
@@ -253,7 +252,8 @@ impl Engine {
         bytes
     }
 
-    /// Restores what agrees; returns how many blocks, and how many did not agree.
+    /// Restores the blocks whose bytes match. Returns the number of restored blocks, and of blocks that
+    /// do not match.
     fn restore(&mut self) -> (usize, usize) {
         let Ok(snapshot) = load(&self.folder.join("warm"), OURS) else { return (0, 0) };
         let headers = self.slots.read().unwrap();
@@ -297,7 +297,7 @@ impl Engine {
     }
 }
 
-/// What the other process does.
+/// The other process: an engine that serves requests until it is killed.
 #[test]
 fn engine() {
     let Ok(folder) = std::env::var("KVPOOL_WARM_ENGINE") else { return }; // not the other process
@@ -335,7 +335,8 @@ fn a_killed_engine_is_warm_and_never_wrong() {
         for _ in 0..2 + round * 5 % 9 {
             while !lines.next().unwrap().unwrap().starts_with("saved") {}
         }
-        // Where it is when the signal comes is up to the machine, and to how often nothing is done here.
+        // The machine and the length of this loop decide what the engine is doing when the signal
+        // arrives.
         (0..round * 3571 % 50_000).for_each(|n| _ = std::hint::black_box(n));
         child.kill().unwrap();
         child.wait().unwrap();
@@ -347,7 +348,7 @@ fn a_killed_engine_is_warm_and_never_wrong() {
                 assert!(engine.payload(BlockId::new(id)) == kv(&hash), "WRONG KV in block {id}");
             }
         }
-        // And it goes on: every hit is checked.
+        // The restored engine serves more requests, and checks every hit.
         let mut numbers = Numbers(round);
         (0..20).for_each(|_| engine.serve(&mut numbers));
         engine.pool.check_invariants().unwrap();

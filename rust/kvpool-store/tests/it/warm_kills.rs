@@ -1,4 +1,5 @@
-//! A process that writes snapshots is killed wherever it is: what is there then is one of them, whole.
+//! A process that writes snapshots is killed at any moment. The folder then contains one whole
+//! snapshot.
 
 use std::fs;
 use std::io::{BufRead, BufReader, Write};
@@ -13,7 +14,7 @@ use kvpool_store::warm::{load, save};
 
 const OURS: NamespaceDigest = NamespaceDigest::from_bytes([7; 32]);
 
-/// The snapshot with a number: another one in every block, and in how many there are.
+/// The snapshot with this number. Snapshots differ in every block, and in their number of blocks.
 fn image(number: u64) -> PoolImage {
     let count = 15_000 + number as u32 % 7 * 1000;
     let hash = |n: u32| {
@@ -42,7 +43,7 @@ fn image(number: u64) -> PoolImage {
     }
 }
 
-/// What the other process does.
+/// The other process: writes one snapshot after another.
 #[test]
 fn writer() {
     let Ok(path) = std::env::var("KVPOOL_WARM_WRITER") else { return }; // not the other process
@@ -55,13 +56,13 @@ fn writer() {
     }
 }
 
-/// How often it is killed.
+/// How often the writer is killed.
 fn kills() -> u64 {
     std::env::var("KVPOOL_STORE_KILLS").map_or(10, |kills| kills.parse().unwrap())
 }
 
-/// Starts a writer of snapshots from `first` on, and kills it. Returns the number of the last one that
-/// it began.
+/// Starts a writer of snapshots from `first` on, and kills it. Returns the number of the last snapshot
+/// that it started.
 fn kill(path: &Path, first: u64, numbers: &mut Numbers) -> u64 {
     let mut child = Command::new(std::env::current_exe().unwrap())
         .args(["warm_kills::writer", "--exact", "--nocapture"])
@@ -79,7 +80,7 @@ fn kill(path: &Path, first: u64, numbers: &mut Numbers) -> u64 {
     };
     let last = first + numbers.below(4);
     while begun().is_some_and(|number: u64| number < last) {}
-    // Where it is when the signal comes is up to the machine, and to how often nothing is done here.
+    // The machine and the length of this loop decide what the writer is doing when the signal arrives.
     (0..numbers.below(3_000_000)).for_each(|n| _ = std::hint::black_box(n));
     child.kill().unwrap();
     child.wait().unwrap();
@@ -103,7 +104,7 @@ fn a_killed_writer_leaves_a_whole_snapshot() {
         assert!(found.image == image(found.saved_at), "snapshot {} is another one", found.saved_at);
         newest = found.saved_at;
     }
-    // What was left half done is no trouble, and is gone with the next one.
+    // A half-written file does not disturb the next save, which removes it.
     save(&path, &image(newest + 1), OURS, newest + 1).unwrap();
     assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 1);
     assert!(

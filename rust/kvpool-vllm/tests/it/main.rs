@@ -1,4 +1,4 @@
-//! Tests of vLLM's pool in one program: what many test programs have in common is compiled and linked once.
+//! Tests of vLLM's pool in one program, so that their common code is compiled and linked only once.
 
 #[path = "../group.rs"]
 mod group;

@@ -1,6 +1,6 @@
-//! Historical bugs as properties of vLLM's pool over kvpool: those of the list of 25 that have to hold
-//! here as well, or only here. The numbers are those of `docs/properties.md`; what is behind vLLM's
-//! Python is tested in `tests/properties`.
+//! Historical bugs as properties of vLLM's pool over kvpool: those of the list of 25 that apply here,
+//! too, or only here. The numbers are those of `docs/properties.md`. `tests/properties` tests the parts
+//! that live in vLLM's Python code.
 
 #![expect(clippy::unwrap_used, clippy::panic, reason = "helpers of tests fail by panicking, as tests do")]
 
@@ -19,7 +19,7 @@ use proptest::prelude::*;
 /// Tokens per block.
 const B: usize = 4;
 
-/// The key of a prefix: its digest begins with it.
+/// Returns the key of a prefix. Its digest begins with the prefix.
 fn key(prefix: &[u8]) -> Key {
     let mut digest = [0; 32];
     digest[..prefix.len()].copy_from_slice(prefix);
@@ -27,7 +27,7 @@ fn key(prefix: &[u8]) -> Key {
     Key::new(&digest, 0).unwrap()
 }
 
-/// The policies that order vLLM's queue: all but the one that needs access times.
+/// The policies that can order vLLM's queue: all except the one that needs access times.
 fn policies() -> impl Iterator<Item = EvictionPolicy> {
     kvpool_policies::ALL.iter().copied().filter(|&policy| policy != kvpool_policies::LAST_ACCESS)
 }
@@ -38,7 +38,8 @@ fn take(pool: &mut Pool, n: usize) -> Vec<u32> {
     blocks
 }
 
-/// Caches `blocks` as the full blocks of `prompt`, whose tokens are one byte each. Returns what made way.
+/// Caches `blocks` as the full blocks of `prompt`, whose tokens are one byte each. Returns the contents
+/// that were removed.
 fn cache(pool: &mut Pool, blocks: &[u32], prompt: &[u8]) -> Vec<Removed> {
     let mut removed = Vec::new();
     let key_of = |position: usize| Some(key(&prompt[..(position + 1) * B]));

@@ -1,8 +1,11 @@
 //! Property 1 for vLLM's queue: a block that one call frees twice loses two references and is queued
-//! once; a call that names one too often frees nothing.
+//! once. A call that frees a block more often than it has references frees nothing.
 //!
-//! Bugs: vllm#42571: freeing `[b, b]` with two references queued `b` twice, and two requests were given it.
-//! Fails it: collecting blocks whose count is 0 after all counts were dropped, one entry per name.
+//! Bugs: vllm#42571: freeing `[b, b]` with two references queued `b` twice, and two requests were given
+//! it.
+//!
+//! Fails it: code that collects the blocks whose count is 0 after all counts were dropped, one entry
+//! per name.
 
 use super::*;
 
@@ -15,8 +18,8 @@ fn property_01_a_block_freed_twice_in_one_call_is_queued_once() {
         .collect();
     for cached in [false, true] {
         for call in &calls {
-            // Blocks 1 to 3 have as many references as their number says; 0 is the null block, which is
-            // never freed.
+            // The reference count of each of the blocks 1 to 3 is its id. Block 0 is the null block,
+            // which is never freed.
             let mut pool = Pool::new(6, true).unwrap();
             let table = take(&mut pool, 3);
             assert_eq!(table, [1, 2, 3]);
@@ -42,7 +45,7 @@ fn property_01_a_block_freed_twice_in_one_call_is_queued_once() {
     }
 }
 
-/// A release of what nobody holds is refused, whatever else the call names.
+/// Freeing a block without references is refused, whatever else the call frees.
 #[test]
 fn property_01_what_nobody_holds_cannot_be_freed() {
     for call in [vec![3], vec![1, 3], vec![3, 1], vec![1, 1], vec![9]] {

@@ -1,12 +1,15 @@
-//! Property 6 for vLLM's queue: a block that carries a key is handed out only when no block without one
-//! is free.
+//! Property 6 for vLLM's queue: a block that has a key is handed out only if no block without a key is
+//! free.
 //!
-//! Bugs: vllm#42948, vllm#42656: blocks without a hash were queued behind cached ones, and the cache
-//! shrank for nothing. Fails it: one queue, with everything that is freed at its end.
+//! Bugs: vllm#42948, vllm#42656: blocks without a hash were queued after cached ones, and the cache
+//! shrank without need.
+//!
+//! Fails it: one queue, with every freed block at its end.
 
 use super::*;
 
-/// Under every policy, for every number of blocks of either kind, freed in every order of the two kinds.
+/// Checks every policy, every number of blocks of either kind, and both orders in which the two kinds
+/// are freed.
 #[test]
 fn property_06_a_block_with_a_key_goes_last() {
     for policy in policies() {
@@ -20,7 +23,7 @@ fn property_06_a_block_with_a_key_goes_last() {
                         cache(&mut pool, &with_key, &[1; 12]);
                         let tables = [with_key.clone(), without];
                         let (first, second) = if cached_first { (0, 1) } else { (1, 0) };
-                        // A table is freed tail first.
+                        // Frees each table from its tail.
                         pool.free(tables[first].iter().rev().copied()).unwrap();
                         pool.free(tables[second].iter().rev().copied()).unwrap();
 

@@ -1,8 +1,10 @@
-//! Property 11 for vLLM's lookups: who keeps a lookup's blocks without holding them, and compares
-//! [`Pool::removals`] afterwards, never accepts what a later owner wrote.
+//! Property 11 for vLLM's lookups: a reader that keeps a lookup's blocks without references, and
+//! compares [`Pool::removals`] afterwards, never accepts data of a later owner.
 //!
 //! Bugs: mooncake#850, vllm#47021: a lookup's result was used after its blocks had been handed to
-//! somebody else. Fails it: asking afterwards whether the key still leads to the block, which it may do
+//! another request.
+//!
+//! Fails it: code that asks afterwards whether the key still leads to the block. The key may do so
 //! again.
 
 use std::cell::Cell;
@@ -11,7 +13,7 @@ use proptest::test_runner::{Config, FileFailurePersistence, TestRunner};
 
 use super::*;
 
-/// The prompts: they share a first block.
+/// The prompts. The first two share their first block.
 const PROMPTS: [[u8; 8]; 3] = [[1, 1, 1, 1, 2, 2, 2, 2], [1, 1, 1, 1, 3, 3, 3, 3], [4, 4, 4, 4, 5, 5, 5, 5]];
 
 #[derive(Clone, Debug)]
@@ -25,7 +27,7 @@ enum Act {
     CopyOne,
 }
 
-/// What a reader copies, and what it copied so far.
+/// The blocks that a reader copies, and the data that it has copied up to now.
 struct Reader {
     removals: u64,
     blocks: Vec<u32>,
@@ -70,7 +72,7 @@ fn property_11_a_lookup_stands_exactly_while_nothing_was_removed() {
                         pool.free(table).unwrap();
                         continue;
                     }
-                    // The new owner writes at once; later, what it wrote is cached.
+                    // The new owner writes at once. The blocks that it wrote are cached later.
                     stamp += 1;
                     table[hits..].iter().for_each(|&block| memory[block as usize] = stamp);
                     let key_of = |at: usize| Some(key(&PROMPTS[prompt][..(hits + at + 1) * B]));
@@ -86,7 +88,7 @@ fn property_11_a_lookup_stands_exactly_while_nothing_was_removed() {
                 Act::Evict(block) => drop(pool.evict(block, true).unwrap()),
                 Act::Reset => drop(pool.reset()),
                 Act::Part(prompt) => {
-                    // A block that is cached for a part of a prompt, and has other content afterwards.
+                    // A block that is cached for a part of a prompt, and later has other content.
                     let Some(table) = (pool.num_free() > 0).then(|| take(&mut pool, 1)) else { continue };
                     stamp += 1;
                     memory[table[0] as usize] = stamp;

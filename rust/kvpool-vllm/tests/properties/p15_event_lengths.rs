@@ -1,8 +1,11 @@
-//! Property 15 for what vLLM's events are made of: caching a run of blocks says one thing of each, in
-//! order, those included that a mask left out; what made way is told key by key.
+//! Property 15 for the source of vLLM's events: caching a run of blocks reports one entry for each
+//! block, in order, including the blocks that a mask left out. Removed contents are reported key by
+//! key.
 //!
 //! Bugs: vllm#44451: hashes, tokens and extra keys of an event were filtered differently, and had
-//! different lengths. Fails it: a list of what was stored without the places of what was not.
+//! different lengths.
+//!
+//! Fails it: a list of the stored blocks without the positions of the others.
 
 use super::*;
 
@@ -19,7 +22,8 @@ proptest! {
         let key_at = |position: usize| key(&prompt[..(position + 1) * B]);
         let part_of = |position: usize| key(&prompt[..position * B + 2]);
         let mut pool = Pool::with_policy(13, true, policy).unwrap();
-        // Some contents are cached by other blocks, some of the run's blocks are cached for their first half.
+        // Other blocks cache some of the contents. Some of the run's blocks are cached for their first
+        // half.
         for position in (0..6).filter(|&position| known[position]) {
             let other = take(&mut pool, 1);
             pool.insert_hash(key_at(position), other[0], Some(((position + 1) * B) as u32));
@@ -31,7 +35,8 @@ proptest! {
         let (mut removed, mut stored) = (Vec::new(), Vec::new());
         let key_of = |at: usize| (!masked[first + at]).then(|| key_at(first + at));
 
-        pool.cache_full(Start::at(first), &blocks[first..], key_of, B, &mut removed, Some(&mut stored)).unwrap();
+        pool.cache_full(Start::at(first), &blocks[first..], key_of, B, &mut removed,
+            Some(&mut stored)).unwrap();
 
         let expected: Vec<_> = (first..6).map(|at| (!masked[at]).then_some(!known[at])).collect();
         prop_assert_eq!(stored, expected);

@@ -1,8 +1,10 @@
-//! Property 17: once a block is promoted from a part to the whole, a lookup of the part misses, and
-//! nothing is told of it again.
+//! Property 17: after a block is promoted from a part to the whole, a lookup of the part misses, and no
+//! event names the part again.
 //!
 //! Bugs: vllm#49125: the digest of the part stayed in the map, led to a block with other tokens, and
-//! was removed once more later. Fails it: a promotion that writes the new hash over the old one.
+//! was removed once more later.
+//!
+//! Fails it: a promotion that writes the new hash over the old one.
 
 use super::*;
 
@@ -13,14 +15,14 @@ const PROMPT: [u8; 4] = [7, 7, 8, 8];
 enum Way {
     /// The block becomes full.
     Full,
-    /// Its keys are taken by hand first, as a replacement does.
+    /// Its keys are first removed by hand, as a replacement does.
     Taken,
     /// A copy-on-write gives the keys to another block, which becomes full.
     Moved,
 }
 
-/// Every set of parts, held by one block or also by another one, promoted every way, in both orders of
-/// what follows.
+/// Promotes every set of parts in every way, with one or two blocks that have them, in both orders of
+/// the calls that follow.
 #[test]
 fn property_17_a_superseded_part_is_not_found_and_not_told_of_again() {
     for parts in 1..8u8 {
@@ -38,7 +40,7 @@ fn property_17_a_superseded_part_is_not_found_and_not_told_of_again() {
 fn promote(policy: EvictionPolicy, lengths: &[usize], way: Way, shared: bool) {
     let what = format!("{policy:?}, {lengths:?}, {way:?}, shared: {shared}");
     let mut pool = Pool::with_policy(5, true, policy).unwrap();
-    // Replayed, what is told gives the keys that lead somewhere: of each how many copies.
+    // The number of copies of each key, rebuilt from the events.
     let mut told: BTreeMap<Vec<u8>, i32> = BTreeMap::new();
     let gone = |told: &mut BTreeMap<Vec<u8>, i32>, removed: &[Removed]| {
         for one in removed {
@@ -51,8 +53,8 @@ fn promote(policy: EvictionPolicy, lengths: &[usize], way: Way, shared: bool) {
     let mut block = take(&mut pool, 1)[0];
     let other = take(&mut pool, 1)[0];
     for &length in lengths {
-        // A shorter part is a further key of the block, a longer one too: vLLM takes the shorter away
-        // by itself.
+        // A shorter part is a further key of the block, and so is a longer one. vLLM removes the
+        // shorter one itself.
         pool.insert_hash(key(&PROMPT[..length]), block, Some(length as u32));
         *told.entry(key(&PROMPT[..length]).as_bytes().to_vec()).or_default() += 1;
     }
@@ -95,7 +97,7 @@ fn promote(policy: EvictionPolicy, lengths: &[usize], way: Way, shared: bool) {
     };
     check(&pool, &told);
     assert_eq!(pool.find(&key(&PROMPT)), Some(block));
-    // The block is freed, and handed out again: nothing but its whole content is told to be gone.
+    // The block is freed and handed out again. The only event is the removal of its whole content.
     pool.free([block]).unwrap();
     check(&pool, &told);
     let (mut removed, mut all) = (Vec::new(), Vec::new());

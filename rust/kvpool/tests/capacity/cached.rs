@@ -1,5 +1,5 @@
-//! Each call is made twice: with a warm cache, and after the cache has dropped everything. A call that
-//! succeeds without the cache must succeed with it.
+//! Makes each call twice: with a warm cache, and after the cache has dropped everything. A call that
+//! succeeds without the cache must also succeed with it.
 
 use super::*;
 use kvpool::Fit;
@@ -9,17 +9,17 @@ use kvpool::Fit;
 struct Case {
     specs: Vec<GroupSpec>,
     usable: usize,
-    /// Length of the common beginning, and of both prompts.
+    /// Length of the common beginning, and length of each prompt.
     common: usize,
     lengths: [usize; 2],
     /// Tokens of the unrelated request.
     unrelated: usize,
     chunk: usize,
     part: Part,
-    /// Computed tokens of the second prompt, and the number of last tokens that it loses then.
+    /// Number of computed tokens of the second prompt, and number of last tokens that it then loses.
     computed: usize,
     lost: usize,
-    /// New tokens, and slots for drafts.
+    /// Number of new tokens, and number of slots for drafts.
     new: usize,
     lookahead: usize,
 }
@@ -49,7 +49,8 @@ impl Case {
         (0..self.lengths[which]).map(|at| token(at) as u32).collect()
     }
 
-    /// The first prompt was served, as far as the pool allowed. The unrelated request holds blocks.
+    /// Returns a manager in which the first prompt was served, as far as the pool allowed, and the
+    /// unrelated request holds blocks.
     fn warm(&self) -> CacheManager {
         let mut manager = manager(&self.specs, self.usable);
         drop(serve(&mut manager, 0, &self.prompt(0), self.chunk));
@@ -60,8 +61,8 @@ impl Case {
         manager
     }
 
-    /// The second prompt runs, its external tokens are loaded, and its first chunk has blocks. `None` if it
-    /// does not fit.
+    /// Returns a manager in which the second prompt runs, its external tokens are loaded, and its first
+    /// chunk has blocks. `None` if it does not fit.
     fn admitted(&self) -> Option<CacheManager> {
         let mut manager = self.warm();
         let part = Part { allocate_tokens: Some(self.chunk), ..self.part };
@@ -74,7 +75,8 @@ impl Case {
         Some(manager)
     }
 
-    /// The second prompt is computed in part and has lost its last tokens. `None` if it does not fit.
+    /// Returns a manager in which the second prompt is partly computed and has lost its last tokens.
+    /// `None` if it does not fit.
     fn running(&self) -> Option<CacheManager> {
         let mut manager = self.admitted()?;
         let covered = manager.request(2).unwrap().computed_tokens + self.chunk;
@@ -94,8 +96,8 @@ impl Case {
         Some(manager)
     }
 
-    /// Makes a call with and without the cache. Returns whether it succeeds, or `None` if it is refused for
-    /// another reason than blocks.
+    /// Makes a call with and without the cache. Returns whether it succeeds, or `None` if it is refused
+    /// for another reason than missing blocks.
     fn twice(
         &self,
         what: &str,
@@ -118,7 +120,7 @@ impl Case {
     }
 }
 
-/// Admissions, planned ones, and the answers of `fit` agree.
+/// Admissions, planned admissions, and the results of `fit` agree.
 #[test]
 fn what_is_cached_refuses_no_admission() {
     let mut numbers = Numbers(2);

@@ -1,4 +1,5 @@
-//! Groups of a hybrid model hold, give up and evict the right blocks: one test per fault or missing feature.
+//! Groups of a hybrid model hold, give up and evict the right blocks. One test per fault or missing
+//! feature.
 
 use super::*;
 use kvpool::groups::Keep;
@@ -7,8 +8,8 @@ fn ids(range: std::ops::Range<u32>) -> Vec<u32> {
     range.collect()
 }
 
-/// A conversation of 66 tokens is cached, and nothing holds a block. Its blocks are evicted one by one: the
-/// hit after each.
+/// Caches a conversation of 66 tokens, and evicts its blocks one by one while no request holds one.
+/// Returns the length of the hit after each eviction.
 fn hits_while_evicting(spec: GroupSpec, preempts: bool) -> Vec<usize> {
     let mut manager = manager(&[FULL, spec], 499);
     let prompt = ids(0..66);
@@ -29,8 +30,8 @@ fn hits_while_evicting(spec: GroupSpec, preempts: bool) -> Vec<usize> {
     (0..count).map(hit_and_evict).collect()
 }
 
-/// After each eviction the hit is as long as the remaining blocks allow. Below length L a conversation has L
-/// / 4 blocks of full attention and L / `spacing` states, or windows of one block.
+/// After each eviction the hit is as long as the remaining blocks allow. Up to length L, a conversation
+/// has L / 4 blocks of full attention and L / `spacing` states or windows of one block.
 #[test]
 fn the_deepest_block_of_all_groups_is_evicted_first() {
     let kept = [(Keep::All, 4), (Keep::Every(8), 8), (Keep::Every(16), 16), (Keep::Junctions, 64)];
@@ -49,8 +50,8 @@ fn the_deepest_block_of_all_groups_is_evicted_first() {
     }
 }
 
-/// The pool holds one and a half of two conversations in turn. The remaining blocks of a conversation serve a
-/// hit.
+/// The pool has room for one and a half of two conversations that run in turn. The remaining blocks of
+/// a conversation serve a hit.
 #[test]
 fn conversations_in_turn_hit_what_full_attention_has_left() {
     let mut manager = manager(&[FULL, GroupSpec { keep: Keep::Every(16), ..STATE }], 55);
@@ -85,7 +86,7 @@ fn a_state_group_has_a_slot_for_each_draft() {
     step(&mut manager, 0, &[7, 8, 9], Some(9), 3).unwrap();
     let later = manager.group_table(0, 1).unwrap().to_vec();
     assert_eq!((later[0], later.len()), (table[2], 4));
-    // None is accepted: the state stays.
+    // No draft is accepted, so the state stays where it is.
     step(&mut manager, 0, &[10], Some(10), 0).unwrap();
     assert_eq!(manager.group_table(0, 1).unwrap()[0], later[0]);
     manager.check_invariants().unwrap();
@@ -106,7 +107,7 @@ fn a_draft_without_a_state_slot_is_not_computed() {
     step(&mut manager, 0, &[7, 8], Some(8), 1).unwrap();
 }
 
-/// An engine may append drafts as tokens and take the rejected ones back before it commits.
+/// An engine may append drafts as tokens, and take the rejected ones back before it commits.
 #[test]
 fn a_truncation_keeps_the_states_of_the_drafts_that_stay() {
     let mut manager = manager(&[FULL, STATE], 20);
@@ -140,7 +141,7 @@ fn forks_and_truncations_leave_the_states_of_drafts_behind() {
     manager.check_invariants().unwrap();
 }
 
-/// The fork has no slots for the drafts of its parent, so none of its tokens was one.
+/// The fork has no slots for the drafts of its parent, so none of its own tokens was a draft.
 #[test]
 fn a_fork_has_no_drafts_of_its_parent() {
     let mut manager = manager(&[FULL, STATE], 20);
@@ -154,7 +155,7 @@ fn a_fork_has_no_drafts_of_its_parent() {
     assert_eq!(manager.group_table(1, 1).unwrap(), table);
 }
 
-/// Tokens that a growth covered stay covered, although the step before it had drafts.
+/// Tokens that an append covered stay covered, although the step before it had drafts.
 #[test]
 fn a_truncation_keeps_the_cover_of_the_tokens_that_stay() {
     let mut manager = manager(&[STATE], 20);
@@ -197,7 +198,7 @@ fn an_admission_that_computes_all_hits_nothing_and_caches_what_it_computes() {
     }
 }
 
-/// A sliding window with attention sinks: their blocks stay, and a hit needs them.
+/// A sliding window with attention sinks: the blocks of the sinks stay, and a hit needs them.
 #[test]
 fn blocks_of_sinks_are_held_and_needed() {
     let sinks = GroupSpec { sink_tokens: 5, ..sliding(4, 8) };
@@ -223,7 +224,8 @@ fn blocks_of_sinks_are_held_and_needed() {
 #[test]
 fn a_lone_request_with_sinks_runs_in_window_sinks_and_a_chunk() {
     let sinks = GroupSpec { sink_tokens: 4, ..sliding(4, 8) };
-    // A block of sinks; before a chunk of 4 tokens two blocks of the window, as both end at a block's end.
+    // It needs one block for the sinks. Before a chunk of 4 tokens it needs two blocks of the window,
+    // because both end at the end of a block.
     assert_eq!(lone::run(&[sinks], 200, &ids(0..400), chunk(4)), Ok(4));
     let mut manager = manager(&[sinks], 4);
     let cursor = manager.prepare(&ids(0..400), ExtraKeys::default()).unwrap();
@@ -231,7 +233,7 @@ fn a_lone_request_with_sinks_runs_in_window_sinks_and_a_chunk() {
     serve(&mut manager, 0, &ids(0..400), 4).unwrap();
 }
 
-/// A group that caches nothing, such as the heads of a draft model: a hit needs none of its blocks.
+/// A group that caches nothing, such as the heads of a draft model, never limits a hit.
 #[test]
 fn a_group_that_keeps_nothing_never_limits_hits() {
     let nothing = |spec| GroupSpec { keep: Keep::Nothing, ..spec };

@@ -1,11 +1,11 @@
-//! Whether a prompt can ever be computed in a pool: a lone request runs chunk by chunk in pools of every
-//! size.
+//! Whether a prompt can ever be computed in a pool: a lone request runs chunk by chunk in pools of
+//! every size.
 
 use super::*;
 use kvpool::Fit;
 
-/// Runs a prompt alone in an empty pool to its end, in chunks of [`Part::allocate_tokens`]. Returns the most
-/// blocks that it holds.
+/// Runs a prompt alone in an empty pool to its end, in chunks of [`Part::allocate_tokens`]. Returns the
+/// largest number of blocks that it holds.
 pub(super) fn run(
     specs: &[GroupSpec],
     usable: usize,
@@ -13,8 +13,8 @@ pub(super) fn run(
     part: Part,
 ) -> Result<usize, ManagerError> {
     let mut manager = manager(specs, usable);
-    // A hit that ends where a chunk begins needs no block: without `compute_all` chunks alone would hit in an
-    // empty cache.
+    // A hit that ends where a chunk begins needs no block. Without `compute_all`, the chunks alone
+    // would hit in an empty cache.
     let admission = admit(&mut manager, 0, tokens, Part { compute_all: true, ..part })?;
     let mut most = held(&manager);
     if admission.external_tokens > 0 {
@@ -40,7 +40,7 @@ pub(super) fn run(
     Ok(most)
 }
 
-/// The smallest pool, those around a limit, and a large one.
+/// Returns the smallest pool, pools around a limit, and a large one.
 fn sizes(least: usize) -> impl Iterator<Item = usize> {
     let sizes = [1, least.saturating_sub(1), least, least + 1, 39];
     sizes.into_iter().filter(|&usable| usable > 0)

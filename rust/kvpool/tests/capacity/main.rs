@@ -1,10 +1,10 @@
-//! Capacity: a call succeeds or is refused by the number of available blocks alone, and never because of what
-//! is cached.
+//! Capacity: a call succeeds or fails only because of the number of available blocks, and never because
+//! of the content of the cache.
 //!
 //! [`lone`] runs every prompt alone, chunk by chunk, to see whether it can ever be computed in a pool.
-//! [`cached`] makes each call twice, with and without the cache. [`named`] and [`hybrid`] hold one test per
-//! fault that was seen. `KVPOOL_MODEL_OPERATIONS` sets how many cases are drawn (default 100,000: one case
-//! per 50).
+//! [`cached`] makes each call twice, with and without the cache. [`named`] and [`hybrid`] contain one
+//! test per fault that was observed. `KVPOOL_MODEL_OPERATIONS` sets the number of random cases (default
+//! 100,000: one case per 50).
 #![expect(
     clippy::unwrap_used,
     clippy::panic,
@@ -36,7 +36,7 @@ fn cases() -> u64 {
     operations.unwrap_or(100_000) / 50
 }
 
-/// Draws the groups of a model: one to three, in any order.
+/// Draws the groups of a model: between one and three, in any order.
 fn drawn(numbers: &mut Numbers) -> Vec<GroupSpec> {
     (0..=numbers.below(3)).map(|_| spec(numbers)).collect()
 }
@@ -57,7 +57,8 @@ fn spec(numbers: &mut Numbers) -> GroupSpec {
         _ => Keep::Nothing,
     };
     let margin = usize::from(numbers.below(5) == 4);
-    // Full attention keeps all blocks or none. The other words decide whether hits may end inside its blocks.
+    // Full attention keeps all blocks or none. The other draws decide whether hits may end inside its
+    // blocks.
     let is_full = kind == GroupKind::Full && matches!(keep, Keep::Every(_) | Keep::Junctions);
     let is_sliding = matches!(kind, GroupKind::Sliding { .. });
     let sink_tokens = if is_sliding && numbers.below(3) == 2 { 1 + numbers.below(4) } else { 0 };
@@ -65,7 +66,7 @@ fn spec(numbers: &mut Numbers) -> GroupSpec {
     GroupSpec { keep, margin, partial_hits, sink_tokens, ..GroupSpec::new(kind, block_tokens) }
 }
 
-/// A manager with `usable` blocks besides the null block.
+/// Returns a manager with `usable` blocks besides the null block.
 fn manager(specs: &[GroupSpec], usable: usize) -> CacheManager {
     let groups = Groups::new(specs.to_vec(), None).unwrap();
     manager_of(groups, usable)
@@ -87,7 +88,7 @@ fn admit(manager: &mut CacheManager, id: i64, tokens: &[u32], part: Part) -> Res
     manager.admit_with(id, prompt, &options).map_err(|refused| refused.error)
 }
 
-/// Appends tokens to a request, commits computed tokens, and asks for slots of drafts, in one call.
+/// Appends tokens to a request, commits computed tokens and asks for slots of drafts, all in one call.
 fn step(
     manager: &mut CacheManager,
     id: i64,
@@ -133,7 +134,7 @@ fn all_blocks(manager: &CacheManager) -> Vec<BlockId> {
     (1..manager.pool().num_blocks() as u32).map(BlockId::new).collect()
 }
 
-/// Computes an admitted request to its end, in chunks that end where a state is kept, as engines do.
+/// Computes an admitted request to its end. Like in engines, chunks end where a state is kept.
 fn compute(manager: &mut CacheManager, id: i64, chunk: usize) -> Result<(), ManagerError> {
     loop {
         drop(manager.take_plan()?);

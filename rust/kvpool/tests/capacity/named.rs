@@ -11,7 +11,8 @@ fn partial(block_tokens: usize) -> GroupSpec {
     GroupSpec { partial_hits: true, ..GroupSpec::new(GroupKind::Full, block_tokens) }
 }
 
-/// Groups, the unit of hashes, tokens, and the blocks in which they run.
+/// Models with their groups, the unit of hashes, the tokens of a prompt, and the number of blocks in
+/// which it can run.
 fn models_that_fill_a_pool() -> Vec<(Vec<GroupSpec>, usize, u32, usize)> {
     vec![
         (vec![FULL], 4, 15, 4),
@@ -45,7 +46,7 @@ fn what_ran_alone_can_be_resumed_and_admitted_again_in_the_same_pool() {
     }
 }
 
-/// The cached blocks of a short prompt do not make a long one fail that fills the pool.
+/// A long prompt that fills the pool is admitted, although blocks of a short prompt are cached.
 #[test]
 fn a_prompt_that_fills_the_pool_is_admitted_after_a_short_one_with_the_same_beginning() {
     for (specs, short, long, usable) in [
@@ -67,8 +68,8 @@ fn a_prompt_that_fills_the_pool_is_admitted_after_a_short_one_with_the_same_begi
     admit(&mut manager, 1, &ids(0..5000), Part::WHOLE).unwrap();
 }
 
-/// Three hits are possible, and only the one in the middle has its blocks: another request holds its
-/// first block, and the longest hit would take the only block that is left.
+/// Three hits are possible, and only the middle one has enough blocks. Another request holds the first
+/// block, and the longest hit would take the only block that is left.
 #[test]
 fn a_hit_between_the_longest_and_none_is_found() {
     let mut manager = of_unit(&[FULL], 4, 4);
@@ -79,7 +80,7 @@ fn a_hit_between_the_longest_and_none_is_found() {
     assert_eq!((admission.cached_tokens, admission.block_ids.len()), (4, 2));
 }
 
-/// A hit that needs a copy is shorter if no block is available for the copy.
+/// A hit that needs a copy becomes shorter if no block is available for the copy.
 #[test]
 fn a_hit_is_as_long_as_the_pool_allows() {
     let mut manager = of_unit(&[partial(8)], 4, 4);
@@ -116,7 +117,7 @@ fn tokens_that_had_no_blocks_before_the_call_are_not_computed() {
     }
 }
 
-/// Slots of drafts are covered before the call that accepts them.
+/// The slots of drafts are covered before the call that accepts the drafts.
 #[test]
 fn accepted_drafts_are_computed_only_if_they_had_slots() {
     let mut manager = manager(&[FULL], 20);
@@ -149,7 +150,7 @@ fn external_tokens_take_blocks_of_windows_only_where_something_behind_them_reads
     assert_eq!(missing.count(), 0, "the window behind the external tokens");
 }
 
-/// The fewest blocks in which something goes.
+/// Returns the smallest number of blocks with which the call succeeds.
 fn least(goes: impl Fn(usize) -> Result<(), ManagerError>) -> usize {
     (1..400).find(|&usable| goes(usable).is_ok()).unwrap()
 }
@@ -208,11 +209,12 @@ fn a_prompt_that_runs_by_chunks_is_not_refused_for_ever() {
     assert_eq!((by_chunks.fit, by_chunks.can_ever_fit), (Fit::Ok, true));
     assert!(admit(&mut pool, 0, &prompt, Part::WHOLE).is_err());
     lone::run(&specs, usable, &prompt, chunk(64)).unwrap();
-    // Beside another request it has to wait.
+    // While another request runs, it has to wait.
     admit(&mut pool, 1, &ids(5000..6000), chunk(480)).unwrap();
     let later = pool.fit(&cursor, chunk(64)).unwrap();
     assert_eq!((later.fit, later.can_ever_fit), (Fit::Later, true));
-    // Full attention alone is larger than the pool: its first chunk fits, and the whole never will.
+    // The blocks of full attention alone exceed the pool: the first chunk fits, but the whole prompt
+    // never does.
     let too_long = pool.prepare(&ids(0..4000), ExtraKeys::default()).unwrap();
     let first = manager(&specs, usable).fit(&too_long, chunk(64)).unwrap();
     assert_eq!((first.fit, first.can_ever_fit), (Fit::Ok, false));
@@ -236,7 +238,7 @@ fn a_registered_tail_is_written_in_place_where_no_block_is_left_for_a_copy() {
     }
 }
 
-/// The manager copies a block that two requests hold, or refuses the append.
+/// If two requests hold the tail block, the manager copies it or refuses the append.
 #[test]
 fn a_shared_tail_is_never_written_in_place() {
     let mut manager = manager(&[FULL], 2);

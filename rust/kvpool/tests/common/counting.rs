@@ -1,15 +1,15 @@
-//! The allocator of test binaries that count what a thread allocates: a module of each, since an
-//! allocator is a binary's.
+//! An allocator that counts the allocations of a thread. Each test binary that uses it includes this
+//! module, because a binary has one allocator.
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
 
 thread_local! {
-    /// Allocations of this thread, and bytes that it holds of them.
+    /// Number of allocations of this thread, and number of bytes that they hold.
     static COUNTS: Cell<(usize, isize)> = const { Cell::new((0, 0)) };
 }
 
-/// Allocations of this thread so far, and bytes that it holds of them.
+/// Returns the number of allocations of this thread so far, and the number of bytes that they hold.
 pub(crate) fn counts() -> (usize, isize) {
     COUNTS.get()
 }
@@ -17,18 +17,19 @@ pub(crate) fn counts() -> (usize, isize) {
 struct Counting;
 
 fn count(allocations: usize, bytes: isize) {
-    // A thread that is going away counts no more.
+    // A thread that is ending is not counted any more.
     let _ = COUNTS.try_with(|counts| {
         let (before, held) = counts.get();
         counts.set((before + allocations, held + bytes));
     });
 }
 
-// SAFETY: every call is passed on to the system's allocator as it came; counting allocates nothing.
+// SAFETY: every call is passed unchanged to the system's allocator. The counting itself allocates
+// nothing.
 unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         count(1, layout.size() as isize);
-        // SAFETY: the caller's promise is the one that `System` asks for.
+        // SAFETY: the caller guarantees the same conditions that `System` requires.
         unsafe { System.alloc(layout) }
     }
 

@@ -1,9 +1,10 @@
-//! What bad workloads do to each policy: scans, loops, popularity that drifts, sessions that die.
-//! Small, made up, and the same on every host.
+//! Tests of every policy under bad workloads: scans, loops, drifting popularity, sessions that end. The
+//! workloads are small, artificial, and the same on every host.
 //!
-//! What all must hold is asserted for every policy. The tables
-//! (`cargo test --test evictors adversaries -- --nocapture`) show hits, in per cent of the blocks asked
-//! for, and *turnover*: of the blocks cached when a phase began, the share that is gone when it ends.
+//! Minimum results are asserted for every policy. The tables
+//! (`cargo test --test evictors adversaries -- --nocapture`) show hits in percent of the requested
+//! blocks, and *turnover*: the share of the blocks cached at the start of a phase that are gone at its
+//! end.
 
 use std::collections::BTreeSet;
 
@@ -12,7 +13,8 @@ use kvpool::{BlockHash, BlockPool, HashAlgorithm, PoolConfig};
 
 const CAPACITY: usize = 256;
 
-/// Contents from the start of a prompt on, as numbers; equal numbers at equal places are equal blocks.
+/// The contents of a prompt from its start, as numbers. Equal numbers at equal positions are equal
+/// blocks.
 type Prompt = Vec<u64>;
 
 /// The mixing step of `SplitMix64`.
@@ -45,7 +47,7 @@ struct Server {
     served: usize,
 }
 
-/// Hits and turnover of a phase, in per cent.
+/// Hits and turnover of a phase, in percent.
 #[derive(Clone, Copy, Debug)]
 struct Phase {
     hits: f64,
@@ -68,7 +70,7 @@ impl Server {
         self.pool.mark_computed(&new).unwrap();
         table.extend(new);
         self.served += 1;
-        self.pool.mark_accessed(&table, self.served as f64).unwrap(); // only last-accessed listens
+        self.pool.mark_accessed(&table, self.served as f64).unwrap(); // only last-accessed uses access times
         self.pool.release_table(&table).unwrap();
         hits
     }
@@ -88,30 +90,30 @@ impl Server {
     }
 }
 
-/// A sequence of numbers below `below`.
+/// Returns a sequence of numbers below `below`.
 fn numbers(seed: u64, below: usize) -> impl Iterator<Item = u64> {
     (0_u64..).map(move |nth| mix(seed ^ mix(nth)) % below as u64)
 }
 
-/// `n` requests for one of `prompts` prompts of `blocks` blocks, at random.
+/// Returns `n` random requests for one of `prompts` prompts of `blocks` blocks.
 fn working_set(set: u64, prompts: usize, blocks: u64, n: usize) -> Vec<Prompt> {
     let prompt = |nth| (0..blocks).map(|at| set << 32 | nth << 8 | at).collect();
     numbers(set, prompts).take(n).map(prompt).collect()
 }
 
-/// Prompts that come once.
+/// Returns prompts that are used only once.
 fn one_shot(set: u64, blocks: u64, n: usize) -> Vec<Prompt> {
     (0..n as u64).map(|nth| (0..blocks).map(|at| 1 << 60 | set << 32 | nth << 8 | at).collect()).collect()
 }
 
-/// The same prompts round and round.
+/// Returns the same prompts in `rounds` rounds.
 fn looping(set: u64, prompts: usize, blocks: u64, rounds: usize) -> Vec<Prompt> {
     let round = || (0..prompts as u64).map(|nth| (0..blocks).map(|at| set << 32 | nth << 8 | at).collect());
     (0..rounds).flat_map(|_| round()).collect()
 }
 
-/// Agents: `live` sessions at a time behind one system prompt; each grows by a block per turn and is
-/// gone for good after 12.
+/// Returns requests of agents: `live` sessions at a time share one system prompt. Each session grows by
+/// a block per turn and ends after 12 turns.
 fn sessions(live: usize, turns: usize) -> Vec<Prompt> {
     let system = || [1, 2, 3, 4].map(|at: u64| 7 << 60 | at);
     let mut ages: Vec<u64> = (0..live as u64).map(|slot| slot % 12).collect();
@@ -129,8 +131,8 @@ fn sessions(live: usize, turns: usize) -> Vec<Prompt> {
     out
 }
 
-/// Popularity that drifts: of 40 prompts of 4 blocks one half is asked for most, and the range moves on
-/// all the time.
+/// Returns requests whose popularity drifts: of 40 prompts of 4 blocks, one half is requested most, and
+/// this half moves all the time.
 fn drifting(n: usize) -> Vec<Prompt> {
     let near = numbers(3, 20).zip(numbers(4, 40)).zip(numbers(5, 4));
     let nth = |(at, ((near, far), which)): (usize, ((u64, u64), u64))| {
@@ -141,7 +143,7 @@ fn drifting(n: usize) -> Vec<Prompt> {
     near.take(n).enumerate().map(nth).collect()
 }
 
-/// Runs phases with every policy, prints a table, and gives each policy's figures to `expect`.
+/// Runs phases with every policy, prints a table, and passes each policy's figures to `expect`.
 fn all(title: &str, phases: &[(&str, Vec<Prompt>)], expect: impl Fn(EvictionPolicy, &[Phase])) {
     let mut table = format!("\n{title}\n{:<14}", "hits/turnover");
     phases.iter().for_each(|(name, _)| table += &format!(" | {name:>22}"));
@@ -157,7 +159,8 @@ fn all(title: &str, phases: &[(&str, Vec<Prompt>)], expect: impl Fn(EvictionPoli
     results.iter().for_each(|(policy, figures)| expect(*policy, figures));
 }
 
-/// Policies that keep what was used again through a flood of what is used once.
+/// Returns whether the policy keeps blocks that were used again during a flood of blocks that are used
+/// once.
 fn resists_scans(policy: EvictionPolicy) -> bool {
     [kvpool_policies::S3_FIFO, kvpool_policies::ARC].contains(&policy)
 }
@@ -189,7 +192,7 @@ fn a_scan_is_forgotten() {
     ];
     all("A working set of 144 blocks, and prompts that come once", &phases, |policy, phases| {
         let [alone, mixed, scan, again, later] = phases else { panic!() };
-        // Whatever the scan flushed is missed once, and never again.
+        // Each block that the scan evicted is missed once, and never again.
         assert!(
             again.hits >= 100.0 - 100.0 * 144.0 / 600.0 && later.hits > 99.0,
             "{policy:?}: {again:?}, {later:?}"
@@ -213,8 +216,8 @@ fn a_loop_that_shrinks_is_kept() {
     ];
     all("Loops of 1.25 and 0.5 capacities", &phases, |policy, phases| {
         let [large, first, later] = phases else { panic!() };
-        // These two were the best of the large loop, by sending new blocks away first: it takes a while
-        // to see that it is over.
+        // These two policies were the best in the large loop, because they evict new blocks first. They
+        // need a while to detect that the loop is over.
         let (least_large, least, least_later) = match policy.name() {
             "adaptive" => (60.0, 25.0, 90.0),
             "hazard" => (20.0, 24.0, 99.0),
@@ -233,7 +236,8 @@ fn dead_sessions_leave() {
     let quarter = |nth: usize| turns[nth * 1500..(nth + 1) * 1500].to_vec();
     let phases = [("1st quarter", quarter(0)), ("2nd", quarter(1)), ("3rd", quarter(2)), ("4th", quarter(3))];
     all("12 live sessions of up to 12 blocks behind a prompt of 4", &phases, |policy, phases| {
-        // `hazard` keeps what comes back late a little longer: a block in ten of a quarter.
+        // `hazard` keeps blocks that return late a little longer: one block in ten of a quarter of the
+        // pool.
         let least = if policy == kvpool_policies::HAZARD { 85.0 } else { 90.0 };
         for phase in &phases[1..] {
             assert!(phase.hits > 80.0 && phase.turnover > least, "{policy:?} keeps the dead: {phases:?}");
@@ -253,7 +257,7 @@ fn popularity_drifts() {
     });
 }
 
-/// `hazard` with a clock that says what `now` says of each request.
+/// Runs `hazard` with a clock. `now` returns the time of each request.
 fn timed(phases: &[Vec<Prompt>], now: impl Fn(usize) -> f64) -> Vec<Phase> {
     let mut server = Server::new(kvpool_policies::HAZARD);
     let run = |prompts: &Vec<Prompt>| {
@@ -274,7 +278,7 @@ fn timed(phases: &[Vec<Prompt>], now: impl Fn(usize) -> f64) -> Vec<Phase> {
     phases.iter().map(run).collect()
 }
 
-/// For an hour one set is popular, and within a minute another.
+/// One set is popular for an hour. Then another one becomes popular within a minute.
 #[test]
 fn hazard_follows_a_workload_that_drifts_within_a_minute() {
     let phases = [working_set(1, 64, 3, 3600), working_set(2, 64, 3, 600), working_set(2, 64, 3, 3600)];
@@ -285,26 +289,26 @@ fn hazard_follows_a_workload_that_drifts_within_a_minute() {
     assert!(old.hits > 90.0 && minute.hits > 60.0 && later.hits > 90.0, "{old:?}, {minute:?}, {later:?}");
 }
 
-/// Ages that never grow would keep for ever what was used twice; so a clock that stands still is not
-/// believed.
+/// With ages that never grow, blocks that were used twice would stay forever. So a clock that stands
+/// still is not trusted.
 #[test]
 fn hazard_outlives_a_clock_that_stands_still() {
     let phases = [1, 2, 3, 4].map(|set| working_set(set, 64, 3, 2000));
     let mut clocks: Vec<Box<dyn Fn(usize) -> f64>> = vec![Box::new(|_| 0.0), Box::new(|_| 1e9)];
-    // It runs, and stops in the middle.
+    // A clock that runs and stops in the middle.
     clocks.push(Box::new(|served| (served as f64).min(1500.0)));
     for now in clocks {
         let figures = timed(&phases, now);
         println!("a clock that stands still: {figures:?}");
-        // It is believed for 8 capacities of new blocks, and ages that do not grow keep an old set
-        // meanwhile: once.
+        // The clock is trusted for 8 capacities of new blocks. During that time, ages that do not grow
+        // keep an old set. This happens only once.
         let low = figures.iter().filter(|phase| phase.hits < 90.0).count();
         assert!(low <= 1 && figures.iter().all(|phase| phase.hits > 55.0), "{figures:?}");
         assert!(figures[3].hits > 90.0 && figures[3].turnover > 60.0, "what was popular leaves: {figures:?}");
     }
 }
 
-/// One tenant sends prompts that come once, ten blocks for each of the others' three.
+/// One tenant sends prompts that are used once: ten blocks for each three of the other tenants.
 #[test]
 fn hazard_keeps_what_comes_back_from_a_tenant_that_floods() {
     let hot = working_set(1, 48, 3, 4000);
@@ -317,6 +321,6 @@ fn hazard_keeps_what_comes_back_from_a_tenant_that_floods() {
         halves.iter().map(|half| server.run(half)).collect::<Vec<_>>()
     };
     println!("one tenant floods: {figures:?}, lru {lru:?}");
-    // Of 100 blocks 23 can be hit.
+    // At most 23 of 100 blocks can be hits.
     assert!(figures[1].hits > lru[1].hits + 3.0 && figures[1].hits > 15.0, "{figures:?}, lru {lru:?}");
 }

@@ -1,5 +1,5 @@
-//! Several copies of one content: what hangs on it can be reached as long as it is cached, whichever
-//! copy goes, under every policy, by name. The laboratory checks random histories.
+//! Several copies of one content: its children stay reachable as long as they are cached, whichever
+//! copy leaves, under every policy. The laboratory checks random histories.
 
 use super::*;
 use kvpool::{BlockPool, DuplicatePolicy, PoolConfig};
@@ -12,7 +12,7 @@ fn pool_of(kind: Kind, duplicates: DuplicatePolicy) -> BlockPool {
     BlockPool::with_evictor(config, kind.build(8, &RetentionConfig::default())).unwrap()
 }
 
-/// Every policy, with copies kept and dropped.
+/// Pools with every policy, with copies kept and dropped.
 fn pools() -> impl Iterator<Item = (BlockPool, String)> {
     Kind::all().into_iter().flat_map(|kind| {
         DuplicatePolicy::ALL
@@ -21,7 +21,8 @@ fn pools() -> impl Iterator<Item = (BlockPool, String)> {
     })
 }
 
-/// A new block with the content at the end of `path`, not computed yet.
+/// Allocates a block and registers it with the content at the end of `path`. The block is not computed
+/// yet.
 fn begin(pool: &mut BlockPool, path: &[u8]) -> BlockId {
     let block = pool.allocate(1).unwrap();
     pool.register(&block, &chain(0, path), path.len() - 1).unwrap();
@@ -34,14 +35,14 @@ fn compute(pool: &mut BlockPool, path: &[u8]) -> BlockId {
     block
 }
 
-/// A copy of the parent is to go as early as it may: hints are ignored where there are none.
+/// Makes a copy of the parent leave as early as possible. Without retention, the hint has no effect.
 fn demote(pool: &mut BlockPool, block: BlockId) {
     if pool.retention_stats().is_some() {
         pool.retain(&[block], Retention::END_OF_LIFE).unwrap();
     }
 }
 
-/// Blocks go one by one, and as long as the child is cached a lookup reaches it.
+/// Evicts blocks one by one. As long as the child is cached, a lookup has to reach it.
 fn drain(pool: &mut BlockPool, child: BlockId, of: &str) {
     loop {
         pool.check_invariants().unwrap();
@@ -55,7 +56,7 @@ fn drain(pool: &mut BlockPool, child: BlockId, of: &str) {
     }
 }
 
-/// The copy that the child was linked to is evicted, or dropped, while its holder holds another one.
+/// The copy to which the child was linked is evicted or dropped, while its holder holds another copy.
 #[test]
 fn a_child_whose_copy_has_gone_hangs_on_another_one() {
     for (mut pool, of) in pools() {
@@ -64,7 +65,7 @@ fn a_child_whose_copy_has_gone_hangs_on_another_one() {
         let child = compute(&mut pool, CHILD); // of the second; a lookup of its parent finds the first
         pool.release(&[first]).unwrap();
         demote(&mut pool, first);
-        let rest = pool.allocate(5).unwrap(); // all that there is
+        let rest = pool.allocate(5).unwrap(); // all available blocks
         assert!(!pool.is_registered(first), "{of}");
         pool.release(&[child, second]).unwrap();
         demote(&mut pool, second);
@@ -74,19 +75,21 @@ fn a_child_whose_copy_has_gone_hangs_on_another_one() {
     }
 }
 
-/// Drop on release dropped a copy because there was another one, in use, on which nothing hung.
+/// In an earlier version, drop-on-release dropped a copy that had cached children, because another copy
+/// without children was in use.
 #[test]
 fn a_copy_on_which_cached_blocks_hang_is_not_dropped() {
     for (mut pool, of) in pools() {
         let first = compute(&mut pool, PARENT);
-        let second = pool.allocate(2).unwrap(); // computed at the same time, and more of it
+        let second = pool.allocate(2).unwrap(); // computed at the same time, and longer
         pool.register(&second, &chain(0, CHILD), 0).unwrap();
         pool.mark_computed(&second).unwrap();
         pool.acquire(&second[..1]).unwrap(); // a fork
         pool.release_table(&second).unwrap();
         pool.release(&second[..1]).unwrap();
         if !of.contains("Plain(lru)") && !of.contains("last-accessed") {
-            // Those two are closed by their times: the first copy will be released later than the child was.
+            // The copies' release times decide here: the first copy will be released later than the
+            // child was.
             assert!(pool.is_registered(second[0]), "{of}: the child hangs on it");
         }
         pool.release(&[first]).unwrap();
@@ -98,8 +101,8 @@ fn a_copy_on_which_cached_blocks_hang_is_not_dropped() {
     }
 }
 
-/// Drop on release left only the older copy, which LRU evicted before what had been cached behind the
-/// newer one.
+/// In an earlier version, drop-on-release left only the older copy. LRU evicted it before the blocks
+/// that had been cached after the newer one.
 #[test]
 fn what_was_cached_behind_a_dropped_copy_does_not_outlive_the_other() {
     for (mut pool, of) in pools() {
@@ -108,7 +111,7 @@ fn what_was_cached_behind_a_dropped_copy_does_not_outlive_the_other() {
         pool.release(&[first]).unwrap();
         let other = compute(&mut pool, &[7]);
         pool.release(&[other]).unwrap();
-        pool.mark_computed(&[second]).unwrap(); // later than the first, which nobody holds any more
+        pool.mark_computed(&[second]).unwrap(); // later than the first copy, which has no references any more
         let child = compute(&mut pool, CHILD);
         pool.release(&[child, second]).unwrap();
         if of == "Plain(lru), DropOnRelease" {
@@ -119,14 +122,15 @@ fn what_was_cached_behind_a_dropped_copy_does_not_outlive_the_other() {
     }
 }
 
-/// The child was linked to the oldest copy, which its holder gave up before it was computed; the copy
-/// behind which it really was computed protected nothing.
+/// In an earlier version, the child was linked to the oldest copy, whose holder gave it up before it
+/// was computed. The copy from which the child was really computed was not protected.
 #[test]
 fn a_child_does_not_hang_on_a_copy_that_is_not_computed() {
     for abort in [false, true] {
         for (mut pool, of) in pools() {
             let (first, second) = (begin(&mut pool, PARENT), begin(&mut pool, PARENT));
-            let child = begin(&mut pool, CHILD); // of the second; of its parent there is only the first to be found
+            // The child of the second copy. A lookup of its parent finds only the first.
+            let child = begin(&mut pool, CHILD);
             pool.mark_computed(&[second, child]).unwrap();
             pool.release(&[child, second]).unwrap();
             demote(&mut pool, second);
@@ -139,14 +143,15 @@ fn a_child_does_not_hang_on_a_copy_that_is_not_computed() {
     }
 }
 
-/// A lookup takes the child through another copy than the one that it is linked to. That one has
-/// nothing to wait for then, and goes; the child is linked to the copy that its holder held.
+/// A lookup reaches the child through another copy than the one to which it is linked. The linked copy
+/// then has no children to wait for and is evicted. The child is linked to the copy that its holder
+/// held.
 #[test]
 fn a_hit_through_another_copy_leaves_no_hole() {
     for (mut pool, of) in pools() {
         let linked = pool.allocate(2).unwrap();
         pool.register(&linked, &chain(0, CHILD), 0).unwrap();
-        let other = compute(&mut pool, PARENT); // the first that is computed is the one that lookups find
+        let other = compute(&mut pool, PARENT); // lookups find the copy that is computed first
         pool.mark_computed(&linked).unwrap();
         pool.release_table(&linked).unwrap();
         pool.release(&[other]).unwrap();
@@ -162,8 +167,8 @@ fn a_hit_through_another_copy_leaves_no_hole() {
     }
 }
 
-/// What a caller does to contents by id is his own: the child stays, no lookup reaches it, and it goes
-/// when its turn comes.
+/// Contents that a caller drops by id are the caller's responsibility: the child stays, no lookup
+/// reaches it, and it is evicted in its turn.
 #[test]
 fn a_parent_dropped_by_id_leaves_its_child_to_the_order() {
     for (mut pool, of) in pools() {
@@ -172,7 +177,7 @@ fn a_parent_dropped_by_id_leaves_its_child_to_the_order() {
         pool.release(&[child, parent]).unwrap();
         pool.drop_cached(&[parent]).unwrap();
         assert_eq!(pool.probe(&chain(0, CHILD), 2).unwrap().cached_blocks, 0);
-        // Computed again, it is reached again; hit, it is linked again.
+        // After the parent is computed again, the child is reachable again. A hit links it again.
         let again = compute(&mut pool, PARENT);
         let hit = pool.match_and_acquire(&chain(0, CHILD), 2).unwrap();
         assert_eq!(hit, [again, child]);

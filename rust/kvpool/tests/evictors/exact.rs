@@ -1,6 +1,6 @@
-//! Orders with retention against the exact model: random calls, sound and odd ones. For LRU the whole
-//! order is compared after each call. Another policy chooses, and the model checks that it may give up
-//! the block that it chose.
+//! Compares orders with retention with the exact model, under random valid and invalid calls. For LRU
+//! the whole order is compared after each call. With another policy, the model checks that the policy
+//! may give up the block that it chose.
 
 use super::model::Model;
 use super::*;
@@ -8,17 +8,17 @@ use kvpool::{Candidate, Content};
 
 #[derive(Clone, Debug)]
 enum Call {
-    /// A block in use has a new content.
+    /// A block in use gets a new content.
     Registered {
         block: usize,
         parent: Option<usize>,
     },
-    /// A block in use hangs on another one.
+    /// A block in use gets another parent.
     Relink(usize, usize),
-    /// A block, its parent, the parent's parent and so on are taken by a lookup.
+    /// A lookup takes a block, its parent, the parent's parent and so on.
     HitPrefix(usize),
     Hit(usize),
-    /// All blocks in use, or some, lose their holders.
+    /// All blocks in use, or some of them, lose their references.
     Release {
         blocks: Vec<usize>,
         deeper: Vec<u32>,
@@ -37,9 +37,11 @@ const MOST: usize = 14;
 fn call() -> impl Strategy<Value = Call> {
     let block = || 1..MOST;
     prop_oneof![
-        // Mostly chains of neighbours, so that families are cached together.
-        7 => (block(), prop_oneof![2 => Just(None), 5 => Just(Some(None)), 2 => block().prop_map(|b| Some(Some(b)))])
-            .prop_map(|(block, parent)| Call::Registered { block, parent: parent.map(|p| p.unwrap_or(block - 1)) }),
+        // Mostly chains of neighbours, so that parents and children are cached together.
+        7 => (block(), prop_oneof![2 => Just(None), 5 => Just(Some(None)), 2 =>
+            block().prop_map(|b| Some(Some(b)))])
+            .prop_map(|(block, parent)| Call::Registered {
+                block, parent: parent.map(|p| p.unwrap_or(block - 1)) }),
         2 => (block(), block()).prop_map(|(block, parent)| Call::Relink(block, parent)),
         2 => block().prop_map(Call::HitPrefix),
         2 => block().prop_map(Call::Hit),
@@ -48,7 +50,8 @@ fn call() -> impl Strategy<Value = Call> {
         1 => block().prop_map(Call::Remove),
         4 => (1_usize..4).prop_map(Call::Evict),
         4 => (block(), retention()).prop_map(|(block, retention)| Call::Retain(block, retention)),
-        3 => (block(), prop_oneof![3 => Just(3_u32), 3 => Just(7), 1 => Just(9)]).prop_map(|(b, t)| Call::Assign(b, t)),
+        3 => (block(), prop_oneof![3 => Just(3_u32), 3 => Just(7), 1 => Just(9)])
+            .prop_map(|(b, t)| Call::Assign(b, t)),
         3 => (-1_i8..6).prop_map(|half| Call::Advance(f64::from(half) / 2.0)),
         1 => prop_oneof![Just(Call::Clear), Just(Call::Grow), Just(Call::Grow)],
     ]
@@ -92,7 +95,8 @@ impl Pair {
         match *call {
             Call::Registered { block, parent } => {
                 let parent = parent.filter(|&parent| parent > 0 && fits(parent));
-                // The caller guarantees that the block is in use: an idle one has lost its content before.
+                // The caller guarantees that the block is in use. An idle block has lost its content
+                // before.
                 if fits(block) && !self.model.is_idle(block) {
                     let content = Content { key: block as u64, depth: 0 };
                     self.evictor.registered(id(block), content, parent.map(id));

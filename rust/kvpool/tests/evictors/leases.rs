@@ -1,5 +1,5 @@
-//! Property 12 for blocks that only a planned copy or a step still needs, and property 22's calls, for
-//! every policy.
+//! Property 12 for blocks that only a planned copy or a step still needs, and the calls of property 22,
+//! for every policy.
 
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
@@ -8,8 +8,8 @@ use super::*;
 use kvpool::retention::Retain;
 use kvpool::{BlockPool, BlockState, Candidate, Content, InvariantViolation, PoolConfig, PoolError, Tiers};
 
-/// trtllm#12542, sglang#31427: a block whose KV a planned copy reads, or that a step still writes, was
-/// evicted. Whatever the policy, it is not among the victims, and a lookup finds it.
+/// trtllm#12542, sglang#31427: a block was evicted although a planned copy read its KV or a step still
+/// wrote it. Under every policy, such a block is never a victim, and a lookup finds it.
 #[test]
 fn property_12_a_block_that_a_plan_or_a_step_needs_is_nobodys_victim() {
     for kind in Kind::all() {
@@ -25,7 +25,8 @@ fn property_12_a_block_that_a_plan_or_a_step_needs_is_nobodys_victim() {
         if kind.has_retention() {
             pool.retain(&table, Retention::END_OF_LIFE).unwrap(); // even so
         }
-        // A step may still write the first; the second is read by a planned copy; nobody holds either.
+        // A step may still write the first block, and a planned copy reads the second. No request holds
+        // either.
         pool.release_after(&table[..1], 5).unwrap();
         let copy = tiers.copy_on_write(0, table[1]).unwrap();
         assert_ne!(copy, table[1]);
@@ -41,7 +42,7 @@ fn property_12_a_block_that_a_plan_or_a_step_needs_is_nobodys_victim() {
         pool.release_table(&hit).unwrap();
         assert!(pool.allocate(1).is_err(), "{kind:?}: they are needed as before");
 
-        // The plan is handed out, the step completes: now they can go.
+        // The plan is handed out and the step completes. Now the blocks can be evicted.
         assert_eq!(tiers.take_plan().unwrap().transfers().len(), 1);
         let pool = tiers.pool_mut(0).unwrap();
         assert_eq!(indices(&pool.eviction_order()), [table[1].index()], "{kind:?}");
@@ -58,11 +59,12 @@ pub(crate) struct Log {
     inside: AtomicBool,
     evictions: AtomicUsize,
     calls: AtomicUsize,
-    /// Blocks that have a content, how deep it is, and what it hangs on.
+    /// Registered blocks, each with its depth and its parent.
     registered: Mutex<Vec<(BlockId, u32, Option<BlockId>)>>,
 }
 
-/// However many blocks a call registers, each hangs on the one before it, the first on what was there before.
+/// A call may register any number of blocks: each has the block before it as its parent. The first
+/// one's parent is the block that was already registered.
 #[test]
 fn a_chain_of_any_length_hangs_together() {
     const LENGTH: usize = 200;
@@ -80,7 +82,7 @@ fn a_chain_of_any_length_hangs_together() {
     assert_eq!(*log.registered.lock().unwrap(), expected);
 }
 
-/// An evictor that notes what it is asked, and fails if it is asked while it answers.
+/// An evictor that records its calls, and fails if a call arrives during another call.
 #[derive(Debug)]
 pub(crate) struct Watched(Box<dyn Evictor>, Arc<Log>);
 
@@ -166,8 +168,9 @@ impl Evictor for Watched {
     }
 }
 
-/// sglang#27631, trtllm#17926: of n blocks asked for, the policy is asked for exactly those that are
-/// not free, once each and never while it answers; a commit evicts nothing; it all ends.
+/// sglang#27631, trtllm#17926: for an allocation of n blocks, the policy is asked for exactly the
+/// blocks that are not free, once each and never during another call. A commit evicts nothing, and
+/// every call ends.
 #[test]
 fn property_22_one_eviction_per_victim_under_every_policy() {
     for kind in Kind::all() {
@@ -178,7 +181,8 @@ fn property_22_one_eviction_per_victim_under_every_policy() {
                 let evictor = Box::new(Watched(kind.build(8, &config), Arc::clone(&log)));
                 let settings = PoolConfig { num_blocks: 8, block_size: BLOCK_SIZE, ..Default::default() };
                 let mut pool = BlockPool::with_evictor(settings, evictor).unwrap();
-                // Two prompts with a common start, and hints that put every obstacle into the way.
+                // The two prompts share their start. The hints make each block as hard to evict as
+                // possible.
                 for path in [&[0, 0, 0][..], &[0, 1, 1]] {
                     let path = &path[..path.len().min(cached)];
                     let mut table = pool.match_and_acquire(&chain(0, path), 9).unwrap();

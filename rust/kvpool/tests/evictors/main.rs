@@ -1,8 +1,8 @@
 //! Evictors: every policy against the same contract, the order of eviction with retention against an
-//! exact model, and what bad workloads do to each policy.
+//! exact model, and the behaviour of each policy under bad workloads.
 //!
-//! Everything runs over [`kvpool_policies::ALL`]: a policy that is added is tested.
-//! `KVPOOL_MODEL_OPERATIONS` sets how many operations each of the random tests runs (default 30,000).
+//! All tests run over [`kvpool_policies::ALL`], so a new policy is tested automatically.
+//! `KVPOOL_MODEL_OPERATIONS` sets the number of operations of each random test (default 30,000).
 #![expect(
     clippy::unwrap_used,
     clippy::panic,
@@ -37,17 +37,17 @@ fn indices(blocks: &[BlockId]) -> Vec<usize> {
     blocks.iter().map(|block| block.index()).collect()
 }
 
-/// How an evictor comes about.
+/// The ways to construct an evictor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Kind {
-    /// As a pool without retention has it.
+    /// As in a pool without retention.
     Plain(EvictionPolicy),
-    /// As a pool with retention has it.
+    /// As in a pool with retention.
     Retaining(EvictionPolicy),
-    /// LRU behind `Closed`, without retention: what the advisor and `kvpool size` run.
+    /// LRU inside `Closed`, without retention, as the advisor and `kvpool size` use it.
     ClosedLru,
-    /// With retention, behind [`strict::Strict`]: LRU, whose order has no block in use, and S3-FIFO,
-    /// whose order has.
+    /// With retention, over [`strict::Strict`]: LRU, whose order contains no block in use, and S3-FIFO,
+    /// whose order does.
     StrictLru,
     StrictS3Fifo,
 }
@@ -94,7 +94,7 @@ fn hasher() -> &'static Arc<BlockHasher> {
     HASHER.get_or_init(|| Arc::new(BlockHasher::new(config).unwrap()))
 }
 
-/// The chain of a path in the tree of prompts: one block per step, so that paths with a common start
+/// Returns the chain of a path in the tree of prompts: one block per step, so paths with a common start
 /// share blocks.
 fn chain(epoch: u64, path: &[u8]) -> HashChain {
     let extra = ExtraKeys { epoch, ..Default::default() };
@@ -123,7 +123,7 @@ fn retention() -> impl Strategy<Value = Retention> {
     })
 }
 
-/// Settings that fit into a pool of `usable` blocks: a budget of pins, and two tenants with limits.
+/// Returns settings for a pool of `usable` blocks: a budget of pins, and two tenants with limits.
 fn limits(usable: usize) -> impl Strategy<Value = RetentionConfig> {
     let third = usable / 3;
     let tenant = move |nth: u32| {
@@ -142,8 +142,8 @@ fn operations_in_all() -> u32 {
     std::env::var("KVPOOL_MODEL_OPERATIONS").ok().and_then(|n| n.parse().ok()).unwrap_or(30_000)
 }
 
-/// Runs `test` on sequences of `length` operations; a failing one shrinks, and its seed is kept beside
-/// the test's file.
+/// Runs `test` on random sequences of `length` operations. A failing sequence is shrunk, and its seed
+/// is stored beside the test's file.
 fn check<S: Strategy>(file: &'static str, length: u32, strategy: S, test: impl Fn(S::Value)) {
     let config = Config {
         cases: operations_in_all().div_ceil(length),

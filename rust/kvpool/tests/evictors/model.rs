@@ -1,28 +1,29 @@
-//! The order of eviction with retention, of LRU, exactly: every list a vector, every count recounted.
+//! An exact model of LRU's order of eviction with retention: every list is a vector, and every count is
+//! recomputed.
 //!
-//! It says of each block where it stands, and does what the module docs of `kvpool::retention` and
-//! `kvpool::evictor::closed` say in the order in which they say it. It is O(n) everywhere.
+//! The model knows the place of each block, and follows the module docs of `kvpool::retention` and
+//! `kvpool::evictor::closed` rule by rule. It is O(n) everywhere.
 
 use std::cmp::Reverse;
 
 use kvpool::retention::{Hint, Keep, Retention, RetentionConfig, Then, Ttl};
 
-/// Demoted; priorities 0 to 100; pinned.
+/// Ranks: demoted, priorities 0 to 100, pinned.
 const DEMOTED: usize = 0;
 const NORMAL: usize = 36;
 const HIGHEST: usize = 101;
 const PINNED: usize = 102;
 
-/// Next victim first.
+/// A list of blocks, the next victim first.
 type List = Vec<usize>;
 
 #[derive(Clone, Debug)]
 struct Block {
     known: bool,
     idle: bool,
-    /// Was next, and has to wait for its children.
+    /// The block was the next victim and has to wait for its children.
     parked: bool,
-    /// The block with the content before, and which of the contents that it had.
+    /// The parent block and the number of its content, because a block has several contents over time.
     parent: Option<(usize, u64)>,
     contents: u64,
     rank: usize,
@@ -50,13 +51,13 @@ struct Tenant {
     id: u32,
     floor: usize,
     ceiling: Option<usize>,
-    /// Its idle blocks but for pinned and parked ones, least recently released first.
+    /// The tenant's idle blocks, except pinned and parked ones, the least recently released first.
     idle: List,
-    /// Those of them that were next while it was not above its floor.
+    /// The idle blocks that were the next victim while the tenant was not above its floor.
     aside: List,
 }
 
-/// LRU with retention.
+/// The model of LRU with retention.
 #[derive(Clone, Debug)]
 pub(crate) struct Model {
     blocks: Vec<Block>,
@@ -107,7 +108,8 @@ impl Model {
         self.tenants.iter().position(|tenant| tenant.id == id).map_or(0, |tenant| self.count(tenant))
     }
 
-    /// Demoted, below normal, above, pinned, with a time to live.
+    /// Returns the numbers of blocks that are demoted, below normal, above normal, pinned, and with a
+    /// time to live.
     pub(crate) fn gauges(&self) -> [usize; 5] {
         let known = || self.blocks.iter().filter(|block| block.known);
         let of = |ranks: std::ops::RangeInclusive<usize>| known().filter(|b| ranks.contains(&b.rank)).count();
@@ -120,7 +122,7 @@ impl Model {
         tenant.is_some_and(|tenant| self.count(tenant) <= self.tenants[tenant].floor)
     }
 
-    /// Off every list.
+    /// Removes a block from every list.
     fn detach(&mut self, block: usize) {
         let tenants = self.tenants.iter_mut().flat_map(|tenant| [&mut tenant.idle, &mut tenant.aside]);
         self.ranks.iter_mut().chain(tenants).for_each(|list| list.retain(|&other| other != block));
@@ -140,14 +142,14 @@ impl Model {
         }
     }
 
-    /// The next of its kind.
+    /// Makes a block the next victim of its kind.
     fn put_first(&mut self, block: usize) {
         let rank = self.blocks[block].rank;
         self.ranks[rank].insert(0, block);
         self.list_with_tenant(block, true);
     }
 
-    /// One block less has to be set aside for a tenant above its floor.
+    /// A tenant above its floor needs one block less to be set aside.
     fn spare_another(&mut self, tenant: usize) {
         if self.count(tenant) > self.tenants[tenant].floor && !self.tenants[tenant].aside.is_empty() {
             let block = self.tenants[tenant].aside.remove(0);
@@ -209,7 +211,7 @@ impl Model {
         }
     }
 
-    /// `parent` has the content before that of `block`.
+    /// Makes `parent` the parent of the content of `block`.
     pub(crate) fn relink(&mut self, block: usize, parent: usize) {
         if parent != block
             && self.blocks[parent].known
@@ -225,7 +227,7 @@ impl Model {
         (self.blocks[parent].contents == contents).then_some(parent)
     }
 
-    /// (block, depth), in any order.
+    /// Releases blocks, given as (block, depth) in any order.
     pub(crate) fn release(&mut self, released: &[(usize, u32)]) {
         let mut released = released.to_vec();
         released.sort_by_key(|&(_, depth)| Reverse(depth));
@@ -296,8 +298,8 @@ impl Model {
         }
     }
 
-    /// Whether a policy may give up a block next: nothing waits for it, and nothing of a lower rank
-    /// could go. Limits of tenants change the order of ranks.
+    /// Returns whether a policy may choose a block as the next victim: no child waits for it, and no
+    /// block of a lower rank could be evicted. Limits of tenants change the order of ranks.
     pub(crate) fn may_go(&self, block: usize) -> bool {
         let is_leaf = |&block: &usize| self.blocks[block].idle && self.children(block) == 0;
         let leaves = (1..self.blocks.len()).filter(is_leaf);
@@ -311,7 +313,7 @@ impl Model {
         std::iter::from_fn(|| copy.evict()).collect()
     }
 
-    /// `None` for a time to live before there is a clock.
+    /// Applies a retention hint. Returns `None` for a time to live before the clock is set.
     pub(crate) fn retain(&mut self, block: usize, retention: Retention) -> Option<Hint> {
         if !self.blocks[block].known {
             return Some(Hint::Ignored);
@@ -322,7 +324,7 @@ impl Model {
             Some(Ttl::Absolute(seconds)) => Some(self.now? + seconds),
             Some(Ttl::Idle(seconds)) => {
                 let until = self.now? + seconds;
-                self.blocks[block].idle.then_some(until) // in use it does not run
+                self.blocks[block].idle.then_some(until) // it does not run while the block is in use
             }
         };
         let pinned = self.blocks.iter().filter(|block| block.rank == PINNED).count();
@@ -361,7 +363,7 @@ impl Model {
         self.spare_another(tenant);
     }
 
-    /// How many retentions ran out; `None` if time ran backwards.
+    /// Returns the number of retentions that ended, or `None` if time ran backwards.
     pub(crate) fn advance_time(&mut self, now: f64) -> Option<usize> {
         if self.now.is_some_and(|before| now < before) {
             return None;

@@ -1,5 +1,5 @@
-//! What a planned copy pins, by name: its place in the order is that of its last holder's release,
-//! under every policy. The laboratory checks random histories.
+//! Blocks that a planned copy pins: their place in the order is that of their last release, under every
+//! policy. The laboratory checks random histories.
 
 use super::*;
 use kvpool::{BlockPool, BlockState, CacheManager, ManagerConfig, PoolConfig, RequestRef, Tiers};
@@ -8,13 +8,13 @@ const PROMPT: &[u8] = &[0, 0, 1];
 
 struct Copied {
     tiers: Tiers,
-    /// The prompt's blocks: nobody holds the first and the last, a pin holds the second.
+    /// The prompt's blocks: the first and the last have no references, and a pin holds the second.
     table: Vec<BlockId>,
 }
 
 impl Copied {
-    /// A prompt is cut off inside of its second block, which is copied to be written to; then its
-    /// holder goes.
+    /// Creates the state: a prompt is truncated inside of its second block, which is copied before it
+    /// is written. Then the request ends.
     fn new(kind: Kind) -> Self {
         let config = PoolConfig { num_blocks: 8, block_size: BLOCK_SIZE, ..Default::default() };
         let evictor = kind.build(8, &RetentionConfig::default());
@@ -37,7 +37,7 @@ impl Copied {
     }
 }
 
-/// New blocks with the contents of a prompt, held.
+/// Allocates, registers and computes the blocks of a prompt, and holds them.
 fn compute(pool: &mut BlockPool, path: &[u8]) -> Vec<BlockId> {
     let table = pool.allocate(path.len()).unwrap();
     pool.register(&table, &chain(0, path), 0).unwrap();
@@ -45,7 +45,7 @@ fn compute(pool: &mut BlockPool, path: &[u8]) -> Vec<BlockId> {
     table
 }
 
-/// It came to the order with the end of its pin, behind its parent.
+/// In an earlier version, the block entered the order only at the end of its pin, after its parent.
 #[test]
 fn a_pinned_block_goes_before_its_parent() {
     for kind in Kind::all() {
@@ -65,8 +65,8 @@ fn a_pinned_block_goes_before_its_parent() {
     }
 }
 
-/// Everything else is needed while it is pinned. It can be hit as long as it is, and when it is so no
-/// longer it is free, for nothing is left of what its content depends on.
+/// While the block is pinned, every other block is taken. The block can be hit while it is pinned. When
+/// the pin ends, the block is free, because its parents are gone.
 #[test]
 fn a_pinned_block_whose_turn_comes_is_free_when_its_pin_ends() {
     for kind in Kind::all() {
@@ -84,8 +84,8 @@ fn a_pinned_block_whose_turn_comes_is_free_when_its_pin_ends() {
     }
 }
 
-/// Somebody computes its parent anew and hits it before its pin ends: then it is cached as any other,
-/// in his order.
+/// Another request computes the parent again and hits the block before its pin ends. The block is then
+/// cached normally, in that request's order.
 #[test]
 fn a_pinned_block_that_is_hit_after_its_turn_has_a_place_again() {
     for kind in Kind::all() {
@@ -104,7 +104,7 @@ fn a_pinned_block_that_is_hit_after_its_turn_has_a_place_again() {
     }
 }
 
-/// Of a copy that came back to the order when it was aborted the parent was gone: its turn had come
+/// An aborted copy put the block back into the order although its parent was gone: its turn had come
 /// while it was pinned.
 #[test]
 fn a_pinned_block_whose_turn_came_is_not_what_a_swap_finds() {
@@ -122,7 +122,7 @@ fn a_pinned_block_whose_turn_came_is_not_what_a_swap_finds() {
     let out = manager.begin_swap_out(&request).unwrap();
     manager.take_plan().unwrap();
     manager.complete_swap(out).unwrap();
-    // Another one cuts off inside of the second block, and writes to its copy.
+    // Another request is truncated inside of the second block, and writes to a copy of it.
     manager.admit(2, prompt.clone()).unwrap();
     manager.truncate(2, 3, None).unwrap();
     manager.append_tokens(2, &[7], 0).unwrap();
@@ -136,7 +136,7 @@ fn a_pinned_block_whose_turn_came_is_not_what_a_swap_finds() {
     manager.check_invariants().unwrap();
 }
 
-/// It is forgotten with everything else, and by id, and its pin ends all the same.
+/// The block can be forgotten by id or together with everything else, and its pin still ends.
 #[test]
 fn what_a_pinned_block_holds_can_be_forgotten() {
     for kind in Kind::all() {

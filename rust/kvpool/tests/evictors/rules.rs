@@ -1,5 +1,5 @@
-//! Each rule of the order of eviction, by name, as `kvpool::retention` states it. The policy is LRU
-//! where the order within the normal rank matters, every policy where it does not.
+//! One test per rule of the order of eviction, as `kvpool::retention` states it. The policy is LRU if
+//! the order within the normal rank matters. Otherwise every policy is tested.
 
 use super::*;
 use kvpool::retention::{HintReport, RetentionStats};
@@ -29,7 +29,7 @@ fn lru(usable: usize, pin_budget: usize) -> BlockPool {
     pool_of(kvpool_policies::LRU, usable, pin_budget, &[])
 }
 
-/// A prompt is admitted and stays in use.
+/// Admits a prompt, whose blocks stay in use.
 fn take(pool: &mut BlockPool, path: &[u8]) -> Vec<BlockId> {
     let chain = chain(pool.epoch(), path);
     let mut table = pool.match_and_acquire(&chain, usize::MAX).unwrap();
@@ -40,7 +40,7 @@ fn take(pool: &mut BlockPool, path: &[u8]) -> Vec<BlockId> {
     table
 }
 
-/// A prompt is used.
+/// Admits and releases a prompt.
 fn serve(pool: &mut BlockPool, path: &[u8]) -> Vec<BlockId> {
     let table = take(pool, path);
     pool.release_table(&table).unwrap();
@@ -48,7 +48,7 @@ fn serve(pool: &mut BlockPool, path: &[u8]) -> Vec<BlockId> {
     table
 }
 
-/// Prompts of one block each, used one after the other.
+/// Uses prompts of one block each, one after the other.
 fn singles(pool: &mut BlockPool, n: u8) -> Vec<BlockId> {
     (0..n).map(|first| serve(pool, &[first])[0]).collect()
 }
@@ -82,8 +82,8 @@ fn the_whole_order_first_to_last() {
     pool.retain(&b[5..6], priority(0)).unwrap();
     pool.assign_tenant(&b[6..8], TenantId(1)).unwrap();
     pool.retain(&b[8..9], Retention::END_OF_LIFE).unwrap();
-    // Demoted; above the ceiling, of which one has to go; low; lower than normal; normal; above; floor;
-    // pinned.
+    // The order is: demoted; the block above the ceiling; low; lower than normal; normal; above normal;
+    // floor; pinned.
     assert_eq!(order(&pool), indices(&[b[8], b[6], b[5], b[4], b[3], b[7], b[2], b[1], b[0]]));
 }
 
@@ -114,7 +114,7 @@ fn the_last_hint_wins() {
         (Retention::END_OF_LIFE, 0),
         (priority(36), 1),
         (Retention { ttl: Some(Ttl::Absolute(1.0)), ..priority(90) }, 1),
-        (priority(34), 0), // and takes back the time to live
+        (priority(34), 0), // also ends the time to live
     ] {
         assert_eq!(pool.retain(&b[..1], hint).unwrap(), report(1, 0, 0));
         assert_eq!(order(&pool)[0], b[first].index(), "{hint:?}");
@@ -147,15 +147,16 @@ fn a_hit_ends_a_demotion_and_nothing_else() {
     }
 }
 
-/// The block waited for its child when it was hit: it was still taken for one that had been given up
-/// before, and came back as the next victim of a FIFO queue instead of the last.
+/// In an earlier version, a block that waited for its child when it was hit still counted as given up.
+/// It came back as the next victim of a FIFO queue instead of the last.
 #[test]
 fn a_hit_ends_the_demotion_of_a_block_that_waited_for_its_child() {
     let mut pool = pool_of(kvpool_policies::S3_FIFO, 4, 0, &[]);
     let chain = serve(&mut pool, &[0, 0]);
     let other = serve(&mut pool, &[1])[0];
     pool.retain(&chain[..1], Retention::END_OF_LIFE).unwrap();
-    let more = pool.allocate(2).unwrap(); // the last free one, and the child: its parent was asked first
+    // Takes the last free block and the child, after it asked for the parent.
+    let more = pool.allocate(2).unwrap();
     assert_eq!(more[1], chain[1]);
     pool.release(&more).unwrap();
     serve(&mut pool, &[2, 2]);
@@ -168,7 +169,7 @@ fn a_hit_ends_the_demotion_of_a_block_that_waited_for_its_child() {
     pool.retain(&chain[..1], Retention::END_OF_LIFE).unwrap();
     pool.retain(&chain[1..], Retention::PINNED).unwrap();
     let third = serve(&mut pool, &[2])[0];
-    let victim = pool.allocate(3).unwrap()[2]; // asks the demoted one, which waits for its pinned child
+    let victim = pool.allocate(3).unwrap()[2]; // asks for the demoted block, which waits for its pinned child
     assert_eq!(victim, other);
     take(&mut pool, &[0]);
     pool.retain(&chain[1..], Retention::NORMAL).unwrap();
@@ -184,7 +185,7 @@ fn an_end_of_life_is_not_heard_while_others_hold_the_block() {
     assert_eq!(pool.retain(&mine, Retention::END_OF_LIFE).unwrap(), report(1, 0, 1));
     pool.release_table(&mine).unwrap();
     assert_eq!(pool.retain(&yours, Retention::END_OF_LIFE).unwrap(), report(2, 0, 0));
-    // The last holder demotes what it holds, and it stays matchable until somebody needs the block.
+    // The last holder demotes its blocks. They stay matchable until an allocation needs them.
     pool.release_table(&yours).unwrap();
     assert_eq!(pool.retention_stats().unwrap().demoted, 3);
     assert_eq!(pool.probe(&chain(0, &[0, 2]), 9).unwrap().cached_blocks, 2);
@@ -199,18 +200,18 @@ fn pins_beyond_the_budget_are_clipped_to_the_highest_priority() {
     assert_eq!(order(&pool), indices(&[b[3], b[4], b[2], b[0], b[1]]));
     let stats = pool.retention_stats().unwrap();
     assert_eq!((stats.pinned, stats.above_normal), (2, 1));
-    // A pin that ends makes room for another one; the clipped one does not become a pin by itself.
+    // A pin that ends makes room for another pin. The clipped hint does not become a pin by itself.
     pool.retain(&b[..1], Retention::NORMAL).unwrap();
     assert_eq!(order(&pool), indices(&[b[3], b[4], b[0], b[2], b[1]]));
     assert_eq!(pool.retain(&b[2..5], Retention::PINNED).unwrap(), report(1, 2, 0));
     assert_eq!(pool.retention_stats().unwrap().pinned, 2);
-    // Pinned blocks go when nothing else is left: pins are no promise.
+    // Pinned blocks are evicted when no other block is left, because a pin is no promise.
     assert_eq!(pool.allocate(6).unwrap().len(), 6);
     assert_eq!(pool.retention_stats().unwrap(), RetentionStats::default());
 }
 
-/// An idle time to live went on while the block was in use: a request that ran longer than it lost the
-/// retention of the very blocks that it was using.
+/// In an earlier version, an idle time to live ran while the block was in use. A request that ran
+/// longer lost the retention of the very blocks that it was using.
 #[test]
 fn a_block_in_use_keeps_its_retention_however_long_it_is_used() {
     for then in [Then::Normal, Then::Demote] {
@@ -220,21 +221,22 @@ fn a_block_in_use_keeps_its_retention_however_long_it_is_used() {
             let stats = pool.retention_stats().unwrap();
             (stats.above_normal, stats.with_ttl, stats.expired)
         };
-        // Said of a block in use, which nobody has released yet.
+        // The hint is for a block in use that has never been released.
         let table = take(&mut pool, &[0]);
         pool.retain(&table, kept).unwrap();
         assert_eq!(gauges(&pool), (1, 0, 0), "it does not run yet");
         assert_eq!(pool.advance_time(1000.0).unwrap(), 0);
         pool.release_table(&table).unwrap();
         assert_eq!(gauges(&pool), (1, 1, 0));
-        // A hit ends it, whoever shares the block, and the release of the last holder starts it.
+        // A hit stops the time, no matter which requests share the block. The release of the last
+        // reference starts it.
         pool.advance_time(1009.0).unwrap();
         let (first, second) = (take(&mut pool, &[0]), take(&mut pool, &[0]));
         assert_eq!(pool.advance_time(2000.0).unwrap(), 0);
         pool.release_table(&first).unwrap();
         assert_eq!(gauges(&pool), (1, 0, 0), "one still holds it");
         assert_eq!(pool.advance_time(3000.0).unwrap(), 0);
-        // A step that may still write is a use.
+        // A step that may still write the block counts as a use.
         pool.release_after(&second, 7).unwrap();
         assert_eq!(pool.advance_time(4000.0).unwrap(), 0);
         pool.complete_step(7).unwrap();
@@ -246,7 +248,8 @@ fn a_block_in_use_keeps_its_retention_however_long_it_is_used() {
     }
 }
 
-/// The hint does what it says at once, but for the end: another hint, without one, still takes it back.
+/// The hint takes effect at once, except for its end. Another hint without a time to live can still
+/// revoke it.
 #[test]
 fn an_idle_time_to_live_said_of_a_block_in_use_is_the_last_hint() {
     let mut pool = lru(6, 0);
@@ -268,9 +271,9 @@ fn an_idle_time_to_live_starts_anew_with_each_use_an_absolute_one_does_not() {
             let b = singles(&mut pool, 2);
             pool.retain(&b[..1], Retention { ttl: Some(ttl), then, ..priority(80) }).unwrap();
             pool.advance_time(6.0).unwrap();
-            let table = take(&mut pool, &[0]); // used at 6
+            let table = take(&mut pool, &[0]); // used at time 6
             pool.advance_time(9.0).unwrap();
-            pool.release_table(&table).unwrap(); // until 9
+            pool.release_table(&table).unwrap(); // until time 9
             assert_eq!(pool.advance_time(10.0).unwrap(), usize::from(!kept), "{ttl:?}");
             let stats = pool.retention_stats().unwrap();
             assert_eq!(stats.above_normal, usize::from(kept));
@@ -309,7 +312,7 @@ fn times_are_numbers_that_do_not_run_backwards() {
     assert!(matches!(pool.advance_time(4.9), Err(PoolError::TimeBackwards { .. })));
     assert!(pool.advance_time(f64::NAN).is_err());
     assert_eq!(pool.advance_time(5.0).unwrap(), 0);
-    // Times before 0 are times.
+    // Negative times are valid.
     let retention = Some(RetentionConfig::default());
     let mut pool =
         BlockPool::new(PoolConfig { eviction: kvpool_policies::LRU, retention, ..Default::default() })
@@ -356,7 +359,7 @@ fn retention_ends_with_the_content() {
         }
         assert_eq!(pool.tenant_blocks(TenantId(1)).unwrap(), 0, "{how}");
         assert_eq!(pool.retention_stats().unwrap(), RetentionStats::default(), "{how}");
-        // The blocks come back as if nothing had ever been said.
+        // The blocks come back without any earlier hint.
         let b = singles(&mut pool, 3);
         assert_eq!(order(&pool), indices(&b), "{how}");
         assert_eq!(pool.advance_time(100.0).unwrap(), 0, "{how}");
@@ -383,17 +386,18 @@ fn a_parent_waits_for_its_pinned_child() {
         let other = serve(&mut pool, &[1])[0];
         pool.retain(&parent[..2], Retention::END_OF_LIFE).unwrap();
         pool.retain(&parent[2..], Retention::PINNED).unwrap();
-        // Nothing but the other one can go before the pinned one; then the whole chain, deepest first.
+        // Only the other block can be evicted before the pinned one. Then the whole chain is evicted,
+        // deepest block first.
         assert_eq!(order(&pool), indices(&[other, parent[2], parent[1], parent[0]]), "{eviction:?}");
         assert_eq!(pool.allocate(5).unwrap()[4], other);
         pool.check_invariants().unwrap();
-        // What waited was next of its kind all the time.
+        // The block that waited was the next victim of its kind all the time.
         pool.retain(&parent[2..], Retention::NORMAL).unwrap();
         assert_eq!(order(&pool), indices(&[parent[2], parent[1], parent[0]]), "{eviction:?}");
     }
 }
 
-/// A model of this rule had put each of them back to where its release had put it: the first chain was
+/// A model of this rule had put each block back to the place of its release. The first chain was
 /// released first.
 #[test]
 fn of_those_that_waited_the_one_whose_wait_ended_last_is_next() {
@@ -402,7 +406,8 @@ fn of_those_that_waited_the_one_whose_wait_ended_last_is_next() {
     for tail in [&first[1..], &second[1..]] {
         pool.retain(tail, priority(100)).unwrap();
     }
-    let more = pool.allocate(2).unwrap(); // the last free one; then both heads are asked, and wait for their tails
+    // Takes the last free block. Then both heads are asked for, and wait for their tails.
+    let more = pool.allocate(2).unwrap();
     assert_eq!(more[1], first[1]);
     assert_eq!(order(&pool), indices(&[first[0], second[1], second[0]]));
     pool.retain(&second[1..], Retention::END_OF_LIFE).unwrap();
@@ -426,7 +431,7 @@ fn what_waited_for_its_child_is_the_next_of_its_kind() {
         say(&mut pool, &chain[..1]);
         say(&mut pool, &second);
         pool.retain(&chain[1..], Retention::PINNED).unwrap();
-        let more = pool.allocate(3).unwrap(); // asks the first of the chain, which waits for its pinned child
+        let more = pool.allocate(3).unwrap(); // asks for the first block, which waits for its pinned child
         assert_eq!(more[2], second[0]);
         pool.release(&more).unwrap();
         let third = serve(&mut pool, &[2]);
@@ -436,9 +441,9 @@ fn what_waited_for_its_child_is_the_next_of_its_kind() {
     }
 }
 
-/// What waited for its child: said to be somebody's, it is his next victim as soon as it may go; moved
-/// by a hint, it is the last of where it went, as any other block, and not taken for one that still
-/// waits.
+/// A block that waited for its child is assigned to a tenant: it is the tenant's next victim as soon as
+/// it may be evicted. A hint moves it to the end of its new list like any other block, and it does not
+/// count as waiting any more.
 #[test]
 fn a_tenant_is_assigned_to_a_block_that_waits_for_its_child() {
     for moved in [false, true] {
@@ -447,7 +452,7 @@ fn a_tenant_is_assigned_to_a_block_that_waits_for_its_child() {
         pool.retain(&chain[1..], Retention::PINNED).unwrap();
         let first = serve(&mut pool, &[1]);
         let others = [serve(&mut pool, &[2]), serve(&mut pool, &[3])].concat();
-        let more = pool.allocate(2).unwrap(); // asks the first of the chain, which waits for its pinned child
+        let more = pool.allocate(2).unwrap(); // asks for the first block, which waits for its pinned child
         assert_eq!(more[1], first[0]);
         pool.assign_tenant(&others, TenantId(1)).unwrap();
         if moved {
@@ -456,7 +461,7 @@ fn a_tenant_is_assigned_to_a_block_that_waits_for_its_child() {
         pool.assign_tenant(&chain[..1], TenantId(1)).unwrap();
         assert_eq!(pool.tenant_blocks(TenantId(1)).unwrap(), 3);
         assert_eq!(order(&pool), indices(&[others[0], others[1], chain[1], chain[0]]));
-        // Its child is in no way any more.
+        // Its child does not block it any more.
         pool.drop_cached(&chain[1..]).unwrap();
         let expected =
             if moved { [others[0], others[1], chain[0]] } else { [chain[0], others[0], others[1]] };
@@ -464,7 +469,7 @@ fn a_tenant_is_assigned_to_a_block_that_waits_for_its_child() {
     }
 }
 
-/// One eviction asks no block twice, however wrong the order is.
+/// One eviction asks for no block twice, however wrong the order is.
 #[test]
 fn an_eviction_parks_a_chain_once() {
     let pops = Arc::new(std::sync::atomic::AtomicUsize::new(0));
@@ -491,10 +496,12 @@ fn a_tenant_above_its_ceiling_gives_its_own_least_recently_released_first() {
     let b = singles(&mut pool, 6);
     pool.retain(&b[2..3], Retention::PINNED).unwrap();
     pool.retain(&b[3..4], priority(100)).unwrap();
-    // Released in the order 2, 3, 4, 5, whatever the order in which they become somebody's.
+    // The blocks were released in the order 2, 3, 4, 5. The order in which they are assigned does not
+    // matter.
     pool.assign_tenant(&b[2..6], TenantId(1)).unwrap();
     assert_eq!(pool.tenant_blocks(TenantId(1)).unwrap(), 4);
-    // Two too many: those that are not pinned, whatever their priority; then the others by LRU.
+    // The tenant has two blocks too many. The ones that are not pinned are evicted first, whatever
+    // their priority, then the other blocks in the order of LRU.
     assert_eq!(order(&pool), indices(&[b[3], b[4], b[0], b[1], b[5], b[2]]));
     serve(&mut pool, &[3]);
     assert_eq!(order(&pool), indices(&[b[4], b[5], b[0], b[1], b[3], b[2]]));
@@ -507,9 +514,10 @@ fn a_tenant_at_its_floor_is_spared_while_anything_else_can_go() {
     pool.assign_tenant(&b[..3], TenantId(1)).unwrap();
     pool.retain(&b[4..5], priority(100)).unwrap();
     pool.retain(&b[5..6], Retention::PINNED).unwrap();
-    // One above the floor: the least recently released of three. Then all others but the pinned.
+    // The tenant has one block above its floor: the least recently released of three. Then all other
+    // blocks are evicted, the pinned ones last.
     assert_eq!(order(&pool), indices(&[b[0], b[3], b[4], b[1], b[2], b[5]]));
-    // A floor does not protect what the tenant gave up itself.
+    // A floor does not protect blocks that the tenant itself gave up.
     pool.retain(&b[1..2], Retention::END_OF_LIFE).unwrap();
     assert_eq!(order(&pool)[0], b[1].index());
 }
@@ -522,12 +530,13 @@ fn what_was_set_aside_for_a_floor_is_evictable_when_the_tenant_has_more() {
         pool.assign_tenant(&mine, TenantId(1)).unwrap();
         let others = take(&mut pool, &[7, 7, 7]);
         serve(&mut pool, &[8]);
-        let more = pool.allocate(1).unwrap(); // sets both of the tenant aside, and takes the other's
+        let more = pool.allocate(1).unwrap(); // sets both blocks of the tenant aside, and takes the other one
         assert!(!mine.contains(&more[0]), "{eviction:?}");
         pool.release(&more).unwrap();
         let third = take(&mut pool, &[2]);
         pool.assign_tenant(&third, TenantId(1)).unwrap();
-        // Three of the tenant's now, one of them in use: one is to be had before the other tenants' work.
+        // The tenant has three blocks now, one of them in use. One of them is evicted before blocks of
+        // other tenants.
         pool.retain(&others, priority(100)).unwrap();
         pool.release_table(&others).unwrap();
         let victim = pool.allocate(1).unwrap()[0];
@@ -538,7 +547,7 @@ fn what_was_set_aside_for_a_floor_is_evictable_when_the_tenant_has_more() {
     }
 }
 
-/// The spared one was taken into use again: another one has to be spared for it.
+/// The spared block is in use again, so another block has to be spared.
 #[test]
 fn a_floor_sets_no_more_aside_than_it_is_high() {
     let mut pool = pool_of(kvpool_policies::LRU, 7, 0, &[limits(1, 2, None)]);
@@ -546,21 +555,21 @@ fn a_floor_sets_no_more_aside_than_it_is_high() {
     pool.assign_tenant(&mine, TenantId(1)).unwrap();
     serve(&mut pool, &[8]);
     take(&mut pool, &[7, 7, 7, 7]);
-    pool.allocate(1).unwrap(); // sets both aside
+    pool.allocate(1).unwrap(); // sets both blocks aside
     let b = pool.eviction_order();
     assert_eq!(indices(&b), indices(&mine));
     pool.resize(10).unwrap();
     let third = take(&mut pool, &[2]);
     pool.assign_tenant(&third, TenantId(1)).unwrap();
     take(&mut pool, &[0]);
-    // Three, two of them in use: the third is not protected by a floor of two.
+    // Three blocks, two of them in use: a floor of two does not protect the third.
     serve(&mut pool, &[9]);
     let victims = order(&pool);
     assert_eq!(victims[0], mine[1].index(), "{victims:?}");
 }
 
-/// Policies that keep blocks in use in their order (S3-FIFO): a floor is for idle blocks, and a block
-/// in use that was next is not counted among those.
+/// Policies such as S3-FIFO keep blocks in use in their order. A floor protects idle blocks only, and a
+/// block in use that was the next victim does not count among those.
 #[test]
 fn a_block_in_use_is_never_set_aside_for_a_floor() {
     for &eviction in kvpool_policies::ALL.iter().filter(|&&policy| policy != kvpool_policies::LAST_ACCESS) {
@@ -574,8 +583,8 @@ fn a_block_in_use_is_never_set_aside_for_a_floor() {
         pool.assign_tenant(&fourth, TenantId(1)).unwrap();
         pool.release(&[victim]).unwrap();
         serve(&mut pool, &[8]);
-        // Of three of the tenant's, two in use, one is above the floor: no other's goes before it
-        // because it was spared.
+        // Of three blocks of the tenant, two are in use and one is above the floor. No block of another
+        // tenant is evicted before it because it was spared.
         pool.retain(&[victim], priority(100)).unwrap();
         assert_eq!(order(&pool), indices(&[b[1], victim]), "{eviction:?}");
         pool.release_table(&held).unwrap();
@@ -589,7 +598,7 @@ fn a_block_in_use_is_never_set_aside_for_a_floor() {
 fn the_first_to_say_whose_a_block_is_counts() {
     let mut pool = pool_of(kvpool_policies::LRU, 8, 0, &[limits(1, 0, Some(0)), limits(2, 1, None)]);
     let b = singles(&mut pool, 2);
-    pool.assign_tenant(&b[..1], TenantId(5)).unwrap(); // has no limits: nobody
+    pool.assign_tenant(&b[..1], TenantId(5)).unwrap(); // a tenant without limits: no effect
     pool.assign_tenant(&b[..1], TenantId(2)).unwrap();
     pool.assign_tenant(&b[..1], TenantId(1)).unwrap();
     let counts = [1, 2, 5].map(|tenant| pool.tenant_blocks(TenantId(tenant)).unwrap());
@@ -613,8 +622,8 @@ fn a_pool_without_retention_refuses_hints_by_name() {
     }
 }
 
-/// An access is one to a content: a block that was given up uncomputed kept the time of what it no
-/// longer had, and its next content was evicted as if it had been used then.
+/// An access time belongs to a content. In an earlier version, a block that was given up uncomputed
+/// kept the time, and its next content was evicted as if it had been used then.
 #[test]
 fn what_is_given_up_uncomputed_takes_its_access_time_with_it() {
     let eviction = kvpool_policies::LAST_ACCESS;
@@ -636,8 +645,9 @@ fn what_is_given_up_uncomputed_takes_its_access_time_with_it() {
     assert_eq!(order(&pool), by_time, "the block accessed the longest ago goes first");
 }
 
-/// The queues of S3-FIFO have blocks in use, too. An eviction that had nothing to take used to go round them,
-/// and each lost a hit that it was kept for: the ghost caches of the advisor asked so.
+/// The queues of S3-FIFO contain blocks in use, too. In an earlier version, an eviction that found no
+/// victim went around the queues, and each block lost one of its counted hits. The advisor's ghost
+/// caches evicted like that.
 #[test]
 fn an_eviction_with_nothing_to_take_ages_nothing() {
     for kind in Kind::all() {
@@ -659,9 +669,9 @@ fn an_eviction_with_nothing_to_take_ages_nothing() {
     }
 }
 
-/// Of two blocks set aside for a floor the one that was released first is not the one that was set
-/// aside first. When their tenant comes above its ceiling, that one has to go, and the policy, which
-/// gave it up before, is not asked for it again.
+/// Two blocks are set aside for a floor, and the one that was released first is not the one that was
+/// set aside first. When the tenant exceeds its ceiling, the former has to be evicted. The policy,
+/// which gave it up before, is not asked for it again.
 #[test]
 fn what_a_floor_has_set_aside_the_policy_is_not_asked_for_again() {
     let retention = RetentionConfig { pin_budget: 0, tenants: vec![limits(7, 2, Some(2))] };

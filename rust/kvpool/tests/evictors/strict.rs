@@ -1,5 +1,5 @@
-//! The other side of the contract: what `Closed` and the ranks guarantee to a policy. [`Strict`] passes
-//! every call on to a policy and fails if it is one that `kvpool::evictor::policy` rules out.
+//! Checks the guarantees that `Closed` and the ranks give to a policy. [`Strict`] passes every call to
+//! a policy and fails if `kvpool::evictor::policy` forbids that call.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -8,20 +8,20 @@ use kvpool::{Content, InvariantViolation, Policy, PoolError, Release, Signal};
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 enum State {
-    /// Without content, or not the policy's to know.
+    /// The block has no content, or the policy does not know about it.
     #[default]
     Unknown,
     Admitted,
-    /// By `pop` or `take`; the next call says what becomes of it.
+    /// The policy gave it up by `pop` or `take`. The next call decides its state.
     GivenUp,
 }
 
-/// A policy that is told nothing out of order.
+/// A policy that fails on every call that is out of order.
 #[derive(Clone, Debug)]
 pub(crate) struct Strict<P> {
     policy: P,
     states: Vec<State>,
-    /// Victims that the policy was asked for.
+    /// Number of victims that the policy was asked for.
     pops: Arc<AtomicUsize>,
 }
 
@@ -34,7 +34,7 @@ impl<P: Policy> Strict<P> {
         Self { policy, states: Vec::new(), pops }
     }
 
-    /// From one of `from` to `to`.
+    /// Moves a block from one of the states `from` to the state `to`.
     fn step(&mut self, call: &str, block: BlockId, from: &[State], to: State) {
         let state = std::mem::replace(&mut self.states[block.index()], to);
         assert!(from.contains(&state), "{call} of {block}, which is {state:?}");

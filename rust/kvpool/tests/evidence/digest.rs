@@ -1,5 +1,5 @@
-//! Digests: fixed values, equal histories, and what they cost nothing for. That they equal a digest
-//! from scratch after any operation is in the laboratory and in `manager_tables`.
+//! Digests: fixed values, equal histories, and that an unused digest costs nothing. The laboratory and
+//! `manager_tables` check that a digest equals one computed from scratch after any operation.
 
 use std::sync::Arc;
 
@@ -21,7 +21,7 @@ fn pool(digest: bool) -> BlockPool {
     BlockPool::new(config).unwrap().watched(&WatchConfig { digest, ..WatchConfig::default() }).unwrap()
 }
 
-/// The digests after each operation of a fixed history.
+/// Returns the digest after each operation of a fixed history.
 fn history(pool: &mut BlockPool) -> Vec<u64> {
     let mut digests = Vec::new();
     let mut note = |pool: &BlockPool| digests.push(pool.state_digest_from_scratch());
@@ -45,7 +45,7 @@ fn history(pool: &mut BlockPool) -> Vec<u64> {
     digests
 }
 
-/// The specification: these values never change, on no host and in no version.
+/// The specification: these values are the same on every host and in every version.
 #[test]
 fn fixed_digests() {
     assert_eq!(history(&mut pool(false)), GOLDEN);
@@ -54,7 +54,7 @@ fn fixed_digests() {
     assert_eq!(all.len(), GOLDEN.len(), "every operation changed the digest");
 }
 
-/// Computed from the specification by another program, too.
+/// Another program also computed these values from the specification.
 const GOLDEN: [u64; 9] = [
     11_764_873_721_137_770_305,
     8_137_770_036_356_820_961,
@@ -81,7 +81,7 @@ fn without_the_setting_there_is_none() {
     assert_eq!(manager.state_digest(), None);
 }
 
-/// What several operations touched is counted once, whenever it is asked for.
+/// Blocks that several operations changed are counted once, however often the digest is read.
 #[test]
 fn it_does_not_matter_how_often_it_is_asked() {
     let (mut seldom, mut often, mut light) = (pool(true), pool(true), pool(false));
@@ -103,7 +103,7 @@ fn it_does_not_matter_how_often_it_is_asked() {
     assert_eq!(seldom.state_digest(), last);
 }
 
-/// A manager's digest has all its tiers and its own counters in it.
+/// A manager's digest includes all of its tiers and its own counters.
 #[test]
 fn a_manager_has_one() {
     let config = ManagerConfig { num_blocks: 16, block_size: 2, host_blocks: 8, ..Default::default() };

@@ -1,8 +1,9 @@
-//! Faults: every kind, at every block, in random states, under every policy. The scrubber finds it
-//! within one pass; and operations that run before that give no wrong answer, panic or hang.
+//! Faults of every kind, at every block, in random states, under every policy. The scrubber finds each
+//! fault within one pass. Operations that run before that give no wrong answer, do not panic and do not
+//! hang.
 //!
-//! `KVPOOL_FAULT_STATES` sets how many random states of every policy are broken (default 30, which meet
-//! every kind of fault); two of the tests break a third of them.
+//! `KVPOOL_FAULT_STATES` sets the number of random states of every policy in which a fault is planted
+//! (default 30, enough for every kind of fault). Two of the tests use a third of them.
 
 use std::collections::BTreeSet;
 
@@ -11,7 +12,7 @@ use kvpool_observe::PoolWatch;
 
 use super::world::{Numbers, Setting, World};
 
-/// The kind of a fault, without the block and the value.
+/// Returns the kind of a fault, without the block and the value.
 fn kind(fault: Fault) -> String {
     match fault {
         Fault::Evictor(_, what, _) => format!("Evictor {what}"),
@@ -19,7 +20,7 @@ fn kind(fault: Fault) -> String {
     }
 }
 
-/// Values that a link or a count may have got: none, another block, one out of range, the sentinel.
+/// Draws a wrong value of a link or a count: none, another block, one out of range, the sentinel.
 fn value(numbers: &mut Numbers, num_blocks: usize) -> u32 {
     let block = numbers.below(num_blocks) as u32;
     [0, block, block, block + 1, num_blocks as u32, u32::MAX, u32::MAX - 1][numbers.below(7)]
@@ -33,8 +34,8 @@ fn states() -> u64 {
     std::env::var("KVPOOL_FAULT_STATES").ok().and_then(|n| n.parse().ok()).unwrap_or(30)
 }
 
-/// Calls `trial` for every policy, many states, and faults of every kind in each, and says which kinds
-/// there were.
+/// Calls `trial` for every policy, many states, and faults of every kind in each. Returns the kinds
+/// that occurred.
 fn every_fault(states: u64, mut trial: impl FnMut(Setting, u64, usize, Fault) -> bool) -> BTreeSet<String> {
     let mut met = BTreeSet::new();
     for setting in Setting::all() {
@@ -54,7 +55,8 @@ fn every_fault(states: u64, mut trial: impl FnMut(Setting, u64, usize, Fault) ->
     met
 }
 
-/// Faults that concern what every pool has, and links of every structure that an evictor may have.
+/// Checks that the faults of the common structures occurred, and those of the links of every kind of
+/// evictor.
 fn check_met(met: &BTreeSet<String>) {
     for fault in Fault::all(BlockId::new(1), 1) {
         if !matches!(fault, Fault::Evictor(..)) {
@@ -85,8 +87,8 @@ fn one_pass_finds_every_fault() {
     check_met(&met);
 }
 
-/// Faults of what is noted of a block beside its links. Operations trust it; the scrubber of a pool
-/// with a digest finds it.
+/// Returns whether the fault is in data of a block other than its links. Operations trust these data,
+/// and the scrubber of a pool with a digest finds the fault.
 fn needs_digest(fault: Fault) -> bool {
     matches!(
         fault,
@@ -103,15 +105,15 @@ fn needs_digest(fault: Fault) -> bool {
     )
 }
 
-/// What operations make of a pool whose links are broken: they may refuse, hit less or evict something
-/// else, never hand out what somebody holds, or hit what holds something else: the books of [`World`]
-/// see to that. And what they make of it is found by the scrubber, unless they have made it good.
+/// Operations on a pool with broken links may refuse, hit less or evict another block. They must never
+/// hand out a block that is held, or hit a block with other content. The books of [`World`] check that.
+/// The scrubber finds the result, unless the operations have repaired it.
 #[test]
 fn no_operation_on_a_broken_pool_gives_a_wrong_answer() {
     let met = every_fault(states() / 3, |setting, seed, operations, fault| {
         let mut world = World::after(setting, seed, operations);
         world.pool.state_digest();
-        // Operations may not look at what a free block is said to hold, either.
+        // Operations are not required to check the recorded content of a free block either.
         if needs_digest(fault) || matches!(fault, Fault::Registered(_)) || !world.pool.inject(fault) {
             return false;
         }
@@ -126,8 +128,8 @@ fn no_operation_on_a_broken_pool_gives_a_wrong_answer() {
         let all = world.pool.num_blocks();
         if !is_poisoned(&world.scrub(all)) {
             let checked = world.pool.check_invariants();
-            // A child that left a wrong parent leaves the right one with a child too many: that one is
-            // evicted later, or never.
+            // A child that left a wrong parent leaves the right parent with one child too many. That
+            // parent is evicted later, or never.
             let spoilt = matches!(fault, Fault::Evictor(_, 15, _))
                 && checked.as_ref().is_err_and(|broken| broken.invariant.starts_with("E2"));
             assert!(spoilt || checked.is_ok(), "not found: {checked:?}: {context}");
@@ -138,8 +140,8 @@ fn no_operation_on_a_broken_pool_gives_a_wrong_answer() {
     assert!(met.contains("FreeNext") && met.contains("RingNext") && met.contains("Evictor 1"), "{met:?}");
 }
 
-/// Without a digest links, places and sums are checked alike; a reference count that could be right is
-/// not noticed.
+/// Without a digest, links, places and sums are checked in the same way. A wrong reference count that
+/// is possible is not noticed.
 #[test]
 fn links_and_places_need_no_digest() {
     every_fault(states() / 3, |setting, seed, operations, fault| {
@@ -153,7 +155,7 @@ fn links_and_places_need_no_digest() {
     });
 }
 
-/// The first reason stays, and says what broke.
+/// The first reason stays, and names the invariant that broke.
 #[test]
 fn the_reason_names_the_invariant() {
     let setting = Setting {
@@ -173,7 +175,8 @@ fn the_reason_names_the_invariant() {
     assert_eq!(world.pool.allocate(1), Err(error));
 }
 
-/// Every field of a block, and every number of the pool that the digest knows, changes it.
+/// Changing any field of a block, or any number of the pool that the digest includes, changes the
+/// digest.
 #[test]
 fn every_field_changes_the_digest() {
     let mut changed = BTreeSet::new();

@@ -1,5 +1,5 @@
-//! What the pool can prove of itself: digests of its state, the scrubber, and what becomes of a pool
-//! whose memory was changed behind its back.
+//! How a pool proves its own state: digests, the scrubber, and the behaviour of a pool whose memory was
+//! corrupted.
 
 #![expect(clippy::unwrap_used, reason = "a test stops at the first error")]
 

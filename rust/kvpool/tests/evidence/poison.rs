@@ -1,6 +1,6 @@
-//! What a poisoned pool, and whatever is above it, does: the list of all public calls. Every operation
-//! is refused with the reason, and so is every reading of ids or counts that somebody would act on;
-//! what helps to find out what happened answers.
+//! A poisoned pool, and every layer above it, in a list of all public calls. Every operation is refused
+//! with the reason, and so is every call that returns ids or counts on which a caller would act. Calls
+//! for diagnosis still work.
 
 use std::sync::Arc;
 
@@ -36,7 +36,7 @@ fn config(num_blocks: usize) -> PoolConfig {
     PoolConfig { num_blocks, block_size: BLOCK_SIZE, eviction, retention, ..PoolConfig::default() }
 }
 
-/// What watches these pools: their digest, and events if any are to be kept.
+/// Returns the observers of these pools: their digest, and an event log if `event_capacity` is above 0.
 fn watch(event_capacity: usize) -> WatchConfig {
     WatchConfig { event_capacity, digest: true, advisor: None, ..WatchConfig::default() }
 }
@@ -100,7 +100,7 @@ fn a_poisoned_pool_refuses_every_operation() {
         pool.register(&blocks[..2], cursor.chain(), 0).unwrap();
         pool.mark_computed(&blocks[..2]).unwrap();
         pool.complete_step(0).unwrap();
-        // Some calls ask for what cannot be: they must not say that instead.
+        // Some calls have invalid arguments: they must report the poison, and not the invalid argument.
         assert!(
             !matches!(call(&mut pool, &blocks, &cursor), Err(PoolError::Poisoned { .. })),
             "{name} before"
@@ -116,7 +116,7 @@ fn a_poisoned_pool_refuses_every_operation() {
     }
 }
 
-/// These say what is there, for whoever has to find out what happened. None of them hands anything out.
+/// These calls describe the state for a diagnosis. None of them hands out a block.
 #[test]
 fn a_poisoned_pool_can_be_looked_at() {
     let cursor = cursor(&hasher(), 12);
@@ -220,7 +220,8 @@ const MANAGER_CALLS: &[ManagerCall] = &[
     ("scrub", |manager, _| ManagerScrubber::default().scrub(manager, 1).map(drop)),
 ];
 
-/// A running request, one that waits, one in the host tier, one on its way out.
+/// Returns a manager with a running request, a waiting one, one in the host tier, and one that is being
+/// swapped out.
 fn manager() -> CacheManager {
     let retention = Some(RetentionConfig::default());
     let config = ManagerConfig {
@@ -251,7 +252,7 @@ fn manager() -> CacheManager {
     manager
 }
 
-/// Whichever tier's pool is poisoned: the device's, or the host's, which most of these calls never look at.
+/// The poisoned pool is the device's or the host's, which most of these calls never use.
 #[test]
 fn a_manager_with_a_poisoned_pool_refuses_every_operation() {
     for &(name, call) in MANAGER_CALLS {
@@ -268,7 +269,7 @@ fn a_manager_with_a_poisoned_pool_refuses_every_operation() {
             for _ in 0..2 {
                 assert_eq!(call(&mut manager, &cursor), Err(error.clone()), "{name}, tier {tier}");
             }
-            // These help to find out what happened.
+            // These calls help with a diagnosis.
             assert!(
                 manager.contains("a") && manager.stats().running > 0 && manager.hasher().block_size() == 4
             );

@@ -23,7 +23,7 @@ fn is_poisoned<T>(result: &Result<T, ManagerError>) -> bool {
     matches!(result, Err(ManagerError::Pool(PoolError::Poisoned { .. })))
 }
 
-/// A few entries at a time, tables end in the middle of calls, and everything comes round.
+/// Checks a few entries at a time. Tables end in the middle of calls, and every entry is reached.
 #[test]
 fn tables_are_checked_a_few_entries_at_a_time() {
     let (mut manager, mut scrubber) = (manager(0), ManagerScrubber::default());
@@ -34,7 +34,7 @@ fn tables_are_checked_a_few_entries_at_a_time() {
         requests += report.requests;
         assert!(report.passes >= passes);
         passes = report.passes;
-        // Requests come and go meanwhile.
+        // Requests are admitted and released meanwhile.
         manager.append(&[RequestRef::Int(0)], &[7], Computed::Nothing).unwrap();
         if requests == 4 {
             manager.preempt(1, None).unwrap();
@@ -48,7 +48,8 @@ fn tables_are_checked_a_few_entries_at_a_time() {
     scrubber.scrub(&mut manager, 0).unwrap();
 }
 
-/// A reference that nobody will give back: the counts of every block are possible, and do not add up.
+/// A reference that will never be released: the count of every block is possible, but the sums do not
+/// match.
 #[test]
 fn a_leak_is_found_within_one_pass() {
     let (mut manager, mut scrubber) = (manager(0), ManagerScrubber::default());
@@ -76,13 +77,14 @@ fn a_broken_table_is_found_within_one_pass() {
     }
 }
 
-/// The tables of all groups are one after the other: what is wrong in the last is found like what is
-/// wrong in the first.
+/// The tables of all groups follow one another, so a fault in the last table is found like one in the
+/// first.
 #[test]
 fn a_broken_table_of_any_group_is_found() {
     let specs = [GroupKind::Full, GroupKind::Sliding { window: 3 }, GroupKind::State];
     let groups = Groups::new(specs.map(|kind| GroupSpec::new(kind, 2)).to_vec(), None).unwrap();
-    // Four blocks of full attention, one of the window behind three that are given up, one state.
+    // The request has four blocks of full attention, one of the window after three that were given up,
+    // and one state.
     for (position, block) in [(0, 0), (3, 31), (4, 30), (7, 0), (7, 30), (8, 0), (8, 31)] {
         let config = ManagerConfig {
             num_blocks: 32,
@@ -103,7 +105,7 @@ fn a_broken_table_of_any_group_is_found() {
     }
 }
 
-/// With `scrub_blocks` a fault is found by steps alone; without, only by whoever asks.
+/// With `scrub_blocks`, steps alone find a fault. Without it, only an explicit check finds it.
 #[test]
 fn steps_scrub_within_their_budget() {
     for scrub_blocks in [0, 1, 5] {
@@ -115,14 +117,14 @@ fn steps_scrub_within_their_budget() {
                 let mut scrubber = ManagerScrubber::default();
                 assert!(found.is_none() && is_poisoned(&scrubber.scrub(&mut manager, usize::MAX)));
             }
-            // The two neighbours of the link have it wrong, too.
+            // The link's two neighbours are inconsistent with it, so they count, too.
             _ => assert!(found.is_some_and(|step| step as usize <= 10 / scrub_blocks), "{found:?}"),
         }
     }
 }
 
-/// A scrubber knows a position, and no pool: one that came from a larger pool took a block that is not
-/// there for a broken one.
+/// A scrubber only keeps a position. In an earlier version, one that came from a larger pool reported a
+/// missing block as broken.
 #[test]
 fn a_scrubber_that_meets_a_smaller_pool_finds_nothing_wrong() {
     let pool = |num_blocks| BlockPool::new(PoolConfig { num_blocks, ..PoolConfig::default() }).unwrap();

@@ -1,6 +1,6 @@
-//! A pool under random operations, with books of its own: who holds which block, and what the engine
-//! has written into it. The books say whether an answer was right; they don't say which block it should
-//! have been.
+//! A pool under random operations, with separate records: which holder has which block, and what the
+//! engine has written into it. The records show whether an answer is right. They do not predict which
+//! block an answer names.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -15,7 +15,7 @@ use kvpool_observe::{PoolWatch, ScrubReport, Scrubber, WatchConfig};
 
 const BLOCK_SIZE: usize = 2;
 
-/// What a pool is made of.
+/// The settings of a pool.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Setting {
     pub(crate) num_blocks: usize,
@@ -27,7 +27,7 @@ pub(crate) struct Setting {
 }
 
 impl Setting {
-    /// Every policy, and most of them with retention, too.
+    /// Returns every policy, most of them also with retention.
     pub(crate) fn all() -> impl Iterator<Item = Self> {
         let verify = [Verify::None, Verify::Tokens];
         let duplicates = DuplicatePolicy::ALL;
@@ -53,12 +53,12 @@ impl Setting {
     }
 }
 
-/// The content of a block, and of all before it.
+/// The content of a block and of all blocks before it.
 type Content = (u64, Vec<u32>);
 
 pub(crate) struct World {
     pub(crate) pool: BlockPool,
-    /// Goes on where it stopped, whoever calls it.
+    /// The scrubber continues where it stopped.
     scrubber: Scrubber,
     hasher: Arc<BlockHasher>,
     numbers: Numbers,
@@ -66,7 +66,7 @@ pub(crate) struct World {
     tables: Vec<(Vec<BlockId>, Vec<u32>)>,
     /// Tables that fences hold, by step.
     fenced: Vec<(u64, Vec<BlockId>)>,
-    /// What the engine has written, by block.
+    /// The content that the engine has written, by block.
     memory: BTreeMap<BlockId, Content>,
     step: u64,
     now: f64,
@@ -103,7 +103,7 @@ impl World {
         }
     }
 
-    /// A world after `operations` operations, in which nothing has gone wrong.
+    /// Returns a world after `operations` operations without a fault.
     pub(crate) fn after(setting: Setting, seed: u64, operations: usize) -> Self {
         let mut world = Self::new(setting, seed);
         for _ in 0..operations {
@@ -112,14 +112,14 @@ impl World {
         world
     }
 
-    /// References of `block` in the books.
+    /// Returns the number of references of `block` in the books.
     fn references(&self, block: BlockId) -> usize {
         let held =
             self.tables.iter().map(|(table, _)| table).chain(self.fenced.iter().map(|(_, table)| table));
         held.flatten().filter(|&&other| other == block).count()
     }
 
-    /// Whether every reference of the pool is one of the books.
+    /// Returns whether every reference of the pool is in the books.
     pub(crate) fn agrees(&self) -> bool {
         let mut blocks = (1..self.pool.num_blocks() as u32).map(BlockId::new);
         blocks.all(|block| self.pool.ref_count(block) == Some(self.references(block) as u32))
@@ -136,14 +136,14 @@ impl World {
         (self.pool.epoch(), tokens[..(position + 1) * BLOCK_SIZE].to_vec())
     }
 
-    /// Few prompts that share prefixes.
+    /// Draws one of a few prompts that share prefixes.
     fn prompt(&mut self) -> Vec<u32> {
         let (prompt, blocks) = (self.numbers.below(4) as u32, 1 + self.numbers.below(4));
         let tokens = (0..blocks * BLOCK_SIZE).map(|at| if at < 2 * BLOCK_SIZE { prompt / 2 } else { prompt });
         tokens.collect()
     }
 
-    /// What was handed out is nobody's, and holds nothing any more.
+    /// Checks that the blocks handed out have no other holder, and forgets their contents.
     fn take(&mut self, blocks: &[BlockId]) {
         for (at, &block) in blocks.iter().enumerate() {
             assert!(block.get() > 0 && block.index() < self.pool.num_blocks(), "{block:?} is no block");
@@ -153,12 +153,12 @@ impl World {
         }
     }
 
-    /// What was hit holds what was looked for.
+    /// Checks that a block that was hit has the expected content.
     fn check_hit(&self, block: BlockId, content: &Content) {
         assert_eq!(self.memory.get(&block), Some(content), "{block:?} was hit, and holds something else");
     }
 
-    /// Takes blocks, or gives back what was taken before them.
+    /// Allocates blocks. If that fails, releases the blocks `taken` before.
     fn allocate(&mut self, n: usize, taken: &[BlockId]) -> Result<Option<Vec<BlockId>>, PoolError> {
         match self.pool.allocate(n) {
             Ok(blocks) => {
@@ -187,10 +187,10 @@ impl World {
         if self.tables.is_empty() { None } else { Some(self.numbers.below(self.tables.len())) }
     }
 
-    /// One random operation.
+    /// Runs one random operation.
     ///
     /// # Errors
-    /// What the pool says beside refusals for want of blocks.
+    /// Every error of the pool, except a refusal because of missing blocks.
     pub(crate) fn step(&mut self) -> Result<(), PoolError> {
         if self.retention && self.numbers.below(4) == 0 {
             return self.hint();
@@ -225,7 +225,7 @@ impl World {
         self.register(&new, &tokens, hits)
     }
 
-    /// A request that did not look: its blocks are further copies.
+    /// Computes a prompt without a lookup, so its blocks are further copies.
     fn compute_again(&mut self) -> Result<(), PoolError> {
         let tokens = self.prompt();
         let Some(table) = self.allocate(tokens.len() / BLOCK_SIZE, &[])? else { return Ok(()) };
@@ -299,7 +299,8 @@ impl World {
         self.pool.mark_accessed(&self.tables[nth].0.clone(), time)
     }
 
-    /// Counts what was touched, or scrubs a little: so that faults meet blocks that were counted and others.
+    /// Updates the digest or scrubs a little, so that faults meet blocks that the digest includes, and
+    /// other blocks.
     fn count(&mut self) -> Result<(), PoolError> {
         self.pool.state_digest();
         let blocks = self.numbers.below(4);

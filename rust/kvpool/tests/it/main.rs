@@ -1,4 +1,4 @@
-//! Tests of the core in one program: what many test programs have in common is compiled and linked once.
+//! Tests of the core in one program, so that their common code is compiled and linked only once.
 
 #[path = "../capacity/main.rs"]
 mod capacity;

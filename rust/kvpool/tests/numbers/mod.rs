@@ -1,11 +1,11 @@
-//! Numbers for tests that are the same on every host.
+//! Random numbers for tests, the same on every host.
 
-/// `SplitMix64`: the same numbers for the same seed, everywhere.
+/// `SplitMix64`: equal seeds give equal numbers on every host.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Numbers(pub(crate) u64);
 
 impl Numbers {
-    /// The next 64 bits.
+    /// Returns the next 64 bits.
     pub(crate) fn bits(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
         let x = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
@@ -13,7 +13,7 @@ impl Numbers {
         x ^ (x >> 31)
     }
 
-    /// A number below `n`, or 0.
+    /// Returns a number below `n`, or 0.
     pub(crate) fn below(&mut self, n: usize) -> usize {
         (self.bits() % n.max(1) as u64) as usize
     }

@@ -1,4 +1,4 @@
-//! Refused calls that had changed something, and calls that did half of what they were asked.
+//! Earlier faults: refused calls that changed something, and calls that did only half of their work.
 #![expect(clippy::unwrap_used, reason = "a test stops at the first error")]
 
 use std::sync::Arc;
@@ -27,7 +27,7 @@ fn config() -> PoolConfig {
     PoolConfig { num_blocks: 8, block_size: BLOCK_SIZE, ..PoolConfig::default() }
 }
 
-/// A pool whose events are kept.
+/// Returns a pool with an event log.
 fn pool_of(config: PoolConfig) -> BlockPool {
     let events = WatchConfig { event_capacity: 100, ..WatchConfig::default() };
     BlockPool::new(config).unwrap().watched(&events).unwrap()
@@ -37,7 +37,7 @@ fn pool() -> BlockPool {
     pool_of(config())
 }
 
-/// The algorithm of a chain that was refused was the pool's from then on.
+/// In an earlier version, the pool kept the algorithm of a chain that it had refused.
 #[test]
 fn a_refused_registration_leaves_no_algorithm() {
     let mut pool = pool();
@@ -51,8 +51,8 @@ fn a_refused_registration_leaves_no_algorithm() {
     pool.check_invariants().unwrap();
 }
 
-/// Digests of two algorithms are not comparable, so an index has one; an empty index has none, however
-/// it was emptied.
+/// Digests of two algorithms cannot be compared, so an index has one algorithm. An empty index has
+/// none, however it was emptied.
 #[test]
 fn an_empty_index_has_no_algorithm() {
     let (first, second) = (chain(HashAlgorithm::Sha256), chain(HashAlgorithm::Blake3));
@@ -89,7 +89,7 @@ fn an_empty_index_has_no_algorithm() {
     index.check_invariants().unwrap();
 }
 
-/// A position that an index cannot note overwrote the bits beside it.
+/// In an earlier version, a position that was too large for the index overwrote the bits beside it.
 #[test]
 fn a_registration_that_is_too_deep_is_refused() {
     let mut pool = pool();
@@ -114,8 +114,8 @@ fn a_registration_that_is_too_deep_is_refused() {
     pool.check_invariants().unwrap();
 }
 
-/// `now + ttl` was infinite, which the pool refused as a time to live: after the requests before it had
-/// been committed.
+/// In an earlier version, `now + ttl` was infinite, which the pool refused as a time to live. The
+/// requests before it had been committed by then.
 #[test]
 fn a_time_to_live_that_overflows_fails_no_commit() {
     let retention = Some(RetentionConfig::default());
@@ -151,12 +151,12 @@ fn a_time_to_live_that_overflows_fails_no_commit() {
     manager.release(1, None).unwrap();
     assert_eq!(manager.retain(2, &hints.ranges).unwrap().accepted, 2);
     assert_eq!(stats(&manager).with_ttl, 4);
-    // It ends with the largest number.
+    // The time to live ends at the largest number.
     assert_eq!(manager.advance_time(f64::MAX).unwrap(), 4);
     manager.check_invariants().unwrap();
 }
 
-/// Of two forks each said that it had registered the blocks that they share.
+/// In an earlier version, two forks both reported that they had registered the blocks that they share.
 #[test]
 fn a_commit_counts_each_block_once() {
     let config = ManagerConfig { num_blocks: 16, block_size: BLOCK_SIZE, ..ManagerConfig::default() };
@@ -167,7 +167,7 @@ fn a_commit_counts_each_block_once() {
     manager.fork(1, 3).unwrap();
     assert_eq!(manager.commit(1, 8), Ok(2));
     assert_eq!(manager.commit_batch(&[RequestRef::Int(2), RequestRef::Int(3)], &[8, 9]), Ok(0));
-    // Nor what it registers again after it took tokens back.
+    // Blocks that it registers again after a truncation do not count either.
     manager.truncate(3, 6, None).unwrap();
     manager.append_tokens(3, &[70, 80], 0).unwrap();
     assert_eq!(manager.commit(3, 8), Ok(1));
@@ -175,7 +175,8 @@ fn a_commit_counts_each_block_once() {
     manager.check_invariants().unwrap();
 }
 
-/// A batch that spans a reset has digests of two lengths, if what came after was hashed otherwise.
+/// A batch of events that spans a reset has digests of two lengths if later prompts use another
+/// algorithm.
 #[test]
 fn events_know_the_algorithm_of_their_digests() {
     let config = PoolConfig { verify: Verify::Fingerprint, ..config() };
@@ -195,8 +196,9 @@ fn events_know_the_algorithm_of_their_digests() {
     assert_eq!(pool.take_events().algorithm_of(0), None);
 }
 
-/// Copies of one block that nobody takes, more than any small count holds: a pin counted in 16 bits
-/// refused the last ones after their references were taken, which were lost then.
+/// Many copies of one block wait in a plan, more than any small count can hold. In an earlier version,
+/// a pin count of 16 bits refused the last ones after their references were taken, and those references
+/// were lost.
 #[test]
 fn any_number_of_copies_of_one_block_may_wait_in_a_plan() {
     let copies = usize::from(u16::MAX) + 2;
@@ -218,7 +220,8 @@ fn any_number_of_copies_of_one_block_may_wait_in_a_plan() {
     assert_eq!(manager.pool().num_available(), manager.pool().num_usable());
 }
 
-/// A fork of a state takes a block. A batch that lacks the last of them had evicted for the first ones.
+/// A fork of a state takes a block. In an earlier version, a batch without room for the last fork had
+/// already evicted blocks for the first ones.
 #[test]
 fn a_batch_of_forks_that_lacks_a_state_evicts_nothing() {
     let groups = vec![GroupSpec::new(GroupKind::Full, 16), GroupSpec::new(GroupKind::State, 16)];

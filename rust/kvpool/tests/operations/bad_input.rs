@@ -1,8 +1,8 @@
-//! Bad input to the public API: a typed error whose message names the value and the limit, and nothing
-//! has changed.
+//! Bad input to the public API gives a typed error whose message names the value and the limit, and
+//! changes nothing.
 //!
-//! A policy that breaks its contract is bad input, too: the pool notices when it is about to act on it,
-//! poisons itself, and says why from then on.
+//! A policy that breaks its contract is bad input, too. The pool notices it before it acts on the
+//! result, poisons itself, and reports the reason from then on.
 
 #![expect(clippy::unwrap_used, reason = "helpers of tests fail by panicking, as tests do")]
 
@@ -46,8 +46,8 @@ fn manager_config() -> ManagerConfig {
     ManagerConfig { num_blocks: 6, block_size: B, ..Default::default() }
 }
 
-/// Five blocks: request 1 runs with 6 tokens, 4 computed, in 2 blocks; request "two" is preempted with
-/// 3 tokens.
+/// Returns a manager of five blocks. Request 1 runs with 6 tokens, 4 of them computed, in 2 blocks.
+/// Request "two" is preempted with 3 tokens.
 fn manager() -> CacheManager {
     let mut manager = CacheManager::new(manager_config()).unwrap();
     manager.admit(1, prompt(&manager, 6)).unwrap();
@@ -69,13 +69,13 @@ fn observe(pool: &BlockPool) -> impl PartialEq + std::fmt::Debug + use<> {
 
 fn observe_manager(manager: &CacheManager) -> impl PartialEq + std::fmt::Debug + use<> {
     let mut stats = manager.stats();
-    stats.refusals = 0; // counted, of course
+    stats.refusals = 0; // refusals are counted
     let request =
         |id: RequestRef<'_>| (manager.request(id).ok(), manager.block_table(id).ok().map(<[_]>::to_vec));
     (observe(manager.pool()), stats, request(1.into()), request("two".into()))
 }
 
-/// The call fails with this message, and the pool is as it was.
+/// Checks that the call fails with this message, and that the pool is unchanged.
 #[track_caller]
 fn refused<T: std::fmt::Debug>(
     pool: &mut BlockPool,
@@ -88,7 +88,7 @@ fn refused<T: std::fmt::Debug>(
     pool.check_invariants().unwrap();
 }
 
-/// The call fails with this message, and the manager is as it was.
+/// Checks that the call fails with this message, and that the manager is unchanged.
 #[track_caller]
 fn denied<T: std::fmt::Debug, E: Into<ManagerError> + std::fmt::Debug>(
     manager: &mut CacheManager,
@@ -101,8 +101,7 @@ fn denied<T: std::fmt::Debug, E: Into<ManagerError> + std::fmt::Debug>(
     manager.check_invariants().unwrap();
 }
 
-// --- Settings
-// -------------------------------------------------------------------------------------------------------
+// --- Settings ---
 
 #[test]
 fn a_number_of_blocks_out_of_range() {
@@ -129,7 +128,8 @@ fn a_number_of_blocks_out_of_range() {
 
 #[test]
 fn a_block_size_out_of_range() {
-    // The largest is that of the hasher; and nothing is allocated for a block size before it is checked.
+    // The largest block size is that of the hasher. Nothing is allocated for a block size before it is
+    // checked.
     for block_size in [0, u32::MAX as usize + 1, 1 << 40, usize::MAX] {
         for verify in Verify::ALL {
             let expected = format!("block_size is {block_size}: must be from 1 to 4294967295 tokens");
@@ -180,7 +180,8 @@ fn a_name_that_nothing_has() {
 fn an_algorithm_that_needs_more_than_it_was_given() {
     let config = |algorithm| ManagerConfig { algorithm, ..manager_config() };
     let error = CacheManager::new(config(HashAlgorithm::Xxh3)).unwrap_err();
-    let message = "xxh3 is not cryptographic: a pool that indexes it must verify hits (verify = \"fingerprint\" or \"tokens\")";
+    let message = "xxh3 is not cryptographic: a pool that indexes it must verify hits (verify \
+         = \"fingerprint\" or \"tokens\")";
     assert_eq!(error.to_string(), message);
     let error = CacheManager::new(config(HashAlgorithm::VllmXxhash)).unwrap_err();
     assert_eq!(error, ManagerError::Hash(HashError::SeedRequired { algorithm: HashAlgorithm::VllmXxhash }));
@@ -189,7 +190,7 @@ fn an_algorithm_that_needs_more_than_it_was_given() {
         error.to_string(),
         "algorithm sha256 takes no key: blake3 does, and the fingerprints that verify hits do"
     );
-    // Keys that an encoding cannot represent: when the prompt is prepared.
+    // Extra keys that an encoding cannot represent are refused when the prompt is prepared.
     let manager = CacheManager::new(config(HashAlgorithm::VllmSha256)).unwrap();
     let extra = ExtraKeys { tenant: Some((*b"t").into()), ..Default::default() };
     assert!(matches!(
@@ -198,8 +199,7 @@ fn an_algorithm_that_needs_more_than_it_was_given() {
     ));
 }
 
-// --- The pool
-// -------------------------------------------------------------------------------------------------------
+// --- The pool ---
 
 #[test]
 fn blocks_that_are_not_there_or_not_held() {
@@ -222,7 +222,7 @@ fn blocks_that_are_not_there_or_not_held() {
         refused(&mut pool, &largest, |pool| call(pool, &ids(&[u32::MAX])));
         let null = format!("block 0 is the null block: it cannot be {operation}");
         refused(&mut pool, &null, |pool| call(pool, &[NULL_BLOCK]));
-        call(&mut pool, &[]).unwrap(); // nothing is asked, nothing is wrong
+        call(&mut pool, &[]).unwrap(); // an empty call is valid
     }
     for (nothing_held, call) in [
         ("block 5 has 0 references: cannot acquire it (reference 1 of this call)", calls[0].1),
@@ -266,7 +266,8 @@ fn chains_that_do_not_belong_to_the_pool() {
         verify: Verify::Fingerprint,
         ..Default::default()
     };
-    let message = "xxh3 is not cryptographic: a pool that indexes it must verify hits (verify = \"fingerprint\" or \"tokens\")";
+    let message = "xxh3 is not cryptographic: a pool that indexes it must verify hits (verify \
+         = \"fingerprint\" or \"tokens\")";
     refused(&mut pool, message, |pool| pool.register(&table[..1], &chain_of(xxh3, 0, &[1; 8]), 0));
     pool.register(&table[..1], &chain(&[9; 4]), 0).unwrap();
     let config = |algorithm, block_size| HasherConfig { algorithm, block_size, ..Default::default() };
@@ -323,7 +324,8 @@ fn chains_without_what_the_pool_compares() {
         let mut pool = BlockPool::new(PoolConfig { verify, ..pool_config(10) }).unwrap();
         pool.allocate(1).unwrap();
         let message = format!(
-            "the pool verifies hits by {lacks}, the hash chain does not carry them: use a hasher with the same setting"
+            "the pool verifies hits by {lacks}, the hash chain does not carry them: use a hasher with \
+             the same setting"
         );
         refused(&mut pool, &message, |pool| pool.match_and_acquire(bare, 1));
         refused(&mut pool, &message, |pool| pool.probe(bare, 1));
@@ -331,7 +333,8 @@ fn chains_without_what_the_pool_compares() {
     }
 }
 
-/// A chain of one digest that all chains of its length share, with other fingerprints and tokens.
+/// Returns a chain with a digest that all chains of its length share, but with other fingerprints and
+/// tokens.
 fn forged(fingerprints: &[u128], tokens: &[u32]) -> HashChain {
     let hashes = (1..=fingerprints.len() as u8).map(|at| BlockHash::from_bytes([at; 32])).collect();
     HashChain::forged(HashAlgorithm::Sha256, B, 0, hashes, fingerprints.to_vec(), tokens.to_vec())
@@ -355,14 +358,16 @@ fn collisions_are_counted_misses() {
         pool.mark_computed(&table).unwrap();
         pool.take_events();
 
-        // A lookup stops before the block that collides, and says so; a probe counts nothing.
+        // A lookup stops before the block that collides, and counts a collision. A probe counts
+        // nothing.
         assert_eq!(pool.probe(other, 3).unwrap().cached_blocks, 1);
         assert_eq!(pool.stats().collisions, 0);
         assert_eq!(pool.match_and_acquire(other, 3).unwrap(), table[..1]);
         let stats = pool.stats();
         assert_eq!((stats.collisions, stats.hits, stats.misses), (1, 1, 2));
 
-        // A registration stops there, too: what is behind could not be reached. The blocks stay the caller's.
+        // A registration stops there, too, because later blocks could not be reached. The caller keeps
+        // the blocks.
         let theirs = pool.allocate(3).unwrap();
         let registered = pool.register(&theirs, other, 0).unwrap();
         assert_eq!((registered.blocks, registered.collided), (1, true));
@@ -404,8 +409,7 @@ fn reset_and_resize_that_cannot_be() {
     pool.reset().unwrap();
 }
 
-// --- The manager
-// ----------------------------------------------------------------------------------------------------
+// --- The manager ---
 
 #[test]
 fn requests_that_are_unknown_or_known_already() {
@@ -421,7 +425,7 @@ fn requests_that_are_unknown_or_known_already() {
     denied(&mut manager, unknown, |m| m.commit_batch(&[1.into(), 9.into()], &[5, 5]));
     denied(&mut manager, unknown, |m| m.request(9));
     denied(&mut manager, unknown, |m| m.block_table(9).map(<[_]>::to_vec));
-    // A number is not its text.
+    // A number and its text are different ids.
     denied(&mut manager, "no request has the id \"1\": admit it first", |m| m.release("1", None));
     assert!(manager.contains(1) && manager.contains("two") && !manager.contains("1") && !manager.contains(2));
     for id in [1.into(), kvpool::RequestId::from("two")] {
@@ -452,11 +456,12 @@ fn requests_in_the_wrong_state() {
 fn prompts_that_cannot_be_admitted() {
     let mut manager = manager();
     denied(&mut manager, "request 3 has no tokens: a prompt has at least one", |m| m.admit(3, prompt(m, 0)));
-    // The prompt comes back with the refusal.
+    // The error returns the prompt.
     let refused = manager.admit(1, prompt(&manager, 5)).unwrap_err();
     assert_eq!((refused.cursor.num_tokens(), refused.to_string()), (5, refused.error.to_string()));
 
-    let foreign = "this prompt was hashed with other settings than the manager's: make it with the manager's own hasher";
+    let foreign = "this prompt was hashed with other settings than the manager's: make it with the \
+         manager's own hasher";
     for config in [
         HasherConfig { block_size: 2, ..Default::default() },
         HasherConfig { block_size: B, algorithm: HashAlgorithm::Blake3, ..Default::default() },
@@ -470,7 +475,7 @@ fn prompts_that_cannot_be_admitted() {
         denied(&mut manager, foreign, |m| m.probe(&cursor));
         denied(&mut manager, foreign, |m| m.plan_admit(&mut m.plan_step(), 3, cursor));
     }
-    // Another hasher with the same settings is as good.
+    // Another hasher with the same settings is accepted.
     let twin = BlockHasher::new(HasherConfig { block_size: B, ..Default::default() }).unwrap();
     let mut cursor = HashCursor::new(Arc::new(twin), ExtraKeys::default()).unwrap();
     cursor.append(&[7]);
@@ -481,7 +486,7 @@ fn prompts_that_cannot_be_admitted() {
     let message = "the hash chain belongs to epoch 0, the pool is in epoch 1: hash the tokens again";
     denied(&mut manager, message, |m| m.admit(4, stale.clone()));
     denied(&mut manager, message, |m| m.probe(&stale));
-    // A preempted request is hashed again when it is resumed, or planned to be.
+    // A preempted request is hashed again when it is resumed, or when its resumption is planned.
     let mut step = manager.plan_step();
     assert_eq!(manager.plan_resume(&mut step, "two"), Ok(0));
     manager.resume("two").unwrap();
@@ -491,7 +496,7 @@ fn prompts_that_cannot_be_admitted() {
 #[test]
 fn a_request_that_does_not_fit() {
     let mut manager = manager();
-    // Now, or ever: 5 blocks in all, 3 available.
+    // The request does not fit now, or it never fits: 5 blocks in total, 3 available.
     let prompt = |m: &CacheManager, tokens| m.prepare(&vec![99; tokens], ExtraKeys::default()).unwrap();
     for (tokens, needed, message) in [
         (16, 4, "out of blocks: 4 needed, 3 available, 1 missing"),
@@ -509,7 +514,7 @@ fn a_request_that_does_not_fit() {
     denied(&mut manager, message, |m| m.append_tokens(1, &[0; 15], 0));
     denied(&mut manager, message, |m| m.plan_append(&mut m.plan_step(), 1, &[0; 15], 0));
     assert_eq!(manager.append_tokens(1, &[0; 14], 0).unwrap().len(), 3);
-    // Request 1 fills the pool alone: whatever is released or preempted, it cannot grow.
+    // Request 1 fills the pool alone. It cannot grow, whatever else is released or preempted.
     let message = "out of blocks: 1 needed, 0 available, 1 missing; it can never fit this pool";
     denied(&mut manager, message, |m| m.append_tokens(1, &[0], 0));
     denied(&mut manager, message, |m| m.append(&[1.into()], &[0], Computed::AllButLast));
@@ -592,7 +597,7 @@ fn computed_counts_that_cannot_be() {
         };
         denied(&mut manager, &message, |m| m.append_ragged(&rows));
     }
-    assert_eq!(manager.commit(1, 4).unwrap(), 0); // said again: fine
+    assert_eq!(manager.commit(1, 4).unwrap(), 0); // a repeated commit is valid
 }
 
 #[test]
@@ -638,7 +643,8 @@ fn steps_of_another_time_or_manager() {
         denied(&mut manager, stale, |m| m.plan_release(&mut plan, "two", None));
         denied(&mut manager, stale, |m| m.commit_step(&mut plan));
     }
-    // A plan of a manager with the same history, but other blocks: it names none of this one's.
+    // The plan belongs to a manager with the same history but other blocks. It names no block of this
+    // one.
     let (mut one, mut two) = (self::manager(), self::manager());
     let mut plan = one.plan_step();
     one.plan_release(&mut plan, 1, None).unwrap();
@@ -661,21 +667,20 @@ fn pool_calls_through_the_manager() {
     denied(&mut manager, "block 0 is the null block: it cannot be evicted", |m| m.drop_cached(&ids(&[1, 0])));
 }
 
-// --- Policies that break their contract
-// -----------------------------------------------------------------------------
+// --- Policies that break their contract ---
 
-/// What a policy says instead of the truth.
+/// The wrong answers of a policy.
 #[derive(Clone, Copy, Debug, Default)]
 enum Lie {
     #[default]
     None,
-    /// Gives up this block, whatever it is.
+    /// Gives up this block, whatever its state is.
     Evict(u32),
-    /// Gives up nothing.
+    /// Gives up no block.
     Keep,
     /// Gives up its first victim again and again.
     Repeat,
-    /// Claims to have held what it is asked to give up, or not to.
+    /// Reports that it contained the block that it has to remove, or that it did not.
     Removed(bool),
 }
 
@@ -724,7 +729,8 @@ impl Evictor for Liar {
     }
 }
 
-/// Blocks 1 and 2 are cached, 3 is held and registered, 4 held, 5 free.
+/// Returns a pool in which blocks 1 and 2 are cached, 3 is held and registered, 4 is held, and 5 is
+/// free.
 fn pool_of_a_liar() -> (BlockPool, Arc<Mutex<Lie>>) {
     let lie = Arc::new(Mutex::new(Lie::None));
     let policy = Box::new(Liar(LruEvictor::new(6).unwrap(), Arc::clone(&lie)));
@@ -738,7 +744,8 @@ fn pool_of_a_liar() -> (BlockPool, Arc<Mutex<Lie>>) {
     (pool, lie)
 }
 
-/// The pool has noticed: this call and every later one says the same, and nothing more is handed out.
+/// Checks that the pool has noticed: this call and every later one return the same error, and no block
+/// is handed out.
 #[track_caller]
 fn poisoned<T: std::fmt::Debug>(
     lie: Lie,
@@ -753,7 +760,7 @@ fn poisoned<T: std::fmt::Debug>(
     assert_eq!(error, PoolError::Poisoned { reason: reason.clone() });
     assert_eq!(error.to_string(), format!("this pool is poisoned and refuses work: {reason}"));
 
-    *teller.lock().unwrap() = Lie::None; // it does not matter what the policy says now
+    *teller.lock().unwrap() = Lie::None; // the policy's later answers do not matter
     let before = (pool.free_order(), pool.eviction_order(), pool.stats());
     let (chain, held) = (chain(&[1; 12]), ids(&[4]));
     let answers = [
@@ -779,7 +786,7 @@ fn poisoned<T: std::fmt::Debug>(
 
 #[test]
 fn a_policy_that_gives_up_what_it_does_not_hold_poisons_the_pool() {
-    // Held and registered, held, free, null, unknown.
+    // The block is held and registered, held, free, null, or unknown.
     for block in [3, 4, 5, 0, 6, u32::MAX] {
         let says = format!("the evictor gave up block {block}, which is in use");
         poisoned(Lie::Evict(block), &says, |pool| pool.allocate(2));
@@ -838,8 +845,8 @@ fn an_honest_policy_is_never_accused() {
     }
 }
 
-/// Ten megabytes of id are not ten megabytes of message, in any error that names a request. `Debug`
-/// shows ids whole.
+/// An id of ten megabytes does not give a message of ten megabytes, in any error that names a request.
+/// `Debug` shows whole ids.
 #[test]
 fn long_ids_are_shortened_in_messages() {
     let (short, long) = ("s".repeat(64), "l".repeat(10_000_000));

@@ -1,4 +1,5 @@
-//! Policies of third parties, written against the [`Evictor`] trait alone: the pool serves them as its own.
+//! Policies of third parties, written only against the [`Evictor`] trait: the pool treats them like its
+//! own.
 
 #![expect(clippy::unwrap_used, reason = "helpers of tests fail by panicking, as tests do")]
 
@@ -12,17 +13,17 @@ use kvpool::{
 };
 
 const B: usize = 2;
-/// More than this the policies here have no memory for.
+/// The largest number of blocks for which these policies have memory.
 const MOST_BLOCKS: usize = 40;
 
-/// FIFO by first insertion, or MRU: in both, of one release the deepest first.
+/// FIFO by first insertion, or MRU. Both evict the deepest block of one release first.
 #[derive(Debug)]
 struct Custom {
     most_recent: bool,
-    /// Releases that still have blocks, oldest first; each next victim first.
+    /// Releases that still have blocks, the oldest first. Within a release, the next victim is first.
     releases: Vec<Vec<BlockId>>,
     num_blocks: usize,
-    /// FIFO only: blocks by the time when they were first cached.
+    /// FIFO only: the blocks in the order in which they were first cached.
     seen: Vec<BlockId>,
 }
 
@@ -126,7 +127,7 @@ fn the_policy_alone_decides_the_order_of_victims() {
             pool.check_invariants().unwrap();
         }
         assert_eq!(raw(&pool.eviction_order()), expected);
-        // A hit takes blocks out, their release brings them back, wherever the policy wants them.
+        // A hit takes blocks out of the order. Their release puts them back where the policy decides.
         let hit = pool.match_and_acquire(&chain(&[1, 2, 3, 4]), 2).unwrap();
         assert_eq!((raw(&hit), pool.stats().cached_free), (vec![1, 2], 4));
         assert!(!pool.eviction_order().contains(&hit[0]));
@@ -162,7 +163,7 @@ fn every_operation_of_the_pool_works_with_a_policy_of_others() {
             pool.check_invariants().unwrap();
             let kept = if duplicates == DuplicatePolicy::Keep { 4 } else { 2 };
             assert_eq!(pool.stats().cached_free, kept);
-            pool.resize(10).unwrap(); // blocks 8 and 9 reach the policy, too
+            pool.resize(10).unwrap(); // the policy gets blocks 8 and 9, too
             assert_eq!(pool.drop_cached(&pool.eviction_order()[..1]).unwrap(), 1);
             pool.check_invariants().unwrap();
             assert_eq!(pool.num_available(), 9);

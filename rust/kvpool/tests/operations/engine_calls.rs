@@ -1,5 +1,5 @@
-//! What engines do between admission and release: turns with images, chunks, KV from elsewhere, drafts,
-//! releases that wait.
+//! Calls of engines between admission and release: turns with images, chunks, external KV, drafts,
+//! delayed releases.
 #![expect(clippy::unwrap_used, reason = "a test stops at the first error")]
 
 use kvpool::{
@@ -27,7 +27,8 @@ fn image(offset: u64) -> MultimodalItem {
     MultimodalItem { identifier: (*b"image").into(), offset, length: 2 }
 }
 
-/// A conversation whose second turn brings an image is the prompt that has it from the start, and no other.
+/// A conversation whose second turn adds an image equals a prompt that has the image from the start,
+/// and no other prompt.
 #[test]
 fn a_turn_with_an_image_is_found_by_its_image() {
     let mut manager = manager(32);
@@ -42,8 +43,8 @@ fn a_turn_with_an_image_is_found_by_its_image() {
     assert_eq!((cached(vec![image(7)]), cached(vec![image(8)]), cached(Vec::new())), (3, 1, 1));
 }
 
-/// Items that begin before the end of the tokens are refused, and nothing has changed: no block was
-/// taken, no token appended.
+/// Items that begin before the end of the tokens are refused. Nothing changes: no block is taken and no
+/// token appended.
 #[test]
 fn a_turn_with_an_image_in_the_past_changes_nothing() {
     let mut manager = manager(32);
@@ -59,8 +60,8 @@ fn a_turn_with_an_image_in_the_past_changes_nothing() {
     }
 }
 
-/// A chunk that covers less than the prompt cannot be computed beyond what it covers: those slots are
-/// somebody else's.
+/// A chunk that covers only a part of the prompt cannot be computed further than that, because other
+/// requests may own the later slots.
 #[test]
 fn a_chunk_is_computed_as_far_as_it_has_blocks() {
     let mut manager = manager(32);
@@ -72,7 +73,7 @@ fn a_chunk_is_computed_as_far_as_it_has_blocks() {
     assert_eq!(manager.extend("long", 4).unwrap(), [], "covers no less than before");
     assert_eq!(manager.extend("long", 12).unwrap().len(), 1);
     manager.commit("long", 12).unwrap();
-    // The last chunk, and the token that it samples: one call for the step.
+    // One call of a step handles the last chunk and the token that it samples.
     let rows = Rows {
         requests: &["long".into()],
         offsets: &[0, 0],
@@ -85,8 +86,7 @@ fn a_chunk_is_computed_as_far_as_it_has_blocks() {
     manager.check_invariants().unwrap();
 }
 
-/// Accepted drafts are registered with the step that accepted them; rejected ones leave nothing behind
-/// but slots.
+/// Accepted drafts are registered with the step that accepted them. Rejected drafts leave only slots.
 #[test]
 fn accepted_drafts_are_computed_and_rejected_ones_are_not() {
     let mut manager = manager(32);
@@ -102,21 +102,22 @@ fn accepted_drafts_are_computed_and_rejected_ones_are_not() {
         };
         manager.append_ragged(&rows).unwrap().len()
     };
-    assert_eq!(step(&mut manager, &[6]), 1); // seven tokens and five drafts: twelve slots
-    assert_eq!(step(&mut manager, &[7]), 1); // none was accepted: one slot more
+    assert_eq!(step(&mut manager, &[6]), 1); // seven tokens and five drafts need twelve slots
+    assert_eq!(step(&mut manager, &[7]), 1); // no draft was accepted, so one more slot is needed
     assert_eq!(manager.request("a").unwrap().computed_tokens, 7);
-    assert_eq!(step(&mut manager, &[8, 9, 10]), 0); // two were, and slots for sixteen are there
+    // Two drafts were accepted, and there are slots for sixteen tokens.
+    assert_eq!(step(&mut manager, &[8, 9, 10]), 0);
     let info = manager.request("a").unwrap();
     assert_eq!((info.tokens, info.computed_tokens, info.blocks), (11, 10, 4));
     assert_eq!(manager.pool().stats().registered, 2);
-    // A roll-back takes the slots along, and holds them back for the step that may still write to them.
+    // A roll-back also gives up slots. They stay fenced, because the step may still write to them.
     manager.truncate("a", 8, Until::Step(1)).unwrap();
     assert_eq!((manager.block_table("a").unwrap().len(), manager.pool().num_fenced()), (2, 2));
     manager.check_invariants().unwrap();
 }
 
-/// dynamo #15079: an abort while KV is on its way must not hand the blocks to others before the
-/// transfer has ended.
+/// dynamo #15079: an abort during a transfer of KV must not hand the blocks to other requests before
+/// the transfer has ended.
 #[test]
 fn an_abort_during_a_load_keeps_the_blocks_until_it_ends() {
     let mut manager = manager(8);
@@ -135,7 +136,8 @@ fn an_abort_during_a_load_keeps_the_blocks_until_it_ends() {
     manager.check_invariants().unwrap();
 }
 
-/// What failed is computed again, and what is behind it; what is cached here is not loaded.
+/// Failed tokens are computed again, and so are the tokens after them. Tokens that are cached here are
+/// not loaded.
 #[test]
 fn failed_ranges_are_computed_again() {
     let mut manager = manager(32);
@@ -144,7 +146,7 @@ fn failed_ranges_are_computed_again() {
     let part = Part { external_tokens: 16, ..Part::WHOLE };
     let admission = admit(&mut manager, "a", &tokens(20), part);
     assert_eq!((admission.cached_tokens, admission.external_tokens), (8, 8));
-    // A range of what is cached says nothing: it did not come from there.
+    // A failed range within the cached tokens has no effect, because the connector did not load them.
     manager.external_done("a", Loaded::AllBut(&[0..4, 14..15])).unwrap();
     let stats = manager.stats();
     assert_eq!(manager.request("a").unwrap().computed_tokens, 14);
@@ -155,7 +157,7 @@ fn failed_ranges_are_computed_again() {
     manager.check_invariants().unwrap();
 }
 
-/// The token that was sampled when a request was preempted is its own: it is resumed with it.
+/// The last sampled token belongs to the preempted request and is resumed with it.
 #[test]
 fn a_preempted_request_takes_the_token_sampled_last() {
     let mut manager = manager(32);
@@ -169,8 +171,8 @@ fn a_preempted_request_takes_the_token_sampled_last() {
     manager.check_invariants().unwrap();
 }
 
-/// A release of a request that is on its way to the host waits for the swap, however it ends; a ticket
-/// that has ended meanwhile holds nothing back.
+/// The release of a request that is being swapped out waits for the end of the swap, whether it
+/// completes or is aborted. A ticket that has ended meanwhile fences nothing.
 #[test]
 fn a_release_of_what_moves_is_done_when_the_swap_ends() {
     for complete in [true, false] {
@@ -194,8 +196,8 @@ fn a_release_of_what_moves_is_done_when_the_swap_ends() {
     }
 }
 
-/// Cached blocks that a planned admission evicts are no longer there for a later one of the same plan,
-/// though that takes no block besides them.
+/// Cached blocks that a planned admission evicts are not available for a later admission of the same
+/// plan, even if that one needs no other block.
 #[test]
 fn a_plan_promises_a_cached_block_once() {
     let mut manager = manager(5);
@@ -208,7 +210,7 @@ fn a_plan_promises_a_cached_block_once() {
     manager.plan_admit(&mut plan, "big", prompt(&manager, &[9; 16])).unwrap();
     let part = Part { allocate_tokens: Some(0), ..Part::WHOLE };
     let options = AdmitOptions { part, ..AdmitOptions::default() };
-    // The blocks of its prefix are promised to another, so it hits nothing.
+    // The blocks of its prefix are promised to another request, so it hits nothing.
     let hit = manager.plan_admit_with(&mut plan, "hit", prompt(&manager, &tokens(9)), &options);
     assert_eq!(hit.unwrap(), 0);
     manager.commit_step(&mut plan).unwrap();

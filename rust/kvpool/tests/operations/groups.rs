@@ -1,7 +1,8 @@
-//! Groups: what a hit needs, what is dead, what is kept, each against what the layers read, token by token.
+//! Groups: the blocks that a hit needs, the blocks that are dead and those that are kept. All are
+//! compared with the tokens that the layers read, one by one.
 //!
-//! The brute force asks, for every length, whether every token that a layer reads there is in a cached
-//! block. It knows no stretches and no `reach`.
+//! The brute force checks for every length whether each token that a layer reads there is in a cached
+//! block. It does not use runs of blocks or `reach`.
 #![expect(clippy::unwrap_used, reason = "a test stops at the first error")]
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -14,7 +15,7 @@ use kvpool::{
 use proptest::prelude::*;
 use proptest::test_runner::{Config, TestRunner};
 
-/// Blocks by group and position; counts what is asked.
+/// The cached blocks by group and position. Counts the lookups.
 #[derive(Clone, Debug, Default)]
 struct Cache {
     blocks: BTreeSet<(usize, usize)>,
@@ -37,7 +38,7 @@ impl Cached for Cache {
     }
 }
 
-/// Whether the token at a position reads that of an earlier one, by the definition of the layer.
+/// Returns whether the token at a position reads an earlier token, by the definition of the layer.
 fn reads(spec: &GroupSpec, at: usize, earlier: usize) -> bool {
     match spec.kind {
         GroupKind::Full => true,
@@ -48,13 +49,13 @@ fn reads(spec: &GroupSpec, at: usize, earlier: usize) -> bool {
     }
 }
 
-/// Whether hits need anything of a group.
+/// Returns whether hits need any blocks of a group.
 fn is_cached(spec: &GroupSpec) -> bool {
     spec.kind != GroupKind::Cross && spec.keep != Keep::Nothing
 }
 
-/// The blocks that a hit of a length needs of a group: those with a token that is read at its end, and
-/// the margin.
+/// Returns the blocks of a group that a hit of this length needs: those with a token that is read at
+/// its end, and the margin.
 fn needed(spec: &GroupSpec, length: usize) -> BTreeSet<usize> {
     if !is_cached(spec) {
         return BTreeSet::new();
@@ -75,7 +76,7 @@ fn is_legal(groups: &Groups, cache: &Cache, limit: usize, length: usize) -> bool
     })
 }
 
-/// Where nothing is cached of any group, there is no hit.
+/// If no group caches anything, there is no hit.
 fn brute_force(groups: &Groups, cache: &Cache, limit: usize) -> usize {
     if !groups.specs().iter().any(is_cached) {
         return 0;
@@ -83,7 +84,8 @@ fn brute_force(groups: &Groups, cache: &Cache, limit: usize) -> usize {
     (0..=limit).rev().find(|&length| is_legal(groups, cache, limit, length)).unwrap()
 }
 
-/// vLLM's way: each group in turn says how much of the length it can serve, until none says less.
+/// Finds the hit as vLLM does: each group in turn shortens the length to what it can serve, until no
+/// group shortens it.
 fn fixed_point(groups: &Groups, cache: &Cache, limit: usize) -> usize {
     let caching = || groups.specs().iter().enumerate().filter(|(_, spec)| is_cached(spec));
     let mut length = if caching().next().is_some() { limit } else { 0 };
@@ -142,7 +144,7 @@ fn groups() -> impl Strategy<Value = Groups> {
 
 const LONGEST: usize = 60;
 
-/// Rows that are nearly full, have holes, or have little.
+/// Draws rows that are nearly full, that have holes, or that are nearly empty.
 fn cache() -> impl Strategy<Value = Vec<Vec<bool>>> {
     let row = |share| prop::collection::vec(prop::bool::weighted(share), LONGEST);
     prop::collection::vec(prop_oneof![4 => row(0.97), 2 => row(0.8), 1 => row(0.3)], 5)
@@ -165,7 +167,7 @@ fn check_tables(groups: &Groups, hit: &GroupHit) {
     }
 }
 
-/// Random caches, with what vLLM would find beside it. `make test-slow` draws 100,000.
+/// Compares random caches with the brute force, and with vLLM's result. `make test-slow` draws 100,000.
 #[test]
 fn the_longest_hit_is_that_of_every_length_tried() {
     let config =
@@ -184,8 +186,8 @@ fn the_longest_hit_is_that_of_every_length_tried() {
         .unwrap();
 }
 
-/// The same in a pool, with the digests of a prompt: a block is named by the last unit in it, and by
-/// its group.
+/// Repeats the test in a pool with the digests of a prompt: the last unit in a block and its group name
+/// the block.
 #[test]
 fn a_pool_finds_what_its_blocks_are_named() {
     let config = Config { cases: 1_000, failure_persistence: None, ..Config::default() };
@@ -246,8 +248,8 @@ fn what_is_dead_is_read_by_no_later_token_and_the_rest_by_one() {
     }
 }
 
-/// Where a hit is expected to end it can end, if exactly what is kept is cached; and nothing is kept
-/// that no such hit needs.
+/// A hit can end at each expected position if exactly the kept blocks are cached. No block is kept that
+/// no such hit needs.
 #[test]
 fn what_is_kept_is_what_hits_at_boundaries_need() {
     let config = Config { cases: 2_000, failure_persistence: None, ..Config::default() };

@@ -1,5 +1,5 @@
-//! Tests of single operations, in one program: linking one for each takes longer than running them. The
-//! models, the properties and the evidence have programs of their own.
+//! Tests of single operations in one program, because linking one program for each takes longer than
+//! running them. The models, the properties and the evidence have their own programs.
 
 mod all_or_nothing;
 mod bad_input;

@@ -1,9 +1,9 @@
-//! Hints at the manager: named cases, and random requests with random hints against a model that keeps,
-//! for every registered block, what was said of it.
+//! Retention hints of a manager: named cases, and random requests with random hints compared with a
+//! model that remembers the hints of every registered block.
 //!
-//! After every operation: the model's counts of ranks and deadlines are the manager's, all invariants
-//! hold, and an admission has failed only if free and cached-free blocks together were too few
-//! (property 23: hints never fail an allocation).
+//! After every operation, the counts of ranks and deadlines of the model and the manager are equal, and
+//! all invariants hold. An admission has failed only if there were too few free and cached-free blocks
+//! together (property 23: hints never fail an allocation).
 #![expect(clippy::unwrap_used, clippy::expect_used, reason = "a test stops at the first error")]
 
 use std::collections::BTreeMap;
@@ -115,14 +115,14 @@ fn the_last_range_wins_and_leaves_the_rest_of_the_first() {
     run(&mut manager, 1, &[1, 2, 3, 4, 5, 6], hinted(0, None, priority(90)));
     assert_eq!(manager.retain(1, &ranges(2, Some(4), priority(10))).unwrap(), accepted(1));
     assert_eq!((stats(&manager).above_normal, stats(&manager).below_normal), (2, 1));
-    // What is registered later belongs to the first range still.
+    // Blocks that are registered later still belong to the first range.
     manager.append_tokens(1, &[7, 8], 0).unwrap();
     manager.commit(1, 8).unwrap();
     assert_eq!((stats(&manager).above_normal, stats(&manager).below_normal), (3, 1));
 }
 
-/// What was swapped in did not know what it hangs on, unless events were recorded: a prompt's first
-/// block, offered first, took the rest of it along.
+/// In an earlier version, swapped-in blocks had no parents unless events were recorded. The first block
+/// of a prompt was offered first and took the rest of the prompt with it.
 #[test]
 fn what_is_swapped_in_hangs_on_what_it_hung_on_before() {
     for event_capacity in [0, 16] {
@@ -145,7 +145,7 @@ fn what_is_swapped_in_hangs_on_what_it_hung_on_before() {
         };
         run(&mut manager, 1, &[1, 2, 3, 4, 5, 6], AdmitOptions::default());
         swap(&mut manager, true);
-        // Others take its blocks; these have other parents.
+        // Other requests take its blocks, and the new contents have other parents.
         run(&mut manager, 2, &[9, 8, 7, 6, 5, 4, 3, 2], AdmitOptions::default());
         manager.release(2, None).unwrap();
         swap(&mut manager, false);
@@ -170,7 +170,7 @@ fn a_scan_is_evicted_first_and_leaves_what_it_hits_alone() {
     assert_eq!(stats(&manager).demoted, 2);
     manager.release(2, None).unwrap();
     assert_eq!(order(&manager)[..2], [scanned[1], scanned[0]]);
-    // Who hits a scanned block says that it was worth keeping.
+    // A hit on a scanned block shows that the block was worth keeping.
     let cursor = prompt(&manager, &[1, 2, 3, 4, 5, 6, 9]);
     assert_eq!(manager.admit(3, cursor).unwrap().cached_blocks, 3);
     assert_eq!(stats(&manager).demoted, 1);
@@ -186,12 +186,13 @@ fn the_end_of_a_session_leaves_the_shared_prompt_to_the_others() {
     let (first, second) =
         (manager.block_table(1).unwrap().to_vec(), manager.block_table(2).unwrap().to_vec());
     manager.release(2, None).unwrap();
-    // Nobody holds the system prompt but the request that ends; it was used by 2, whose blocks hang on it.
+    // Only the ending request holds the system prompt. Request 2 has used it, and its blocks are
+    // children of the prompt.
     assert_eq!(manager.end_session(1, None).unwrap(), accepted(4));
     let order = order(&manager);
     assert_eq!(order[..2], [first[3], first[2]], "the session goes first, its tail before its head");
     assert_eq!(order[2..], [second[3], second[2], second[1], second[0]]);
-    // Its comeback ends the demotion of what it hits.
+    // When the request returns, the blocks that it hits are not demoted any more.
     let cursor = prompt(&manager, &[1, 2, 3, 4, 9]);
     assert_eq!(manager.admit(3, cursor).unwrap().cached_blocks, 2);
     assert_eq!(stats(&manager).demoted, 2);
@@ -230,7 +231,8 @@ fn a_fence_is_nobody_who_holds() {
     assert_eq!(stats(&manager).demoted, 2);
 }
 
-/// Blocks of four tokens beside a window of one block of two, and a state that is kept every four tokens.
+/// Returns a manager with blocks of four tokens, a sliding window of one block of two tokens, and a
+/// state that is kept every four tokens.
 fn grouped(usable: usize) -> CacheManager {
     let state = GroupSpec { keep: groups::Keep::Every(4), ..GroupSpec::new(GroupKind::State, 4) };
     let window = GroupSpec::new(GroupKind::Sliding { window: 3 }, 2);
@@ -246,8 +248,8 @@ fn grouped(usable: usize) -> CacheManager {
     .unwrap()
 }
 
-/// It reached blocks of the first group alone, and of that one only where its blocks were of one hash
-/// unit: the others stayed until they were the oldest of all.
+/// In an earlier version, the end of a session reached only the first group, and only if its blocks
+/// were one hash unit. The other blocks stayed until they were the oldest of all.
 #[test]
 fn the_end_of_a_session_reaches_every_group_of_a_request_that_holds_nothing() {
     let mut manager = grouped(40);
@@ -271,13 +273,14 @@ fn a_chain_reaches_every_group() {
     manager.release(1, None).unwrap();
     let there = manager.pool().stats().cached_free;
     let cursor = prompt(&manager, &counting(9));
-    // A priority for the second block of the first group, and for what the others have of these tokens.
+    // Sets a priority for the second block of the first group, and for the other groups' blocks of
+    // these tokens.
     let report = manager.retain_prefix(&cursor, &ranges(4, Some(8), priority(3))).unwrap();
     assert!(report.accepted > 1 && report.accepted < there, "{report:?} of {there}");
     assert_eq!(report.ignored, 0);
     assert_eq!(manager.end_of_life_of(&cursor, 0).unwrap().accepted, there);
     assert_eq!(stats(&manager).demoted, there);
-    // Tokens that nobody has computed: two blocks of full attention.
+    // These tokens were never computed: two blocks of full attention.
     let other = prompt(&manager, &[9, 8, 7, 6, 5, 4, 3, 2]);
     assert_eq!(
         manager.end_of_life_of(&other, 0).unwrap(),
@@ -305,7 +308,7 @@ fn content_whose_request_is_gone_ends_by_its_chain() {
     run(&mut manager, 1, &[1, 2, 3, 4, 5, 6], AdmitOptions::default());
     manager.release(1, None).unwrap();
     run(&mut manager, 2, &[1, 2, 9], AdmitOptions::default());
-    // Two blocks are not cached; the first is in use.
+    // Two blocks are not cached. The first one is in use.
     let cursor = prompt(&manager, &[1, 2, 3, 4, 5, 6, 7, 8, 9, 10]);
     let report = manager.end_of_life_of(&cursor, 0).unwrap();
     assert_eq!(report, HintReport { accepted: 2, clipped: 0, ignored: 3 });
@@ -347,7 +350,7 @@ fn hints_survive_preemption_and_swaps() {
         } else {
             manager.preempt(1, None).unwrap();
         }
-        // Everything of it is evicted meanwhile.
+        // All of its blocks are evicted meanwhile.
         let cursor = prompt(&manager, &(20..32).collect::<Vec<_>>());
         manager.admit(2, cursor).unwrap();
         assert_eq!(stats(&manager), RetentionStats::default());
@@ -414,7 +417,7 @@ fn a_hint_about_a_swapped_request_waits_for_its_return() {
     let out = manager.begin_swap_out(&[1.into()]).unwrap();
     manager.take_plan().unwrap();
     manager.complete_swap(out).unwrap();
-    // Its blocks of the host have the numbers of somebody else's on the device.
+    // Its blocks in the host have the same numbers as another request's blocks on the device.
     run(&mut manager, 2, &(20..28).collect::<Vec<_>>(), AdmitOptions::default());
     assert_eq!(manager.retain(1, &ranges(0, None, priority(90))).unwrap(), HintReport::default());
     assert_eq!(stats(&manager).above_normal, 0);
@@ -452,7 +455,8 @@ fn an_absolute_time_to_live_counts_from_the_hint() {
     assert_eq!((stats(&manager).above_normal, stats(&manager).demoted), (0, 2));
 }
 
-/// A request that ran longer than its idle time to live lost the retention of the blocks that it was using.
+/// In an earlier version, a request that ran longer than its idle time to live lost the retention of
+/// its own blocks.
 #[test]
 fn a_request_keeps_its_retention_however_long_it_runs() {
     let mut manager = manager(8, 0);
@@ -462,7 +466,7 @@ fn a_request_keeps_its_retention_however_long_it_runs() {
     let seen = |manager: &CacheManager| (stats(manager).above_normal, stats(manager).with_ttl);
     assert_eq!(manager.advance_time(1000.0).unwrap(), 0);
     assert_eq!(seen(&manager), (2, 0));
-    // Preempted it does not use them; resumed it does.
+    // A preempted request does not use its blocks, and a resumed one does.
     manager.preempt(1, None).unwrap();
     assert_eq!(seen(&manager), (2, 2));
     manager.advance_time(1009.0).unwrap();
@@ -539,8 +543,7 @@ fn what_is_wrong_is_refused_and_changes_nothing() {
     assert_eq!(manager.stats().retention, manager.retention_stats());
 }
 
-// ----------------------------------------------------------------------------------------------------------------
-// the model
+// --- The model ---
 
 #[derive(Clone, Debug)]
 enum Operation {
@@ -608,7 +611,7 @@ fn operation() -> impl Strategy<Value = Operation> {
     ]
 }
 
-/// What is known of a registered block.
+/// The state of a registered block.
 #[derive(Clone, Copy, Debug)]
 struct Said {
     hash: BlockHash,
@@ -624,12 +627,12 @@ impl Said {
     }
 }
 
-/// What was said of a request, with the time when it was.
+/// The hints of a request, with the time of each hint.
 #[derive(Clone, Debug, Default)]
 struct Known {
     tokens: Vec<u32>,
     no_cache: bool,
-    /// Oldest first.
+    /// The hints, oldest first.
     said: Vec<(RetentionRange, f64)>,
     published: usize,
     own_from: usize,
@@ -642,7 +645,7 @@ impl Known {
     }
 }
 
-/// Whether only planned copies hold a block, and its turn has come meanwhile.
+/// Returns whether only planned copies hold a block, and its turn has come meanwhile.
 fn is_overtaken(manager: &CacheManager, block: BlockId) -> bool {
     let own = manager.tiers().pending_copies().filter(|copy| copy.src.tier == copy.dst.tier);
     let pins: usize =
@@ -651,7 +654,8 @@ fn is_overtaken(manager: &CacheManager, block: BlockId) -> bool {
     pins > 0 && held == pins && !is_idle(manager, block)
 }
 
-/// Whether its last holder has released it, and its turn has not come: a planned copy may pin it.
+/// Returns whether the last reference was released and its turn has not come. A planned copy may pin
+/// it.
 fn is_idle(manager: &CacheManager, block: BlockId) -> bool {
     manager.pool().order_with_pinned().contains(&block)
 }
@@ -665,7 +669,7 @@ struct Model {
 }
 
 impl Model {
-    /// Says `retention` of a block; `None` if it has no effect.
+    /// Applies `retention` to a block. Returns `None` if it has no effect.
     fn say(&mut self, block: BlockId, retention: Retention, in_use: bool) {
         let pinned = |said: &&Said| said.keep == Keep::Pinned;
         let pins = self.blocks.values().filter(pinned).count();
@@ -678,14 +682,14 @@ impl Model {
         };
         said.then = retention.then;
         (said.idle, said.deadline) = match retention.ttl {
-            // While somebody uses the block it does not run.
+            // The time does not run while the block is in use.
             Some(Ttl::Idle(seconds)) => (Some(seconds), Some(now + seconds).filter(|_| !in_use)),
             Some(Ttl::Absolute(seconds)) => (None, Some(now + seconds)),
             _ => (None, None),
         };
     }
 
-    /// What `known` says of the block at a position of a table takes effect.
+    /// Applies the hints of `known` to the block at a position of a table.
     fn apply(
         &mut self,
         known: &Known,
@@ -761,8 +765,8 @@ impl Pair {
         }
     }
 
-    /// Whether so many tokens can be placed, of which some are cached: the only thing that may refuse a
-    /// sound admission.
+    /// Returns whether this number of tokens can be placed, some of which are cached. Nothing else may
+    /// refuse a valid admission.
     fn fits(&self, tokens: &[u32]) -> bool {
         let probe = self.manager.probe(&prompt(&self.manager, tokens)).unwrap();
         let needed = tokens.len().div_ceil(B) - probe.cached_blocks;
@@ -910,7 +914,7 @@ impl Pair {
         let range = RetentionRange { start: 0, end: None, retention: Retention::END_OF_LIFE };
         let all = Known { said: vec![(range, self.model.now)], ..known.clone() };
         if end && self.manager.request(id).unwrap().state == kvpool::RequestState::Preempted {
-            // What is cached of its tokens ends by their chain.
+            // The cached blocks of its tokens end by their chain.
             self.chain_said(&prompt(&self.manager, &known.tokens), &all);
         } else if end {
             self.apply(id, &all, 0..usize::MAX, false);
@@ -932,11 +936,12 @@ impl Pair {
         assert_eq!(self.manager.retain_prefix(&cursor, ranges).unwrap().ignored, ignored);
     }
 
-    /// What is said of a chain takes effect on what is cached of it; returns how many blocks it has none on.
+    /// Applies the hints for a chain to its cached blocks. Returns the number of blocks without an
+    /// effect.
     fn chain_said(&mut self, cursor: &HashCursor, said: &Known) -> usize {
         let found = self.manager.pool().probe(cursor.chain(), usize::MAX).unwrap().cached_blocks;
         let mut ignored = 0;
-        // Ascending ranges; of an end of life the tail first.
+        // Ranges are applied in ascending order. The end of life is applied from the tail on.
         for (at, hash) in cursor.chain().hashes().iter().enumerate() {
             let Some((range, _)) = said.of_token((at + 1) * B - 1) else { continue };
             if range.retention.ttl == Some(Ttl::Absolute(0.0)) && range.retention.then == Then::Normal {
@@ -955,8 +960,8 @@ impl Pair {
                 continue;
             }
             for block in copies {
-                // An earlier model asked for no reference at all: a fence or a planned copy kept the
-                // content alive.
+                // An earlier model required a block without any references. But a fence or a planned
+                // copy keeps the content alive.
                 let held = self.manager.pool().num_holders(block) > 0;
                 let in_use = !is_idle(&self.manager, block);
                 ignored += usize::from(held);
@@ -972,14 +977,14 @@ impl Pair {
         let overtaken_before: Vec<bool> = blocks.map(|block| is_overtaken(&self.manager, block)).collect();
         self.apply_operation(operation);
         self.forget_evicted();
-        // The turn of a pinned block came: it is cached as long as it is pinned, and nothing is known
-        // of it. It may have lost its last holder in the same operation, which an earlier model missed.
+        // The turn of a pinned block came: it stays cached as long as it is pinned, without any hints.
+        // It may have lost its last holder in the same operation, which an earlier model missed.
         for (&block, said) in &mut self.model.blocks {
             if is_overtaken(&self.manager, block) && !overtaken_before[block.index()] {
                 *said = Said::nothing(said.hash);
             }
         }
-        // What lost its last holder counts its idle time from now.
+        // The idle time of a block that lost its last holder starts now.
         for (block, said) in &mut self.model.blocks {
             let idle = || !before[block.index()] && is_idle(&self.manager, *block);
             if let Some(seconds) = said.idle.filter(|_| idle()) {
@@ -994,7 +999,7 @@ impl Pair {
 #[test]
 fn hints_do_what_the_model_says_and_never_fail_an_allocation() {
     let config = Config {
-        // With PROPTEST_CASES as many more as asked for.
+        // `PROPTEST_CASES` raises the number of cases.
         cases: 2 * Config::default().cases,
         source_file: Some(file!()),
         failure_persistence: Some(Box::new(FileFailurePersistence::WithSource("regressions"))),

@@ -1,4 +1,5 @@
-//! Hits that end inside a block, against every prefix that some request has computed, token by token.
+//! Hits that end inside a block, compared token by token with every prefix that some request has
+//! computed.
 #![expect(clippy::unwrap_used, reason = "a test stops at the first error")]
 
 use kvpool::groups::{GroupKind, GroupSpec, Groups};
@@ -23,7 +24,7 @@ fn admit(manager: &mut CacheManager, id: i64, tokens: &[u32]) -> usize {
     manager.admit(id, prompt).unwrap().cached_tokens
 }
 
-/// A request that computes all of its prompt and ends.
+/// Runs a request that computes its whole prompt and ends.
 fn run(manager: &mut CacheManager, tokens: &[u32]) -> usize {
     let hit = admit(manager, -1, tokens);
     manager.take_plan().unwrap();
@@ -37,15 +38,16 @@ fn counting(n: usize) -> Vec<u32> {
     (0..n as u32).collect()
 }
 
-/// What is at the end of a conversation's first turn, and where two prompts turn off from each other.
+/// A hit ends inside a block at the end of a conversation's first turn, and where two prompts branch.
 #[test]
 fn a_hit_ends_inside_the_block_that_was_left_unfinished_or_that_turns_off() {
     let mut manager = manager(vec![full(8)], 32);
     assert_eq!(run(&mut manager, &counting(21)), 0);
-    // All but the last token, in units; the tail that the first one left has 5 of its tokens.
+    // The hit covers all but the last token, in units. The tail that the first request left has 5 of
+    // its tokens.
     assert_eq!(run(&mut manager, &counting(21)), 20);
     assert_eq!(run(&mut manager, &counting(40)), 20);
-    // The third block is whole now, and the next prompt turns off in the middle of it.
+    // The third block is full now, and the next prompt branches in the middle of it.
     let mut other = counting(30);
     other[23] = 99;
     assert_eq!(run(&mut manager, &other), 22);
@@ -53,8 +55,8 @@ fn a_hit_ends_inside_the_block_that_was_left_unfinished_or_that_turns_off() {
     assert_eq!(run(&mut manager, &other), 0);
 }
 
-/// The block that a hit ends in is somebody else's: the request gets a copy, and takes one block less
-/// than it would without.
+/// Another request holds the block in which the hit ends. The new request gets a copy, and allocates
+/// one block less than without the hit.
 #[test]
 fn the_block_that_a_hit_ends_in_is_copied() {
     let mut manager = manager(vec![full(8)], 32);
@@ -71,7 +73,7 @@ fn the_block_that_a_hit_ends_in_is_copied() {
     manager.check_invariants().unwrap();
 }
 
-/// Names inside a block go with the block: one that outlived it would lead to other tokens.
+/// Names inside a block are removed with the block. A name that outlived it would lead to other tokens.
 #[test]
 fn what_is_inside_a_block_is_forgotten_with_it() {
     for forget in [
@@ -111,7 +113,7 @@ fn groups_do_not_share_what_is_inside_their_blocks() {
     assert_eq!(copied, [*admission.block_ids.last().unwrap(), *second.last().unwrap()]);
 }
 
-/// An image that begins inside a block is part of what its units are called.
+/// An image that begins inside a block is part of the names of its units.
 #[test]
 fn another_image_inside_the_block_is_another_prefix() {
     let mut manager = manager(vec![full(8)], 32);
@@ -147,8 +149,8 @@ proptest! {
         ..Config::default()
     })]
 
-    /// Nothing is evicted: a hit is as long as the longest prefix that some request has computed, in
-    /// units, whatever the blocks.
+    /// If nothing is evicted, a hit is as long as the longest prefix that some request has computed, in
+    /// units. The boundaries of blocks do not matter.
     #[test]
     fn a_hit_is_the_longest_computed_prefix(
         size in prop_oneof![Just(4_usize), Just(6), Just(16)],
@@ -165,7 +167,8 @@ proptest! {
             prop_assert_eq!(hit, longest / UNIT * UNIT);
             manager.take_plan().unwrap();
             manager.commit(nth as i64, tokens).unwrap();
-            // What still runs has its full blocks in the index, and goes on to write to the one behind them.
+            // A running request has its full blocks in the index, and continues to write to the next
+            // block.
             let known = if ends { tokens } else { tokens / size * size };
             if ends {
                 manager.release(nth as i64, Until::Now).unwrap();
@@ -176,7 +179,7 @@ proptest! {
     }
 }
 
-/// What a swap brings back is as good as what was there before.
+/// Blocks that a swap brought back work like the original ones.
 #[test]
 fn a_hit_ends_inside_a_block_that_a_swap_has_brought() {
     let groups = Some(Groups::new(vec![full(8)], Some(UNIT)).unwrap());

@@ -1,5 +1,5 @@
-//! Each part alone: free list, allocator, evictor, prefix index. What they do when the pool joins them
-//! is elsewhere.
+//! Tests of each part alone: free list, allocator, evictor, prefix index. Other tests cover their
+//! combination in a pool.
 
 #![expect(clippy::unwrap_used, reason = "helpers of tests fail by panicking, as tests do")]
 
@@ -27,10 +27,10 @@ fn raw(blocks: impl IntoIterator<Item = BlockId>) -> Vec<u32> {
     blocks.into_iter().map(BlockId::get).collect()
 }
 
-// --- FreeBlockList: its list
-// ----------------------------------------------------------------------------------------
+// --- FreeBlockList: its list ---
 
-/// Front to back, having checked that members say so and that the recount agrees.
+/// Returns the list from front to back. Checks that each member reports that it is one, and that the
+/// recount agrees.
 fn order(list: &FreeBlockList) -> Vec<u32> {
     let forward = raw(list.iter());
     assert_eq!((list.len(), list.is_empty()), (forward.len(), forward.is_empty()));
@@ -48,7 +48,7 @@ fn a_list_gives_up_any_member_and_no_other() {
         list.remove(id(leave)).unwrap();
         let rest: Vec<_> = (1..=5).filter(|&b| b != leave).collect();
         assert_eq!(order(&list), rest);
-        // Not a member any more; not a member ever; not a block.
+        // The block was a member before, never was one, or is no block.
         for block in [leave, 0, 6, u32::MAX] {
             assert!(list.remove(id(block)).is_err() && !list.contains(id(block)));
             assert_eq!(order(&list), rest);
@@ -81,14 +81,13 @@ fn a_run_is_taken_whole_or_not_at_all() {
         let taken = if n <= 4 { n as u32 } else { 0 };
         assert_eq!(raw(out.unwrap_or_default()), (1..=taken).collect::<Vec<_>>());
         assert_eq!(order(&list), (taken + 1..=4).collect::<Vec<_>>());
-        // What was taken can come back; what was not cannot.
+        // A block that was taken can be put back. Others cannot.
         (1..=4).for_each(|b| assert_eq!(list.clone().push_front(id(b)).is_ok(), b <= taken));
     }
     assert!(FreeBlockList::new(5).unwrap().pop_front_n(usize::MAX).is_err());
 }
 
-// --- FreeBlockList
-// --------------------------------------------------------------------------------------------------
+// --- FreeBlockList ---
 
 #[test]
 fn free_blocks_are_handed_out_last_in_first_out() {
@@ -101,7 +100,7 @@ fn free_blocks_are_handed_out_last_in_first_out() {
     free.remove(id(3)).unwrap(); // from the middle
     assert_eq!(raw(free.pop_front_n(5).unwrap()), [4, 1, 5, 6, 2]);
     assert!(free.is_empty() && free.pop_front_n(0).unwrap().is_empty());
-    // Tail first in, ascending out: a block table stays a run.
+    // Blocks that are freed tail first are handed out in ascending order, so a block table stays a run.
     free.push_front_n(&ids(&[6, 5, 4, 3])).unwrap();
     assert_eq!(raw(free.pop_front_n(4).unwrap()), [3, 4, 5, 6]);
 }
@@ -120,8 +119,8 @@ fn more_free_blocks_than_there_are_cannot_be_taken() {
 fn freeing_a_run_is_all_or_nothing() {
     let operation = "free it again";
     let run = [3, 1, 4];
-    // At every place of the run: a block that is free already, one named before, the null block, an
-    // unknown one.
+    // Puts a bad block at every position of the run: one that is free already, one that was named
+    // before, the null block, an unknown one.
     for at in 0..=run.len() {
         let mut cases = vec![
             (5, PoolError::WrongState { block: id(5), state: "already free", operation }),
@@ -166,8 +165,7 @@ fn the_free_list_names_what_it_refuses() {
     assert_eq!(raw(free.iter()), [1, 3]);
 }
 
-// --- BlockAllocator
-// -------------------------------------------------------------------------------------------------
+// --- BlockAllocator ---
 
 fn counts(allocator: &BlockAllocator) -> (Vec<u32>, Vec<u32>, usize) {
     allocator.check_invariants().unwrap();
@@ -189,7 +187,7 @@ fn references_are_counted_one_by_one() {
     assert_eq!(counts(&allocator), (vec![0, 2, 3, 1, 0, 0], vec![4, 5], 3));
     allocator.release(&ids(&[2, 3, 2])).unwrap();
     assert_eq!(counts(&allocator), (vec![0, 2, 1, 0, 0, 0], vec![3, 4, 5], 2));
-    allocator.release(&ids(&[1, 2, 1])).unwrap(); // 2 is idle first, 1 last: 1 comes out first
+    allocator.release(&ids(&[1, 2, 1])).unwrap(); // 2 becomes idle first and 1 last, so 1 comes out first
     assert_eq!(counts(&allocator), (vec![0; 6], vec![1, 2, 3, 4, 5], 0));
     assert_eq!(allocator.ref_count(id(6)), None);
 }
@@ -220,7 +218,8 @@ fn the_allocator_refuses_whole_calls() {
             }
         }
     }
-    // Once more than it has references: the error tells the count before the call.
+    // The call names the block more often than it has references. The error reports the count before
+    // the call.
     let error = allocator.release(&ids(&[2, 1, 2, 3, 2])).unwrap_err();
     assert_eq!(error, PoolError::NotHeld { block: id(2), held: 2, operation: "release it", position: 4 });
     assert_eq!(error.to_string(), "block 2 has 2 references: cannot release it (reference 4 of this call)");
@@ -231,8 +230,7 @@ fn the_allocator_refuses_whole_calls() {
     assert_eq!((raw(out), counts(&allocator)), (vec![9], before));
 }
 
-// --- LruEvictor
-// -----------------------------------------------------------------------------------------------------
+// --- LruEvictor ---
 
 fn candidates(blocks: &[(u32, u32)]) -> Vec<Candidate> {
     blocks.iter().map(|&(block, depth)| Candidate { block: id(block), depth }).collect()
@@ -241,15 +239,15 @@ fn candidates(blocks: &[(u32, u32)]) -> Vec<Candidate> {
 #[test]
 fn lru_order_is_time_then_depth_then_position() {
     let mut lru = LruEvictor::new(16).unwrap();
-    lru.insert(&mut candidates(&[(5, 2), (6, 1), (7, 0)])); // deepest first already
+    lru.insert(&mut candidates(&[(5, 2), (6, 1), (7, 0)])); // already deepest first
     lru.insert(&mut candidates(&[(1, 0), (2, 3), (9, 1), (4, 3), (3, 0), (8, 3)])); // in any order, with ties
-    lru.insert(&mut candidates(&[(10, 7)])); // deep, and yet the last: time comes first
+    lru.insert(&mut candidates(&[(10, 7)])); // deep, but last, because time comes first
     lru.insert(&mut []);
     assert_eq!(raw(lru.order()), [5, 6, 7, 2, 4, 8, 9, 1, 3, 10]);
-    // A hit takes a block out; its next release puts it at the back.
+    // A hit takes a block out. Its next release puts it at the back.
     assert!(lru.remove(id(6)) && !lru.remove(id(6)));
     lru.insert(&mut candidates(&[(6, 1)]));
-    // A block that it holds is ignored, and keeps its place.
+    // A block that is already in the order is ignored and keeps its place.
     lru.insert(&mut candidates(&[(4, 9), (11, 0)]));
     assert_eq!(raw(lru.order()), [5, 7, 2, 4, 8, 9, 1, 3, 10, 6, 11]);
     lru.check_invariants().unwrap();
@@ -277,8 +275,8 @@ fn every_policy_keeps_its_contract() {
         let place = |block| order.iter().position(|&b| b == id(block)).unwrap();
         assert!(place(3) < place(2) && place(2) < place(1), "the deeper before the shallower: {order:?}");
         assert!(place(6) < place(5) && place(5) < place(4), "the deeper before the shallower: {order:?}");
-        // Whatever is removed that nothing waits for, the others keep their order; none is lost; each
-        // comes out once.
+        // When a block without children is removed, the others keep their order. No block is lost, and
+        // each one is returned once.
         assert!(evictor.remove(id(11)) && !evictor.contains(id(11)) && !evictor.remove(id(11)));
         for stranger in [0, 8, 12, u32::MAX] {
             assert!(!evictor.contains(id(stranger)) && !evictor.remove(id(stranger)));
@@ -294,8 +292,7 @@ fn every_policy_keeps_its_contract() {
     }
 }
 
-// --- PrefixIndex
-// ----------------------------------------------------------------------------------------------------
+// --- PrefixIndex ---
 
 fn config(algorithm: HashAlgorithm, verify: Verify) -> HasherConfig {
     HasherConfig { algorithm, block_size: B, verify, ..Default::default() }
@@ -327,8 +324,8 @@ fn copies_are_found_computed_ones_first_and_the_oldest_of_these_hits() {
         assert!(index.is_registered(&chain, 0));
     }
     assert_eq!(copies(&index), [4, 2, 7, 5]);
-    // Computed in another order than inserted: the first computed one hits from then on, and the others
-    // stand behind it in the order in which they became so.
+    // The copies are computed in another order than they were inserted. From then on, lookups hit the
+    // first computed one. The others follow in the order in which they were computed.
     for (computed, expected) in [(7, [7, 4, 2, 5]), (5, [7, 5, 4, 2]), (4, [7, 5, 4, 2]), (7, [7, 5, 4, 2])] {
         index.mark_computed(id(computed)).unwrap();
         assert_eq!((copies(&index), index.find(&chain, 0)), (expected.to_vec(), Some(id(7))));
@@ -336,7 +333,8 @@ fn copies_are_found_computed_ones_first_and_the_oldest_of_these_hits() {
     }
     assert!(index.has_other_computed_copy(id(7)) && index.has_other_computed_copy(id(2)));
     assert_eq!((index.num_registered(), index.num_hashes()), (4, 1));
-    // The head goes: the oldest computed one that is left hits. The last computed one goes: nothing does.
+    // If the head is removed, lookups hit the oldest computed copy that is left. If the last computed
+    // copy is removed, they hit none.
     for (removed, left, hit) in
         [(7, &[5, 4, 2][..], Some(5)), (5, &[4, 2], Some(4)), (4, &[2], None), (2, &[], None)]
     {
@@ -348,8 +346,8 @@ fn copies_are_found_computed_ones_first_and_the_oldest_of_these_hits() {
     assert_eq!((index.num_registered(), index.num_hashes()), (0, 0));
 }
 
-/// A copy that became computed stood right behind the oldest one: of three, the youngest hit when that
-/// one went.
+/// In an earlier version, a copy that became computed was placed right after the oldest one. When the
+/// oldest of three copies was removed, lookups hit the youngest.
 #[test]
 fn of_several_computed_copies_the_oldest_that_is_left_hits() {
     let chain = chain(&[1, 2]);
@@ -357,7 +355,8 @@ fn of_several_computed_copies_the_oldest_that_is_left_hits() {
     for block in 1..=5 {
         assert_eq!(index.insert(id(block), &chain, 0), Ok(Inserted::Registered));
         if block != 4 {
-            index.mark_computed(id(block)).unwrap(); // the fourth is computed last, and counts as the youngest
+            // The fourth copy is computed last, and counts as the youngest.
+            index.mark_computed(id(block)).unwrap();
         }
     }
     index.mark_computed(id(4)).unwrap();
@@ -369,7 +368,8 @@ fn of_several_computed_copies_the_oldest_that_is_left_hits() {
     assert_eq!(index.find(&chain, 0), None);
 }
 
-/// What a block holds has no known parent: that of what it held before was read instead.
+/// The content of a block has no known parent. In an earlier version, the parent of the block's former
+/// content was read instead.
 #[test]
 fn a_parent_that_is_not_known_is_none() {
     let (first, second) = (chain(&[1, 2, 3, 4]), chain(&[5, 6, 7, 8]));
@@ -408,7 +408,7 @@ fn a_copy_goes_from_the_head_the_middle_or_the_end() {
             assert_eq!(index.copies(&chain.hashes()[0]), left, "{computed} computed");
             assert_eq!(index.find(&chain, 0), left.first().copied().filter(|&b| index.is_computed(b)));
             index.check_invariants().unwrap();
-            // It may come back, as another content.
+            // The block may come back with another content.
             let other = chain_with(config(HashAlgorithm::Sha256, Verify::None), &[8, 8]);
             index.insert(ring[removed], &other, 0).unwrap();
             assert_eq!(index.copies(&chain.hashes()[0]), left);
@@ -521,14 +521,15 @@ fn a_collision_is_neither_indexed_nor_found() {
             index.mark_computed(id(5)).unwrap();
         }
         assert_eq!(raw(index.copies(&first.hashes()[0])), [5]);
-        // Once the first is gone, the hash is free, and the slot's old verification data does not count.
+        // After the first block is removed, the hash is free, and the old verification data of the slot
+        // do not count.
         index.remove(id(5));
         assert_eq!(index.insert(id(5), other, 0), Ok(Inserted::Registered));
         index.mark_computed(id(5)).unwrap();
         assert_eq!((index.find(other, 0), index.find(&first, 0)), (Some(id(5)), None));
         index.check_invariants().unwrap();
     }
-    // What an index does not compare does not collide: that is why weak digests need verification.
+    // Data that an index does not compare cannot collide. That is why weak digests need verification.
     let mut index = PrefixIndex::new(9, B, Verify::Fingerprint).unwrap();
     index.insert(id(5), &first, 0).unwrap();
     assert_eq!(index.insert(id(6), &other_tokens, 0), Ok(Inserted::Registered));
@@ -536,7 +537,7 @@ fn a_collision_is_neither_indexed_nor_found() {
 
 #[test]
 fn hashes_that_share_their_first_bytes_are_kept_apart() {
-    // Digests made elsewhere may differ in their last byte only.
+    // Digests from other sources may differ only in their last byte.
     let hashes: Vec<_> = (0..200u8)
         .map(|last| {
             let mut hash = [7; 32];

@@ -1,9 +1,9 @@
-//! Every number of 64 bits, with a sign or without, is a request of its own, whatever type it comes in.
+//! Every 64-bit number, signed or unsigned, is a separate request id, whatever its type.
 
 use kvpool::{CacheManager, ExtraKeys, ManagerConfig, ManagerError, RequestId, RequestRef};
 use proptest::prelude::*;
 
-/// The id of a number from each type that holds it.
+/// Returns the id of a number from each type that can represent it.
 fn ids(number: i128) -> Vec<RequestId> {
     let from = [
         i32::try_from(number).map(RequestId::from).ok(),

@@ -1,4 +1,5 @@
-//! Resets with several tiers: what any tier holds may be served again, so all are forgotten, or none.
+//! Resets with several tiers: any tier may serve its content again, so either all tiers are reset, or
+//! none.
 #![expect(clippy::unwrap_used, clippy::indexing_slicing, reason = "a test stops at the first error")]
 
 use kvpool::{
@@ -14,14 +15,14 @@ fn manager() -> CacheManager {
     CacheManager::new(config).unwrap()
 }
 
-/// A request with two computed blocks.
+/// Runs a request with two computed blocks.
 fn serve(manager: &mut CacheManager, id: i64) {
     let prompt = manager.prepare(&[1, 2, 3, 4, 5, 6, 7, 8], ExtraKeys::default()).unwrap();
     manager.admit(id, prompt).unwrap();
     manager.commit(id, 8).unwrap();
 }
 
-/// Swaps a request out; says how many blocks were copied.
+/// Swaps a request out, and returns the number of copied blocks.
 fn swap_out(manager: &mut CacheManager, id: i64) -> usize {
     let swap = manager.begin_swap_out(&[RequestRef::Int(id)]).unwrap();
     let copies = manager.take_plan().unwrap().len();
@@ -33,7 +34,7 @@ fn registered(manager: &CacheManager) -> [usize; 2] {
     [0, 1].map(|tier| manager.tiers().pool(tier).unwrap().stats().registered)
 }
 
-/// What a refused reset must leave as it was.
+/// Returns everything that a refused reset must not change.
 fn observe(manager: &CacheManager) -> impl PartialEq + std::fmt::Debug + use<> {
     let pools = [0, 1].map(|tier| manager.tiers().pool(tier).unwrap());
     pools.map(|pool| (pool.free_order(), pool.eviction_order(), pool.stats()))
@@ -46,8 +47,8 @@ fn refused(manager: &mut CacheManager) -> ManagerError {
     error
 }
 
-/// The host cached blocks of the old weights, and the next request that was swapped out and in got them
-/// for its own.
+/// In an earlier version, the host kept cached blocks of the old weights, and the next request that was
+/// swapped out and in used them as its own.
 #[test]
 fn a_reset_forgets_the_host_tier_too() {
     let mut manager = manager();
@@ -62,7 +63,7 @@ fn a_reset_forgets_the_host_tier_too() {
     manager.check_invariants().unwrap();
 }
 
-/// A request that waits in the host comes back with what it has there.
+/// A request that waits in the host returns with the content that it has there.
 #[test]
 fn a_reset_is_refused_while_a_request_is_swapped_out() {
     let mut manager = manager();
@@ -77,7 +78,7 @@ fn a_reset_is_refused_while_a_request_is_swapped_out() {
     assert_eq!(manager.resume(1).unwrap().cached_tokens, 0);
 }
 
-/// Of a swap under way both ends are held.
+/// A running swap holds the blocks at both ends.
 #[test]
 fn a_reset_is_refused_while_a_swap_is_under_way() {
     let mut manager = manager();
@@ -94,7 +95,7 @@ fn a_reset_is_refused_while_a_swap_is_under_way() {
     assert_eq!(manager.reset().unwrap(), 2);
 }
 
-/// A step may still touch what it fences, in the host as on the device.
+/// A step may still access its fenced blocks, in the host as on the device.
 #[test]
 fn a_reset_is_refused_while_a_step_fences_blocks_of_the_host() {
     let mut manager = manager();
@@ -108,7 +109,7 @@ fn a_reset_is_refused_while_a_step_fences_blocks_of_the_host() {
     assert_eq!(registered(&manager), [0, 0]);
 }
 
-/// Whichever tier is in use: the others keep what they have.
+/// If any tier is in use, the other tiers keep their content.
 #[test]
 fn tiers_are_reset_together_or_not_at_all() {
     let each = PoolConfig { num_blocks: 8, block_size: BLOCK_SIZE, ..PoolConfig::default() };

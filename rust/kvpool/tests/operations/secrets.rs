@@ -1,7 +1,8 @@
-//! What is printed tells no secret: neither `Debug` nor an error has a key, a seed, a salt, a tenant, a
-//! user or a token.
+//! Printed text contains no secret: neither `Debug` nor an error shows a key, a seed, a salt, a tenant,
+//! a user or a token.
 //!
-//! Objects end up in logs, whole and nested in each other. So all of them are printed here, and searched.
+//! Objects appear in logs, whole and nested in each other. So this test prints all of them and searches
+//! the text.
 
 #![expect(clippy::unwrap_used, reason = "helpers of tests may panic as tests do")]
 
@@ -48,7 +49,7 @@ fn config() -> ManagerConfig {
     }
 }
 
-/// A manager with all that watches it, which is printed with it.
+/// Returns a manager with all of its observers, which are printed with it.
 fn manager() -> CacheManager {
     let watch = ManagerWatchConfig {
         event_capacity: 10,
@@ -60,14 +61,15 @@ fn manager() -> CacheManager {
     CacheManager::new(config()).unwrap().watched(&watch).unwrap()
 }
 
-/// The forms in which `Debug` and `Display` may show bytes: as text, as numbers, as hexadecimal digits.
+/// Returns the forms in which `Debug` and `Display` may show bytes: as text, as numbers, as hexadecimal
+/// digits.
 fn shapes(bytes: &[u8]) -> Vec<String> {
     let numbers: Vec<_> = bytes.iter().map(ToString::to_string).collect();
     let hex: String = bytes.iter().map(|byte| format!("{byte:02x}")).collect();
     vec![String::from_utf8_lossy(bytes).into_owned(), numbers.join(", "), hex]
 }
 
-/// `Verify::Tokens` has every kind of secret there is: all of them, in all their shapes.
+/// Returns all secrets in all forms. With `Verify::Tokens`, every kind of secret exists.
 fn secrets() -> Vec<String> {
     let bytes = [&KEY[..], SEED.as_bytes(), SALT, TENANT, USER];
     let tokens = prompt().into_iter().map(|token| token.to_string());
@@ -79,7 +81,8 @@ fn found(text: &str) -> Vec<String> {
 }
 
 fn assert_tells_nothing(what: &str, object: &dyn Debug) {
-    // The second form puts elements on lines of their own; on one line again, both are searched alike.
+    // The second form prints each element on its own line. Joined into one line, both forms are
+    // searched in the same way.
     let pretty: Vec<_> = format!("{object:#?}").lines().map(|line| line.trim().to_owned()).collect();
     for text in [format!("{object:?}"), pretty.join(" ").replace(",]", "]")] {
         assert_eq!(found(&text), Vec::<String>::new(), "{what}: {text}");
@@ -115,7 +118,8 @@ fn hashing_prints_no_secret() {
     assert_tells_nothing("cursor", &cursor);
     assert_tells_nothing("chain", cursor.chain());
     assert!(!cursor.chain().tokens().is_empty(), "the chain has tokens to hide");
-    // An adapter is the operator's, and shown: what of a prompt could be in it is a mistake of the engine's.
+    // The operator chooses an adapter, so it is shown. An engine must not put parts of a prompt into
+    // it.
     let adapter = Adapter { id: (*b"sha256:93b1").into(), path: Some("adapters/sql".into()) };
     assert!(format!("{:?}", ExtraKeys { adapter: Some(adapter), ..extra() }).contains("adapters/sql"));
 }
@@ -149,12 +153,12 @@ fn refusals_print_no_secret() {
     let mut manager = manager();
     let cursor = manager.prepare(&prompt(), extra()).unwrap();
     manager.admit("request-1", cursor).unwrap();
-    // A name that is taken: the refusal hands the prompt back.
+    // The id is taken: the error returns the prompt.
     let cursor = manager.prepare(&prompt(), extra()).unwrap();
     let refused = manager.admit("request-1", cursor).unwrap_err();
     assert_tells_nothing("refusal", &refused);
     assert_eq!(found(&refused.to_string()), Vec::<String>::new());
-    // Extra keys and configurations that are wrong.
+    // Invalid extra keys and configurations.
     let vllm =
         BlockHasher::new(HasherConfig { algorithm: HashAlgorithm::VllmSha256, ..HasherConfig::default() })
             .unwrap();

@@ -21,7 +21,7 @@ fn chain_of(tokens: &[u32]) -> HashChain {
     cursor.chain().clone()
 }
 
-/// Four blocks.
+/// Returns a chain of four blocks.
 fn chain() -> HashChain {
     chain_of(&[1, 2, 3, 4, 5, 6, 7, 8])
 }
@@ -51,7 +51,7 @@ fn look(pool: &BlockPool) -> Look {
     (pool.free_order(), pool.eviction_order(), pool.stats(), hashes, counts(pool, &all))
 }
 
-/// The call is refused, and has changed nothing.
+/// Checks that the call is refused and has changed nothing.
 fn refused<T: std::fmt::Debug + PartialEq>(
     pool: &mut BlockPool,
     call: impl FnOnce(&mut BlockPool) -> Result<T, PoolError>,
@@ -67,7 +67,7 @@ fn refused<T: std::fmt::Debug + PartialEq>(
 fn duplicates_are_exchanged_for_what_is_cached() {
     let mut pool = pool();
     let first = pool.allocate(4).unwrap();
-    // Blocks 0 and 2 are cached: the one held, the other cached-free.
+    // Contents 0 and 2 are cached. The first block is held, and the other one is cached-free.
     assert_eq!(pool.register_table(&first[..1], &chain(), 0).unwrap(), []);
     assert_eq!(pool.register_table(&first[2..3], &chain(), 2).unwrap(), []);
     pool.release(&first[2..3]).unwrap();
@@ -80,13 +80,13 @@ fn duplicates_are_exchanged_for_what_is_cached() {
     assert_eq!(given_up.map(|block| pool.state(block)), [Some(BlockState::Free); 2]);
     assert_eq!(pool.free_order()[..2], given_up);
     assert_eq!(pool.lookup(&chain(), 0, 9).unwrap().blocks(), second);
-    // Once more, and in part: everything has its place.
+    // Registering again, or registering a part, changes nothing.
     assert_eq!(pool.register_table(&second, &chain(), 0).unwrap(), []);
     assert_eq!(pool.register_table(&second[1..3], &chain(), 1).unwrap(), []);
     pool.check_invariants().unwrap();
 }
 
-/// What is registered and not computed is not cached: both copies are computed then.
+/// A registered block that is not computed is not cached, so both copies are computed in this case.
 #[test]
 fn what_another_holder_computes_is_not_exchanged() {
     let mut pool = pool();
@@ -94,10 +94,10 @@ fn what_another_holder_computes_is_not_exchanged() {
     pool.register(&first, &chain(), 0).unwrap();
     assert_eq!(pool.register_table(&second, &chain(), 0).unwrap(), []);
     assert_eq!(pool.lookup(&chain(), 0, 9).unwrap().blocks(), second);
-    // The other one is a copy now that somebody else computed first.
+    // The other block is now a copy, because another holder computed its block first.
     assert_eq!(pool.register_table(&first, &chain(), 0).unwrap(), [(0, second[0])]);
     assert_eq!(counts(&pool, &[first[0], second[0]]), [0, 2]);
-    // A registered block of one's own is computed.
+    // A block that its own caller registered is computed.
     let third = pool.allocate(2).unwrap();
     pool.register(&third, &chain(), 2).unwrap();
     assert_eq!(pool.register_table(&third, &chain(), 2).unwrap(), []);
@@ -125,7 +125,7 @@ fn a_refused_table_changes_nothing() {
     refused(&mut pool, |pool| pool.register_table(&[a, BlockId::new(99)], &chain(), 0), &unknown);
     let null = PoolError::NullBlock { operation: "registered" };
     refused(&mut pool, |pool| pool.register_table(&ids([0]), &chain(), 0), &null);
-    // Only a fence holds it: there is no reference to give up.
+    // Only a fence holds the block, so there is no reference to give up.
     pool.release_after(&[c], 3).unwrap();
     let fenced = PoolError::NotHeld { block: c, held: 1, operation: "register it", position: 0 };
     refused(&mut pool, |pool| pool.register_table(&[c], &chain(), 0), &fenced);
@@ -134,7 +134,7 @@ fn a_refused_table_changes_nothing() {
     refused(&mut pool, |pool| pool.register_table(&[b], &chain(), 0), &stale);
 }
 
-/// The chain with the hash of one block that of another content.
+/// Returns the chain in which one block has the hash of another content.
 fn forged(hashes: &[BlockHash], tokens: &[u32]) -> HashChain {
     let fingerprints =
         tokens.chunks(BLOCK_SIZE).map(|block| block.iter().map(|&token| u128::from(token)).sum());
@@ -155,7 +155,7 @@ fn a_collision_stops_a_table() {
     assert_eq!(counts(&pool, &table), [0, 1, 1, 1]);
     let registered: Vec<_> = table.iter().map(|&block| pool.is_computed(block)).collect();
     assert_eq!((registered, pool.stats().collisions), (vec![false, true, false, false], 1));
-    // Of an adoption, too: what is behind stays free.
+    // A collision also stops an adoption: the later blocks stay free.
     let mine = ids([12, 13, 14, 15]);
     assert_eq!(pool.adopt(&mine, &colliding, 0).unwrap(), [(0, cached[0]), (1, table[1])]);
     assert_eq!((counts(&pool, &mine), pool.stats().collisions), (vec![0; 4], 2));

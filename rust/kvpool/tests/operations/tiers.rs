@@ -1,5 +1,5 @@
-//! Tiers and plans: swaps that end as a whole, and bad input. A refusal is a typed error whose message
-//! names the value and the limit, and it changes nothing.
+//! Tiers and plans: swaps end as a whole, and bad input is refused. A refusal is a typed error whose
+//! message names the value and the limit, and it changes nothing.
 
 #![expect(clippy::unwrap_used, reason = "helpers of tests fail by panicking, as tests do")]
 
@@ -35,7 +35,7 @@ fn observe_tiers(tiers: &Tiers) -> impl PartialEq + std::fmt::Debug + use<> {
     (pools, tiers.pending_copies().collect::<Vec<_>>())
 }
 
-/// The call fails with this message, and everything is as it was.
+/// Checks that the call fails with this message, and that everything is unchanged.
 #[track_caller]
 fn refused<T>(tiers: &mut Tiers, message: &str, call: impl FnOnce(&mut Tiers) -> Result<T, TierError>) {
     let before = observe_tiers(tiers);
@@ -99,7 +99,7 @@ fn errors_of_other_layers() {
     assert_eq!(TierError::from(plan).to_string(), "the null block is the source of a transfer");
 }
 
-/// The tiers alone, with references that the caller counts.
+/// Uses the tiers alone. The caller counts the references.
 #[test]
 fn blocks_that_are_not_held() {
     let mut tiers = Tiers::new(vec![tier(4), tier(4)]).unwrap();
@@ -118,14 +118,15 @@ fn blocks_that_are_not_held() {
     refused(&mut tiers, "block 3 has 0 references: cannot swap it (reference 1 of this call)", |tiers| {
         tiers.begin_swap(&[held[0], free], 0, 1)
     });
-    // One entry per reference: the second block has one, the first two.
+    // The call has one entry per reference: the second block has one reference, the first one two.
     refused(&mut tiers, "block 2 has 1 references: cannot swap it (reference 3 of this call)", |tiers| {
         tiers.begin_swap(&[held[0], held[0], held[1], held[1]], 0, 1)
     });
     refused(&mut tiers, "block id 77 is outside this pool: ids run from 1 to 3", |tiers| {
         tiers.fit_swap(&[outside], 0, 1, 0)
     });
-    // References that one swap moves are not there for another, and not for their holder to release.
+    // References that one swap moves are not available for another swap, and their holder cannot
+    // release them.
     let swap = tiers.begin_swap(&[held[0]], 0, 1).unwrap();
     refused(&mut tiers, "block 1 has 1 references: cannot swap it (reference 1 of this call)", |tiers| {
         tiers.begin_swap(&[held[0], held[0]], 0, 1)
@@ -146,7 +147,7 @@ fn blocks_that_are_not_held() {
     });
 }
 
-/// One block has two references: each moves with a swap of its own, one of them completed, the other aborted.
+/// One block has two references. Each moves with its own swap: one completes, and the other is aborted.
 #[test]
 fn one_block_is_in_two_swaps_at_once() {
     let mut tiers = tiers(&[4, 4, 4]);
@@ -170,8 +171,8 @@ fn chain(algorithm: HashAlgorithm, first: u32) -> HashChain {
     cursor.chain().clone()
 }
 
-/// Somebody else's hand on a swap's blocks: the end of the swap is refused as a whole, or goes on
-/// without what is no longer possible; it never stops half-way.
+/// Other calls change a swap's blocks. The end of the swap is then refused as a whole, or skips what is
+/// no longer possible. It never stops half-way.
 #[test]
 fn a_swap_ends_as_a_whole() {
     let mut tiers = tiers(&[4, 4]);
@@ -192,13 +193,13 @@ fn a_swap_ends_as_a_whole() {
     let taken = tiers.swap_mapping(back).unwrap()[0].1;
     tiers.pool_mut(0).unwrap().release(&[taken]).unwrap();
     assert!(tiers.abort_swap(back).is_err() && tiers.complete_swap(back).is_err());
-    assert_eq!(tiers.swap_mapping(back).unwrap().len(), 1); // still under way
+    assert_eq!(tiers.swap_mapping(back).unwrap().len(), 1); // still running
     tiers.pool_mut(0).unwrap().match_and_acquire(&sha, 1).unwrap();
     tiers.abort_swap(back).unwrap();
     tiers.check_invariants().unwrap();
 }
 
-/// Bytes move between tiers whose digests cannot be compared; registrations do not.
+/// Bytes move between tiers whose digests cannot be compared, but registrations do not.
 #[test]
 fn a_swap_between_algorithms_moves_no_registration() {
     let mut tiers = tiers(&[4, 4]);
@@ -216,7 +217,7 @@ fn a_swap_between_algorithms_moves_no_registration() {
     tiers.check_invariants().unwrap();
 }
 
-/// A step that runs forbids to write in place, whoever the step's request was.
+/// A running step forbids writes in place, whichever request the step belongs to.
 #[test]
 fn what_is_planned_and_fenced_is_counted() {
     let mut tiers = tiers(&[4, 4]);
@@ -232,8 +233,7 @@ fn what_is_planned_and_fenced_is_counted() {
     tiers.check_invariants().unwrap();
 }
 
-// --- Plans
-// ------------------------------------------------------------------------------------------------------
+// --- Plans ---
 
 fn at(tier: usize, block: u32) -> Place {
     Place { tier, block: BlockId::new(block) }
@@ -249,7 +249,7 @@ fn plans_that_cannot_be() {
         vec![copy(at(0, 1), at(1, 7)), copy(at(0, 2), at(1, 7))],
         "block 7 of tier 1 is written twice by one plan",
     );
-    // Even by a transfer that would be left out.
+    // This includes a transfer that would be left out.
     refused(
         vec![copy(at(1, 7), at(1, 7)), copy(at(0, 2), at(1, 7))],
         "block 7 of tier 1 is written twice by one plan",

@@ -1,7 +1,7 @@
-//! `TransferPlan` against simultaneous assignment: random transfers between few blocks of two tiers, so
-//! that chains, fan-out and cycles are common.
+//! Compares `TransferPlan` with simultaneous assignment: random transfers between few blocks of two
+//! tiers, so that chains, fan-out and cycles are frequent.
 //!
-//! `KVPOOL_MODEL_OPERATIONS` sets how many plans are tried (a tenth of it; default 20,000).
+//! `KVPOOL_MODEL_OPERATIONS` sets the number of plans (a tenth of its value; default 20,000).
 #![expect(clippy::unwrap_used, reason = "a test stops at the first error")]
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -20,7 +20,7 @@ fn copy(src: Place, dst: Place) -> Transfer {
     Transfer { src, dst }
 }
 
-/// Blocks that no random plan uses.
+/// Returns blocks that no random plan uses.
 fn scratch_blocks(n: usize) -> Vec<Place> {
     (0..n).map(|i| at(i % 2, 100 + i as u32)).collect()
 }
@@ -29,10 +29,10 @@ fn place() -> impl Strategy<Value = Place> {
     (0usize..2, 1..=BLOCKS).prop_map(|(tier, block)| at(tier, block))
 }
 
-/// Transfers without a destination twice.
+/// Draws transfers in which each destination occurs once.
 fn transfers() -> impl Strategy<Value = Vec<Transfer>> {
     let choices = prop::collection::vec((place(), place()), 0..16);
-    // Permutations alone are rare by chance: cycles of every length, and nothing else.
+    // Random transfers are rarely permutations. These have cycles of every length and nothing else.
     let all: Vec<Place> = (0..2).flat_map(|tier| (1..=BLOCKS).map(move |block| at(tier, block))).collect();
     let permutation = Just(all.clone()).prop_shuffle().prop_map(move |shuffled| {
         all.iter().zip(shuffled).map(|(&src, dst)| copy(src, dst)).collect::<Vec<_>>()
@@ -42,7 +42,7 @@ fn transfers() -> impl Strategy<Value = Vec<Transfer>> {
         let pairs = pairs.into_iter().filter(|(_, dst)| written.insert(*dst));
         pairs.map(|(src, dst)| copy(src, dst)).collect::<Vec<_>>()
     });
-    // A permutation with some of its destinations read by others, or not at all.
+    // Draws a permutation in which some transfers read another source or are missing.
     let torn = (permutation.clone(), prop::collection::vec((any::<prop::sample::Index>(), place()), 0..5))
         .prop_map(|(mut transfers, changes)| {
             for (index, src) in changes {
@@ -68,7 +68,8 @@ fn simultaneously(before: &Bytes, transfers: &[Transfer]) -> Bytes {
     after
 }
 
-/// Cycles of the transfers: walks from destination to source until a block is seen again.
+/// Returns the cycles of the transfers: follows each destination to its source until a block is seen
+/// again.
 fn cycles_in(transfers: &[Transfer]) -> usize {
     let source: BTreeMap<Place, Place> =
         transfers.iter().filter(|t| t.src != t.dst).map(|t| (t.dst, t.src)).collect();
@@ -84,7 +85,7 @@ fn cycles_in(transfers: &[Transfer]) -> usize {
                 break;
             }
             if walked.len() > source.len() {
-                break; // leads into a cycle that `start` is not part of
+                break; // leads into a cycle without `start`
             }
         }
     }
@@ -106,7 +107,7 @@ fn check_runs(round: &[Transfer]) {
     }
     let sources: BTreeSet<_> = round.iter().map(|t| t.src).collect();
     if sources.len() == round.len() {
-        // Without fan-out runs are as long as can be, whatever their order.
+        // Without fan-out, every run is as long as possible, whatever the order of the transfers.
         for a in &merged {
             assert!(merged.iter().all(|b| !continues(a, b)), "{a:?} goes on in {merged:?}");
         }
@@ -159,7 +160,7 @@ fn check_plan(transfers: &[Transfer], order: &[usize], spare: usize) {
             assert_eq!(by_runs[&place], bytes, "{place:?} after the runs of {rounds:?}");
         }
     }
-    // Scratch blocks beyond one per cycle are not touched.
+    // Only one scratch block per cycle is used.
     for &unused in &scratch_blocks(cycles + spare)[cycles..] {
         assert_eq!(one_by_one[&unused], before[&unused]);
     }
@@ -218,7 +219,7 @@ fn scratch_blocks_are_not_those_of_the_plan() {
     let twice = at(0, 3);
     assert_eq!(plan.rounds(&[twice, twice]).unwrap_err(), PlanError::ScratchInUse { place: twice });
     assert_eq!(plan.rounds(&[at(1, 0)]).unwrap_err(), PlanError::NullBlock { role: "scratch" });
-    // The same block of another tier is another block.
+    // An id names a different block in each tier.
     assert_eq!(plan.rounds(&[at(1, 1)]).unwrap().len(), 3);
 }
 
@@ -236,7 +237,7 @@ fn a_long_chain_is_run_from_its_end_without_recursion() {
     assert_eq!(plan.rounds(&[at(1, 1)]).unwrap().len(), N as usize + 1);
 }
 
-/// vLLM #35990: 193 copies of three runs.
+/// vLLM #35990: 193 copies that form three runs.
 #[test]
 fn runs_are_merged_by_tier_and_neighbourhood() {
     let spans = [(10, 500, 100), (200, 300, 60), (400, 800, 33)];
@@ -250,8 +251,8 @@ fn runs_are_merged_by_tier_and_neighbourhood() {
         runs(&rounds[0]).iter().map(|run| (run.src.block.get(), run.dst.block.get(), run.len)).collect();
     assert_eq!(merged, spans.map(|(src, dst, len)| (src, dst, len as usize)));
 
-    // Out of a tier and into it: apart, though all four ids are neighbours. So are ids at the end of
-    // the range.
+    // Transfers out of a tier and into it stay separate, although all four ids are neighbours. So do
+    // transfers of ids at the end of the range.
     let both = [copy(at(0, 1), at(1, 1)), copy(at(1, 2), at(0, 2))];
     let rounds = TransferPlan::new(both.to_vec()).unwrap().rounds(&[]).unwrap();
     assert_eq!((rounds.len(), runs(&rounds[0]).len()), (1, 2));

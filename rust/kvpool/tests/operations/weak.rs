@@ -1,4 +1,4 @@
-//! Lookups that hold nothing, what they find when it is acquired later, and evictions by count.
+//! Lookups that hold nothing, their results when they are acquired later, and evictions by count.
 #![expect(clippy::unwrap_used, reason = "a test stops at the first error")]
 
 use std::collections::HashSet;
@@ -20,7 +20,7 @@ fn chain_of(tokens: &[u32], epoch: u64) -> HashChain {
     cursor.chain().clone()
 }
 
-/// Three blocks.
+/// Returns a chain of three blocks.
 fn chain() -> HashChain {
     chain_of(&[1, 2, 3, 4, 5, 6], 0)
 }
@@ -29,7 +29,7 @@ fn pool_of(config: PoolConfig) -> BlockPool {
     BlockPool::new(PoolConfig { num_blocks: 7, block_size: BLOCK_SIZE, ..config }).unwrap()
 }
 
-/// A pool with the blocks of a chain cached: held by the caller.
+/// Returns a pool in which the blocks of a chain are cached and held by the caller.
 fn cached(config: PoolConfig, chain: &HashChain) -> (BlockPool, Vec<BlockId>) {
     let mut pool = pool_of(config);
     let table = put(&mut pool, chain);
@@ -47,7 +47,7 @@ fn found(pool: &BlockPool, chain: &HashChain) -> Match {
     pool.lookup(chain, 0, usize::MAX).unwrap()
 }
 
-/// The match is refused, names the block, and has changed nothing.
+/// Checks that the match is refused with an error that names the block, and that nothing has changed.
 fn stale(pool: &mut BlockPool, found: &Match, position: usize) {
     let look = |pool: &BlockPool| (pool.free_order(), pool.eviction_order(), pool.stats());
     let before = look(pool);
@@ -71,12 +71,13 @@ fn a_match_is_stale_once_a_block_is_dropped() {
     let (mut pool, table) = cached(PoolConfig::default(), &chain());
     let found = found(&pool, &chain());
     pool.drop_cached(&table[1..2]).unwrap();
-    stale(&mut pool, &found, 1); // held as it is
+    stale(&mut pool, &found, 1); // while it is held
     pool.release_table(&table).unwrap();
     stale(&mut pool, &found, 1);
 }
 
-/// Also where digests know nothing of epochs, and the new epoch has the same content in the same block.
+/// The match is stale even if digests do not contain the epoch, and the new epoch has the same content
+/// in the same block.
 #[test]
 fn a_match_is_stale_in_the_next_epoch() {
     let digests = |epoch| {
@@ -105,7 +106,7 @@ fn a_match_is_stale_once_a_block_has_another_content() {
     let again = put(&mut pool, &chain_of(&[1, 2, 7, 8, 9, 9], 0));
     assert_eq!(again, table);
     stale(&mut pool, &old, 1);
-    // What has the same content again is as good as it was.
+    // If the block has the same content again, the match is valid again.
     pool.drop_cached(&again).unwrap();
     pool.register(&again, &chain(), 0).unwrap();
     stale(&mut pool, &old, 0); // not computed
@@ -127,7 +128,7 @@ fn a_match_of_held_and_cached_free_blocks_is_acquired_as_a_whole() {
     let stats = pool.stats();
     assert_eq!((stats.hits - before.hits, stats.misses - before.misses), (3, 0));
     assert_eq!((stats.registered_active, stats.cached_free), (3, 0));
-    // One that only a fence holds is the new holder's.
+    // A block that only a fence holds belongs to the new holder afterwards.
     let ticket = pool.fence().unwrap();
     pool.release_until(&table[2..], ticket).unwrap();
     pool.acquire_match(&found).unwrap();
@@ -163,7 +164,8 @@ fn a_lookup_ends_at_the_first_block_that_is_not_computed() {
     assert_eq!(pool.lookup(&chain(), 2, 9).unwrap().blocks(), &table[2..]);
 }
 
-/// A refreshed match is evicted last, as if it had been acquired and released; a plain one changes nothing.
+/// A refreshed match is evicted last, as if it had been acquired and released. A plain lookup changes
+/// nothing.
 #[test]
 fn a_refreshed_match_goes_behind_what_was_used_since() {
     let other = chain_of(&[9, 9, 8, 8], 0);
@@ -184,7 +186,7 @@ fn a_refreshed_match_goes_behind_what_was_used_since() {
     pool.check_invariants().unwrap();
 }
 
-/// The release within may drop a copy: what is returned is there all the same.
+/// The refresh releases blocks, which may drop copies. The returned blocks are still present.
 #[test]
 fn a_refreshed_match_is_fresh_where_duplicates_are_dropped() {
     let config = PoolConfig { duplicates: DuplicatePolicy::DropOnRelease, ..PoolConfig::default() };
@@ -211,7 +213,7 @@ fn matches_are_equal_by_start_and_last_hash() {
     assert!(Match::new(&chain(), usize::MAX, &table).is_err());
 }
 
-/// What a caller puts together is compared as what was looked up.
+/// A match that a caller constructs is compared like one that a lookup returned.
 #[test]
 fn a_match_of_wrong_blocks_is_refused() {
     let (mut pool, table) = cached(PoolConfig::default(), &chain());
@@ -227,7 +229,7 @@ fn a_match_of_wrong_blocks_is_refused() {
     other.acquire_match(&Match::new(&chain(), 2, &[]).unwrap()).unwrap();
 }
 
-/// A digest of another content that collides does not stand for it where hits are verified.
+/// If hits are verified, a digest of another content that collides is not accepted.
 #[test]
 fn a_match_is_verified_as_a_hit_is() {
     for verify in [Verify::Fingerprint, Verify::Tokens] {

@@ -1,11 +1,11 @@
-//! A pretend engine: a manager, and the KV memory that its blocks name, read back on every hit.
+//! A simulated engine: a manager, and the KV memory of its blocks, which is read back on every hit.
 
 use super::*;
 
-/// A pretend engine: a manager, and the KV memory that its blocks name.
+/// A simulated engine: a manager, and the KV memory of its blocks.
 pub(super) struct Engine {
     pub(super) manager: CacheManager,
-    /// Per block: the epoch of the weights, and the tokens that its KV was computed from.
+    /// For each block: the epoch of the weights, and the tokens from which its KV was computed.
     pub(super) memory: Vec<(u64, Vec<u32>)>,
     pub(super) requests: BTreeMap<i64, Sequence>,
 }
@@ -13,7 +13,7 @@ pub(super) struct Engine {
 /// A request of the engine.
 pub(super) struct Sequence {
     pub(super) tokens: Vec<u32>,
-    /// The weights that its KV is computed with.
+    /// The weights with which its KV is computed.
     pub(super) epoch: u64,
 }
 
@@ -27,7 +27,7 @@ impl Engine {
         }
     }
 
-    /// Admits a request, and reads the KV of the blocks that it was given as cached.
+    /// Admits a request, and checks the KV of the blocks that the manager returned as cached.
     pub(super) fn admit(&mut self, id: i64, tokens: &[u32]) -> Result<Admission, ManagerError> {
         let cursor = self.manager.prepare(tokens, ExtraKeys::default()).unwrap();
         let admission = self.manager.admit(id, cursor).map_err(|refused| refused.error)?;
@@ -96,7 +96,7 @@ impl Engine {
         self.manager.request(id).is_ok_and(|info| info.state == RequestState::Running)
     }
 
-    /// No running request's KV was overwritten, and every invariant holds.
+    /// Checks that no running request's KV was overwritten, and that every invariant holds.
     pub(super) fn check(&self) {
         self.manager.check_invariants().unwrap();
         for (id, Sequence { tokens, epoch }) in &self.requests {
@@ -110,7 +110,7 @@ impl Engine {
         }
     }
 
-    /// Every block that can be hit is indexed under the hash of what is really written in it.
+    /// Checks that every block that can be hit is indexed by the hash of its real content.
     pub(super) fn check_index(&self) {
         let pool = self.manager.pool();
         for block in all_blocks(pool).filter(|&block| pool.is_computed(block)) {

@@ -1,17 +1,17 @@
-//! Histories: every short one of a small world, and random long ones of an engine.
+//! Histories: all short histories of a small world, and long random ones of an engine.
 
 use super::*;
 
-/// What can be done to a small pool, for tests that try every history.
+/// A call on a small pool, for tests that try every history.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Act {
     /// Takes blocks for the whole prompt (true) or its first block (false), and registers them.
     Start(bool),
-    /// The engine has written the newest table.
+    /// Marks the newest table as computed.
     Computed,
-    /// The oldest table is released.
+    /// Releases the oldest table.
     Release,
-    /// The newest table is released, fenced on the next step.
+    /// Releases the newest table, fenced on the next step.
     Fence,
     CompleteStep,
     Hit,
@@ -33,7 +33,7 @@ const ACTS: [Act; 10] = [
     Act::BumpEpoch,
 ];
 
-/// A pool of four blocks of which tables hold some.
+/// A pool of four blocks, and the tables that hold some of them.
 pub(super) struct World {
     pub(super) pool: BlockPool,
     pub(super) tables: Vec<Vec<BlockId>>,
@@ -41,7 +41,8 @@ pub(super) struct World {
 }
 
 impl World {
-    /// Empty, or with two computed copies of one prompt: one held, one cached-free.
+    /// Creates a world that is empty, or that has two computed copies of one prompt: one held, one
+    /// cached-free.
     pub(super) fn new(duplicates: DuplicatePolicy, prelude: bool) -> Self {
         let config = PoolConfig { num_blocks: 5, block_size: B, duplicates, ..Default::default() };
         let pool = BlockPool::new(config).unwrap().watched(&events(1000)).unwrap();
@@ -62,7 +63,7 @@ impl World {
         &CHAINS.get_or_init(make)[self.pool.epoch() as usize]
     }
 
-    /// Calls that are refused are part of a history, too.
+    /// Runs a call. Refused calls are part of a history, too.
     pub(super) fn act(&mut self, act: Act) {
         let chain = self.prompt();
         match act {
@@ -74,7 +75,7 @@ impl World {
             }
             Act::Computed => {
                 if let Some(table) = self.tables.last() {
-                    let _ = self.pool.mark_computed(table); // not registered, perhaps
+                    let _ = self.pool.mark_computed(table); // perhaps not registered
                 }
             }
             Act::Release if !self.tables.is_empty() => {
@@ -101,7 +102,7 @@ impl World {
         }
     }
 
-    /// Computed copies by hash.
+    /// Returns the number of computed copies by hash.
     pub(super) fn copies(&self) -> BTreeMap<BlockHash, usize> {
         let mut copies = BTreeMap::new();
         for hash in
@@ -113,7 +114,7 @@ impl World {
     }
 }
 
-/// Calls `check` with the world before the last act of every history of one to `depth` acts, and with
+/// Calls `check` for every history of one to `depth` acts, with the world before the last act and with
 /// that act.
 pub(super) fn every_history(depth: u32, check: impl Fn(&mut World, Act, &dyn std::fmt::Debug)) {
     for duplicates in [DuplicatePolicy::Keep, DuplicatePolicy::DropOnRelease] {
@@ -158,13 +159,13 @@ pub(super) fn calls() -> impl Strategy<Value = Vec<Call>> {
     prop::collection::vec(call, 1..80)
 }
 
-/// Runs calls that are possible, and skips the others. `after` sees the engine after each.
+/// Runs the calls that are possible, and skips the others. `after` gets the engine after each call.
 pub(super) fn play(engine: &mut Engine, calls: &[Call], mut after: impl FnMut(&mut Engine)) {
     let mut step = 0;
     for call in calls {
         match call {
             Call::Admit(id, tokens) if !engine.requests.contains_key(id) => {
-                let _ = engine.admit(*id, tokens); // refused, perhaps
+                let _ = engine.admit(*id, tokens); // perhaps refused
             }
             Call::Append(id, token) if engine.is_running(*id) => drop(engine.append(*id, *token)),
             Call::Compute(id, more) if engine.is_running(*id) => {

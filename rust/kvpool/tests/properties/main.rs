@@ -1,9 +1,9 @@
-//! Historical bugs of KV-cache systems as properties: one module each, written so that the code that
-//! had the bug fails it.
+//! Historical bugs of KV-cache systems as properties: one module each, written so that code with the
+//! bug fails it.
 //!
-//! The numbers are those of the list of 25 that the design was made from; `docs/properties.md` is its
-//! table. "Any interleaving" is enumerated here where that is possible. What these tests look at is
-//! what an engine would see: an [`Engine`] keeps a pretend KV memory and reads it back on every hit.
+//! The numbers are those of the list of 25 bugs on which the design is based. `docs/properties.md`
+//! contains its table. Where possible, these tests try every interleaving. They check what an engine
+//! would see: an [`Engine`] keeps simulated KV memory and reads it back on every hit.
 
 #![expect(clippy::unwrap_used, clippy::panic, reason = "helpers of tests fail by panicking, as tests do")]
 
@@ -52,7 +52,7 @@ use proptest::test_runner::{Config, FileFailurePersistence, TestRunner};
 
 use engine::*;
 
-/// Tokens per block, everywhere here.
+/// Number of tokens per block in all of these tests.
 const B: usize = 2;
 
 fn id(id: u32) -> BlockId {
@@ -71,12 +71,12 @@ fn pool(usable: usize) -> BlockPool {
     BlockPool::new(PoolConfig { num_blocks: usable + 1, block_size: B, ..Default::default() }).unwrap()
 }
 
-/// What watches a pool whose events are all that is kept of it.
+/// Returns the observers of a pool with only an event log.
 fn events(event_capacity: usize) -> WatchConfig {
     WatchConfig { event_capacity, ..Default::default() }
 }
 
-/// The same of a manager.
+/// Like `events`, for a manager.
 fn manager_events(event_capacity: usize) -> ManagerWatchConfig {
     ManagerWatchConfig { event_capacity, ..Default::default() }
 }
@@ -87,7 +87,7 @@ fn hasher() -> Arc<BlockHasher> {
     Arc::clone(HASHER.get_or_init(make))
 }
 
-/// The chain of `tokens` in an epoch.
+/// Returns the chain of `tokens` in an epoch.
 fn chain_in(epoch: u64, tokens: &[u32]) -> HashChain {
     let mut cursor = HashCursor::new(hasher(), ExtraKeys { epoch, ..Default::default() }).unwrap();
     cursor.append(tokens);
@@ -98,7 +98,7 @@ fn chain(tokens: &[u32]) -> HashChain {
     chain_in(0, tokens)
 }
 
-/// Takes blocks for `tokens`, registers them, marks them computed.
+/// Takes blocks for `tokens`, registers them and marks them as computed.
 fn fill(pool: &mut BlockPool, tokens: &[u32]) -> Vec<BlockId> {
     let chain = chain_in(pool.epoch(), tokens);
     let blocks = pool.allocate(chain.len()).unwrap();
@@ -107,7 +107,7 @@ fn fill(pool: &mut BlockPool, tokens: &[u32]) -> Vec<BlockId> {
     blocks
 }
 
-/// [`fill`], then releases them: they are cached-free.
+/// Calls [`fill`] and releases the blocks, so that they are cached-free.
 fn cache(pool: &mut BlockPool, tokens: &[u32]) -> Vec<BlockId> {
     let blocks = fill(pool, tokens);
     pool.release_table(&blocks).unwrap();
@@ -118,7 +118,7 @@ fn all_blocks(pool: &BlockPool) -> impl Iterator<Item = BlockId> + use<> {
     (0..pool.num_blocks() as u32).map(BlockId::new)
 }
 
-/// Everything that a caller can see of a pool.
+/// Returns everything that a caller can see of a pool.
 fn observe(pool: &BlockPool) -> impl PartialEq + std::fmt::Debug + use<> {
     let block = |b| {
         (pool.ref_count(b), pool.fence_references(b), pool.state(b), pool.hash_of(b), pool.is_computed(b))
@@ -127,7 +127,7 @@ fn observe(pool: &BlockPool) -> impl PartialEq + std::fmt::Debug + use<> {
     (pool.free_order(), pool.eviction_order(), pool.stats(), pool.epoch(), blocks)
 }
 
-/// Everything that a caller can see of a manager, but for the count of refusals.
+/// Returns everything that a caller can see of a manager, except the count of refusals.
 fn observe_manager(manager: &CacheManager) -> impl PartialEq + std::fmt::Debug + use<> {
     let mut stats = manager.stats();
     stats.refusals = 0;
@@ -135,7 +135,7 @@ fn observe_manager(manager: &CacheManager) -> impl PartialEq + std::fmt::Debug +
     (observe(manager.pool()), stats, (0..12).map(request).collect::<Vec<_>>())
 }
 
-/// (free, cached-free, active, fenced), counted from the lists and the references alone.
+/// Returns (free, cached-free, active, fenced), counted only from the lists and the references.
 fn recount(pool: &BlockPool) -> (usize, usize, usize, usize) {
     let held = |b: &BlockId| pool.ref_count(*b).unwrap() > 0;
     let fenced = |b: &BlockId| held(b) && pool.ref_count(*b) == Some(pool.fence_references(*b));
@@ -153,7 +153,7 @@ fn sums(pool: &BlockPool) -> (usize, usize, usize, usize) {
     (stats.free, stats.cached_free, stats.active, stats.fenced)
 }
 
-/// All orders of `n` things.
+/// Returns all orders of `n` things.
 fn permutations(n: usize) -> Vec<Vec<usize>> {
     if n == 0 {
         return vec![Vec::new()];
@@ -167,7 +167,8 @@ fn permutations(n: usize) -> Vec<Vec<usize>> {
     shorter.iter().flat_map(|order| (0..n).map(move |at| insert(order, at))).collect()
 }
 
-/// All interleavings of `programs` programs of `steps` steps each: which program runs next, in every order.
+/// Returns all interleavings of `programs` programs of `steps` steps each, as lists of the program that
+/// runs next.
 fn interleavings(programs: usize, steps: usize) -> Vec<Vec<usize>> {
     fn go(left: &mut [usize], so_far: &mut Vec<usize>, out: &mut Vec<Vec<usize>>) {
         if left.iter().all(|&n| n == 0) {
@@ -188,7 +189,8 @@ fn interleavings(programs: usize, steps: usize) -> Vec<Vec<usize>> {
     out
 }
 
-/// Runs tests of `file` on so many cases; a failing one shrinks, and its seed is kept beside the file.
+/// Returns a runner for `cases` cases of the tests of `file`. A failing case is shrunk, and its seed is
+/// stored beside the file.
 fn runner(file: &'static str, cases: u32) -> TestRunner {
     TestRunner::new(Config {
         cases,

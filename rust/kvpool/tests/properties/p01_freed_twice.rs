@@ -1,18 +1,20 @@
 //! Property 1: a block that one call names twice loses two references and is queued once. After any
-//! calls the number of free blocks is the length of the list, forwards and backwards, and the number of
-//! blocks without references.
+//! calls, the number of free blocks equals the length of the list, forwards and backwards, and the
+//! number of blocks without references.
 //!
 //! Bugs: vllm#42571, dynamo#13398: `free([b, b])` with two references linked `b` once and counted it
-//! twice, or the reverse. Fails it: dropping references one by one and queueing a block whenever its
-//! count is found to be 0 at the end.
+//! twice, or the reverse.
+//!
+//! Fails it: code that drops references one by one, and queues a block whenever its count is 0 at the
+//! end.
 
 use super::*;
 
-/// vllm#42571, dynamo#13398: `free([b, b])` with two references put `b` on the queue twice, or counted
-/// it twice and linked it once, so that the count and the walks went apart.
+/// vllm#42571, dynamo#13398: `free([b, b])` with two references queued `b` twice, or counted it twice
+/// and linked it once, so that the count and the list disagreed.
 #[test]
 fn property_01_a_block_freed_twice_in_one_call_is_queued_once() {
-    // Every call of up to five ids over three blocks with 1, 2 and 3 references, cached or not.
+    // Makes every call of up to five ids over three blocks with 1, 2 and 3 references, cached or not.
     let calls: Vec<Vec<u32>> = (0..=5u32)
         .flat_map(|length| {
             (0..3u32.pow(length)).map(move |n| (0..length).map(|digit| n / 3u32.pow(digit) % 3 + 1).collect())

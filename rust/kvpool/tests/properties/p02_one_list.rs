@@ -1,15 +1,18 @@
-//! Property 2: a block is on one list at most, and the release of a block that nobody holds is an error
-//! that changes nothing.
+//! Property 2: a block is on at most one list. Releasing a block without references is an error that
+//! changes nothing.
 //!
-//! Bugs: trtllm#14937: a block on the free list and among the cached ones at once. Fails it: a release
-//! that decrements first and looks later, or that clamps a count at 0 and queues the block again.
+//! Bugs: trtllm#14937: a block was on the free list and among the cached ones at the same time.
+//!
+//! Fails it: a release that decrements first and checks later, or that clamps a count at 0 and queues
+//! the block again.
 
 use super::*;
 
-/// trtllm#14937: a block on two lists at once, after a release of what nobody held.
+/// trtllm#14937: a block was on two lists at the same time, after a release of a block without
+/// references.
 #[test]
 fn property_02_a_block_is_on_one_list_and_an_unheld_block_cannot_be_released() {
-    // With a fence open, and with none: a pool checks a release in two ways.
+    // Tests with and without an open fence, because a pool checks a release in two ways.
     for fence in [true, false] {
         let mut pool = pool(6);
         cache(&mut pool, &[1, 2, 3, 4]); // #1, #2
@@ -45,7 +48,7 @@ fn property_02_a_block_is_on_one_list_and_an_unheld_block_cannot_be_released() {
             }
             assert_eq!(places(&pool, block), 1);
         }
-        // The null block is on no list, whatever is asked.
+        // The null block is on no list, whatever the call.
         assert!(pool.release(&[BlockId::default()]).is_err());
         assert_eq!(places(&pool, id(0)), 0);
     }

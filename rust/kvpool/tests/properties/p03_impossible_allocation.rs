@@ -1,13 +1,15 @@
-//! Property 3: an allocation of nothing, of a negative number, or of more than there is changes
-//! nothing; counts stay within the pool.
+//! Property 3: an allocation of 0 blocks, of a negative number, or of more blocks than available
+//! changes nothing. Counts stay within the pool.
 //!
-//! Bugs: ascend#14283, lmcache#987: such an allocation took what there was, or moved the counts below
-//! 0. Fails it: popping blocks until none is left and only then raising; a signed count that is never
-//! compared with 0.
+//! Bugs: ascend#14283, lmcache#987: such an allocation took the available blocks, or moved the counts
+//! below 0.
+//!
+//! Fails it: code that pops blocks until none is left and raises only then; or a signed count that is
+//! never compared with 0.
 
 use super::*;
 
-/// ascend#14283, lmcache#987: an allocation of 0, of a negative number or of more than there is changed
+/// ascend#14283, lmcache#987: an allocation of 0, of a negative number or of too many blocks changed
 /// the counts.
 #[test]
 fn property_03_an_impossible_allocation_changes_nothing() {
@@ -22,7 +24,7 @@ fn property_03_an_impossible_allocation_changes_nothing() {
             let available = pool.num_available();
             assert_eq!(available, 6 - held.len());
             let before = observe(&pool);
-            // -1 and the most negative number, as a caller's unsigned count has them.
+            // -1 and the most negative number, as they look in a caller's unsigned count.
             for n in [0, available + 1, 7, usize::MAX, isize::MIN.cast_unsigned()] {
                 let mut out = ids(&[77]);
                 let result = pool.allocate_into(n, &mut out);

@@ -1,13 +1,15 @@
-//! Property 4: a call that fails, wherever it fails, leaves everything as it was.
+//! Property 4: a call that fails at any point changes nothing.
 //!
-//! Bugs: vllm#24228: a failed call had moved blocks, counters or keys already. Fails it: a loop that
-//! changes as it checks, whatever it fails at: the first element, a middle one or the last.
+//! Bugs: vllm#24228: a failed call had already moved blocks, counters or keys.
+//!
+//! Fails it: a loop that changes state while it checks. The failing element may be the first, a middle
+//! one or the last.
 
 use super::*;
 
-/// Calls `call` with each of `bad` at the first, a middle and the last place of `good`: it fails, and
-/// nothing changes. Then with `good` alone: it succeeds, so the calls before failed for the bad id
-/// only.
+/// Calls `call` with each of `bad` at the first, a middle and the last place of `good`: the call fails,
+/// and nothing changes. With `good` alone it succeeds, so the earlier calls failed only because of the
+/// bad id.
 fn fails_everywhere(
     name: &str,
     good: &[u32],
@@ -37,8 +39,9 @@ fn fails_everywhere(
     }
 }
 
-/// Blocks in every state: 1, 2 cached; 3, 4 held and registered; 5 held twice; 6 registered and not
-/// computed; 7 fenced, or free, and then no fence is open; 8, 9 held; 10 to 12 free.
+/// Returns a pool with blocks in every state. 1, 2 are cached; 3, 4 held and registered; 5 is held
+/// twice; 6 is registered and not computed. 7 is fenced, or it is free and no fence is open. 8, 9 are
+/// held; 10 to 12 are free.
 fn crowded_pool(fence: bool) -> BlockPool {
     let mut pool = pool(12).watched(&events(100)).unwrap();
     cache(&mut pool, &[1, 2, 3, 4]);
@@ -56,21 +59,21 @@ fn crowded_pool(fence: bool) -> BlockPool {
     pool
 }
 
-/// vllm#24228: a call that failed half-way had already moved blocks or counters. Every fallible call,
-/// made to fail at its first, a middle and its last element, leaves free order, eviction order, counts,
-/// states and hashes as they were.
+/// vllm#24228: a call that failed half-way had already moved blocks or counters. Every fallible call
+/// fails at its first, a middle and its last element. Free order, eviction order, counts, states and
+/// hashes stay the same.
 #[test]
 fn property_04_a_failed_call_of_the_pool_changes_nothing() {
     let (null, unknown, free, cached, fenced) = (0, 13, 10, 1, 7);
     fails_everywhere("acquire", &[3, 5, 5, 8], &[null, unknown, free, cached], BlockPool::acquire);
     let unreleasable = [null, unknown, free, cached, fenced, 8];
-    let mine = [3, 8, 5, 5, 6]; // 8 once more is once too often
+    let mine = [3, 8, 5, 5, 6]; // block 8 once more than it has references
     fails_everywhere("release", &mine, &unreleasable, BlockPool::release);
     fails_everywhere("release_table", &mine, &unreleasable, BlockPool::release_table);
     fails_everywhere("release_after", &mine, &unreleasable, |pool, ids| pool.release_after(ids, 4));
     fails_everywhere("release_after", &mine, &unreleasable, |pool, ids| {
         pool.complete_step(1)?;
-        pool.release_after(ids, 1) // completed: released at once
+        pool.release_after(ids, 1) // the step is complete: released at once
     });
     fails_everywhere("mark_computed", &[3, 6, 4], &[null, unknown, free, 8], |pool, ids| {
         pool.mark_computed(ids)
@@ -82,7 +85,7 @@ fn property_04_a_failed_call_of_the_pool_changes_nothing() {
     fails_everywhere("register", &[5, 8, 9], &[null, unknown, free, cached, 3, 6, 8], |pool, ids| {
         pool.register(ids, &long, 0).map(drop)
     });
-    // A chain that is too short is found out at its end.
+    // A chain that is too short is detected at its end.
     let mut pool = crowded_pool(true);
     let before = observe(&pool);
     for (blocks, start) in [(&[5, 8, 9][..], 2), (&[5][..], 4), (&[][..], 5), (&[5][..], 9)] {
@@ -92,8 +95,9 @@ fn property_04_a_failed_call_of_the_pool_changes_nothing() {
     }
 }
 
-/// Blocks of two; 2 of 9 available. 1, 3: two full blocks, the next token needs one more; 2: three
-/// tokens; 4: preempted.
+/// Returns a manager with blocks of two tokens, 2 of 9 available. Requests 1 and 3 have two full
+/// blocks, so the next token needs another block. Request 2 has three tokens, and request 4 is
+/// preempted.
 fn crowded_manager() -> CacheManager {
     let config = ManagerConfig { num_blocks: 10, block_size: B, ..Default::default() };
     let mut manager = CacheManager::new(config).unwrap();
@@ -111,8 +115,8 @@ fn crowded_manager() -> CacheManager {
     manager
 }
 
-/// vllm#24228, for the manager: batches that fail at the first, a middle and the last request,
-/// admissions that fail after their match, plans that fail.
+/// vllm#24228, with the manager: batches that fail at the first, a middle and the last request,
+/// admissions that fail after their match, and plans that fail.
 #[test]
 fn property_04_a_failed_call_of_the_manager_changes_nothing() {
     let mut manager = crowded_manager();
@@ -121,7 +125,8 @@ fn property_04_a_failed_call_of_the_manager_changes_nothing() {
         assert_eq!(observe_manager(manager), before, "{what:?} failed and changed the manager");
         manager.check_invariants().unwrap();
     };
-    // Unknown, named twice; preempted: that may get tokens, but nothing of it can be committed.
+    // Bad rows: an unknown request, a request that is named twice, and a preempted one. The preempted
+    // one may get tokens, but nothing of it can be committed.
     for bad in [9, 2, 4] {
         for at in 0..=3 {
             let mut batch = vec![1, 2, 3];
@@ -137,7 +142,7 @@ fn property_04_a_failed_call_of_the_manager_changes_nothing() {
             unchanged(&manager, &batch);
         }
     }
-    // The last good row is the one that finds no block: with 1 and 3, request 6 makes three.
+    // The last good row finds no block: with requests 1 and 3, request 6 is the third that needs one.
     let prompt = manager.prepare(&[40, 41], ExtraKeys::default()).unwrap();
     let mut full = crowded_manager();
     full.admit(6, prompt).unwrap();
@@ -147,13 +152,14 @@ fn property_04_a_failed_call_of_the_manager_changes_nothing() {
         for commit_first in [Computed::Nothing, Computed::AllButLast] {
             let result = full.append(&refs, &[0; 4], commit_first);
             assert!(
-                matches!(result, Err(ManagerError::OutOfBlocks(refusal)) if (refusal.needed, refusal.missing) == (3, 2)),
+                matches!(result, Err(ManagerError::OutOfBlocks(refusal)) if (
+                    refusal.needed, refusal.missing) == (3, 2)),
                 "{result:?}"
             );
             assert_eq!(observe_manager(&full), before_full);
         }
     }
-    // Counts that are too large, or go back, at each place.
+    // Counts that are too large or that decrease, at each place.
     for at in 0..3 {
         for (good, bad) in [([4, 3, 4], 99), ([4, 3, 4], usize::MAX)] {
             let mut counts = good;
@@ -163,13 +169,14 @@ fn property_04_a_failed_call_of_the_manager_changes_nothing() {
             unchanged(&manager, &counts);
         }
     }
-    let result = manager.commit_batch(&[3.into(), 2.into(), 1.into()], &[4, 3, 1]); // 2 of request 1 are computed
+    // Request 1 already has 2 computed tokens.
+    let result = manager.commit_batch(&[3.into(), 2.into(), 1.into()], &[4, 3, 1]);
     assert!(
         matches!(result, Err(ManagerError::BadComputedCount { asked: 1, computed: 2, .. })),
         "{result:?}"
     );
     unchanged(&manager, &"a count that goes back");
-    // A match that succeeds (held and idle blocks), then no blocks for the rest.
+    // The match succeeds (held and idle blocks), but no blocks are left for the rest.
     let long = [1, 2, 5, 5, 50, 51, 52, 53];
     let prompt = manager.prepare(&long, ExtraKeys::default()).unwrap();
     assert_eq!(manager.probe(&prompt).unwrap().cached_blocks, 2);
@@ -178,7 +185,7 @@ fn property_04_a_failed_call_of_the_manager_changes_nothing() {
     unchanged(&manager, &"admit");
     assert!(manager.append_tokens(1, &[0; 99], 0).is_err());
     unchanged(&manager, &"append_tokens");
-    // A plan changes nothing, whether it fails or is dropped; a stale one is refused as a whole.
+    // A plan that fails or is dropped changes nothing. A stale plan is refused as a whole.
     let mut plan = manager.plan_step();
     manager.plan_preempt(&mut plan, 3, None).unwrap();
     manager.plan_admit(&mut plan, 8, *refused.cursor).unwrap();
@@ -188,13 +195,13 @@ fn property_04_a_failed_call_of_the_manager_changes_nothing() {
     manager.complete_step(0).unwrap();
     assert_eq!(manager.commit_step(&mut plan), Err(ManagerError::StaleStep));
     unchanged(&manager, &"a stale plan");
-    // Not vacuous: the good rows alone do succeed.
+    // Shows that the test is not vacuous: the good rows alone succeed.
     assert_eq!(manager.commit_batch(&[1.into(), 2.into(), 3.into()], &[4, 3, 4]).unwrap(), 4);
     assert_eq!(
         manager.append(&[1.into(), 2.into(), 3.into()], &[0; 3], Computed::AllButLast).unwrap().len(),
         2
     );
-    // Resuming fails while too little is left, after its match.
+    // A resumption without enough blocks fails after its match.
     let before = observe_manager(&manager);
     assert!(matches!(manager.resume(4), Err(ManagerError::OutOfBlocks(_))));
     assert_eq!(observe_manager(&manager), before);

@@ -1,24 +1,27 @@
 //! Property 5: no interleaving of lookups and allocations gives a block to two requests, unless both
-//! got it by the same hash; a matched block is not handed out while the match is held.
+//! got it by the same hash. A matched block is not handed out while the match is held.
 //!
-//! Bugs: vllm#37164, vllm#10507: what one request had found was allocated by another one, or by itself,
-//! before it was held. Fails it: a lookup that returns ids and leaves it to a later call to hold them;
-//! counting a hit's blocks as available.
+//! Bugs: vllm#37164, vllm#10507: blocks that one request had found were allocated by another one, or by
+//! itself, before they were held.
+//!
+//! Fails it: a lookup that returns ids and leaves it to a later call to hold them; or counting a hit's
+//! blocks as available.
 
 use super::*;
 
-/// vllm#37164, #10507: between a lookup and the allocation behind it, another request took the matched
-/// blocks, or the allocation itself evicted them. Every interleaving of three requests over a pool that
-/// is too small for them: whoever is given a cached block finds in it the KV of its own prefix, and
-/// nobody's KV is overwritten.
+/// vllm#37164, #10507: between a lookup and its allocation, another request took the matched blocks, or
+/// the allocation itself evicted them. The test tries every interleaving of three requests over a pool
+/// that is too small for them. A request that gets a cached block finds the KV of its own prefix in it,
+/// and no request's KV is overwritten.
 #[test]
 fn property_05_no_interleaving_gives_a_block_to_two_owners() {
-    // Shared prefixes, and different ends; four usable blocks.
+    // The prompts share prefixes and have different ends. There are four usable blocks.
     let prompts: [&[u32]; 3] = [&[1, 2, 3, 4, 5], &[1, 2, 3, 4, 6, 7, 8], &[9, 9, 1, 2]];
     let (mut hits, mut refusals) = (0, 0);
     for order in interleavings(3, 4) {
         let mut engine = Engine::new(4);
-        // An earlier request left both shared blocks cached, with nothing but them to evict later on.
+        // An earlier request left both shared blocks cached. They are the only blocks that can be
+        // evicted later.
         engine.admit(10, prompts[0]).unwrap();
         engine.compute_all(10);
         engine.release(10, None);
@@ -44,7 +47,7 @@ fn property_05_no_interleaving_gives_a_block_to_two_owners() {
                 _ => engine.release(id, None),
             }
             engine.check();
-            // Two tables share a block only at the same place, under the same hash.
+            // Two tables share a block only at the same position and with the same hash.
             let tables: Vec<_> =
                 engine.requests.keys().map(|&id| engine.manager.block_table(id).unwrap()).collect();
             let mut owners = BTreeMap::new();
@@ -66,8 +69,8 @@ fn property_05_no_interleaving_gives_a_block_to_two_owners() {
     );
 }
 
-/// vllm#37164, within one step: a plan's first admission needs so many blocks that allocating them
-/// before the second one's match is acquired would evict that match.
+/// vllm#37164, within one step: the plan's first admission needs many blocks. Allocating them before
+/// the second admission's match is acquired would evict that match.
 #[test]
 fn property_05_a_planned_step_does_not_evict_what_it_matched() {
     for order in permutations(2) {
@@ -76,7 +79,7 @@ fn property_05_a_planned_step_does_not_evict_what_it_matched() {
         for (id, tokens) in [(10, &shared[..]), (11, &[7, 7, 8, 8])] {
             engine.admit(id, tokens).unwrap();
             engine.compute_all(id);
-            engine.release(id, None); // #1 and #2 are the next victims, one block is free
+            engine.release(id, None); // #1 and #2 are the next victims, and one block is free
         }
         let prompts: [&[u32]; 2] = [&[5, 5, 6], &[1, 2, 3, 4, 9]];
         let mut plan = engine.manager.plan_step();

@@ -1,12 +1,14 @@
-//! Property 6: a block that carries a live hash is handed out only when no free block without one is left.
+//! Property 6: a block with a live hash is handed out only if no free block without one is left.
 //!
-//! Bugs: vllm#42948, vllm#42656: blocks without a hash waited behind cached ones, so that the cache
-//! shrank for nothing. Fails it: one queue for both, with every released block at its end.
+//! Bugs: vllm#42948, vllm#42656: blocks without a hash were queued after cached ones, so that the cache
+//! shrank without need.
+//!
+//! Fails it: one queue for both, with every released block at its end.
 
 use super::*;
 
 /// vllm#42948, #42656: the allocator took cached blocks while blocks without content were free, or put
-/// blocks whose hash was gone in the middle of the eviction order.
+/// blocks that had lost their hash in the middle of the eviction order.
 #[test]
 fn property_06_cached_blocks_are_evicted_only_when_no_free_block_is_left() {
     for cached in 0..=3 {
@@ -14,7 +16,7 @@ fn property_06_cached_blocks_are_evicted_only_when_no_free_block_is_left() {
             let usable = cached + uncached + untouched + dropped;
             for n in 0..=usable {
                 let mut pool = pool(usable);
-                // Taken and released in one go, in an order that mixes them.
+                // Takes and releases all blocks in one go, in an order that mixes them.
                 let kept = fill(&mut pool, &(0..(B * cached) as u32).collect::<Vec<_>>());
                 let registered_only = pool.allocate(dropped).unwrap();
                 let chain = chain(&(50..50 + (B * dropped) as u32).collect::<Vec<_>>());

@@ -1,15 +1,17 @@
-//! Property 7: with steps in flight, a block released after step s can be allocated exactly from the
-//! completion of s, or of a later step, on.
+//! Property 7: with running steps, a block that is released after step s can be allocated from the
+//! completion of s, or of a later step, and not before.
 //!
 //! Bugs: vllm#45357, tpu-inference#3449: a running step wrote to a block that had been handed to
-//! somebody else. Fails it: a release that ignores running steps; a fence that only its own step's
-//! completion ends.
+//! another request.
+//!
+//! Fails it: a release that ignores running steps; or a fence that only the completion of its own step
+//! ends.
 
 use super::*;
 
-/// vllm#45357, tpu-inference#3449: under asynchronous scheduling a freed block was handed out while a
-/// running step could still write to it; or, once fenced, it never came back. Every order of three
-/// fenced releases and three completions.
+/// vllm#45357, tpu-inference#3449: with asynchronous scheduling, a freed block was handed out while a
+/// running step could still write to it; or, once fenced, it never came back. The test tries every
+/// order of three fenced releases and three completions.
 #[test]
 fn property_07_a_fenced_block_comes_back_exactly_when_its_step_completes() {
     for shared in [false, true] {
@@ -17,7 +19,7 @@ fn property_07_a_fenced_block_comes_back_exactly_when_its_step_completes() {
             let mut pool = pool(3);
             let blocks = pool.allocate(3).unwrap();
             if shared {
-                pool.acquire(&blocks[1..2]).unwrap(); // a second holder, who stays
+                pool.acquire(&blocks[1..2]).unwrap(); // a second holder, which keeps it
             }
             let (mut fenced_on, mut completed) = (BTreeMap::new(), 0);
             for &event in &order {
@@ -51,8 +53,9 @@ fn property_07_a_fenced_block_comes_back_exactly_when_its_step_completes() {
     }
 }
 
-/// vllm#45357, seen from the KV: a request ends while its step runs, another is admitted at once, and
-/// the running step writes late. Nobody's KV is damaged, and a hit on a fenced block still succeeds.
+/// vllm#45357, seen from the KV: a request ends while its step runs, another one is admitted at once,
+/// and the running step writes late. No request's KV is damaged, and a hit on a fenced block still
+/// succeeds.
 #[test]
 fn property_07_a_late_write_of_a_running_step_hits_nobody() {
     for preempt in [false, true] {
@@ -65,7 +68,7 @@ fn property_07_a_late_write_of_a_running_step_hits_nobody() {
         } else {
             engine.release(1, Some(8));
         }
-        // The same prefix: its blocks are fenced, computed, and may be read.
+        // A request with the same prefix: its blocks are fenced and computed, and may be read.
         let admission = engine.admit(2, &[1, 2, 3, 4, 6]).unwrap();
         assert_eq!(admission.block_ids[..2], table[..2]);
         assert!(!admission.block_ids.contains(&table[2]), "a fenced block was handed out");
@@ -75,7 +78,7 @@ fn property_07_a_late_write_of_a_running_step_hits_nobody() {
         assert!(engine.manager.block_table(3).unwrap().iter().all(|block| !table.contains(block)));
         engine.memory[table[2].index()] = (99, vec![5]); // step 8 writes late
         engine.check();
-        // Earlier steps end nothing; the step itself ends everything, once.
+        // Earlier steps end nothing. The step itself ends everything, once.
         assert_eq!(engine.manager.complete_step(7).unwrap(), 0);
         assert_eq!(engine.manager.pool().state(table[2]), Some(BlockState::Fenced));
         assert_eq!(engine.manager.complete_step(8).unwrap(), 3);

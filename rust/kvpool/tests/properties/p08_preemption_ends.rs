@@ -1,15 +1,16 @@
-//! Property 8: in any state, preempting victims until a demand is met ends after at most as many
-//! preemptions as requests run, with fenced blocks counted as capacity that is on its way.
+//! Property 8: in any state, preempting requests until a demand is met ends after at most as many
+//! preemptions as requests run. Fenced blocks count as capacity that will return.
 //!
-//! Bugs: ascend#16315: a scheduler preempted everybody, or did not end, because a victim's blocks come
-//! back a step later. Fails it: a refusal that says how many blocks are missing and not how many are
-//! fenced.
+//! Bugs: ascend#16315: a scheduler preempted all requests, or did not end, because a victim's blocks
+//! return a step later.
+//!
+//! Fails it: a refusal that reports the number of missing blocks, but not the number of fenced ones.
 
 use super::histories::*;
 use super::*;
 
-/// ascend#16315: with asynchronous scheduling a preempted request's blocks do not come back in the same
-/// step; a scheduler that does not see them as pending preempts everybody, or never ends.
+/// ascend#16315: with asynchronous scheduling, a preempted request's blocks do not return in the same
+/// step. A scheduler that does not see them as pending preempts all requests, or never ends.
 #[test]
 fn property_08_preempting_until_demand_is_met_ends_and_stops_in_time() {
     for running in 1..=4usize {
@@ -26,7 +27,7 @@ fn property_08_preempting_until_demand_is_met_ends_and_stops_in_time() {
 fn preempt_until_met(running: usize, size: usize, shared: bool, demand: usize) {
     let mut engine = Engine::new(running * size);
     for at in 0..running as u32 {
-        // All tables begin with the same block, or none do.
+        // All tables begin with the same block, or all with different ones.
         let mut tokens: Vec<_> = (0..(B * size) as u32).map(|token| 100 * (at + 1) + token).collect();
         if shared {
             tokens[..B].fill(1);
@@ -60,7 +61,8 @@ fn preempt_until_met(running: usize, size: usize, shared: bool, demand: usize) {
         engine.check();
     }
     engine.check();
-    // It stopped as soon as enough was pending: without its last victim, the demand was not met.
+    // It stopped as soon as enough blocks were pending: without its last victim, the demand was not
+    // met.
     let blocks_of = |survivors: usize| match (shared, survivors) {
         (_, 0) => 0,
         (true, n) if size > 1 => 1 + n * (size - 1),
@@ -72,9 +74,9 @@ fn preempt_until_met(running: usize, size: usize, shared: bool, demand: usize) {
 }
 
 proptest! {
-    /// The same in any state that calls lead to, with steps that are in flight since before: for every
-    /// demand that the pool can hold, no more preemptions than running requests, and what was said to
-    /// be pending comes.
+    /// In any state that calls lead to, with earlier steps still running: for every demand that the
+    /// pool can hold, there are no more preemptions than running requests, and the blocks that were
+    /// reported as pending return.
     #[test]
     fn property_08_preempting_ends_in_any_state(
         usable in 3usize..9,
@@ -89,7 +91,8 @@ proptest! {
         if oldest_first {
             victims.reverse();
         }
-        // Each victim is in a step of its own that still runs; all steps end when nothing else is left to do.
+        // Each victim is in its own step, which still runs. All steps end when nothing else is left to
+        // do.
         let running = victims.len();
         let prompt: Vec<_> = (0..(B * demand.min(usable)) as u32).map(|token| 5000 + token).collect();
         let (mut preemptions, mut completed) = (0, false);

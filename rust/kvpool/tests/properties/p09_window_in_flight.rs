@@ -1,17 +1,18 @@
 //! Property 9: with `settled` tokens committed and more in flight, trimming to a window never gives up
-//! a block that overlaps `[settled - window + 1, settled + in flight]`; a roll-back of what is in
-//! flight never needs a block that was given up.
+//! a block that overlaps `[settled - window + 1, settled + in flight]`. A roll-back of tokens in flight
+//! never needs a block that was given up.
 //!
-//! Bugs: vllm#47728: a sliding window was trimmed up to what was scheduled; the running step, or the
-//! one after a roll-back, read blocks that others had by then. Fails it: a window that ends at the last
-//! token of the request, drafts and scheduled tokens included.
+//! Bugs: vllm#47728: a sliding window was trimmed up to the scheduled tokens. The running step, or the
+//! one after a roll-back, read blocks that belonged to other requests by then.
+//!
+//! Fails it: a window that ends at the last token of the request, drafts and scheduled tokens included.
 
 use std::cell::Cell;
 use std::collections::VecDeque;
 
 use super::*;
 
-/// Tokens per block: enough that a window can end at any place of one.
+/// Number of tokens per block: large enough that a window can end anywhere inside a block.
 const SIZE: usize = 3;
 
 /// The KV of a token, which depends on the tokens before it.
@@ -21,12 +22,12 @@ fn kv(tokens: &[u32]) -> u64 {
     })
 }
 
-/// A step that was launched with a block table: it computes tokens `start..end`, each of which reads a
-/// window before it.
+/// A step that was launched with a block table. It computes tokens `start..end`, each of which reads
+/// the window before it.
 struct Running {
     number: u64,
     request: i64,
-    /// Of the request: a later one may have its id.
+    /// Serial number of the request, because a later request may have the same id.
     serial: u64,
     tokens: Vec<u32>,
     start: usize,
@@ -35,9 +36,9 @@ struct Running {
 
 struct Request {
     serial: u64,
-    /// Drafts included.
+    /// All tokens, drafts included.
     tokens: Vec<u32>,
-    /// Tokens that some step was launched for.
+    /// Number of tokens for which a step was launched.
     launched: usize,
 }
 
@@ -45,22 +46,23 @@ struct Request {
 struct Overlapped {
     manager: CacheManager,
     window: usize,
-    /// Every slot of every block.
+    /// The content of every slot of every block.
     memory: Vec<[u64; SIZE]>,
     requests: BTreeMap<i64, Request>,
     running: VecDeque<Running>,
     next_step: u64,
-    /// Blocks that were handed out while a step ran that had them in its table.
+    /// Number of blocks that were handed out while a running step had them in its table.
     reused: usize,
 }
 
 #[derive(Clone, Debug)]
 enum Move {
     Admit(i64, Vec<u32>),
-    /// Samples so many tokens, real or drafts, and launches the step that computes all that is not
-    /// launched yet.
+    /// Samples this number of tokens, real ones or drafts, and launches the step that computes every
+    /// token that is not launched yet.
     Launch(i64, usize),
-    /// The oldest step ends; so many of its last tokens are rejected, if no later step was built on them.
+    /// Ends the oldest step. This number of its last tokens is rejected, if no later step was built on
+    /// them.
     Settle(usize),
     Trim(i64),
     Release(i64),
@@ -88,7 +90,7 @@ impl Overlapped {
         }
     }
 
-    /// What the computation of token `at` reads.
+    /// Checks the window that the computation of token `at` reads.
     fn read(&self, tokens: &[u32], at: usize, table: &[BlockId]) {
         for seen in (at + 1).saturating_sub(self.window)..=at {
             let block = table[seen / SIZE];
@@ -143,7 +145,7 @@ impl Overlapped {
         }
         let tokens = tokens.clone();
         let table = self.manager.block_table(request).unwrap().to_vec();
-        self.write(&tokens, start, &table); // it may write at once, or as late as it ends
+        self.write(&tokens, start, &table); // it may write at any moment until it ends
         self.requests.get_mut(&request).unwrap().launched = tokens.len();
         let number = self.next_step;
         self.next_step += 1;
@@ -170,8 +172,8 @@ impl Overlapped {
         self.manager.complete_step(number).unwrap();
     }
 
-    /// Blocks that overlap the window of the settled tokens, or lie behind it, are there; those wholly
-    /// before it are not.
+    /// Blocks that overlap the window of the settled tokens, or that follow it, are present. Blocks
+    /// entirely before it are not.
     fn check_trimmed(&self, id: i64) {
         let settled = self.manager.request(id).unwrap().computed_tokens;
         for (at, block) in self.manager.block_table(id).unwrap().iter().enumerate() {
@@ -197,9 +199,9 @@ fn moves() -> impl Strategy<Value = Vec<Move>> {
     prop::collection::vec(act, 1..90)
 }
 
-/// vllm#47728, with steps of several requests in flight, drafts that are rejected, and windows smaller
-/// and larger than a block: every token of every step reads the KV of its own window, however late the
-/// step runs.
+/// vllm#47728, with steps of several requests in flight, rejected drafts, and windows smaller and
+/// larger than a block: every token of every step reads the KV of its own window, however late the step
+/// runs.
 #[test]
 fn property_09_a_window_is_trimmed_behind_what_is_in_flight() {
     let reused = Cell::new(0);
@@ -215,7 +217,7 @@ fn property_09_a_window_is_trimmed_behind_what_is_in_flight() {
     assert!(reused.get() > 20, "{}: what is trimmed is used by others while steps run", reused.get());
 }
 
-/// The same as a formula, for every window, number of settled tokens, tokens in flight and roll-back.
+/// Property 9 as a formula, for every window, number of settled tokens, tokens in flight and roll-back.
 #[test]
 fn property_09_a_roll_back_of_what_is_in_flight_finds_its_window() {
     for window in 1..=6usize {

@@ -1,14 +1,15 @@
-//! Property 10: aborting a request in any state of its life, with its completion messages lost, sent
-//! twice or late, brings the counts back to what they would be without it, at the latest when the last
-//! step or swap it was part of is over.
+//! Property 10: aborting a request in any state restores the counts to those without it, at the latest
+//! when its last step or swap is over. Its completion messages may be lost, sent twice or late.
 //!
 //! Bugs: vllm#46283, vllm#41269, vllm#44100: an abort at the wrong moment leaked blocks, or freed them
-//! twice. Fails it: a release that takes its blocks from the running table alone; a late message that
-//! is taken for a new one.
+//! twice.
+//!
+//! Fails it: a release that takes its blocks only from the table of running requests; or code that
+//! handles a late message as a new one.
 
 use super::*;
 
-/// A request in one of the states that it can be aborted in, beside another one that shares its prefix.
+/// The states in which a request can be aborted. Another request shares its prefix.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Stage {
     Admitted,
@@ -111,7 +112,7 @@ fn abort(stage: Stage, fence: Option<u64>, early: &[u64], late: &[u64]) {
     }
     let fenced_before = engine.manager.pool().num_fenced();
     engine.release(2, fence);
-    // The abort may come twice as well.
+    // The abort may arrive twice as well.
     let after = observe_manager(&engine.manager);
     assert_eq!(engine.manager.release(2, fence), Err(ManagerError::UnknownRequest { id: 2.into() }));
     assert_eq!(observe_manager(&engine.manager), after);
@@ -125,7 +126,7 @@ fn abort(stage: Stage, fence: Option<u64>, early: &[u64], late: &[u64]) {
         engine.manager.complete_step(step).unwrap();
         engine.check();
     }
-    // The last deadline: every step has ended by now.
+    // The latest deadline: every step has ended by now.
     engine.manager.complete_step(STEP).unwrap();
     assert_eq!(engine.manager.pool().num_fenced(), 0, "{what}");
     assert_eq!(held(&engine), without, "{what}");
@@ -136,7 +137,7 @@ fn abort(stage: Stage, fence: Option<u64>, early: &[u64], late: &[u64]) {
     assert_eq!(engine.manager.pool().num_available(), 20, "{what}");
 }
 
-/// Where a request is on its way to the host and back.
+/// The points of a swap to the host and back.
 #[derive(Clone, Copy, Debug, PartialEq, PartialOrd)]
 enum Trip {
     OutBegun,
@@ -147,9 +148,10 @@ enum Trip {
     Back,
 }
 
-/// The same along a swap: the request and its fork end while they are on their way out, there, on their
-/// way in, or back. While a swap is under way their blocks stay held, for its copies may still be made:
-/// they go when it is completed or taken back. Its messages come late and twice.
+/// Aborts along a swap: the request and its fork end while they move out, in the host, while
+/// they move back, or after that. During a swap their blocks stay held, because its copies may still be
+/// made. The blocks are released when the swap is completed or aborted. Its messages arrive late and
+/// twice.
 #[test]
 fn property_10_an_abort_anywhere_in_a_swap_gives_everything_back() {
     for trip in [Trip::OutBegun, Trip::OutTaken, Trip::Out, Trip::InBegun, Trip::InTaken, Trip::Back] {
@@ -207,7 +209,7 @@ fn abort_on_the_way(trip: Trip, take_back: bool, fence: Option<u64>) {
     }
     manager.check_invariants().unwrap();
     if let Some(swap) = under_way {
-        // Not while its copies may still be made.
+        // The blocks are not released while copies may still be made.
         let before = held(&manager);
         for (id, releasing) in [(2, 1), (3, 2)] {
             manager.release(id, fence).unwrap();
@@ -229,7 +231,7 @@ fn abort_on_the_way(trip: Trip, take_back: bool, fence: Option<u64>) {
         manager.release(2, fence).unwrap();
         manager.release(3, fence).unwrap();
     }
-    // Late and duplicated messages of all of it.
+    // All messages arrive late and twice.
     let before = observe_manager(&manager);
     for &swap in &over {
         assert!(manager.complete_swap(swap).is_err(), "{what}");
@@ -239,7 +241,7 @@ fn abort_on_the_way(trip: Trip, take_back: bool, fence: Option<u64>) {
         assert_eq!(manager.release(id, fence), Err(ManagerError::UnknownRequest { id: id.into() }));
     }
     assert_eq!(observe_manager(&manager), before, "{what}");
-    manager.take_plan().unwrap(); // the fork's copy, if nobody took it: of no use to anybody
+    manager.take_plan().unwrap(); // the fork's copy, if it was never taken; it is not needed any more
     for step in [STEP, STEP, STEP - 1] {
         manager.complete_step(step).unwrap();
         manager.check_invariants().unwrap();

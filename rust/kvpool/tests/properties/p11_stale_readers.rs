@@ -1,17 +1,18 @@
-//! Property 11: a reader that copies a block's bytes and validates afterwards never accepts what a
-//! later owner wrote.
+//! Property 11: a reader that copies a block's bytes and validates afterwards never accepts data of a
+//! later owner.
 //!
-//! Bugs: mooncake#850, vllm#47021: a reader checked that its block was still there, and it was:
-//! somebody else's. Fails it: a version that some changes forget, a number of a swap that is used
-//! again.
+//! Bugs: mooncake#850, vllm#47021: a reader checked that its block was still present, and it was, but
+//! it had another owner.
 //!
-//! There are three ways to read: beside a plan, whose version ends with any change; by a swap's number,
-//! which is used once; and holding the blocks, which needs no validation.
+//! Fails it: a version that some changes do not increment; or a swap number that is used again.
+//!
+//! There are three ways to read: with a plan, whose version ends with any change; by a swap's number,
+//! which is used once; and by holding the blocks, which needs no validation.
 
 use super::histories::*;
 use super::*;
 
-/// What a reader beside the manager looks at.
+/// Returns the state that a reader outside of the manager looks at.
 fn looked_at(engine: &Engine) -> impl PartialEq + std::fmt::Debug + use<> {
     let manager = &engine.manager;
     let tables: Vec<_> = (0..4).map(|id| manager.block_table(id).ok().map(<[_]>::to_vec)).collect();
@@ -21,8 +22,8 @@ fn looked_at(engine: &Engine) -> impl PartialEq + std::fmt::Debug + use<> {
 }
 
 proptest! {
-    /// vllm#47021, beside the manager: an empty plan that is begun before a read and committed after it
-    /// is refused if anything that the reader may have seen has changed, or has changed and changed
+    /// vllm#47021, outside of the manager: an empty plan is begun before a read and committed after it.
+    /// The commit is refused if any state that the reader may have seen has changed, even if it changed
     /// back.
     #[test]
     fn property_11_a_plan_from_before_a_read_tells_of_any_change(
@@ -34,7 +35,7 @@ proptest! {
         let (mut plan, mut seen) = (engine.manager.plan_step(), looked_at(&engine));
         let mut next = extra.into_iter();
         play(&mut engine, &calls, |engine| {
-            // What the engine itself does not call.
+            // A call that the engine itself does not make.
             match next.next() {
                 Some((0, _, block)) => {
                     let block = BlockId::new(block.min(engine.memory.len() - 1) as u32);
@@ -54,8 +55,8 @@ proptest! {
     }
 }
 
-/// A block that changes hands twice looks as before, and its reader is told all the same: the version
-/// goes up, never back.
+/// A block that changes owners twice looks as before. Its reader is still refused, because the version
+/// only grows.
 #[test]
 fn property_11_what_changed_and_changed_back_is_a_change() {
     let prompt = [1, 2, 3];
@@ -104,7 +105,7 @@ fn property_11_what_changed_and_changed_back_is_a_change() {
     }
 }
 
-/// Each call that changes a table, or who holds a block, ends the plans that were begun before it.
+/// Each call that changes a table, or the holders of a block, ends the plans that were begun before it.
 #[test]
 fn property_11_every_call_that_moves_a_block_ends_earlier_plans() {
     type Act = fn(&mut CacheManager);
@@ -140,8 +141,8 @@ fn property_11_every_call_that_moves_a_block_ends_earlier_plans() {
     }
 }
 
-/// A swap that is over is never another one: completing or aborting it late changes nothing for the
-/// swap that came after.
+/// The number of a finished swap is never used again: completing or aborting it late does not affect a
+/// later swap.
 #[test]
 fn property_11_a_late_message_of_a_swap_does_not_end_another_one() {
     let (num_blocks, host_blocks) = (5, 5);
@@ -170,7 +171,8 @@ fn property_11_a_late_message_of_a_swap_does_not_end_another_one() {
     }
 }
 
-/// Whoever holds what a lookup returned reads its own bytes, whatever others do: nothing has to be validated.
+/// A reader that holds the blocks of a lookup reads its own bytes, whatever others do. It does not have
+/// to validate.
 #[test]
 fn property_11_who_holds_what_was_found_reads_what_was_found() {
     every_history(4, |world, act, history| {

@@ -1,12 +1,14 @@
-//! Property 12: a block with an open lease is nobody's victim, whatever the policy and the hints; hits
+//! Property 12: a block with an open lease is never a victim, whatever the policy and the hints. Hits
 //! on it succeed.
 //!
 //! Bugs: trtllm#12542, sglang#31427: a block was evicted while it was being copied, or could not be hit
-//! meanwhile. Fails it: a block that is cached-free as soon as no request holds it; a block under
-//! transfer that is taken out of the index.
+//! meanwhile.
 //!
-//! Leases are: a holder, a fence, the source of a planned copy, both ends of a swap. All of them, for
-//! random holders and every policy: `evictors/leases.rs`, and the laboratory.
+//! Fails it: a block that is cached-free as soon as no request holds it; or a block that is taken out
+//! of the index during a transfer.
+//!
+//! A lease is a holder, a fence, the source of a planned copy, or either end of a swap.
+//! `evictors/leases.rs` and the laboratory test all of them with random holders and every policy.
 
 use super::*;
 use kvpool::retention::{Retention, RetentionConfig};
@@ -36,8 +38,8 @@ const LEASES: [Lease; 8] = [
 
 const STEP: u64 = 4;
 
-/// Makes the oldest blocks of the device's cache leased ones. Returns the tier that they are in and
-/// what they are there.
+/// Opens a lease on the oldest blocks of the device's cache. Returns the tier of the leased blocks and
+/// their ids there.
 fn open(lease: Lease, tiers: &mut Tiers, table: &[BlockId]) -> (usize, Vec<BlockId>, Option<SwapId>) {
     let pool = tiers.pool_mut(0).unwrap();
     match lease {
@@ -66,7 +68,7 @@ fn open(lease: Lease, tiers: &mut Tiers, table: &[BlockId]) -> (usize, Vec<Block
     (0, table.to_vec(), None)
 }
 
-/// Ends it, so that nobody needs the blocks any more.
+/// Ends the lease, so that the blocks are not needed any more.
 fn close(lease: Lease, tiers: &mut Tiers, table: &[BlockId], swap: Option<SwapId>) {
     match lease {
         Lease::Held => tiers.pool_mut(0).unwrap().release_table(table).unwrap(),
@@ -117,8 +119,8 @@ fn under(eviction: EvictionPolicy, retention: Option<&RetentionConfig>, lease: L
         ..Default::default()
     };
     let mut tiers = Tiers::new(vec![tier(), tier()]).unwrap();
-    // The blocks in question come first, are used least, and nothing will ever need them again, as far
-    // as hints go.
+    // The leased blocks are the first and the least used ones. According to the hints, they are never
+    // needed again.
     let pool = tiers.pool_mut(0).unwrap();
     let table = fill(pool, &[1, 2, 3, 4]);
     if hints {
@@ -132,7 +134,7 @@ fn under(eviction: EvictionPolicy, retention: Option<&RetentionConfig>, lease: L
 
     let pool = tiers.pool_mut(tier).unwrap();
     for round in 0..3 {
-        // Others fill the cache, hit it, and take all that can be had.
+        // Other requests fill the cache, hit it, and take all available blocks.
         for first in [50, 60] {
             let room = pool.num_available() / 2;
             let other = cache(pool, &(first..first + (B * room) as u32).collect::<Vec<_>>());
@@ -141,7 +143,7 @@ fn under(eviction: EvictionPolicy, retention: Option<&RetentionConfig>, lease: L
         let all = pool.allocate(pool.num_available()).unwrap();
         assert!(!all.is_empty() && all.iter().all(|block| !leased.contains(block)), "{what}: {all:?}");
         assert!(pool.allocate(1).is_err(), "{what}");
-        // A hit, and what it leaves behind, does not end the lease.
+        // A hit, and its release, do not end the lease.
         let hit = pool.match_and_acquire(&chain(&[1, 2, 3, 4]), 2).unwrap();
         if is_destination {
             assert!(hit.is_empty(), "{what}: its KV is not there yet");
@@ -154,7 +156,7 @@ fn under(eviction: EvictionPolicy, retention: Option<&RetentionConfig>, lease: L
         pool.check_invariants().unwrap();
     }
 
-    // When it is over they can be had like all others: no lease is for ever.
+    // After the lease ends, the blocks can be taken like all others. No lease lasts forever.
     let before = tiers.pool(tier).unwrap().num_available();
     close(lease, &mut tiers, &table, swap);
     tiers.check_invariants().unwrap();
@@ -164,8 +166,7 @@ fn under(eviction: EvictionPolicy, retention: Option<&RetentionConfig>, lease: L
     assert!(leased.iter().all(|block| all.contains(block)), "{what}");
 }
 
-/// An evicted entry is one thing, its bytes another: dropping a leased block from the index by id
-/// leaves the block with its lease.
+/// Dropping a leased block from the index by id only removes its entry. The block keeps its lease.
 #[test]
 fn property_12_an_eviction_by_id_leaves_the_lease_open() {
     for lease in LEASES {

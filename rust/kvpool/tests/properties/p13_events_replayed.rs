@@ -1,16 +1,17 @@
-//! Property 13: events replayed into a set give the matchable hashes, after every call. The number of
-//! live copies of a content goes from 0 to 1 exactly if `Stored` is reported, and from 1 to 0 exactly
-//! if `Removed` is.
+//! Property 13: after every call, the events replayed into a set give the matchable hashes. The number
+//! of live copies of a content goes from 0 to 1 exactly if `Stored` is reported, and from 1 to 0
+//! exactly if `Removed` is.
 //!
-//! Bugs: vllm#55092: a removal was reported while another copy was there.
+//! Bugs: vllm#55092: a removal was reported while another copy was present.
+//!
 //! Fails it: events per block instead of per content.
 
 use super::histories::*;
 use super::*;
 
-/// vllm#55092: a removal was reported while another copy was resident. A content's number of computed
-/// copies goes from 0 exactly if `Stored` is reported, and to 0 exactly if `Removed` is; so the events
-/// replayed are the matchable hashes.
+/// vllm#55092: a removal was reported while another copy was present. A content's number of computed
+/// copies leaves 0 exactly if `Stored` is reported, and reaches 0 exactly if `Removed` is. So the
+/// replayed events are the matchable hashes.
 #[test]
 fn property_13_events_say_when_a_content_appears_and_when_its_last_copy_goes() {
     every_history(4, |world, act, history| {
@@ -32,7 +33,7 @@ fn property_13_events_say_when_a_content_appears_and_when_its_last_copy_goes() {
             }
         }
         assert_eq!(replayed, after, "{history:?}");
-        // What is said to be matchable is what a lookup finds.
+        // The hashes that events report as matchable are those that a lookup finds.
         let found = world.pool.match_and_acquire(world.prompt(), 2).unwrap();
         let hashes = world.prompt().hashes();
         assert_eq!(found.len(), hashes.iter().take_while(|hash| after.contains(hash)).count(), "{history:?}");

@@ -1,26 +1,27 @@
-//! Property 14: the parent of a stored block is the digest before it in the request that stored it, and
-//! it can be matched at that moment; or the event shows that it cannot.
+//! Property 14: the parent of a stored block is the digest before it in the request that stored it. The
+//! parent can be matched at that moment, or the event shows that it cannot.
 //!
-//! Bugs: trtllm#3543, ascend#12002, vllm#58119: blocks were announced as roots, or below a parent that
-//! nobody had heard of, and routers built trees that were not there. Fails it: the hash of the block
-//! before in the table or in the call, which may be a hit, null, or left out; no parent at all when the
-//! block before was not stored by the same call.
+//! Bugs: trtllm#3543, ascend#12002, vllm#58119: blocks were announced as roots, or below an unknown
+//! parent, and routers built trees that did not exist.
 //!
-//! There is no flag: events replay to the matchable hashes (property 13), so a parent that is not in
-//! that set is absent. What they never do is to call a block a root that is none.
+//! Fails it: code that takes the hash of the block before in the table or in the call, which may be a
+//! hit, null, or left out; or that reports no parent if another call stored the block before.
+//!
+//! There is no flag: events replay to the matchable hashes (property 13), so a parent outside of that
+//! set is absent. Events never report a block as a root that is not one.
 
 use super::histories::*;
 use super::*;
 
-/// The parent and the depth of every block of a chain.
+/// Returns the parent and the depth of every block of a chain.
 fn links(chain: &HashChain) -> BTreeMap<BlockHash, (Option<BlockHash>, u32)> {
     let hashes = chain.hashes();
     let parent = |at: usize| at.checked_sub(1).map(|before| hashes[before]);
     (0..hashes.len()).map(|at| (hashes[at], (parent(at), at as u32))).collect()
 }
 
-/// Replays events into `live`: each stored block has the link of its own chain. Returns how many had a
-/// parent that was absent.
+/// Replays events into `live`: each stored block has the link of its own chain. Returns the number of
+/// blocks whose parent was absent.
 fn replay(
     events: &[BlockEvent],
     live: &mut BTreeSet<BlockHash>,
@@ -43,7 +44,7 @@ fn replay(
     absent
 }
 
-/// Every small history of a pool, with copies, evictions by id, hits and epochs.
+/// Checks every small history of a pool, with copies, evictions by id, hits and epochs.
 #[test]
 fn property_14_a_stored_block_has_the_parent_of_its_chain_in_every_small_history() {
     every_history(4, |world, act, history| {
@@ -59,8 +60,8 @@ fn property_14_a_stored_block_has_the_parent_of_its_chain_in_every_small_history
 }
 
 proptest! {
-    /// Requests that share prefixes, are preempted, resumed, evicted, and cross epochs: a block is
-    /// announced behind its own parent, and the parent can be matched then.
+    /// Requests share prefixes, are preempted, resumed and evicted, and cross epochs. Each block is
+    /// announced with its own parent, which can be matched at that moment.
     #[test]
     fn property_14_requests_store_every_block_behind_a_parent_that_is_there(
         usable in 3usize..9,
@@ -79,8 +80,8 @@ proptest! {
     }
 }
 
-/// Parents that are gone when their child comes: dropped by id, behind a window, and left behind by a
-/// swap. The event names them all the same, at their depth, and the replayed set lacks them.
+/// Parents that are gone when their child is stored: dropped by id, outside of a window, or left out of
+/// a swap. The event still names them, with their depth, and the replayed set lacks them.
 #[test]
 fn property_14_a_parent_that_is_gone_is_named_and_seen_to_be_absent() {
     let tokens: Vec<u32> = (1..=8).collect();
@@ -94,7 +95,7 @@ fn property_14_a_parent_that_is_gone_is_named_and_seen_to_be_absent() {
         };
         match how {
             "swap" => {
-                // The host never sees what is outside the window.
+                // The host never gets blocks outside of the window.
                 let tier = || PoolConfig { num_blocks: 5, block_size: B, ..Default::default() };
                 let mut tiers = Tiers::new(vec![tier(), tier()]).unwrap();
                 tiers.watch_tier(1, &events(100)).unwrap();
@@ -105,7 +106,8 @@ fn property_14_a_parent_that_is_gone_is_named_and_seen_to_be_absent() {
                 assert_eq!(take(tiers.take_events(1).unwrap().events), 2);
             }
             "window" => {
-                // The smallest window: nothing of the parent is needed, and somebody else takes its block.
+                // The smallest window: no token of the parent is needed, and another request takes its
+                // block.
                 let config = ManagerConfig { num_blocks: 5, block_size: B, ..Default::default() };
                 let mut manager = CacheManager::new(config).unwrap().watched(&manager_events(100)).unwrap();
                 let prompt = |tokens: &[u32]| {

@@ -1,13 +1,16 @@
-//! Property 15: an event has as many hashes as token chunks and extra keys, each with its logical index.
+//! Property 15: an event has the same number of hashes, token chunks and extra keys, each with its
+//! logical index.
 //!
 //! Bugs: vllm#44451: an event's lists had different lengths, and consumers attached tokens to the wrong
-//! hashes. Fails it: one event for a run of blocks whose lists are built by different filters: what was
-//! masked, cached already, or null.
+//! hashes.
 //!
-//! Here an event is about one block: one hash, its parent, and its depth, which is the logical index.
-//! What is left to hold is that there is exactly one event per block that became matchable, in the
-//! order of the chain, and that the tokens and extra keys at that depth do hash to it. vLLM's events,
-//! which are lists: `tests/properties/test_p15_event_lengths.py`.
+//! Fails it: one event for a run of blocks, whose lists are built by different filters for masked,
+//! cached and null blocks.
+//!
+//! In kvpool an event is about one block: one hash, its parent, and its depth, which is the logical
+//! index. So the test checks the rest: there is exactly one event per block that became matchable, in
+//! the order of the chain, and the tokens and extra keys at that depth hash to it. vLLM's events
+//! contain lists: see `tests/properties/test_p15_event_lengths.py`.
 
 use super::*;
 
@@ -15,13 +18,13 @@ fn image(identifier: &str, offset: u64, length: u64) -> MultimodalItem {
     MultimodalItem { identifier: identifier.as_bytes().into(), offset, length }
 }
 
-/// vllm#44451: blocks with and without images, committed in any two parts, some of them cached by
-/// somebody else before.
+/// vllm#44451: blocks with and without images, committed in any two parts. Another request has cached
+/// some of them before.
 #[test]
 fn property_15_each_stored_block_is_one_event_at_its_own_index() {
     let tokens: Vec<u32> = (0..11).collect();
     let blocks = tokens.len() / B;
-    // Keys of single blocks, of runs that end inside a block, of none.
+    // Extra keys of single blocks, of runs that end inside a block, and of no block.
     let extras = [
         ExtraKeys::default(),
         ExtraKeys { salt: Some(b"s"[..].into()), ..Default::default() },
@@ -35,7 +38,8 @@ fn property_15_each_stored_block_is_one_event_at_its_own_index() {
                 let mut manager = CacheManager::new(config).unwrap().watched(&manager_events(100)).unwrap();
                 let cursor = manager.prepare(&tokens, extra.clone()).unwrap();
                 let chain = cursor.chain().clone();
-                // Both are admitted before anything is computed: the second one's blocks are copies.
+                // Both requests are admitted before anything is computed, so the blocks of the second
+                // one are copies.
                 manager.admit(1, cursor.clone()).unwrap();
                 manager.admit(2, cursor).unwrap();
                 manager.commit(1, known * B).unwrap();
@@ -58,8 +62,8 @@ fn property_15_each_stored_block_is_one_event_at_its_own_index() {
                 });
                 assert_eq!(told, new.collect::<Vec<_>>(), "{known} cached before, {first} first: {extra:?}");
 
-                // What an event says is enough to find its tokens and its extra keys: block by block,
-                // they hash to it.
+                // An event is enough to find its tokens and its extra keys: block by block, they hash
+                // to it.
                 let mut link: Option<ChainLink> = None;
                 for (at, chunk) in tokens.chunks_exact(B).enumerate() {
                     let next = ChainLink::new(manager.hasher(), link.as_ref(), chunk, extra).unwrap();
@@ -71,8 +75,8 @@ fn property_15_each_stored_block_is_one_event_at_its_own_index() {
     }
 }
 
-/// A log that nobody drains loses whole events and counts each: what is lost and what is left add up to
-/// the blocks.
+/// A log that is never drained loses whole events and counts each. Lost and kept events add up to the
+/// number of blocks.
 #[test]
 fn property_15_lost_and_kept_events_add_up() {
     for capacity in 1..=7usize {

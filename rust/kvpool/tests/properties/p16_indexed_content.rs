@@ -1,22 +1,23 @@
-//! Property 16: every index entry is the hash of the tokens that are really in its block; a chain that
-//! was truncated and appended to is the chain of the tokens that are left.
+//! Property 16: every index entry is the hash of the tokens that are really in its block. A chain that
+//! was truncated and appended to equals the chain of the tokens that are left.
 //!
-//! Bugs: vllm#49377: blocks were indexed under hashes of drafts that had been rejected. Fails it:
-//! hashing what was scheduled instead of what was committed; a roll-back that keeps the digests behind
-//! it.
+//! Bugs: vllm#49377: blocks were indexed under hashes of rejected drafts.
+//!
+//! Fails it: code that hashes the scheduled tokens instead of the committed ones; or a roll-back that
+//! keeps the digests after it.
 
 use super::histories::*;
 use super::*;
 
-/// vllm#49377: blocks were indexed under hashes of tokens that were never written to them, once drafts
-/// had been rejected.
+/// vllm#49377: after drafts had been rejected, blocks were indexed under hashes of tokens that were
+/// never written to them.
 #[test]
 fn property_16_a_rejected_draft_is_never_indexed() {
     let mut pool = pool(8);
     let mut cursor = HashCursor::new(hasher(), ExtraKeys::default()).unwrap();
     cursor.append(&[1, 2, 3]);
-    cursor.append(&[90, 91, 92]); // drafts: they fill blocks 1 and 2
-    cursor.truncate(4).unwrap(); // one is accepted
+    cursor.append(&[90, 91, 92]); // drafts, which fill blocks 1 and 2
+    cursor.truncate(4).unwrap(); // one draft is accepted
     cursor.append(&[5, 6]);
     assert_eq!(*cursor.chain(), chain(&[1, 2, 3, 90, 5, 6]));
     let blocks = pool.allocate(3).unwrap();
@@ -27,8 +28,8 @@ fn property_16_a_rejected_draft_is_never_indexed() {
     assert_eq!(matched(&mut pool, &[1, 2, 3, 90, 5, 6]), 3);
     assert_eq!(matched(&mut pool, &[1, 2, 3, 90, 91, 92]), 2);
 
-    // Through the manager: full blocks whose tokens are not committed are not indexed, however often
-    // they are appended.
+    // Through the manager: full blocks whose tokens are not committed are not indexed, however
+    // often tokens are appended.
     let mut engine = Engine::new(8);
     engine.admit(1, &[1, 2, 3]).unwrap();
     engine.compute_all(1);
@@ -42,8 +43,8 @@ fn property_16_a_rejected_draft_is_never_indexed() {
 }
 
 proptest! {
-    /// vllm#49377: every block that can be hit is indexed under the hash of the KV that is really in
-    /// it, whatever was appended, committed in parts, preempted, resumed, evicted and rehashed.
+    /// vllm#49377: every block that can be hit is indexed under the hash of its real KV, in any history
+    /// of appends, partial commits, preemptions, resumptions, evictions and rehashing.
     #[test]
     fn property_16_every_index_entry_names_the_kv_that_was_written(usable in 3usize..9, calls in calls()) {
         play(&mut Engine::new(usable), &calls, |engine| engine.check_index());

@@ -1,19 +1,21 @@
-//! Property 17: once a block is exchanged, looking up what it was before misses, and no event about
-//! that follows.
+//! Property 17: after a block is exchanged, a lookup of its former content misses, and no event about
+//! that content follows.
 //!
 //! Bugs: vllm#49125: the digest of a part of a block outlived the block's promotion, and led to a block
-//! with more tokens. Fails it: a table of partial digests beside the index that promotion does not
-//! clean; a promotion onto another block that leaves the one given up in the index.
+//! with more tokens.
 //!
-//! Without `partial_hits` a part of a block has no digest at all, and a promoted block has one: this
-//! module holds that so. With them, names inside a block go with it: `operations/partial_hits.rs`. vLLM
-//! has partial digests of its own: `kvpool-vllm/tests/properties`,
-//! `tests/properties/test_p17_superseded_partial.py`.
+//! Fails it: a separate table of partial digests that a promotion does not clean; or a promotion onto
+//! another block that leaves the replaced block in the index.
+//!
+//! Without `partial_hits` a part of a block has no digest at all, and a promoted block has one. This
+//! module checks that. With `partial_hits`, names inside a block are removed with it: see
+//! `operations/partial_hits.rs`. vLLM has its own partial digests: see `kvpool-vllm/tests/properties`
+//! and `tests/properties/test_p17_superseded_partial.py`.
 
 use super::*;
 
-/// Every prompt, committed token by token: a part of a block is never found, not even by a prompt that
-/// ends there, and never announced; a block is announced once, when it is full.
+/// Commits every prompt token by token. A part of a block is never found, not even by a prompt that
+/// ends there, and never announced. A block is announced once, when it is full.
 #[test]
 fn property_17_a_part_of_a_block_is_never_indexed() {
     for length in 1..=7usize {
@@ -38,8 +40,8 @@ fn property_17_a_part_of_a_block_is_never_indexed() {
     }
 }
 
-/// vllm#49125: promotions of copies of one content, in every order and with every end of the first: a
-/// block that was given up for another one carries nothing, leads nowhere, and nothing is said of it.
+/// vllm#49125: promotions of copies of one content, in every order and with every end of the first
+/// copy. A block that was replaced has no hash, no lookup leads to it, and no event names it.
 #[test]
 fn property_17_a_block_that_was_given_up_by_a_promotion_leads_nowhere() {
     let extra = ExtraKeys::default();
@@ -67,8 +69,8 @@ fn property_17_a_block_that_was_given_up_by_a_promotion_leads_nowhere() {
                     pool.drop_cached(&[first]).unwrap();
                 }
                 pool.release(&[first; 3]).unwrap();
-                // Whoever has the blocks now: no event of theirs is about this content, and no lookup
-                // leads to them.
+                // Whichever request has the blocks now: no event of theirs is about this content, and
+                // no lookup leads to them.
                 let left = usize::from(computed && !dropped);
                 assert_eq!(pool.match_and_acquire(&chain(&[1, 2]), 1).unwrap().len(), left);
                 let others = fill(&mut pool, &[5, 6, 7, 8]);
@@ -87,8 +89,8 @@ fn property_17_a_block_that_was_given_up_by_a_promotion_leads_nowhere() {
     }
 }
 
-/// A tail that is rolled back and written anew is another content: the superseded one is found as long
-/// as its own block is there, and never leads to the new one.
+/// A tail that is rolled back and rewritten is another content. The former one is found as long as its
+/// own block exists, and never leads to the new one.
 #[test]
 fn property_17_a_tail_that_was_written_anew_does_not_answer_to_what_it_was() {
     for keep in 1..=5usize {
@@ -110,8 +112,8 @@ fn property_17_a_tail_that_was_written_anew_does_not_answer_to_what_it_was() {
                 if more > 0 || is_kept {
                     assert_eq!(own.as_ref(), new.hashes().get(at), "{keep}, {more}: block {at}");
                 } else {
-                    // Nothing was written yet: the tail is still the registered block that holds more
-                    // than is left.
+                    // Nothing was written yet: the tail is still the registered block, which contains
+                    // more tokens than are left.
                     assert_eq!(own.as_ref(), old.hashes().get(at), "{keep}: block {at}");
                 }
             }

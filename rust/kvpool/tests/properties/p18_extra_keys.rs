@@ -1,15 +1,18 @@
 //! Property 18: equal digests of equal tokens imply equal extra keys, field by field: adapter, salt,
 //! images, tenant, epoch.
 //!
-//! Bugs: vllm#44701, vllm#30931, vllm#3264: keys left out of a hash, or mixed up in it, shared blocks
-//! between strangers. Fails it: concatenating the fields' bytes without tags and lengths. Random extra
-//! keys: `tests/properties.rs` of kvpool-hash.
+//! Bugs: vllm#44701, vllm#30931, vllm#3264: requests with different keys shared blocks, because keys
+//! were left out of a hash or mixed up in it.
+//!
+//! Fails it: code that concatenates the fields' bytes without tags and lengths.
+//!
+//! `tests/properties.rs` of kvpool-hash tests random extra keys.
 
 use super::*;
 
 /// vllm#44701, #30931, #3264: adapters, salts or images that were left out of a hash, or mixed up in
-/// it, shared blocks. Prompts with the same tokens and extra keys that differ in one field never share,
-/// and equal ones do.
+/// it, shared blocks. Prompts with the same tokens whose extra keys differ in one field never share.
+/// Equal ones do.
 #[test]
 fn property_18_requests_share_only_if_every_extra_key_is_equal() {
     let bytes = |text: &str| Some(text.as_bytes().into());
@@ -21,7 +24,7 @@ fn property_18_requests_share_only_if_every_extra_key_is_equal() {
         length,
     };
     let none = ExtraKeys::default;
-    // The same strings in every field, moved between fields, split differently, empty, absent.
+    // Equal strings in every field, moved between fields, split differently, empty, and absent.
     let native = [
         none(),
         ExtraKeys { salt: bytes(""), ..none() },

@@ -1,13 +1,16 @@
-//! Property 19: digests are the same in every process, with every hash seed, in Python and here.
+//! Property 19: digests are the same in every process, with every hash seed, in Python and in Rust.
 //!
-//! Bugs: lmcache#2136, DingoCache#77: keys depended on the process, so that no store could be shared.
-//! Fails it: a language's own `hash`, a seed drawn at start. All vectors: `tests/vectors.rs` of kvpool-hash.
+//! Bugs: lmcache#2136, DingoCache#77: keys depended on the process, so that stores could not be shared.
+//!
+//! Fails it: a language's own `hash`, or a seed drawn at start.
+//!
+//! `tests/vectors.rs` of kvpool-hash has all vectors.
 
 use super::*;
 
-/// lmcache#2136, DingoCache#77: digests differed between processes, Python versions, hash seeds. These
-/// were computed by another program, with Python's `hashlib`: see `docs/hashing.md`. All other vectors
-/// are in `tests/data` of kvpool-hash.
+/// lmcache#2136, DingoCache#77: digests differed between processes, Python versions and hash seeds.
+/// Another program computed these digests with Python's `hashlib`: see `docs/hashing.md`. All other
+/// vectors are in `tests/data` of kvpool-hash.
 #[test]
 fn property_19_digests_are_these_everywhere() {
     let golden = |algorithm, expected: &[&str]| {

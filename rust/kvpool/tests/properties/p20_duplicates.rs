@@ -1,17 +1,18 @@
-//! Property 20: with copies of a content, evicting one leaves the content matchable through another;
-//! whatever the order in which they go, no entry dangles, and every entry leads to a block with its
-//! hash.
+//! Property 20: if a content has several copies, evicting one leaves the content matchable through
+//! another. In whatever order the copies leave, no entry dangles, and every entry leads to a block with
+//! its hash.
 //!
-//! Bugs: kvcached#401, nano#219: the entry named one copy alone and went with it, or stayed when its
-//! block had other content. Fails it: a map from hash to one block, overwritten or deleted by whichever
-//! copy comes last.
+//! Bugs: kvcached#401, nano#219: the entry named only one copy and was removed with it, or stayed when
+//! its block had other content.
+//!
+//! Fails it: a map from hash to one block, which the last copy overwrites or deletes.
 
 use super::histories::*;
 use super::*;
 
 /// ovg-project/kvcached#401, nano#219: with two copies of a content, evicting one made the content
-/// unmatchable, or left an entry that named a block with other content. Copies go in every order, by
-/// every way out.
+/// unmatchable, or left an entry for a block with other content. Here the copies leave in every order
+/// and in every way.
 #[test]
 fn property_20_copies_of_a_content_can_go_in_any_order() {
     let chain = chain(&[1, 2, 3, 4]);
@@ -28,7 +29,7 @@ fn property_20_copies_of_a_content_can_go_in_any_order() {
                     }
                     1 => assert_eq!(pool.drop_cached(table).unwrap(), 2), // while it is held
                     _ => {
-                        // Evicted by an allocation of everything that nobody holds.
+                        // Evicted by an allocation of every block without references.
                         pool.release_table(table).unwrap();
                         pool.allocate(pool.num_available()).unwrap();
                     }
@@ -58,14 +59,14 @@ fn property_20_copies_of_a_content_can_go_in_any_order() {
     }
 }
 
-/// Of this pool's own: a lookup guesses the next block from the ids before it. The guess may be a copy,
-/// and not the oldest.
+/// A fault of this pool: a lookup guesses the next block from the ids before it. The guess may be a
+/// copy that is not the oldest.
 #[test]
 fn property_20_a_run_of_ids_leads_to_no_younger_copy() {
     let tokens = [1, 2, 3, 4, 5, 6, 7, 8];
     for step in [1, 2] {
         let mut pool = pool(24);
-        // Tables of 1, 2, 3, 4 and so on, or of 1, 3, 5, 7 and so on.
+        // Tables of blocks 1, 2, 3, 4 and so on, or of 1, 3, 5, 7 and so on.
         let spread = |blocks: Vec<BlockId>| blocks.into_iter().step_by(step).collect::<Vec<_>>();
         let mut copy = || {
             let blocks = spread(pool.allocate(4 * step).unwrap());
@@ -77,7 +78,7 @@ fn property_20_a_run_of_ids_leads_to_no_younger_copy() {
         pool.drop_cached(&older[..2]).unwrap();
         let expected = [&younger[..2], &older[2..]].concat();
         assert_eq!(pool.match_and_acquire(&chain(&tokens), 4).unwrap(), expected);
-        // Nor to one whose KV is not written, or whose content is gone.
+        // The guess must not lead to a block whose KV is not written, or whose content is gone, either.
         pool.release(&expected).unwrap();
         pool.drop_cached(&older[2..]).unwrap();
         pool.drop_cached(&younger[2..]).unwrap();
@@ -87,8 +88,8 @@ fn property_20_a_run_of_ids_leads_to_no_younger_copy() {
     }
 }
 
-/// kvcached#401, nano#219, for the index in every small history: each registered block is found among
-/// the copies of its own hash, and what a lookup returns carries the hash that was asked for.
+/// kvcached#401, nano#219, with the index in every small history: each registered block is found among
+/// the copies of its own hash, and every block that a lookup returns has the requested hash.
 #[test]
 fn property_20_every_entry_names_a_block_with_its_hash() {
     every_history(4, |world, act, history| {

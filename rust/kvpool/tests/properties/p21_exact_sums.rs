@@ -1,17 +1,17 @@
 //! Property 21: free + cached-free + active + fenced is the number of usable blocks, per tier and after
-//! every call, recounted from scratch and equal to the running counters; moves between tiers keep the
+//! every call, recounted from scratch and equal to the running counters. Moves between tiers keep the
 //! sums.
 //!
-//! Bugs: sglang#35270, mllm#656, trtllm#12834: counters drifted from what was there, and schedulers
-//! waited for ever. Fails it: a counter that some path changes without the list, or the list without
-//! the counter.
+//! Bugs: sglang#35270, mllm#656, trtllm#12834: counters drifted from the real state, and schedulers
+//! waited forever.
+//!
+//! Fails it: a path that changes a counter without its list, or a list without its counter.
 
 use super::histories::*;
 use super::*;
 
-/// sglang#35270, mllm#656, trtllm#12834: running counters drifted from what was really there. After
-/// every history, the counters equal a recount that uses nothing but the lists and the references, and
-/// they add up.
+/// sglang#35270, mllm#656, trtllm#12834: running counters drifted from the real state. After every
+/// history, the counters equal a recount from only the lists and the references, and they add up.
 #[test]
 fn property_21_counters_equal_a_recount_and_add_up() {
     every_history(4, |world, act, history| {
@@ -61,7 +61,7 @@ fn moves() -> impl Strategy<Value = Vec<Move>> {
     prop::collection::vec(act, 1..100)
 }
 
-/// What the holders of a tier add up to: tables, swaps' destinations, fences and pins.
+/// Checks the sum of the holders of a tier: tables, swaps' destinations, fences and pins.
 fn check_tier(manager: &CacheManager, tier: usize, usable: usize) {
     let pool = manager.tiers().pool(tier).unwrap();
     let (free, cached_free, active, fenced) = sums(pool);
@@ -72,14 +72,14 @@ fn check_tier(manager: &CacheManager, tier: usize, usable: usize) {
     assert_eq!(pool.stats().registered, registered, "tier {tier}");
 }
 
-/// References of holders in both tiers: a swap takes as many from one as it gives to the other, once it
-/// is over.
+/// Returns the number of references of holders in both tiers. After a swap, one tier has lost as many
+/// as the other has gained.
 fn holders(manager: &CacheManager) -> u32 {
     let pools = (0..2).map(|tier| manager.tiers().pool(tier).unwrap());
     pools.flat_map(|pool| all_blocks(pool).map(|block| pool.num_holders(block)).collect::<Vec<_>>()).sum()
 }
 
-/// The request with all that share its blocks, as a group that is swapped.
+/// Returns the request with all requests that share its blocks, as a group to swap.
 fn family(manager: &CacheManager, id: i64) -> Vec<i64> {
     let held = |id| manager.block_table(id).unwrap_or_default().iter().filter(|block| !block.is_null());
     let tier = |id| manager.request(id).ok().map(|info| info.tier);
@@ -88,8 +88,8 @@ fn family(manager: &CacheManager, id: i64) -> Vec<i64> {
 }
 
 proptest! {
-    /// trtllm#12834 across the tiers: forks, copies, swaps that are completed and taken back, fences
-    /// and epochs. After every call every tier adds up, and a swap neither makes nor loses a reference.
+    /// trtllm#12834 across the tiers: forks, copies, completed and aborted swaps, fences and epochs.
+    /// After every call every tier adds up, and a swap neither creates nor loses a reference.
     #[test]
     fn property_21_every_tier_adds_up_and_moves_keep_the_sum(
         usable in (3usize..9, 1usize..9),
@@ -145,7 +145,8 @@ proptest! {
                     if ended {
                         swaps.remove(at);
                         let left = manager.num_requests() == known;
-                        assert!(!left || holders(&manager) == before - moved, "as many as before it was begun");
+                        assert!(!left || holders(&manager) == before - moved, "as many as before it was \
+                             begun");
                     }
                 }
                 Move::EndSwap(..) => {}
@@ -156,7 +157,7 @@ proptest! {
             }
             manager.check_invariants().unwrap();
         }
-        // Everything ends, and everything is there.
+        // Everything ends, and every block is available.
         for (swap, _) in swaps {
             manager.abort_swap(swap).unwrap();
         }

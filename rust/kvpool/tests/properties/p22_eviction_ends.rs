@@ -2,12 +2,16 @@
 //! ends with min(n, evictable) of them.
 //!
 //! Bugs: sglang#27631, trtllm#17926: an eviction inside an eviction; a commit that needed a block when
-//! none was left. Fails it: a store that evicts while it inserts; a loop that counts requested blocks
-//! instead of freed ones. Every policy: `evictors/leases.rs`.
+//! none was left.
+//!
+//! Fails it: a store that evicts while it inserts; or a loop that counts requested blocks instead of
+//! freed ones.
+//!
+//! `evictors/leases.rs` tests every policy.
 
 use super::*;
 
-/// What a policy was asked to do.
+/// The calls of a policy.
 #[derive(Debug, Default)]
 struct Log {
     inside: AtomicBool,
@@ -17,7 +21,7 @@ struct Log {
     calls: AtomicUsize,
 }
 
-/// LRU that notes every call, and every call made while another one is running.
+/// An LRU evictor that records every call, and every call made during another one.
 #[derive(Debug)]
 struct Watched(LruEvictor, Arc<Log>);
 
@@ -63,7 +67,8 @@ impl Evictor for Watched {
 }
 
 /// sglang#27631, trtllm#17926: an eviction started another one; committing computed blocks allocated
-/// and could fail; an eviction loop did not end. One call of the policy per victim, none for a commit.
+/// and could fail; an eviction loop did not end. The pool calls the policy once per victim, and never
+/// for a commit.
 #[test]
 fn property_22_one_eviction_per_victim_and_none_for_a_commit() {
     for cached in 0..=4usize {
@@ -82,7 +87,8 @@ fn property_22_one_eviction_per_victim_and_none_for_a_commit() {
             assert!(pool.allocate(7 - n).is_err());
             assert_eq!(log.calls.load(Ordering::Relaxed) - before, victims, "a refused call asks nothing");
 
-            // The pool is full or not: what is held can be committed, without a block and without the policy.
+            // In a full pool and in others, held blocks can be committed without a new block and
+            // without the policy.
             let available = pool.num_available();
             let before = (pool.stats().allocated, log.calls.load(Ordering::Relaxed));
             let chain = chain(&(100..100 + (B * n) as u32).collect::<Vec<_>>());
@@ -91,14 +97,14 @@ fn property_22_one_eviction_per_victim_and_none_for_a_commit() {
             assert_eq!((pool.stats().allocated, log.calls.load(Ordering::Relaxed)), before);
             assert_eq!(pool.num_available(), available);
 
-            // Everything can be evicted, and then it is over.
+            // Everything can be evicted. Then an eviction finds nothing.
             pool.release_table(&got).unwrap();
             assert_eq!(pool.allocate(6).unwrap().len(), 6);
             assert!(pool.allocate(1).is_err());
             pool.check_invariants().unwrap();
         }
     }
-    // The same through a manager whose pool is full: a commit needs no block.
+    // A manager whose pool is full: a commit needs no block.
     let mut engine = Engine::new(3);
     engine.admit(1, &[1, 2, 3, 4, 5]).unwrap();
     assert_eq!(engine.manager.pool().num_available(), 0);

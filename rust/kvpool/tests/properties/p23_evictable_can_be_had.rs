@@ -1,16 +1,19 @@
-//! Property 23: whatever the policy and the hints, n blocks can be allocated if n are evictable;
-//! retention that has expired has no effect; what is retained stays within its budget.
+//! Property 23: whatever the policy and the hints, n blocks can be allocated if n are evictable.
+//! Expired retention has no effect, and retained blocks stay within their budget.
 //!
 //! Bugs: vllm#55461, mooncake#2286, mooncake#3028: retained blocks were counted as evictable and never
-//! evicted. Fails it: pins that forbid an eviction instead of deferring it. Expired hints and random
-//! ones: `evictors/exact.rs`.
+//! evicted.
+//!
+//! Fails it: pins that forbid an eviction instead of deferring it.
+//!
+//! `evictors/exact.rs` tests expired and random hints.
 
 use super::*;
 use kvpool::retention::{Keep, Retention, RetentionConfig, TenantId, TenantLimits, Then, Ttl};
 
-/// vllm#55461, mooncake#2286, #3028: blocks that were said to be evictable could not be evicted. For
-/// every policy, whatever was hit, shared, fenced and dropped before: all that is available can be
-/// allocated, at once or one by one.
+/// vllm#55461, mooncake#2286, #3028: blocks that were reported as evictable could not be evicted. For
+/// every policy, and after any hits, shares, fences and drops, all available blocks can be allocated,
+/// at once or one by one.
 #[test]
 fn property_23_what_is_evictable_can_be_allocated() {
     for &eviction in kvpool_policies::ALL {
@@ -54,8 +57,9 @@ fn property_23_what_is_evictable_can_be_allocated() {
     }
 }
 
-/// vllm#55461, mooncake#2286: everything is pinned, owned by a tenant below its floor, and has not
-/// expired; all of it can be had, and no more is ever pinned than the budget says.
+/// vllm#55461, mooncake#2286: every block is pinned, owned by a tenant below its floor, and has not
+/// expired. All of them can still be allocated, and no more blocks are ever pinned than the budget
+/// allows.
 #[test]
 fn property_23_hints_forbid_no_allocation_and_stay_within_their_budget() {
     for &eviction in kvpool_policies::ALL {
@@ -95,8 +99,8 @@ fn property_23_hints_forbid_no_allocation_and_stay_within_their_budget() {
     }
 }
 
-/// mooncake#3028: retention that has run out still counted. From that moment on, a block goes as if
-/// nothing had been said of it, and its pin is free for others.
+/// mooncake#3028: expired retention still counted. From the moment of its end, a block is evicted as if
+/// it had no hint, and its pin is available for other blocks.
 #[test]
 fn property_23_what_has_expired_has_no_effect() {
     for &eviction in kvpool_policies::ALL {
@@ -117,7 +121,7 @@ fn property_23_what_has_expired_has_no_effect() {
             };
             let (mut pool, tables) = make();
             let (mut plain, _) = make();
-            // Both learn the same, the second one without an end, and takes it back.
+            // Both blocks get the same hint. The second block's hint has no end and is revoked.
             let pinned = Retention { keep: Keep::Pinned, ttl: Some(ttl), then: Then::Normal };
             assert_eq!(pool.retain(&tables[0], pinned).unwrap().accepted, 1);
             plain.retain(&tables[0], Retention::PINNED).unwrap();

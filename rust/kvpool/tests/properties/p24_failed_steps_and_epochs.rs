@@ -1,14 +1,16 @@
-//! Property 24: blocks of a failed step or an aborted request are never matched; after an epoch bump
-//! nothing that was committed before it is, not even by way of requests that ran across it.
+//! Property 24: blocks of a failed step or an aborted request are never matched. After an epoch bump,
+//! no block that was committed before is matched, not even through requests that run across the bump.
 //!
 //! Bugs: trtllm#15018, lmdeploy#4917, NeMo-RL#4018: KV that was never written, or written with older
-//! weights, was reused. Fails it: indexing at allocation; emptying the index and letting running
+//! weights, was reused.
+//!
+//! Fails it: code that indexes blocks at allocation; or that empties the index and lets running
 //! requests fill it again.
 
 use super::*;
 
-/// trtllm#15018, lmdeploy#4917: the blocks of a step that failed, or of a request that was aborted,
-/// were found by others.
+/// trtllm#15018, lmdeploy#4917: other requests found the blocks of a failed step or of an aborted
+/// request.
 #[test]
 fn property_24_a_failed_step_is_never_matchable() {
     let prompt = [1, 2, 3, 4, 5, 6, 7];
@@ -18,7 +20,7 @@ fn property_24_a_failed_step_is_never_matchable() {
                 let mut engine = Engine::new(10);
                 engine.admit(1, &prompt).unwrap();
                 engine.compute(1, committed);
-                engine.write(1, 7); // the step was launched, wrote what it wrote, and failed: no commit follows
+                engine.write(1, 7); // the step was launched, wrote something and failed: no commit follows
                 if preempt {
                     engine.manager.preempt(1, fence).unwrap();
                 }
@@ -36,9 +38,9 @@ fn property_24_a_failed_step_is_never_matchable() {
     }
 }
 
-/// NeMo-RL#4018: after an update of the weights, requests were given KV of the old ones, by way of
-/// requests that had been running, preempted or hashed before it. For every algorithm: vLLM's digests
-/// do not contain the epoch.
+/// NeMo-RL#4018: after an update of the weights, requests got KV of the old ones, through requests that
+/// had been running, preempted or hashed before it. The test covers every algorithm, because vLLM's
+/// digests do not contain the epoch.
 #[test]
 fn property_24_nothing_from_before_an_epoch_bump_is_matched_after_it() {
     for &algorithm in HashAlgorithm::ALL {
@@ -80,7 +82,8 @@ fn property_24_nothing_from_before_an_epoch_bump_is_matched_after_it() {
             assert_eq!(engine.manager.pool().stats().registered, 0, "{algorithm}");
         };
         misses(&engine);
-        // The running request goes on with KV of both weights: never published, also not when it ends.
+        // The running request continues with KV of both weights. Its blocks are never published, not
+        // even when it ends.
         for token in 0..5 {
             engine.append(1, token).unwrap();
             engine.compute_all(1);
@@ -91,7 +94,7 @@ fn property_24_nothing_from_before_an_epoch_bump_is_matched_after_it() {
         engine.release(1, Some(2));
         engine.manager.complete_step(2).unwrap();
         misses(&engine);
-        // Preempted ones are computed anew, from the first token, and published from then on.
+        // Preempted requests are computed again from the first token, and published from then on.
         assert_eq!(engine.resume(2).unwrap().cached_tokens, 0, "{algorithm}");
         engine.compute_all(2);
         assert_eq!(engine.resume(3).unwrap().cached_tokens, 8, "{algorithm}");
@@ -100,8 +103,8 @@ fn property_24_nothing_from_before_an_epoch_bump_is_matched_after_it() {
     }
 }
 
-/// trtllm#15018, for engines that register ahead of the step that writes: until it says so, nothing is
-/// matched, whatever becomes of the blocks. A failed step never says so.
+/// trtllm#15018, for engines that register before the step that writes: until the engine marks the
+/// blocks as computed, they are not matched, whatever happens to them. A failed step never marks them.
 #[test]
 fn property_24_what_is_registered_and_not_computed_is_not_matched() {
     for computed in 0..=3usize {

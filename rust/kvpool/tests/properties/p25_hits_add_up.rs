@@ -2,13 +2,14 @@
 //! is refused or preempted.
 //!
 //! Bugs: vllm#25780, vllm#43736: each retry and each preemption counted the prompt and its hits again.
-//! Fails it: counting in the lookup instead of in the admission that succeeds.
+//!
+//! Fails it: code that counts in the lookup instead of in the admission that succeeds.
 
 use super::histories::*;
 use super::*;
 
 /// vllm#25780, #43736: hits and prompt tokens were counted again on every retry of an admission and
-/// after every preemption, so that hit rates exceeded 1 or fell with load.
+/// after every preemption. Hit rates exceeded 1 or fell with load.
 #[test]
 fn property_25_each_prompt_token_counts_once() {
     let mut engine = Engine::new(8);
@@ -20,13 +21,14 @@ fn property_25_each_prompt_token_counts_once() {
     engine.admit(0, prompts[0]).unwrap();
     assert_eq!(counts(&engine), (5, 0, 5, 1));
     engine.compute_all(0);
-    engine.admit(1, prompts[1]).unwrap(); // 2 blocks hit
+    engine.admit(1, prompts[1]).unwrap(); // 2 blocks are hits
     assert_eq!(counts(&engine), (12, 4, 8, 2));
     engine.admit(7, &[50, 51, 52, 53]).unwrap();
     assert_eq!(counts(&engine), (16, 4, 12, 3));
     for attempt in 0..5 {
         let before = counts(&engine);
-        let error = engine.admit(2, prompts[2]).unwrap_err(); // 1 block hit, 2 more needed, 1 there
+        // 1 block is a hit, 2 more are needed, and 1 is available.
+        let error = engine.admit(2, prompts[2]).unwrap_err();
         assert!(matches!(error, ManagerError::OutOfBlocks(_)));
         assert_eq!(counts(&engine), before, "a refused admission counts nothing");
         assert_eq!(engine.manager.stats().refusals, attempt + 1);

@@ -1,5 +1,5 @@
-//! A reader of `MessagePack`, as far as events need it, and of batches in vLLM's map form: written from
-//! `docs/events.md`.
+//! A reader for the part of `MessagePack` that events use, and for batches in vLLM's map form. It was
+//! written from `docs/events.md`.
 
 use std::collections::BTreeMap;
 
@@ -87,7 +87,7 @@ impl Reader<'_> {
     }
 }
 
-/// The events of a batch.
+/// Decodes the events of a batch.
 pub(crate) fn events(payload: &[u8]) -> Vec<Value> {
     let mut reader = Reader(payload);
     let batch = reader.value();

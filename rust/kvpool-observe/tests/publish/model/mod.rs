@@ -1,6 +1,6 @@
-//! A publisher against a model: what consumers know, by the bytes that they got, is what can be reached
-//! in the pools; whatever comes, goes, moves between tiers, is dropped in the middle of a chain,
-//! becomes known late, or is lost on the way.
+//! A publisher against a model: the bytes that consumers received describe exactly the contents that
+//! are reachable in the pools. Contents come, leave, move between tiers, are dropped in the middle of a
+//! chain, become known late, or their batch is lost.
 
 mod decode;
 
@@ -11,12 +11,12 @@ use kvpool::BlockHash;
 use kvpool_observe::publish::{Digest, Group, GroupName, Publisher, SinkConfig, base};
 use proptest::prelude::*;
 
-/// Contents that there can be: a tree, two groups of it.
+/// Number of different contents: a tree, once in each of two groups.
 const CONTENTS: u64 = 24;
 const TIERS: [&str; 3] = ["GPU", "CPU", "STORAGE"];
 
 fn parent_of(content: u64) -> Option<u64> {
-    // Chains that branch: 0 and 1 begin them.
+    // The chains are a tree with two roots, 0 and 1.
     content.checked_sub(2).map(|above| above - above % 3 % 2)
 }
 
@@ -70,7 +70,7 @@ fn operations() -> impl Strategy<Value = Vec<Operation>> {
     prop::collection::vec(one, 0..120)
 }
 
-/// What the pools hold.
+/// The contents of the pools.
 #[derive(Default)]
 struct Pools {
     held: BTreeSet<(u8, u16, u64)>,
@@ -83,8 +83,8 @@ impl Pools {
         (0..3).any(|tier| self.held.contains(&(tier, group, content)))
     }
 
-    /// The fastest tier in which a content of the first group is reached: each block in the same tier
-    /// as the one before it, or a slower one.
+    /// The fastest tier in which a content of the first group can be reached: each block has to be in
+    /// the same tier as its parent, or in a slower one.
     fn fastest(&self, content: u64) -> Option<u8> {
         let least = match parent_of(content) {
             None => 0,
@@ -99,10 +99,10 @@ impl Pools {
         known.retain(|&(group, content)| (0..3).any(|tier| held.contains(&(tier, group, content))));
     }
 
-    /// What a lookup that begins at the first block can reach.
+    /// Returns the contents that a lookup from the first block can reach.
     fn reachable(&self) -> BTreeSet<(String, i128, i128)> {
         let reached = self.held.iter().filter(|&&(tier, group, content)| {
-            // A block of the second group is of use without those before it.
+            // A block of the second group can be used without its parents.
             let before = parent_of(content).filter(|_| group == 0);
             let tokens = self.known.contains(&(group, content));
             tokens && before.is_none_or(|before| self.fastest(before).is_some_and(|fastest| fastest <= tier))
@@ -115,7 +115,7 @@ impl Pools {
     }
 }
 
-/// A strict consumer: it takes nothing that does not fit what it knows.
+/// A strict consumer: it refuses every event that contradicts the events before.
 #[derive(Default)]
 struct Consumer {
     last: Option<u64>,
@@ -235,7 +235,7 @@ impl Run {
             }
             Operation::Flush => self.flush(),
             Operation::Lose { sink } => {
-                // What it did not get has a number already.
+                // The batch that this sink lost already has a number.
                 if sink < self.consumers.len() {
                     self.publisher.lost(sink).unwrap();
                 } else {
@@ -252,7 +252,7 @@ impl Run {
         for batch in self.publisher.flush(self.now, f64::INFINITY) {
             self.consumers[batch.sink].take(batch.number, &batch.payload);
         }
-        // A content of which nothing is held is forgotten, with its tokens.
+        // If no tier holds a content, the publisher forgets it and its tokens.
         self.pools.forget();
         let reachable = self.pools.reachable();
         for (sink, consumer) in self.consumers.iter().enumerate() {
@@ -275,7 +275,7 @@ proptest! {
         let mut run = Run::new();
         operations.iter().for_each(|operation| run.take(operation));
         run.flush();
-        // All gone: nothing is left, and nothing is kept.
+        // When all tiers are cleared, no content is left, and the publisher keeps no memory of one.
         for tier in 0..3 {
             run.take(&Operation::Cleared { tier });
         }

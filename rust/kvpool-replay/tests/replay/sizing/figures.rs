@@ -1,4 +1,5 @@
-//! Figures of generated traces: pinned, the same as the pool's, or within bounds; and what is refused.
+//! Figures of generated traces that are pinned, equal to the pool's, or within bounds; and refused
+//! input.
 
 use std::{collections::HashSet, sync::Arc};
 
@@ -19,7 +20,7 @@ fn generated(requests: usize) -> Trace {
     generate(&GeneratorConfig { requests, ..GeneratorConfig::default() }).unwrap()
 }
 
-/// What the estimators say is what the shipped pool does, to the block and to the token.
+/// The estimators give the same result as the real pool, to the block and to the token.
 #[test]
 fn lru_is_the_shipped_pool() {
     let trace = Arc::new(generated(500));
@@ -35,7 +36,7 @@ fn lru_is_the_shipped_pool() {
     }
 }
 
-/// Figures of a pinned trace. A change here is a change of definition.
+/// Figures of a pinned trace. A change here changes a definition.
 #[test]
 fn figures_are_pinned() {
     let trace = generated(2_000);
@@ -59,8 +60,8 @@ fn figures_are_pinned() {
     assert_eq!((knee.point.capacity_blocks, knee.point.block_hits, knee.point.token_hits), KNEE);
 }
 
-/// LRU, LRU with hints that are right half of the time, optimum: hits at 1, 2, 5, 10, 20 and 50 % of
-/// the unique blocks.
+/// Hits of LRU, of LRU with hints that are right half of the time, and of the optimum, at 1, 2, 5, 10,
+/// 20 and 50 % of the unique blocks.
 const ROWS: [[u64; 3]; 6] = [
     [4_615, 5_036, 13_352],
     [7_005, 7_665, 18_377],
@@ -138,7 +139,8 @@ fn each_gib_is_counted_once() {
     assert_eq!((curve.capacity_for(1.1), curve.capacity_for(f64::NAN)), (None, None));
 }
 
-/// Nothing is used twice, and prompts shorter than a block: empty curves, no division by zero.
+/// Nothing is used twice, and prompts are shorter than a block: the curves are empty, and nothing
+/// divides by zero.
 #[test]
 fn nothing_to_hit() {
     let lonely = forest(&[0, 0, 0], &[(0, 1), (1, 2), (2, 3)]);
@@ -174,7 +176,7 @@ fn broken_prefixes_are_refused() {
     refused("2, 3", 2, 0);
     refused("7, 7", 7, 1);
     assert!(References::new(&read("1, 3"), Blocks::All).is_ok());
-    // Sampling does not check, and does not fail either, at no rate.
+    // Sampling does not check prefixes, and it does not fail at any rate.
     for rate in [f64::MIN_POSITIVE, 1e-19, 6e-20, 1e-18] {
         let mut sampled = SampledLru::new(SampleConfig { rate, ..SampleConfig::default() }).unwrap();
         generated(500).requests().iter().for_each(|request| sampled.push(request));

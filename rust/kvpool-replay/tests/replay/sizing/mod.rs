@@ -1,6 +1,6 @@
-//! Sizing against simulators that do it block by block, against exhaustive search, and against the
-//! shipped pool: properties of random traces ([`properties`]), figures of generated ones ([`figures`]),
-//! and what they are compared with ([`models`]).
+//! Sizing compared with block-by-block simulators, with exhaustive search, and with the real pool:
+//! properties of random traces ([`properties`]), figures of generated ones ([`figures`]), and the
+//! reference implementations ([`models`]).
 
 #![expect(clippy::unwrap_used, reason = "helpers of tests may panic as tests do")]
 

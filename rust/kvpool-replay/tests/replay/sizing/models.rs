@@ -1,4 +1,4 @@
-//! What sizing is compared with: the same answers by the plainest means.
+//! Reference implementations for sizing, written as simply as possible.
 
 use std::collections::HashMap;
 
@@ -8,18 +8,18 @@ use kvpool_replay::{
 };
 
 pub(crate) const BLOCK_TOKENS: usize = 4;
-/// When the first request arrives; the others follow every 100 ms.
+/// Arrival of the first request in ms. The others follow every 100 ms.
 pub(crate) const FIRST_MS: f64 = 1250.0;
 
-/// Requests as paths from a root of a forest of `parents.len()` blocks to one of them, the last block
-/// `cut` tokens short.
+/// Returns requests as paths from a root of a forest of `parents.len()` blocks to one of its blocks.
+/// The last block is `cut` tokens shorter.
 pub(crate) fn forest(parents: &[usize], requests: &[(usize, u32)]) -> Trace {
     let requests = requests.iter().enumerate().map(|(index, &(leaf, cut))| {
         let mut path = Vec::new();
         let mut next = Some(leaf % parents.len());
         while let Some(block) = next {
             path.push(block as u64 * 7919 + 13);
-            // Block b hangs below one of those before it, or is a root.
+            // The parent of a block is a block before it, or none.
             next = (parents[block] % (block + 1)).checked_sub(1);
         }
         path.reverse();
@@ -33,9 +33,9 @@ pub(crate) fn forest(parents: &[usize], requests: &[(usize, u32)]) -> Trace {
     Trace::new(requests.collect(), BLOCK_TOKENS).unwrap()
 }
 
-/// A plain LRU pool: hits are pinned, the rest of the prompt is allocated as far as it goes, all is
-/// released tail first. `stored` says which blocks of which request are released as cached. Gives the
-/// hits of each request.
+/// A plain LRU pool: hits are pinned, as much of the rest as possible is allocated, and everything is
+/// released tail first. `stored` decides which blocks of which request are released as cached. Returns
+/// the hits of each request.
 pub(crate) fn pool(
     references: &References,
     capacity: usize,
@@ -75,8 +75,8 @@ pub(crate) fn sum(hits: &[u32]) -> u64 {
     hits.iter().map(|&blocks| u64::from(blocks)).sum()
 }
 
-/// The most hits that any choice of up to `capacity` cached blocks after each request can give: all
-/// choices are tried.
+/// Returns the maximum number of hits over all choices of at most `capacity` cached blocks after each
+/// request. Tries all choices.
 pub(crate) fn exhaustive_optimum(references: &References, capacity: u32) -> u32 {
     let mut best: HashMap<u32, u32> = HashMap::from([(0, 0)]);
     for index in 0..references.requests() {
@@ -103,7 +103,7 @@ pub(crate) fn exhaustive_optimum(references: &References, capacity: u32) -> u32 
     best.into_values().max().unwrap_or(0)
 }
 
-/// Whether some request after `index` uses `block`.
+/// Returns whether some request after `index` uses `block`.
 pub(crate) fn used_later(references: &References, index: usize, block: u32) -> bool {
     (index + 1..references.requests()).any(|later| references.request(later).contains(&block))
 }

@@ -16,7 +16,7 @@ fn traces(blocks: usize, requests: usize) -> impl Strategy<Value = Trace> {
         .prop_map(|(parents, requests)| forest(&parents, &requests))
 }
 
-/// Both kinds of references.
+/// Draws both kinds of references.
 fn both() -> impl Strategy<Value = Blocks> {
     prop_oneof![Just(Blocks::All), Just(Blocks::Full)]
 }
@@ -39,7 +39,8 @@ proptest! {
             prop_assert_eq!(outcome.hits(), &expected[..]);
             let point = curve.at(capacity as u64);
             prop_assert_eq!(point, outcome.total());
-            prop_assert_eq!((point.block_hits, point.token_hits), (sum(&expected), tokens(&references, &expected)));
+            prop_assert_eq!((point.block_hits, point.token_hits),
+                (sum(&expected), tokens(&references, &expected)));
         }
         prop_assert_eq!(distances.reused(), references.reused() as u64);
         prop_assert_eq!(distances.cold(), references.unique_blocks() as u64);
@@ -80,11 +81,12 @@ proptest! {
     fn hints_spare_places(trace in traces(24, 24), seed: u64) {
         let references = References::new(&trace, Blocks::All).unwrap();
         for capacity in 1..=references.unique_blocks() {
-            let hits = |accuracy| lru_with_hints(&references, capacity, HintConfig { accuracy, seed }).unwrap();
+            let hits = |accuracy| lru_with_hints(&references, capacity, HintConfig { accuracy, seed })
+                .unwrap();
             prop_assert_eq!(hits(0.0), lru(&references, capacity));
             let told_all = pool(&references, capacity, |index, block| used_later(&references, index, block));
-            // The plain pool makes room for dead blocks before it learns that they are: it may lose by
-            // that, not win.
+            // The plain pool makes room for dead blocks before it knows that they are dead. It may lose
+            // hits by that, but never gain any.
             prop_assert!(hits(1.0).total().block_hits >= sum(&told_all));
             let [low, high] = [hits(0.3), hits(0.7)];
             prop_assert!(hits(0.0).hits().iter().zip(low.hits()).all(|(less, more)| less <= more));
@@ -99,17 +101,20 @@ proptest! {
         let references = References::new(&trace, Blocks::All).unwrap();
         let outcome = lru(&references, capacity);
         let windows = over_time(&references, &outcome, window_ms).unwrap();
-        prop_assert_eq!(windows.iter().map(|window| window.requests).sum::<u64>(), references.requests() as u64);
+        prop_assert_eq!(windows.iter().map(|window| window.requests).sum::<u64>(),
+            references.requests() as u64);
         prop_assert_eq!(windows.iter().map(|window| window.blocks).sum::<u64>(), references.len() as u64);
-        prop_assert_eq!(windows.iter().map(|window| window.block_hits).sum::<u64>(), outcome.total().block_hits);
-        prop_assert_eq!(windows.iter().map(|window| window.token_hits).sum::<u64>(), outcome.total().token_hits);
+        prop_assert_eq!(windows.iter().map(|window| window.block_hits).sum::<u64>(),
+            outcome.total().block_hits);
+        prop_assert_eq!(windows.iter().map(|window| window.token_hits).sum::<u64>(),
+            outcome.total().token_hits);
         prop_assert_eq!(windows.iter().map(|window| window.tokens).sum::<u64>(), references.prompt_tokens());
         for (index, window) in windows.iter().enumerate() {
             prop_assert_eq!(window.start_ms, index as f64 * window_ms);
             let end_ms = window.start_ms + window_ms;
             let inside = references.times_ms().iter().map(|time| time - FIRST_MS);
             let inside = inside.filter(|time| (window.start_ms..end_ms).contains(time)).count() as u64;
-            // Divided or multiplied, a time at the very border may fall on either side.
+            // After a division or multiplication, a time exactly at the border may be on either side.
             prop_assert!(window.requests.abs_diff(inside) <= 1);
         }
     }
@@ -138,11 +143,13 @@ proptest! {
         }
         prop_assert_eq!(from_runs.len(), references.runs().len());
         from_runs.sort_by_key(|run| (run.from, run.to));
-        let by_from: Vec<_> = (0..references.requests()).flat_map(|index| references.runs().from(index)).copied().collect();
+        let by_from: Vec<_> = (0..references.requests())
+            .flat_map(|index| references.runs().from(index)).copied().collect();
         prop_assert_eq!(by_from, from_runs);
     }
 
-    /// All blocks followed, and distances below the first wide bucket: nothing is estimated.
+    /// All blocks are in the sample, and all distances are below the first wide bucket, so nothing is
+    /// estimated.
     #[test]
     fn a_sample_of_everything_is_exact(trace in traces(40, 60), blocks in both(), bounded: bool, seed: u64) {
         let max_blocks = bounded.then_some(40);
@@ -153,11 +160,12 @@ proptest! {
         prop_assert_eq!(sampled.finish(), exact);
     }
 
-    /// The bound holds whatever comes, and the estimate stays within what there is.
+    /// The bound always holds, and the estimate stays within the possible range.
     #[test]
     fn a_bound_is_kept(trace in traces(60, 60), max_blocks in 1..20_usize, seed: u64) {
         let config =
-            SampleConfig { rate: 1.0, max_blocks: Some(max_blocks), seed, block_tokens: BLOCK_TOKENS, blocks: Blocks::All };
+            SampleConfig { rate: 1.0, max_blocks: Some(max_blocks), seed, block_tokens: BLOCK_TOKENS,
+                blocks: Blocks::All };
         let mut sampled = SampledLru::new(config).unwrap();
         for request in trace.requests() {
             sampled.push(request);
@@ -188,7 +196,8 @@ proptest! {
             };
             let best = (1..=end.capacity_blocks).map(above).fold(0.0, f64::max);
             let knee = curve.knee(most);
-            prop_assert!((knee.map_or(0.0, |knee| knee.prominence) - best).abs() < 1e-12 || end.token_hits == 0);
+            prop_assert!((knee.map_or(0.0, |knee| knee.prominence) - best).abs() < 1e-12
+                || end.token_hits == 0);
             prop_assert!(knee.is_none_or(|knee| curve.at(knee.point.capacity_blocks) == knee.point));
         }
     }
