@@ -174,7 +174,7 @@ fn sessions_are_placed_and_put_in_order() {
     let conflict = SESSIONS.replace("[8]", "[2]");
     assert_eq!(
         error_of(&conflict),
-        "line 2: id 2 follows id 0, but in line 3 it follows nothing (it stands first); an id names a whole prefix and has one parent (read as mooncake-sessions)"
+        "line 2: id 2 follows id 0, but in line 3 it follows nothing (it is the first id); an id names a whole prefix and has one parent (read as mooncake-sessions)"
     );
 }
 
