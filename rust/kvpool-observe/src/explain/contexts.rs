@@ -23,7 +23,7 @@ pub(super) struct Context {
     epoch: u64,
     salt: u64,
     adapter: u64,
-    /// Tenant, user, multimodal items.
+    /// The combined fingerprint of the tenant, the user and the multimodal items.
     others: u64,
 }
 

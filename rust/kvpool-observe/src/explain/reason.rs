@@ -46,7 +46,7 @@ pub enum MissReason {
     Evicted {
         /// The time of the eviction.
         when: When,
-        /// The policy that chose it. `priority` if retention gave the block another priority than
+        /// The policy that chose it. `priority` if the block was pinned, or if its priority was not
         /// normal.
         policy: &'static str,
         /// The request that needed the space.

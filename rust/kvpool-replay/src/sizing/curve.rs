@@ -190,8 +190,8 @@ impl HitCurve {
     ///
     /// # Errors
     ///
-    /// [`SizingError::Setting`] if a size is negative or not finite, if sizes do not rise, if the rate is
-    /// not above 0 or not finite, or if a block has more than 2^64 - 1 bytes.
+    /// [`SizingError::Setting`] if a size is negative or not finite, or if sizes do not rise. Also if
+    /// the rate is not above 0 or not finite, or if a block has more than 2^64 - 1 bytes.
     pub fn worth(
         &self,
         kv: KvBytes,
