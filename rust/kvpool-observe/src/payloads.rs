@@ -69,7 +69,7 @@ pub enum PayloadError {
         position: usize,
     },
     /// Too many payloads of evicted contents have not been taken.
-    #[error("{waiting} payloads of evicted contents wait, at most {most} may: take them first")]
+    #[error("{waiting} payloads of evicted contents wait, the limit is {most}: take them first")]
     NotTaken {
         /// The number of payloads that wait.
         waiting: usize,
