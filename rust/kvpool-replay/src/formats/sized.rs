@@ -5,8 +5,8 @@
 //! Ids of different sizes never match: equal text has other ids in blocks of another size, and a trace
 //! does not show which correspond.
 //!
-//! Whether partial last blocks have ids is a property of the whole trace. The first request that shows
-//! it decides.
+//! Whether partial last blocks have ids is a property of the trace. For each size, the first request
+//! that shows it decides, and all others must agree with it.
 
 use std::collections::{HashMap, hash_map::Entry};
 
