@@ -293,7 +293,7 @@ def test_validate(capsys: pytest.CaptureFixture[str], tmp_path: Path, name: str)
             "line 2: blocks of 48 tokens cannot",
             "--format NAME",
         ),
-        ("kv-events", ("[4]", "[4, 4]"), "line 3: block 4 was stored behind another block", "--format NAME"),
+        ("kv-events", ("[4]", "[4, 4]"), "line 3: block 4 was stored after another block", "--format NAME"),
         (
             "mooncake",
             ('"timestamp"', '"time"'),

@@ -353,7 +353,7 @@ def test_items_of_a_turn_that_begin_too_early() -> None:
     cursor = kvpool.BlockHasher(block_size=4).cursor(range(6))
     before = cursor.digests()
     for items, message in (
-        ([("image", 5, 1)], "multimodal item 0 begins at token 5, must begin at or behind token 6"),
+        ([("image", 5, 1)], "multimodal item 0 begins at token 5, must begin at token 6 or later"),
         ([("image", 6, 1), ("image", 0, 8)], "multimodal item 1 begins at token 0"),
         ([("image", 6, 2**63)], "multimodal item 0 ends at"),
     ):

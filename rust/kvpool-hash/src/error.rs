@@ -129,8 +129,8 @@ pub enum HashError {
     /// A multimodal item of a later turn begins among the existing tokens. The digests of their blocks
     /// were computed without it.
     #[error(
-        "multimodal item {index} begins at token {offset}, must begin at or behind token {len}: those before \
-         are appended"
+        "multimodal item {index} begins at token {offset}, must begin at token {len} or later: \
+         earlier tokens are already appended"
     )]
     ItemAppended {
         /// The position in the list that was passed.

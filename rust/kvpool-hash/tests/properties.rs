@@ -448,7 +448,8 @@ fn items_that_a_turn_cannot_bring_change_nothing() {
     }
     assert_eq!(
         HashError::ItemAppended { index: 2, offset: 0, len: 5 }.to_string(),
-        "multimodal item 2 begins at token 0, must begin at or behind token 5: those before are appended"
+        "multimodal item 2 begins at token 0, must begin at token 5 or later: earlier \
+         tokens are already appended"
     );
 }
 

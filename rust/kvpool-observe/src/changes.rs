@@ -32,7 +32,7 @@ impl Glance {
     }
 }
 
-// The size is that of the variant with an epoch: eviction causes fit beside it.
+// A `Cause` is no larger than its variant with an epoch needs.
 const _: () = assert!(size_of::<Cause>() <= 16);
 
 /// Why a content left the index.
@@ -43,7 +43,7 @@ pub(crate) enum Cause {
     Evicted(EvictionCause, Option<Glance>),
     /// The caller dropped it by its block id.
     ById,
-    /// All contents were reset.
+    /// The pool was reset.
     Reset,
     /// The epoch with this number ended.
     Epoch(u64),

@@ -27,7 +27,7 @@
 //!   finds it.
 //! - D2: the sums over all blocks equal the counters of the pool. If content checks are summed, their
 //!   sum equals that of all contents that were added and not removed. A journal's digest does not sum
-//!   content checks, because that costs a memory access for every content that is added or removed.
+//!   content checks, because that needs a notification for every content that is added or removed.
 //!
 //! Costs: a little over 24 bytes per block. Recording a change sets a bit, for up to 64 neighbouring
 //! blocks at once. A digest takes O(blocks changed since the last one), and reads one word per 4,096
@@ -348,8 +348,8 @@ impl StateDigest {
         let view = blocks.get(block);
         let now = Counts::of(&view);
         let same = counts == now && term == now.term(block, view.content.as_ref());
-        ensure(same, "D1 (what no operation changed is as it was counted)", || {
-            format!("{block:?} was {counts:?}, is {now:?}")
+        ensure(same, "D1 (blocks that no operation changed have the same counts as before)", || {
+            format!("{block:?} had {counts:?}, now has {now:?}")
         })
     }
 
@@ -365,8 +365,8 @@ impl StateDigest {
             contents: self.contents.unwrap_or(self.totals.contents),
         };
         let totals = self.totals;
-        ensure(totals == counted, "D2 (counters are those of the blocks)", || {
-            format!("counted {counted:?}, found {totals:?}")
+        ensure(totals == counted, "D2 (the counters of the pool equal the sums over its blocks)", || {
+            format!("counters of the pool: {counted:?}, sums over the blocks: {totals:?}")
         })
     }
 
@@ -374,8 +374,8 @@ impl StateDigest {
     pub(crate) fn check(&self, blocks: Blocks<'_>) -> Result<(), InvariantViolation> {
         (0..blocks.len() as u32).try_for_each(|block| self.check_block(BlockId::new(block), blocks))?;
         let sum = self.blocks.iter().map(|counted| counted.term).fold(0, u64::wrapping_add);
-        ensure(sum == self.sum, "D2 (the sum is that of the terms)", || {
-            format!("{:#x} kept, {sum:#x} found", self.sum)
+        ensure(sum == self.sum, "D2 (the sum equals that of all terms)", || {
+            format!("{:#x} stored, {sum:#x} found", self.sum)
         })
     }
 }

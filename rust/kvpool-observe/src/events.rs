@@ -23,9 +23,9 @@ pub enum BlockEvent {
         hash: BlockHash,
         /// Its KV-cache group; 0 if there is only one.
         group: u16,
-        /// The hash of the block before it in its chain. `None` for the first block. Also `None` in
-        /// every group other than full attention if the group does not need the blocks before the ones
-        /// that it keeps.
+        /// The hash of the block before it in its chain. `None` for the first block. Also `None` in all
+        /// groups other than full attention, because these groups do not need the blocks before those
+        /// that they keep.
         parent: Option<BlockHash>,
         /// Its position in its chain. In groups other than full attention it may be 0.
         depth: u32,

@@ -53,7 +53,7 @@ pub enum PayloadError {
     #[error("this pool keeps no payloads: make it with payloads to set some")]
     NotKept,
     /// The number of payloads differs from the number of blocks.
-    #[error("{payloads} payloads for {blocks} blocks: must be as many")]
+    #[error("{payloads} payloads for {blocks} blocks: the numbers must be equal")]
     Lengths {
         /// The number of blocks.
         blocks: usize,
@@ -61,7 +61,7 @@ pub enum PayloadError {
         payloads: usize,
     },
     /// A block has no content.
-    #[error("block {block} is not registered: no payload can hang on it (position {position} of this call)")]
+    #[error("block {block} is not registered: no payload can be attached (position {position} of this call)")]
     NotRegistered {
         /// The block.
         block: BlockId,
@@ -69,7 +69,7 @@ pub enum PayloadError {
         position: usize,
     },
     /// Too many payloads of evicted contents have not been taken.
-    #[error("{waiting} payloads of evicted contents wait, {most} may: take them first")]
+    #[error("{waiting} payloads of evicted contents wait, the limit is {most}: take them first")]
     NotTaken {
         /// The number of payloads that wait.
         waiting: usize,
@@ -136,7 +136,7 @@ impl Payloads {
         let wrong = self.kept.values().filter(|kept| hash(kept.block) != Some(kept.hash));
         wrong.min_by_key(|kept| kept.block).map_or(Ok(()), |kept| {
             let detail = format!("{:?} holds {:?}, not {:?}", kept.block, hash(kept.block), kept.hash);
-            Err(InvariantViolation::new("X4 (a payload hangs on the content of its block)", detail))
+            Err(InvariantViolation::new("X4 (a payload belongs to the content of its block)", detail))
         })
     }
 }

@@ -201,8 +201,7 @@ impl Policy for AdaptiveReplacement {
     }
 
     fn check_invariants(&self) -> Result<(), InvariantViolation> {
-        const NAME: &str =
-            "ARC (a block is on the list that it belongs to, B1 + B2 are the capacity at most)";
+        const NAME: &str = "ARC (a block is on its own list, and B1 + B2 are at most the capacity)";
         self.lists.check_invariants()?;
         self.ghosts.check_invariants()?;
         for list in [ONCE, AGAIN] {
@@ -216,7 +215,7 @@ impl Policy for AdaptiveReplacement {
             NAME,
             || {
                 format!(
-                    "{in_t2} of T2, {} counted; B1 {b1}, B2 {b2}, target {}, capacity {capacity}",
+                    "{in_t2} blocks in T2, {} counted; B1 {b1}, B2 {b2}, target {}, capacity {capacity}",
                     self.in_t2,
                     self.target >> BITS
                 )

@@ -259,8 +259,8 @@ impl<M: Members> BlockLists<M> {
 
     /// Removes blocks from `list`. For a block that is on this list, `take` makes its links loose,
     /// records that, and returns the old link. The removal ends at the first block for which `take`
-    /// returns `None`. Returns the number of blocks removed. It is cheapest if each block is the
-    /// neighbour before the previous one.
+    /// returns `None`. Returns the number of blocks removed. It is cheapest if each block precedes the
+    /// previous one in the list.
     #[inline]
     pub fn remove_run(
         &mut self,
@@ -337,13 +337,13 @@ impl<M: Members> BlockLists<M> {
     /// # Errors
     /// The violated invariant.
     pub fn check_block(&self, block: BlockId) -> Result<(), InvariantViolation> {
-        const NAME: &str = "L2 (a block is on one of several lists, beside others of it)";
-        ensure(!self.torn, NAME, || "a change met links that do not".into())?;
+        const NAME: &str = "L2 (a block and its neighbours are on the same list)";
+        ensure(!self.torn, NAME, || "a change found links that do not mirror each other".into())?;
         if block.is_null() {
             self.lists.iter().try_for_each(|list| list.check_block(&self.members, block))?;
             let sum = self.lists.iter().fold(0, |sum, list| list.len().wrapping_add(sum));
             return ensure(sum == self.num_linked(), NAME, || {
-                format!("{sum} blocks by list, {} in all", self.linked)
+                format!("the lists have {sum} blocks, {} counted", self.linked)
             });
         }
         let Some(link) = self.members.link(block.get()) else { return Ok(()) };
@@ -362,18 +362,20 @@ impl<M: Members> BlockLists<M> {
     /// # Errors
     /// The first violated invariant.
     pub fn check_invariants(&self) -> Result<(), InvariantViolation> {
-        const NAME: &str = "L2 (each of several lists has the blocks that say so)";
-        ensure(!self.torn, NAME, || "a change met links that do not mirror each other".into())?;
+        const NAME: &str = "L2 (each list contains exactly the blocks marked for it)";
+        ensure(!self.torn, NAME, || "a change found links that do not mirror each other".into())?;
         let mut linked = 0;
         for (list, ends) in self.lists.iter().enumerate() {
             linked += ends.check_invariants(&self.members)?;
             let stray = self.iter(list).find(|&block| self.list_of(block) != Some(list));
-            ensure(stray.is_none(), NAME, || format!("list {list} has {stray:?}"))?;
+            ensure(stray.is_none(), NAME, || {
+                format!("list {list} contains {stray:?}, which is not marked for it")
+            })?;
         }
         let ids = 0..self.members.num_links() as u32;
         let marked = ids.filter(|&id| self.members.list_of(id).is_some()).count();
         ensure(marked == linked && linked == self.num_linked(), NAME, || {
-            format!("{marked} blocks say that they are on a list, {linked} are, {} counted", self.linked)
+            format!("{marked} blocks are marked as on a list, {linked} are on one, {} counted", self.linked)
         })
     }
 }

@@ -132,9 +132,9 @@ fn noted(nodes: &mut [Node], parent: u32, generation: u32) -> Option<&mut Node> 
 /// - The policy knows only blocks of [`Priority::NORMAL`]. It forgets a block that leaves that rank. A
 ///   block that comes back is new to it, except for what its ghosts remember of the key.
 ///
-/// Costs of retention: O(1) per hint. With a time to live O(log blocks), and for an idle block at each
-/// hit and release, too. 45 bytes per block, and 18 more with limits of tenants. A pool without
-/// retention has none of these costs.
+/// Costs of retention: O(1) per hint, O(log blocks) with a time to live. A block with an idle time to
+/// live also takes O(log blocks) at each hit and release. 45 bytes per block, and 18 more with limits
+/// of tenants. A pool without retention has none of these costs.
 ///
 /// [`Then::Demote`]: kvpool::retention::Then::Demote
 /// [`Priority::NORMAL`]: kvpool::retention::Priority::NORMAL
@@ -517,11 +517,13 @@ impl<P: Policy + Clone> Evictor for Closed<P> {
     }
 
     fn check_block(&self, block: BlockId) -> Result<(), InvariantViolation> {
-        const NAME: &str = "E2 (idle children are counted)";
+        const NAME: &str = "E2 (the count of idle children is correct)";
         self.order.check_block(block)?;
-        ensure(!self.torn, NAME, || "a child left a parent that had none".into())?;
+        ensure(!self.torn, NAME, || "a child left a parent whose count of children was 0".into())?;
         let node = self.node(block);
-        ensure(node.is_sound(), "E3 (a parked block has a reason)", || format!("{block:?}: {node:?}"))?;
+        ensure(node.is_sound(), "E3 (the flags of a block are consistent)", || {
+            format!("{block:?}: {node:?}")
+        })?;
         let parent = self.nodes.get(node.parent as usize);
         let sound = parent.is_some_and(|parent| {
             !node.is(Node::COUNTED) || parent.generation != node.parent_generation || parent.children > 0
@@ -563,12 +565,12 @@ impl<P: Policy + Clone> Evictor for Closed<P> {
             }
         }
         let wrong = (0..children.len()).find(|&block| self.nodes[block].children != children[block]);
-        ensure(wrong.is_none(), "E2 (idle children are counted)", || {
+        ensure(wrong.is_none(), "E2 (the count of idle children is correct)", || {
             let counted = wrong.map(|block| (self.nodes[block].children, children[block]));
-            format!("block {wrong:?}: counted and found {counted:?}")
+            format!("block {wrong:?}: children counted and found: {counted:?}")
         })?;
         let idle = self.nodes.iter().filter(|node| node.is(Node::IDLE)).count();
-        ensure(idle == self.idle, "E1 (the order is that of the blocks held)", || {
+        ensure(idle == self.idle, "E1 (the count of idle blocks is correct)", || {
             format!("{} counted, {idle} found", self.idle)
         })
     }

@@ -180,9 +180,11 @@ impl Ghosts {
         if block.is_null() {
             self.queues.check_block(block)?;
             let ghosts = self.queues.num_linked();
-            return ensure(ghosts == self.capacity, "G2 (every ghost is on a queue, or unused)", || {
-                format!("{ghosts} of {} are", self.capacity)
-            });
+            return ensure(
+                ghosts == self.capacity,
+                "G2 (every ghost number is on a queue or unused)",
+                || format!("{ghosts} of {} numbers are on a queue or unused", self.capacity),
+            );
         }
         let own = (block.index()..=self.capacity).step_by(blocks.saturating_sub(1).max(1));
         own.map(|ghost| BlockId::new(ghost as u32)).try_for_each(|ghost| self.queues.check_block(ghost))
@@ -199,7 +201,7 @@ impl Ghosts {
     /// # Errors
     /// The first violated invariant.
     pub fn check_invariants(&self) -> Result<(), InvariantViolation> {
-        const NAME: &str = "G1 (every ghost on a queue is found, nothing else is)";
+        const NAME: &str = "G1 (every ghost on a queue is found, and no other key is)";
         self.queues.check_invariants()?;
         let mut ghosts = 0;
         for ghost in (1..=self.num_queues).flat_map(|list| self.queues.iter(list)) {

@@ -6,7 +6,7 @@
 //! forgotten when the block is evicted or hit.
 //!
 //! The order is a tree that contains only the evictable blocks. No entry of it is ever stale (vLLM v0's
-//! lazy heap lost blocks and returned old hashes). O(log n) per block. 8 bytes per block, and about 40
+//! lazy heap lost blocks and returned old hashes). O(log n) per block. 16 bytes per block, and about 40
 //! more per evictable block.
 
 use std::cmp::Reverse;
@@ -155,8 +155,8 @@ impl Evictor for LastAccessEvictor {
         let key = self.key(block);
         ensure(
             key.is_none_or(|key| self.order.contains(&key)),
-            "E1 (the order is that of the blocks held)",
-            || format!("{block:?} is held and not in the order"),
+            "E1 (the order contains exactly the evictable blocks)",
+            || format!("{block:?} is evictable, but not in the order"),
         )
     }
 
@@ -172,8 +172,10 @@ impl Evictor for LastAccessEvictor {
     fn check_invariants(&self) -> Result<(), InvariantViolation> {
         let held = self.depths.iter().flatten().count();
         let keyed = self.order.iter().all(|key| self.key(key.2) == Some(*key));
-        ensure(held == self.order.len() && keyed, "E1 (the order is that of the blocks held)", || {
-            format!("{held} held, {} ordered, keys {keyed}", self.order.len())
-        })
+        ensure(
+            held == self.order.len() && keyed,
+            "E1 (the order contains exactly the evictable blocks)",
+            || format!("{held} evictable, {} in the order, keys correct: {keyed}", self.order.len()),
+        )
     }
 }

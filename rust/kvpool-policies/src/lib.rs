@@ -12,7 +12,9 @@
 //! | `arc` | blocks used once or used again, balanced by recent premature evictions | O(1) |
 //! | `s3-fifo` | recent blocks that were never used again; else the oldest not used lately | O(1) |
 //! | `adaptive` | by recency and frequency, weighed by a sample of the current traffic | O(1) |
-//! | `hazard` | the block least likely to be used again soon, learned by class | O(1); see its file |
+//! | `hazard` | the block least likely to be used again soon, learned by class | O(1) |
+//!
+//! With `hazard`, the first victim after a change of the time takes O(classes).
 //!
 //! ```
 //! use kvpool::{BlockPool, PoolConfig};
@@ -86,7 +88,7 @@ pub const LAST_ACCESS: EvictionPolicy =
         Some(_) => Err(PoolError::config(
             "retention",
             "set",
-            "left out with the policy last-accessed, whose order the caller states",
+            "left out with the policy last-accessed, which evicts by the caller's access times",
         )),
     });
 /// Three FIFO queues: see [`S3Fifo`].

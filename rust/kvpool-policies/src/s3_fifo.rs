@@ -168,7 +168,7 @@ impl Policy for S3Fifo {
         self.ghosts.check_block(block, self.states.len())?;
         let (list, state) = (self.lists.list_of(block), self.state(block));
         let sound = list.is_none_or(|list| list == self.queue_of(block)) && state.hits <= MOST;
-        ensure(sound, "S3 (a block is on the queue that it belongs to, its count in range)", || {
+        ensure(sound, "S3-FIFO (a block is on its own queue, and its hit counter is in range)", || {
             format!("{block:?} is on list {list:?}: {state:?}")
         })
     }

@@ -183,7 +183,7 @@ pub enum TraceError {
     },
     /// An id occurs twice in one request. A chained id identifies a whole prefix, so it cannot repeat.
     #[error(
-        "line {line}: id {id} stands at hash_ids[{first}] and hash_ids[{second}]; an id names a \
+        "line {line}: id {id} occurs at hash_ids[{first}] and hash_ids[{second}]; an id names a \
          whole prefix and cannot repeat"
     )]
     DuplicateId {
@@ -216,7 +216,7 @@ pub enum TraceError {
     },
     /// In recorded events, a block hash follows two different blocks.
     #[error(
-        "line {line}: block {hash} was stored behind another block before; a block hash names a whole prefix"
+        "line {line}: block {hash} was stored after another block before; a block hash names a whole prefix"
     )]
     HashConflict {
         /// The line.
@@ -443,5 +443,5 @@ fn known_formats() -> String {
 
 /// Describes a parent.
 fn parent_name(parent: Option<u64>) -> String {
-    parent.map_or_else(|| "nothing (it stands first)".to_owned(), |id| format!("id {id}"))
+    parent.map_or_else(|| "nothing (it is the first id)".to_owned(), |id| format!("id {id}"))
 }

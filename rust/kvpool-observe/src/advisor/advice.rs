@@ -21,8 +21,8 @@ pub struct Advice {
     /// The number of block references in the window.
     pub references: u64,
     /// The number of these references to sampled blocks. The relative standard error of the estimates
-    /// is about half to one divided by its square root. With 100 the estimates mean nothing; with
-    /// 10,000 the error is about one per cent.
+    /// is a factor of about 0.5 to 1, divided by the square root of this number. With 100 the estimates
+    /// mean nothing; with 10,000 the error is about one per cent.
     pub sampled_references: u64,
     /// The measured hit rate of the pool.
     pub hit_rate: f64,

@@ -126,13 +126,17 @@ impl GhostCache {
 
     pub(super) fn check_invariants(&self) -> Result<(), InvariantViolation> {
         self.evictor.check_invariants()?;
-        ensure(self.evictor.len() == self.keys.len(), "D2 (a ghost cache releases what it holds)", || {
-            format!(
-                "{}: {} keys, {} with the evictor",
-                self.policy.name(),
-                self.keys.len(),
-                self.evictor.len()
-            )
-        })
+        ensure(
+            self.evictor.len() == self.keys.len(),
+            "AV2 (a ghost cache releases all blocks after a lookup)",
+            || {
+                format!(
+                    "{}: {} keys, {} of them evictable",
+                    self.policy.name(),
+                    self.keys.len(),
+                    self.evictor.len()
+                )
+            },
+        )
     }
 }

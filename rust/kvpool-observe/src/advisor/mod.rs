@@ -378,13 +378,15 @@ impl Advisor {
             + size_of::<Sampled>() * self.scratch.kept.capacity()
     }
 
-    /// Checks the invariants from scratch. D1: counts are within what was seen. D2: ghost caches hold
-    /// nothing between lookups. D3: stacks contain only sampled keys, each once, and no more than their
-    /// bound.
+    /// Checks the invariants from scratch. AV1: counts do not exceed the references seen. AV2: ghost
+    /// caches hold no block between lookups. AV3: stacks contain only sampled keys, each once, and no
+    /// more than their bound.
     pub(crate) fn check_invariants(&self) -> Result<(), InvariantViolation> {
-        ensure(self.all.is_sound(), "D1 (counts are within what was seen)", || format!("{:?}", self.all))?;
+        ensure(self.all.is_sound(), "AV1 (counts do not exceed the references seen)", || {
+            format!("{:?}", self.all)
+        })?;
         for tenant in &self.tenants {
-            ensure(tenant.tally.is_sound(), "D1 (counts are within what was seen)", || {
+            ensure(tenant.tally.is_sound(), "AV1 (counts do not exceed the references seen)", || {
                 format!("{tenant:?}")
             })?;
         }
@@ -395,8 +397,11 @@ impl Advisor {
             let keys = stack.keys().count();
             let strays = stack.keys().filter(|&key| !stack.contains(key)).count();
             let sound = strays == 0 && keys == stack.followed() && keys <= most;
-            ensure(sound, "D3 (what is followed is sampled, once, and within the bound)", || {
-                format!("{strays} strays of {keys}, {} counted, at most {most}", stack.followed())
+            ensure(sound, "AV3 (followed keys are sampled and distinct, and within the bound)", || {
+                format!(
+                    "{strays} of {keys} keys are not sampled or not found, {} counted, at most {most}",
+                    stack.followed()
+                )
             })?;
         }
         Ok(())

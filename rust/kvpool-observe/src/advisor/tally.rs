@@ -8,7 +8,7 @@ use kvpool::retention::TenantId;
 
 /// Distances are stored with an error of at most 3 %.
 const FINE_BITS: u32 = 6;
-/// The largest distance that the histograms store, in blocks.
+/// The largest distance that the histograms store, in hash units.
 const LARGEST: u64 = 1 << 35;
 
 /// Counts of references. The counts are halved periodically, so that old traffic loses weight.
@@ -80,8 +80,8 @@ impl Tally {
     }
 }
 
-/// Computes a hit rate from a sample. References that the sample represents too few or too many of are
-/// counted as hits (see [`super`]).
+/// Computes a hit rate from a sample. The difference between all references and those that the sample
+/// represents, positive or negative, counts as hits (see [`super`]).
 pub(super) fn rate(found: f64, references: f64, counted: f64) -> f64 {
     if references > 0.0 && counted > 0.0 {
         ((found + references - counted) / references).clamp(0.0, 1.0)

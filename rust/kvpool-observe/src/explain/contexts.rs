@@ -23,7 +23,7 @@ pub(super) struct Context {
     epoch: u64,
     salt: u64,
     adapter: u64,
-    /// Tenant, user, multimodal items.
+    /// The combined fingerprint of the tenant, the user and the multimodal items.
     others: u64,
 }
 
@@ -67,8 +67,8 @@ impl Context {
     }
 }
 
-/// Fingerprints the principal of a request: its salt, tenant and user. Ids of requests are disclosed
-/// only within one principal.
+/// Fingerprints the principal of a request: its salt, tenant and user, and its tenant of retention. Ids
+/// of requests are disclosed only within one principal.
 pub(super) fn principal(extra: &ExtraKeys, tenant: Option<u32>) -> u64 {
     fingerprint(4, extra.salt.as_deref())
         ^ fingerprint(5, extra.tenant.as_deref()).rotate_left(1)

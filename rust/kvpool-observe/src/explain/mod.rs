@@ -439,8 +439,14 @@ impl Explainer {
         let expected = (computed, stats.resumed_tokens - stats.resumed_hit_tokens);
         ensure(
             (admitted.total(), resumed.total()) == expected,
-            "X3 (tokens by reason sum up to those computed)",
-            || format!("{} and {} by reason, {expected:?} computed", admitted.total(), resumed.total()),
+            "X3 (the tokens by reason add up to the tokens computed)",
+            || {
+                format!(
+                    "{} and {} tokens by reason, {expected:?} computed (admitted, resumed)",
+                    admitted.total(),
+                    resumed.total()
+                )
+            },
         )
     }
 }

@@ -46,7 +46,8 @@ pub enum MissReason {
     Evicted {
         /// The time of the eviction.
         when: When,
-        /// The policy that chose it; `priority` if retention gave it a lower rank than other blocks.
+        /// The policy that chose it. `priority` if the block was pinned, or if its priority was not
+        /// normal.
         policy: &'static str,
         /// The request that needed the space.
         requester: Requester,
@@ -93,8 +94,8 @@ pub enum MissReason {
     OtherSalt,
     /// These tokens were seen under another adapter, or without an adapter.
     OtherAdapter,
-    /// These tokens were seen with other extra keys: tenant, user or multimodal items, or several kinds
-    /// differ at once.
+    /// These tokens were seen with other extra keys: with another tenant, user or multimodal item, or
+    /// with several differences at once.
     OtherKeys,
     /// A running request has the same content and has not committed it yet.
     BeingComputed {

@@ -397,13 +397,17 @@ impl Record {
     /// Checks X1 and X2 from scratch. `cached` are the sorted keys of all contents that lookups can
     /// find.
     pub(super) fn check_invariants(&self, cached: &[u64]) -> Result<(), InvariantViolation> {
-        const FOUND: &str = "X1 (what is remembered is where its status says)";
-        const LINKED: &str = "X2 (contents behind one are linked)";
+        const FOUND: &str = "X1 (an entry is found by its key, and is on the list of its status)";
+        const LINKED: &str = "X2 (siblings are linked both ways, and to their parent)";
         self.lists.check_invariants()?;
         let used = self.keys.len() - 1;
         let listed = self.lists.len(GONE) + self.lists.len(CACHED);
         ensure(used == listed && self.slots.count() == used && used <= self.capacity, FOUND, || {
-            format!("{used} of {} used, {listed} listed, {} found", self.capacity, self.slots.count())
+            format!(
+                "{used} of {} entries used, {listed} on lists, {} in the table",
+                self.capacity,
+                self.slots.count()
+            )
         })?;
         for number in 1..=used as u32 {
             let (key, entry) = (self.keys[number as usize], self.entry(number));
@@ -413,7 +417,9 @@ impl Record {
             let unknown = !entry.is(Entry::COMPUTED) && !entry.is(Entry::NEW);
             let is_right = is_cached == cached.binary_search(&key).is_ok() || (unknown && !is_cached);
             let right = self.find(key) == Some(number) && is_right;
-            ensure(right, FOUND, || format!("entry {number} ({key:x}): cached {is_cached}"))?;
+            ensure(right, FOUND, || {
+                format!("entry {number} ({key:x}), on the list of cached contents: {is_cached}")
+            })?;
             let has_parent =
                 entry.is(Entry::LINKED) && self.entry(entry.parent).generation == entry.parent_generation;
             let (later, earlier) = (self.entry(entry.later), self.entry(entry.earlier));

@@ -31,7 +31,7 @@ impl fmt::Display for MissReason {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::NeverSeen => f.write_str("never seen before"),
-            Self::NotRemembered => f.write_str("never seen, or longer ago than is remembered"),
+            Self::NotRemembered => f.write_str("never seen, or no longer remembered"),
             Self::Diverged { token } => write!(f, "differs from token {token} on from what was seen before"),
             Self::Evicted { when, policy, requester, outlook } => {
                 write!(f, "evicted {when} by {policy}{}", For(requester))?;
@@ -43,33 +43,33 @@ impl fmt::Display for MissReason {
                 }
             }
             Self::Expired { when, requester } => {
-                write!(f, "its time to live ran out; evicted {when}{}", For(requester))
+                write!(f, "its time to live ended; evicted {when}{}", For(requester))
             }
             Self::EndOfLife { when, requester } => {
-                write!(f, "said not to be used again; evicted {when}{}", For(requester))
+                write!(f, "marked as not to be used again; evicted {when}{}", For(requester))
             }
             Self::TenantCeiling { when, requester } => {
                 write!(f, "its tenant was above its ceiling; evicted {when}{}", For(requester))
             }
             Self::DroppedById { when } => write!(f, "dropped by id {when}"),
-            Self::Reset { when } => write!(f, "forgotten by a reset {when}"),
+            Self::Reset { when } => write!(f, "removed by a reset {when}"),
             Self::OtherEpoch { epoch } => write!(f, "seen in epoch {epoch}, which is over"),
             Self::OtherSalt => f.write_str("seen under another salt"),
-            Self::OtherAdapter => f.write_str("seen under another adapter, or under none"),
+            Self::OtherAdapter => f.write_str("seen under another adapter, or without an adapter"),
             Self::OtherKeys => f.write_str("seen with other extra keys: tenant, user, images, or several"),
             Self::BeingComputed { by: Requester::Request(id) } => write!(f, "being computed by request {id}"),
             Self::BeingComputed { .. } => f.write_str("being computed by another request"),
             Self::NotComputed => f.write_str("asked for before, but never committed"),
             Self::Collision => f.write_str("another content is cached under the same hash"),
             Self::Unreachable => f.write_str("cached, but a block before it is not"),
-            Self::Behind => f.write_str("behind a block that is new, or not remembered"),
+            Self::Behind => f.write_str("after a block that is new, or not remembered"),
             Self::LastToken => f.write_str("cached, but the last token is always left to compute"),
             Self::TooShort => f.write_str("too few tokens to fill a block"),
             Self::Unserved { group: Some(group) } => {
                 write!(f, "cached in part, but not all that group {group} needs")
             }
             Self::Unserved { group: None } => {
-                f.write_str("cached, but hits end at multiples of all block sizes")
+                f.write_str("cached, but a hit has to end at a multiple of all block sizes")
             }
             Self::NotKept => f.write_str("computed before, and not kept"),
         }

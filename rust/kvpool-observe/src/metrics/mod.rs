@@ -251,8 +251,8 @@ impl Meter {
 
     /// Checks N1 and N2. O(blocks).
     pub(crate) fn check(&self, blocks: Blocks<'_>) -> Result<(), InvariantViolation> {
-        const STORED: &str = "N1 (contents stored and not gone are the computed ones)";
-        const COUNTED: &str = "N2 (histograms count what there was)";
+        const STORED: &str = "N1 (contents stored and not removed are the computed ones)";
+        const COUNTED: &str = "N2 (histograms have at most as many values as events)";
         let computed =
             |block: &u32| blocks.get(BlockId::new(*block)).content.is_some_and(|content| content.computed);
         let found = (0..blocks.len() as u32).filter(computed).count() as u64;

@@ -425,7 +425,8 @@ impl Contents {
         node.has_tokens = true;
     }
 
-    /// Sets the parent, tokens and extra keys of a content, if a tier holds it.
+    /// Sets the parent, tokens and extra keys of a content, if a tier holds it. The parent and the
+    /// extra keys do not change once the content was reported.
     pub(crate) fn learned(
         &mut self,
         digest: &Digest,

@@ -2,7 +2,7 @@
 //!
 //! | kvpool | events |
 //! |---|---|
-//! | the adapter's id | `lora_name`, and an extra key of each block |
+//! | the adapter's id | `lora_name`, and the first extra key of each block |
 //! | salt | an extra key of the first block; in SGLang's form `cache_salt` |
 //! | tenant, user | a part of the salt, as `tenant=...;user=...;salt=...` |
 //! | multimodal items | extra keys of the blocks that they overlap, with their start |

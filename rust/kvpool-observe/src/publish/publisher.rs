@@ -309,7 +309,8 @@ impl Publisher {
         self.contents.stored(Arrival { tier, digest, group, parent, tokens });
     }
 
-    /// Sets the parent, tokens and extra keys of a content that a tier holds.
+    /// Sets the parent, tokens and extra keys of a content that a tier holds. The parent and the extra
+    /// keys do not change once the content was published.
     pub fn learned(
         &mut self,
         group: u16,

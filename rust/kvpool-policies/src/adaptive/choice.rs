@@ -133,7 +133,7 @@ impl Choice {
     }
 
     pub(super) fn check_invariants(&self) -> Result<(), InvariantViolation> {
-        const NAME: &str = "AD4 (sums are of pairs: none with itself, each as its mirror)";
+        const NAME: &str = "AD4 (sums of pairs of modes are symmetric, and 0 for a mode with itself)";
         for sums in [&self.short, &self.long] {
             let mirrored = (0..MODES).all(|a| {
                 (0..MODES).all(|b| sums.square[a][b] == sums.square[b][a] && sums.square[a][b] >= 0)

@@ -132,7 +132,7 @@ impl Contest {
     }
 
     pub(super) fn check_invariants(&self) -> Result<(), InvariantViolation> {
-        const NAME: &str = "AD5 (what waits is sampled and fits into a shadow)";
+        const NAME: &str = "AD5 (waiting releases are sampled, and fit into a shadow)";
         self.choice.check_invariants()?;
         self.shadows.iter().try_for_each(|shadow| shadow.check_invariants(|key| self.samples(key)))?;
         let sampled = self.waiting.iter().all(|sampled| self.samples(sampled.key));
@@ -140,7 +140,7 @@ impl Contest {
         let fits = self.waiting.len() <= self.entries && (self.rate == 0 || self.shadows.len() == MODES);
         ensure(sampled && fits, NAME, || {
             format!(
-                "{} wait, all sampled: {sampled}, {} entries, {most} hits",
+                "{} releases wait, all sampled: {sampled}, {} entries, {most} hits",
                 self.waiting.len(),
                 self.entries
             )

@@ -6,7 +6,7 @@
 //! whatever the lists contain. A change of mode changes 16 numbers and moves no block.
 //!
 //! - *Stamp*: the clock at the last release. The clock counts admitted blocks, and a small amount for
-//!   each release.
+//!   each release, of any number of blocks.
 //! - *Uses*: 1 at admission, plus one for each hit, at most 255. They are halved for every 16
 //!   capacities since the last use. A content whose eviction is remembered continues with the uses that
 //!   it had.
@@ -17,7 +17,7 @@
 /// The number of classes of uses.
 const CLASSES: usize = 8;
 pub(super) const LISTS: usize = 2 * CLASSES;
-/// The amount that one admitted block adds to the clock. A release adds 1.
+/// The amount that one admitted block adds to the clock. A release of any number of blocks adds 1.
 pub(super) const TICK: u64 = 1 << 16;
 
 /// The weight of uses: the number of capacities of admitted blocks by which a block counts as younger

@@ -184,7 +184,10 @@ impl Order {
         let stamp = self.stamps.get(block.index()).copied().unwrap_or_default();
         let sound = (list.is_none() || list == belongs) && stamp <= self.clock;
         ensure(sound, "AD2 (a block in the order is on the list of its class)", || {
-            format!("{block:?}, on list {list:?}, is of {belongs:?}, stamp {stamp} of {}", self.clock)
+            format!(
+                "{block:?} is on list {list:?}, belongs to {belongs:?}; stamp {stamp}, clock {}",
+                self.clock
+            )
         })
     }
 
@@ -194,7 +197,7 @@ impl Order {
     }
 
     pub(super) fn check_invariants(&self) -> Result<(), InvariantViolation> {
-        const NAME: &str = "AD6 (the bonuses are those of the mode)";
+        const NAME: &str = "AD6 (the bonuses equal those of the mode)";
         self.lists.check_invariants()?;
         (0..self.stamps.len() as u32).try_for_each(|block| self.check_block(BlockId::new(block)))?;
         let bonuses = self.mode.bonuses(self.capacity());

@@ -3,10 +3,10 @@
 //! was evicted recently, or neither.
 //!
 //! Owns: a ring with a place per eviction, the keys of the entries, and a table that finds both. A key
-//! that is taken leaves a gap. So an eviction is remembered until a fixed number of later evictions. In
-//! [`crate::ghosts::Ghosts`] the bound is a number of keys, and keys live longer if others are taken.
-//! Nothing is forgotten early here: one lost ghost in the middle of a chain would make the next prefix
-//! end there.
+//! that is taken leaves a gap. So the bound is an age: an eviction is remembered during a fixed number
+//! of later evictions. In [`crate::ghosts::Ghosts`] the bound is a number of keys, and keys live longer
+//! if others are taken. Nothing is forgotten early here: one lost ghost in the middle of a chain would
+//! make the next prefix end there.
 //!
 //! Invariants: a place with a count is found by its key, and a place without a count is not. A key has
 //! one place, or one entry, or neither.
@@ -152,7 +152,7 @@ impl Recent {
     /// Checks the places, and the first `used` entries, from scratch.
     pub(super) fn check_invariants(&self, used: u32) -> Result<(), InvariantViolation> {
         const NAME: &str =
-            "AD1 (an eviction that is remembered is found, and what an entry has, no other is)";
+            "AD1 (remembered evictions and entries are found by their keys, and nothing else is)";
         let mut known = 0;
         let places = (0..self.counts.len()).filter(|&place| self.counts[place] != 0);
         for number in (1..=used as usize).chain(places.map(|place| self.number(place))) {
@@ -184,7 +184,7 @@ mod tests {
         let mut recent = of(3);
         (1..=3).for_each(|key| recent.push(key, 7));
         assert_eq!((recent.take(2), recent.take(2)), (Some(7), None));
-        recent.push(4, 1); // evicts 1, although there is a gap
+        recent.push(4, 1); // forgets 1, although there is a gap
         assert!(!recent.contains(1) && recent.contains(3) && recent.contains(4));
         recent.check_invariants(0).unwrap();
     }

@@ -137,7 +137,9 @@ impl Shadow {
         let stray = (1..=self.used).find(|&entry| !sampled(self.keys.key(entry)));
         let (used, ordered, capacity) = (self.used as usize, self.order.len(), self.order.capacity());
         ensure(stray.is_none() && used == ordered && used <= capacity, NAME, || {
-            format!("{used} used, {ordered} in the order, {capacity} in all, not sampled: {stray:?}")
+            format!(
+                "{used} entries used, {ordered} in the order, capacity {capacity}; not sampled: {stray:?}"
+            )
         })
     }
 }

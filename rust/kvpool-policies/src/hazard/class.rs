@@ -8,7 +8,7 @@
 //! | gap | the block | six ranges of two octaves each, from 1.5 s on; none for one use |
 //! | share | the request that released it | none (also for one block); less than 9/10; more |
 //! | output | that request: tokens of its answer | below 32, or unknown; 200; 600; more |
-//! | finish | that request: how it ended | unknown, or at a limit; end of turn; tool calls |
+//! | finish | that request: how it ended | unknown, aborted, or at a limit; end of turn; tool calls |
 //!
 //! The gap is the mean of the times between the uses of a block, on a logarithmic scale. The share is
 //! the part of the request's blocks that were known before.
@@ -231,7 +231,11 @@ mod tests {
         let all: std::collections::BTreeSet<_> = (0..CLASSES as u16)
             .flat_map(|class| [true, false].map(|timed| Words(numbered(class, timed)).to_string()))
             .collect();
-        assert_eq!(all.len(), 2 * CLASSES - SHARES * OUTPUTS * FINISHES, "what was used once has no gap");
+        assert_eq!(
+            all.len(),
+            2 * CLASSES - SHARES * OUTPUTS * FINISHES,
+            "a block that was used once has no gap"
+        );
         let twice = |seconds: f64| {
             let history = History::NEW.again((seconds * 16.0) as u32);
             Words(of(0, said(say(Signal::default())), history)).to_string()

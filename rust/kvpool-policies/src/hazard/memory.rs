@@ -205,7 +205,7 @@ impl Memory {
     }
 
     /// Grows to a pool of `capacity` blocks, after [`Self::reserve`]. Forgets all ghosts if the number
-    /// of buckets changes, because keys then map to other buckets.
+    /// of buckets grows, because keys then map to other buckets.
     pub(super) fn grow(&mut self, capacity: usize) {
         let buckets = Self::buckets_for(capacity);
         if buckets > self.ghosts.len() {

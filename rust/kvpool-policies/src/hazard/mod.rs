@@ -21,11 +21,14 @@
 //! Signals at a release, the finish reason and the length of the answer, refine the classes. If signals
 //! are wrong or random, the classes learn that they have no influence.
 //!
-//! Sources: LHD (Beckmann, Chen, Cidon: "LHD: Improving Cache Hit Rate by Maximizing Hit Density", NSDI
-//! 2018) ranks by hit density, with classes of age and use. Gittins, "Bandit Processes and Dynamic
-//!       Allocation Indices", 1979: the choice of the horizon. Continuum, arXiv 2511.02230: tool calls
-//!       and ends of turns indicate when a session returns. "`KVCache` Cache in the Wild", ATC 2025:
-//!       the distribution of reuse depends on the category of the request.
+//! Sources:
+//! - LHD ranks by hit density, with classes of age and use (Beckmann, Chen, Cidon: "LHD: Improving
+//!   Cache Hit Rate by Maximizing Hit Density", NSDI 2018).
+//! - The choice of the horizon is that of Gittins, "Bandit Processes and Dynamic Allocation Indices",
+//!   1979.
+//! - Tool calls and ends of turns indicate when a session returns: Continuum, arXiv 2511.02230.
+//! - The distribution of reuse depends on the category of the request: "`KVCache` Cache in the Wild",
+//!   ATC 2025.
 //!
 //! There are no parameters. All arithmetic is in integers. So the order depends only on the calls, not
 //! on the host. For the choice of the constants, figures and limits see
@@ -312,7 +315,7 @@ impl Hazard {
         }
     }
 
-    /// Sets the time of the next learning.
+    /// Sets the number of releases at which worths are learned again.
     fn set_learns(&mut self) {
         self.learns = self.learned + (self.capacity() as u64 / LEARN_PER_CAPACITY).max(LEARN);
     }
@@ -480,7 +483,8 @@ impl Policy for Hazard {
 
     fn take(&mut self, block: BlockId) {
         self.unlist(block);
-        // Another rank keeps the block for its own reasons, so its waiting time is not learned from.
+        // The limit of a tenant or a wrapper removes the block, not this policy. So the waiting time of
+        // the block is not learned from.
         if let Some(state) = self.state(block).filter(|state| class::waits(state.class)) {
             self.set(block, State { class: class::UNSAID, ..state });
         }
@@ -558,9 +562,11 @@ impl Policy for Hazard {
     fn check_block(&self, block: BlockId) -> Result<(), InvariantViolation> {
         self.lists.check_block(block)?;
         let state = self.state(block).unwrap_or(UNKNOWN);
-        ensure(class::is_sound(state.class) && state.history.uses > 0, "HZ1 (a block has a class)", || {
-            format!("{block:?}: {state:?}")
-        })
+        ensure(
+            class::is_sound(state.class) && state.history.uses > 0,
+            "HZ1 (a block has a valid class and at least one use)",
+            || format!("{block:?}: {state:?}"),
+        )
     }
 
     #[cfg(feature = "fault-injection")]

@@ -107,7 +107,7 @@ pub(super) struct Table {
 }
 
 type Classes = [u64; CLASSES.div_ceil(64)];
-const _: () = assert!(FAMILIES <= 64, "a bit for each");
+const _: () = assert!(FAMILIES <= 64, "one bit per family");
 
 impl Table {
     /// Makes a table without counts, and allocates all its memory.
@@ -337,9 +337,9 @@ impl Worths {
     }
 
     /// Returns the worth of a block at an age, in expected hits per 2^32 ticks. It is interpolated
-    /// between the starts of two bins, so that the worths of two classes do not cross only at the edges
-    /// of bins. Within a bin it does not fall below half: after a bin in which all blocks are used
-    /// again, the worth is 0, but not inside of that bin.
+    /// between the starts of two bins, so that the worths of two classes can cross at any age, not only
+    /// at the edges of bins. Within a bin it does not fall below half: after a bin in which all blocks
+    /// are used again, the worth is 0, but not inside of that bin.
     #[inline]
     pub(super) fn at(&self, age: u32) -> u32 {
         let bin = bin(age);
@@ -394,9 +394,9 @@ mod tests {
         );
         assert!(
             worth(&mut table, 2, 8) > worth(&mut table, 2, 0),
-            "it rises towards the age at which all come back"
+            "the worth rises towards the age at which all blocks are used again"
         );
-        assert!(worth(&mut table, 2, 12) < worth(&mut table, 2, 0), "and falls behind it");
+        assert!(worth(&mut table, 2, 12) < worth(&mut table, 2, 0), "the worth falls after that age");
     }
 
     /// If `may_rise` is false, no younger block is worth less by a quarter.
@@ -440,7 +440,7 @@ mod tests {
         };
         let falling = samples(&mut table, 3000);
         assert!(falling[0] < before && falling.is_sorted_by(|a, b| a >= b), "{falling:?}");
-        assert!(falling[99] < before / 3, "three of four did not come back");
+        assert!(falling[99] < before / 3, "three of four blocks were not used again");
         let rising = samples(&mut table, 0);
         assert!(rising.is_sorted() && rising[99] == before, "{before} after {rising:?}");
     }

@@ -2,9 +2,9 @@
 //!
 //! Owns: the rank of each class, which is that of its candidate for eviction, and the lowest rank of
 //! each group of 32 classes. While only the class of the last victim has changed, its next candidate is
-//! compared with the lowest rank of all others. While nothing has changed except for the eviction of
-//! that victim, and the next block at that end has the same stamp, that block is evicted without any
-//! comparison.
+//! compared with the lowest rank of all others. If nothing has changed except for the eviction of that
+//! victim, the next block at the same end of its class is considered first. If it has the same stamp,
+//! it is evicted without any comparison.
 //!
 //! Costs: [`Tails::next`] takes one comparison for the class of the last victim. Otherwise it takes 32
 //! per group with a changed class, plus 64 and one per group. 8 bytes per class.
@@ -14,7 +14,7 @@ use super::class::CLASSES;
 /// The number of classes in a group.
 const GROUP: usize = 32;
 const GROUPS: usize = CLASSES.div_ceil(GROUP);
-const _: () = assert!(GROUPS <= 32, "a bit for each");
+const _: () = assert!(GROUPS <= 32, "one bit per group");
 
 /// The rank of a class without blocks.
 const EMPTY: u64 = u64::MAX;

@@ -141,8 +141,10 @@ impl Deadlines {
         let at = self.heap.get(block.index()).map(|&(_, there)| BlockId::new(there));
         let known = at.is_none_or(|there| self.place(there) == Some(block.index()));
         let fits = self.heap.len() <= self.places.len();
-        ensure(sound && known && fits, "R3 (deadlines are a heap, and know their places)", || {
-            format!("{block:?} is noted at {noted}, {at:?} is at the place of that number")
+        ensure(sound && known && fits, "R3 (deadlines form a heap, and recorded places are correct)", || {
+            format!(
+                "the recorded place of {block:?} is {noted}; the place of the same number contains {at:?}"
+            )
         })
     }
 

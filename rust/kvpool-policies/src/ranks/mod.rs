@@ -534,7 +534,7 @@ impl<P: Policy> Ranks<P> {
             || format!("{block:?} of rank {rank} is on list {list:?}"),
         )?;
         let pinned = self.counts[usize::from(PINNED)] as usize;
-        ensure(pinned <= self.pin_budget, "R4 (pins are within their budget)", || {
+        ensure(pinned <= self.pin_budget, "R4 (the number of pinned blocks is within the budget)", || {
             format!("{pinned} pinned, {} allowed", self.pin_budget)
         })
     }
@@ -561,7 +561,7 @@ impl<P: Policy> Ranks<P> {
         self.tenants.check_counts(self.entries.iter().map(|entry| entry.tenant))?;
         let filled: u128 = (0..NUM_RANKS).map(|rank| u128::from(!self.lists.is_empty(rank)) << rank).sum();
         ensure(self.filled == filled, "R1 (filled ranks are marked)", || {
-            format!("marked {:x}, found {filled:x}", self.filled)
+            format!("ranks marked as filled: {:x}, found: {filled:x}", self.filled)
         })?;
         let mut counts = [0; NUM_RANKS];
         for (block, entry) in (0..).map(BlockId::new).zip(&self.entries) {
@@ -569,10 +569,12 @@ impl<P: Policy> Ranks<P> {
                 counts[usize::from(entry.rank)] += 1;
             } else {
                 let said = entry.rank != NORMAL || entry.tenant != NOBODY || self.deadlines.contains(block);
-                ensure(!said, "R1 (retention ends with the content)", || format!("{block:?}: {entry:?}"))?;
+                ensure(!said, "R1 (a block without a content has no retention)", || {
+                    format!("{block:?}: {entry:?}")
+                })?;
             }
         }
-        ensure(counts == self.counts, "R1 (ranks are counted)", || {
+        ensure(counts == self.counts, "R1 (the number of blocks of each rank is correct)", || {
             format!("counted {:?}, found {counts:?}", self.counts)
         })
     }

@@ -148,7 +148,9 @@ impl Tenants {
         self.sheltered.check_block(block)?;
         let aside = self.sheltered.list_of(block);
         let idle = aside.is_none() || aside == self.idle.list_of(block);
-        ensure(idle, "R2 (what is set aside is idle)", || format!("{block:?} is set aside for {aside:?}"))
+        ensure(idle, "R2 (blocks that are set aside are idle)", || {
+            format!("{block:?} is set aside for {aside:?}")
+        })
     }
 
     /// Checks the totals of R2. Together with [`Self::check_block`] for every block, R2 is checked
@@ -163,8 +165,15 @@ impl Tenants {
             }
         }
         let above = (0..counts.len()).filter(|&at| self.is_above(at, counts[at])).count();
-        ensure(counts == self.counts && above == self.num_above, "R2 (tenants' blocks are counted)", || {
-            format!("counted {:?}, {} above, found {counts:?}, {above}", self.counts, self.num_above)
-        })
+        ensure(
+            counts == self.counts && above == self.num_above,
+            "R2 (the number of blocks of each tenant is correct)",
+            || {
+                format!(
+                    "counted {:?}, {} tenants above their ceiling; found {counts:?}, {above}",
+                    self.counts, self.num_above
+                )
+            },
+        )
     }
 }

@@ -8,8 +8,8 @@
 //! | `input_length` | tokens | |
 //! | `block_size` | tokens | optional if `block_tokens` or the caller supplies it |
 //! | `block_tokens` | tokens: one number, or one per block | optional; only the last block may be smaller |
-//! | `timestamp` | ms | optional: the time of the previous row |
-//! | `output_length` | tokens | optional: 0 |
+//! | `timestamp` | ms | optional; default: the time of the previous row |
+//! | `output_length` | tokens | optional; default: 0 |
 //!
 //! Rows of different sizes are converted to one size: the largest, unless the caller passes another.
 //! One size must divide the other. Ids of different sizes never match.

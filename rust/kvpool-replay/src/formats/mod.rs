@@ -11,8 +11,8 @@
 //! | [`block_rows`] | a line, a request | `timestamp` or none, ms | contents | `block_size`, `block_tokens` |
 //! | [`kv_events`] | a line, events of a cache | `ts`, s | prefixes | `events`, an array, an event's `type` |
 //!
-//! Blocks have 512 tokens in the Mooncake formats and 16 in `bailian`, by default. The other formats
-//! contain the size.
+//! Blocks have 512 tokens in the Mooncake formats and 16 in `bailian`, by default. In the other
+//! formats, the trace contains the size, or the caller passes it.
 //!
 //! The result of reading is always a [`Trace`](crate::trace::Trace): requests in order of arrival,
 //! times in ms, ids that identify prefixes, and one block size. Ids that identify contents are chained

@@ -8,8 +8,8 @@
 //! | `session_id` | string or number | the conversation; a line without one is a request of its own |
 //! | `timestamp` | ms from the start of the recording | optional |
 //! | `delay` | ms from the end of the previous turn | optional; kept as the think time |
-//! | `input_length`, `output_length` | tokens | `output_length` may be missing: 0 |
-//! | `finish_reason` | `stop`, `tool_calls`, `length`, `abort` and synonyms of engines | optional |
+//! | `input_length`, `output_length` | tokens | `output_length` is optional; default: 0 |
+//! | `finish_reason` | how it ended: `stop`, `tool_calls`, `length`, `abort` or a synonym | optional |
 //! | `hash_ids` | one prefix id per block | covers the *whole* prompt |
 //!
 //! Blocks have 512 tokens, unless the caller passes another size.

@@ -5,10 +5,10 @@
 //! Ids of different sizes never match: equal text has other ids in blocks of another size, and a trace
 //! does not show which correspond.
 //!
-//! Whether partial last blocks have ids is a property of the whole trace. The first request that shows
-//! it decides.
+//! Whether partial last blocks have ids is a property of the trace. For each size, the first request
+//! that shows it decides, and all others must agree with it.
 
-use std::collections::{HashMap, hash_map::Entry};
+use std::collections::{BTreeMap, btree_map::Entry};
 
 use super::{Output, Ready};
 use crate::{
@@ -35,7 +35,7 @@ impl SizedRequests {
         let largest = requests.iter().map(|(_, size)| *size).max().unwrap_or(1);
         let target = wanted.unwrap_or(largest);
         out.block_tokens = target;
-        let mut checkers: HashMap<usize, RequestChecker> = HashMap::new();
+        let mut checkers: BTreeMap<usize, RequestChecker> = BTreeMap::new();
         let mut mixed = false;
         for (ready, size) in &requests {
             if !can_regroup(*size, target) {

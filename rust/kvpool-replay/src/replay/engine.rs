@@ -1,10 +1,10 @@
 //! Engine mode: continuous batching in virtual time, through the manager.
 //!
 //! In one step, requests that have arrived are admitted, first come first served, as long as the limit
-//! of running requests, the budget and the blocks allow. Every decoding request computes its last token
-//! and samples the next. The rest of the budget is used for prefill, oldest request first, in chunks.
-//! If an append does not fit, the request admitted last is preempted by recompute and waits at the head
-//! of the queue. A step takes `step_ms`, plus the time of its prefill tokens at `prefill_tokens_per_s`.
+//! of running requests and the blocks allow. Every decoding request computes its last token and samples
+//! the next. The rest of the token budget is used for prefill, oldest request first, in chunks. If an
+//! append does not fit, the request admitted last is preempted by recompute and waits at the head of
+//! the queue. A step takes `step_ms`, plus the time of its prefill tokens at `prefill_tokens_per_s`.
 //!
 //! With a hybrid model, a prompt gets its blocks chunk by chunk, because the blocks left of a window
 //! are released after each chunk. A chunk also ends where a state has to be kept.

@@ -121,7 +121,7 @@ impl Replay {
         )?;
         let tiers = config.tiers.len();
         let known = tiers == 0 || (config.mode == Mode::Engine && config.groups.is_none());
-        check(known, "tiers", tiers, "none but in engine mode of a model whose layers all keep every token")?;
+        check(known, "tiers", tiers, "none, except in engine mode with a single KV-cache group")?;
         for tier in &config.tiers {
             let (blocks, load) = (tier.blocks, tier.load_ms_per_block);
             check(blocks >= 1, "blocks of a tier", blocks, "at least 1")?;

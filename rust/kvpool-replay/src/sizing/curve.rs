@@ -140,7 +140,7 @@ impl HitCurve {
         self.points.get(self.points.partition_point(|point| point.token_hits < least)).copied()
     }
 
-    /// Returns the knee: beyond it, further capacity brings less than the average capacity.
+    /// Returns the knee: beyond it, a further block adds fewer hit tokens than a block does on average.
     ///
     /// The knee is found by the rule of Kneedle (Satopää, Albrecht, Irwin and Raghavan, "Finding a
     /// 'Kneedle' in a Haystack", 2011). Capacity and hit tokens are scaled to 0 to 1, from nothing to
@@ -190,8 +190,8 @@ impl HitCurve {
     ///
     /// # Errors
     ///
-    /// [`SizingError::Setting`] if sizes are negative or do not rise, if the rate is not above 0, or if
-    /// a block has more than 2^64 - 1 bytes.
+    /// [`SizingError::Setting`] if a size is negative or not finite, or if sizes do not rise. Also if
+    /// the rate is not above 0 or not finite, or if a block has more than 2^64 - 1 bytes.
     pub fn worth(
         &self,
         kv: KvBytes,

@@ -73,7 +73,7 @@ pub fn run_policy(
             let mut order = policy
                 .order(2)
                 .map_err(|_| too_many(capacity_blocks))?
-                .ok_or_else(|| setting("policy", policy.name(), "one with an order of its own"))?;
+                .ok_or_else(|| setting("policy", policy.name(), "a policy with an order of its own"))?;
             stream(references, capacity_blocks, order.as_mut())
         }
     }

@@ -9,8 +9,8 @@
 //! blocks are registered, head first. Then all blocks are released, deepest first. A request's own
 //! blocks are in use meanwhile and are never evicted for it. If a prompt is larger than the cache, as
 //! much as fits is kept. The result equals that of [lookup mode](crate::replay) on the whole pool, to
-//! the block. The exception are policies that distinguish contents by a few bits of their keys, such as
-//! `hazard`, because the keys here are not those of digests.
+//! the block. The exceptions are policies that distinguish contents by a few bits of their keys, such
+//! as `hazard`, because the keys here are not those of digests.
 //!
 //! Costs: one evictor operation per reference, hit or miss, 20 to 100 ns depending on the policy. 4
 //! bytes per unique block and 8 per block of capacity, in addition to the evictor's own.

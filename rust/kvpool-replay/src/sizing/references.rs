@@ -14,7 +14,7 @@
 //!
 //! Costs: one hash-map step per reference (10 to 45 ns). Memory: 4 bytes per reference, 36 per request,
 //! and 20 per run; there are 1.0 runs per request on agents and 1.4 on chats. During construction: 4
-//! more bytes per unique block, and the map with 20 to 40.
+//! more bytes per unique block, and 20 to 40 for the map.
 
 use std::collections::{HashMap, hash_map::Entry};
 use std::str::FromStr;

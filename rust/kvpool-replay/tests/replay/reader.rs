@@ -281,11 +281,11 @@ fn time_and_prefixes_are_checked() {
 
     for (ids, message) in [
         (&[7, 2][..], "line 3: id 2 follows id 7, but in line 1 it follows id 1;"),
-        (&[2, 9], "line 3: id 2 follows nothing (it stands first), but in line 1 it follows id 1;"),
-        (&[9, 0], "line 3: id 0 follows id 9, but in line 1 it follows nothing (it stands first);"),
-        (&[0, 1, 5, 1], "line 3: id 1 stands at hash_ids[1] and hash_ids[3];"),
-        (&[9, 9], "line 3: id 9 stands at hash_ids[0] and hash_ids[1];"),
-        (&[8, 9, 8, 9], "line 3: id 8 stands at hash_ids[0] and hash_ids[2];"),
+        (&[2, 9], "line 3: id 2 follows nothing (it is the first id), but in line 1 it follows id 1;"),
+        (&[9, 0], "line 3: id 0 follows id 9, but in line 1 it follows nothing (it is the first id);"),
+        (&[0, 1, 5, 1], "line 3: id 1 occurs at hash_ids[1] and hash_ids[3];"),
+        (&[9, 9], "line 3: id 9 occurs at hash_ids[0] and hash_ids[1];"),
+        (&[8, 9, 8, 9], "line 3: id 8 occurs at hash_ids[0] and hash_ids[2];"),
     ] {
         let requests = vec![
             request(0.0, 48, &[0, 1, 2]),

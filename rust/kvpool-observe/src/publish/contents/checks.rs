@@ -28,24 +28,30 @@ impl Contents {
                 return Err(format!("the table does not lead to node {at}"));
             }
             if node.open != self.may_open(at) {
-                return Err(format!("node {at} is open in {:b}", node.open));
+                return Err(format!("node {at} is open in the wrong tiers, {:b}", node.open));
             }
             if node.tiers == 0 && node.first_child == NONE && !node.dirty {
-                return Err(format!("node {at} holds nothing"));
+                return Err(format!("node {at} has no tiers and no children, but is not free"));
             }
             let mut child = node.first_child;
             while let Some(node) = self.node(child) {
                 if node.parent != at {
-                    return Err(format!("node {child} hangs on {} and is a child of {at}", node.parent));
+                    return Err(format!(
+                        "node {child} has the parent {}, but is a child of {at}",
+                        node.parent
+                    ));
                 }
                 child = node.next;
             }
             if !node.dirty && node.told != node.open {
-                return Err(format!("node {at} is told of in {:b}, is open in {:b}", node.told, node.open));
+                return Err(format!(
+                    "node {at} was reported in tiers {:b}, but is open in tiers {:b}",
+                    node.told, node.open
+                ));
             }
         }
         if counts != self.counts {
-            return Err(format!("{counts:?} contents, counted {:?}", self.counts));
+            return Err(format!("{counts:?} contents by tier, counted {:?}", self.counts));
         }
         if used != self.table.len() || used + self.free.len() != self.nodes.len() {
             return Err(format!("{used} nodes, {} in the table, {} free", self.table.len(), self.free.len()));
