@@ -99,9 +99,9 @@ def missing_in_search(site: Path, words: list[str]) -> list[str]:
 def browse(site: Path, words: list[str]) -> list[str]:
     """Opens every page in the headless browser at each width, and searches for every word.
 
-    Returns one line per problem. A problem is a fault of the layout, a page without a heading, a message on
-    the console, a request to an address outside of the site, a broken table of return values, or a word
-    that the search does not find in the glossary.
+    Returns one line per problem. Problems are faults of the layout, pages without a heading, messages on the
+    console, and requests to addresses outside of the site. A word that the search does not find in the
+    glossary is a problem, too.
     """
     problems = missing_in_search(site, words)
     with served(site) as address, opened_page() as page:
