@@ -145,12 +145,21 @@ def test_a_signature_with_overloads_keeps_the_first() -> None:
     assert "def g(" in kept
 
 
-def test_text_of_returns_is_one_text_in_the_configuration() -> None:
-    """A list of plug-ins would be replaced by the written configuration, and its options lost."""
+def test_the_options_of_the_api_are_in_a_mapping() -> None:
+    """The written configuration would replace a list of plug-ins, and the options in it would be lost."""
     text = (ROOT / "mkdocs.yml").read_text(encoding="utf-8")
     assert "plugins:\n  search: {}\n  mkdocstrings:\n" in text
     assert "returns_multiple_items: false" in text
-    assert "returns_named_value: false" in text
+
+
+@pytest.mark.parametrize("stub", sorted((ROOT / "python/kvpool").rglob("*.py*")), ids=lambda path: path.name)
+def test_no_returns_section_begins_with_a_word_and_a_colon(stub: Path) -> None:
+    """The docs would show the word as the name of the returned value."""
+    if stub.suffix not in (".py", ".pyi"):
+        return
+    text = stub.read_text(encoding="utf-8")
+    first_lines = re.findall(r"^ +Returns:\n +(.+)$", text, flags=re.MULTILINE)
+    assert [line for line in first_lines if re.match(r"\w+(?: ?\(.*\))?:", line)] == []
 
 
 def test_every_page_of_the_api_has_an_example_that_runs() -> None:

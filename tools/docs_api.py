@@ -245,20 +245,24 @@ def entries(root: Path) -> list[Entry]:
 
 
 def _directive(path: str, **options: object) -> list[str]:
-    lines = [
-        f"::: {path}",
-        "    options:",
-        "      show_root_toc_entry: false",
-        "      show_root_heading: false",
-    ]
-    return lines + [f"      {name}: {value}" for name, value in options.items()]
+    chosen = {"show_root_toc_entry": "false", "show_root_heading": "false"} | options
+    return [f"::: {path}", "    options:", *(f"      {name}: {value}" for name, value in chosen.items())]
 
 
 def class_page(entry: Entry) -> str:
-    """The page of a class: its docstring, and its methods below it."""
+    """The page of a class: its docstring, and its methods below it.
+
+    The heading is that of mkdocstrings, because links to the class in signatures lead to it.
+    """
     head = UNSEARCHED if entry.module in NOT_SEARCHED else ""
-    lines = [f"# {entry.name}", "", f"Class of [`{entry.module}`](index.md).", ""]
-    return head + "\n".join([*lines, *_directive(entry.path, heading_level=2), ""])
+    is_exported = entry.path == f"{entry.module}.{entry.name}"
+    options = {
+        "show_root_toc_entry": "true",
+        "show_root_heading": "true",
+        "show_root_full_path": str(is_exported).lower(),
+        "heading_level": 1,
+    }
+    return head + "\n".join([*_directive(entry.path, **options), ""])
 
 
 def module_page(module: str, all_entries: list[Entry]) -> str:
@@ -310,17 +314,19 @@ def _name_lines(entry: Entry) -> Iterator[str]:
 def write_pages(folder: Path, root: Path) -> list[object]:
     """Writes all API pages into a folder ``api``; returns their part of the navigation."""
     all_entries = entries(root)
-    nav: list[object] = ["api/names.md"]
+    nav: list[object] = [{"All names": "api/names.md"}]
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "names.md").write_text(names_page(all_entries), encoding="utf-8")
     for module in documented(root):
         topic = topic_of(module)
         (folder / topic).mkdir()
-        pages = {f"{topic}/index.md": module_page(module, all_entries)}
-        pages |= {one.page: class_page(one) for one in all_entries if one.module == module and one.page}
-        for name, text in pages.items():
-            (folder / name).write_text(text, encoding="utf-8")
-        nav.append({module: [f"api/{name}" for name in pages]})
+        (folder / topic / "index.md").write_text(module_page(module, all_entries), encoding="utf-8")
+        below: list[object] = [f"api/{topic}/index.md"]
+        for one in all_entries:
+            if one.module == module and one.page:
+                (folder / one.page).write_text(class_page(one), encoding="utf-8")
+                below.append({one.name: f"api/{one.page}"})
+        nav.append({module: below})
     return nav
 
 
