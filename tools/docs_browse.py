@@ -14,6 +14,7 @@ import json
 import re
 import threading
 import time
+import urllib.parse
 from typing import TYPE_CHECKING, Any, Final
 
 from tools.browser import opened_page
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
 #: Widths of the windows, in pixels: a desktop and a telephone.
 WIDTHS: Final = (1280, 390)
 HEIGHT: Final = 900
-#: Seconds that the search may take to show an entry of the glossary.
+#: Seconds that the search may take to show an answer.
 SEARCH_S: Final = 5
 #: Attempts of a search: a busy machine may lose the first keys, before the search has its focus.
 ATTEMPTS: Final = 3
@@ -96,14 +97,16 @@ def missing_in_search(site: Path, words: list[str]) -> list[str]:
     return problems
 
 
-def browse(site: Path, words: list[str]) -> list[str]:
+def browse(site: Path, words: dict[str, tuple[str, ...]]) -> list[str]:
     """Opens every page in the headless browser at each width, and searches for every word.
 
+    ``words`` has for each word the pages that answer it.
+
     Returns one line per problem. Problems are faults of the layout, pages without a heading, messages on the
-    console, and requests to addresses outside of the site. A word that the search does not find in the
-    glossary is a problem, too.
+    console, and requests to addresses outside of the site. A word that the search does not lead to its
+    pages is a problem, too.
     """
-    problems = missing_in_search(site, words)
+    problems = missing_in_search(site, list(words))
     with served(site) as address, opened_page() as page:
 
         def requested(asked: Any) -> None:
@@ -123,39 +126,39 @@ def browse(site: Path, words: list[str]) -> list[str]:
                 page.set_viewport_size({"width": width, "height": HEIGHT})
                 problems += [f"{name} at {width} pixels: {fault}" for fault in page.evaluate(_FAULTS, width)]
         page.set_viewport_size({"width": max(WIDTHS), "height": HEIGHT})
-        for word in words:
-            found = searched(page, address, word)
-            if not any(map(_in_glossary, found)):
-                problems.append(f"search: {word!r} finds {found[:3]}, and not the glossary")
+        for word, answers in words.items():
+            found = searched(page, address, word, answers)
+            if not _answered(found, answers):
+                problems.append(f"search: {word!r} finds {found[:3]}, and none of {', '.join(answers)}")
     return problems
 
 
-def _in_glossary(link: str) -> bool:
-    return "/glossary.html" in link
+def _answered(links: list[str], answers: tuple[str, ...]) -> bool:
+    return any(urllib.parse.urlsplit(link).path.lstrip("/") in answers for link in links)
 
 
-def searched(page: Any, address: str, word: str) -> list[str]:
+def searched(page: Any, address: str, word: str, answers: tuple[str, ...]) -> list[str]:
     """Types a word into the search of the first page; returns the links of the first results.
 
-    The search answers while the word is typed. So this function waits for an entry of the glossary.
+    The search answers while the word is typed. So this function waits for a link to one of ``answers``.
     """
     for attempt in range(ATTEMPTS):
         page.goto(f"{address}index.html")
         page.click(".md-search__button")
         page.keyboard.type(word)
-        found = _results(page)
+        found = _results(page, answers)
         if found or attempt + 1 == ATTEMPTS:
             return found
     return []
 
 
-def _results(page: Any) -> list[str]:
+def _results(page: Any, answers: tuple[str, ...]) -> list[str]:
     # The results are in a shadow tree, which selectors of Playwright look into.
     links = page.locator("ol a, [role=listbox] a, .focus-visible a")
     until = time.monotonic() + SEARCH_S
     while True:
         found = [str(link) for link in links.evaluate_all("found => found.map(one => one.href)")]
-        if any(map(_in_glossary, found)) or time.monotonic() > until:
+        if _answered(found, answers) or time.monotonic() > until:
             return found
         time.sleep(0.02)
 

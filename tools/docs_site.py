@@ -299,10 +299,17 @@ def title_of(page: Path) -> str:
     return heading[1]
 
 
-def glossary_words(root: Path = ROOT) -> list[str]:
-    """The headings of the glossary: words that the search must find."""
+def glossary(root: Path = ROOT) -> dict[str, tuple[str, ...]]:
+    """The words that the search must find: each heading of the glossary, with the pages that answer it.
+
+    These pages are the glossary itself and those that the entry links.
+    """
     text = (root / "docs" / "glossary.md").read_text(encoding="utf-8")
-    return re.findall(r"^## (.+)$", text, flags=re.MULTILINE)
+    words = {}
+    for entry in re.split(r"^## ", text, flags=re.MULTILINE)[1:]:
+        linked_pages = [name.lower() for name in re.findall(r"\]\((?:\.\./)?([\w-]+)\.md\)", entry)]
+        words[entry.partition("\n")[0]] = tuple(f"{name}.html" for name in ("glossary", *linked_pages))
+    return words
 
 
 # --- building
@@ -337,12 +344,12 @@ def main(arguments: list[str] | None = None) -> int:
     try:
         if given.what == "build":
             site = build(out)
-            problems = missing_in_search(site, glossary_words())
+            problems = missing_in_search(site, list(glossary()))
         else:
             site = out / "site"
             if not (site / "index.html").is_file():
                 raise SiteError(f"there is no site in {site}: build it first")
-            problems = browse(site, glossary_words())
+            problems = browse(site, glossary())
     except (SiteError, BrowserError, docs_api.ApiError) as error:
         print(error, file=sys.stderr)
         return 1
