@@ -235,7 +235,8 @@ def entries(root: Path) -> list[Entry]:
             if key in found or not definition[0].startswith("kvpool."):
                 continue
             found[key] = _entry(sources, owner.module, name, ".".join(key), *definition)
-            waiting.append((key, found[key]))
+            # At the front: a part of a part belongs to the same module.
+            waiting.insert(0, (key, found[key]))
     order = {module: at for at, module in enumerate(MODULES)}
     return sorted(found.values(), key=lambda one: order[one.module])
 
