@@ -8,16 +8,22 @@ from __future__ import annotations
 import doctest
 import importlib
 import json
+import os
 import re
 import subprocess
 import sys
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from tests import test_docs
 from tests.documented import examples
 from tools import docs_api, docs_browse, docs_site
+from tools.browser import BrowserError, opened_page
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGES = {path.stem for path in (ROOT / "docs").glob("*.md")}
@@ -302,3 +308,46 @@ def test_a_site_that_is_not_built_cannot_be_browsed(tmp_path: Path) -> None:
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     assert done.returncode == 1
     assert "build it first" in done.stderr
+
+
+# --- layout
+# --------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Any]:
+    try:
+        with opened_page() as page:
+            yield page
+    except BrowserError as error:
+        if os.environ.get("CI"):
+            pytest.fail(str(error))
+        pytest.skip(str(error))
+
+
+WIDE = '<div style="width: 1500px">wide</div>'
+TABLE = f'<div style="overflow: auto"><table><tr><td>{WIDE}</td></tr></table></div>'
+
+
+@pytest.mark.parametrize(
+    ("content", "width", "faults"),
+    [
+        ("<p>short</p>", 1280, []),
+        ("<p>short</p>", 390, []),
+        (f'<pre style="overflow: auto">{WIDE}</pre>', 390, []),
+        (WIDE, 390, ["the page is", "beyond the edge: <DIV> wide"]),
+        (f'<div style="width: 200px; overflow: hidden">{WIDE}</div>', 1280, ["cut: <DIV> wide"]),
+        (TABLE, 1280, ["table wider than the page: wide"]),
+        (TABLE, 390, []),
+    ],
+)
+def test_text_that_is_cut_and_tables_that_are_too_wide_are_found(
+    browser: Any, tmp_path: Path, content: str, width: int, faults: list[str]
+) -> None:
+    page = tmp_path / "page.html"
+    page.write_text(f"<!doctype html><article>{content}</article>", encoding="utf-8")
+    browser.goto(page.as_uri())
+    found = docs_browse.layout_faults(browser, width)
+    assert bool(found) == bool(faults), found
+    for fault in faults:
+        assert any(one.startswith(fault) for one in found), found

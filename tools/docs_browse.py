@@ -67,6 +67,13 @@ width => {
 """
 
 
+def layout_faults(page: Any, width: int) -> list[str]:
+    """Shows the open page at a width in pixels; returns at most five faults of its layout."""
+    page.set_viewport_size({"width": width, "height": HEIGHT})
+    faults: list[str] = page.evaluate(_FAULTS, width)
+    return faults
+
+
 def search_index(site: Path) -> list[dict[str, Any]]:
     """The sections that the search knows: location, title and text of each."""
     items: list[dict[str, Any]] = json.loads((site / "search.json").read_text(encoding="utf-8"))["items"]
@@ -123,8 +130,7 @@ def browse(site: Path, words: dict[str, tuple[str, ...]]) -> list[str]:
             if not page.text_content("h1"):
                 problems.append(f"{name}: no heading")
             for width in WIDTHS:
-                page.set_viewport_size({"width": width, "height": HEIGHT})
-                problems += [f"{name} at {width} pixels: {fault}" for fault in page.evaluate(_FAULTS, width)]
+                problems += [f"{name} at {width} pixels: {fault}" for fault in layout_faults(page, width)]
         page.set_viewport_size({"width": max(WIDTHS), "height": HEIGHT})
         for word, answers in words.items():
             found = searched(page, address, word, answers)
