@@ -1,56 +1,64 @@
 """The site of the docs: prepares its pages, builds it strictly, opens it in a browser.
 
-    python tools/docs_site.py build      # target/docs/site; any warning of mkdocs is a failure
-    python tools/docs_site.py browse     # opens every page of the built site
+    python tools/docs_site.py build      # target/docs/site; any warning of the generator is a failure
+    python tools/docs_site.py browse     # opens every page of the built site in the headless browser
 
-Pages are those of ``docs/``, so that they can be read in the repository, too; beside them the README as
-the first one, the documents of the repository's root, and the API from stubs and docstrings. A page in
-``docs/`` that no section below names comes under "More". Links to files of the repository that are no
-pages become their names.
+The pages come from five places: the README, the documents of the repository's root, ``docs/``,
+``design/`` and the examples. The API pages are written by ``tools/docs_api.py``. A page in ``docs/`` that
+no section below names comes under "More". Links to files of the repository that are no pages become the
+names of these files.
 
-Needs the packages of the dependency group ``docs``; ``browse`` the headless browser of the tests.
+The generator is Zensical, which reads ``mkdocs.yml``. It is in the dependency group ``docs``. ``browse``
+needs the headless browser of the tests.
 """
 
 from __future__ import annotations
 
 import argparse
 import ast
-import contextlib
-import functools
-import http.server
 import json
 import os
 import re
 import shutil
 import subprocess
 import sys
-import threading
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import Final
 
 if __package__ in {None, ""}:
     sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from tools.browser import BrowserError, opened_page
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
+from tools import docs_api
+from tools.browser import BrowserError
+from tools.docs_browse import browse, missing_in_search
 
 ROOT: Final = Path(__file__).resolve().parents[1]
 OUT: Final = ROOT / "target" / "docs"
 
-# : A link of Markdown, ``[words](target)``, with a ``!`` in front of a picture; and a block of code,
-# which has no links.
+#: A link of Markdown, ``[words](target)``, with a ``!`` in front of a picture.
 LINK: Final = re.compile(r"(?P<bang>!?)\[(?P<words>(?:[^\[\]]|\[[^\]]*\])*)\]\((?P<target>[^()\s]+)\)")
+#: A block of code, which has no links.
 FENCED: Final = re.compile(r"(^```.*?^```$)", re.MULTILINE | re.DOTALL)
 
-#: Sections of the navigation. A page that is none of these is taken under "More".
+#: Sections of the navigation. A page that no section names is taken under "More".
 SECTIONS: Final[dict[str, tuple[str, ...]]] = {
-    "Start": ("quickstart", "concepts", "porting"),
-    "Engines": ("vllm", "vllm-offloading", "sglang", "stored-names", "sglang-settings", "lineage"),
+    "Start": ("install", "quickstart", "concepts", "glossary", "comparison"),
+    "Engines": (
+        "vllm",
+        "vllm-offloading",
+        "sglang",
+        "porting",
+        "hints",
+        "stored-names",
+        "sglang-settings",
+        "lineage",
+    ),
     "Size and tune": ("command-line", "sizing", "models", "traces", "advisor", "retention", "groups"),
     "Run": (
+        "deployment",
         "operations",
+        "troubleshooting",
+        "upgrade",
         "metrics",
         "events",
         "explain",
@@ -62,7 +70,7 @@ SECTIONS: Final[dict[str, tuple[str, ...]]] = {
     ),
     "Design": ("design", "hashing", "properties", "numbers"),
 }
-#: Documents of the root, and what they are called in the site.
+#: Documents of the root, and their names in the site.
 ROOT_PAGES: Final = {
     "README.md": "index",
     "ARCHITECTURE.md": "architecture",
@@ -70,35 +78,24 @@ ROOT_PAGES: Final = {
     "CONTRIBUTING.md": "contributing",
     "CHANGELOG.md": "changelog",
 }
-# : Those of them that have no example to run, and why. Every other page of the site has one, which the
-# tests run.
+#: Documents of the root that have no example to run, and why. Every other page of the site has an example,
+#: which the tests run.
 NO_EXAMPLE: Final = {
-    "ARCHITECTURE.md": "says where things are and who owns them",
+    "ARCHITECTURE.md": "describes where things are and who owns them",
     "CONTRIBUTING.md": "its commands are make targets, which a test compares with the Makefile",
-    "CHANGELOG.md": "says what has changed",
+    "CHANGELOG.md": "lists what has changed",
 }
-#: Modules whose API is documented, and what is in them.
-MODULES: Final = {
-    "kvpool": "What a scheduler calls",
-    "kvpool.errors": "Exceptions",
-    "kvpool.hashing": "Hash chains",
-    "kvpool.journal": "Journals",
-    "kvpool.metrics": "Metrics",
-    "kvpool.hints": "Hints of engines",
-    "kvpool.events": "Events",
-    "kvpool.traces": "Request traces",
-    "kvpool.sizing": "Sizing",
-    "kvpool.models": "KV shapes of models",
-    "kvpool.policies": "Eviction policies",
-    "kvpool.parts": "Parts of a pool",
-    "kvpool.store": "Stores",
-    "kvpool.transfer": "Moved bytes",
-    "kvpool.testing": "Snapshots for tests",
-}
+#: Documents of the root that the search leaves out, because they are for people who change kvpool. The
+#: pages of ``design/``, the code of the examples and ``kvpool.testing`` are left out, too.
+INTERNAL: Final = ("ARCHITECTURE.md", "CONTRIBUTING.md", "CHANGELOG.md")
+#: Folders whose programs are shown, and the language of each.
+EXAMPLES: Final = {"examples": "python", "rust/kvpool/examples": "rust"}
+SUFFIXES: Final = {"python": ".py", "rust": ".rs"}
+STYLE: Final = ROOT / "tools" / "docs_site.css"
 
 
 class SiteError(Exception):
-    """The site cannot be built; the message says why."""
+    """The site cannot be built; the message gives the reason."""
 
 
 # --- preparing
@@ -106,63 +103,162 @@ class SiteError(Exception):
 
 
 def prepare(out: Path = OUT, root: Path = ROOT) -> Path:
-    """Write the pages, the stubs that the API is read from, and the configuration; give the
-    configuration's path.
+    """Writes the pages, the stubs that the API is read from, and the configuration.
+
+    Returns:
+        The path of the configuration.
     """
     docs = out / "docs"
     shutil.rmtree(out, ignore_errors=True)
     docs.mkdir(parents=True)
-    pages = {path.stem for path in (root / "docs").glob("*.md")}
-    for asset in (path for path in (root / "docs").rglob("*") if path.is_file() and path.suffix != ".md"):
-        copy = docs / asset.relative_to(root / "docs")
-        copy.parent.mkdir(parents=True, exist_ok=True)
-        shutil.copyfile(asset, copy)
-    for name in sorted(pages):
-        text = (root / "docs" / f"{name}.md").read_text(encoding="utf-8")
-        (docs / f"{name}.md").write_text(linked(text, root / "docs", pages, root), encoding="utf-8")
-    for source, name in ROOT_PAGES.items():
-        text = (root / source).read_text(encoding="utf-8")
-        (docs / f"{name}.md").write_text(linked(text, root, pages, root), encoding="utf-8")
-    modules = [name for name in MODULES if _source(root, name).exists()]
-    (docs / "api").mkdir()
-    for name in modules:
-        (docs / "api" / f"{name.rpartition('.')[2]}.md").write_text(api_page(name, root), encoding="utf-8")
-    readable_stubs(root / "python", out / "python")
+    pages = site_pages(root)
+    assets = (path for path in (root / "docs").rglob("*") if path.is_file() and path.suffix != ".md")
+    for asset in [*assets]:
+        _copy(asset, docs / asset.relative_to(root / "docs"))
+    _copy(STYLE, docs / "assets" / STYLE.name)
+    for source, page in pages.items():
+        _write(docs / page, page_text(root / source, pages, root))
+    _write(docs / "examples" / "index.md", examples_page(pages, root))
+    api = docs_api.write_pages(docs / "api", root)
+    docs_api.readable_stubs(root / "python", out / "python")
     settings = {
         "INHERIT": os.path.relpath(root / "mkdocs.yml", out),
         "docs_dir": "docs",
         "site_dir": "site",
-        "nav": navigation(pages, modules),
+        "extra_css": [f"assets/{STYLE.name}"],
+        "nav": navigation(pages, api),
         "plugins": {
             "search": {},
             "mkdocstrings": {"handlers": {"python": {"paths": [str(out / "python")]}}},
         },
     }
     # JSON is YAML, too.
-    (out / "mkdocs.yml").write_text(json.dumps(settings, indent=2), encoding="utf-8")
+    _write(out / "mkdocs.yml", json.dumps(settings, indent=2))
     return out / "mkdocs.yml"
 
 
-def _source(root: Path, module: str) -> Path:
-    path = root / "python" / module.replace(".", "/")
-    return path.with_suffix(".py") if path.with_suffix(".py").exists() else path / "__init__.py"
+def _write(path: Path, text: str) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text, encoding="utf-8")
 
 
-def navigation(pages: set[str], modules: list[str]) -> list[object]:
+def _copy(source: Path, target: Path) -> None:
+    target.parent.mkdir(parents=True, exist_ok=True)
+    shutil.copyfile(source, target)
+
+
+def site_pages(root: Path) -> dict[str, str]:
+    """The page of each file of the repository that has one: path in the repository, path in the site."""
+    pages = {f"docs/{path.name}": path.name for path in sorted((root / "docs").glob("*.md"))}
+    pages |= {f"design/{path.name}": f"design/{path.name}" for path in sorted((root / "design").glob("*.md"))}
+    pages |= {source: f"{name}.md" for source, name in ROOT_PAGES.items()}
+    for folder, language in EXAMPLES.items():
+        for path in sorted((root / folder).rglob(f"*{SUFFIXES[language]}")):
+            if not path.name.startswith("__"):
+                name = path.relative_to(root / folder).with_suffix("").as_posix()
+                pages[path.relative_to(root).as_posix()] = f"examples/{name}.md"
+    for readme in sorted((root / "examples").rglob("README.md")):
+        pages[readme.relative_to(root).as_posix()] = f"examples/{readme.parent.name}/index.md"
+    return pages
+
+
+def page_text(source: Path, pages: dict[str, str], root: Path) -> str:
+    """The text of a page: that of a Markdown file with the links of the site, or a program with its docs."""
+    name = source.relative_to(root).as_posix()
+    if source.suffix != ".md":
+        return program_page(source, pages, root)
+    text = linked(source.read_text(encoding="utf-8"), source.parent, pages, root, pages[name])
+    return docs_api.UNSEARCHED + text if name in INTERNAL or name.startswith("design/") else text
+
+
+def program_page(source: Path, pages: dict[str, str], root: Path) -> str:
+    """The page of an example: its documentation, and the whole program below it."""
+    name = source.relative_to(root).as_posix()
+    code = source.read_text(encoding="utf-8")
+    title, _, rest = program_docs(source).partition("\n\n")
+    text = f"# {source.stem}\n\n{title}\n\nThe file `{name}` of the repository.\n\n{rest}\n"
+    text = linked(text, source.parent, pages, root, pages[name])
+    if source.suffix == ".py":
+        code = code[_end_of_docstring(code) :].lstrip("\n")
+    language = "python" if source.suffix == ".py" else "rust"
+    return f"{docs_api.UNSEARCHED}{text}\n```{language}\n{code.rstrip()}\n```\n"
+
+
+def program_docs(source: Path) -> str:
+    """The documentation at the head of a program, in Markdown."""
+    text = source.read_text(encoding="utf-8")
+    if source.suffix == ".py":
+        return docs_api.plain_code(ast.get_docstring(ast.parse(text)) or "")
+    return "\n".join(line[3:].strip() for line in text.splitlines() if line.startswith("//!"))
+
+
+def _end_of_docstring(code: str) -> int:
+    first = ast.parse(code).body[0]
+    is_docs = isinstance(first, ast.Expr) and isinstance(first.value, ast.Constant) and first.end_lineno
+    return sum(len(line) for line in code.splitlines(keepends=True)[: first.end_lineno]) if is_docs else 0
+
+
+def examples_page(pages: dict[str, str], root: Path) -> str:
+    """The page that lists every example with the first sentence of its documentation."""
+    lines = [
+        "# Examples",
+        "",
+        "Whole programs over kvpool. The tests run each of them.",
+        "`python -m examples.ports.native` starts one from a checkout; the wheel does not contain them.",
+    ]
+    sections = {
+        "A whole engine": "examples/paged_engine/",
+        "Schedulers and managers": "examples/ports/",
+        "Older block managers": "examples/lineage",
+        "Rust": "rust/",
+    }
+    for title, prefix in sections.items():
+        lines += ["", f"## {title}", ""]
+        for source, page in pages.items():
+            if not source.startswith(prefix):
+                continue
+            name = Path(source).stem if not source.endswith("README.md") else Path(source).parent.name
+            docs = (
+                title_of(root / source)
+                if source.endswith(".md")
+                else " ".join(program_docs(root / source).partition("\n\n")[0].split())
+            )
+            lines.append(f"- [{name}]({page.removeprefix('examples/')}): {docs}")
+    return "\n".join([*lines, ""])
+
+
+def navigation(pages: dict[str, str], api: list[object]) -> list[object]:
     """The pages in sections; each page once, and no page left out."""
+    user = {Path(page).stem for source, page in pages.items() if source.startswith("docs/")}
     nav: list[object] = [{"Overview": "index.md"}]
     for title, names in SECTIONS.items():
-        found = [f"{name}.md" for name in names if name in pages]
-        nav.append({title: found if title != "Design" else [*found, "architecture.md", "security.md"]})
+        found = [f"{name}.md" for name in names if name in user]
+        if title == "Design":
+            found += [page for page in pages.values() if page.startswith("design/")]
+            found += ["architecture.md", "security.md"]
+        nav.append({title: found})
+    programs = [page for page in pages.values() if page.startswith("examples/")]
+    nav.append({"Examples": ["examples/index.md", *programs]})
+    nav.append({"API": api})
     named = {name for names in SECTIONS.values() for name in names}
-    more = [f"{name}.md" for name in sorted(pages - named)]
-    nav.append({"API": [{name: f"api/{name.rpartition('.')[2]}.md"} for name in modules]})
+    more = [f"{name}.md" for name in sorted(user - named)]
     nav.append({"More": [*more, "contributing.md", "changelog.md"]})
     return nav
 
 
-def linked(text: str, folder: Path, pages: set[str], root: Path) -> str:
-    """Make the links of a page those of the site: to other pages; what is no page is named and not linked."""
+def linked(text: str, folder: Path, pages: dict[str, str], root: Path, page: str) -> str:
+    """Makes the links of a page those of the site. A link to a file that is no page becomes its name.
+
+    Args:
+        text: The page in Markdown.
+        folder: The folder of the repository that its links start from.
+        pages: The pages of the site, from ``site_pages``.
+        root: The folder of the repository.
+        page: The page's own path in the site.
+    """
+
+    def relative(target: str) -> str:
+        return os.path.relpath(target, Path(page).parent)
 
     def replaced(match: re.Match[str]) -> str:
         target, _, anchor = match["target"].partition("#")
@@ -173,13 +269,14 @@ def linked(text: str, folder: Path, pages: set[str], root: Path) -> str:
             raise SiteError(f"{folder.name}: {match[0]}: there is no {path.relative_to(root)}")
         name = path.relative_to(root).as_posix()
         where = f"#{anchor}" if anchor else ""
-        if name.startswith("docs/") and path.is_file() and path.suffix != ".md":
-            return f"{match['bang']}[{match['words']}]({name.removeprefix('docs/')})"
-        if name.startswith("docs/") and path.stem in pages:
-            return f"[{_titled(match['words'], path, root)}]({path.stem}.md{where})"
-        if name in ROOT_PAGES:
-            return f"[{match['words']}]({ROOT_PAGES[name]}.md{where})"
         words: str = match["words"]
+        if name.startswith("docs/") and path.is_file() and path.suffix != ".md":
+            return f"{match['bang']}[{words}]({relative(name.removeprefix('docs/'))})"
+        found = pages.get(name) or pages.get(f"{name}/README.md")
+        if found is None and name in ("examples", "examples/ports"):
+            found = "examples/index.md"
+        if found is not None:
+            return f"[{_titled(words, path, root)}]({relative(found)}{where})"
         return words if words.strip("`") == name else f"{words} (`{name}`)"
 
     return "".join(
@@ -188,10 +285,10 @@ def linked(text: str, folder: Path, pages: set[str], root: Path) -> str:
 
 
 def _titled(words: str, path: Path, root: Path) -> str:
-    """A link whose words are a path gets the title of its page."""
-    if words.strip("`") not in (path.name, path.relative_to(root).as_posix()):
+    """Gives a link whose words are the path of a page in ``docs/`` the title of that page."""
+    if path.suffix != ".md" or words.strip("`") not in (path.name, path.relative_to(root).as_posix()):
         return words
-    return title_of(path)
+    return title_of(path) if path.parent.name == "docs" else words
 
 
 def title_of(page: Path) -> str:
@@ -202,176 +299,40 @@ def title_of(page: Path) -> str:
     return heading[1]
 
 
-def api_page(module: str, root: Path) -> str:
-    """The page of a module: its docstring, and what it exports, as mkdocstrings reads it."""
-    names = exported(_source(root, module), module)
-    lines = [f"# {module}", "", f"{MODULES[module]}.", "", f"::: {module}"]
-    lines += [
-        "    options:",
-        "      members: []",
-        "      show_root_heading: false",
-        "      show_root_toc_entry: false",
-    ]
-    for name in names:
-        lines += ["", f"## `{name}`", "", f"::: {module}.{name}", "    options:"]
-        lines += ["      show_root_heading: false", "      show_root_toc_entry: false"]
-    return "\n".join([*lines, ""])
+def glossary(root: Path = ROOT) -> dict[str, tuple[str, ...]]:
+    """The words that the search must find: each heading of the glossary, with the pages that answer it.
 
-
-def exported(source: Path, module: str) -> list[str]:
-    """What a module exports: its ``__all__``, or the classes of one that has none."""
-    text = source.read_text(encoding="utf-8")
-    listed = re.search(r"^__all__ = \[(.*?)\]", text, flags=re.MULTILINE | re.DOTALL)
-    names = (
-        re.findall(r'"(\w+)"', listed[1]) if listed else re.findall(r"^class (\w+)", text, flags=re.MULTILINE)
-    )
-    if not names:
-        raise SiteError(f"{module} exports nothing")
-    return [name for name in names if name != "__version__"]
-
-
-_ROLE: Final = re.compile(r":(?:class|meth|func|mod|data|attr|exc|obj):`~?([^`]+)`")
-
-
-def readable_stubs(source: Path, target: Path) -> None:
-    """Copy the package for mkdocstrings: roles become code, and what makes an object has its
-    parameters' docs.
+    These pages are the glossary itself and those that the entry links.
     """
-    for path in sorted(source.rglob("*.py*")):
-        if path.suffix not in (".py", ".pyi") or "__pycache__" in path.parts:
-            continue
-        text = _ROLE.sub(r"`\1`", path.read_text(encoding="utf-8"))
-        text = fenced(text.replace("``", "`"))
-        if path.suffix == ".pyi":
-            text = without_overloads(text)
-            text = re.sub(r"def __new__\(\s*cls\b", "def __init__(self", text)
-        copy = target / path.relative_to(source)
-        copy.parent.mkdir(parents=True, exist_ok=True)
-        copy.write_text(text, encoding="utf-8")
+    text = (root / "docs" / "glossary.md").read_text(encoding="utf-8")
+    words = {}
+    for entry in re.split(r"^## ", text, flags=re.MULTILINE)[1:]:
+        linked_pages = [name.lower() for name in re.findall(r"\]\((?:\.\./)?([\w-]+)\.md\)", entry)]
+        words[entry.partition("\n")[0]] = tuple(f"{name}.html" for name in ("glossary", *linked_pages))
+    return words
 
 
-def fenced(source: str) -> str:
-    """Put the examples of docstrings into blocks of code: as they stand, Markdown takes them for
-    quotations.
-    """
-    lines: list[str] = []
-    indent: str | None = None
-    for line in source.split("\n"):
-        words = line.strip()
-        if indent is None and words.startswith(">>> "):
-            indent = line[: len(line) - len(line.lstrip())]
-            lines += ["", f"{indent}```pycon"]
-        elif indent is not None and (not words or words.startswith('"""')):
-            lines.append(f"{indent}```")
-            indent = None
-        lines.append(line)
-    return "\n".join([*lines, *([] if indent is None else [f"{indent}```"])])
-
-
-def without_overloads(stub: str) -> str:
-    """Keep the first form of each function that has several: it has the docs, and a reader of stubs
-    knows one.
-    """
-    lines = stub.splitlines(keepends=True)
-    seen: set[tuple[int, str]] = set()
-    for node in ast.walk(ast.parse(stub)):
-        for one in getattr(node, "body", []):
-            if not isinstance(one, ast.FunctionDef) or not one.decorator_list:
-                continue
-            mark = one.decorator_list[0]
-            if not (isinstance(mark, ast.Name) and mark.id == "overload"):
-                continue
-            known = (id(node), one.name) in seen
-            seen.add((id(node), one.name))
-            last = one.end_lineno if known and one.end_lineno else mark.lineno
-            lines[mark.lineno - 1 : last] = [""] * (last - mark.lineno + 1)
-    return "".join(lines)
-
-
-# --- building and opening
-# -------------------------------------------------------------------------------------------
+# --- building
+# --------------------------------------------------------------------------------------------------------
 
 
 def build(out: Path = OUT) -> Path:
-    """Prepare and build, strictly; give the folder of the site.
+    """Prepares and builds the site, strictly.
+
+    Returns:
+        The folder of the site.
 
     Raises:
-        SiteError: mkdocs warns of something; its words are the message.
+        SiteError: The generator prints a warning, which is the message.
     """
     configuration = prepare(out)
-    command = [
-        sys.executable,
-        "-m",
-        "mkdocs",
-        "build",
-        "--strict",
-        "--quiet",
-        "--config-file",
-        str(configuration),
-    ]
+    command = [sys.executable, "-m", "zensical", "build", "--strict", "--config-file", str(configuration)]
     done = subprocess.run(
         command, capture_output=True, text=True, check=False, env={**os.environ, "NO_COLOR": "1"}
     )
     if done.returncode != 0:
         raise SiteError(done.stdout + done.stderr)
     return out / "site"
-
-
-def browse(site: Path) -> list[str]:
-    """Opens every page in the headless browser and searches for a word of one page. Returns one line
-    per problem.
-
-    A problem is a message on the console or a request to an address outside the site. A page without a
-    heading and a word that the search does not find are problems, too.
-    """
-    problems: list[str] = []
-    with served(site) as address, opened_page() as page:
-
-        def requested(asked: Any) -> None:
-            if not asked.url.startswith((address, "blob:", "data:")):
-                problems.append(f"{page.url}: asks for {asked.url}")
-
-        page.on("console", lambda message: problems.append(f"{page.url}: {message.text}"))
-        page.on("pageerror", lambda error: problems.append(f"{page.url}: {error}"))
-        page.on("request", requested)
-        for path in sorted(site.rglob("*.html")):
-            name = path.relative_to(site).as_posix()
-            if name == "404.html":
-                continue
-            page.goto(f"{address}{name}")
-            if not page.text_content("h1"):
-                problems.append(f"{name}: no heading")
-        page.goto(f"{address}index.html")
-        page.focus(".md-search__input")
-        page.keyboard.type("poisoned")
-        page.wait_for_selector(".md-search-result__link", state="attached")
-        hits = page.eval_on_selector_all(".md-search-result__link", "found => found.map(one => one.href)")
-        if not any("operations.html" in one for one in hits):
-            problems.append(f"search: 'poisoned' finds {hits}")
-    return problems
-
-
-@contextlib.contextmanager
-def served(site: Path) -> Iterator[str]:
-    """The site at an address of this machine."""
-
-    class Quiet(http.server.SimpleHTTPRequestHandler):
-        def log_message(self, *_: object) -> None:
-            pass
-
-    class Server(http.server.ThreadingHTTPServer):
-        def handle_error(self, *_: object) -> None:
-            """A browser that has seen enough hangs up."""
-
-    handler = functools.partial(Quiet, directory=str(site))
-    with Server(("127.0.0.1", 0), handler) as server:
-        thread = threading.Thread(target=server.serve_forever)
-        thread.start()
-        try:
-            yield f"http://127.0.0.1:{server.server_address[1]}/"
-        finally:
-            server.shutdown()
-            thread.join()
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -382,22 +343,22 @@ def main(arguments: list[str] | None = None) -> int:
     out: Path = given.out.resolve()
     try:
         if given.what == "build":
-            site, problems = build(out), []
+            site = build(out)
+            problems = missing_in_search(site, list(glossary()))
         else:
             site = out / "site"
             if not (site / "index.html").is_file():
                 raise SiteError(f"there is no site in {site}: build it first")
-            problems = browse(site)
-    except (SiteError, BrowserError) as error:
+            problems = browse(site, glossary())
+    except (SiteError, BrowserError, docs_api.ApiError) as error:
         print(error, file=sys.stderr)
         return 1
     for problem in problems:
         print(problem, file=sys.stderr)
     if not problems:
         without = ", ".join(f"{name} ({why})" for name, why in NO_EXAMPLE.items())
-        print(
-            f"{site}: {len(list(site.rglob('*.html')))} pages, no problem; without an example that runs: {without}"
-        )
+        print(f"{site}: {len(list(site.rglob('*.html')))} pages, no problem")
+        print(f"without an example that runs: {without}")
     return 1 if problems else 0
 
 
