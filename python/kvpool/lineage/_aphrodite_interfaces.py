@@ -25,7 +25,7 @@ class BlockAllocator(ABC):
 
     @abstractmethod
     def allocate_mutable(self, prev_block: Block | None) -> Block:
-        """Returns an empty block behind ``prev_block``."""
+        """Returns an empty block after ``prev_block``."""
 
     @abstractmethod
     def allocate_immutable(self, prev_block: Block | None, token_ids: Sequence[int]) -> Block:
@@ -33,7 +33,7 @@ class BlockAllocator(ABC):
 
     @abstractmethod
     def free(self, block: Block) -> None:
-        """Gives up the handle and its reference to the block."""
+        """Frees the handle and its reference to the block."""
 
     @abstractmethod
     def fork(self, last_block: Block) -> list[Block]:
@@ -41,7 +41,7 @@ class BlockAllocator(ABC):
 
     @abstractmethod
     def get_num_free_blocks(self) -> int:
-        """Returns how many blocks can be allocated now."""
+        """Returns the number of blocks that can be allocated now."""
 
     @property
     @abstractmethod

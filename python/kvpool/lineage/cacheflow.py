@@ -185,7 +185,7 @@ class BlockSpaceManager:
         self._swaps: dict[int, GroupSwap] = {}
 
     def can_allocate(self, seq_group: SequenceGroupLike) -> AllocStatus:
-        """Says whether the group's prompt fits now, later, or never. O(1)."""
+        """Returns whether the group's prompt fits now, later, or never. O(1)."""
         required = len(prompt_of(seq_group)) + self.watermark_blocks
         if required > self.num_total_gpu_blocks:
             return AllocStatus.NEVER
@@ -208,7 +208,7 @@ class BlockSpaceManager:
         self.block_tables.update((seq_id, list(table)) for seq_id in seq_ids)
 
     def can_append(self, seq_group: SequenceGroupLike) -> bool:
-        """Says whether ``append`` can be called for every serving sequence of the group. O(sequences)."""
+        """Returns whether ``append`` can be called for every serving sequence of the group. O(sequences)."""
         needed, writers = 0, Counter[PhysicalTokenBlock]()
         for seq in seq_group.seqs:
             if status_of(seq) in ("SERVING", "RUNNING"):
@@ -269,7 +269,7 @@ class BlockSpaceManager:
         self.block_tables[child_seq.seq_id] = list(table)
 
     def can_swap_in(self, seq_group: SequenceGroupLike) -> AllocStatus:
-        """Says whether the blocks of the unfinished sequences fit the device now, later, or never.
+        """Returns whether the blocks of the unfinished sequences fit the device now, later, or never.
 
         Raises:
             BlockStateError: A sequence is on the device.
@@ -278,7 +278,7 @@ class BlockSpaceManager:
         return self._fit(seq_group, _CPU)
 
     def can_swap_out(self, seq_group: SequenceGroupLike) -> AllocStatus:
-        """Says whether the blocks of the unfinished sequences fit the host now, later, or never.
+        """Returns whether the blocks of the unfinished sequences fit the host now, later, or never.
 
         Raises:
             BlockStateError: A sequence is on the host.

@@ -271,7 +271,7 @@ def hash_block_tokens(
         parent_block_hash: The key of the block before it, as any pair of hash value and tokens, or its
             ``hash_value``; None for the first block. Any other int starts a chain of its own.
         curr_block_token_ids: The block's tokens. Their number is the block size.
-        extra: What identifies the prompt beside its tokens; the parent's by default.
+        extra: Extra keys of the prompt; the parent's by default.
 
     Raises:
         HashingError: The parent has another block size or other extra keys, or there is no token.
@@ -330,7 +330,7 @@ def hash_request_tokens(
     Args:
         block_size: Tokens per block.
         token_ids: The prompt.
-        extra: What identifies the prompt beside its tokens.
+        extra: Extra keys of the prompt.
 
     Raises:
         InvalidArgumentError: ``block_size`` is less than 1.

@@ -122,7 +122,7 @@ class SelfAttnBlockSpaceManager(BlockSpaceManager):
         self._appended: set[SeqId] = set()
 
     def can_allocate(self, seq_group: SequenceGroup, num_lookahead_slots: int = 0) -> AllocStatus:
-        """Says whether a waiting group can have its blocks: now, later, or never. Cached blocks are not
+        """Returns whether a waiting group can have its blocks: now, later, or never. Cached blocks are not
         considered.
 
         Hashes of a group that never can are dropped: an engine ignores it without a word.
@@ -192,7 +192,7 @@ class SelfAttnBlockSpaceManager(BlockSpaceManager):
         return next((at for at, block in enumerate(blocks) if not block.computed), len(blocks))
 
     def can_append_slots(self, seq_group: SequenceGroup, num_lookahead_slots: int) -> bool:
-        """Says whether all running sequences of a group can have slots for their new tokens."""
+        """Returns whether all running sequences of a group can have slots for their new tokens."""
         touched = 0
         for seq in seqs_in(seq_group, SequenceStatus.RUNNING):
             table = self._table(seq)
@@ -351,7 +351,7 @@ class SelfAttnBlockSpaceManager(BlockSpaceManager):
         self._num_computed[child_seq.seq_id] = self._num_computed[parent_seq.seq_id]
 
     def can_swap_in(self, seq_group: SequenceGroup, num_lookahead_slots: int) -> AllocStatus:
-        """Says whether a swapped group can return, with the slots that it needs next, above the watermark."""
+        """Returns whether a swapped group can return, with the slots that it needs next, above the watermark."""
         seqs = seqs_in(seq_group, SequenceStatus.SWAPPED)
         # What is swapped in is counted by the core; here what is appended right after it: blocks for
         # new tokens, and a copy of the last block of each sequence that shares it.
@@ -377,7 +377,7 @@ class SelfAttnBlockSpaceManager(BlockSpaceManager):
         return self._swap(seqs_in(seq_group, SequenceStatus.SWAPPED), Device.CPU, Device.GPU)
 
     def can_swap_out(self, seq_group: SequenceGroup) -> bool:
-        """Says whether the CPU has room for a running group."""
+        """Returns whether the CPU has room for a running group."""
         return self._fit(seqs_in(seq_group, SequenceStatus.RUNNING), Device.GPU, Device.CPU, 0) == "ok"
 
     def swap_out(self, seq_group: SequenceGroup) -> list[tuple[int, int]]:
@@ -406,11 +406,11 @@ class SelfAttnBlockSpaceManager(BlockSpaceManager):
         return [(places(src, old), places(dst, new)) for old, new in copies]
 
     def get_num_free_gpu_blocks(self) -> int:
-        """Returns how many GPU blocks can be allocated now."""
+        """Returns the number of GPU blocks that can be allocated now."""
         return self.block_allocator.get_num_free_blocks(Device.GPU)
 
     def get_num_free_cpu_blocks(self) -> int:
-        """Returns how many CPU blocks can be allocated now."""
+        """Returns the number of CPU blocks that can be allocated now."""
         return self.block_allocator.get_num_free_blocks(Device.CPU)
 
     def get_prefix_cache_hit_rate(self, device: Device) -> float:
@@ -418,7 +418,7 @@ class SelfAttnBlockSpaceManager(BlockSpaceManager):
         return self.block_allocator.get_prefix_cache_hit_rate(device)
 
     def reset_prefix_cache(self, device: Device | None = None) -> bool:
-        """Forgets all cached content of a device, or of every device; False if blocks of one are in use."""
+        """Drops all cached content of a device, or of every device; False if blocks of one are in use."""
         return self.block_allocator.reset_prefix_cache(device)
 
     def get_num_cached_tokens(self, seq: Sequence) -> int:

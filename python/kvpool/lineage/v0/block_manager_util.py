@@ -33,7 +33,7 @@ class SequenceStatus(enum.IntEnum):
 
     @staticmethod
     def is_finished(status: SequenceStatus) -> bool:
-        """Says whether a sequence in this state is over."""
+        """Returns whether a sequence in this state is over."""
         return status > SequenceStatus.SWAPPED
 
 
@@ -91,7 +91,7 @@ def first_waiting(group: SequenceGroup) -> Sequence:
 
 
 def is_prefill(seq: Sequence) -> bool:
-    """Says whether a sequence still computes its prompt; False if it does not say."""
+    """Returns whether a sequence still computes its prompt; False if it does not say."""
     ask = getattr(seq, "is_prefill", None)
     return bool(ask()) if callable(ask) else bool(ask)
 

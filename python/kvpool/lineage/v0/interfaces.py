@@ -76,7 +76,7 @@ class BlockSpaceManager(ABC):
 
     @abstractmethod
     def can_allocate(self, seq_group: SequenceGroup, num_lookahead_slots: int = 0) -> AllocStatus:
-        """Says whether a waiting group can have its blocks."""
+        """Returns whether a waiting group can have its blocks."""
 
     @abstractmethod
     def allocate(self, seq_group: SequenceGroup) -> None:
@@ -84,7 +84,7 @@ class BlockSpaceManager(ABC):
 
     @abstractmethod
     def can_append_slots(self, seq_group: SequenceGroup, num_lookahead_slots: int) -> bool:
-        """Says whether all running sequences of a group can have slots for their new tokens."""
+        """Returns whether all running sequences of a group can have slots for their new tokens."""
 
     @abstractmethod
     def append_slots(self, seq: Sequence, num_lookahead_slots: int) -> list[tuple[int, int]]:
@@ -96,7 +96,7 @@ class BlockSpaceManager(ABC):
 
     @abstractmethod
     def can_swap_in(self, seq_group: SequenceGroup, num_lookahead_slots: int) -> AllocStatus:
-        """Says whether a swapped group can return."""
+        """Returns whether a swapped group can return."""
 
     @abstractmethod
     def swap_in(self, seq_group: SequenceGroup) -> list[tuple[int, int]]:
@@ -104,7 +104,7 @@ class BlockSpaceManager(ABC):
 
     @abstractmethod
     def can_swap_out(self, seq_group: SequenceGroup) -> bool:
-        """Says whether the CPU has room for a running group."""
+        """Returns whether the CPU has room for a running group."""
 
     @abstractmethod
     def swap_out(self, seq_group: SequenceGroup) -> list[tuple[int, int]]:
@@ -120,11 +120,11 @@ class BlockSpaceManager(ABC):
 
     @abstractmethod
     def get_num_free_gpu_blocks(self) -> int:
-        """Returns how many GPU blocks can be allocated now."""
+        """Returns the number of GPU blocks that can be allocated now."""
 
     @abstractmethod
     def get_num_free_cpu_blocks(self) -> int:
-        """Returns how many CPU blocks can be allocated now."""
+        """Returns the number of CPU blocks that can be allocated now."""
 
     @abstractmethod
     def access_all_blocks_in_seq(self, seq: Sequence, access_time: float) -> None:
@@ -144,7 +144,7 @@ class BlockSpaceManager(ABC):
 
     @abstractmethod
     def reset_prefix_cache(self, device: Device | None = None) -> bool:
-        """Forgets all cached content of one device, or of all; returns False if blocks are in use."""
+        """Drops all cached content of one device, or of all; returns False if blocks are in use."""
 
     @abstractmethod
     def get_num_cached_tokens(self, seq: Sequence) -> int:

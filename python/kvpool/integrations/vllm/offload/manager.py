@@ -116,7 +116,7 @@ class KvpoolOffloadingManager(OffloadingManager):  # type: ignore[misc]  # vLLM 
         return RequestOffloadingContext()
 
     def lookup(self, key: Key, req_context: Context) -> Any:
-        """Says whether a chunk is resident, being stored, or neither. Changes nothing. O(1)."""
+        """Returns whether a chunk is resident, being stored, or neither. Changes nothing. O(1)."""
         chunks = self.chunks
         if key in chunks.ready:
             return _HIT

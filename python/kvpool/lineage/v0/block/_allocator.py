@@ -164,11 +164,11 @@ class PoolAllocator(BlockAllocator):
         return self._all_block_ids
 
     def get_num_total_blocks(self) -> int:
-        """Returns how many blocks there are."""
+        """Returns the number of blocks."""
         return self._num_blocks
 
     def get_num_free_blocks(self, device: object = None) -> int:
-        """Returns how many blocks can be allocated now: free ones, and cached ones that nobody holds.
+        """Returns the number of blocks that can be allocated now: free ones, and cached ones that nobody holds.
 
         Raises:
             ContractError: A device is given.
@@ -180,12 +180,12 @@ class PoolAllocator(BlockAllocator):
         """Returns the position of a block id among the sorted ids. O(1).
 
         Raises:
-            UnknownBlockError: The id is none of this allocator's.
+            UnknownBlockError: The id does not belong to this allocator.
         """
         return self._ids.rank(absolute_id)
 
     def free(self, block: Block, keep_block_object: bool = False) -> None:
-        """Gives up the handle and its reference to the block.
+        """Frees the handle and its reference to the block.
 
         Args:
             block: The handle. It is invalid afterwards.
@@ -193,7 +193,7 @@ class PoolAllocator(BlockAllocator):
 
         Raises:
             StaleBlockError: It was freed before.
-            BlockStateError: It has no block.
+            BlockStateError: The handle has no block.
             UnknownBlockError: Its block is another allocator's.
         """
         core = self._core_of(block)
@@ -242,7 +242,7 @@ class PoolAllocator(BlockAllocator):
         Raises:
             NoFreeBlocksError: No block is free for a copy; nothing has changed.
             StaleBlockError: The handle was freed.
-            BlockStateError: It has no block.
+            BlockStateError: The handle has no block.
         """
         core = self._core_of(block)
         try:

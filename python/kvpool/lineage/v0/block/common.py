@@ -51,7 +51,7 @@ class RefCounterProtocol(Protocol):
         """Drops a reference and returns how many there are now."""
 
     def get(self, block_id: BlockId) -> int:
-        """Returns how many references there are."""
+        """Returns the number of references."""
 
 
 class RefCounter:
@@ -102,7 +102,7 @@ class RefCounter:
         return self._counts.ref_count(slot) - 1
 
     def get(self, block_id: BlockId) -> int:
-        """Returns how many references there are.
+        """Returns the number of references.
 
         Raises:
             UnknownBlockError: The id is not counted here.
@@ -116,7 +116,7 @@ class RefCounter:
 
 class _Counted(Protocol):
     def get(self, block_id: BlockId) -> int:
-        """Returns how many references there are."""
+        """Returns the number of references."""
 
 
 class ReadOnlyRefCounter:
@@ -130,7 +130,7 @@ class ReadOnlyRefCounter:
         self._refcounter = refcounter
 
     def incr(self, block_id: BlockId) -> int:
-        """Refuses.
+        """Always refuses.
 
         Raises:
             ContractError: Always; a ``ValueError``.
@@ -138,7 +138,7 @@ class ReadOnlyRefCounter:
         raise ContractError(f"Incr not allowed: block {block_id} is counted elsewhere")
 
     def decr(self, block_id: BlockId) -> int:
-        """Refuses.
+        """Always refuses.
 
         Raises:
             ContractError: Always; a ``ValueError``.
@@ -146,7 +146,7 @@ class ReadOnlyRefCounter:
         raise ContractError(f"Decr not allowed: block {block_id} is counted elsewhere")
 
     def get(self, block_id: BlockId) -> int:
-        """Returns how many references there are.
+        """Returns the number of references.
 
         Raises:
             UnknownBlockError: The id is not counted here.
@@ -169,7 +169,7 @@ class CopyOnWriteTracker:
         self._copies: list[tuple[BlockId, BlockId]] = []
 
     def is_appendable(self, block: Block) -> bool:
-        """Says whether a block may be written to: it has no memory yet, or one holder at most.
+        """Returns whether a block may be written to: it has no memory yet, or one holder at most.
 
         Raises:
             StaleBlockError: The handle was freed.
@@ -179,7 +179,7 @@ class CopyOnWriteTracker:
         return block_id is None or self._refcounter.get(block_id) <= 1
 
     def record_cow(self, src_block_id: BlockId | None, trg_block_id: BlockId | None) -> None:
-        """Notes a copy.
+        """Records a copy.
 
         Raises:
             ContractError: An id is None.

@@ -185,7 +185,7 @@ class CpuGpuBlockAllocator(TwoDevices, DeviceAwareBlockAllocator):
 
         Raises:
             StaleBlockError: The handle was freed before.
-            BlockStateError: It has no block.
+            BlockStateError: The handle has no block.
         """
         if not isinstance(block, NullBlock):
             self._of(block).free(block)
@@ -205,7 +205,7 @@ class CpuGpuBlockAllocator(TwoDevices, DeviceAwareBlockAllocator):
         return self._of(last_block).fork(last_block)
 
     def get_num_free_blocks(self, device: Device) -> int:
-        """Returns how many blocks of a device can be allocated now.
+        """Returns the number of blocks of a device that can be allocated now.
 
         Raises:
             ContractError: There is no such device.
@@ -260,7 +260,7 @@ class CpuGpuBlockAllocator(TwoDevices, DeviceAwareBlockAllocator):
         """Says that the KV of GPU blocks is written; without ids, of those filled since the last call.
 
         Raises:
-            UnknownBlockError: An id is not of the GPU, or nobody holds the block.
+            UnknownBlockError: An id is not of the GPU, or the block has no references.
         """
         self._on(Device.GPU).mark_blocks_as_computed(block_ids)
 
@@ -328,7 +328,7 @@ class CpuGpuBlockAllocator(TwoDevices, DeviceAwareBlockAllocator):
         return self._on(device).get_prefix_cache_hit_rate()
 
     def reset_prefix_cache(self, device: Device | None = None) -> bool:
-        """Forgets all cached content of a device, or of every device; the null block is no hindrance.
+        """Drops all cached content of a device, or of every device; the null block is no hindrance.
 
         Returns:
             False if blocks of a device are in use: that one was not reset, the others were.

@@ -101,7 +101,7 @@ class Block(ABC):
     @property
     @abstractmethod
     def extra_hash(self) -> ExtraHash:
-        """What identifies the prompt beside its tokens."""
+        """Extra keys of the prompt."""
 
     @property
     @abstractmethod
@@ -138,7 +138,7 @@ class _AnyAllocator(ABC):
 
     @abstractmethod
     def free(self, block: Block) -> None:
-        """Gives up the handle and its reference to the block."""
+        """Frees the handle and its reference to the block."""
 
     @abstractmethod
     def fork(self, last_block: Block) -> list[Block]:
@@ -155,11 +155,11 @@ class _AnyAllocator(ABC):
 
     @abstractmethod
     def mark_blocks_as_accessed(self, block_ids: Sequence[int], now: float) -> None:
-        """Says that blocks were used."""
+        """Records a use of blocks."""
 
     @abstractmethod
     def mark_blocks_as_computed(self, block_ids: Sequence[int]) -> None:
-        """Says that the KV of blocks is written."""
+        """Marks blocks as computed: their KV is written."""
 
     @abstractmethod
     def get_common_computed_block_ids(self, computed_seq_block_ids: Sequence[list[int]]) -> list[int]:
@@ -171,7 +171,7 @@ class BlockAllocator(_AnyAllocator):
 
     @abstractmethod
     def allocate_mutable_block(self, prev_block: Block | None, extra_hash: ExtraHash = None) -> Block:
-        """Returns an empty block behind ``prev_block``."""
+        """Returns an empty block after ``prev_block``."""
 
     @abstractmethod
     def allocate_immutable_block(
@@ -183,15 +183,15 @@ class BlockAllocator(_AnyAllocator):
     def allocate_immutable_blocks(
         self, prev_block: Block | None, block_token_ids: Sequence[Sequence[int]], extra_hash: ExtraHash = None
     ) -> list[Block]:
-        """Returns one full block per chunk of tokens, each behind the one before it."""
+        """Returns one full block per chunk of tokens, each after the one before it."""
 
     @abstractmethod
     def get_num_total_blocks(self) -> int:
-        """Returns how many blocks there are."""
+        """Returns the number of blocks."""
 
     @abstractmethod
     def get_num_free_blocks(self) -> int:
-        """Returns how many blocks can be allocated now."""
+        """Returns the number of blocks that can be allocated now."""
 
     @abstractmethod
     def get_physical_block_id(self, absolute_id: int) -> int:
@@ -223,7 +223,7 @@ class BlockAllocator(_AnyAllocator):
 
     @abstractmethod
     def reset_prefix_cache(self) -> bool:
-        """Forgets all cached content; returns False if blocks are in use."""
+        """Drops all cached content; returns False if blocks are in use."""
 
     @abstractmethod
     def find_cached_blocks_prefix(self, block_hashes: list[int]) -> list[int]:
@@ -285,7 +285,7 @@ class DeviceAwareBlockAllocator(_AnyAllocator):
 
     @abstractmethod
     def reset_prefix_cache(self, device: Device | None = None) -> bool:
-        """Forgets all cached content of one device, or of all."""
+        """Drops all cached content of one device, or of all."""
 
     @abstractmethod
     def find_cached_blocks_prefix(self, block_hashes: list[int], device: Device = Device.GPU) -> list[int]:

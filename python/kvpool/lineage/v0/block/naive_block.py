@@ -45,9 +45,9 @@ class NaiveBlockAllocator(PoolAllocator):
 
     Args:
         create_block: Makes blocks: ``NaiveBlock``, or a class derived from it.
-        num_blocks: How many blocks there are.
+        num_blocks: Number of blocks.
         block_size: Tokens per block.
-        block_ids: Their ids; from 0 by default. The first is allocated first.
+        block_ids: Ids of the blocks; from 0 by default. The first one is allocated first.
         block_pool: Makes the handles, if several allocators are to share one pool of them.
 
     Raises:
@@ -80,7 +80,7 @@ class NaiveBlockAllocator(PoolAllocator):
     def allocate_mutable_block(
         self, prev_block: Block | None, extra_hash: ExtraHash = None, device: object = None
     ) -> Block:
-        """Returns an empty block behind ``prev_block``.
+        """Returns an empty block after ``prev_block``.
 
         Raises:
             NoFreeBlocksError: No block is free.
@@ -112,7 +112,7 @@ class NaiveBlockAllocator(PoolAllocator):
         extra_hash: ExtraHash = None,
         device: object = None,
     ) -> list[Block]:
-        """Returns one full block per chunk of tokens, each behind the one before it. All or nothing.
+        """Returns one full block per chunk of tokens, each after the one before it. All or nothing.
 
         Raises:
             NoFreeBlocksError: Too few blocks are free.
@@ -147,8 +147,8 @@ class NaiveBlockAllocator(PoolAllocator):
         freed by ``free``.
 
         Raises:
-            UnknownBlockError: The id is none of this allocator's.
-            InvalidBlockError: Nobody holds the block.
+            UnknownBlockError: The id does not belong to this allocator.
+            InvalidBlockError: The block has no references.
         """
         self._pool.release([self._to_core(block_id)])
 
@@ -243,7 +243,7 @@ class NaiveBlock(TokenBlock):
 
     @property
     def num_tokens_total(self) -> int:
-        """Refuses.
+        """Always refuses.
 
         Raises:
             NotSupportedError: Always.
@@ -252,7 +252,7 @@ class NaiveBlock(TokenBlock):
 
     @property
     def computed(self) -> bool:
-        """Refuses, to be read and to be set.
+        """Refuses reads and writes.
 
         Raises:
             NotSupportedError: Always.
@@ -265,7 +265,7 @@ class NaiveBlock(TokenBlock):
 
     @property
     def last_accessed(self) -> float:
-        """Refuses, to be read and to be set.
+        """Refuses reads and writes.
 
         Raises:
             NotSupportedError: Always.
@@ -278,10 +278,10 @@ class NaiveBlock(TokenBlock):
 
     @property
     def extra_hash(self) -> ExtraHash:
-        """None."""
+        """Always None."""
         return None
 
     @property
     def content_hash(self) -> int | None:
-        """None."""
+        """Always None."""
         return None

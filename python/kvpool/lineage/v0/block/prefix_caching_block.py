@@ -75,9 +75,9 @@ class PrefixCachingBlockAllocator(CachingAllocator):
     same time, or never, the deepest.
 
     Args:
-        num_blocks: How many blocks there are.
+        num_blocks: Number of blocks.
         block_size: Tokens per block.
-        block_ids: Their ids; from 0 by default. The first is allocated first.
+        block_ids: Ids of the blocks; from 0 by default. The first one is allocated first.
         eviction_policy: ``EvictionPolicy.LRU``.
 
     Raises:
@@ -123,7 +123,7 @@ class PrefixCachingBlockAllocator(CachingAllocator):
     def allocate_mutable_block(
         self, prev_block: Block | None, extra_hash: ExtraHash = None, device: object = None
     ) -> Block:
-        """Returns an empty block behind ``prev_block``.
+        """Returns an empty block after ``prev_block``.
 
         Raises:
             NoFreeBlocksError: No block is free or can be evicted.
@@ -159,7 +159,7 @@ class PrefixCachingBlockAllocator(CachingAllocator):
         extra_hash: ExtraHash = None,
         device: object = None,
     ) -> list[Block]:
-        """Returns one full block per chunk of tokens, each behind the one before it. All or nothing.
+        """Returns one full block per chunk of tokens, each after the one before it. All or nothing.
         O(tokens).
 
         Raises:
@@ -295,7 +295,7 @@ class PrefixCachingBlockAllocator(CachingAllocator):
         return cores
 
     def is_block_cached(self, block: Block) -> bool:
-        """Says whether a block is registered with this block's content, computed or not.
+        """Returns whether a block is registered with this block's content, computed or not.
 
         Raises:
             BlockStateError: The block has no hash.
@@ -306,10 +306,10 @@ class PrefixCachingBlockAllocator(CachingAllocator):
         return self._registered(block.content_hash) is not None
 
     def block_is_computed(self, block_id: BlockId) -> bool:
-        """Says whether a block is cached and its KV written.
+        """Returns whether a block is cached and its KV written.
 
         Raises:
-            UnknownBlockError: The id is none of this allocator's.
+            UnknownBlockError: The id does not belong to this allocator.
         """
         return self._pool.is_computed(self._to_core(block_id))
 
@@ -318,7 +318,7 @@ class PrefixCachingBlockAllocator(CachingAllocator):
         nothing.
 
         Raises:
-            UnknownBlockError: A block is none of this allocator's, or neither held nor cached.
+            UnknownBlockError: A block does not belong to this allocator, or neither held nor cached.
         """
         try:
             self._pool.mark_accessed([self._to_core(block_id) for block_id in block_ids], now)
@@ -335,7 +335,7 @@ class PrefixCachingBlockAllocator(CachingAllocator):
                 are still held.
 
         Raises:
-            UnknownBlockError: A block is none of this allocator's.
+            UnknownBlockError: A block does not belong to this allocator.
             BlockStateError: A block is not full and hashed.
         """
         pool = self._pool
@@ -396,7 +396,7 @@ class PrefixCachingBlockAllocator(CachingAllocator):
         return self.metric_data.get_hit_rate()
 
     def reset_prefix_cache(self) -> bool:
-        """Forgets all cached content and the hit rate; returns False, and does nothing, while blocks
+        """Drops all cached content and the hit rate; returns False, and does nothing, while blocks
         are in use.
         """
         return self._reset_prefix_cache()
