@@ -163,8 +163,7 @@ class OverlappingCopyError(KvpoolError, ValueError):
 
 
 class LayoutError(KvpoolError, ValueError):
-    """Memory that cannot be copied by blocks: inner dimensions that are not contiguous, blocks that
-    overlap.
+    """Memory that cannot be copied by blocks: inner dimensions that are not contiguous, blocks that overlap.
     """
 
 

@@ -358,8 +358,7 @@ def _size_sections(
 
 
 def _by_size(report: Mapping[str, Any], known: Mapping[int, str]) -> dict[str, dict[str, float]]:
-    """Shares of blocks that hit, by policy and size; sizes have the same name if they were asked for
-    alike.
+    """Shares of blocks that hit, by policy and size; sizes have the same name if they were asked for alike.
     """
     named = [(policy["name"], policy["hits"]) for policy in report["policies"]]
     if report["optimum"] is not None:

@@ -30,8 +30,9 @@ class HitRatePlot:
     """Samples a replay as it advances, and draws what it saw."""
 
     def __init__(self, path: Path, replay: kvpool.traces.Replay) -> None:
-        """Takes a first sample. What cannot be drawn is refused before: :func:`need_matplotlib`,
-        ``check_output``.
+        """Takes a first sample.
+
+        What cannot be drawn is refused before: :func:`need_matplotlib`, ``check_output``.
         """
         self._path = path
         self._replay = replay

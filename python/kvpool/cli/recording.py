@@ -215,8 +215,9 @@ class Recorder:
             self._output.write(line)
 
     def _replayed(self, first: int, end: int) -> int:
-        """Record the batches from ``first`` to before ``end`` that the publisher still has. Returns
-        their number.
+        """Record the batches from ``first`` to before ``end`` that the publisher still has.
+
+        Returns their number.
         """
         found = 0
         for number, batch in self._answers(first):

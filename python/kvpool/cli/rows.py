@@ -56,8 +56,9 @@ def print_csv(rows: Sequence[Mapping[str, Any]]) -> None:
 
 
 def _cell(value: object) -> object:
-    """Text from outside is shown, not obeyed: CSV goes to terminals, too. And a spreadsheet runs no
-    formula of it.
+    """Text from outside is shown, not obeyed: CSV goes to terminals, too.
+
+    And a spreadsheet runs no formula of it.
     """
     if isinstance(value, bool):
         return str(value).lower()

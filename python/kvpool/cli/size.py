@@ -340,8 +340,9 @@ def _write(report: "SizingReport", html: Path | None, png: Path | None) -> None:
 
 @contextlib.contextmanager
 def bar_of_cells(name: str, of: str, *, shown: bool) -> "Iterator[Callable[[int, int], None]]":
-    """Show a bar, once there is progress: what is refused before leaves none behind. It ends when all
-    is done.
+    """Show a bar, once there is progress: what is refused before leaves none behind.
+
+    It ends when all is done.
     """
     columns = (
         TextColumn(name),

@@ -88,8 +88,7 @@ def _print_trace(report: SizingReport, console: Console) -> None:
 
 
 def _print_grid(report: SizingReport, console: Console) -> None:
-    """One table of the hit rates, policies down, capacities across; the best policy of each column is
-    bold.
+    """One table of the hit rates, policies down, capacities across; the best policy of each column is bold.
     """
     sizes = report["capacities"]
     table = _by_capacity("Estimated block hit rate, %" if report["sample"] else "Block hit rate, %", sizes)

@@ -182,8 +182,9 @@ class Publisher:
             return not self._end.is_set() and self._answer()
 
     def flush(self) -> bool:
-        """Sends all changes since the last turn. Returns whether a sink has more to send; if so, call
-        it again at once.
+        """Sends all changes since the last turn.
+
+        Returns whether a sink has more to send; if so, call it again at once.
         """
         self._owner.check()
         with self._turn:
@@ -205,8 +206,9 @@ class Publisher:
             return self._answer()
 
     def pass_on(self, batch: bytes) -> None:
-        """Sends a batch that other code has made to every sink, with the next turn. The batch gets a
-        number like any other.
+        """Sends a batch that other code has made to every sink, with the next turn.
+
+        The batch gets a number like any other.
 
         Snapshots do not contain its events.
         """
@@ -215,6 +217,7 @@ class Publisher:
 
     def snapshot(self, sink: int = 0) -> Snapshot:
         """Returns all contents that were reported to a sink and are still cached, in the sink's form.
+
         ``sink`` is its position. O(contents), without the GIL.
         """
         self._owner.check()

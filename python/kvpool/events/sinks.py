@@ -52,8 +52,9 @@ class Sink(Protocol):
         """Starts the sink. The thread that makes the publisher calls it once."""
 
     def send(self, number: int, batch: bytes) -> bool:
-        """Takes a batch. Returns False if there is no room. The batch is then lost, and the publisher
-        calls :meth:`has_room` from now on.
+        """Takes a batch. Returns False if there is no room.
+
+        The batch is then lost, and the publisher calls :meth:`has_room` from now on.
         """
 
     def has_room(self) -> bool:
@@ -136,8 +137,9 @@ class CallSink:
         return False
 
     def close(self) -> None:
-        """Ends the thread after the function has taken the waiting batches. Waits for that, at most
-        ``patience`` seconds.
+        """Ends the thread after the function has taken the waiting batches.
+
+        Waits for that, at most ``patience`` seconds.
         """
         self._owner.check()
         if self._closed or not self._thread.is_alive():

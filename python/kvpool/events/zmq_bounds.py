@@ -129,8 +129,9 @@ class BoundedSocket:
         return str(self.socket.getsockopt(zmq.LAST_ENDPOINT).decode())
 
     def send(self, head: list[bytes], batch: bytes) -> Any:
-        """Sends a message, and counts its last frame. Returns a tracker: ``done`` says that the message
-        has left.
+        """Sends a message, and counts its last frame.
+
+        Returns a tracker: ``done`` says that the message has left.
 
         Raises:
             zmq.ZMQError: The socket does not take the message. It takes no frame of it then.

@@ -68,8 +68,9 @@ class Sessions:
                 self._of.pop(one, None)
 
     def releasing(self, request_id: RequestId) -> None:
-        """A request is about to be released: what it has cached is its session's. Of one without a
-        session nothing.
+        """A request is about to be released: what it has cached is its session's.
+
+        Of one without a session nothing.
         """
         session_id = self._of.pop(request_id, None)
         if session_id is None:

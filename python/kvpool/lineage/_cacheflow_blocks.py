@@ -53,8 +53,7 @@ class SequenceStatus(NamedEnum):
 
 
 class AllocStatus(NamedEnum):
-    """Whether blocks are available. ``OK`` is true and equals True. The others are false and equal
-    False.
+    """Whether blocks are available. ``OK`` is true and equals True. The others are false and equal False.
 
     ``is True`` does not hold. The hash is that of the name, so booleans and members are different keys
     of a dict.
@@ -174,8 +173,7 @@ def never_fits(blocks: int) -> NoFreeBlocksError:
 
 
 class BlockAllocator:
-    """Blocks of one device with reference counts. Allocates the highest number first, then the last
-    freed.
+    """Blocks of one device with reference counts. Allocates the highest number first, then the last freed.
 
     Args:
         device: The device of the blocks.
@@ -209,8 +207,7 @@ class BlockAllocator:
         return self._allocate(1)[0]
 
     def free(self, block: PhysicalTokenBlock) -> None:
-        """Drops one reference. If it was the last, the block is free, and the handle cannot be used any
-        more.
+        """Drops one reference. If it was the last, the block is free, and the handle cannot be used any more.
 
         Raises:
             StaleBlockError: The handle was freed before (a double free).
@@ -264,8 +261,9 @@ class BlockAllocator:
         return ids
 
     def _check_owner(self, table: BlockTable) -> None:
-        """Checks that a table is on this device. All blocks of a table are on one device, so checks
-        only the last.
+        """Checks that a table is on this device.
+
+        All blocks of a table are on one device, so checks only the last.
         """
         for block in table[-1:]:
             if block._owner is not self:

@@ -1,5 +1,4 @@
-"""Aphrodite's block allocators, with the interface of vLLM 0.4: ``allocate_immutable``,
-``allocate_mutable``.
+"""Aphrodite's block allocators, with the interface of vLLM 0.4: ``allocate_immutable``, ``allocate_mutable``.
 
 The classes are those of ``kvpool.lineage.v0`` under their older names. They have the newer methods,
 too. This module collects what the ancestor spread over several modules.
@@ -70,8 +69,9 @@ def _by_source(copies: Iterable[tuple[BlockId, BlockId]]) -> dict[BlockId, list[
 
 
 class CopyOnWriteTracker:
-    """Copies that are planned and not executed yet. See
-    ``kvpool.lineage.v0.block.common.CopyOnWriteTracker``.
+    """Copies that are planned and not executed yet.
+
+    See ``kvpool.lineage.v0.block.common.CopyOnWriteTracker``.
 
     Args:
         refcounter: Reports which blocks are shared.
@@ -92,8 +92,9 @@ class CopyOnWriteTracker:
         return self._tracker.is_appendable(block)
 
     def cow_block_if_not_appendable(self, block: Block) -> BlockId | None:
-        """Returns the id of a block that may be written to, and points the handle to it. Returns None
-        if the handle has no memory.
+        """Returns the id of a block that may be written to, and points the handle to it.
+
+        Returns None if the handle has no memory.
 
         Raises:
             NoFreeBlocksError: No block is free for a copy. Nothing has changed.
@@ -133,8 +134,9 @@ class _OlderNames(PoolAllocator, BlockAllocator):
         *,
         extra: kvpool.ExtraKeys | None = None,
     ) -> Block:
-        """Returns a full block with these tokens. If the allocator caches, it may be a block that
-        already has this content.
+        """Returns a full block with these tokens.
+
+        If the allocator caches, it may be a block that already has this content.
 
         Args:
             prev_block: The block before it in the sequence.
@@ -234,8 +236,9 @@ class NaiveBlockAllocator(_OlderNames, naive_block.NaiveBlockAllocator):
 
 
 class PrefixCachingBlock(prefix_caching_block.PrefixCachingBlock):
-    """A block that can be found by its content. See
-    ``kvpool.lineage.v0.block.prefix_caching_block.PrefixCachingBlock``.
+    """A block that can be found by its content.
+
+    See ``kvpool.lineage.v0.block.prefix_caching_block.PrefixCachingBlock``.
 
     Args:
         prev_block: The block before it in the sequence.

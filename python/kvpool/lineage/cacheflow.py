@@ -78,8 +78,9 @@ _GPU, _CPU = 0, 1
 
 
 class GroupSwap:
-    """A swap of a group's blocks that is still open. Copy the pairs of ``mapping``, then call
-    ``complete``; or call ``abort``.
+    """A swap of a group's blocks that is still open.
+
+    Copy the pairs of ``mapping``, then call ``complete``; or call ``abort``.
 
     While it is open, its sequences cannot be appended to, forked, freed or swapped.
     """
@@ -102,6 +103,7 @@ class GroupSwap:
 
     def complete(self) -> dict[int, int]:
         """Ends the swap: the tables get the destination blocks, and the source blocks are freed.
+
         Returns ``mapping``.
 
         Raises:
@@ -209,9 +211,7 @@ class BlockSpaceManager:
         self.block_tables.update((seq_id, list(table)) for seq_id in seq_ids)
 
     def can_append(self, seq_group: SequenceGroupLike) -> bool:
-        """Returns whether ``append`` can be called for every serving sequence of the group.
-        O(sequences).
-        """
+        """Returns whether ``append`` can be called for every serving sequence of the group. O(sequences)."""
         needed, writers = 0, Counter[PhysicalTokenBlock]()
         for seq in seq_group.seqs:
             if status_of(seq) in ("SERVING", "RUNNING"):
@@ -377,9 +377,7 @@ class BlockSpaceManager:
             self._allocator_of(block)._release(table)
 
     def _moving(self, seq_group: SequenceGroupLike, source: BlockAllocator) -> tuple[list[int], list[int]]:
-        """Returns the ids of the sequences that a swap moves, and the core's block ids, one per
-        reference.
-        """
+        """Returns the ids of the sequences that a swap moves, and the core's block ids, one per reference."""
         references = list[int]()
         unfinished = {seq.seq_id: seq for seq in seq_group.seqs if not status_of(seq).startswith("FINISHED")}
         moving = [seq for seq_id, seq in unfinished.items() if seq_id in self.block_tables]

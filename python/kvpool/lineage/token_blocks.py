@@ -1,5 +1,4 @@
-"""Aphrodite's token blocks (ancestor 000): buffers of tokens, and metadata of logical and physical
-blocks.
+"""Aphrodite's token blocks (ancestor 000): buffers of tokens, and metadata of logical and physical blocks.
 
 This module owns the idle token buffers, and nothing of the KV cache. A physical block's ``ref_count``
 is metadata that the engine sets. The reference counts that decide something are those of
@@ -82,8 +81,9 @@ class BlockPool:
         return self._idle_tokens
 
     def alloc_block(self, block_size: int) -> TokensBlock:
-        """Returns a blank buffer: an idle one of this size, or a new one. For size 0, returns a new
-        empty list.
+        """Returns a blank buffer: an idle one of this size, or a new one.
+
+        For size 0, returns a new empty list.
 
         Raises:
             InvalidArgumentError: ``block_size`` is negative.
@@ -104,8 +104,7 @@ class BlockPool:
         return tokens
 
     def del_block(self, block: TokensBlock) -> None:
-        """Takes a buffer back and blanks it. The caller must not use it any more. Empty buffers are
-        ignored.
+        """Takes a buffer back and blanks it. The caller must not use it any more. Empty buffers are ignored.
 
         Raises:
             StaleBlockError: The buffer is idle already.
@@ -163,8 +162,9 @@ class LogicalTokenBlock:
 
     @property
     def num_tokens(self) -> int:
-        """The number of tokens in the block. A smaller number may be assigned; it removes the tokens at
-        the end.
+        """The number of tokens in the block.
+
+        A smaller number may be assigned; it removes the tokens at the end.
 
         Raises:
             StaleBlockError: The block was released. All members below raise it, too.

@@ -47,8 +47,7 @@ __all__ = [
 
 
 class HashValue(int):
-    """The digest of a block and of everything before it, as a number. It carries its position in the
-    chain.
+    """The digest of a block and of everything before it, as a number. It carries its position in the chain.
 
     Copies and pickles include this position, the tokens and the extra keys, so that it can be a parent
     in any process.
@@ -67,8 +66,10 @@ class HashValue(int):
         tokens: tuple[int, ...],
         parent: bytes | None,
     ) -> HashValue:
-        """Makes the value of a link. ``extra`` are the extra keys it was hashed with, ``parent`` is the
-        digest of the block before it.
+        """Makes the value of a link.
+
+        ``extra`` are the extra keys it was hashed with, ``parent`` is the digest of the block before
+        it.
         """
         value = cls.from_bytes(link.digest, "big")
         value.link, value.extra, value.tokens, value.parent = link, extra, tokens, parent
@@ -221,8 +222,9 @@ class FreeKVCacheBlockQueue:
         self.append_sequence([block])
 
     def append_sequence(self, blocks: Sequence[KVCacheBlock]) -> None:
-        """Adds the blocks of a sequence at the end, all or none. The deepest is added first, so that it
-        is used first.
+        """Adds the blocks of a sequence at the end, all or none.
+
+        The deepest is added first, so that it is used first.
 
         Args:
             blocks: The blocks in the order of the sequence's block table.
@@ -244,8 +246,9 @@ class FreeKVCacheBlockQueue:
             self._free.push_back(number)
 
     def _grow(self) -> None:
-        """Makes room for one more number. O(1) per block over the life of the queue, because the room
-        doubles.
+        """Makes room for one more number.
+
+        O(1) per block over the life of the queue, because the room doubles.
         """
         if len(self._blocks) <= self._capacity:
             return
@@ -331,6 +334,7 @@ def hash_request_tokens(
     block_size: int, token_ids: Sequence[int], extra: kvpool.ExtraKeys | None = None
 ) -> list[BlockHashType]:
     """Returns the keys of the full blocks of a prompt. Tokens after the last full block have no key.
+
     O(tokens).
 
     Args:

@@ -76,8 +76,7 @@ _STORE_FAILURES: Final = ("lost", "full", "failed", "timed_out", "busy", "unavai
 
 @dataclass(frozen=True, slots=True)
 class Buckets:
-    """A histogram: upper ends of buckets, counts of each alone with one more for what is beyond, and
-    the sum.
+    """A histogram: upper ends of buckets, counts of each alone with one more for what is beyond, and the sum.
     """
 
     bounds: tuple[float, ...]

@@ -90,8 +90,7 @@ class KvGroup:
         return range(0, min(tokens, math.lcm(self.span, self.block_tokens)), self.span)
 
     def _blocks_behind(self, start: int, tokens: int, chunk: int) -> int:
-        """Blocks from ``start``, the first token of its own chunk, to the end of a step from its last
-        token.
+        """Blocks from ``start``, the first token of its own chunk, to the end of a step from its last token.
         """
         end = min(start + self.span - 1 + chunk, tokens)
         return -(-end // self.block_tokens) - start // self.block_tokens

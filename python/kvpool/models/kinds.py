@@ -250,8 +250,7 @@ def qwen_windows() -> Kinds:
 def gemma_windows(
     default: int, *names: str, first: bool = False, more: Mapping[str, str] | None = None
 ) -> Kinds:
-    """Windows in all layers but every n-th: by ``layer_types``, by one of the fields, or by the
-    family's n.
+    """Windows in all layers but every n-th: by ``layer_types``, by one of the fields, or by the family's n.
     """
     patterns = [(name, every(name, "full", "sliding", first=first)) for name in names]
     return first_given(

@@ -1,5 +1,4 @@
-"""Configurations of several parts: where the part is that generates text, and which family it has by
-itself.
+"""Configurations of several parts: where the part is that generates text, and which family it has by itself.
 """
 
 from __future__ import annotations

@@ -89,8 +89,9 @@ def group_runs(
     jobs: int = 0,
     progress: Callable[[int, int], None] | None = None,
 ) -> schema.Groups | None:
-    """Runs the trace with the model's groups at each size, and with each spacing at one size. Returns
-    ``None`` for a single group.
+    """Runs the trace with the model's groups at each size, and with each spacing at one size.
+
+    Returns ``None`` for a single group.
 
     The memory of a run is the size's ``gib``. A size in blocks or per cent stands for the memory that
     its blocks take if all layers keep all tokens. ``progress`` is called with the requests done and the
@@ -134,8 +135,9 @@ def group_runs(
 
 
 def _spacings(groups: KvGroups, keep: Keep, *, states: bool) -> list[Keep]:
-    """Returns the other values of ``keep`` in the table of spacing. For states, ``all`` would mean
-    every block, and is left out.
+    """Returns the other values of ``keep`` in the table of spacing.
+
+    For states, ``all`` would mean every block, and is left out.
     """
     unit = math.lcm(*(group.block_tokens for group in groups.groups))
     rounded = dict.fromkeys(-(-tokens // unit) * unit for tokens in SPACINGS)
@@ -221,8 +223,9 @@ class _Job:
 def _run_all(
     trace: Trace, jobs_of: Sequence[_Job], workers: int, progress: Callable[[int, int], None] | None
 ) -> list[schema.GroupRun]:
-    """Runs all jobs on threads, and returns their results in order. Ctrl-C cancels the jobs that have
-    not begun, and stops the others.
+    """Runs all jobs on threads, and returns their results in order.
+
+    Ctrl-C cancels the jobs that have not begun, and stops the others.
     """
     total, done, lock, stopped = (
         len(jobs_of) * trace.summary()["requests"],

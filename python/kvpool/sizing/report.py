@@ -44,8 +44,9 @@ __all__ = [
 
 
 class Ideal(TypedDict):
-    """The hit rates of a cache without a size limit, each from 0 to 1. No policy and no capacity can
-    exceed them.
+    """The hit rates of a cache without a size limit, each from 0 to 1.
+
+    No policy and no capacity can exceed them.
 
     In a report from a sample, every field except ``block`` is an estimate. The estimated hit rate of a
     cache may exceed it.
@@ -293,8 +294,9 @@ class Tier(TypedDict):
 
 
 class Served(TypedDict):
-    """The hits of one tier: blocks that it contains and that no tier above contains. All are 0 if a
-    tier above is as large.
+    """The hits of one tier: blocks that it contains and that no tier above contains.
+
+    All are 0 if a tier above is as large.
     """
 
     #: ``device``, or the name of a tier beneath it.

@@ -107,8 +107,9 @@ def tiers_of(
     model: schema.Model,
     facts: schema.TraceFacts,
 ) -> schema.Tiers:
-    """Returns the share of the device, at each size, and of each tier beneath it. O(sizes x tiers x log
-    references).
+    """Returns the share of the device, at each size, and of each tier beneath it.
+
+    O(sizes x tiers x log references).
     """
     bytes_per_token = model["bytes_per_token"]
     below: list[schema.Tier] = []

@@ -60,9 +60,7 @@ def checked(name: str, value: bytes) -> Seen | None:
 
 
 def parsed(digest: str, text: bytes) -> Namespace | None:
-    """Reads the text of a namespace. Returns ``None`` if it is damaged, or belongs to another
-    namespace.
-    """
+    """Reads the text of a namespace. Returns ``None`` if it is damaged, or belongs to another namespace."""
     try:
         namespace = Namespace.from_json(text.decode())
     except (InvalidArgumentError, UnicodeDecodeError):

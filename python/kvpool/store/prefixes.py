@@ -96,15 +96,17 @@ class Prefetch:
 
     @property
     def done(self) -> bool:
-        """Whether no transfer of this prefetch is running. Admission then uses every block that can be
-        loaded.
+        """Whether no transfer of this prefetch is running.
+
+        Admission then uses every block that can be loaded.
         """
         return self._jobs == 0
 
     @property
     def tokens(self) -> int:
-        """Tokens of the prompt that were cached on the device, plus the tokens loaded after them. A hit
-        has this length. Zero while a transfer is running.
+        """Tokens of the prompt that were cached on the device, plus the tokens loaded after them.
+
+        A hit has this length. Zero while a transfer is running.
         """
         return (self._first + len(self._slots)) * self._block_size if self.done else 0
 
@@ -250,8 +252,9 @@ class PrefixStore:
         return started
 
     def _go_on(self, started: Prefetch) -> None:
-        """Takes blocks from host memory and loads the rest, from the first block on. If the store does
-        not know whether it has a block, asks it once.
+        """Takes blocks from host memory and loads the rest, from the first block on.
+
+        If the store does not know whether it has a block, asks it once.
         """
         digests = started._digests
         kept = [self._slots.find(digest) for digest in digests]
@@ -290,8 +293,7 @@ class PrefixStore:
     def admit(
         self, request_id: RequestId, started: Prefetch, *, loading: bool = False, **settings: Any
     ) -> Admission:
-        """Admits the request of a prefetch: cached blocks of the device, then loaded blocks, then new
-        ones.
+        """Admits the request of a prefetch: cached blocks of the device, then loaded blocks, then new ones.
 
         Without ``loading``, loads that are still running are not used. If the device has evicted the
         blocks that precede the loaded ones, the loaded blocks are not used either.
@@ -429,15 +431,15 @@ class PrefixStore:
         return len(going)
 
     def poll(self) -> None:
-        """Handles the jobs that have ended, and writes back blocks to make room. Call it in every step;
-        it does not wait.
+        """Handles the jobs that have ended, and writes back blocks to make room.
+
+        Call it in every step; it does not wait.
         """
         self._take_in(self._store.poll())
         self._write_back()
 
     def wait(self, timeout: float = 1.0) -> None:
-        """Like ``poll``, until no job is running. Waits at most ``timeout`` seconds for each group of
-        jobs.
+        """Like ``poll``, until no job is running. Waits at most ``timeout`` seconds for each group of jobs.
         """
         self._write_back()
         while self._jobs:
@@ -488,8 +490,9 @@ class PrefixStore:
         return self._slots.find(digest) is not None
 
     def _loaded(self, started: Prefetch, slots: list[int], loads: list[int], outcomes: list[Outcome]) -> None:
-        """Handles a load that has ended. Blocks after the first missing one are dropped, because a
-        prefix needs all of them.
+        """Handles a load that has ended.
+
+        Blocks after the first missing one are dropped, because a prefix needs all of them.
         """
         for slot, at, outcome in zip(slots, loads, outcomes, strict=True):
             if outcome == "ok" and self._host and started.cursor.epoch == self._epoch:
@@ -513,8 +516,10 @@ class PrefixStore:
                 self._let_go(started)
 
     def renew(self, namespace: Namespace) -> None:
-        """Switches to other weights. No earlier block is found from now on, on the device
-        (``bump_epoch``), in host memory or in the store.
+        """Switches to other weights.
+
+        No earlier block is found from now on, on the device (``bump_epoch``), in host memory or in the
+        store.
 
         Waits for the back end, which records the change: see ``Store.renew``.
 

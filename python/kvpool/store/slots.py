@@ -40,8 +40,9 @@ class Slots:
 
     @property
     def reclaimable(self) -> int:
-        """A lower bound of the slots that can be taken. A slot that is dirty and in use counts as two
-        that cannot.
+        """A lower bound of the slots that can be taken.
+
+        A slot that is dirty and in use counts as two that cannot.
         """
         return len(self._free) + max(0, len(self._digests) - len(self._dirty) - len(self._users))
 
@@ -84,8 +85,9 @@ class Slots:
         self._users[slot] += 1
 
     def leave(self, slots: list[int]) -> None:
-        """Removes one user from each slot. The first slot counts as used last, because the others
-        cannot be used without it.
+        """Removes one user from each slot.
+
+        The first slot counts as used last, because the others cannot be used without it.
         """
         for slot in reversed(slots):
             self._users[slot] -= 1
@@ -99,8 +101,9 @@ class Slots:
                 self._free.append(slot)
 
     def keep(self, slot: int, digest: bytes) -> None:
-        """Assigns content to a slot. If another slot already has this content, ``find`` keeps returning
-        that one.
+        """Assigns content to a slot.
+
+        If another slot already has this content, ``find`` keeps returning that one.
         """
         if digest not in self._by_digest:
             self._by_digest[digest] = slot
@@ -113,6 +116,7 @@ class Slots:
 
     def next_dirty(self) -> tuple[int, bytes, int] | None:
         """Takes the slot that has been dirty for longest. Returns it with its digest and first token.
+
         It is not dirty any more.
         """
         slot = next((slot for slot in self._dirty if slot not in self._users), None)

@@ -29,8 +29,9 @@ class Axis:
     ticks: tuple[tuple[float, str], ...]
 
     def place(self, value: float) -> float:
-        """Give where the value is: 0 at the low end, 1 at the high end. What lies outside is moved to
-        the end.
+        """Give where the value is: 0 at the low end, 1 at the high end.
+
+        What lies outside is moved to the end.
         """
         value = min(max(value, self.low), self.high)
         if self.log:

@@ -225,8 +225,7 @@ def _missing(sentences: list[str]) -> Iterator[str]:
 
 
 def _policies(report: SizingReport) -> Iterator[str]:
-    """Where the policies are defined, how often each replaced the cache's content, and what replaying
-    took.
+    """Where the policies are defined, how often each replaced the cache's content, and what replaying took.
     """
     if not report["policies"]:
         return

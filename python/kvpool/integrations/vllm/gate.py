@@ -265,8 +265,7 @@ def _compared(module: ModuleType, name: str, path: str, expected: str) -> Differ
 
 
 def _other_methods(module: ModuleType, name: str, path: str, expected: str) -> Difference | None:
-    """Returns the public methods of a class that the plug-in does not know, and therefore does not
-    provide.
+    """Returns the public methods of a class that the plug-in does not know, and therefore does not provide.
     """
     owner = _looked_up(module, name)
     if owner is None or _is_ours(owner):
@@ -298,9 +297,7 @@ def _described(module: ModuleType, name: str, expected: str) -> str:
 
 
 def _described_import(module: ModuleType, name: str, expected: str) -> str:
-    """Describes a name that a module imports from another module: "is
-    vllm.v1.core.block_pool.BlockPool".
-    """
+    """Describes a name that a module imports from another module: "is vllm.v1.core.block_pool.BlockPool"."""
     found = _looked_up(module, name)
     if found is None:
         return _NOTHING

@@ -1,5 +1,4 @@
-"""vLLM v0 in its last form, module by module. These modules of ``vllm.core`` exist here under the same
-names.
+"""vLLM v0 in its last form, module by module. These modules of ``vllm.core`` exist here under the same names.
 
 | Module, under the same name there | Content |
 |---|---|

@@ -129,8 +129,7 @@ class SelfAttnBlockSpaceManager(BlockSpaceManager):
         self._appended: set[SeqId] = set()
 
     def can_allocate(self, seq_group: SequenceGroup, num_lookahead_slots: int = 0) -> AllocStatus:
-        """Returns whether a waiting group can get its blocks: now, later, or never. Ignores cached
-        blocks.
+        """Returns whether a waiting group can get its blocks: now, later, or never. Ignores cached blocks.
 
         If the answer is never, the hashes of the group are dropped, because an engine then ignores the
         group without a further call.
@@ -152,8 +151,9 @@ class SelfAttnBlockSpaceManager(BlockSpaceManager):
         return AllocStatus.OK if fits else AllocStatus.LATER
 
     def allocate(self, seq_group: SequenceGroup) -> None:
-        """Allocates a waiting group's blocks: one table, which all its waiting sequences share. All or
-        nothing.
+        """Allocates a waiting group's blocks: one table, which all its waiting sequences share.
+
+        All or nothing.
 
         An encoder prompt may be empty, as for a request without images. Its table then has no blocks.
 
@@ -211,8 +211,7 @@ class SelfAttnBlockSpaceManager(BlockSpaceManager):
         return touched <= self.get_num_free_gpu_blocks()
 
     def append_slots(self, seq: Sequence, num_lookahead_slots: int) -> list[tuple[int, int]]:
-        """Appends the tokens of a sequence that its table lacks, and returns the copies that this
-        requires.
+        """Appends the tokens of a sequence that its table lacks, and returns the copies that this requires.
 
         All or nothing. The copies, (source, destination), have to be made before the step writes to a
         block.
@@ -238,14 +237,14 @@ class SelfAttnBlockSpaceManager(BlockSpaceManager):
         return self.block_allocator._take_copies(fence=True)
 
     def end_step(self) -> None:
-        """Ends the step: its copies are made. The ancestor has no such call; see the module's
-        documentation.
+        """Ends the step: its copies are made. The ancestor has no such call; see the module's documentation.
         """
         self._appended.clear()
         self.block_allocator.end_step()
 
     def free(self, seq: Sequence) -> None:
         """Frees the blocks of a sequence and all state about it. A sequence without a table is fine.
+
         O(blocks).
         """
         self._computed_blocks_tracker.remove_seq(seq.seq_id)
@@ -273,6 +272,7 @@ class SelfAttnBlockSpaceManager(BlockSpaceManager):
 
     def remove_seq_from_computed_blocks_tracker(self, seq: Sequence) -> None:
         """Drops the hashes of a sequence. Does nothing for a sequence that was never looked up.
+
         ``free`` does this, too.
         """
         self._computed_blocks_tracker.remove_seq(seq.seq_id)
@@ -311,6 +311,7 @@ class SelfAttnBlockSpaceManager(BlockSpaceManager):
 
     def mark_blocks_as_computed(self, seq_group: SequenceGroup, token_chunk_size: int) -> None:
         """Records that a group will have computed its next tokens before anything else is planned.
+
         O(blocks filled).
 
         Args:
@@ -334,8 +335,9 @@ class SelfAttnBlockSpaceManager(BlockSpaceManager):
             self.end_step()
 
     def get_common_computed_block_ids(self, seqs: list[Sequence]) -> list[int]:
-        """Returns the computed blocks that all these sequences begin with. Sequences without computed
-        blocks do not count.
+        """Returns the computed blocks that all these sequences begin with.
+
+        Sequences without computed blocks do not count.
 
         Raises:
             UnknownTableError: A sequence has no table.
@@ -347,8 +349,7 @@ class SelfAttnBlockSpaceManager(BlockSpaceManager):
         return self.block_allocator.get_common_computed_block_ids(computed)
 
     def fork(self, parent_seq: Sequence, child_seq: Sequence) -> None:
-        """Shares all blocks of a parent with a child. Does nothing if the parent has no table.
-        O(blocks).
+        """Shares all blocks of a parent with a child. Does nothing if the parent has no table. O(blocks).
 
         Raises:
             BlockStateError: The child has a table already.
@@ -363,8 +364,7 @@ class SelfAttnBlockSpaceManager(BlockSpaceManager):
         self._num_computed[child_seq.seq_id] = self._num_computed[parent_seq.seq_id]
 
     def can_swap_in(self, seq_group: SequenceGroup, num_lookahead_slots: int) -> AllocStatus:
-        """Returns whether a swapped group can return, with the slots that it needs next, above the
-        watermark.
+        """Returns whether a swapped group can return, with the slots that it needs next, above the watermark.
         """
         seqs = seqs_in(seq_group, SequenceStatus.SWAPPED)
         # The core counts the swapped blocks. This counts the blocks appended right after the swap:
@@ -379,8 +379,9 @@ class SelfAttnBlockSpaceManager(BlockSpaceManager):
         return self.block_allocator._fit(blocks, src, dst, reserve)
 
     def swap_in(self, seq_group: SequenceGroup) -> list[tuple[int, int]]:
-        """Moves a swapped group to the GPU. Returns the copies, (CPU block, GPU block), by positions in
-        memory.
+        """Moves a swapped group to the GPU.
+
+        Returns the copies, (CPU block, GPU block), by positions in memory.
 
         All or nothing. Blocks whose content the GPU still has cached are not copied.
 
@@ -395,8 +396,9 @@ class SelfAttnBlockSpaceManager(BlockSpaceManager):
         return self._fit(seqs_in(seq_group, SequenceStatus.RUNNING), Device.GPU, Device.CPU, 0) == "ok"
 
     def swap_out(self, seq_group: SequenceGroup) -> list[tuple[int, int]]:
-        """Moves a running group to the CPU. Returns the copies, (GPU block, CPU block), by positions in
-        memory.
+        """Moves a running group to the CPU.
+
+        Returns the copies, (GPU block, CPU block), by positions in memory.
 
         All or nothing. Blocks whose content the CPU still has cached are not copied.
 
@@ -432,8 +434,9 @@ class SelfAttnBlockSpaceManager(BlockSpaceManager):
         return self.block_allocator.get_prefix_cache_hit_rate(device)
 
     def reset_prefix_cache(self, device: Device | None = None) -> bool:
-        """Drops all cached content of a device, or of every device. Returns False if blocks of one are
-        in use.
+        """Drops all cached content of a device, or of every device.
+
+        Returns False if blocks of one are in use.
         """
         return self.block_allocator.reset_prefix_cache(device)
 

@@ -51,8 +51,9 @@ class Sequence(Protocol):
 
 
 class SequenceGroup(Protocol):
-    """The attributes of a group that the manager reads. ``is_encoder_decoder()`` and
-    ``get_encoder_seq()`` are optional.
+    """The attributes of a group that the manager reads.
+
+    ``is_encoder_decoder()`` and ``get_encoder_seq()`` are optional.
     """
 
     request_id: str

@@ -1,5 +1,6 @@
-"""The interface of a block manager for vLLM v0's scheduler. It also has the names of
-``block.interfaces``, whose former place this was.
+"""The interface of a block manager for vLLM v0's scheduler.
+
+It also has the names of ``block.interfaces``, whose former place this was.
 
 This module owns names and signatures. Sequences and groups belong to the engine, and so may its enums:
 ``AllocStatus`` compares by name with ``==``, and a ``Device`` may be a member of the engine's own enum.
@@ -59,8 +60,7 @@ class BlockSpaceManager(ABC):
 
     @staticmethod
     def get_block_space_manager_class(version: str) -> type[BlockSpaceManager]:
-        """Returns the manager class of a name: ``"selfattn"``, or ``"placeholder"`` for models without
-        KV.
+        """Returns the manager class of a name: ``"selfattn"``, or ``"placeholder"`` for models without KV.
 
         Raises:
             InvalidArgumentError: No manager has this name; a ``ValueError``.

@@ -71,8 +71,9 @@ class PlaceholderBlockSpaceManager(BlockSpaceManager):
         """Does nothing."""
 
     def get_block_table(self, seq: Sequence) -> list[int]:
-        """Returns None, as the ancestor does. It indicates to an attention backend that a sequence has
-        no blocks.
+        """Returns None, as the ancestor does.
+
+        It indicates to an attention backend that a sequence has no blocks.
         """
         return None  # type: ignore[return-value]  # the interface knows managers with blocks only
 

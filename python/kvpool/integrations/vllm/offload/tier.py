@@ -1,5 +1,6 @@
-"""A secondary tier of vLLM's offloading that keeps KV in kvpool's store. Its content is bounded,
-checked, and still there after a restart.
+"""A secondary tier of vLLM's offloading that keeps KV in kvpool's store.
+
+Its content is bounded, checked, and still there after a restart.
 
 An entry in ``secondary_tiers`` of vLLM's ``TieringOffloadingSpec`` selects it: see
 docs/vllm-offloading.md.
@@ -223,8 +224,9 @@ class KvpoolStoreTier(SecondaryTierManager):  # type: ignore[misc]  # vLLM is An
         hooks.watch(self)
 
     def lookup(self, key: bytes, req_context: Any) -> LookupResult:
-        """Returns whether a chunk can be loaded. A chunk that is still being written is a miss, which
-        costs nothing: it is still in CPU memory.
+        """Returns whether a chunk can be loaded.
+
+        A chunk that is still being written is a miss, which costs nothing: it is still in CPU memory.
         """
         names = self._names([key], self._request(req_context))
         if names is None:
@@ -307,9 +309,7 @@ class KvpoolStoreTier(SecondaryTierManager):  # type: ignore[misc]  # vLLM is An
         return request
 
     def _adapter(self, context: Any) -> str | None:
-        """Returns an identifier of the adapter's content: empty for the base model, None if it is
-        unknown.
-        """
+        """Returns an identifier of the adapter's content: empty for the base model, None if it is unknown."""
         if not self._has_adapters:
             return ""
         adapter: hooks.Adapter | None = context.get_state(hooks.Adapter)
@@ -326,8 +326,7 @@ class KvpoolStoreTier(SecondaryTierManager):  # type: ignore[misc]  # vLLM is An
         )
 
     def _names(self, keys: Sequence[bytes], request: _Request) -> Sequence[bytes] | None:
-        """Returns the names of chunks in the store. They end in four bytes for the group, as vLLM's
-        keys do.
+        """Returns the names of chunks in the store. They end in four bytes for the group, as vLLM's keys do.
 
         None if the content of the request's adapter is unknown.
         """
@@ -418,8 +417,9 @@ class KvpoolStoreTier(SecondaryTierManager):  # type: ignore[misc]  # vLLM is An
             self._take(self._store.wait(self._deadline))
 
     def renew(self) -> None:
-        """Drops every chunk, because the weights may change. Waits for running jobs, at most for the
-        deadline.
+        """Drops every chunk, because the weights may change.
+
+        Waits for running jobs, at most for the deadline.
 
         vLLM uses the same keys for other weights. Chunks stored from now on therefore get a namespace
         that no other process has, so that an engine that starts with the earlier weights does not find

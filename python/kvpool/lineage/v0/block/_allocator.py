@@ -1,5 +1,4 @@
-"""The base of vLLM v0's allocators: one tier of a ``kvpool.TieredPool`` with the ancestor's ids and
-handles.
+"""The base of vLLM v0's allocators: one tier of a ``kvpool.TieredPool`` with the ancestor's ids and handles.
 
 This module owns the map between the ancestor's ids and the core's, and the map from handles to blocks.
 Reference counts, free list, prefix index, eviction order and pending copies belong to the core.
@@ -33,8 +32,9 @@ _LOGGER = logging.getLogger("kvpool.lineage")
 
 
 class _IdMap:
-    """Maps the ancestor's ids, in the order given, to the core's ids 1, 2, 3 and so on, and to their
-    ranks. O(1) per id.
+    """Maps the ancestor's ids, in the order given, to the core's ids 1, 2, 3 and so on, and to their ranks.
+
+    O(1) per id.
     """
 
     def __init__(self, num_blocks: int, block_ids: Iterable[int] | None) -> None:
@@ -208,8 +208,9 @@ class PoolAllocator(BlockAllocator):
             self._block_pool.free_block(block)
 
     def fork(self, last_block: Block) -> list[Block]:
-        """Returns new handles on all blocks of the sequence that ends with ``last_block``, first to
-        last. O(blocks).
+        """Returns new handles on all blocks of the sequence that ends with ``last_block``, first to last.
+
+        O(blocks).
 
         Raises:
             StaleBlockError: A block of the sequence was freed.
@@ -218,8 +219,9 @@ class PoolAllocator(BlockAllocator):
         return self._fork_blocks(get_all_blocks_recursively(last_block))
 
     def _fork_blocks(self, blocks: Sequence[Block]) -> list[Block]:
-        """Returns new handles on consecutive blocks. The first keeps the predecessor of the first given
-        block.
+        """Returns new handles on consecutive blocks.
+
+        The first keeps the predecessor of the first given block.
         """
         cores = [self._core_of(block) for block in blocks]
         self._pool.acquire(cores)
@@ -293,6 +295,7 @@ class PoolAllocator(BlockAllocator):
 
     def swap_in(self, blocks: Sequence[Block]) -> None:
         """Allocates blocks for handles that have none. The handles belong to this allocator afterwards.
+
         All or nothing.
 
         Raises:
@@ -319,9 +322,7 @@ class PoolAllocator(BlockAllocator):
         return self._allocate(len(blocks))
 
     def _adopt(self, block: Block, core: int) -> None:
-        """Points a handle to a block of this allocator. The handle owns the block's reference from now
-        on.
-        """
+        """Points a handle to a block of this allocator. The handle owns the block's reference from now on."""
         if isinstance(block, TokenBlock):
             block._move_to(self, self._to_face(core))
         else:

@@ -155,9 +155,7 @@ def hash_block_tokens(
 def hash_chain(
     parent: int | None, first: bool, chunks: Sequence[Sequence[int]], extra_hash: ExtraHash, epoch: int
 ) -> list[ChainedHash | None]:
-    """Hashes consecutive full blocks. All hashes are None if the first block has an unhashed
-    predecessor.
-    """
+    """Hashes consecutive full blocks. All hashes are None if the first block has an unhashed predecessor."""
     if parent in (None, NONE_HASH) and not first:
         return [None] * len(chunks)
     hashes: list[ChainedHash | None] = []

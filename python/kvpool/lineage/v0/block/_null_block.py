@@ -38,8 +38,9 @@ class NullBlock(Block):
 
     @property
     def block_id(self) -> int | None:
-        """The id, which belongs to a GPU block that nothing else uses. Setting it is a
-        ``ContractError``, a ``ValueError``.
+        """The id, which belongs to a GPU block that nothing else uses.
+
+        Setting it is a ``ContractError``, a ``ValueError``.
         """
         return self._proxy.block_id
 

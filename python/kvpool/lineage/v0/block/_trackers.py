@@ -111,8 +111,9 @@ class ComputedBlocksTracker:
 
 
 class LastAccessBlocksTracker:
-    """Keeps the time of each sequence's last use. When its blocks are freed, passes the time to the
-    allocator.
+    """Keeps the time of each sequence's last use.
+
+    When its blocks are freed, passes the time to the allocator.
 
     Args:
         allocator: The allocator whose eviction order depends on the times.

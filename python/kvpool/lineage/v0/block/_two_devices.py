@@ -94,8 +94,7 @@ class TwoDevices:
         self._fence([(src, dst) for src, dst in copies if holders(dst)])
 
     def _fence(self, copies: Sequence[tuple[int, int]]) -> None:
-        """Keeps the sources and destinations of copies, given as core blocks of the GPU, until
-        ``end_step``.
+        """Keeps the sources and destinations of copies, given as core blocks of the GPU, until ``end_step``.
         """
         blocks = [block for copy in copies for block in copy]
         if blocks:
@@ -215,6 +214,7 @@ class TwoDevices:
         self, chunks: Sequence[Sequence[int]], device: Device, extra_hash: ExtraHash, *, at_most: int
     ) -> int:
         """Returns the number of available blocks that a new sequence of these full chunks would take.
+
         Changes nothing.
 
         Hashes only if there are more than ``at_most`` chunks, because some of them may be hits.

@@ -103,8 +103,9 @@ class BlockTable:
     def allocate(
         self, token_ids: Sequence[int], device: Device = Device.GPU, extra_hash: ExtraHash = None
     ) -> None:
-        """Takes blocks for a prompt. If the allocator caches, full blocks are shared by content. All or
-        nothing.
+        """Takes blocks for a prompt. If the allocator caches, full blocks are shared by content.
+
+        All or nothing.
 
         Raises:
             NoFreeBlocksError: Too few blocks are free.
@@ -153,8 +154,9 @@ class BlockTable:
         num_computed_slots: int | None = None,
         extra_hash: ExtraHash = None,
     ) -> None:
-        """Drops the blocks outside of the window, then appends tokens. All or nothing. O(tokens +
-        blocks dropped).
+        """Drops the blocks outside of the window, then appends tokens. All or nothing.
+
+        O(tokens + blocks dropped).
 
         Ids of the table may change: a shared block is copied before it is written to, and a block that
         becomes full can turn out to be cached already.
@@ -201,6 +203,7 @@ class BlockTable:
 
     def _append_in_place(self, token_ids: Sequence[int], num_lookahead_slots: int) -> bool:
         """Handles the usual append of a decode step: to one block, which exists and is on the GPU.
+
         Returns False, without a change, in every other case.
 
         An append to one block is all or nothing by itself.
@@ -259,8 +262,9 @@ class BlockTable:
 
     @property
     def physical_block_ids(self) -> list[BlockId]:
-        """The ids, in order. This is the list itself, which the next change of the table may change or
-        replace.
+        """The ids, in order.
+
+        This is the list itself, which the next change of the table may change or replace.
         """
         return self._blocks.ids()
 
@@ -276,6 +280,7 @@ class BlockTable:
 
     def _get_all_token_ids(self) -> list[int]:
         """Returns the tokens of all blocks: the whole sequence, unless a window has dropped blocks.
+
         O(tokens).
         """
         return [token for block in self.blocks for token in block.token_ids]
@@ -330,8 +335,9 @@ class BlockTable:
         return _ceil_div(max(num_slots - empty, 0), self._block_size)
 
     def _num_copies(self, num_tokens: int) -> int:
-        """Returns the number of shared blocks that an append of ``num_tokens`` tokens writes to. Each
-        needs a copy.
+        """Returns the number of shared blocks that an append of ``num_tokens`` tokens writes to.
+
+        Each needs a copy.
         """
         if num_tokens == 0:
             return 0
@@ -341,9 +347,7 @@ class BlockTable:
         )
 
     def _num_appended(self, sequence_token_ids: Sequence[int], num_lookahead_slots: int) -> int:
-        """Returns the number of blocks needed to append the tokens that the table lacks, copies
-        included.
-        """
+        """Returns the number of blocks needed to append the tokens that the table lacks, copies included."""
         unseen = max(len(sequence_token_ids) - self._num_full_slots, 0)
         return self._num_new_blocks(unseen + num_lookahead_slots) + self._num_copies(unseen)
 
@@ -363,8 +367,9 @@ class BlockTable:
         return self._blocks.list()[self._num_dropped : max(end, 0)]
 
     def _drop(self, blocks: Sequence[Block]) -> None:
-        """Frees the next blocks and puts the null block in their place. The null block may be one of
-        the freed blocks.
+        """Frees the next blocks and puts the null block in their place.
+
+        The null block may be one of the freed blocks.
         """
         for block in blocks:
             self._allocator.free(block)

@@ -133,8 +133,7 @@ class CpuGpuBlockAllocator(TwoDevices, DeviceAwareBlockAllocator):
         self._most_swaps = 2 * sum(allocator.get_num_total_blocks() for allocator in allocators.values())
 
     def allocate_or_get_null_block(self) -> Block:
-        """Returns the null block, which replaces the blocks that a sequence has dropped from its block
-        table.
+        """Returns the null block, which replaces the blocks that a sequence has dropped from its block table.
 
         It is made on first use, from a block of the GPU, and never freed.
 
@@ -196,8 +195,9 @@ class CpuGpuBlockAllocator(TwoDevices, DeviceAwareBlockAllocator):
             self._of(block).free(block)
 
     def fork(self, last_block: Block) -> list[Block]:
-        """Returns new handles on the blocks of the sequence that ends with ``last_block``, first to
-        last. O(blocks).
+        """Returns new handles on the blocks of the sequence that ends with ``last_block``, first to last.
+
+        O(blocks).
 
         Raises:
             ContractError: ``last_block`` is the null block.
@@ -240,8 +240,9 @@ class CpuGpuBlockAllocator(TwoDevices, DeviceAwareBlockAllocator):
         return self._on(Device.GPU).all_block_ids | self._on(Device.CPU).all_block_ids
 
     def clear_copy_on_writes(self) -> list[tuple[BlockId, BlockId]]:
-        """Returns the planned copies of GPU blocks, (source, destination) in order. Ends their pins and
-        fences.
+        """Returns the planned copies of GPU blocks, (source, destination) in order.
+
+        Ends their pins and fences.
         """
         copies = self._take_copies()
         self.end_step()
@@ -261,8 +262,9 @@ class CpuGpuBlockAllocator(TwoDevices, DeviceAwareBlockAllocator):
             owners[owner].mark_blocks_as_accessed(ids, now)
 
     def mark_blocks_as_computed(self, block_ids: Sequence[int]) -> None:
-        """Marks GPU blocks as computed: their KV is written. Without ids, marks those filled since the
-        last call.
+        """Marks GPU blocks as computed: their KV is written.
+
+        Without ids, marks those filled since the last call.
 
         Raises:
             UnknownBlockError: An id does not belong to the GPU, or the block has no references.
@@ -284,8 +286,7 @@ class CpuGpuBlockAllocator(TwoDevices, DeviceAwareBlockAllocator):
         return self._on(device).get_num_full_blocks_touched(live)
 
     def swap(self, blocks: Sequence[Block], src_device: Device, dst_device: Device) -> dict[int, int]:
-        """Moves blocks from one device to the other. All or nothing. Null blocks stay unchanged.
-        O(blocks).
+        """Moves blocks from one device to the other. All or nothing. Null blocks stay unchanged. O(blocks).
 
         Afterwards, the handles have the new ids and belong to the other device. The caller has to copy
         the bytes of the pairs of ``get_and_reset_swaps``.
@@ -308,8 +309,7 @@ class CpuGpuBlockAllocator(TwoDevices, DeviceAwareBlockAllocator):
         return mapping
 
     def get_and_reset_swaps(self) -> list[tuple[BlockId, BlockId]]:
-        """Returns the copies that ``swap`` requires, (source, destination) in order, and clears the
-        list.
+        """Returns the copies that ``swap`` requires, (source, destination) in order, and clears the list.
 
         The ids show the direction, because GPU and CPU have none in common. Use it instead of the
         results of ``swap``, and call it in every step.

@@ -143,8 +143,9 @@ class NaiveBlockAllocator(PoolAllocator):
         return blocks
 
     def free_block_id(self, block_id: BlockId) -> None:
-        """Drops one reference to a block by its id. Use it for references without a handle; handles are
-        freed by ``free``.
+        """Drops one reference to a block by its id.
+
+        Use it for references without a handle; handles are freed by ``free``.
 
         Raises:
             UnknownBlockError: The id does not belong to this allocator.
@@ -175,8 +176,7 @@ class NaiveBlockAllocator(PoolAllocator):
         return []
 
     def get_num_full_blocks_touched(self, blocks: Sequence[Block]) -> int:
-        """Returns how many blocks the full ones among these would take, counting each physical block
-        once.
+        """Returns how many blocks the full ones among these would take, counting each physical block once.
 
         Raises:
             StaleBlockError: A block was freed.

@@ -165,6 +165,7 @@ class PrefixCachingBlockAllocator(CachingAllocator):
         device: object = None,
     ) -> list[Block]:
         """Returns one full block per chunk of tokens, each after the one before it. All or nothing.
+
         O(tokens).
 
         Raises:
@@ -220,8 +221,9 @@ class PrefixCachingBlockAllocator(CachingAllocator):
         return copies[0] if copies else None
 
     def _take(self, hashes: Sequence[ChainedHash | None]) -> tuple[list[int], list[bool]]:
-        """Takes one reference to a block per content. Returns the blocks, and which of them were
-        cached. All or nothing.
+        """Takes one reference to a block per content. Returns the blocks, and which of them were cached.
+
+        All or nothing.
         """
         pool = self._pool
         # Check before taking any block: a cached block that is acquired and released loses its last
@@ -249,8 +251,9 @@ class PrefixCachingBlockAllocator(CachingAllocator):
         return taken, hits
 
     def _promote(self, core: int, hashed: ChainedHash) -> int:
-        """Registers a held block, unless its epoch is over. Returns the block that the caller holds
-        from then on.
+        """Registers a held block, unless its epoch is over.
+
+        Returns the block that the caller holds from then on.
         """
         pool = self._pool
         if hashed.epoch != pool.epoch or pool.is_registered(core):
@@ -360,8 +363,9 @@ class PrefixCachingBlockAllocator(CachingAllocator):
             self._touched.pop(core, None)
 
     def get_common_computed_block_ids(self, computed_seq_block_ids: Sequence[list[int]]) -> list[int]:
-        """Returns the common prefix of these lists. Empty lists do not count. A single list is returned
-        as it is.
+        """Returns the common prefix of these lists. Empty lists do not count.
+
+        A single list is returned as it is.
         """
         if len(computed_seq_block_ids) == 1:
             return computed_seq_block_ids[0]
@@ -386,8 +390,7 @@ class PrefixCachingBlockAllocator(CachingAllocator):
         return len(touched)
 
     def find_cached_blocks_prefix(self, block_hashes: list[int]) -> list[int]:
-        """Returns the longest prefix of these hashes whose blocks are cached and computed. O(blocks
-        found).
+        """Returns the longest prefix of these hashes whose blocks are cached and computed. O(blocks found).
 
         The blocks are not held. Allocating them takes references.
         """
@@ -405,8 +408,9 @@ class PrefixCachingBlockAllocator(CachingAllocator):
         return self.metric_data.get_hit_rate()
 
     def reset_prefix_cache(self) -> bool:
-        """Drops all cached content and resets the hit rate. Returns False, and does nothing, while
-        blocks are in use.
+        """Drops all cached content and resets the hit rate.
+
+        Returns False, and does nothing, while blocks are in use.
         """
         return self._reset_prefix_cache()
 
