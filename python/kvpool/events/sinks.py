@@ -28,7 +28,9 @@ class Replays(Protocol):
     """Returns stored batches, so that a sink can answer a replay request."""
 
     def __call__(self, start: int, limit: int) -> list[tuple[int, bytes]]:
-        """Returns at most ``limit`` of the sink's stored batches, from number ``start`` on; an empty
+        """Returns at most ``limit`` of the sink's stored batches, from number ``start`` on.
+
+        The list is empty if there are no more.
         list if there are no more.
         """
 
