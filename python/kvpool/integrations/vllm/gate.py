@@ -93,11 +93,10 @@ class _Default:
 
 
 def check(level: str) -> list[str]:
-    """Returns the reasons against running a level with the installed vLLM, one line each; empty if
-    there are none.
+    """Returns the reasons against running a level with the installed vLLM, one line each.
 
-    Imports the modules of vLLM that the level relies on, its engine core among them. This takes seconds
-    if they are not imported yet.
+    The list is empty if nothing is wrong. Imports the modules of vLLM that the level relies on, its
+    engine core among them. This takes seconds if they are not imported yet.
 
     Args:
         level: A key of ``LEVELS``.
@@ -134,18 +133,15 @@ def installed_version() -> str | None:
 
 
 def series_of(version: str) -> str | None:
-    """Returns the key of ``SUPPORTED`` that a version belongs to, such as "0.32" for "0.32.1+cpu"; None
-    if it is not supported.
-    """
+    """Returns a version's key in ``SUPPORTED``, such as "0.32" for "0.32.1+cpu"; None if unsupported."""
     found = re.match(r"(\d+\.\d+)(?!\d)", version)
     return found[1] if found and found[1] in SUPPORTED else None
 
 
 def differences(level: str, series: str) -> list[Difference]:
-    """Returns the differences between the installed vLLM and the table's entries for a series, in the
-    table's order.
+    """Returns the differences between the installed vLLM and the table's entries for a series.
 
-    A missing module or class is one difference; its content is not listed.
+    They are in the table's order. A missing module or class is one difference; its content is not listed.
 
     Args:
         level: A key of ``LEVELS``.
@@ -189,8 +185,9 @@ def _other_forms(level: str, series: str) -> list[Difference]:
 
 
 def _taken(path: str) -> list[Difference]:
-    """Returns a difference if the object under a name to be replaced is not vLLM's or kvpool's own, or
-    if the owner only inherits it.
+    """Checks the object under a name that a level replaces.
+
+    Returns a difference if the object is not vLLM's or kvpool's own, or if its owner only inherits it.
     """
     module, _, name = path.partition(":")
     owner_name, _, attribute = name.rpartition(".")
@@ -265,8 +262,7 @@ def _compared(module: ModuleType, name: str, path: str, expected: str) -> Differ
 
 
 def _other_methods(module: ModuleType, name: str, path: str, expected: str) -> Difference | None:
-    """Returns the public methods of a class that the plug-in does not know, and therefore does not provide.
-    """
+    """Returns the public methods of a class that the plug-in does not know, and therefore does not provide."""
     owner = _looked_up(module, name)
     if owner is None or _is_ours(owner):
         return None  # the class has an entry of its own
@@ -309,7 +305,7 @@ def _described_import(module: ModuleType, name: str, expected: str) -> str:
 
 
 def _looked_up(module: ModuleType, name: str) -> Any:
-    """Returns the object under a dotted name, descriptors unevaluated; None if there is none."""
+    """Returns the object under a dotted name, descriptors unevaluated; None if it does not exist."""
     first, *others = name.split(".")
     found = getattr(module, first, None)
     for one in others:

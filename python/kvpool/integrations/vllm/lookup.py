@@ -126,8 +126,9 @@ def find_in_sliding_window(
 
 
 def _aligned(num_blocks: int, block_size: int, alignment: int) -> int:
-    """Returns the largest number of blocks, at most ``num_blocks``, whose tokens are a multiple of the
-    alignment.
+    """Returns the largest number of blocks whose tokens are a multiple of the alignment.
+
+    It is at most ``num_blocks``.
     """
     while block_size != alignment and num_blocks * block_size % alignment:
         num_blocks -= 1

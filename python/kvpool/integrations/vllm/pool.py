@@ -168,7 +168,7 @@ class BlockPool:
         return 1.0 - self.core.num_free / usable if usable else 0
 
     def get_cached_block(self, block_hash: bytes, kv_cache_group_ids: list[int]) -> list[Any] | None:
-        """Returns, for each group, the block that was cached first for this hash.
+        """Returns for each group the block that was cached first for this hash.
 
         Returns ``None`` if a group has no such block.
         """
@@ -452,8 +452,7 @@ class BlockPool:
         return blocks
 
     def touch(self, blocks: Sequence[Any]) -> None:
-        """Adds a reference to each block. Free blocks are not free any more. Null blocks have no references.
-        """
+        """Adds a reference to each block. Free blocks are not free any more. Null blocks have no references."""
         try:
             self.core.touch(blocks)
         except TypeError:
@@ -471,8 +470,7 @@ class BlockPool:
                     self.metrics_collector.on_block_accessed(block)
 
     def is_block_writable(self, block: Any) -> bool:
-        """Returns whether the only holder of a block may write to it: it has one reference and is not cached.
-        """
+        """Returns whether the only holder of a block may write to it: it has one reference and is not cached."""
         return not block.is_null and block.ref_cnt == 1 and block.block_hash is None
 
     def free_blocks(self, ordered_blocks: Iterable[Any]) -> None:

@@ -318,8 +318,9 @@ class KvpoolStoreTier(SecondaryTierManager):  # type: ignore[misc]  # vLLM is An
         return "" if adapter.request is None else self.adapters.content_of(adapter.request)
 
     def _is_current(self, request: _Request, context: Any) -> bool:
-        """Whether the request's KV still matches its name: computed with the present weights, and with
-        the adapter's present content.
+        """Returns whether the request's KV still matches its name.
+
+        It does if it was computed with the present weights, and with the adapter's present content.
         """
         return request.generation == self.generation and (
             not request.adapter or request.adapter == self._adapter(context)
