@@ -164,7 +164,7 @@ class Publisher:
                 else:
                     more = self._serve()
             except Exception:
-                # The publisher goes on after a failed turn. If it ended, routers would keep outdated
+                # The publisher continues after a failed turn. If it ended, routers would keep outdated
                 # contents.
                 logger.exception("a turn failed")
                 self._failures += 1

@@ -1,5 +1,6 @@
-"""``ZmqSink``: a PUB socket for live batches, and a ROUTER socket for replays of batches that a
-consumer missed.
+"""``ZmqSink``: a PUB socket for live batches, and a ROUTER socket for replays.
+
+A replay sends batches that a consumer missed.
 
 The frames are vLLM's: topic, number (8 bytes, big-endian), batch. A replay request is a number, after
 an empty frame as a REQ socket writes it, or without one, as AIBrix's client sends it. The answer has

@@ -1,5 +1,6 @@
-"""CacheFlow's blocks (ancestor 003): handles with reference counts, the allocator of one device, and
-the interfaces of the engine's objects.
+"""CacheFlow's blocks (ancestor 003): handles with reference counts, and the allocator of one device.
+
+It also defines the interfaces of the engine's objects.
 
 This module owns handles and numbers. CacheFlow allocates the highest number first. So block ``n`` here
 is block ``num_blocks - n`` of the ``kvpool.BlockPool``, which counts the references and keeps the free

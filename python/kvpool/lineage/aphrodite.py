@@ -16,8 +16,8 @@ Differences from the ancestor, beside those of ``kvpool.lineage.v0.block.naive_b
   which the ancestor's hash left out.
 - ``block_size`` is an attribute of both kinds of blocks.
 - Tokens that are hashed have to be from 0 to 2**32 - 1. The ancestor took any int.
-- Cached blocks are evicted in the order in which they were freed, as in the ancestor. Of the blocks
-  that one ``swap_out`` frees, the deepest is evicted first.
+- Cached blocks are evicted in the order in which they were freed, as in the ancestor. The deepest of
+  the blocks that one ``swap_out`` frees is evicted first.
 """
 
 from __future__ import annotations
@@ -268,8 +268,9 @@ class PrefixCachingBlock(prefix_caching_block.PrefixCachingBlock):
         )
 
     def append_token_ids(self, token_ids: Sequence[int]) -> None:
-        """Appends at least one token: see
-        ``kvpool.lineage.v0.block.prefix_caching_block.PrefixCachingBlock``.
+        """Appends at least one token.
+
+        See ``kvpool.lineage.v0.block.prefix_caching_block.PrefixCachingBlock``.
 
         Raises:
             ContractError: ``token_ids`` is empty. The base class raises the other errors.

@@ -1,7 +1,7 @@
-"""The table of families whose layers are attention alone: heads, windows, latents.
+"""The table of families whose layers all have attention: heads, windows, latents.
 
-Each row says how the configurations of the family are read. A field of a row is one that the family defines;
-the published files with these definitions are in ``source``.
+Each row describes how to read the configurations of a family. Its fields are those that the family
+defines. The published files with these definitions are in ``source``.
 """
 
 from __future__ import annotations
@@ -116,7 +116,7 @@ ATTENTION: Final[tuple[Family, ...]] = (
             ),
         ),
         _HF,
-        # Transformers 5 writes it from attn_config.
+        # Transformers 5 writes this field from attn_config.
         frozenset({"num_key_value_heads"}),
     ),
     Family(

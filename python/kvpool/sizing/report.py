@@ -1,5 +1,6 @@
-"""The report of ``kvpool size``: what ``--json`` prints, and what the table, the page and the picture
-are made from.
+"""The report of ``kvpool size``.
+
+``--json`` prints it, and the table, the page and the picture are made from it.
 
 This module owns the schema and nothing else. Names state the units: ``_s`` is seconds, ``gib`` is GiB,
 and ``_rate`` and ``share`` are from 0 to 1. Numbers of blocks and of tokens are ints. A field that
@@ -115,7 +116,7 @@ class PolicyResult(TypedDict):
     """One eviction policy at every capacity."""
 
     name: str
-    #: The paper or page that defines it; empty if there is none.
+    #: The paper or page that defines it; empty without one.
     source: str
     hits: list[Hits]
     #: Seconds that replaying all capacities took.
@@ -235,8 +236,9 @@ class Group(TypedDict):
 
 
 class GroupRun(TypedDict):
-    """A replay of the trace through a manager with the model's groups and LRU: see
-    :mod:`kvpool.sizing.grouped`.
+    """A replay of the trace through a manager with the model's groups and LRU.
+
+    See :mod:`kvpool.sizing.grouped`.
     """
 
     gib: float

@@ -134,8 +134,9 @@ def tiers_of(
 def _served(
     curve: HitCurve, device_blocks: int, below: Sequence[schema.Tier], tokens: float, speed: float | None
 ) -> list[schema.Served]:
-    """Divides the hits among the tiers, for a device of ``device_blocks`` blocks and requests of
-    ``tokens`` tokens on average.
+    """Divides the hits among the tiers.
+
+    The device has ``device_blocks`` blocks, and requests have ``tokens`` tokens on average.
     """
     served: list[schema.Served] = []
     holds, blocks_before, tokens_before, loads = 0, 0.0, 0.0, 0.0

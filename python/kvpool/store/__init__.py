@@ -1,5 +1,6 @@
-"""Keeps the bytes of blocks beneath an engine's memory: bounded, checked, still there after a restart,
-and without blocking the engine.
+"""Keeps the bytes of blocks beneath an engine's memory, without blocking the engine.
+
+Its content is bounded, checked, and still there after a restart.
 
 A :class:`Store` moves objects between the slots of an :class:`Arena` and a back end. Calls only submit
 jobs. ``poll`` returns the jobs that have ended, and an event loop can wait for the store's file

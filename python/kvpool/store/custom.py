@@ -14,7 +14,7 @@ class CustomBackend(Protocol):
     """A back end that is written in Python.
 
     Workers call it, several at once, each on its own thread. Every call may take its time. An exception
-    is a failure; ``OSError`` with ``ENOSPC`` or ``EDQUOT`` means that there is no room. The back end
+    is a failure; ``OSError`` with ``ENOSPC`` or ``EDQUOT`` means a lack of room. The back end
     does not have to check anything, because the store does. The thread that opens or renews a store
     reads and writes a record of 32 bytes, ``NAMESPACE/0``. The back end has to keep this record as long
     as objects: objects that were stored before a record was lost are not found any more. Names are text
@@ -32,7 +32,7 @@ class CustomBackend(Protocol):
         """
 
     def exist(self, names: list[str]) -> list[bool]:
-        """Returns, for each name, whether the object exists."""
+        """Returns for each name whether the object exists."""
 
     def remove(self, names: list[str]) -> None:
         """Removes objects. Missing ones are ignored."""

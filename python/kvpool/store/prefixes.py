@@ -1,5 +1,6 @@
-"""A store beneath a scheduler's own :class:`kvpool.CacheManager`: it is loaded before admission, and
-written after commits.
+"""A store beneath a scheduler's own :class:`kvpool.CacheManager`.
+
+Its blocks are loaded before admission, and written after commits.
 
 This module owns the transfers between device, host and store. The manager decides which blocks are
 cached on the device, and the store decides which blocks are kept beneath it. Bytes move between them
@@ -213,20 +214,22 @@ class PrefixStore:
         self._host, self._back = host, write == "back"
         #: With ``write="back"``, the number of slots to keep available.
         self._ready = max(1, arena.slots // 4)
-        #: Per job: its prefetch, its slots, and, for a load, the positions of its blocks in the
+        #: Per job: its prefetch, its slots, and (for loads) the positions of its blocks in the
         #: prefetch.
         self._jobs: dict[int, tuple[Prefetch | None, list[int], list[int]]] = {}
 
     @property
     def free_slots(self) -> int:
-        """The number of slots that can be taken now, at least: free slots, and kept slots whose content
-        is written.
+        """A lower bound of the number of slots that can be taken now.
+
+        These are free slots, and kept slots whose content is written.
         """
         return self._slots.reclaimable
 
     def prefetch(self, prompt: Sequence[int] | HashCursor, extra: ExtraKeys | None = None) -> Prefetch:
-        """Begins to load the blocks of a prompt that host memory or the store contains, after those
-        cached on the device.
+        """Begins to load the blocks of a prompt that are in host memory or in the store.
+
+        It starts after the blocks that are cached on the device.
 
         Use it for a request that waits for admission; ``poll`` continues the loads. It loads at most
         one block per free slot. The last token of a prompt is never loaded, because it has to be
@@ -358,8 +361,9 @@ class PrefixStore:
         started._slots = []
 
     def save(self, request_id: RequestId) -> int:
-        """Offers the store those computed blocks of a request that it does not have, and returns their
-        number.
+        """Offers the computed blocks of a request to the store.
+
+        Blocks that it already has are skipped. Returns the number of blocks offered.
 
         Call it after each commit, and each block is written as soon as it is full. Or call it once,
         before ``release``. The blocks are first copied to slots. If there are not enough free slots,
@@ -439,8 +443,7 @@ class PrefixStore:
         self._write_back()
 
     def wait(self, timeout: float = 1.0) -> None:
-        """Like ``poll``, until no job is running. Waits at most ``timeout`` seconds for each group of jobs.
-        """
+        """Like ``poll``, until no job is running. Waits at most ``timeout`` seconds for each group of jobs."""
         self._write_back()
         while self._jobs:
             ended = self._store.wait(timeout)

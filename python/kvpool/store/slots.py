@@ -1,5 +1,4 @@
-"""Slots of an arena for :class:`kvpool.store.PrefixStore`: their users, and the content that unused
-slots keep.
+"""Slots of an arena for :class:`kvpool.store.PrefixStore`: their users and their kept content.
 
 This module owns the free slots, and the order in which kept content is evicted: least recently used
 first. Content that still has to be written to the store (dirty) is not evicted before that.

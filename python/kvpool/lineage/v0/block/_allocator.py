@@ -170,8 +170,9 @@ class PoolAllocator(BlockAllocator):
         return self._num_blocks
 
     def get_num_free_blocks(self, device: object = None) -> int:
-        """Returns the number of blocks that can be allocated now: free ones, and cached ones without
-        references.
+        """Returns the number of blocks that can be allocated now.
+
+        These are the free blocks, and the cached blocks without references.
 
         Raises:
             ContractError: A device is given.

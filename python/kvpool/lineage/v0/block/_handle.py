@@ -76,7 +76,7 @@ class TokenBlock(Block):
 
     @property
     def block_id(self) -> int | None:
-        """Id of the physical block; None if there is none, and once the handle was freed."""
+        """Id of the physical block; None before it is allocated and after the handle was freed."""
         return self._block_id
 
     @block_id.setter

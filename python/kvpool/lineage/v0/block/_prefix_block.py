@@ -40,8 +40,9 @@ class CachingAllocator(PoolAllocator):
 
 
 def parent_hash(prev_block: Block | None) -> int | None:
-    """Returns the hash that a block after ``prev_block`` is chained to; None if there is no predecessor
-    or no hash.
+    """Returns the hash that a block after ``prev_block`` is chained to.
+
+    Returns None if there is no predecessor, or if it has no hash.
     """
     if prev_block is None:
         return None

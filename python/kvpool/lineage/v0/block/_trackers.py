@@ -59,8 +59,7 @@ class ComputedBlocksTracker:
         self._tracked: dict[SeqId, _Tracked] = {}
 
     def get_num_cached_tokens(self, seq: Sequence) -> int:
-        """Returns the number of tokens, from the start of the sequence, in blocks that are cached and
-        computed.
+        """Returns the number of tokens at the start of the sequence whose blocks are cached and computed.
 
         While the sequence computes its prompt, the answer is at most the first one, or that of
         ``settle``. Blocks that were filled since then do not count, and neither do blocks that were

@@ -94,8 +94,7 @@ class TwoDevices:
         self._fence([(src, dst) for src, dst in copies if holders(dst)])
 
     def _fence(self, copies: Sequence[tuple[int, int]]) -> None:
-        """Keeps the sources and destinations of copies, given as core blocks of the GPU, until ``end_step``.
-        """
+        """Keeps the sources and destinations of copies, given as core blocks of the GPU, until ``end_step``."""
         blocks = [block for copy in copies for block in copy]
         if blocks:
             pool = self._on(Device.GPU)._pool
@@ -142,8 +141,9 @@ class TwoDevices:
         return swaps
 
     def end_step(self) -> None:
-        """Releases the fences: the transfers handed out so far were executed, or nothing can run before
-        them any more.
+        """Releases the fences of the copies handed out so far.
+
+        Call it once they were executed, or once nothing can run before them any more.
 
         The ancestor had no such call. ``SelfAttnBlockSpaceManager`` calls it.
         """

@@ -293,8 +293,9 @@ class BlockTable:
     def get_num_blocks_touched_by_append_slots(
         self, token_ids: Sequence[int], num_lookahead_slots: int
     ) -> int:
-        """Returns the number of blocks that an append of these tokens writes to: the last one, if it is
-        not full, and new ones.
+        """Returns the number of blocks that an append of these tokens writes to.
+
+        These are the last block, if it is not full, and new blocks.
 
         No append takes more blocks than that, copies included.
         """

@@ -1,5 +1,6 @@
-"""Parts that vLLM v0's allocators share: reference counts, pending copies, handles, lists of blocks,
-hit rates.
+"""Parts that vLLM v0's allocators share.
+
+These are reference counts, pending copies, handles, lists of blocks, and hit rates.
 
 The allocators of this package do not use these counts and copies, because the core keeps their own. The
 classes are for code that used them alone. ``RefCounter`` is built on ``kvpool.parts.BlockAllocator``.

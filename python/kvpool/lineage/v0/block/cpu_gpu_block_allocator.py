@@ -1,5 +1,6 @@
-"""vLLM v0's allocator over two devices: one ``kvpool.TieredPool``, GPU blocks in tier 0 and CPU blocks
-in tier 1.
+"""vLLM v0's allocator over two devices.
+
+It uses one ``kvpool.TieredPool``: GPU blocks in tier 0 and CPU blocks in tier 1.
 
 This module owns the assignment of ids to devices, the null block, and the lists of transfers that the
 core has planned and the engine has not fetched yet. The core plans swaps and copies.

@@ -124,8 +124,9 @@ class Block(ABC):
     @property
     @abstractmethod
     def content_hash(self) -> int | None:
-        """Hash of the block and everything before it; None unless the block is full and its predecessor
-        is hashed.
+        """Hash of the block and everything before it.
+
+        None unless the block is full and its predecessor is hashed.
         """
 
 

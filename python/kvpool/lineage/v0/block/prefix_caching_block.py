@@ -372,8 +372,9 @@ class PrefixCachingBlockAllocator(CachingAllocator):
         return common_prefix([ids for ids in computed_seq_block_ids if ids])
 
     def get_num_full_blocks_touched(self, blocks: Sequence[Block]) -> int:
-        """Returns how many free blocks the full ones among these would take, counting each physical
-        block once.
+        """Returns how many free blocks the full ones among these would take.
+
+        Each physical block counts once.
 
         Content that is cached, computed and held here takes no block.
 

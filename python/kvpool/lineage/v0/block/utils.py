@@ -1,5 +1,6 @@
-"""The check for features that vLLM v0 does not support with encoder-decoder models: windows and prefix
-caching.
+"""Refuses the features that vLLM v0 does not support with encoder-decoder models.
+
+These are windows and prefix caching.
 
 This module owns the messages.
 """
