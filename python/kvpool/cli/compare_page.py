@@ -1,7 +1,8 @@
 """A comparison as one HTML page: a plot of both, and the tables.
 
-Owns the page. It has no script, and a content security policy that forbids what comes from elsewhere.
-Everything out of a report or a trace passes ``html.escape``, so a file may be called ``</style>``.
+This module owns the page. It has no script, and its content security policy forbids external content.
+Everything from a report or a trace passes through ``html.escape``, so a file may have the name
+``</style>``.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ _DEFINITION: Final = (
 
 
 def render(found: Comparison) -> str:
-    """Give the page. The same comparison gives the same page, byte by byte."""
+    """Return the page. Equal comparisons give equal pages, byte by byte."""
     title = escape(f"Two {found.of}: {shown(found.a)} and {shown(found.b)}")
     style = resources.files("kvpool.cli.sizing_html").joinpath("page.css").read_text(encoding="utf-8")
     lines = [

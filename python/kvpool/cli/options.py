@@ -1,6 +1,7 @@
 """The options of ``kvpool replay``: names, ranges and help, by panel of its help page.
 
-An option whose default depends on others, or that the other mode refuses, is ``None`` when it is not given.
+If the default of an option depends on others, or another mode refuses the option, it is ``None`` when
+not given.
 """
 
 from collections.abc import Iterable
@@ -55,9 +56,9 @@ __all__ = [
 def _option(
     panel: str, text: str, *names: str, default: str | bool = False, words: Iterable[str] = (), **more: Any
 ) -> Any:
-    """One option; ``default`` is what the help says of a default that is not in the signature.
+    """Make one option. ``default`` is the help's text for a default that is not in the signature.
 
-    The text is taken as it is: brackets in it are no markup. A shell completes ``words``.
+    The text is used literally: brackets in it are not markup. A shell completes ``words``.
     """
     known = list(words)
 

@@ -31,7 +31,7 @@ __all__ = [
     "tiers_asked",
 ]
 
-#: What 16 lanes of PCIe 4.0 carry in practice.
+#: The practical speed of 16 lanes of PCIe 4.0.
 _HOST_READ: Final = "25GB/s"
 
 _PANEL: Final = "Tiers beneath the device, which has the sizes of --capacities"
@@ -89,10 +89,10 @@ def tiers_asked(
     disk_read: str | None,
     shape: KvShape | None,
 ) -> list[Tier]:
-    """Read the options, from the device down; empty if none is given.
+    """Read the options, from the device down. Returns an empty list if none is given.
 
     Raises:
-        UsageError: a size or speed that is none, one without the other, or no KV shape.
+        UsageError: A size or speed is invalid, one is given without the other, or there is no KV shape.
 
     """
     tiers = []
@@ -123,12 +123,12 @@ def tiers_asked(
 
 
 def stack_names(tiers: Tiers) -> list[str]:
-    """Name the device alone, and each tier that comes to it."""
+    """Return the names of the device alone and of each added tier."""
     return ["device", *(f"+ {tier['name']}" for tier in tiers["below"])]
 
 
 def below_words(report: SizingReport) -> list[str]:
-    """Say which tiers load more slowly than computing is, and which serve nothing where: a sentence each."""
+    """Return a sentence for each tier that loads more slowly than computing, or that serves nothing."""
     tiers, model = report["tiers"], report["model"]
     if tiers is None or model is None:
         return []
@@ -158,7 +158,7 @@ def below_words(report: SizingReport) -> list[str]:
 
 
 def print_tiers(report: SizingReport, console: Console) -> None:
-    """Print what each tier is and what it serves, for 80 columns and more; nothing if none were asked for."""
+    """Print the size and the hits of each tier, for 80 columns and more. Prints nothing without tiers."""
     tiers, model = report["tiers"], report["model"]
     if tiers is None or model is None:
         return

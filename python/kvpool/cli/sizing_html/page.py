@@ -1,8 +1,8 @@
 """The report of ``kvpool size`` as one HTML page.
 
-Owns the page: its order, its tables and its content security policy. Everything that comes from the
-report passes ``html.escape`` or :func:`_json`, so a trace may be called ``</script>``. The source is
-well-formed XML apart from the script and the style sheet.
+This module owns the page: its order, its tables and its content security policy. Everything from the
+report passes through ``html.escape`` or :func:`_json`, so a trace may have the name ``</script>``. The
+source is well-formed XML, except the script and the style sheet.
 """
 
 from __future__ import annotations
@@ -46,9 +46,9 @@ _RATES: Final[tuple[tuple[Literal["block_hit_rate", "token_hit_rate"], str], ...
 
 
 def render(report: SizingReport) -> str:
-    """Give the page of a report.
+    """Return the page of a report.
 
-    The same report gives the same page, byte by byte.
+    Equal reports give equal pages, byte by byte.
     """
     script, style = _asset("page.js"), _asset("page.css")
     figures, missing = figures_of(report)
@@ -101,7 +101,7 @@ def _digest(script: str) -> str:
 
 
 def _json(value: Any) -> str:
-    """Give JSON that nothing inside can end the script element of."""
+    """Return JSON that cannot contain the end of the script element."""
     text = json.dumps(value, separators=(",", ":"), allow_nan=False)
     return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
 
@@ -148,7 +148,7 @@ def _figure(figure: Figure) -> str:
 
 
 def _legend(index: int, series: Series) -> str:
-    """Name a series beside its colour and mark. The script makes a button of it."""
+    """Return the legend of a series: its colour, mark and name. The script turns it into a button."""
     if series.kind == "bars":
         sample = '<rect class="bar" x="7" y="-6" width="12" height="12"/>'
     else:
@@ -163,7 +163,7 @@ def _legend(index: int, series: Series) -> str:
 
 
 def _table(table: Table) -> str:
-    """Give a table whose first column names its rows."""
+    """Return a table whose first column contains the names of its rows."""
     header = "".join(f'<th scope="col">{escape(cell)}</th>' for cell in table.header)
     rows = "\n".join(
         f'<tr><th scope="row">{escape(row[0])}</th>'
@@ -225,8 +225,7 @@ def _missing(sentences: list[str]) -> Iterator[str]:
 
 
 def _policies(report: SizingReport) -> Iterator[str]:
-    """Where the policies are defined, how often each replaced the cache's content, and what replaying took.
-    """
+    """Return the sources of the policies, their turnover, and the time of replaying each."""
     if not report["policies"]:
         return
     yield '<section id="policies" aria-labelledby="head-policies"><h2 id="head-policies">Policies</h2>'
