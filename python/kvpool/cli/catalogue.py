@@ -195,11 +195,11 @@ def _print_list(shapes: list[KvShape], block_size: int, chunk: int, dtype: str) 
     console = Console(highlight=False)
     show(console, table)
     for line in (
-        "KiB/token: what a token leaves in all layers that keep tokens. MiB/state: what recurrent layers keep of a "
-        "request, and again for each checkpoint.",
-        f"GiB/100k: the most that a request of 100,000 tokens takes, computed in chunks of {chunk:,}, in blocks of the "
-        "groups that share a pool: windows, chunks and states counted as what they are, padding included. "
-        "kvpool models NAME shows the groups.",
+        "KiB/token: what a token leaves in all layers that keep tokens. MiB/state: what recurrent layers "
+        "keep of a request, and again for each checkpoint.",
+        f"GiB/100k: the most that a request of 100,000 tokens takes, computed in chunks of {chunk:,}, in "
+        "blocks of the groups that share a pool: windows, chunks and states counted as what they are, "
+        "padding included. kvpool models NAME shows the groups.",
     ):
         console.print(line, style="dim")
 
@@ -255,14 +255,14 @@ def _print_model(shape: KvShape, facts: dict[str, Any]) -> None:
 def _in_words(facts: dict[str, Any], request: dict[str, Any], capacity: dict[str, Any] | None) -> list[str]:
     lines = [
         f"A block takes {figure(facts['bytes_per_block'] / 2**20)} MiB, whichever group it is of.",
-        f"A request of {request['tokens']:,} tokens, computed in chunks of {request['chunk']:,}, takes at most "
-        f"{sum(request['blocks']):,} blocks, {figure(request['bytes'] / 2**30, 3)} GiB.",
+        f"A request of {request['tokens']:,} tokens, computed in chunks of {request['chunk']:,}, takes at "
+        f"most {sum(request['blocks']):,} blocks, {figure(request['bytes'] / 2**30, 3)} GiB.",
     ]
     if capacity is not None:
         longest = capacity["longest_request"]
         one = "one of any length" if longest is None else f"one of {longest:,} tokens"
         lines.append(
-            f"{capacity['gib']:g} GiB hold {capacity['blocks']:,} blocks: {capacity['requests']:,} such requests that "
-            f"share nothing, or {one}."
+            f"{capacity['gib']:g} GiB hold {capacity['blocks']:,} blocks: {capacity['requests']:,} such "
+            f"requests that share nothing, or {one}."
         )
     return lines

@@ -27,8 +27,8 @@ __all__ = ["render"]
 
 _POLICY: Final = "default-src 'none'; style-src 'unsafe-inline'; base-uri 'none'; form-action 'none'"
 _DEFINITION: Final = (
-    "Block hits: share of block references that are found; a block counts only if every block before it in its prompt "
-    "does."
+    "Block hits: share of block references that are found; a block counts only if every block before it "
+    "in its prompt does."
 )
 
 
@@ -98,8 +98,8 @@ def _plot(found: Comparison) -> Iterator[str]:
     for each in series:
         dash = ' stroke-dasharray="7 4"' if each.dashed else ""
         yield (
-            f'<li><svg class="sample series c{each.colour}" viewBox="0 -8 26 16" aria-hidden="true">'
-            f'<line class="line" x1="1" x2="25" y1="0" y2="0"{dash}/></svg><span>{escape(each.name)}</span></li>'
+            f'<li><svg class="sample series c{each.colour}" viewBox="0 -8 26 16" aria-hidden="true"><line '
+            f'class="line" x1="1" x2="25" y1="0" y2="0"{dash}/></svg><span>{escape(each.name)}</span></li>'
         )
     yield f'</ul><div class="drawing">{draw(figure)}</div>'
     yield f"<figcaption>{escape(_DEFINITION)}</figcaption></figure></section>"

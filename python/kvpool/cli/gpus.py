@@ -87,7 +87,8 @@ Gpu = Annotated[
 Gpus = Annotated[
     int | None,
     typer.Option(
-        help="GPUs that weights and KV are divided among; those beyond a model's KV heads only under data parallelism.",
+        help="GPUs that weights and KV are divided among; those beyond a model's KV heads only under data "
+        "parallelism.",
         metavar="N",
         rich_help_panel=_PANEL,
         show_default="1",
@@ -175,7 +176,8 @@ def gpu_memory(
     if memory.kv_gib <= 0:
         total = number * GPUS[name] * used
         raise UsageError(
-            f"--weights-gib is {weights_gib:g}: {number} x {name} have {figure(total)} GiB for weights and KV",
+            f"--weights-gib is {weights_gib:g}: {number} x {name} have {figure(total)} GiB for weights and "
+            "KV",
             f"--gpus {math.ceil(weights_gib / (GPUS[name] * used)) + 1} have room for both",
         )
     return memory

@@ -68,8 +68,8 @@ _Output = Annotated[
 MaxGib = Annotated[
     float,
     typer.Option(
-        help="Memory that it may take, estimated from the size of the journal; of more, nothing is done. What only "
-        "reads a file takes a few MiB.",
+        help="Memory that it may take, estimated from the size of the journal; of more, nothing is done. "
+        "What only reads a file takes a few MiB.",
         metavar="GIB",
     ),
 ]
@@ -258,7 +258,8 @@ def shrink_command(
             difference = kvpool.journal.bisect_journal(source).difference
             if difference is not None and difference.kind == "digest":
                 _fail(
-                    f"{file}: only a digest differs, at operation {difference.operation:,}: there is no answer to keep",
+                    f"{file}: only a digest differs, at operation {difference.operation:,}: there is no "
+                    "answer to keep",
                     "record with a smaller digest_every to get closer, or give --operation",
                 )
             goal = difference.operation if difference is not None and difference.kind == "answer" else None
@@ -376,7 +377,8 @@ def readable(file: Path, max_gib: float, times: int) -> Iterator[_Source]:
         name, size = ("stdin", "more than ") if is_stdin else (str(file), "")
         needed = found * times / 2**30
         raise UsageError(
-            f"{name}: {size}{found:,} bytes may take {figure(needed, 3)} GiB of memory here: --max-gib is {max_gib:g}",
+            f"{name}: {size}{found:,} bytes may take {figure(needed, 3)} GiB of memory here: --max-gib is "
+            f"{max_gib:g}",
             None if size else f"--max-gib {math.ceil(needed)} allows it",
         )
     try:
@@ -562,7 +564,8 @@ def _print_report(file: Path, report: kvpool.journal.JournalReport, seconds: flo
     took = "" if seconds is None else f" in {seconds:,.2f} s"
     if report.cut_at is not None:
         _say(
-            f"{file}: cut behind byte {report.cut_at:,}: {report.cut_bytes:,} bytes of no whole frame are left out",
+            f"{file}: cut behind byte {report.cut_at:,}: {report.cut_bytes:,} bytes of no whole frame are "
+            "left out",
             err=True,
         )
     difference = report.difference

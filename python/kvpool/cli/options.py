@@ -73,8 +73,8 @@ TracePath = Annotated[
     Path | None,
     typer.Argument(
         metavar="TRACE",
-        help="Trace file, plain or gzip, or a folder of them; - is stdin, example the trace that ships with kvpool. "
-        "Without one, a trace is made up.",
+        help="Trace file, plain or gzip, or a folder of them; - is stdin, example the trace that ships "
+        "with kvpool. Without one, a trace is made up.",
         show_default=False,
     ),
 ]
@@ -175,8 +175,8 @@ Keep = Annotated[
     str,
     _option(
         _PANEL,
-        "Of hybrid models: what windows and states keep for later requests: all, every so many tokens, or junctions: "
-        "where prompts end, and where one turned off from another.",
+        "Of hybrid models: what windows and states keep for later requests: all, every so many tokens, or "
+        "junctions: where prompts end, and where one turned off from another.",
         default=True,
         metavar="N",
     ),
@@ -193,8 +193,8 @@ Hash = Annotated[
     str,
     _option(
         _PANEL,
-        f"One of {', '.join(kvpool.hashing.hash_algorithms())}. xxh3 and vllm-xxhash are not cryptographic and need "
-        "--verify; vllm-xxhash also needs --seed.",
+        f"One of {', '.join(kvpool.hashing.hash_algorithms())}. xxh3 and vllm-xxhash are not cryptographic "
+        "and need --verify; vllm-xxhash also needs --seed.",
         "--hash",
         default=True,
         metavar="NAME",

@@ -31,8 +31,8 @@ _ROLES: Final = {"human": "user", "gpt": "assistant", "bot": "assistant", "chatg
 _NEEDED: Final = "needs one of token_ids, prompt, text, messages"
 #: The chat template for models without one.
 _CHATML: Final = (
-    "{% for message in messages %}<|im_start|>{{ message.role }}\n{{ message.content }}<|im_end|>\n{% endfor %}"
-    "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
+    "{% for message in messages %}<|im_start|>{{ message.role }}\n{{ message.content }}<|im_end|>\n"
+    "{% endfor %}{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
 )
 
 

@@ -176,10 +176,10 @@ def _overload(engine: dict[str, Any]) -> str:
     """Return the warning that more requests arrive than are served, with its effect on the report."""
     return (
         f"The server is overloaded: {figure(engine['arrivals_per_s'], 3)} requests/s arrive, and "
-        f"{figure(engine['served_per_s'], 3)} are served while others wait. The queue grows with the trace, to "
-        f"{_count(engine['waiting_at_last_arrival'])} when the last one arrives: the time to the first token "
-        "is that of the queue, and not of a server that keeps up. More blocks, --prefill-tokens-per-s or "
-        "--max-running serve more."
+        f"{figure(engine['served_per_s'], 3)} are served while others wait. The queue grows with the "
+        f"trace, to {_count(engine['waiting_at_last_arrival'])} when the last one arrives: the time to the "
+        "first token is that of the queue, and not of a server that keeps up. More blocks, "
+        "--prefill-tokens-per-s or --max-running serve more."
     )
 
 

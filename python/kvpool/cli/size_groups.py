@@ -20,9 +20,9 @@ __all__ = ["group_name", "keep_name", "print_groups", "sentence"]
 _WORDS: Final = {"full": "full", "sliding": "windows", "chunked": "chunks", "state": "states"}
 
 _NOTE: Final = (
-    "Each size is a run of all requests through a manager with these groups, with LRU: full blocks can hit, and a hit "
-    "ends where every group has what it needs. Alone: what one kind of groups would have served. In full: the same "
-    "memory if every layer kept every token."
+    "Each size is a run of all requests through a manager with these groups, with LRU: full blocks can "
+    "hit, and a hit ends where every group has what it needs. Alone: what one kind of groups would have "
+    "served. In full: the same memory if every layer kept every token."
 )
 
 

@@ -23,24 +23,24 @@ if TYPE_CHECKING:
 __all__ = ["print_sizing"]
 
 _FORMS: Final = {
-    "pool": "pool form: requests one after the other, as the shipped pool evicts: a request's blocks are in use "
-    "until it is released, and no block goes before its cached descendants",
-    "stream": "stream form: requests one after the other, each block for itself, last block first; this is what "
-    "papers simulate, and not what a pool can do, which holds a whole request",
+    "pool": "pool form: requests one after the other, as the shipped pool evicts: a request's blocks are "
+    "in use until it is released, and no block goes before its cached descendants",
+    "stream": "stream form: requests one after the other, each block for itself, last block first; this "
+    "is what papers simulate, and not what a pool can do, which holds a whole request",
 }
 _DEFINITIONS: Final = (
-    "hit rate: share of block references that are found; a block counts only if every block before it in its prompt "
-    "does",
-    "turnover: share of the resident blocks that one capacity's worth of new blocks replaces; near 0 the cache has "
-    "stagnated on old favourites",
+    "hit rate: share of block references that are found; a block counts only if every block before it in "
+    "its prompt does",
+    "turnover: share of the resident blocks that one capacity's worth of new blocks replaces; near 0 the "
+    "cache has stagnated on old favourites",
     "optimum: the best that any policy could do that knew the future and need not store everything",
     "hints: LRU that is told, so often, that a block will not be used again",
 )
 #: The definitions that a report from a sample needs, which covers only LRU.
 _SAMPLE_DEFINITIONS: Final = (
     _DEFINITIONS[0],
-    "sample: some of the blocks, picked by a hash of their ids, and all their uses; the hit rates are estimates, and "
-    "more blocks make them better: with 8,192 they are off by less than a point on average",
+    "sample: some of the blocks, picked by a hash of their ids, and all their uses; the hit rates are "
+    "estimates, and more blocks make them better: with 8,192 they are off by less than a point on average",
 )
 
 

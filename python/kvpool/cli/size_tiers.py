@@ -73,12 +73,13 @@ DiskRead = Annotated[
 ]
 
 _NOTE: Final = (
-    "LRU in all tiers. What a tier has, those beneath it have too, and a block is served by the first that has it. "
-    "Load: mean of all requests; what comes from a tier passes those above it, one after the other."
+    "LRU in all tiers. What a tier has, those beneath it have too, and a block is served by the first "
+    "that has it. Load: mean of all requests; what comes from a tier passes those above it, one after the "
+    "other."
 )
 _TIMES: Final = (
-    "First token: mean time that loading and then prefill of the rest take, at one speed and without a queue; with so "
-    "many of the tiers."
+    "First token: mean time that loading and then prefill of the rest take, at one speed and without a "
+    "queue; with so many of the tiers."
 )
 
 

@@ -59,7 +59,8 @@ _Target = Annotated[
     str,
     typer.Argument(
         metavar="FOLDER-OR-URL",
-        help="Folder of a store, or what engines share: redis://host, rediss://host, s3://bucket, folder:///path.",
+        help="Folder of a store, or what engines share: redis://host, rediss://host, s3://bucket, "
+        "folder:///path.",
         show_default=False,
     ),
 ]
@@ -173,7 +174,8 @@ def gc_command(
     keep: Annotated[
         list[str] | None,
         typer.Option(
-            help="Clear all namespaces but this; the beginning of its digest will do. May be given several times.",
+            help="Clear all namespaces but this; the beginning of its digest will do. May be given several "
+            "times.",
             metavar="DIGEST",
             show_default="keep all",
         ),
@@ -237,7 +239,8 @@ def bench_command(
         str,
         typer.Argument(
             metavar="FOLDER-OR-URL",
-            help="Where to write: a folder of a disk, in which one is made and removed; or a server, by its URL.",
+            help="Where to write: a folder of a disk, in which one is made and removed; or a server, by "
+            "its URL.",
             show_default=False,
         ),
     ],

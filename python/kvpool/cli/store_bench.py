@@ -99,7 +99,8 @@ def measure(
         free = shutil.disk_usage(place).free
         if free < capacity + _FREE:
             raise StoreError(
-                f"{place} has {free:,} bytes free: {capacity:,} are needed, and {_FREE:,} stay free; lower --gib"
+                f"{place} has {free:,} bytes free: {capacity:,} are needed, and {_FREE:,} stay free; lower "
+                "--gib"
             )
     depth = min(depth, objects)
     namespace = Namespace(

@@ -71,8 +71,8 @@ def say_cleared(facts: dict[str, Any], verb: str, more: str = "", *, as_json: bo
         return
     verb = f"would be {verb}" if facts["dry_run"] else verb
     typer.echo(
-        f"{facts['damaged']:,} damaged objects and {facts['of_other_namespaces']:,} of other namespaces {verb}, "
-        f"{facts['kept']:,} kept{more}"
+        f"{facts['damaged']:,} damaged objects and {facts['of_other_namespaces']:,} of other namespaces "
+        f"{verb}, {facts['kept']:,} kept{more}"
     )
 
 

@@ -146,7 +146,8 @@ def _play(file: Path, interval: float, frames: int, max_gib: float, *, as_json: 
             before = reading
     if report.difference is not None:
         raise TopError(
-            f"{file}: this build differs from operation {report.difference.operation:,} on: what is shown ends there",
+            f"{file}: this build differs from operation {report.difference.operation:,} on: what is shown "
+            "ends there",
             "kvpool journal replay says how it differs",
         )
 

@@ -48,7 +48,8 @@ _File = Annotated[
     Path,
     typer.Argument(
         metavar="TRACE",
-        help="Trace file, plain or gzip, or a folder of them; - is stdin, example the trace that ships with kvpool.",
+        help="Trace file, plain or gzip, or a folder of them; - is stdin, example the trace that ships "
+        "with kvpool.",
         show_default=False,
     ),
 ]
@@ -135,7 +136,8 @@ def validate_command(
         typer.echo(json.dumps(facts, indent=2))
         return
     typer.echo(
-        f"{shown(source)}: valid, {loaded.format}, {len(loaded):,} requests in blocks of {loaded.block_tokens:,} tokens"
+        f"{shown(source)}: valid, {loaded.format}, {len(loaded):,} requests in blocks of "
+        f"{loaded.block_tokens:,} tokens"
     )
     for remark in _remarks(notes):
         typer.echo(f"  {remark}")
@@ -219,7 +221,9 @@ _MOONCAKE_BLOCK: Final = 512
 def _losses(stats: dict[str, Any], to: str) -> Iterator[str]:
     """Yield the facts of a trace that the format cannot store."""
     if to == "mooncake" and stats["sessions"]:
-        yield f"lost: which of {stats['sessions']:,} sessions a request belongs to (mooncake-sessions keeps it)"
+        yield (
+            f"lost: which of {stats['sessions']:,} sessions a request belongs to (mooncake-sessions keeps it)"
+        )
     if to != "bailian" and stats["kinds"]:
         names = ", ".join(shown_name(name) for name, _ in stats["kinds"][:4])
         yield f"lost: the kind of a request ({names}; bailian keeps it)"
@@ -231,7 +235,8 @@ def _remarks(notes: kvpool._core.traces.ReadNotes) -> Iterator[str]:
         ("reordered", "requests stood behind a later one, and were put in order"),
         (
             "unchained",
-            "prefixes have an id that has another prefix elsewhere: ids of contents, made into ids of prefixes",
+            "prefixes have an id that has another prefix elsewhere: ids of contents, made into ids of "
+            "prefixes",
         ),
         ("regrouped", "requests had blocks of another size, and were regrouped"),
         ("untimed", "records have no time of their own"),

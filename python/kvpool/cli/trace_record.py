@@ -178,8 +178,8 @@ def _found(output: Path, endpoint: str) -> dict[str, Any]:
 
 def _words(facts: dict[str, Any], server: dict[str, Any] | None) -> Iterator[str]:
     yield (
-        f"{shown(facts['output'])}: {facts['requests']:,} requests in blocks of {facts['block_tokens']:,} tokens, from "
-        f"{facts['batches']:,} batches in {facts['seconds']:,.1f} s"
+        f"{shown(facts['output'])}: {facts['requests']:,} requests in blocks of {facts['block_tokens']:,} "
+        f"tokens, from {facts['batches']:,} batches in {facts['seconds']:,.1f} s"
     )
     for name, words in (
         ("before", "batches came before the recording: --replay ENDPOINT gets those that the server keeps"),

@@ -80,8 +80,9 @@ def weights_of(
             return f"commit {commit}"
     of = "" if revision is None else f" at revision {revision!r}"
     raise InvalidArgumentError(
-        f"weights is not given, and is unknown for {model!r}{of}: it is neither a folder nor in the Hugging Face "
-        "cache. Give a commit as the revision, or name the weights yourself, and change the name whenever the "
+        f"weights is not given, and is unknown for {model!r}{of}: it is neither a folder nor in the "
+        "Hugging Face cache. Give a commit as the revision, or name the weights yourself, and change the "
+        "name whenever the "
         'weights change: "weights": "2026-11-24"'
     )
 

@@ -96,7 +96,8 @@ def token_bytes(layers: Layers, dtype: str, *, sparse: bool) -> int:
     if one.sparse_latent:
         if not layers.latent or not sparse or layers.dims != (512, 64):
             raise ValueError(
-                f"dtype is {dtype!r}, a format of sparse MLA with 512 + 64 elements; the model has {layers.what}"
+                f"dtype is {dtype!r}, a format of sparse MLA with 512 + 64 elements; the model has "
+                f"{layers.what}"
             )
         return one.sparse_latent + layers.index_bytes
     if (one.group or one.vector_bytes) and not layers.dims:

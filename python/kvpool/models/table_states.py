@@ -87,7 +87,8 @@ STATES: Final[tuple[Family, ...]] = (
         by_kind(listed("layer_types", _LINEAR), full=heads(equal=True), linear=delta_net()),
         _HF,
         words(
-            "linear_a_log_min linear_a_log_max linear_dt_min linear_dt_max linear_dt_init_floor linear_allow_neg_eigval"
+            "linear_a_log_min linear_a_log_max linear_dt_min linear_dt_max linear_dt_init_floor "
+            "linear_allow_neg_eigval"
         ),
     ),
     Family(

@@ -122,7 +122,8 @@ WINDOWS: Final[tuple[Family, ...]] = (
         ),
         "transformers/models/gemma3n/configuration_gemma3n.py",
         words(
-            "hidden_size_per_layer_input vocab_size_per_layer_input activation_sparsity_pattern altup_active_idx"
+            "hidden_size_per_layer_input vocab_size_per_layer_input activation_sparsity_pattern "
+            "altup_active_idx"
         ),
         DEFAULTS,
     ),

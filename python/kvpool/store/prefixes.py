@@ -194,8 +194,9 @@ class PrefixStore:
         for group in manager.groups:
             if group.kind not in _KINDS or group.block_size != manager.block_size:
                 raise InvalidArgumentError(
-                    f"the manager's group is {group.kind!r} with blocks of {group.block_size} tokens: must be one of "
-                    f"{', '.join(_KINDS)} with blocks of {manager.block_size}, the tokens that have a digest"
+                    f"the manager's group is {group.kind!r} with blocks of {group.block_size} tokens: must "
+                    f"be one of {', '.join(_KINDS)} with blocks of {manager.block_size}, the tokens that "
+                    "have a digest"
                 )
         if not 1 <= (block_bytes or 1) <= arena.slot_bytes:
             raise InvalidArgumentError(
@@ -539,5 +540,6 @@ class PrefixStore:
         if self._manager.epoch != self._epoch:
             # Blocks stored now would be found by a process that has the earlier weights.
             raise StaleEpochError(
-                f"the manager is in epoch {self._manager.epoch}, the store in {self._epoch}: call renew, not bump_epoch"
+                f"the manager is in epoch {self._manager.epoch}, the store in {self._epoch}: call renew, "
+                "not bump_epoch"
             )

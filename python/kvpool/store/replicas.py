@@ -51,5 +51,6 @@ def open_replica(root: str, opener: Callable[[str], _Opened], most: int = MOST) 
         except StoreInUseError:
             continue
     raise StoreInUseError(
-        f"{without_password(root)} is in use by {most} engines, and has no room for more: give this one another folder"
+        f"{without_password(root)} is in use by {most} engines, and has no room for more: give this one "
+        "another folder"
     )

@@ -25,7 +25,10 @@ __all__ = [
     "without_password",
 ]
 
-_SCHEMES = "a path, disk:///path, folder:///path, redis://host, rediss://host, redis+unix:///path, s3://bucket, gs://, az://"
+_SCHEMES = (
+    "a path, disk:///path, folder:///path, redis://host, rediss://host, redis+unix:///path, "
+    "s3://bucket, gs://, az://"
+)
 
 
 def backend_from_url(url: str, capacity_bytes: int, **settings: Any) -> Disk | SharedFolder | Redis | Custom:

@@ -51,7 +51,8 @@ __all__ = ["copy_blocks", "copy_blocks_by_handle", "swap_blocks", "swap_blocks_v
 _LIBRARY = torch.library.Library("kvpool", "DEF")
 _LIBRARY.define("copy_blocks(Tensor[] src, Tensor(a!)[] dst, Tensor block_mapping, int block_dim=0) -> ()")
 _LIBRARY.define(
-    "swap_blocks(Tensor[] src, Tensor(a!)[] dst, Tensor block_mapping, int src_block_dim=0, int dst_block_dim=0) -> ()"
+    "swap_blocks(Tensor[] src, Tensor(a!)[] dst, Tensor block_mapping, int src_block_dim=0, int "
+    "dst_block_dim=0) -> ()"
 )
 _LIBRARY.define(
     "swap_blocks.vllm(Tensor src, Tensor(a!) dst, int block_size_in_bytes, Tensor block_mapping) -> ()"
@@ -96,8 +97,8 @@ def _flat_store_of(key: _Tensors, block_bytes: int) -> BlockStore:
     size = tensor.numel() * tensor.element_size()
     if not tensor.is_contiguous() or block_bytes < 1 or size == 0 or size % block_bytes:
         raise LayoutError(
-            f"block_size_in_bytes is {block_bytes}, of a tensor of {size} bytes and strides {tuple(tensor.stride())}: "
-            "it has to be contiguous, and a whole number of blocks"
+            f"block_size_in_bytes is {block_bytes}, of a tensor of {size} bytes and strides "
+            f"{tuple(tensor.stride())}: it has to be contiguous, and a whole number of blocks"
         )
     pinned = tensor.device.type == "cpu" and tensor.is_pinned()
     region = (tensor.data_ptr(), block_bytes, block_bytes)

@@ -47,9 +47,9 @@ def by_memory(report: SizingReport) -> Figure | None:
     return Figure(
         key="groups",
         title=f"Hit rate of {model['name']} by memory",
-        definition=f"Groups ({kinds}) share one pool; windows and states keep {keep_name(groups['keep'])}. A hit ends "
-        "where every group has what it needs; alone: what one kind would have served. Full blocks, LRU, requests one "
-        "after the other."
+        definition=f"Groups ({kinds}) share one pool; windows and states keep {keep_name(groups['keep'])}. "
+        "A hit ends where every group has what it needs; alone: what one kind would have served. Full "
+        "blocks, LRU, requests one after the other."
         + (" In full: the same memory if every layer kept every token." if in_full else ""),
         x=log_axis("GiB (log scale)", min(x) / _ROOM, max(x) * _ROOM),
         y=linear_axis(_RATE, max(highest, 1.0)),
@@ -72,9 +72,9 @@ def by_spacing(report: SizingReport) -> Figure | None:
     return Figure(
         key="spacing",
         title="What checkpoint spacing buys",
-        definition="Windows and states are kept for later requests at multiples of so many tokens, or at junctions "
-        "alone: where prompts end, and where one turned off from another. More of them allow more hits, and take the "
-        f"memory of others. {sentence(groups, own)}",
+        definition="Windows and states are kept for later requests at multiples of so many tokens, or at "
+        "junctions alone: where prompts end, and where one turned off from another. More of them allow "
+        f"more hits, and take the memory of others. {sentence(groups, own)}",
         x=Axis("kept", 0.5, len(runs) + 0.5, False, tuple(zip(x, names, strict=True))),
         y=linear_axis(_RATE, max(highest, 1.0)),
         series=tuple(series),

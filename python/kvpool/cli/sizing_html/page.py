@@ -68,7 +68,8 @@ def render(report: SizingReport) -> str:
         *_policies(report),
         *_facts(report),
         "</main>",
-        f"<footer><p>Made by kvpool {escape(report['kvpool'])} in {escape(seconds(report['elapsed_s']))}.</p></footer>",
+        f"<footer><p>Made by kvpool {escape(report['kvpool'])} in "
+        f"{escape(seconds(report['elapsed_s']))}.</p></footer>",
         f'<script type="application/json" id="points">{points_of_all}</script>',
         f"<script>{script}</script>",
     ]
@@ -109,8 +110,9 @@ def _json(value: Any) -> str:
 def _subject(report: SizingReport) -> str:
     trace = report["trace"]
     subject = (
-        f"{count(trace['requests'])} requests over {seconds(trace['span_s'])}, {count(trace['references'])} references "
-        f"to {count(trace['unique_blocks'])} different blocks of {count(trace['block_size'])} tokens."
+        f"{count(trace['requests'])} requests over {seconds(trace['span_s'])}, "
+        f"{count(trace['references'])} references to {count(trace['unique_blocks'])} different blocks of "
+        f"{count(trace['block_size'])} tokens."
     )
     model = report["model"]
     if model is not None:
@@ -157,7 +159,8 @@ def _legend(index: int, series: Series) -> str:
             sample += f'<path class="mark" transform="translate(13 0)" d="{mark(series.colour)}"/>'
     look = colour_class(series.colour) + (" dashed" if series.dashed else "")
     return (
-        f'<li data-series="{index}"><svg class="sample series {look}" viewBox="0 -8 26 16" aria-hidden="true">{sample}'
+        f'<li data-series="{index}"><svg class="sample series {look}" viewBox="0 -8 26 16" '
+        f'aria-hidden="true">{sample}'
         f"</svg><span>{escape(series.name)}</span></li>"
     )
 
@@ -201,12 +204,12 @@ def _grid(report: SizingReport) -> Iterator[str]:
         yield "</tbody></table></div></div>"
     form = {
         "stream": "Each block evicts for itself and nothing is held while a request runs.",
-        "pool": "As a block manager does it: the blocks of a request are held together, and a block never goes before "
-        "those behind it.",
+        "pool": "As a block manager does it: the blocks of a request are held together, and a block never "
+        "goes before those behind it.",
     }[report["form"]]
     yield (
-        f'<p class="note">{escape(prefix_rule(report))} Token hits: tokens of those blocks, of all prompt tokens. '
-        "★ best policy of the column, to 0.01 points; small: points above or below LRU. "
+        f'<p class="note">{escape(prefix_rule(report))} Token hits: tokens of those blocks, of all prompt '
+        "tokens. ★ best policy of the column, to 0.01 points; small: points above or below LRU. "
         f"{escape(form)} The optimum knows the future, hints know part of it; neither competes.</p></section>"
     )
 
@@ -233,7 +236,8 @@ def _policies(report: SizingReport) -> Iterator[str]:
         f'<th scope="col">{escape(share_label(capacity))}</th>' for capacity in report["capacities"]
     )
     yield (
-        '<div class="scroll"><table><caption>Resident turnover: the share of the resident blocks, in %, that one '
+        '<div class="scroll"><table><caption>Resident turnover: the share of the resident blocks, in %, '
+        "that one "
         "capacity of new blocks replaces; near 0 the cache has stagnated</caption><thead>"
         f'<tr><th scope="col">policy</th>{heads}<th scope="col">replayed in</th>'
         '<th scope="col" class="text">defined in</th></tr></thead><tbody>'
@@ -277,7 +281,10 @@ def _facts(report: SizingReport) -> Iterator[str]:
         facts.append(("KV bytes of a token", count(model["bytes_per_token"])))
         if model["prefill_tokens_per_s"] is not None:
             facts.append(("prefill", f"{model['prefill_tokens_per_s']:,.0f} tokens/s"))
-    yield '<section id="trace" aria-labelledby="head-trace"><h2 id="head-trace">The trace</h2><dl class="facts">'
+    yield (
+        '<section id="trace" aria-labelledby="head-trace"><h2 id="head-trace">The trace</h2><dl '
+        'class="facts">'
+    )
     for name, value in facts:
         yield f"<div><dt>{escape(name)}</dt><dd>{escape(value)}</dd></div>"
     yield "</dl></section>"

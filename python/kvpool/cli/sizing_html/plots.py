@@ -178,8 +178,8 @@ def _by_capacity(report: SizingReport) -> Figure | None:
     return Figure(
         key="capacity",
         title="Hit rate by capacity",
-        definition=f"{prefix_rule(report)} Ceiling: a cache without end. Knee: the point of the LRU curve farthest "
-        "above the straight line from nothing to its end.",
+        definition=f"{prefix_rule(report)} Ceiling: a cache without end. Knee: the point of the LRU curve "
+        "farthest above the straight line from nothing to its end.",
         x=x,
         y=_rate_axis(report, series),
         series=tuple(series),
@@ -219,8 +219,8 @@ def _hints(report: SizingReport) -> Figure | None:
     return Figure(
         key="hints",
         title="What hints are worth",
-        definition="Block hits of LRU that is told, when a request ends, of each of its blocks that no later request "
-        "uses, with the given probability, and never of one that will be used.",
+        definition="Block hits of LRU that is told, when a request ends, of each of its blocks that no "
+        "later request uses, with the given probability, and never of one that will be used.",
         x=x,
         y=_rate_axis(report, series),
         series=tuple(series),
@@ -267,9 +267,9 @@ def _reuse(report: SizingReport) -> Figure | None:
     return Figure(
         key="reuse",
         title="Reuse distances",
-        definition="Different blocks used between two uses of the same block, itself included: an LRU cache hits if it "
-        f"is as large. {100 * reused / max(references, 1):.2f} % of the references are reuses"
-        + (f"; time between uses: {times}." if times else "."),
+        definition="Different blocks used between two uses of the same block, itself included: an LRU "
+        f"cache hits if it is as large. {100 * reused / max(references, 1):.2f} % of the references are "
+        "reuses" + (f"; time between uses: {times}." if times else "."),
         x=log_axis("reuse distance (blocks, log scale)", left[0], right[-1]),
         y=linear_axis("references (%)", max(share)),
         series=(series,),
@@ -355,8 +355,8 @@ def _worth(report: SizingReport) -> Figure | None:
     return Figure(
         key="worth",
         title="What each GiB buys",
-        definition="Prompt tokens, over the whole trace, that each GiB more of LRU cache spares from prefill, between "
-        "one size and the next"
+        definition="Prompt tokens, over the whole trace, that each GiB more of LRU cache spares from "
+        "prefill, between one size and the next"
         + (f"; seconds at {speed:,.0f} tokens of prefill a second." if speed is not None else ".")
         + (" All layers are counted in full here." if report["groups"] else "")
         + beginning,

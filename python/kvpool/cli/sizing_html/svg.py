@@ -123,12 +123,18 @@ def _axes(frame: _Frame) -> Iterator[str]:
     for value, label in figure.x.ticks:
         x = frame.x(value)
         yield f'<line class="axis" x1="{x}" x2="{x}" y1="{frame.bottom}" y2="{frame.bottom + 5}"/>'
-        yield f'<text class="tick" x="{x}" y="{frame.bottom + 19}" text-anchor="middle">{escape(label)}</text>'
+        yield (
+            f'<text class="tick" x="{x}" y="{frame.bottom + 19}" text-anchor="middle">{escape(label)}</text>'
+        )
     middle = (frame.left + frame.right) / 2
-    yield f'<text class="label" x="{middle}" y="{HEIGHT - 8}" text-anchor="middle">{escape(figure.x.label)}</text>'
+    yield (
+        f'<text class="label" x="{middle}" y="{HEIGHT - 8}" '
+        f'text-anchor="middle">{escape(figure.x.label)}</text>'
+    )
     height = (frame.top + frame.bottom) / 2
     yield (
-        f'<text class="label" x="0" y="0" transform="translate(14 {height}) rotate(-90)" text-anchor="middle">'
+        f'<text class="label" x="0" y="0" transform="translate(14 {height}) rotate(-90)" '
+        'text-anchor="middle">'
         f"{escape(figure.y.label)}</text>"
     )
     if figure.top is not None:
@@ -136,7 +142,9 @@ def _axes(frame: _Frame) -> Iterator[str]:
         for value, label in figure.top.ticks:
             x = frame.x(value)
             yield f'<line class="axis" x1="{x}" x2="{x}" y1="{frame.top}" y2="{frame.top - 5}"/>'
-            yield f'<text class="tick" x="{x}" y="{frame.top - 9}" text-anchor="middle">{escape(label)}</text>'
+            yield (
+                f'<text class="tick" x="{x}" y="{frame.top - 9}" text-anchor="middle">{escape(label)}</text>'
+            )
         label = escape(figure.top.label)
         yield f'<text class="label" x="{middle}" y="{frame.top - 31}" text-anchor="middle">{label}</text>'
     yield "</g>"
@@ -154,7 +162,10 @@ def _rule(frame: _Frame, rule: Rule) -> Iterator[str]:
         x = frame.x(rule.at)
         yield f'<line x1="{x}" x2="{x}" y1="{frame.top}" y2="{frame.bottom}"/>'
         anchor, offset = ("end", -6) if frame.right - x < 260 else ("start", 6)
-        yield f'<text x="{x + offset}" y="{frame.bottom - 8}" text-anchor="{anchor}">{escape(rule.label)}</text>'
+        yield (
+            f'<text x="{x + offset}" y="{frame.bottom - 8}" '
+            f'text-anchor="{anchor}">{escape(rule.label)}</text>'
+        )
     yield "</g>"
 
 
@@ -174,7 +185,8 @@ def _series(frame: _Frame, series: Series) -> Iterator[str]:
         for x, y, note in zip(series.x, series.y, _titles(series), strict=True):
             if y is not None:
                 yield (
-                    f'<path class="mark" transform="translate({frame.x(x)} {frame.y(y)})" d="{mark(series.colour)}">'
+                    f'<path class="mark" transform="translate({frame.x(x)} {frame.y(y)})" '
+                    f'd="{mark(series.colour)}">'
                     f"<title>{escape(note)}</title></path>"
                 )
 

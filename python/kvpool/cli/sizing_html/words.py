@@ -85,6 +85,6 @@ def sample_note(report: SizingReport) -> str:
     if sample is None:
         return ""
     return (
-        f"Estimated from a sample: {percent(sample['rate'])} % of the blocks, {count(sample['most_blocks'])} at most. "
-        "There are no policies in it."
+        f"Estimated from a sample: {percent(sample['rate'])} % of the blocks, "
+        f"{count(sample['most_blocks'])} at most. There are no policies in it."
     )

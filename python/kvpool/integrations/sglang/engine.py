@@ -135,8 +135,8 @@ def _server_settings() -> dict[str, Any] | None:
         return None
     except (ImportError, AttributeError) as error:
         raise InvalidArgumentError(
-            f"the settings of SGLang {importlib.metadata.version('sglang')} are unknown ({error}): stored pages "
-            "cannot be named. kvpool supports SGLang 0.5.23"
+            f"the settings of SGLang {importlib.metadata.version('sglang')} are unknown ({error}): stored "
+            "pages cannot be named. kvpool supports SGLang 0.5.23"
         ) from error
     try:
         resolved = server.resolved_dict()
@@ -227,6 +227,7 @@ def _weights(settings: Settings, server: Mapping[str, Any], model: str) -> str:
 
 def _unnamed(setting: str, value: object) -> InvalidArgumentError:
     return InvalidArgumentError(
-        f"weights is not given, and {setting} is {value!r}: the weights do not come from the model's files. Name them, "
+        f"weights is not given, and {setting} is {value!r}: the weights do not come from the model's "
+        "files. Name them, "
         'and change the name whenever they change: "weights": "2026-11-24"'
     )

@@ -210,9 +210,9 @@ def pages_of(pool: Any, *, lend: bool, staging_bytes: int) -> Lent | Copied | Em
         shape = list(pool.get_data_page(0, flat=False).shape)
     except (AttributeError, NotImplementedError, RuntimeError, TypeError, ValueError) as error:
         raise InvalidArgumentError(
-            f"pages of {type(pool).__name__} cannot be read in the layout {getattr(pool, 'layout', None)!r}: {error}; "
-            "kvpool takes what the file back end takes: --hicache-mem-layout page_first, page_first_direct, "
-            "layer_first or page_head"
+            f"pages of {type(pool).__name__} cannot be read in the layout "
+            f"{getattr(pool, 'layout', None)!r}: {error}; kvpool takes what the file back end takes: "
+            "--hicache-mem-layout page_first, page_first_direct, layer_first or page_head"
         ) from error
     if flat.numel() == 0:
         return Empty(pool)

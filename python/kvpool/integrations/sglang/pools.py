@@ -146,8 +146,8 @@ def _check_replicas(name: str, pool: Any, config: Any, settings: Settings) -> No
         and not is_shared(settings)
     ):
         raise InvalidArgumentError(
-            f"all {ranks} ranks of tensor parallelism read what one of them writes (MLA), and a folder is one rank's: "
-            "use --enable-dp-attention with as many --dp-size"
+            f"all {ranks} ranks of tensor parallelism read what one of them writes (MLA), and a folder is "
+            "one rank's: use --enable-dp-attention with as many --dp-size"
         )
 
 

@@ -259,7 +259,8 @@ class BlockPool:
         scale, rest = divmod(block_size, self.hash_block_size)
         if rest or not scale:
             raise PoolUsageError(
-                f"block_size is {block_size}: must be a multiple of the {self.hash_block_size} tokens of a hash"
+                f"block_size is {block_size}: must be a multiple of the {self.hash_block_size} tokens of a "
+                "hash"
             )
         return scale
 

@@ -74,13 +74,13 @@ class Settings:
         )
         if found.level == "shadow" and found.hints is not None:
             raise ValueError(
-                "KVPOOL_VLLM_HINTS is set with KVPOOL_VLLM=shadow: must be unset there, since the shadow compares with "
-                "vLLM's own order"
+                "KVPOOL_VLLM_HINTS is set with KVPOOL_VLLM=shadow: must be unset there, since the shadow "
+                "compares with vLLM's own order"
             )
         if found.level == "shadow" and found.eviction != LRU:
             raise ValueError(
-                f"KVPOOL_VLLM_EVICTION is {found.eviction!r} with KVPOOL_VLLM=shadow: must be {LRU} there, since the "
-                "shadow compares with vLLM's own order"
+                f"KVPOOL_VLLM_EVICTION is {found.eviction!r} with KVPOOL_VLLM=shadow: must be {LRU} there, "
+                "since the shadow compares with vLLM's own order"
             )
         return found
 

@@ -261,4 +261,7 @@ class Trail:
         try:
             return f"the last operations are in {self.write(setting, difference)}"
         except Exception as error:
-            return f"the last operations could not be written ({type(error).__name__}: {self.folder or 'temp folder'})"
+            return (
+                f"the last operations could not be written ({type(error).__name__}: "
+                f"{self.folder or 'temp folder'})"
+            )

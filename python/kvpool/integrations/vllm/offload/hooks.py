@@ -88,8 +88,10 @@ def install(config: Any, *, renews: bool) -> None:
     except (ImportError, AttributeError) as error:
         if renews:
             raise InvalidArgumentError(
-                f"on_reset is renew, and this vLLM does not show when its prefix cache is reset ({error}): use a "
-                'supported version, or say that weights never change while the engine runs: "on_reset": "keep"'
+                f"on_reset is renew, and this vLLM does not show when its prefix cache is reset ({error}): "
+                "use a "
+                'supported version, or say that weights never change while the engine runs: "on_reset": '
+                '"keep"'
             ) from error
 
 

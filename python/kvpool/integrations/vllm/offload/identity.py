@@ -159,14 +159,16 @@ def _weights(config: Any, written: Canonical) -> dict[str, str]:
     """Returns the names of the weights of the model and of its draft model, the model's first."""
     if config is None:
         raise InvalidArgumentError(
-            'weights is not given, and vLLM\'s configuration is unknown: name the weights, "weights": "2026-11-24"'
+            'weights is not given, and vLLM\'s configuration is unknown: name the weights, "weights": '
+            '"2026-11-24"'
         )
     speculative = getattr(config, "speculative_config", None)
     loads = [getattr(config, "load_config", None), getattr(speculative, "draft_load_config", None)]
     for name in (str(load.load_format) for load in loads if load is not None):
         if name not in _LOADERS:
             raise InvalidArgumentError(
-                f"weights is not given, and load_format {name!r} may read weights from elsewhere than the model: name "
+                f"weights is not given, and load_format {name!r} may read weights from elsewhere than the "
+                "model: name "
                 'the weights, and change the name whenever they change: "weights": "2026-11-24"'
             )
     models = [config.model_config, getattr(speculative, "draft_model_config", None)]
@@ -200,7 +202,8 @@ def served_weights(source: str, revision: str | None = None, folder: str | None 
     uses_modelscope = os.environ.get("VLLM_USE_MODELSCOPE", "").lower() in ("true", "1")
     if uses_modelscope and not Path(source).expanduser().exists():
         raise InvalidArgumentError(
-            f"weights is not given, and is unknown for {source!r}, which vLLM downloads from ModelScope: name the "
+            f"weights is not given, and is unknown for {source!r}, which vLLM downloads from ModelScope: "
+            "name the "
             'weights, and change the name whenever they change: "weights": "2026-11-24"'
         )
     return weights_of(source, revision, cache_dir=folder)

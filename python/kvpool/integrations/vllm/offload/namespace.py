@@ -37,7 +37,8 @@ def namespace_of(spec: Any, config: Any, chunk_bytes: int, *, weights: str | Non
     identity = identity_of(config, weights)
     if identity.unknown:
         _LOG.warning(
-            "kvpool: the store starts empty, because these settings have no form that another start could compare: %s",
+            "kvpool: the store starts empty, because these settings have no form that another start could "
+            "compare: %s",
             ", ".join(identity.unknown),
         )
     parallel = engine.parallel

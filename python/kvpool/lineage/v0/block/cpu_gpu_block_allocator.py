@@ -91,7 +91,8 @@ class CpuGpuBlockAllocator(TwoDevices, DeviceAwareBlockAllocator):
         """
         if allocator_type not in ("naive", "prefix_caching"):
             raise kvpool.errors.InvalidArgumentError(
-                f"Unknown allocator type allocator_type={allocator_type!r}: 'naive' or 'prefix_caching' is expected"
+                f"Unknown allocator type allocator_type={allocator_type!r}: 'naive' or 'prefix_caching' is "
+                "expected"
             )
         numbers = (num_gpu_blocks, num_cpu_blocks)
         if min(numbers) < 0:
