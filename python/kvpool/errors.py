@@ -102,7 +102,10 @@ class StaleEpochError(KvpoolError, RuntimeError):
 
 
 class StaleMatchError(KvpoolError, RuntimeError):
-    """A match whose block has other content by now. The message names the first such block; look it up again."""
+    """A match whose block has other content by now.
+
+    The message names the first such block; look it up again.
+    """
 
 
 class StaleStepError(KvpoolError, RuntimeError):
@@ -153,7 +156,10 @@ class TraceFileError(KvpoolError, OSError):
 
 
 class BlockIndexError(KvpoolError, IndexError):
-    """A mapping contains a block that a store does not have. The message names pair, side, block and limit."""
+    """A mapping contains a block that a store does not have.
+
+    The message names pair, side, block and limit.
+    """
 
 
 class DuplicateDestinationError(KvpoolError, ValueError):

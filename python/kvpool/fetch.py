@@ -119,7 +119,8 @@ def fetch(
     proxies = [urllib.request.ProxyHandler({})] if direct else []
     opener = urllib.request.build_opener(_Http(until), _Https(until), *proxies)
     try:
-        request = urllib.request.Request(url, headers=dict(headers or {}))  # noqa: S310 - the caller has looked at it
+        # The caller has checked the URL.
+        request = urllib.request.Request(url, headers=dict(headers or {}))  # noqa: S310
         with opener.open(request, timeout=seconds) as answer:
             body = answer.read(most_bytes + 1)
             content_type = answer.headers.get("Content-Type", "")

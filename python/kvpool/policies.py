@@ -111,7 +111,10 @@ class Policy(ABC):
         """
 
     def evicted(self, block: int, key: int, depth: int) -> None:  # noqa: B027
-        """Called after a block from ``pop`` or ``take`` lost its content. A ghost list may remember its key."""
+        """Called after a block from ``pop`` or ``take`` lost its content.
+
+        A ghost list may remember its key.
+        """
 
     def clear(self) -> None:  # noqa: B027
         """Called after all contents were dropped. Without this method, ``forget`` is called for each."""

@@ -226,8 +226,8 @@ def kv_heads(shape: KvShape) -> int | None:
     """Return the fewest KV heads of an attention layer, 1 for latents; ``None`` without attention.
 
     >>> from kvpool.models import kv_shape
-    >>> kv_heads(kv_shape("Llama-3.1-8B")), kv_heads(kv_shape("DeepSeek-V3")), kv_heads(kv_shape("Gemma-4-31B"))
-    (8, 1, 4)
+    >>> [kv_heads(kv_shape(name)) for name in ("Llama-3.1-8B", "DeepSeek-V3", "Gemma-4-31B")]
+    [8, 1, 4]
     """
     found = []
     for kind in shape.layers:
@@ -248,6 +248,6 @@ def say_copies(memory: GpuMemory | None, shape: KvShape | None) -> None:
     words = "one KV head" if heads == 1 else f"{heads} KV heads"
     typer.echo(
         f"note: {shape.name} has {words} to a layer: tensor parallelism over {memory.gpus} GPUs keeps "
-        f"{memory.gpus / heads:g} copies of each; so much KV fits with data parallelism alone",
+        f"{memory.gpus / heads:g} copies of each; this much KV fits only with data parallelism",
         err=True,
     )

@@ -29,7 +29,8 @@ _NOTE: Final = (
 def group_name(group: Group) -> str:
     """Return a word for the groups of one kind.
 
-    >>> group_name({"kind": "sliding", "span": 1024, "groups": 6, "layers": 52, "block_tokens": 64, "padding": 0.1})
+    >>> facts = {"groups": 6, "layers": 52, "block_tokens": 64, "padding": 0.1}
+    >>> group_name({"kind": "sliding", "span": 1024, **facts})
     'windows'
     """
     return _WORDS[group["kind"]]

@@ -147,7 +147,10 @@ def _cells(hits: Sequence[Hits], best: Sequence[float] | None = None) -> list[Te
 
 
 def _by_capacity(title: str, sizes: Sequence[Capacity]) -> Table:
-    """Make an empty table with a column per capacity. Units are only in the first column, to fit 80 columns."""
+    """Make an empty table with a column per capacity.
+
+    Units are only in the first column, to fit 80 columns.
+    """
     shares = any(capacity["relative_size"] is not None for capacity in sizes)
     weighed = any(capacity["gib"] is not None for capacity in sizes)
     table = Table(box=box.SIMPLE, title=title, padding=(0, 1, 0, 0))

@@ -28,7 +28,7 @@ _USUAL: Final = 70
 _NOT_RETENTION: Final = ("prefetch", "share", "transfer", "offload")
 
 
-class _Refused(Exception):  # not an error for callers
+class _Refused(Exception):  # noqa: N818 - not an error for callers
     """The reason why an action has no effect."""
 
 

@@ -161,7 +161,10 @@ def stamp_of(path: str | os.PathLike[str]) -> str:
 
 
 def _files(root: Path) -> Iterator[tuple[str, Path, str]]:
-    """Yields the relative name, the path and the kind of each entry of a file or folder, in order of names."""
+    """Yields the relative name, the path and the kind of each entry of a folder, in order of names.
+
+    A file is the only entry of itself.
+    """
     mode = root.stat().st_mode
     if not stat.S_ISDIR(mode):
         yield "", root, _kind(mode)

@@ -171,7 +171,7 @@ class _OlderNames(PoolAllocator, BlockAllocator):
         self._check_device(device)
         return self.allocate_mutable_block(prev_block, extra)
 
-    def clear_copy_on_writes(self) -> dict[BlockId, list[BlockId]]:  # type: ignore[override]  # the older shape
+    def clear_copy_on_writes(self) -> dict[BlockId, list[BlockId]]:  # type: ignore[override]  # older
         """Returns the destinations of each planned copy's source, and ends the copies' pins."""
         return _by_source(super().clear_copy_on_writes())
 
@@ -186,7 +186,8 @@ class _OlderNames(PoolAllocator, BlockAllocator):
             UnknownBlockError: A block does not belong to this allocator.
             BlockStateError: A block is not full and hashed.
         """
-        super().mark_blocks_as_computed(block_ids)  # type: ignore[safe-super]  # that of the allocator it is mixed into
+        # The method of the allocator that this class is mixed into.
+        super().mark_blocks_as_computed(block_ids)  # type: ignore[safe-super]
 
     def get_common_computed_block_ids(self, seq_block_ids: Sequence[list[BlockId]]) -> list[BlockId]:
         """Returns the computed blocks that all these tables begin with. A prefill can skip them.

@@ -32,7 +32,10 @@ class NoFreeBlocksError(OutOfBlocksError, ValueError):
 
 
 class BlockStateError(InvalidBlockError, AssertionError):
-    """The block is in the wrong state for the call: not allocated, full, immutable, or of another allocator."""
+    """The block is in the wrong state for the call.
+
+    For example, it is not allocated, full, immutable, or of another allocator.
+    """
 
 
 class StaleBlockError(BlockStateError):

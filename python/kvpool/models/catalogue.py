@@ -224,7 +224,10 @@ _BY_KEY["llama-4-maverick-17b-128e"] = _BY_KEY["llama-4-maverick"]
 
 
 def _suggestion(key: str) -> str:
-    """Return the end of a message about an unknown name: up to three names that begin with it or are similar."""
+    """Return the end of a message about an unknown name.
+
+    It contains up to three names that begin with it or are similar.
+    """
     begin = [other for other in _BY_KEY if key and other.startswith(key)]
     alike = difflib.get_close_matches(key, _BY_KEY, n=3, cutoff=0.5)
     # In this order, and each model once, even if it has several names.

@@ -133,7 +133,10 @@ def smollm_layers() -> Reader[list[str]]:
 
 
 def cross_layer() -> Reader[list[str]]:
-    """Read Hunyuan: with ``use_cla``, ``cla_share_factor`` neighbouring layers share the cache of the first."""
+    """Read Hunyuan.
+
+    With ``use_cla``, ``cla_share_factor`` neighbouring layers share the cache of the first.
+    """
 
     def read(config: Fields) -> list[str]:
         layers = config.count(*LAYERS, most=MOST_LAYERS)
@@ -194,7 +197,10 @@ def plamo_steps() -> Reader[list[str]]:
 
 
 def falcon_heads() -> Reader[Layers]:
-    """Read Falcon: one KV head with ``multi_query``; otherwise, or in the new architecture, ``num_kv_heads``."""
+    """Read Falcon: one KV head with ``multi_query``, or ``num_kv_heads``.
+
+    ``num_kv_heads`` counts in the new architecture, or without ``multi_query``.
+    """
     many = keep.heads(
         kv=("num_kv_heads", "n_head_kv"), query=("num_attention_heads", "n_head"), equal=True, dim=()
     )
@@ -214,7 +220,10 @@ def falcon_heads() -> Reader[Layers]:
 
 
 def single_head(flag: str, number: str = "", **fields: Any) -> Reader[Layers]:
-    """Read one KV head, or ``number`` of them, if ``flag`` is on. Otherwise, each attention head has its own."""
+    """Read one KV head, or ``number`` of them, if ``flag`` is on.
+
+    Otherwise, each attention head has its own KV head.
+    """
     many = keep.heads(kv=(), equal=True, **({"dim": ()} | fields))
 
     def read(config: Fields) -> Layers:

@@ -232,7 +232,8 @@ class Fields:
 def suggests_layout(name: str) -> bool:
     """Return whether the name of a field suggests that it changes the size of a token in the KV cache.
 
-    >>> [name for name in ("cla_share_factor", "vocab_size", "num_kv_heads", "moe_layer_freq") if suggests_layout(name)]
+    >>> names = "cla_share_factor", "vocab_size", "num_kv_heads", "moe_layer_freq"
+    >>> [name for name in names if suggests_layout(name)]
     ['cla_share_factor', 'num_kv_heads']
     """
     if name in _NO_LAYOUT:

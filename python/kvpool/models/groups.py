@@ -78,7 +78,7 @@ class KvGroup:
         A step computes at most ``chunk`` of them.
 
         >>> window = KvGroup("sliding", 10, 16, 1310720, span=1024)
-        >>> window.blocks(32_000), window.blocks(32_000, chunk=1)  # while its prompt is computed; while it decodes
+        >>> window.blocks(32_000), window.blocks(32_000, chunk=1)  # in prefill, and in decode
         (577, 65)
         """
         filled = -(-tokens // self.block_tokens)

@@ -83,7 +83,10 @@ class Layers:
 
     @property
     def vectors(self) -> int:
-        """Vectors per token in one layer: a key and a value per head. MLA has two vectors that have scales."""
+        """Vectors per token in one layer: a key and a value per head.
+
+        MLA has two vectors that have scales.
+        """
         return 2 if self.latent else 2 * self.elements // sum(self.dims) if self.dims else 0
 
     def token_bytes(self, dtype_bytes: float) -> int:
@@ -226,6 +229,9 @@ def lightning_attention(count: int, *, heads: int, head_dim: int, state_bytes: i
 def gated_linear_recurrence(
     count: int, *, width: int, kernel: int, conv_bytes: int = 2, state_bytes: int = 4
 ) -> Layers:
-    """Make the RG-LRU of RecurrentGemma: one fp32 element per channel, and a convolution over the channels."""
+    """Make the RG-LRU of RecurrentGemma.
+
+    It keeps one fp32 element per channel, and a convolution over the channels.
+    """
     _require_counts(width=width, kernel=kernel)
     return _state(count, (kernel - 1) * width, width, conv_bytes, state_bytes, f"RG-LRU {width}")

@@ -90,7 +90,7 @@ class KvShape:
         """Return the same shape with keys, values and latents of another format.
 
         >>> from kvpool.models import kv_shape
-        >>> kv_shape("Llama-3.1-8B").with_dtype("nvfp4").bytes_per_token  # 4 bits, and a byte for each 16 elements
+        >>> kv_shape("Llama-3.1-8B").with_dtype("nvfp4").bytes_per_token  # 4 bits, and a byte per 16 elements
         36864
 
         Raises:

@@ -41,7 +41,7 @@ SPACINGS: Final = (512, 1024, 2048, 4096)
 #: Tokens of a block in these runs. Blocks of 16 tokens give the same hits, to within a block at the
 #: end, and take four times as long.
 _BLOCK_TOKENS: Final = 64
-#: Tokens of a block for models with states. Their blocks are far longer, and this is the unit that they grow by.
+#: Tokens of a block for models with states. Their blocks are far longer, and grow in units of this size.
 _BLOCK_TOKENS_OF_STATES: Final = 16
 
 #: Requests between two progress reports.

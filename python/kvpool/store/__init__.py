@@ -11,7 +11,8 @@ miss.
 >>> from kvpool.store import Arena, Disk, Namespace, Store
 >>> namespace = Namespace(
 ...     model="llama-3-8b", weights="rev-5f0b02c", kv_dtype="bf16", scales="", block_size=16,
-...     layouts=[(0, "LKNHD", [32, 2, 16, 8, 128], [32768, 16384, 1024, 128, 1])], layers=(0, 32), heads=(0, 8),
+...     layouts=[(0, "LKNHD", [32, 2, 16, 8, 128], [32768, 16384, 1024, 128, 1])],
+...     layers=(0, 32), heads=(0, 8),
 ...     hash_algorithm="sha256", hash_seed=b"", extra={},
 ... )
 >>> arena = Arena(slots=8, slot_bytes=65536)

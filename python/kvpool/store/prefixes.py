@@ -11,8 +11,8 @@ that the same content may be in all three places. It supports one KV-cache group
 >>> import tempfile
 >>> folder, device = tempfile.TemporaryDirectory(), {}
 >>> namespace = Namespace(
-...     model="m", weights="w", kv_dtype="bf16", scales="", layouts=[], block_size=4, layers=(0, 1), heads=(0, 1),
-...     hash_algorithm="sha256", hash_seed=b"", extra={},
+...     model="m", weights="w", kv_dtype="bf16", scales="", layouts=[], block_size=4,
+...     layers=(0, 1), heads=(0, 1), hash_algorithm="sha256", hash_seed=b"", extra={},
 ... )
 >>> manager, arena = kvpool.CacheManager(num_blocks=16, block_size=4), Arena(8, 4096)
 >>> disk = Disk(folder.name, 1 << 20, free_floor_bytes=0)
@@ -444,7 +444,10 @@ class PrefixStore:
         self._write_back()
 
     def wait(self, timeout: float = 1.0) -> None:
-        """Like ``poll``, until no job is running. Waits at most ``timeout`` seconds for each group of jobs."""
+        """Like ``poll``, until no job is running.
+
+        Waits at most ``timeout`` seconds for each group of jobs.
+        """
         self._write_back()
         while self._jobs:
             ended = self._store.wait(timeout)

@@ -64,7 +64,10 @@ _Geometry: TypeAlias = "tuple[int, torch.Size, tuple[int, ...], torch.dtype, tor
 
 
 class _Tensors:
-    """Tensors that compare by their geometry, as a key of the cache of stores. The key keeps no tensor alive."""
+    """Tensors that compare by their geometry, as a key of the cache of stores.
+
+    The key keeps no tensor alive.
+    """
 
     __slots__ = ("geometry", "tensors")
 

@@ -24,7 +24,8 @@ if TYPE_CHECKING:
 __all__ = ["save_png"]
 
 _PALETTE: Final = (
-    "#1769aa", "#d1600a", "#16814d", "#b3246b", "#6a4fbf", "#0d8a96", "#9a7400", "#c0392b", "#566a00", "#8a5a44",
+    "#1769aa", "#d1600a", "#16814d", "#b3246b", "#6a4fbf", "#0d8a96", "#9a7400", "#c0392b",
+    "#566a00", "#8a5a44",
 )  # fmt: skip
 _NAMED: Final = {"ink": "#16191d", "optimum": "#5a6270", "ceiling": "#7b8494"}
 _MARKS: Final = "os^Dv P".replace(" ", "")

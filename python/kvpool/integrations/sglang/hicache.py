@@ -173,7 +173,7 @@ class KvpoolHiCacheStorage(HiCacheStorage):  # type: ignore[misc]  # SGLang is A
 
     # Pages of the host pool of KV
 
-    def batch_exists(self, keys: Sequence[str], extra_info: Any = None) -> int:  # noqa: ARG002 - SGLang's signature
+    def batch_exists(self, keys: Sequence[str], extra_info: Any = None) -> int:  # noqa: ARG002
         """Returns the number of pages, from the first on, that can be loaded.
 
         Waits only for a shared back end.
@@ -191,7 +191,12 @@ class KvpoolHiCacheStorage(HiCacheStorage):  # type: ignore[misc]  # SGLang is A
         """Returns whether a page can be loaded."""
         return self.batch_exists([key]) == 1
 
-    def batch_get_v1(self, keys: Sequence[str], host_indices: Any, extra_info: Any = None) -> list[bool]:  # noqa: ARG002
+    def batch_get_v1(
+        self,
+        keys: Sequence[str],
+        host_indices: Any,
+        extra_info: Any = None,  # noqa: ARG002 - SGLang's signature
+    ) -> list[bool]:
         """Loads pages into the host pool. Returns which of them were found."""
         return self._load(KV, keys, host_indices, self._until())()
 
@@ -203,7 +208,7 @@ class KvpoolHiCacheStorage(HiCacheStorage):  # type: ignore[misc]  # SGLang is A
         return self._save(KV, keys, host_indices, extra_info, self._until())()
 
     def get(self, key: str, target_location: Any = None, target_sizes: Any = None) -> Any:  # noqa: ARG002
-        """Loads a page into a flat tensor, a new one if none is given. Returns None if the page is missing."""
+        """Loads a page into a flat tensor, a new one if none is given; None if it is missing."""
         return self.batch_get([key], None if target_location is None else [target_location])[0]
 
     def batch_get(
@@ -310,7 +315,11 @@ class KvpoolHiCacheStorage(HiCacheStorage):  # type: ignore[misc]  # SGLang is A
         )
         return 0, ()
 
-    def batch_get_v2(self, transfers: Sequence[Any], extra_info: Any = None) -> dict[Any, list[bool]]:  # noqa: ARG002
+    def batch_get_v2(
+        self,
+        transfers: Sequence[Any],
+        extra_info: Any = None,  # noqa: ARG002 - SGLang's signature
+    ) -> dict[Any, list[bool]]:
         """Loads pages into several host pools at a time. Returns, by pool, which of them were found."""
         until = self._until()
         begun = [

@@ -303,7 +303,10 @@ class Shelf:
         return digests, list(range(parts)) * len(keys)
 
     def _pages(self, keys: Sequence[str], outcomes: Sequence[Outcome]) -> list[bool]:
-        """Returns which pages have all of their parts. An empty list of outcomes stands for an abandoned job."""
+        """Returns which pages have all of their parts.
+
+        An empty list of outcomes stands for an abandoned job.
+        """
         parts = self.pages.parts
         if not outcomes:
             return [False] * len(keys)

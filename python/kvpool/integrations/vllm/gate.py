@@ -262,7 +262,7 @@ def _compared(module: ModuleType, name: str, path: str, expected: str) -> Differ
 
 
 def _other_methods(module: ModuleType, name: str, path: str, expected: str) -> Difference | None:
-    """Returns the public methods of a class that the plug-in does not know, and therefore does not provide."""
+    """Returns the public methods of a class that the plug-in does not know, and does not provide."""
     owner = _looked_up(module, name)
     if owner is None or _is_ours(owner):
         return None  # the class has an entry of its own

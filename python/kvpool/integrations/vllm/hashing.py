@@ -33,7 +33,10 @@ stock_get_request_block_hasher = kv_cache_utils.get_request_block_hasher
 def get_request_block_hasher(
     hash_block_size: int, caching_hash_fn: Callable[[Any], bytes], num_hash_lookahead_tokens: int = 0
 ) -> Callable[[Any], list[bytes]]:
-    """Returns the function that computes a request's missing block hashes, ``hash_block_size`` tokens each."""
+    """Returns the function that computes a request's missing block hashes.
+
+    Each hash covers ``hash_block_size`` tokens.
+    """
     for name, algorithm in ALGORITHMS.items():
         if caching_hash_fn is getattr(vllm_hashing, name, None) and not num_hash_lookahead_tokens:
             return _core.vllm.VllmHasher(algorithm, hash_block_size, kv_cache_utils, caching_hash_fn)

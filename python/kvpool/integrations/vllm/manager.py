@@ -41,7 +41,10 @@ class KVCacheBlocks(stock.KVCacheBlocks):  # type: ignore[misc]
     def get_block_ids(
         self, allow_none: bool = False, *, group_ids: Sequence[int] | None = None
     ) -> tuple[list[int], ...] | None:
-        """Returns the ids of the blocks of each group; ``None`` with ``allow_none`` if there are no blocks."""
+        """Returns the ids of the blocks of each group.
+
+        Returns ``None`` with ``allow_none`` if there are no blocks.
+        """
         groups = self.blocks if group_ids is None else tuple(self.blocks[group] for group in group_ids)
         if allow_none and not any(groups):
             return None

@@ -453,7 +453,10 @@ class BlockPool:
         return blocks
 
     def touch(self, blocks: Sequence[Any]) -> None:
-        """Adds a reference to each block. Free blocks are not free any more. Null blocks have no references."""
+        """Adds a reference to each block, and takes free blocks out of the free queue.
+
+        Null blocks have no references.
+        """
         try:
             self.core.touch(blocks)
         except TypeError:
@@ -471,7 +474,10 @@ class BlockPool:
                     self.metrics_collector.on_block_accessed(block)
 
     def is_block_writable(self, block: Any) -> bool:
-        """Returns whether the only holder of a block may write to it: it has one reference and is not cached."""
+        """Returns whether the only holder of a block may write to it.
+
+        It may if the block has one reference and is not cached.
+        """
         return not block.is_null and block.ref_cnt == 1 and block.block_hash is None
 
     def free_blocks(self, ordered_blocks: Iterable[Any]) -> None:

@@ -57,7 +57,10 @@ class FedEvents(ExactEvents):
     def _describe(
         self, request: Any, blocks: Sequence[tuple[int, int]]
     ) -> tuple[int | None, str | None, str | None, str | None, list[Any] | None]:
-        """Returns the extra keys of a request's blocks: adapter, salt, session, and the keys of each block."""
+        """Returns the extra keys of a request's blocks.
+
+        These are the adapter, the salt, the session, and the keys of each block.
+        """
         from vllm.v1.core import kv_cache_utils
 
         keys, _ = self._extra_keys(request, blocks, 0)
@@ -97,7 +100,10 @@ class FedEvents(ExactEvents):
         self.feed.removed(keys)
 
     def stored_part(self, is_new: bool | None) -> bool:
-        """Returns False: there are no events for parts of blocks, because readers require blocks of one size."""
+        """Returns False.
+
+        There are no events for parts of blocks, because readers require blocks of one size.
+        """
         del is_new
         return False
 

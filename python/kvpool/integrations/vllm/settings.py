@@ -28,8 +28,9 @@ EVICTIONS: Final = tuple(name for name in eviction_policies() if name != "last-a
 class Settings:
     """The level of the plug-in, and its other settings.
 
-    >>> Settings.from_environment({"KVPOOL_VLLM": "manager"})
-    Settings(level='manager', events='exact', eviction='lru', shadow_folder=None, journal_folder=None, hints=None)
+    >>> settings = Settings.from_environment({"KVPOOL_VLLM": "manager"})
+    >>> settings.level, settings.events, settings.eviction, settings.hints
+    ('manager', 'exact', 'lru', None)
     >>> Settings.from_environment({}).level is None
     True
     """

@@ -97,7 +97,10 @@ def _coordinator_over_kvpool() -> Iterator[None]:
 
 
 def _make_pool(*args: Any, **kwargs: Any) -> BlockPool:
-    """Makes a pool with vLLM's events and a journal in memory, which the first difference writes to a file."""
+    """Makes a pool with vLLM's events and a journal in memory.
+
+    The first difference writes the journal to a file.
+    """
     return BlockPool(*args, **kwargs, events_class=StockEvents, journal=journals.to_memory())
 
 

@@ -257,7 +257,10 @@ class Trail:
         return path
 
     def write_or_say_why(self, setting: Mapping[str, Any], difference: Mapping[str, Any]) -> str:
-        """Calls :meth:`write`. Returns a text for the log: the path, or why writing failed. Raises nothing."""
+        """Calls :meth:`write`, and returns a text for the log. Raises nothing.
+
+        The text is the path, or the reason why writing failed.
+        """
         try:
             return f"the last operations are in {self.write(setting, difference)}"
         except Exception as error:

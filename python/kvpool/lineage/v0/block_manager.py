@@ -237,7 +237,10 @@ class SelfAttnBlockSpaceManager(BlockSpaceManager):
         return self.block_allocator._take_copies(fence=True)
 
     def end_step(self) -> None:
-        """Ends the step: its copies are made. The ancestor has no such call; see the module's documentation."""
+        """Ends the step: its copies are made.
+
+        The ancestor has no such call; see the module's documentation.
+        """
         self._appended.clear()
         self.block_allocator.end_step()
 
@@ -363,7 +366,10 @@ class SelfAttnBlockSpaceManager(BlockSpaceManager):
         self._num_computed[child_seq.seq_id] = self._num_computed[parent_seq.seq_id]
 
     def can_swap_in(self, seq_group: SequenceGroup, num_lookahead_slots: int) -> AllocStatus:
-        """Returns whether a swapped group can return, with the slots that it needs next, above the watermark."""
+        """Returns whether a swapped group can return, above the watermark.
+
+        This includes the slots that it needs next.
+        """
         seqs = seqs_in(seq_group, SequenceStatus.SWAPPED)
         # The core counts the swapped blocks. This counts the blocks appended right after the swap:
         # blocks for new tokens, and a copy of the last block for each sequence that shares it.

@@ -191,7 +191,10 @@ class KvpoolOffloadingManager(OffloadingManager):  # type: ignore[misc]  # vLLM 
             self._announce(dropped, removed=True, metadata_only=True)
 
     def touch(self, keys: Collection[Key], req_context: Context) -> None:
-        """Records a use, now, of those chunks that are resident. ``keys`` are ordered head to tail. O(keys)."""
+        """Records a use, now, of those chunks that are resident. O(keys).
+
+        ``keys`` are ordered head to tail.
+        """
         if self.chunks.by_time:
             tail_first = list(dict.fromkeys(keys))
             tail_first.reverse()

@@ -186,7 +186,8 @@ class KvpoolStoreTier(SecondaryTierManager):  # type: ignore[misc]  # vLLM is An
         self._deadline = deadline
         self.renews = on_reset == "renew"
         self.generation = 0
-        self._chunk_bytes = int(primary_kv_view.strides[0])  # type: ignore[index]  # vLLM's has two dimensions
+        # vLLM's view has two dimensions.
+        self._chunk_bytes = int(primary_kv_view.strides[0])  # type: ignore[index]
         wanted = enable_kv_events and offloading_spec.kv_events_config.enable_kv_cache_events
         self._events: list[OffloadingEvent] | None = [] if wanted else None
         self._jobs: dict[int, _Job] = {}
@@ -443,7 +444,10 @@ class KvpoolStoreTier(SecondaryTierManager):  # type: ignore[misc]  # vLLM is An
         self._store.close(self._deadline)
 
     @classmethod
-    def build_metric_definitions(cls, extra_config: dict[str, Any]) -> dict[str, Any]:  # noqa: ARG003 - vLLM's signature
+    def build_metric_definitions(
+        cls,
+        extra_config: dict[str, Any],  # noqa: ARG003 - vLLM's signature
+    ) -> dict[str, Any]:
         """Returns the definitions of the metrics of ``get_stats``."""
         counters = {
             f"{_PREFIX}{name}": OffloadingCounterMetadata(documentation=text)

@@ -190,7 +190,8 @@ class PrefixCachingBlock(TokenBlock):
             self._check_live()
         if self._block_id is None or not self._caching:
             return False
-        return self._allocator.block_is_computed(self._block_id) is True  # type: ignore[attr-defined]  # _caching says so
+        # _caching is only true for allocators with this method.
+        return self._allocator.block_is_computed(self._block_id) is True  # type: ignore[attr-defined]
 
     @computed.setter
     def computed(self, value: bool) -> None:

@@ -94,7 +94,7 @@ class TwoDevices:
         self._fence([(src, dst) for src, dst in copies if holders(dst)])
 
     def _fence(self, copies: Sequence[tuple[int, int]]) -> None:
-        """Keeps the sources and destinations of copies, given as core blocks of the GPU, until ``end_step``."""
+        """Keeps the sources and destinations of copies, core blocks of the GPU, until ``end_step``."""
         blocks = [block for copy in copies for block in copy]
         if blocks:
             pool = self._on(Device.GPU)._pool

@@ -1,4 +1,4 @@
-"""Views of a pool in the form of the ancestor's parts: the reference counts and the evictor of an allocator."""
+"""Views of a pool in the form of the ancestor's reference counts and evictor."""
 
 # ruff: noqa: ARG002  # the signatures are the ancestor's
 
