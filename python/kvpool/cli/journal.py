@@ -68,8 +68,8 @@ _Output = Annotated[
 MaxGib = Annotated[
     float,
     typer.Option(
-        help="Memory that it may take, estimated from the size of the journal; of more, nothing is done. "
-        "What only reads a file takes a few MiB.",
+        help="The most memory to use, estimated from the size of the journal; if it needs more, nothing is "
+        "done. Commands that only read a file take a few MiB.",
         metavar="GIB",
     ),
 ]

@@ -175,8 +175,8 @@ Keep = Annotated[
     str,
     _option(
         _PANEL,
-        "Of hybrid models: what windows and states keep for later requests: all, every so many tokens, or "
-        "junctions: where prompts end, and where one turned off from another.",
+        "For hybrid models: the content of windows and states that stays cached for later requests: all, a "
+        "checkpoint every N tokens, or junctions, where prompts end and where one departs from another.",
         default=True,
         metavar="N",
     ),

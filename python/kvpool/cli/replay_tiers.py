@@ -28,9 +28,10 @@ if TYPE_CHECKING:
 __all__ = ["beneath", "print_replay_tiers", "stacks", "with_tiers"]
 
 _NOTE: Final = (
-    "A prompt's full blocks are in every tier once they are computed, and each has LRU. What the device "
-    "has not comes from the first tier that has it, through those above; a link moves one load at a time. "
-    "First token: mean of all requests, waiting included, with the tiers so far: each a run of its own."
+    "Once computed, a prompt's full blocks are in every tier. Each tier evicts by LRU. A block that is not "
+    "on the device comes from the first tier that has it, through the tiers above; a link moves one load at "
+    "a time. First token: mean of all requests, waiting included, with the tiers so far; each is a run of "
+    "its own."
 )
 
 

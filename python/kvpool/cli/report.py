@@ -146,7 +146,7 @@ def print_report(outcome: Outcome, console: Console) -> None:
 #: Explanations of the reasons of misses.
 _REASONS: Final = {
     "never-seen": "new: no request before had them",
-    "not-remembered": "new, or forgotten by the record of what came",
+    "not-remembered": "new, or dropped from the record of earlier prompts",
     "diverged": "in blocks that differ from a prompt before",
     "evicted": "were cached, and evicted",
     "being-computed": "a running request was computing the same",

@@ -23,10 +23,10 @@ if TYPE_CHECKING:
 __all__ = ["print_sizing"]
 
 _FORMS: Final = {
-    "pool": "pool form: requests one after the other, as the shipped pool evicts: a request's blocks are "
-    "in use until it is released, and no block goes before its cached descendants",
-    "stream": "stream form: requests one after the other, each block for itself, last block first; this "
-    "is what papers simulate, and not what a pool can do, which holds a whole request",
+    "pool": "pool form: requests one after the other, as kvpool evicts: a request's blocks are in use "
+    "until it is released, and no block is evicted before its cached descendants",
+    "stream": "stream form: requests one after the other, each block on its own, last block first; "
+    "papers simulate this, but a pool cannot do it, because it holds whole requests",
 }
 _DEFINITIONS: Final = (
     "hit rate: share of block references that are found; a block counts only if every block before it in "
@@ -34,7 +34,7 @@ _DEFINITIONS: Final = (
     "turnover: share of the resident blocks that one capacity's worth of new blocks replaces; near 0 the "
     "cache has stagnated on old favourites",
     "optimum: the best that any policy could do that knew the future and need not store everything",
-    "hints: LRU that is told, so often, that a block will not be used again",
+    "hints: LRU with end-of-life hints for this share of the blocks that are not used again",
 )
 #: The definitions that a report from a sample needs, which covers only LRU.
 _SAMPLE_DEFINITIONS: Final = (

@@ -73,13 +73,12 @@ DiskRead = Annotated[
 ]
 
 _NOTE: Final = (
-    "LRU in all tiers. What a tier has, those beneath it have too, and a block is served by the first "
-    "that has it. Load: mean of all requests; what comes from a tier passes those above it, one after the "
-    "other."
+    "LRU in all tiers. Each tier has all blocks of the tiers above it, and the first tier that has a block "
+    "serves it. Load: mean of all requests; a block passes through the tiers above, one after the other."
 )
 _TIMES: Final = (
-    "First token: mean time that loading and then prefill of the rest take, at one speed and without a "
-    "queue; with so many of the tiers."
+    "First token: mean time of loading and then prefill of the rest, at one speed and without a queue, "
+    "with the device and the tiers up to this one."
 )
 
 

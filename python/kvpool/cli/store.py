@@ -59,7 +59,7 @@ _Target = Annotated[
     str,
     typer.Argument(
         metavar="FOLDER-OR-URL",
-        help="Folder of a store, or what engines share: redis://host, rediss://host, s3://bucket, "
+        help="Folder of a store, or URL of a shared back end: redis://host, rediss://host, s3://bucket, "
         "folder:///path.",
         show_default=False,
     ),
@@ -174,8 +174,8 @@ def gc_command(
     keep: Annotated[
         list[str] | None,
         typer.Option(
-            help="Clear all namespaces but this; the beginning of its digest will do. May be given several "
-            "times.",
+            help="Clear all namespaces except this one; the beginning of its digest is enough. May be given "
+            "several times.",
             metavar="DIGEST",
             show_default="keep all",
         ),

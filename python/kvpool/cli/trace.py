@@ -232,7 +232,7 @@ def _losses(stats: dict[str, Any], to: str) -> Iterator[str]:
 def _remarks(notes: kvpool._core.traces.ReadNotes) -> Iterator[str]:
     """Yield the remarks of the reader, in words."""
     for name, words in (
-        ("reordered", "requests stood behind a later one, and were put in order"),
+        ("reordered", "requests came after a later one, and were sorted"),
         (
             "unchained",
             "prefixes have an id that has another prefix elsewhere: ids of contents, made into ids of "
@@ -240,8 +240,8 @@ def _remarks(notes: kvpool._core.traces.ReadNotes) -> Iterator[str]:
         ),
         ("regrouped", "requests had blocks of another size, and were regrouped"),
         ("untimed", "records have no time of their own"),
-        ("skipped_events", "events are no stored blocks of the first tier, and were passed over"),
-        ("unknown_parents", "stored runs stand behind a block that was not recorded"),
+        ("skipped_events", "events are not stored blocks of the first tier, and were skipped"),
+        ("unknown_parents", "stored runs follow a block that was not recorded"),
     ):
         count: int = notes[name]  # type: ignore[literal-required]
         if count:

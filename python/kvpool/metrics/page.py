@@ -57,7 +57,7 @@ def families(samples: Samples, constant: Mapping[str, str], also: Iterable[Engin
     library()
     from prometheus_client.core import InfoMetricFamily
 
-    info = InfoMetricFamily("kvpool_build", "The kvpool that says this.", labels=tuple(constant))
+    info = InfoMetricFamily("kvpool_build", "The version of kvpool.", labels=tuple(constant))
     info.add_metric(tuple(constant.values()), {"version": kvpool.__version__})
     yield info
     for definition in CATALOGUE:

@@ -72,9 +72,9 @@ def by_spacing(report: SizingReport) -> Figure | None:
     return Figure(
         key="spacing",
         title="What checkpoint spacing buys",
-        definition="Windows and states are kept for later requests at multiples of so many tokens, or at "
-        "junctions alone: where prompts end, and where one turned off from another. More of them allow "
-        f"more hits, and take the memory of others. {sentence(groups, own)}",
+        definition="Windows and states are kept for later requests at multiples of a number of tokens, or "
+        "only at junctions: where prompts end, and where one departs from another. Keeping more of them "
+        f"allows more hits, and takes memory from other blocks. {sentence(groups, own)}",
         x=Axis("kept", 0.5, len(runs) + 0.5, False, tuple(zip(x, names, strict=True))),
         y=linear_axis(_RATE, max(highest, 1.0)),
         series=tuple(series),

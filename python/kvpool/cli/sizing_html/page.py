@@ -203,9 +203,9 @@ def _grid(report: SizingReport) -> Iterator[str]:
             yield f'<tr class="{row.kind}"><th scope="row">{escape(row.name)}</th>{cells_of_row}</tr>'
         yield "</tbody></table></div></div>"
     form = {
-        "stream": "Each block evicts for itself and nothing is held while a request runs.",
-        "pool": "As a block manager does it: the blocks of a request are held together, and a block never "
-        "goes before those behind it.",
+        "stream": "Each block is evicted on its own, and a running request holds no blocks.",
+        "pool": "As in a block manager: the blocks of a request are held together, and a block is never "
+        "evicted before the blocks that follow it.",
     }[report["form"]]
     yield (
         f'<p class="note">{escape(prefix_rule(report))} Token hits: tokens of those blocks, of all prompt '

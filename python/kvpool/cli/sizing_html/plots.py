@@ -203,12 +203,12 @@ def _hints(report: SizingReport) -> Figure | None:
     if not report["hints"] or not capacities:
         return None
     series = [
-        _at_capacities(f"told {100 * hint['accuracy']:g} %", hint["hits"], capacities, str(index))
+        _at_capacities(f"hints for {100 * hint['accuracy']:g} %", hint["hits"], capacities, str(index))
         for index, hint in enumerate(report["hints"])
     ]
     lru = next((policy for policy in report["policies"] if policy["name"].lower() == "lru"), None)
     if lru is not None:
-        series.insert(0, _at_capacities("LRU, told nothing", lru["hits"], capacities, "ink"))
+        series.insert(0, _at_capacities("LRU, no hints", lru["hits"], capacities, "ink"))
     if report["optimum"] is not None:
         series.append(
             _at_capacities("optimum", report["optimum"]["hits"], capacities, "optimum", dashed=True)
@@ -219,8 +219,8 @@ def _hints(report: SizingReport) -> Figure | None:
     return Figure(
         key="hints",
         title="What hints are worth",
-        definition="Block hits of LRU that is told, when a request ends, of each of its blocks that no "
-        "later request uses, with the given probability, and never of one that will be used.",
+        definition="Block hits of LRU with hints: when a request ends, LRU learns with the given "
+        "probability of each of its blocks that no later request uses. No hint is wrong.",
         x=x,
         y=_rate_axis(report, series),
         series=tuple(series),

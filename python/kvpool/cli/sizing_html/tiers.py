@@ -53,7 +53,7 @@ def by_tier(report: SizingReport) -> Figure | None:
     definition = [
         "Share of prompt tokens that the device and the tiers beneath it serve, LRU in all of them.",
         *_each_tier(tiers),
-        "What a tier has, those beneath it have too, and a block is served by the first that has it.",
+        "Each tier has all blocks of the tiers above it, and the first tier that has a block serves it.",
         *below_words(report),
         sample_note(report),
     ]
