@@ -28,10 +28,10 @@ if TYPE_CHECKING:
 __all__ = ["beneath", "print_replay_tiers", "stacks", "with_tiers"]
 
 _NOTE: Final = (
+    "First token: mean of all requests, waiting included, with the tiers so far; each is a run of its own. "
     "Once computed, a prompt's full blocks are in every tier. Each tier evicts by LRU. A block that is not "
     "on the device comes from the first tier that has it, through the tiers above; a link moves one load at "
-    "a time. First token: mean of all requests, waiting included, with the tiers so far; each is a run of "
-    "its own."
+    "a time."
 )
 
 

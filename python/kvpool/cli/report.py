@@ -100,7 +100,7 @@ _DEFINITIONS: Final = {
     "engine": (
         "engine mode: requests arrive, wait, run and finish as in a server, in virtual time. Only full "
         "blocks can hit, and the last token of a prompt is always computed. Each request counts once, when "
-        "it is first admitted; what a preempted one finds again is kept apart.",
+        "it is first admitted; what a preempted one finds again is counted separately.",
         "block hits: blocks of prompts found cached, out of all, partial last blocks included. A block "
         "counts only if every block before it in its prompt was found.",
         "full-block hits: the same, out of the blocks that a prompt fills.",
