@@ -1,16 +1,15 @@
-"""``python -m kvpool`` and the command ``kvpool``: the command line, or a line that says how to install
-what it needs.
+"""``python -m kvpool`` and the command ``kvpool``: runs the command line.
 
-``pip install kvpool`` brings no other package: a scheduler, and the plug-in in an engine, need none.
-Only the command line does, and without them this module is all of it that can be imported: only the
-standard library is needed here.
+If a package is missing, it prints how to install it. ``pip install kvpool`` installs no other package:
+a scheduler, and the plug-in in an engine, need none. Only the command line does. Without those
+packages, this module must still be importable, so it needs only the standard library.
 """
 
 from __future__ import annotations
 
 import sys
 
-#: What the command line is made with, and ``kvpool[cli]`` installs.
+#: The packages that the command line needs. ``kvpool[cli]`` installs them.
 _NEEDED = ("typer", "rich")
 
 

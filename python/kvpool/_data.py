@@ -10,5 +10,5 @@ FOLDER: Final = Path(__file__).with_name("data")
 
 
 def toml(name: str) -> dict[str, Any]:
-    """A table of the package."""
+    """Returns a table of the package."""
     return tomllib.loads((FOLDER / name).read_text(encoding="utf-8"))

@@ -1,7 +1,7 @@
-"""The process that an object with a thread belongs to.
+"""Tracks the process that made an object with a thread.
 
-A forked child has a copy of the object and none of its threads. Locks of the copy may be held for ever,
-and its sockets are the parent's. So every call in the child is refused.
+A forked child has a copy of the object and none of its threads. Locks of the copy may be held forever,
+and its sockets are shared with the parent. So every call in the child is refused.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ class Owner:
     """The process that made an object.
 
     Args:
-        what: The object, as errors call it.
+        what: The name of the object in errors.
     """
 
     def __init__(self, what: str) -> None:

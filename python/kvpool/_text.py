@@ -1,4 +1,4 @@
-"""Text that leaves the process: it needs a UTF-8 form."""
+"""Encodes text that leaves the process, which must have a UTF-8 form."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ def utf8(text: str, what: str) -> bytes:
     """Encodes a text.
 
     Raises:
-        InvalidArgumentError: It contains half of a surrogate pair; the message calls it ``what``.
+        InvalidArgumentError: The text contains half of a surrogate pair. The message names it ``what``.
     """
     try:
         return text.encode()

@@ -1,6 +1,6 @@
-"""Exceptions of kvpool: one base class, and each also the builtin that callers would catch.
+"""Exceptions of kvpool. All have one base class, and each is also the builtin that callers expect.
 
-Whatever call raises one of these has changed nothing.
+A call that raises one of these has changed nothing.
 
 >>> import kvpool
 >>> pool = kvpool.BlockPool(num_blocks=4)
@@ -21,7 +21,7 @@ from kvpool._removed import missing
 
 
 class KvpoolError(Exception):
-    """Base class of every exception that kvpool raises on purpose."""
+    """Base class of all exceptions that kvpool raises deliberately."""
 
 
 class InvalidArgumentError(KvpoolError, ValueError):
@@ -33,17 +33,18 @@ class TokenError(KvpoolError, ValueError):
 
 
 class TokenTypeError(KvpoolError, TypeError):
-    """Tokens of a type or dtype that kvpool does not take."""
+    """Tokens of a type or dtype that kvpool does not accept."""
 
 
 class ArgumentTypeError(KvpoolError, TypeError):
-    """Ids, counts, extra keys, an ``out`` buffer or another sequence of a type or dtype that kvpool
-    does not take.
+    """A sequence or buffer of a type or dtype that kvpool does not accept.
+
+    It can be ids, counts, extra keys, or an ``out`` buffer.
     """
 
 
 class TooLargeError(KvpoolError, MemoryError):
-    """A sequence or buffer that does not fit the memory that is left, whatever it says of its length."""
+    """A sequence or buffer that does not fit into the available memory, whatever its declared length."""
 
 
 class HashingError(KvpoolError, ValueError):
@@ -58,16 +59,17 @@ class OutOfBlocksError(KvpoolError, MemoryError):
     """Not enough blocks.
 
     Attributes:
-        needed: blocks that the call needed beyond the cached ones.
-        available: blocks that it could have taken, the watermark respected.
-        missing: ``needed - available``: blocks that must be released first.
-        fenced: blocks that become available when running steps complete.
-        can_ever_fit: whether the request fits an otherwise empty pool: of an admission, in chunks of its
-            ``allocate_tokens`` to the end of its prompt. If not, waiting does not help.
-        fits_in_chunks: of an admission, whether smaller chunks could ever fit; of other calls, as
-            ``can_ever_fit``.
-        fitting_tokens: of an admission, the tokens behind the cached ones that would fit now: the most that
-            ``allocate_tokens`` can be. 0 for other calls.
+        needed: Blocks that the call needed beyond the cached ones.
+        available: Blocks that it could have taken, without those of the watermark.
+        missing: ``needed - available``, the number of blocks that must be released first.
+        fenced: Blocks that become available when running steps complete.
+        can_ever_fit: Whether the request fits into an otherwise empty pool. For an admission, this is
+            in chunks of its ``allocate_tokens`` to the end of its prompt. If not, waiting does not
+            help.
+        fits_in_chunks: For an admission, whether smaller chunks could ever fit. For other calls, it
+            equals ``can_ever_fit``.
+        fitting_tokens: For an admission, the tokens after the cached ones that would fit now: the most
+            that ``allocate_tokens`` can be. 0 for other calls.
     """
 
     needed: int = 0
@@ -83,12 +85,12 @@ class UnknownRequestError(KvpoolError, KeyError):
     """No request has this id."""
 
     def __str__(self) -> str:
-        # KeyError shows the repr of its argument, quotes and all.
+        # The str of a KeyError is the repr of its argument, with quotes.
         return str(self.args[0]) if self.args else ""
 
 
 class DuplicateRequestError(KvpoolError, ValueError):
-    """A request with this id is known already, or one call names a request twice."""
+    """A request with this id already exists, or one call names a request twice."""
 
 
 class RequestStateError(KvpoolError, RuntimeError):
@@ -96,19 +98,22 @@ class RequestStateError(KvpoolError, RuntimeError):
 
 
 class StaleEpochError(KvpoolError, RuntimeError):
-    """Tokens that were hashed before the last epoch bump: hash them again."""
+    """Tokens that were hashed before the last epoch bump. Hash them again."""
 
 
 class StaleMatchError(KvpoolError, RuntimeError):
-    """A match whose block no longer holds what it did: the message names the first; look it up again."""
+    """A match whose block has other content by now.
+
+    The message names the first such block; look it up again.
+    """
 
 
 class StaleStepError(KvpoolError, RuntimeError):
-    """The manager has changed since the step was begun, or the step is over: begin a new one."""
+    """The manager has changed since the step was begun, or the step has ended. Begin a new one."""
 
 
 class SwapError(KvpoolError, RuntimeError):
-    """A swap that is over, or whose copies were not taken."""
+    """A swap that has ended, or whose copies were not taken."""
 
 
 class BlocksInUseError(KvpoolError, RuntimeError):
@@ -120,30 +125,30 @@ class NoRetentionError(KvpoolError, RuntimeError):
 
 
 class PayloadError(KvpoolError, RuntimeError):
-    """A payload for a pool that was made without ``payloads``, or whose evicted ones wait to be taken."""
+    """A payload for a pool made without ``payloads``, or a pool whose evicted payloads were not taken."""
 
 
 class TimeBackwardsError(KvpoolError, ValueError):
-    """A time before one that was given already; the message names both."""
+    """A time before an earlier one. The message contains both."""
 
 
 class PolicyError(KvpoolError, RuntimeError):
-    """An eviction policy written in Python failed and is used no more, or called into its own pool.
+    """An eviction policy in Python failed and is not used any more, or it called into its own pool.
 
-    The exception that it raised, or what was wrong with its answer, is the cause.
+    The cause is the exception that it raised, or the error in its answer.
     """
 
 
 class PoolPoisonedError(KvpoolError, RuntimeError):
-    """An internal invariant broke: the pool refuses all work and says why."""
+    """An internal invariant is broken. The pool refuses all work, and the message contains the reason."""
 
 
 class InvariantError(KvpoolError, RuntimeError):
-    """``check_invariants()`` found a broken invariant; the message names it."""
+    """``check_invariants()`` found a broken invariant. The message names it."""
 
 
 class TraceError(KvpoolError, ValueError):
-    """A trace that cannot be read; the message names line and field."""
+    """A trace that cannot be read. The message names line and field."""
 
 
 class TraceFileError(KvpoolError, OSError):
@@ -151,7 +156,10 @@ class TraceFileError(KvpoolError, OSError):
 
 
 class BlockIndexError(KvpoolError, IndexError):
-    """A mapping names a block that a store does not have; the message names pair, side, block and limit."""
+    """A mapping contains a block that a store does not have.
+
+    The message names pair, side, block and limit.
+    """
 
 
 class DuplicateDestinationError(KvpoolError, ValueError):
@@ -159,17 +167,15 @@ class DuplicateDestinationError(KvpoolError, ValueError):
 
 
 class OverlappingCopyError(KvpoolError, ValueError):
-    """A mapping reads what it writes: its copies run in any order."""
+    """A mapping writes to a block that it also reads. Its copies run in any order."""
 
 
 class LayoutError(KvpoolError, ValueError):
-    """Memory that cannot be copied by blocks: inner dimensions that are not contiguous, blocks that
-    overlap.
-    """
+    """Memory that cannot be copied by blocks: its inner dimensions are not contiguous, or blocks overlap."""
 
 
 class LayoutMismatchError(KvpoolError, ValueError):
-    """Two stores whose blocks differ; the message names both sides."""
+    """Two stores whose blocks differ. The message names both sides."""
 
 
 class MappingError(KvpoolError, ValueError):
@@ -177,28 +183,28 @@ class MappingError(KvpoolError, ValueError):
 
 
 class MappingTypeError(KvpoolError, TypeError):
-    """A mapping of the wrong type or dtype, or a stream or tensor that is none."""
+    """A mapping of the wrong type or dtype, or an invalid stream or tensor."""
 
 
 class ClosedError(KvpoolError, RuntimeError):
-    """A store or an engine that was closed or belongs to another process, or a handle of none."""
+    """A store or engine that is closed or belongs to another process, or a handle without a store."""
 
 
 class CaptureError(KvpoolError, RuntimeError):
-    """What cannot be captured into a CUDA graph; the message says what can."""
+    """A call that cannot be captured into a CUDA graph. The message says which calls can."""
 
 
 class PinningError(KvpoolError, MemoryError):
-    """Host memory that cannot be had or page-locked."""
+    """Host memory that cannot be allocated or page-locked."""
 
 
 class CudaError(KvpoolError, RuntimeError):
-    """The CUDA driver refused, or work that it had accepted failed.
+    """The CUDA driver refused a call, or accepted work failed.
 
     Attributes:
-        code: the driver's result code, or 0.
-        name: its name, such as ``CUDA_ERROR_OUT_OF_MEMORY``.
-        call: the driver's function.
+        code: The driver's result code, or 0.
+        name: The name of the code, such as ``CUDA_ERROR_OUT_OF_MEMORY``.
+        call: The driver's function.
     """
 
     code: int = 0
@@ -207,54 +213,55 @@ class CudaError(KvpoolError, RuntimeError):
 
 
 class CudaUnavailableError(KvpoolError, RuntimeError):
-    """There is no CUDA driver, no such device, or too old a driver; the message says which."""
+    """There is no CUDA driver, no such device, or too old a driver. The message contains which of these."""
 
 
 class TransferTimeoutError(KvpoolError, TimeoutError):
-    """A transfer goes on for longer than the caller would wait."""
+    """A transfer takes longer than the caller's timeout."""
 
 
 class JournalError(KvpoolError, ValueError):
-    """A journal that cannot be kept, read or replayed; the message says why."""
+    """A journal that cannot be kept, read or replayed. The message contains the reason."""
 
 
 class JournalFileError(KvpoolError, OSError):
-    """A journal's file that cannot be made, written or read."""
+    """A journal's file that cannot be created, written or read."""
 
 
 class JournalExistsError(JournalFileError, FileExistsError):
-    """A journal was to go to a file that exists: nothing is overwritten."""
+    """The file for a new journal already exists. Nothing is overwritten."""
 
 
 class StoreError(KvpoolError, OSError):
-    """A store that cannot be opened, or a folder that cannot be read or changed; the message says why.
+    """A store that cannot be opened, or a folder that cannot be read or changed.
 
-    What happens to one object is never an exception: it is a word in the answer of ``poll``.
+    The message contains the reason. Failures of one object are never exceptions: they are outcomes in
+    the result of ``poll``.
     """
 
 
 class StoreInUseError(StoreError, BlockingIOError):
-    """Another process, or another store of this one, has the folder; the message names the process."""
+    """Another process, or another store of this process, uses the folder. The message names the process."""
 
 
 class StoreNotFoundError(StoreError, FileNotFoundError):
-    """A folder that has no objects of a store."""
+    """A folder without objects of a store."""
 
 
 class MissingPackageError(KvpoolError, ImportError):
-    """A package that kvpool needs for this, and does without otherwise, is not installed."""
+    """An optional package that this call needs is not installed."""
 
 
 class SlotBusyError(KvpoolError, RuntimeError):
-    """A slot of an arena that a transfer has."""
+    """A slot of an arena that a transfer is using."""
 
 
 class ModelConfigError(KvpoolError, ValueError):
-    """A ``config.json`` that is none, or that describes layers which kvpool does not know.
+    """A ``config.json`` that is invalid, or that describes layers which kvpool does not know.
 
     Attributes:
-        field: the field that is wrong, with those around it: ``text_config.layer_types``; ``None`` if
-            it is the whole file.
+        field: The path of the wrong field, such as ``text_config.layer_types``; ``None`` for the whole
+            file.
     """
 
     def __init__(self, message: str = "", field: str | None = None) -> None:
@@ -265,5 +272,5 @@ class ModelConfigError(KvpoolError, ValueError):
 if not TYPE_CHECKING:
 
     def __getattr__(name: str) -> object:
-        """Refuses a name that this module does not have."""
+        """Raises for a name that this module does not have."""
         raise missing(__name__, name)

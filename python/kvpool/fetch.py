@@ -1,7 +1,7 @@
-"""Pages over HTTP, for command lines: one deadline and one limit of bytes for a whole page.
+"""Fetches pages over HTTP for command lines, with one deadline and one limit of bytes per page.
 
-A timeout of a socket begins anew with every byte. Here each read, of headers, too, has only the time
-that is left.
+A socket's timeout starts again with every byte. Here each read, also of headers, only has the remaining
+time.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ __all__ = ["FetchError", "Page", "fetch"]
 
 
 class FetchError(Exception):
-    """A page that is unavailable, late, or too long. The message does not have its URL."""
+    """A page that is unavailable, late, or too long. The message does not contain its URL."""
 
 
 @dataclass(frozen=True)
@@ -39,10 +39,10 @@ class Page:
 
 
 class _Bounded(io.RawIOBase):
-    """The bytes of a socket until a moment of ``time.monotonic``."""
+    """Reads the bytes of a socket until a deadline, a time of ``time.monotonic``."""
 
     def __init__(self, socket: Any, file: Any, until: float) -> None:
-        # Keeps the socket open for as long as it is read.
+        # Keeps the socket open while it is read.
         self._socket, self._file, self._until = socket, file, until
 
     def readable(self) -> bool:
@@ -61,7 +61,7 @@ class _Bounded(io.RawIOBase):
 
 
 class _Response(http.client.HTTPResponse):
-    """An answer that is read until a moment."""
+    """A response that can be read until a deadline."""
 
     def __init__(self, until: float, socket: Any, *arguments: Any, **more: Any) -> None:
         super().__init__(socket, *arguments, **more)
@@ -105,21 +105,22 @@ def fetch(
     """Returns the page of a URL.
 
     Args:
-        url: Begins with ``http://`` or ``https://``.
-        seconds: The time for all of it, redirections included. The system resolves names, and takes its
-            own time.
+        url: A URL that begins with ``http://`` or ``https://``.
+        seconds: The time for the whole page, redirections included. The system's name resolution is not
+            limited.
         most_bytes: Bytes of the longest page.
         headers: Headers of the request.
-        direct: Whether proxies that the environment names are left out.
+        direct: Whether to ignore proxies that the environment names.
 
     Raises:
-        FetchError: The page is unavailable, does not end in time, or is longer.
+        FetchError: The page is unavailable, does not end in time, or is too long.
     """
     until = time.monotonic() + seconds
     proxies = [urllib.request.ProxyHandler({})] if direct else []
     opener = urllib.request.build_opener(_Http(until), _Https(until), *proxies)
     try:
-        request = urllib.request.Request(url, headers=dict(headers or {}))  # noqa: S310 - the caller has looked at it
+        # The caller has checked the URL.
+        request = urllib.request.Request(url, headers=dict(headers or {}))  # noqa: S310
         with opener.open(request, timeout=seconds) as answer:
             body = answer.read(most_bytes + 1)
             content_type = answer.headers.get("Content-Type", "")

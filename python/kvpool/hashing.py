@@ -1,8 +1,8 @@
-"""Hash chains: what identifies the prefix that a block holds.
+"""Hash chains: identify the prefix that a block contains.
 
-A :class:`BlockHasher` makes the chain of a prompt from its tokens and :class:`ExtraKeys`; both are in
-``kvpool``, too. A :class:`HashCursor` grows with its prompt. :meth:`HashChain.from_digests` takes
-digests that were computed elsewhere.
+A :class:`BlockHasher` makes the chain of a prompt from its tokens and :class:`ExtraKeys`. Both are also
+in ``kvpool``. A :class:`HashCursor` grows with its prompt. :meth:`HashChain.from_digests` takes digests
+that were computed elsewhere.
 
 >>> from kvpool.hashing import BlockHasher, hash_algorithms
 >>> hash_algorithms()[:3]

@@ -1,6 +1,6 @@
-"""Journals: every operation of a pool or a manager recorded, and run again.
+"""Journals: record every operation of a pool or a manager, and run them again.
 
-Give a :class:`Journal` to ``BlockPool`` or ``CacheManager`` as ``journal``:
+Pass a :class:`Journal` to ``BlockPool`` or ``CacheManager`` as ``journal``:
 
 >>> import kvpool
 >>> from kvpool.journal import Journal, replay_journal
@@ -9,7 +9,7 @@ Give a :class:`Journal` to ``BlockPool`` or ``CacheManager`` as ``journal``:
 >>> replay_journal(pool.journal_image())
 JournalReport(operations=2, digests=0, difference=None)
 
-On the command line: ``kvpool journal``. What a journal holds and costs: ``docs/journal.md``.
+On the command line: ``kvpool journal``. Contents and costs of a journal: ``docs/journal.md``.
 """
 
 from kvpool._core.journal import (

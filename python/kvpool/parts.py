@@ -1,7 +1,7 @@
 """The parts of a block pool, each usable alone: allocator, free list, prefix index, evictor.
 
-For schedulers that keep a pool of their own. ``kvpool.BlockPool`` is all four, and its operations are
-all or nothing.
+They are for schedulers that keep a pool of their own. ``kvpool.BlockPool`` combines all four, and its
+operations are all or nothing.
 
 >>> from kvpool.parts import BlockAllocator
 >>> allocator = BlockAllocator(num_blocks=5)

@@ -1,9 +1,9 @@
 """Eviction policies: those of the core by name, and a base class for your own in Python, for experiments.
 
-:func:`eviction_policies` names those of the core. Give a name, or an object of a :class:`Policy` of
-your own, to ``BlockPool`` or ``CacheManager`` as ``eviction``. A policy is an order of blocks and the
-history that it is made from. The core does the rest: it never evicts a block in use or one on which
-cached blocks hang, and it keeps retention around the policy's order.
+:func:`eviction_policies` lists those of the core. Pass a name, or an object of your own
+:class:`Policy`, to ``BlockPool`` or ``CacheManager`` as ``eviction``. A policy is an order of blocks,
+and the history that it is based on. The core does the rest: it never evicts a block in use, or a block
+that is the parent of cached blocks, and it applies retention around the policy's order.
 
 >>> import kvpool
 >>> class MostRecent(kvpool.policies.Policy):
@@ -27,23 +27,25 @@ cached blocks hang, and it keeps retention around the policy's order.
 [2, 1]
 >>> manager.check_policy()  # nothing went wrong
 
-Nothing that a policy does can fail an allocation or break an invariant, because the pool keeps a plain
-LRU order of the same blocks beside it. The first exception that a policy raises ends it. So does the
-first answer of :meth:`Policy.pop` that is no block of its order: None while it has some, a block twice,
-a forgotten block, something else. A ``RuntimeWarning`` reports the end at once, the pool uses the LRU
-order from then on, and ``check_policy()`` raises :class:`kvpool.errors.PolicyError` with the cause.
+No policy can make an allocation fail or break an invariant, because the pool keeps a plain LRU order of
+the same blocks beside it. The first exception that a policy raises ends it. So does the first wrong
+answer of :meth:`Policy.pop`: None while its order has blocks, a block twice, a block that was
+forgotten, or anything else that is not a block in its order. A ``RuntimeWarning`` reports the end at
+once. From then on, the pool uses the LRU order, and ``check_policy()`` raises
+:class:`kvpool.errors.PolicyError` with the cause.
 
 The rules:
 
-- A policy is called while its pool is locked, by one thread at a time. It must not call its pool, not even in
-  ``__deepcopy__`` and ``__del__``: that raises ``PolicyError`` in the policy.
-- ``KeyboardInterrupt`` and ``SystemExit`` end it, too, and then reach the caller of the pool: the call
-  has been done with the LRU order, and its answer is lost.
-- One object serves one pool. It must not refer to the pool: the garbage collector does not see through
-  the pool, and would never free the two.
-- ``eviction_order()`` asks a ``copy.deepcopy`` of the policy, and shows the LRU order if it cannot be copied.
-- Every call costs a Python call, some microseconds per block where a policy in Rust takes a tenth of
-  one: for replays and experiments, not for servers.
+- A policy is called while its pool is locked, by one thread at a time. It must not call its pool, not
+  even in ``__deepcopy__`` and ``__del__``. Such a call raises ``PolicyError`` in the policy.
+- ``KeyboardInterrupt`` and ``SystemExit`` end it, too, and are then passed on to the caller of the
+  pool. The call has been completed with the LRU order, and its result is lost.
+- One object serves one pool. It must not refer to the pool, because the garbage collector cannot follow
+  references through the pool and would never free the two.
+- ``eviction_order()`` uses a ``copy.deepcopy`` of the policy, and shows the LRU order if it cannot be
+  copied.
+- Every call is a Python call. It takes some microseconds per block, more than ten times as long as a
+  policy in Rust. Use it for replays and experiments, not for servers.
 """
 
 from __future__ import annotations
@@ -56,55 +58,63 @@ __all__ = ["Policy", "eviction_policies"]
 
 
 class Policy(ABC):
-    """An order of blocks: ``release`` puts a block in, ``pop`` takes the next victim out.
+    """An order of blocks: ``release`` adds a block, ``pop`` removes the next victim.
 
-    A subclass has ``release``, ``pop`` and ``forget``. The other methods are called only if it has them, too.
+    A subclass must have ``release``, ``pop`` and ``forget``. The other methods are called only if it
+    has them, too.
 
-    Blocks are ints from 1. A *content* is what a block holds from ``admit`` to ``evicted`` or
-    ``forget``; its ``key`` is the same whenever the same tokens are cached, in whatever block, and its
-    ``depth`` is its position in its prompt, from 0.
+    Blocks are ints from 1. A *content* is the data in a block from ``admit`` to ``evicted`` or
+    ``forget``. Its ``key`` is the same whenever the same tokens are cached, in any block. Its ``depth``
+    is its position in its prompt, from 0.
     """
 
     @abstractmethod
     def release(self, block: int) -> None:
-        """A block lost its last holder: it has to be in the order now.
+        """Called after a block lost its last holder. It must be in the order from now on.
 
-        Blocks of one release come deepest first. The block may be in the order already, if ``hit`` left
-        it there.
+        Blocks of one release are passed deepest first. The block may already be in the order, if
+        ``hit`` left it there.
         """
 
     @abstractmethod
     def pop(self) -> int | None:
-        """Takes the next victim out of the order.
+        """Removes the next victim from the order and returns it.
 
-        It may still be needed: the pool then gives it back later (``unpop``), and asks for another
-        meanwhile. None if the order is empty.
+        The pool may still need the block. It then gives it back later (``unpop``), and calls ``pop``
+        again meanwhile. Returns None if the order is empty.
         """
 
     @abstractmethod
     def forget(self, block: int) -> None:
-        """A content is gone without having been evicted, or its block is kept by priority now.
+        """Called after a content was dropped without being evicted, or its block is now kept by priority.
 
         The block may not be in the order.
         """
 
     def admit(self, block: int, key: int, depth: int) -> None:  # noqa: B027 (optional)
-        """A block in use has a new content. It is not in the order before it is released."""
+        """Called when a block in use gets new content. It is not in the order before it is released."""
 
     def hit(self, block: int) -> None:  # noqa: B027
-        """A lookup took a block, idle or in use. It may stay in the order: the pool minds what is in use."""
+        """Called when a lookup takes a block, idle or in use.
+
+        It may stay in the order: the pool skips blocks in use.
+        """
 
     def take(self, block: int) -> None:
-        """Takes a block out of the order as ``pop`` would; without this method, ``forget`` is called."""
+        """Removes a block from the order, like ``pop``. Without this method, ``forget`` is called."""
         self.forget(block)
 
     def unpop(self, block: int) -> None:  # noqa: B027
-        """A block that ``pop`` or ``take`` gave up is next again; without this method, the pool
-        remembers that.
+        """Makes a block that ``pop`` or ``take`` removed the next victim again.
+
+        Without this method, the pool remembers it.
         """
 
     def evicted(self, block: int, key: int, depth: int) -> None:  # noqa: B027
-        """The content of a block that ``pop`` or ``take`` gave up is gone; a ghost may remember its key."""
+        """Called after a block from ``pop`` or ``take`` lost its content.
+
+        A ghost list may remember its key.
+        """
 
     def clear(self) -> None:  # noqa: B027
-        """All contents are gone; without this method, ``forget`` is called for each."""
+        """Called after all contents were dropped. Without this method, ``forget`` is called for each."""

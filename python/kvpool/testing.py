@@ -1,6 +1,6 @@
-"""For tests of engines that use kvpool: snapshots of all that a caller can see of a pool or a manager.
+"""Helpers for tests of engines that use kvpool: snapshots of the visible state of a pool or a manager.
 
-Pure Python, no other package. Not imported by ``import kvpool``.
+Pure Python, without other packages. ``import kvpool`` does not import it.
 
 >>> import kvpool
 >>> from kvpool.testing import observe_pool
@@ -31,13 +31,13 @@ __all__ = ["observe_manager", "observe_pool"]
 
 
 def _figures(stats: ManagerStats | PoolStats) -> dict[str, Any]:
-    """Every figure of a statistics object by name; those of a manager without its pool's."""
+    """Returns every figure of a statistics object by name, without those of a manager's pool."""
     names = [name for name in dir(stats) if not name.startswith("_") and name != "pool"]
     return {name: value for name in names if not callable(value := getattr(stats, name))}
 
 
 def observe_pool(pool: BlockPool) -> tuple[object, ...]:
-    """All that a caller can see of a pool, but for its events. A call that fails leaves it equal. O(blocks).
+    """Returns the visible state of a pool, without its events. A call that fails leaves it equal. O(blocks).
 
     Args:
         pool: The pool.
@@ -48,13 +48,13 @@ def observe_pool(pool: BlockPool) -> tuple[object, ...]:
 
 
 def observe_manager(manager: CacheManager, request_ids: Iterable[str | int] = ()) -> tuple[object, ...]:
-    """All that a caller can see of a manager, but for its events and its count of refusals.
+    """Returns the visible state of a manager, without its events and its count of refusals.
 
     A call that fails leaves it equal. O(blocks).
 
     Args:
         manager: The manager.
-        request_ids: The requests to look at; those that it does not know are passed over.
+        request_ids: The requests to include. Unknown ones are skipped.
     """
     stats = _figures(manager.stats())
     del stats["refusals"]
@@ -67,5 +67,5 @@ def observe_manager(manager: CacheManager, request_ids: Iterable[str | int] = ()
 if not TYPE_CHECKING:
 
     def __getattr__(name: str) -> object:
-        """Refuses a name that this module does not have."""
+        """Raises for a name that this module does not have."""
         raise missing(__name__, name)

@@ -1,11 +1,12 @@
-"""Request traces: read, made up, converted, and replayed through a manager.
+"""Request traces: reading, generating, converting, and replaying them through a manager.
 
 >>> from kvpool.traces import Replay, Trace
 >>> replay = Replay(Trace.generate(requests=50), capacity_blocks=50_000)
 >>> replay.advance()
 50
 
-The formats: ``docs/traces.md``. What a cache of another size or policy would hit: :mod:`kvpool.sizing`.
+The formats: ``docs/traces.md``. The hit rates of a cache of another size or policy:
+:mod:`kvpool.sizing`.
 """
 
 from __future__ import annotations
@@ -17,14 +18,17 @@ from kvpool._core.traces import Replay, Trace, TraceReader, trace_formats
 
 __all__ = ["EXAMPLE", "Replay", "Trace", "TraceReader", "example_path", "trace_formats"]
 
-#: What :meth:`Trace.generate` makes the example from; a test makes it again.
+#: The arguments of :meth:`Trace.generate` for the example. A test generates it again.
 EXAMPLE: Final[dict[str, Any]] = {"requests": 2000, "seed": 21, "rate_per_s": 2.0}
 
 
 def example_path() -> Path:
-    """The trace that ships with kvpool: made up from :data:`EXAMPLE`, in Mooncake's format.
+    """Returns the path of the trace that ships with kvpool.
 
-    Chats, agents and one-shot requests over a quarter of an hour. ``kvpool size example`` reads it.
+    It is generated from :data:`EXAMPLE`, in Mooncake's format.
+
+    It contains chats, agents and one-shot requests over a quarter of an hour. ``kvpool size example``
+    reads it.
 
     >>> len(Trace.read(example_path()))
     2000

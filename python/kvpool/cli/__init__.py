@@ -1,13 +1,13 @@
-"""The command line, ``kvpool``: a module for each command, each with its own.
+"""The command line, ``kvpool``, with one module per command.
 
-This module owns how a command ends. Exit code 0: done. 1: the job failed, on a bad trace or file.
-2: bad usage. 130: Ctrl-C. Whatever goes wrong is one line on stderr, ``error: ...``, and where it helps a
-second one that says what to do next. Results go to stdout, everything else to stderr, and a reader of
-stdout that goes away early (``| head``) is no error. Text from outside is printed as
-:mod:`kvpool.cli.terminal` says.
+This module owns the exit codes. 0: done. 1: the job failed, for example because of a bad trace or file.
+2: bad usage. 130: Ctrl-C. Every error is one line on stderr, ``error: ...``, sometimes with a second
+line that suggests the next step. Results go to stdout, everything else to stderr. A reader of stdout
+that closes it early (``| head``) is not an error. External text is printed as in
+:mod:`kvpool.cli.terminal`.
 
-Typer and Rich are imported below this package only, and installed by ``kvpool[cli]``: neither ``import
-kvpool`` nor the plug-ins need them. Without them :mod:`kvpool.__main__` says so.
+Only modules below this package import Typer and Rich, which ``kvpool[cli]`` installs: neither ``import
+kvpool`` nor the plug-ins need them. Without them, :mod:`kvpool.__main__` prints how to install them.
 """
 
 from __future__ import annotations
@@ -62,11 +62,11 @@ def _top(
         typer.Option("--version", callback=_show_version, is_eager=True, help="Print the version and exit."),
     ] = False,
 ) -> None:
-    """Show what KV-cache blocks of LLM inference engines are worth.
+    """Measure what the KV-cache blocks of LLM inference engines are worth.
 
-    Size a cache for a request trace, replay the trace through the block
-    manager, compare two runs; look up what a model's KV cache weighs; find out
-    what went wrong from a journal; look after a store.
+    Size a cache for a request trace; replay the trace through the block
+    manager; compare two runs; look up the size of a model's KV cache; find out
+    from a journal what went wrong; inspect and clean a store.
     """
     if context.invoked_subcommand is None:
         typer.echo(context.get_help())
@@ -82,10 +82,10 @@ _app.command("top", epilog=EXAMPLES["top"])(top_command)
 _app.command("generate", epilog=EXAMPLES["generate"])(generate_command)
 _app.command("models", epilog=EXAMPLES["models"])(models_command)
 _app.command("completion", epilog=EXAMPLES["completion"])(completion_command)
-# What looks like an option may be a token, -1 for instance: the command says what is wrong with it.
+# A word that looks like an option may be a token, such as -1. The command prints what is wrong with it.
 _app.command("hash", epilog=EXAMPLES["hash"], context_settings={"ignore_unknown_options": True})(hash_command)
 
-#: Base of what the option parser raises, whichever package it comes from: Click, or Typer's copy of it.
+#: Base class of the option parser's errors, from Click, or from Typer's copy of it.
 _ParserError: Final[type] = next(
     base for base in typer.BadParameter.__mro__ if base.__name__ == "ClickException"
 )
@@ -95,7 +95,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line and return the exit code.
 
     Args:
-        arguments: what follows ``kvpool``; without them, those of the process.
+        arguments: The arguments after ``kvpool``; by default, those of the process.
 
     """
     try:
@@ -109,7 +109,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _run(arguments: list[str]) -> int:
-    """One command, with its errors made into lines on stderr and exit codes."""
+    """Run one command. Its errors become lines on stderr and exit codes."""
     command = typer.main.get_command(_app)
     asked = proposals(command)
     if asked is not None:
@@ -122,7 +122,7 @@ def _run(arguments: list[str]) -> int:
     except (KeyboardInterrupt, typer.Abort):
         return 130
     except SystemExit:
-        return 0  # how Rich says that the reader of stdout has gone away
+        return 0  # Rich raises this when the reader of stdout has closed it
     except BrokenPipeError:
         raise
     except UsageError as error:
@@ -140,7 +140,7 @@ def _run(arguments: list[str]) -> int:
             raise
         return _fail(*usage.described(error, command, arguments), 2)
     except BaseException as error:
-        # Rust raises this if one of its own checks breaks: the arguments are not at fault.
+        # Rust raises this if one of its own checks fails. The arguments are not the cause.
         if type(error).__name__ != "PanicException":
             raise
         return _fail(f"a fault of kvpool's: {error}", "please report it, with this command and its files", 1)
@@ -148,7 +148,7 @@ def _run(arguments: list[str]) -> int:
 
 
 def _fail(message: str, hint: str | None, code: int) -> int:
-    """Say what went wrong, in one line, and what to do next, in another."""
+    """Print the error in one line, and the next step in another."""
     sys.stdout.flush()
     print(f"error: {shown(plain(' '.join(message.split())))}", file=sys.stderr)
     if hint is not None:
@@ -157,7 +157,7 @@ def _fail(message: str, hint: str | None, code: int) -> int:
 
 
 def _drop_stdout() -> None:
-    """Point stdout at nothing, so that the interpreter's last flush does not complain."""
+    """Redirect stdout to the null device, so that the interpreter's last flush does not fail."""
     nothing = os.open(os.devnull, os.O_WRONLY)
     os.dup2(nothing, sys.stdout.fileno())
     os.close(nothing)

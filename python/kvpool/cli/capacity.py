@@ -1,6 +1,6 @@
-"""How large the pool is: in blocks, or in GiB of a model's KV cache.
+"""The size of the pool: in blocks, or in GiB of a model's KV cache.
 
-Owns the options about size, the combinations of them that contradict each other, and the words for that.
+This module owns the options about size, their contradicting combinations, and the error messages.
 """
 
 from __future__ import annotations
@@ -22,22 +22,22 @@ if TYPE_CHECKING:
 
 __all__ = ["DEFAULT_BLOCKS", "Capacity", "SizeOptions"]
 
-#: Blocks of a pool whose size nobody gave.
+#: The default number of blocks of a pool.
 DEFAULT_BLOCKS: Final = 100_000
 
 #: The most blocks that a pool can have beside the null block.
 _MOST_BLOCKS: Final = 2**32 - 3
 
-#: The most layers, heads and elements of a KV shape: no model has a hundredth of it.
+#: The most layers, heads and elements of a KV shape. No model has a hundredth of it.
 _LARGEST_SHAPE: Final = 1_000_000
 
-#: What the replay keeps per block of the pool, at most.
+#: The most bytes that the replay keeps per block of the pool.
 _HOST_BYTES_PER_BLOCK: Final = 80
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Capacity:
-    """A pool's size, and what a token weighs if the model is known.
+    """A pool's size, and the bytes per token if the model is known.
 
     >>> capacity = SizeOptions(gib=60, model="llama-3.1-8b").capacity(block_size=16)
     >>> capacity.blocks, capacity.gib
@@ -46,16 +46,16 @@ class Capacity:
 
     #: Usable blocks.
     blocks: int
-    #: Tokens per block; of a hybrid model at least.
+    #: Tokens per block. In a hybrid model, tokens of its shortest block.
     block_size: int
     #: The KV shape, if it is known.
     shape: KvShape | None
-    #: The GPUs that the size is of, if it was given so.
+    #: The GPUs that determine the size, if it was given so.
     gpu: GpuMemory | None = None
 
     @property
     def groups(self) -> KvGroups | None:
-        """The groups of a model that is not full attention alone."""
+        """The groups of a model, unless it has only full attention."""
         groups = None if self.shape is None else self.shape.groups(self.block_size)
         plain = groups is None or [group.kind for group in groups.groups] == ["full"]
         return None if plain else groups
@@ -69,20 +69,21 @@ class Capacity:
 
     @property
     def tokens(self) -> int | None:
-        """Tokens that the pool holds; of a hybrid model those of the longest request, ``None`` for any
-        length.
+        """Tokens that the pool can hold. For a hybrid model, the length of the longest request.
+
+        ``None`` if a request of any length fits.
         """
         groups = self.groups
         return self.blocks * self.block_size if groups is None else groups.longest_in(self.blocks)
 
     def gib_of(self, tokens: int) -> float | None:
-        """GiB that the KV of so many tokens takes, if the model is known."""
+        """Return the GiB of KV of ``tokens`` tokens, if the model is known."""
         return None if self.shape is None else tokens * self.shape.bytes_per_token / 2**30
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class SizeOptions:
-    """The options about the pool's size, as they were typed."""
+    """The options about the pool's size, as given."""
 
     blocks: int | None = None
     gib: float | None = None
@@ -96,10 +97,10 @@ class SizeOptions:
     gpu: GpuMemory | None = None
 
     def capacity(self, block_size: int) -> Capacity:
-        """Work out the size that the options mean.
+        """Return the size that the options specify.
 
         Raises:
-            UsageError: they contradict each other, or say too little.
+            UsageError: The options contradict each other, or one is missing.
 
         """
         if self.blocks is not None and self.gib is not None:
@@ -126,10 +127,10 @@ class SizeOptions:
         return Capacity(blocks, block_size, shape, self.gpu)
 
     def shape(self) -> KvShape | None:
-        """Work out the KV shape, if one is given.
+        """Return the KV shape, if one is given.
 
         Raises:
-            UsageError: the options contradict each other, or say too little.
+            UsageError: The options contradict each other, or one is missing.
 
         """
         numbers = {
@@ -213,12 +214,12 @@ class SizeOptions:
 
 
 def _number(option: int | None) -> int:
-    """Take a number; 0, which no shape allows, for one that is missing."""
+    """Return a number, or 0 (which no shape allows) if it is missing."""
     return 0 if option is None else option
 
 
 def _host_memory() -> int | None:
-    """Bytes of memory that the machine has, if it says."""
+    """Return the bytes of the machine's memory, or ``None`` if unknown."""
     try:
         return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     except (OSError, ValueError):
@@ -226,7 +227,7 @@ def _host_memory() -> int | None:
 
 
 def _and(options: list[str]) -> str:
-    """Options in words.
+    """Join options in words.
 
     >>> _and(["--a", "--b", "--c"])
     '--a, --b and --c'

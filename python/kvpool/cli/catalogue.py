@@ -1,4 +1,4 @@
-"""``kvpool models``: what the KV cache of a model weighs, and what fits into how much memory."""
+"""``kvpool models``: the size of a model's KV cache, and what fits into a given memory."""
 
 from __future__ import annotations
 
@@ -58,9 +58,9 @@ def models_command(
 ) -> None:
     """List the models that kvpool knows; of one model, its KV-cache groups.
 
-    Over all layers, on all ranks together, in bf16 elements unless --dtype says
-    otherwise. Windows, chunks and states are counted as what they are: a
-    request keeps what lies in its window, and one state. While a step computes
+    Figures are over all layers, on all ranks together, in bf16 elements unless
+    --dtype says otherwise. Windows, chunks and states are counted as such: a
+    request keeps the tokens in its window, and one state. While a step computes
     a chunk of a prompt, a window holds that chunk, too: --chunk is its size. Of
     several requests that fit together, one at a time computes its prompt.
     """
@@ -106,21 +106,21 @@ def models_command(
 
 
 def _all_shapes(dtype: str | None) -> list[KvShape]:
-    """The models of the catalogue that have this format; MLA has no nvfp4, for instance."""
+    """Return the models of the catalogue that have this format. For example, MLA has no nvfp4."""
     shapes = []
     try:
         name = dtype_name(dtype or "bf16")
     except ValueError as error:
         raise bad_usage(error) from None
     for model in model_names():
-        # Only the model decides here whether the format exists for it.
+        # The model decides whether the format exists for it.
         with contextlib.suppress(ValueError):
             shapes.append(kv_shape(model, name))
     return shapes
 
 
 def _row(shape: KvShape, facts: dict[str, Any]) -> dict[str, Any]:
-    """Make the row of a model: its layers in words instead of a list of them."""
+    """Make the row of a model, with its layers in words instead of a list."""
     return {"name": facts["name"], "layers": shape.in_words(), **flat(facts)}
 
 
@@ -157,7 +157,7 @@ def _facts(shape: KvShape, block_size: int, chunk: int) -> dict[str, Any]:
 
 
 def _fit(groups: KvGroups, tokens: int, chunk: int, gib: float | None) -> dict[str, Any]:
-    """The blocks of a request of ``tokens`` tokens, and how many such requests fit."""
+    """Return the blocks of a request of ``tokens`` tokens, and the number of such requests that fit."""
     by_group = groups.request_blocks(tokens, chunk)
     request = {
         "tokens": tokens,
@@ -195,17 +195,17 @@ def _print_list(shapes: list[KvShape], block_size: int, chunk: int, dtype: str) 
     console = Console(highlight=False)
     show(console, table)
     for line in (
-        "KiB/token: what a token leaves in all layers that keep tokens. MiB/state: what recurrent layers keep of a "
-        "request, and again for each checkpoint.",
-        f"GiB/100k: the most that a request of 100,000 tokens takes, computed in chunks of {chunk:,}, in blocks of the "
-        "groups that share a pool: windows, chunks and states counted as what they are, padding included. "
-        "kvpool models NAME shows the groups.",
+        "KiB/token: what a token leaves in all layers that keep tokens. MiB/state: what recurrent layers "
+        "keep of a request, and again for each checkpoint.",
+        f"GiB/100k: the most that a request of 100,000 tokens takes, computed in chunks of {chunk:,}, in "
+        "blocks of the groups that share a pool: windows, chunks and states counted as what they are, "
+        "padding included. kvpool models NAME shows the groups.",
     ):
         console.print(line, style="dim")
 
 
 def _in_short(shape: KvShape) -> str:
-    """The layers, with MLA and windows.
+    """Describe the layers, with MLA and windows.
 
     >>> _in_short(kv_shape("DeepSeek-V3")), _in_short(kv_shape("gpt-oss-20b"))
     ('61 MLA', '12 full, 12 window 128')
@@ -255,14 +255,14 @@ def _print_model(shape: KvShape, facts: dict[str, Any]) -> None:
 def _in_words(facts: dict[str, Any], request: dict[str, Any], capacity: dict[str, Any] | None) -> list[str]:
     lines = [
         f"A block takes {figure(facts['bytes_per_block'] / 2**20)} MiB, whichever group it is of.",
-        f"A request of {request['tokens']:,} tokens, computed in chunks of {request['chunk']:,}, takes at most "
-        f"{sum(request['blocks']):,} blocks, {figure(request['bytes'] / 2**30, 3)} GiB.",
+        f"A request of {request['tokens']:,} tokens, computed in chunks of {request['chunk']:,}, takes at "
+        f"most {sum(request['blocks']):,} blocks, {figure(request['bytes'] / 2**30, 3)} GiB.",
     ]
     if capacity is not None:
         longest = capacity["longest_request"]
         one = "one of any length" if longest is None else f"one of {longest:,} tokens"
         lines.append(
-            f"{capacity['gib']:g} GiB hold {capacity['blocks']:,} blocks: {capacity['requests']:,} such requests that "
-            f"share nothing, or {one}."
+            f"{capacity['gib']:g} GiB hold {capacity['blocks']:,} blocks: {capacity['requests']:,} such "
+            f"requests that share nothing, or {one}."
         )
     return lines

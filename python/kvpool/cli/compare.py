@@ -1,7 +1,7 @@
 """``kvpool compare``: two runs, two traces or two policies, side by side.
 
-Owns the command, what A and B may be, and the table. What is compared, and what a difference is, is
-:mod:`kvpool.cli.comparison`'s; the page is :mod:`kvpool.cli.compare_page`'s.
+This module owns the command, the types of A and B, and the table. :mod:`kvpool.cli.comparison` owns the
+compared figures and their differences, and :mod:`kvpool.cli.compare_page` the page.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ __all__ = ["compare_command"]
 
 _CAPACITIES: Final = ",".join(DEFAULT_CAPACITIES)
 
-#: A report is smaller; what is larger is a trace.
+#: Reports are smaller. A larger file is a trace.
 _LARGEST_REPORT: Final = 64 << 20
 
 _Side = typer.Argument(show_default=False, metavar="A", help="A report, a trace, or with --trace a policy.")
@@ -91,13 +91,13 @@ def compare_command(
     """Compare two runs, two traces or two policies.
 
     Runs are reports that kvpool replay --json or kvpool size --json printed.
-    Rates differ in points, all else in its unit, B less A. Figures that only
-    one of the two has are left out.
+    Rates differ in points, everything else in its unit, as B minus A. Figures
+    that only one of the two has are left out.
     """
     one_form(as_json=as_json, as_csv=as_csv)
     check_output(html, ".html", trace)
     shape = SizeOptions(model=model, config=config, dtype=dtype).shape()
-    # JSON and CSV are for scripts: they get a bar only if somebody watches.
+    # JSON and CSV are for scripts. They get a bar only on a terminal.
     shown_bars = not no_progress and (not (as_json or as_csv) or sys.stderr.isatty())
 
     def loaded(path: str) -> kvpool.traces.Trace:
@@ -155,12 +155,15 @@ def compare_command(
 
 
 def _any_given(*values: object) -> bool:
-    """Whether any of these options was given."""
+    """Return whether any of these options was given."""
     return any(value is not None for value in values)
 
 
 def _labels(report: SizingReport, asked: list[Size]) -> dict[int, str]:
-    """What each size of a report was asked for as: of two traces, the same words may mean other blocks."""
+    """Return the text with which each size of a report was given.
+
+    For two traces, it may mean different blocks.
+    """
     trace, model = report["trace"], report["model"]
     weight = None if model is None else model["bytes_per_token"] * trace["block_size"]
     return {
@@ -182,10 +185,10 @@ def _asked(names: list[str], capacities: str, shape: KvShape | None) -> list[Siz
 
 
 def _reports(a: str, b: str) -> tuple[dict[str, Any], dict[str, Any]] | None:
-    """Both as reports; ``None`` if neither is one.
+    """Return both as reports; ``None`` if neither is one.
 
     Raises:
-        UsageError: one is, and the other is not.
+        UsageError: One is a report, and the other is not.
 
     """
     if a == b == "-":
@@ -205,7 +208,7 @@ def _reports(a: str, b: str) -> tuple[dict[str, Any], dict[str, Any]] | None:
 
 
 def _report(name: str) -> dict[str, Any] | None:
-    """The report in a file; ``None`` of what is a trace, or is not there."""
+    """Return the report in a file; ``None`` if it is a trace or does not exist."""
     path = Path(name)
     if not path.is_file() or path.stat().st_size > _LARGEST_REPORT:
         return None
@@ -224,7 +227,7 @@ def _of_reports(reports: tuple[dict[str, Any], dict[str, Any]], names: tuple[str
     try:
         return (of_replays if kind_of(reports[0]) == "replay" else of_sizes)(reports, names)
     except (KeyError, TypeError, ValueError, AttributeError, IndexError, ArithmeticError) as error:
-        # Only a Row says in words what is wrong; other exceptions are Python's.
+        # Only a Row explains the error in words; other exceptions are Python's.
         what = f": {error}" if isinstance(error, RowError) else ""
         raise UsageError(
             f"{names[0]} and {names[1]}: a report has another form than this version prints{what}",

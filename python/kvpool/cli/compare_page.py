@@ -1,7 +1,8 @@
 """A comparison as one HTML page: a plot of both, and the tables.
 
-Owns the page. It has no script, and a content security policy that forbids what comes from elsewhere.
-Everything out of a report or a trace passes ``html.escape``, so a file may be called ``</style>``.
+This module owns the page. It has no script, and its content security policy forbids external content.
+Everything from a report or a trace passes through ``html.escape``, so a file may have the name
+``</style>``.
 """
 
 from __future__ import annotations
@@ -26,13 +27,13 @@ __all__ = ["render"]
 
 _POLICY: Final = "default-src 'none'; style-src 'unsafe-inline'; base-uri 'none'; form-action 'none'"
 _DEFINITION: Final = (
-    "Block hits: share of block references that are found; a block counts only if every block before it in its prompt "
-    "does."
+    "Block hits: share of block references that are found; a block counts only if every block before it "
+    "in its prompt does."
 )
 
 
 def render(found: Comparison) -> str:
-    """Give the page. The same comparison gives the same page, byte by byte."""
+    """Return the page. Equal comparisons give equal pages, byte by byte."""
     title = escape(f"Two {found.of}: {shown(found.a)} and {shown(found.b)}")
     style = resources.files("kvpool.cli.sizing_html").joinpath("page.css").read_text(encoding="utf-8")
     lines = [
@@ -97,8 +98,8 @@ def _plot(found: Comparison) -> Iterator[str]:
     for each in series:
         dash = ' stroke-dasharray="7 4"' if each.dashed else ""
         yield (
-            f'<li><svg class="sample series c{each.colour}" viewBox="0 -8 26 16" aria-hidden="true">'
-            f'<line class="line" x1="1" x2="25" y1="0" y2="0"{dash}/></svg><span>{escape(each.name)}</span></li>'
+            f'<li><svg class="sample series c{each.colour}" viewBox="0 -8 26 16" aria-hidden="true"><line '
+            f'class="line" x1="1" x2="25" y1="0" y2="0"{dash}/></svg><span>{escape(each.name)}</span></li>'
         )
     yield f'</ul><div class="drawing">{draw(figure)}</div>'
     yield f"<figcaption>{escape(_DEFINITION)}</figcaption></figure></section>"

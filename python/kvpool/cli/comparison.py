@@ -1,10 +1,10 @@
-"""Two reports side by side: what they share, and what differs.
+"""Two reports side by side: their common settings, and their differences.
 
-Owns :class:`Comparison`, and how one is made of two reports of ``kvpool replay --json``, of two of
-``kvpool size --json``, or of the figures of two traces. Rates are shares; tables show them in per cent,
-and their difference in points. Everything else differs in its unit. Figures that only one of the two
-has are left out, and settings are listed only where they differ. Also owns how a figure is written,
-which the table and the page share.
+This module owns :class:`Comparison`, and how to make one from two reports of ``kvpool replay --json``,
+of two of ``kvpool size --json``, or of the figures of two traces. Rates are shares. Tables show them in
+per cent, and their difference in points. Everything else differs in its unit. Figures that only one of
+the two has are left out, and settings are listed only if they differ. This module also owns the format
+of a figure, which the table and the page share.
 """
 
 from __future__ import annotations
@@ -34,20 +34,20 @@ __all__ = [
 #: The unit of rates: from 0 to 1.
 SHARE: Final = "share"
 
-#: The largest share: rounding may exceed 1.
+#: The largest share. Rounding may exceed 1.
 _LARGEST_SHARE: Final = 1 + 1e-9
 
-#: Beyond any figure of a report.
+#: Larger than any figure of a report.
 _LARGEST: Final = 1e18
 
 
 class RowError(ValueError):
-    """A report has something else where a figure belongs."""
+    """A report has another value where a figure belongs."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Row:
-    """One figure of both."""
+    """One figure of both reports."""
 
     name: str
     #: ``share`` from 0 to 1, ``s``, ``ms``, ``MiB``, ``GiB``, ``text``, or empty for a count.
@@ -66,14 +66,14 @@ class Row:
 
     @property
     def difference(self) -> float | None:
-        """B less A; ``None`` for text and where one is missing."""
+        """B minus A; ``None`` for text and if one is missing."""
         if self.unit == "text" or self.a is None or self.b is None:
             return None
         return float(self.b - self.a)
 
     @property
     def ratio(self) -> float | None:
-        """B over A; ``None`` for shares, and where A is 0."""
+        """B divided by A; ``None`` for shares, and if A is 0."""
         if self.unit in ("text", SHARE) or self.a is None or self.b is None or self.a == 0:
             return None
         return float(self.b / self.a)
@@ -89,14 +89,14 @@ class Section:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Curve:
-    """Hit rates by size, of one of the two."""
+    """Hit rates by size, of one of the two reports."""
 
     name: str
     #: Blocks, and the share of blocks that hit.
     points: list[tuple[int, float]]
-    #: Which of the two, 0 or 1.
+    #: The report: 0 or 1.
     side: int
-    #: Whether the points are few and chosen, and are marked.
+    #: Whether the points are few and are marked.
     marked: bool
 
     def __post_init__(self) -> None:
@@ -109,7 +109,7 @@ class Curve:
 class Comparison:
     """Two reports side by side."""
 
-    #: What is compared: runs, sizes, traces or policies.
+    #: The kind of comparison: runs, sizes, traces or policies.
     of: str
     a: str
     b: str
@@ -117,7 +117,7 @@ class Comparison:
     curves: list[Curve] = dataclasses.field(default_factory=list)
 
     def as_json(self) -> dict[str, Any]:
-        """Give the one object that ``--json`` prints."""
+        """Return the object that ``--json`` prints."""
         return {
             "compared": self.of,
             "a": self.a,
@@ -129,12 +129,12 @@ class Comparison:
         }
 
     def as_rows(self) -> list[dict[str, Any]]:
-        """Give the rows that ``--csv`` prints."""
+        """Return the rows that ``--csv`` prints."""
         return [{"section": section.title, **_row(row)} for section in self.sections for row in section.rows]
 
 
 def _check_number(value: object) -> None:
-    """Refuse what a report that was written by hand may have instead of a figure."""
+    """Raise for other values than figures, which a hand-written report may have."""
     if value is None:
         return
     if not isinstance(value, (int, float)) or isinstance(value, bool):
@@ -173,7 +173,7 @@ def _signed(value: float) -> str:
 
 
 def kind_of(report: object) -> str | None:
-    """What a JSON value is a report of: ``replay``, ``size``, or of nothing known."""
+    """Return the kind of report of a JSON value: ``replay``, ``size``, or ``None``."""
     if not isinstance(report, dict):
         return None
     if "hits" in report and "mode" in report:
@@ -181,7 +181,7 @@ def kind_of(report: object) -> str | None:
     return "size" if "capacities" in report and "lru_curve" in report else None
 
 
-#: Settings of a replay, figures of its hits, and of its engine.
+#: Settings of a replay, figures of its hits, and figures of its engine.
 _REPLAY_SETTINGS: Final = ("mode", "eviction", "block_size", "capacity_blocks", "algorithm", "verify")
 _REPLAY_RATES: Final = {
     "block hits": "block_hit_rate",
@@ -239,7 +239,7 @@ def of_replays(reports: tuple[Mapping[str, Any], Mapping[str, Any]], names: tupl
 
 
 def of_sizes(reports: tuple[Mapping[str, Any], Mapping[str, Any]], names: tuple[str, str]) -> Comparison:
-    """Compare two reports of ``kvpool size --json``: policy by policy, where they have the same size."""
+    """Compare two reports of ``kvpool size --json``: policy by policy, at the sizes that both have."""
     return Comparison("sizes", *names, list(_size_sections(reports)), list(_curves(reports, names)))
 
 
@@ -249,9 +249,9 @@ def of_traces(
     names: tuple[str, str],
     labels: tuple[Mapping[int, str], Mapping[int, str]] | None = None,
 ) -> Comparison:
-    """Compare two traces: what is in them, and what caches of the same size hit.
+    """Compare two traces: their content, and the hits of caches of the same size.
 
-    ``labels`` says what the sizes of each report, in blocks, were asked for as.
+    ``labels`` maps the sizes of each report, in blocks, to the text with which they were given.
     """
     figures = {
         "requests": ("", "requests"),
@@ -285,7 +285,7 @@ def of_traces(
 
 
 def of_policies(report: Mapping[str, Any], names: tuple[str, str]) -> Comparison:
-    """Compare two eviction policies that one ``kvpool size`` has run."""
+    """Compare two eviction policies of one run of ``kvpool size``."""
     by_name = {policy["name"]: policy["hits"] for policy in report["policies"]}
     sides = [by_name[name] for name in names]
     sizes, optimum = report["capacities"], report["optimum"]
@@ -321,7 +321,7 @@ def _size_sections(
     of_trace: tuple[str, ...] = ("source", "block_size"),
     labels: tuple[Mapping[int, str], Mapping[int, str]] | None = None,
 ) -> Iterator[Section]:
-    """The figures of two sizings: of their traces, and of each policy at the sizes that both have."""
+    """Yield the figures of two sizings: of their traces, and of each policy at the sizes that both have."""
     traces, models = [report["trace"] for report in reports], [report["model"] or {} for report in reports]
     settings = [
         *_settings(of_trace, traces),
@@ -358,8 +358,9 @@ def _size_sections(
 
 
 def _by_size(report: Mapping[str, Any], known: Mapping[int, str]) -> dict[str, dict[str, float]]:
-    """Shares of blocks that hit, by policy and size; sizes have the same name if they were asked for
-    alike.
+    """Return shares of blocks that hit, by policy and size.
+
+    Sizes given with the same text have the same name.
     """
     named = [(policy["name"], policy["hits"]) for policy in report["policies"]]
     if report["optimum"] is not None:
@@ -372,7 +373,7 @@ def _by_size(report: Mapping[str, Any], known: Mapping[int, str]) -> dict[str, d
 
 
 def _asked(size: Mapping[str, Any]) -> str:
-    """A size as it was asked for: what two traces have in common."""
+    """Return the text with which a size was given. Two traces have these texts in common."""
     if size["relative_size"] is not None:
         return f"{100 * size['relative_size']:g} % of the different blocks"
     return _size(size) if size["gib"] is None else _gib(size["gib"])

@@ -1,7 +1,7 @@
-"""Shell completion: the script that ``kvpool completion SHELL`` prints, and what that script asks for.
+"""Shell completion: the script that ``kvpool completion SHELL`` prints, and the answers to that script.
 
-Typer has both; this gives them the words of the other commands. The script calls ``kvpool`` with
-``_KVPOOL_COMPLETE`` in its environment, and then nothing but proposals is printed.
+Typer provides both. This module connects them with the commands. The script calls ``kvpool`` with
+``_KVPOOL_COMPLETE`` in its environment, and then only proposals are printed.
 """
 
 from __future__ import annotations
@@ -28,15 +28,15 @@ def completion_command(
 ) -> None:
     """Print a script that completes commands, options and names.
 
-    Models, policies, GPUs and formats are completed, too. Nothing is
-    installed: the shell reads what is printed.
+    Models, policies, GPUs and formats are completed, too. Nothing is installed:
+    the shell reads the printed script.
     """
     script: Any = vars(shells)["get_completion_script"]
     typer.echo(script(prog_name="kvpool", complete_var=_VARIABLE, shell=shell))
 
 
 def proposals(command: Any, environment: MutableMapping[str, str] = os.environ) -> int | None:
-    """Print what a shell asked for, and give the exit code; ``None`` if none did."""
+    """Print the proposals for a shell. Returns the exit code; ``None`` if no shell asks."""
     instruction = environment.get(_VARIABLE)
     if not instruction:
         return None
@@ -44,5 +44,6 @@ def proposals(command: Any, environment: MutableMapping[str, str] = os.environ) 
     try:
         return int(shells.shell_complete(command, {}, "kvpool", _VARIABLE, instruction))
     except (KeyError, ValueError):
-        # Set by hand, without the words that a shell sets beside it: there is nothing to complete.
+        # The variable was set by hand, without the others that a shell sets. There is nothing to
+        # complete.
         return 1

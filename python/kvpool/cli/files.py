@@ -1,6 +1,6 @@
-"""Files that commands write: what may be written over, and how a trace is written.
+"""Output files of commands: the protection of input files, and the writing of traces.
 
-Owns one rule: a command never writes over the trace that it reads, whatever path leads there.
+This module owns one rule: a command never overwrites the trace that it reads, by any path to it.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ __all__ = ["check_output", "refuse_input", "write_trace", "writing"]
 
 
 def check_output(path: Path | None, suffix: str, trace: Path | None) -> None:
-    """Refuse at once, not after the work, what an option such as ``--png`` cannot write.
+    """Raise before the work starts if the file of an option such as ``--png`` cannot be written.
 
     Raises:
-        UsageError: The name has another ending, its directory is not there, or it is the trace.
+        UsageError: The name has another ending, its directory does not exist, or it is the trace.
     """
     if path is None:
         return
@@ -41,10 +41,10 @@ def check_output(path: Path | None, suffix: str, trace: Path | None) -> None:
 
 
 def refuse_input(output: Path, trace: Path | None) -> None:
-    """Refuse to write over a file that is read: the same file by any name, a link or standard input included.
+    """Raise if an output file is also an input: by any name, as a link, or as standard input.
 
     Raises:
-        UsageError: It is the trace, or a file of the folder that is.
+        UsageError: The output is the trace, or a file of the folder that is the trace.
     """
     written = _file(output, 1)
     if trace is None or written is None:
@@ -56,8 +56,9 @@ def refuse_input(output: Path, trace: Path | None) -> None:
 
 
 def _file(path: Path, standard: int) -> tuple[int, int] | None:
-    """Which file it is, by device and inode, with ``-`` for a standard one; ``None`` if it is none that
-    keeps bytes.
+    """Return the device and inode of a file; ``None`` if it is not a regular file.
+
+    ``-`` is a standard stream.
     """
     try:
         found = os.fstat(standard) if str(path) == "-" else path.stat()
@@ -67,18 +68,18 @@ def _file(path: Path, standard: int) -> tuple[int, int] | None:
 
 
 def write_trace(trace: kvpool.traces.Trace, output: Path, trace_format: TraceFormat = "mooncake") -> None:
-    """Write a trace to a file, gzip if it is called so, or to stdout: in pieces, however long it is."""
+    """Write a trace to a file, with gzip if its name ends so, or to stdout. Writes in pieces."""
     with writing(output) as file:
         trace.write_jsonl(file, trace_format)
 
 
 @contextlib.contextmanager
 def writing(output: Path, *, new: bool = False) -> Iterator[IO[bytes]]:
-    """Open a file for bytes, gzip if it is called so; ``-`` is stdout.
+    """Open a file for bytes, with gzip if its name ends so; ``-`` is stdout.
 
     Args:
-        output: Its path.
-        new: Whether a file that exists is an error. A new file is its owner's alone.
+        output: The path.
+        new: Whether an existing file is an error. Only its owner can read a new file.
 
     """
     if str(output) == "-":
@@ -89,7 +90,7 @@ def writing(output: Path, *, new: bool = False) -> Iterator[IO[bytes]]:
         if new:
             output.chmod(0o600)
         if output.suffix == ".gz":
-            # No time and no name inside: the same content is the same file.
+            # No time and no name inside, so that equal content gives equal files.
             with gzip.GzipFile(filename="", mode="wb", fileobj=file, mtime=0) as packed:
                 yield cast("IO[bytes]", packed)
         else:

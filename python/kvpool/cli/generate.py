@@ -1,4 +1,4 @@
-"""``kvpool generate``: a made-up request trace as JSON lines."""
+"""``kvpool generate``: generates a request trace as JSON lines."""
 
 from __future__ import annotations
 

@@ -1,10 +1,9 @@
-"""The memory of GPUs, and what of it is left for a KV cache: ``--gpu``, ``--gpus``, ``--weights-gib``,
-``--gpu-share``.
+"""The memory of GPUs, and the part for a KV cache: ``--gpu``, ``--gpus``, ``--weights-gib``, ``--gpu-share``.
 
-Owns the list and the sum: GPUs x memory x share - weights. Figures are the vendors', in GiB; a driver
-reports about 1 % less. GDDR6 with ECC on gives 15 of 16 parts of its size, which is in the figures.
-What an engine needs for activations and graphs has to fit into the rest: vLLM, SGLang and TensorRT-LLM
-leave a tenth by default, and so does this.
+This module owns the list of GPUs and the formula: GPUs x memory x share - weights. Figures are the
+vendors', in GiB. A driver reports about 1 % less. With ECC, GDDR6 has 15/16 of its size, and the
+figures include this. The rest has to hold an engine's activations and graphs. It is a tenth by default,
+as in vLLM, SGLang and TensorRT-LLM.
 """
 
 from __future__ import annotations
@@ -58,13 +57,14 @@ GPUS: Final[dict[str, float]] = {
     "mi355x": 288,
 }
 
-#: Words of a product's name that do not change its memory.
+#: Words in a product's name that do not change its memory.
 _NOISE: Final = re.compile(r"nvidia|amd|instinct|geforce|tesla|tensor|core|gpu|sxm\d?|pcie|oam|hbm\d?e?|rtx")
-#: How far the size in a name may be from the figure of the list: vendors round, and ECC takes its part.
+#: The largest relative difference between the size in a name and the list. Vendors round, and ECC
+#: reduces the size.
 _ROUNDED: Final = 0.15
 _ALSO: Final = {"a10g": "a10"}
 
-#: The share that engines use by default.
+#: The default share of engines.
 _SHARE: Final = 0.9
 
 _PANEL: Final = "Size by GPU"
@@ -87,7 +87,8 @@ Gpu = Annotated[
 Gpus = Annotated[
     int | None,
     typer.Option(
-        help="GPUs that weights and KV are divided among; those beyond a model's KV heads only under data parallelism.",
+        help="GPUs that weights and KV are divided among; those beyond a model's KV heads only under data "
+        "parallelism.",
         metavar="N",
         rich_help_panel=_PANEL,
         show_default="1",
@@ -115,7 +116,7 @@ GpuShare = Annotated[
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class GpuMemory:
-    """GPUs, and what of their memory a KV cache gets.
+    """A number of GPUs, and the part of their memory for a KV cache.
 
     >>> GpuMemory("h100", 2, 0.9, 130.4).in_words()
     '2 x h100 of 80 GiB, 90 % used, weights 130.4 GiB'
@@ -128,28 +129,29 @@ class GpuMemory:
 
     @property
     def kv_gib(self) -> float:
-        """GiB that are left for the KV cache."""
+        """GiB for the KV cache."""
         return self.gpus * GPUS[self.name] * self.share - self.weights_gib
 
     def in_words(self) -> str:
-        """The sum, for a report."""
+        """Return the formula in words."""
         return (
             f"{self.gpus} x {self.name} of {GPUS[self.name]:g} GiB, {100 * self.share:g} % used, "
             f"weights {figure(self.weights_gib)} GiB"
         )
 
     def as_json(self) -> dict[str, Any]:
-        """Give what ``--json`` prints."""
+        """Return the object that ``--json`` prints."""
         return {**dataclasses.asdict(self), "memory_gib": GPUS[self.name], "kv_gib": self.kv_gib}
 
 
 def gpu_memory(
     gpu: str | None, gpus: int | None, weights_gib: float | None, share: float | None
 ) -> GpuMemory | None:
-    """Read the options; ``None`` if no GPU is given.
+    """Read the options. Returns ``None`` if no GPU is given.
 
     Raises:
-        UsageError: an unknown GPU, a number out of range, an option that needs another, or no room for KV.
+        UsageError: A GPU is unknown, a number is out of range, an option needs another, or there is no
+            room for KV.
 
     """
     if gpu is None:
@@ -174,14 +176,15 @@ def gpu_memory(
     if memory.kv_gib <= 0:
         total = number * GPUS[name] * used
         raise UsageError(
-            f"--weights-gib is {weights_gib:g}: {number} x {name} have {figure(total)} GiB for weights and KV",
+            f"--weights-gib is {weights_gib:g}: {number} x {name} have {figure(total)} GiB for weights and "
+            "KV",
             f"--gpus {math.ceil(weights_gib / (GPUS[name] * used)) + 1} have room for both",
         )
     return memory
 
 
 def gpu_named(text: str) -> str:
-    """Find the GPU that a name means, as people, nvidia-smi and cloud providers write it.
+    """Find a GPU by its name, as people, nvidia-smi and cloud providers write it.
 
     Raises:
         UsageError: The list has no such GPU, or none with this memory.
@@ -220,11 +223,11 @@ def _joined(name: str) -> str:
 
 
 def kv_heads(shape: KvShape) -> int | None:
-    """The fewest heads that a layer of attention keeps, 1 of latents; ``None`` without attention.
+    """Return the fewest KV heads of an attention layer, 1 for latents; ``None`` without attention.
 
     >>> from kvpool.models import kv_shape
-    >>> kv_heads(kv_shape("Llama-3.1-8B")), kv_heads(kv_shape("DeepSeek-V3")), kv_heads(kv_shape("Gemma-4-31B"))
-    (8, 1, 4)
+    >>> [kv_heads(kv_shape(name)) for name in ("Llama-3.1-8B", "DeepSeek-V3", "Gemma-4-31B")]
+    [8, 1, 4]
     """
     found = []
     for kind in shape.layers:
@@ -235,13 +238,16 @@ def kv_heads(shape: KvShape) -> int | None:
 
 
 def say_copies(memory: GpuMemory | None, shape: KvShape | None) -> None:
-    """Say on stderr, of more GPUs than KV heads, that tensor parallelism would keep copies."""
+    """Print a note on stderr if there are more GPUs than KV heads.
+
+    Tensor parallelism then keeps copies of the KV.
+    """
     heads = None if shape is None else kv_heads(shape)
     if memory is None or shape is None or heads is None or memory.gpus <= heads:
         return
     words = "one KV head" if heads == 1 else f"{heads} KV heads"
     typer.echo(
         f"note: {shape.name} has {words} to a layer: tensor parallelism over {memory.gpus} GPUs keeps "
-        f"{memory.gpus / heads:g} copies of each; so much KV fits with data parallelism alone",
+        f"{memory.gpus / heads:g} copies of each; this much KV fits only with data parallelism",
         err=True,
     )

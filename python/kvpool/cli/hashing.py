@@ -1,4 +1,4 @@
-"""``kvpool hash``: digests of blocks, to check another implementation against the specification."""
+"""``kvpool hash``: prints digests of blocks, to check another implementation against the specification."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def _split(words: list[str]) -> list[str]:
 
 
 def _token(position: int, word: str) -> int:
-    # Longer numbers are no tokens either, and int() would refuse the very long ones in its own words.
+    # Longer numbers are not tokens, either, and int() refuses very long ones with a message of its own.
     if not re.fullmatch(r"[+-]?[0-9]{1,20}", word):
         shown = word if len(word) <= 30 else f"{word[:30]}..."
         hint = "see kvpool hash --help for its options" if word.startswith("-") else None

@@ -1,7 +1,8 @@
 """``kvpool journal``: show, replay, bisect, shrink and export journals of operations.
 
-Owns the commands, their words and exit codes; every finding is the library's. A journal that cannot be
-read or replayed is bad usage, exit code 2, so that 1 says one thing: something in it went wrong.
+This module owns the commands, their output and exit codes. The library produces every finding. A
+journal that cannot be read or replayed is bad usage, exit code 2. So exit code 1 has one meaning: an
+operation in the journal went wrong.
 """
 
 from __future__ import annotations
@@ -67,33 +68,34 @@ _Output = Annotated[
 MaxGib = Annotated[
     float,
     typer.Option(
-        help="Memory that it may take, estimated from the size of the journal; of more, nothing is done. What only "
-        "reads a file takes a few MiB.",
+        help="The most memory to use, estimated from the size of the journal; if it needs more, nothing is "
+        "done. Commands that only read a file take a few MiB.",
         metavar="GIB",
     ),
 ]
 
-# : Memory that a command takes beside the journal and the pool, as a multiple of the journal: the
-# contents that a replay : knows, the operations as data. Measured on journals of replayed traces of
-# 8,000 and 12,000 requests, and rounded up. : A file is read a frame at a time; standard input is kept,
-# and counts once more.
+#: Memory that a command takes beside the journal and the pool, as a multiple of the journal's size. It
+#: holds the contents that a replay knows, and the operations as data. Measured on journals of replayed
+#: traces of 8,000 and 12,000 requests, and rounded up. A file is read one frame at a time. Standard
+#: input is kept in memory, and counts once more.
 _READS: Final = 0
 _REPLAYS: Final = 12
 OBSERVES: Final = 14
 _EXPORTS: Final = 20
 _SHRINKS: Final = 55
 
-#: What a function of the library takes: the file, or its bytes.
+#: The argument of the library's functions: the file, or its bytes.
 _Source = Path | bytes
 
 
 @journal_app.callback(invoke_without_command=True, epilog=EXAMPLES["journal"])
 def _group(context: typer.Context) -> None:
-    """Replay journals of operations, and find in them what went wrong.
+    """Replay journals of operations, and find the one that went wrong.
 
-    A journal holds every call of a BlockPool or a CacheManager, a check of
+    A journal contains every call of a BlockPool or a CacheManager, a check of
     every answer, and digests of the state. Exit code 0: nothing is wrong. 1:
-    something is, and it is told. 2: the journal cannot be read or replayed.
+    something is wrong, and it is printed. 2: the journal cannot be read or
+    replayed.
     """
     if context.invoked_subcommand is None:
         typer.echo(context.get_help())
@@ -112,11 +114,11 @@ def show_command(
     max_gib: MaxGib = 8.0,
     as_json: _AsJson = False,
 ) -> None:
-    """Show what a journal is of, and its operations in words.
+    """Show the subject of a journal, and its operations in words.
 
     Nothing is run, so this also shows a ring that has dropped its beginning.
-    Blocks are shown as the first eight bytes of their digests, and requests
-    by the slot that the manager had given them.
+    Blocks are shown as the first eight bytes of their digests, and requests by
+    the slot that the manager had given them.
     """
     with readable(file, max_gib, _READS) as source:
         info = kvpool.journal.read_journal(source, start=start, count=count)
@@ -148,7 +150,7 @@ def replay_command(
     """Run every operation again, and compare every answer and every digest.
 
     Exit code 0: bit-exact. 1: this build differs, or an invariant is broken;
-    told is the first operation. 2: the journal cannot be replayed.
+    the first such operation is printed. 2: the journal cannot be replayed.
     """
     with readable(file, max_gib, _REPLAYS) as source:
         total = kvpool.journal.read_journal(source).operations
@@ -181,8 +183,8 @@ def bisect_command(
 ) -> None:
     """Find the first operation that goes wrong.
 
-    With one journal: the first whose answer differs on this build, or after
-    which an invariant is broken. With two: the first record in which they
+    With one journal: the first operation whose answer differs on this build, or
+    after which an invariant is broken. With two: the first record in which they
     differ; nothing is run. Exit code 1 if there is one, else 0.
     """
     if other is not None:
@@ -201,7 +203,7 @@ def bisect_command(
 
 
 def _compare(file: Path, other: Path, max_gib: float, *, as_json: bool) -> None:
-    """Compare two journals, and end."""
+    """Compare two journals and print the result."""
     with readable(file, max_gib, _READS) as first, readable(other, max_gib, _READS) as second:
         infos = [kvpool.journal.read_journal(source) for source in (first, second)]
         found = kvpool.journal.compare_journals(first, second)
@@ -243,10 +245,10 @@ def shrink_command(
     as_json: _AsJson = False,
     no_progress: _NoProgress = False,
 ) -> None:
-    """Leave out what is not needed to make a journal go wrong.
+    """Remove the operations that are not needed to make a journal go wrong.
 
-    The steps that are left are printed, and written as a journal of their own
-    with -o. Exit code 0: something is wrong and is left. 1: nothing goes
+    The remaining steps are printed. With -o, they are also written as a
+    journal. Exit code 0: the remaining steps still go wrong. 1: nothing goes
     wrong on this build.
     """
     _check_new(output)
@@ -256,7 +258,8 @@ def shrink_command(
             difference = kvpool.journal.bisect_journal(source).difference
             if difference is not None and difference.kind == "digest":
                 _fail(
-                    f"{file}: only a digest differs, at operation {difference.operation:,}: there is no answer to keep",
+                    f"{file}: only a digest differs, at operation {difference.operation:,}: there is no "
+                    "answer to keep",
                     "record with a smaller digest_every to get closer, or give --operation",
                 )
             goal = difference.operation if difference is not None and difference.kind == "answer" else None
@@ -298,10 +301,10 @@ def export_command(
 ) -> None:
     """Write a journal as a test that makes the same calls.
 
-    It expects the answers of this build, up to the first that the journal has
-    otherwise. Prompts are made-up tokens, equal where the recorded ones were.
-    For journals of a few operations: shrink it first. Of a longer one, its size
-    is said before it is written.
+    It expects the answers of this build, up to the first that differs from the
+    journal. Prompts are made-up tokens, equal where the recorded ones were. For
+    journals of a few operations: shrink it first. For a longer one, the size is
+    printed before it is written.
     """
     if rust == python:
         raise UsageError("give one of --rust and --python")
@@ -327,12 +330,12 @@ def export_command(
         kvpool.journal.export_journal(source, language, limit=limit, write=write)
 
 
-#: Operations from which on the size of a test is said before it is written.
+#: The number of operations from which the size of a test is printed before it is written.
 _LONG: Final = 1000
 
 
 def _say_size(source: _Source, language: ExportLanguage, limit: int, output: Path | None) -> None:
-    """Say of a long test how long it will be: written twice, and the first time to nowhere."""
+    """Print the size of a long test. Generates the test once without writing it."""
     operations = kvpool.journal.read_journal(source).operations
     if not _LONG <= operations <= limit:
         return
@@ -350,10 +353,13 @@ def _say_size(source: _Source, language: ExportLanguage, limit: int, output: Pat
 
 @contextlib.contextmanager
 def readable(file: Path, max_gib: float, times: int) -> Iterator[_Source]:
-    """Give what the library reads; make what is wrong with it bad usage, with the name of the file in front.
+    """Yield the file or its bytes for the library.
 
-    A journal that may take more than ``max_gib`` of memory is refused before it is read: ``times`` its
-    size, and once more on standard input, of which no more is read than may be kept.
+    Turn the library's errors into bad usage that names the file.
+
+    A journal that may take more than ``max_gib`` of memory is refused before it is read. The estimate
+    is ``times`` its size, plus once its size for standard input. At most the allowed number of bytes is
+    read from there.
     """
     if not 0 < max_gib < math.inf:
         raise UsageError(f"--max-gib is {max_gib}: must be above 0, and finite")
@@ -371,7 +377,8 @@ def readable(file: Path, max_gib: float, times: int) -> Iterator[_Source]:
         name, size = ("stdin", "more than ") if is_stdin else (str(file), "")
         needed = found * times / 2**30
         raise UsageError(
-            f"{name}: {size}{found:,} bytes may take {figure(needed, 3)} GiB of memory here: --max-gib is {max_gib:g}",
+            f"{name}: {size}{found:,} bytes may take {figure(needed, 3)} GiB of memory here: --max-gib is "
+            f"{max_gib:g}",
             None if size else f"--max-gib {math.ceil(needed)} allows it",
         )
     try:
@@ -397,14 +404,14 @@ def _hint(message: str) -> str | None:
 
 
 def _check_new(output: Path | None) -> None:
-    """Refuse at once, not after the work, a file that would be overwritten."""
+    """Raise before the work starts if a file would be overwritten."""
     if output is not None and output.exists():
         raise UsageError(f"{output} exists: nothing is overwritten", "remove it, or give another name")
 
 
 @contextlib.contextmanager
 def _new_text(output: Path) -> Iterator[IO[str]]:
-    """Open a new file, which goes again if what it is for fails."""
+    """Open a new file. If writing it fails, remove it."""
     with output.open("x", encoding="utf-8") as file:
         try:
             yield file
@@ -415,7 +422,7 @@ def _new_text(output: Path) -> Iterator[IO[str]]:
 
 @contextlib.contextmanager
 def _json_text(facts: dict[str, str], name: str) -> Iterator[Callable[[str], object]]:
-    """Print one JSON object whose last text comes in pieces; nothing before the first of them."""
+    """Print one JSON object whose last text comes in pieces. Print nothing before the first piece."""
     head = json.dumps({**facts, name: ""}, indent=2).removesuffix('"\n}')
     begun = False
 
@@ -429,26 +436,26 @@ def _json_text(facts: dict[str, str], name: str) -> Iterator[Callable[[str], obj
 
 
 def _write_new(output: Path, data: bytes) -> None:
-    """Write a new file for its owner alone: request ids are in it, as in the journal that it is of."""
+    """Write a new file that only its owner can read, because it contains request ids, like the journal."""
     descriptor = os.open(output, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
     with os.fdopen(descriptor, "wb") as file:
         file.write(data)
 
 
 def _say(text: str, *, err: bool = False) -> None:
-    """Print lines for people: what is in them of a journal or a path is shown, not obeyed."""
+    """Print lines for people. Control characters from a journal or a path are escaped."""
     typer.echo("\n".join(shown(line) for line in text.split("\n")), err=err)
 
 
 def _fail(message: str, hint: str) -> NoReturn:
-    """Say that there is nothing to do, and end with exit code 1."""
+    """Print an error and a hint, and end with exit code 1."""
     _say(f"error: {message}\nhint: {hint}", err=True)
     raise typer.Exit(1)
 
 
 @contextlib.contextmanager
 def _bar(name: str, total: int | None, *, shown: bool) -> Iterator[Callable[[int], None]]:
-    """Show a bar over operations, on a terminal."""
+    """Show a progress bar over operations, on a terminal."""
     console = Console(stderr=True)
     columns = (
         TextColumn(name),
@@ -465,7 +472,7 @@ def _bar(name: str, total: int | None, *, shown: bool) -> Iterator[Callable[[int
         yield lambda done: bar.update(task, completed=done)
 
 
-#: Attributes of a JournalInfo that --json prints as they are.
+#: Attributes of a JournalInfo that --json prints unchanged.
 _FACTS: Final = (
     "subject",
     "version",
@@ -498,12 +505,12 @@ def _print_info(file: Path, info: kvpool.journal.JournalInfo, console: Console) 
     for call, count in sorted(info.calls.items(), key=lambda item: (-item[1], item[0])):
         calls.add_row(shown(call), f"{count:,}")
     show(console, calls)
-    # Lines of a log rather than a table: they are long, and people cut and search them.
+    # Log lines instead of a table, because they are long, and people cut and search them.
     for number, call, words in info.lines:
         console.print(Text(shown(f"{number:>10}  {call}  {words}".rstrip())), soft_wrap=True)
 
 
-#: A row: what, how much, and a remark.
+#: A row: name, value, and remark.
 _Row = tuple[str, str, str]
 
 
@@ -553,11 +560,12 @@ def _report_json(report: kvpool.journal.JournalReport) -> dict[str, Any]:
 
 
 def _print_report(file: Path, report: kvpool.journal.JournalReport, seconds: float | None) -> None:
-    """Say what a replay found, and what to do next."""
+    """Print the result of a replay, and the next step."""
     took = "" if seconds is None else f" in {seconds:,.2f} s"
     if report.cut_at is not None:
         _say(
-            f"{file}: cut behind byte {report.cut_at:,}: {report.cut_bytes:,} bytes of no whole frame are left out",
+            f"{file}: cut behind byte {report.cut_at:,}: {report.cut_bytes:,} bytes of no whole frame are "
+            "left out",
             err=True,
         )
     difference = report.difference

@@ -1,6 +1,7 @@
 """The options of ``kvpool replay``: names, ranges and help, by panel of its help page.
 
-An option whose default depends on others, or that the other mode refuses, is ``None`` when it is not given.
+If the default of an option depends on others, or another mode refuses the option, it is ``None`` when
+not given.
 """
 
 from collections.abc import Iterable
@@ -55,9 +56,9 @@ __all__ = [
 def _option(
     panel: str, text: str, *names: str, default: str | bool = False, words: Iterable[str] = (), **more: Any
 ) -> Any:
-    """One option; ``default`` is what the help says of a default that is not in the signature.
+    """Make one option. ``default`` is the help's text for a default that is not in the signature.
 
-    The text is taken as it is: brackets in it are no markup. A shell completes ``words``.
+    The text is used literally: brackets in it are not markup. A shell completes ``words``.
     """
     known = list(words)
 
@@ -72,8 +73,8 @@ TracePath = Annotated[
     Path | None,
     typer.Argument(
         metavar="TRACE",
-        help="Trace file, plain or gzip, or a folder of them; - is stdin, example the trace that ships with kvpool. "
-        "Without one, a trace is made up.",
+        help="Trace file, plain or gzip, or a folder of them; - is stdin, example the trace that ships "
+        "with kvpool. Without one, a trace is made up.",
         show_default=False,
     ),
 ]
@@ -174,8 +175,8 @@ Keep = Annotated[
     str,
     _option(
         _PANEL,
-        "Of hybrid models: what windows and states keep for later requests: all, every so many tokens, or junctions: "
-        "where prompts end, and where one turned off from another.",
+        "For hybrid models: the content of windows and states that stays cached for later requests: all, a "
+        "checkpoint every N tokens, or junctions, where prompts end and where one departs from another.",
         default=True,
         metavar="N",
     ),
@@ -192,8 +193,8 @@ Hash = Annotated[
     str,
     _option(
         _PANEL,
-        f"One of {', '.join(kvpool.hashing.hash_algorithms())}. xxh3 and vllm-xxhash are not cryptographic and need "
-        "--verify; vllm-xxhash also needs --seed.",
+        f"One of {', '.join(kvpool.hashing.hash_algorithms())}. xxh3 and vllm-xxhash are not cryptographic "
+        "and need --verify; vllm-xxhash also needs --seed.",
         "--hash",
         default=True,
         metavar="NAME",

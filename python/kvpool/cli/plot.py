@@ -1,6 +1,6 @@
 """``kvpool replay --png``: the hit rate over the course of a trace, as a picture.
 
-Needs matplotlib, which is no dependency of kvpool: ``pip install 'kvpool[plot]'``.
+It needs matplotlib, which is not a dependency of kvpool: ``pip install 'kvpool[plot]'``.
 """
 
 from __future__ import annotations
@@ -21,17 +21,18 @@ __all__ = ["HitRatePlot", "need_matplotlib"]
 
 
 def need_matplotlib() -> None:
-    """Refuse a picture that nothing here can draw."""
+    """Raise if matplotlib is not installed."""
     if importlib.util.find_spec("matplotlib") is None:
         raise UsageError("--png needs matplotlib", "pip install 'kvpool[plot]'")
 
 
 class HitRatePlot:
-    """Samples a replay as it advances, and draws what it saw."""
+    """Samples a replay as it advances, and draws the samples."""
 
     def __init__(self, path: Path, replay: kvpool.traces.Replay) -> None:
-        """Takes a first sample. What cannot be drawn is refused before: :func:`need_matplotlib`,
-        ``check_output``.
+        """Takes a first sample.
+
+        Unusable settings are refused earlier: :func:`need_matplotlib`, ``check_output``.
         """
         self._path = path
         self._replay = replay
@@ -42,7 +43,7 @@ class HitRatePlot:
         return hits
 
     def sample(self) -> None:
-        """Notes the counts so far."""
+        """Records the counts so far."""
         self._samples.append(self._hits())
 
     def draw(self, title: str) -> None:
@@ -63,7 +64,7 @@ class HitRatePlot:
         axes.set_xlabel("requests admitted")
         axes.set_ylabel("token hits (%)")
         axes.set_ylim(0, 100)
-        # The names in it are data: a $ in a path is no formula.
+        # The names in it are data: a $ in a path must not start a formula.
         axes.set_title(shown(title).replace("$", r"\$"), fontsize=10)
         axes.grid(alpha=0.3)
         axes.legend()

@@ -1,6 +1,6 @@
-"""What goes wrong, in the words of the command line.
+"""Error messages in the terms of the command line.
 
-The library names its arguments (``block_size is 7: ...``); here they become options (``--block-size``).
+The library names its arguments (``block_size is 7: ...``). Here they become options (``--block-size``).
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from kvpool.errors import KvpoolError, TraceError, TraceFileError
 
 __all__ = ["SHAPE_HINT", "UsageError", "bad_trace", "bad_usage", "next_step", "os_error_line", "plain"]
 
-#: What gives a KV shape.
+#: The options that give a KV shape.
 SHAPE_HINT: Final = (
     "--model NAME (kvpool models lists them), --config FILE, or --layers, --kv-heads and --head-dim"
 )
@@ -28,7 +28,7 @@ class UsageError(Exception):
     """Bad usage.
 
     Attributes:
-        hint: what to do next, if there is something to say.
+        hint: The next step, or None.
 
     """
 
@@ -37,12 +37,12 @@ class UsageError(Exception):
         self.hint = hint
 
 
-#: An error of the library about an unknown name: the argument, the given name, and the known ones.
+#: An error of the library about an unknown name: the argument, the given name, and the known names.
 _UNKNOWN: Final = re.compile(
     r"""(?P<what>unknown [a-z ]+?|[a-z_]+ is) ["'](?P<given>.*?)["'](?:,|;|:) """
     r"""(?:known:|allowed:|must be one of|must be of) (?P<known>[\w., -]+)(?:; (?P<removal>.+))?"""
 )
-#: The options that take such a name.
+#: The options that accept such a name.
 _TAKES: Final = {
     "unknown hash algorithm": "--hash",
     "unknown verify mode": "--verify",
@@ -52,11 +52,11 @@ _TAKES: Final = {
 
 
 def bad_usage(error: KvpoolError | ValueError, **options: str) -> UsageError:
-    """Turn an error of the library about an argument into one about its option.
+    """Convert an error of the library about an argument into one about its option.
 
     Args:
-        error: The library's.
-        options: Options that are called otherwise in this command.
+        error: The library's error.
+        options: Options that have another name in this command.
 
     >>> str(bad_usage(ValueError("max_running is 0: must be at least 1")))
     '--max-running is 0: must be at least 1'
@@ -83,14 +83,14 @@ def _option_of(argument: str) -> str:
 
 
 def _option(argument: re.Match[str]) -> str:
-    """Name the option that sets an argument."""
+    """Return the option that sets an argument."""
     return _option_of(argument[0])
 
 
 def bad_trace(error: KvpoolError, source: Path | str) -> KvpoolError:
-    """Make the same error with the name of the file in front, unless the message has it."""
+    """Return the same error with the name of the file in front, unless the message contains it."""
     message = str(error)
-    # Rust writes a name that is no UTF-8 with marks of replacement.
+    # Rust replaces the bytes of a name that are not UTF-8.
     names = {str(source), os.fsencode(source).decode(errors="replace")}
     return error if any(name in message for name in names) else type(error)(f"{source}: {message}")
 
@@ -130,7 +130,7 @@ _TRACE_HINTS: Final = (
     ("no line has a request", "kvpool trace make --help says what a line may have"),
     ("must be a JSON object", "kvpool trace make --help says what a line may have"),
 )
-#: Words of libraries, and ours.
+#: Texts of libraries, and their replacements.
 _PLAIN: Final = (
     (r" \(os error \d+\)", ""),
     (r"\[Errno -?\d+\] ", ""),
@@ -142,7 +142,7 @@ _PLAIN: Final = (
 
 
 def plain(message: str) -> str:
-    """Write a message without the wording of Rust, Python and the operating system's numbers.
+    """Rewrite a message without the texts of Rust and Python and the operating system's numbers.
 
     >>> plain("cannot open a.jsonl: No such file or directory (os error 2)")
     'cannot open a.jsonl: No such file or directory'
@@ -153,7 +153,7 @@ def plain(message: str) -> str:
 
 
 def next_step(error: Exception) -> str | None:
-    """Say what to do about an error, where the message does not."""
+    """Return the next step after an error, if the message does not contain it."""
     message = str(error)
     if (own := getattr(error, "hint", None)) is not None:
         return str(own)
@@ -175,7 +175,7 @@ def next_step(error: Exception) -> str | None:
 
 
 def os_error_line(error: OSError) -> str:
-    """Word an operating system's error without its number.
+    """Write an operating system's error without its number.
 
     >>> os_error_line(FileNotFoundError(2, "No such file or directory", "a/b"))
     'a/b: there is no directory a'

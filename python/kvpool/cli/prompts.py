@@ -1,8 +1,8 @@
-"""Prompts out of logs: JSON lines with token ids, text or messages, as requests in tokens.
+"""Prompts from logs: JSON lines with token ids, text or messages, converted to requests in tokens.
 
-Owns what a line may have, how chats become text, and which requests a finished conversation stands for.
-Tokens are the tokenizer's (``tokenizers``, from a ``tokenizer.json``), chats its template's
-(``jinja2``).
+This module owns the fields of a line, the conversion of chats to text, and the requests of a finished
+conversation. ``tokenizers`` makes the tokens, from a ``tokenizer.json``, and ``jinja2`` applies the
+chat template.
 """
 
 from __future__ import annotations
@@ -21,18 +21,18 @@ if TYPE_CHECKING:
 
 __all__ = ["Asked", "Texts", "requests_in"]
 
-#: Names that a log may have for one thing. The first that is there counts.
+#: Alternative names of a field in a log. The first one present counts.
 _IDS: Final = ("prompt_token_ids", "token_ids", "input_ids")
 _TEXTS: Final = ("prompt", "text")
 _ANSWERS: Final = ("output", "completion", "response")
 _CHATS: Final = ("messages", "conversations")
-#: How ShareGPT calls roles.
+#: ShareGPT's names of roles.
 _ROLES: Final = {"human": "user", "gpt": "assistant", "bot": "assistant", "chatgpt": "assistant"}
 _NEEDED: Final = "needs one of token_ids, prompt, text, messages"
-#: The template of chats where the model has none.
+#: The chat template for models without one.
 _CHATML: Final = (
-    "{% for message in messages %}<|im_start|>{{ message.role }}\n{{ message.content }}<|im_end|>\n{% endfor %}"
-    "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
+    "{% for message in messages %}<|im_start|>{{ message.role }}\n{{ message.content }}<|im_end|>\n"
+    "{% endfor %}{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
 )
 
 
@@ -44,19 +44,19 @@ class Asked:
     time_ms: float | None
     tokens: list[int]
     output_tokens: int
-    #: Turns of its conversation before it.
+    #: Number of earlier turns in its conversation.
     turn: int = 0
 
 
 class Texts:
-    """A tokenizer, and the template of its chats.
+    """A tokenizer and its chat template.
 
     Args:
-        path: ``tokenizer.json``, or the folder that has it.
-        template: A file with a chat template; without one, that of the folder, and else ChatML.
+        path: ``tokenizer.json``, or the folder that contains it.
+        template: A file with a chat template; by default that of the folder, or else ChatML.
 
     Raises:
-        MissingPackageError: There is no ``tokenizers`` or no ``jinja2``.
+        MissingPackageError: The package ``tokenizers`` or ``jinja2`` is missing.
         UsageError: A file cannot be read, or has another format.
 
     """
@@ -82,7 +82,7 @@ class Texts:
             ) from None
         settings = _settings(file.with_name("tokenizer_config.json"))
         source = _template(file, settings) if template is None else template.read_text(encoding="utf-8")
-        #: Whether chats are written by a rule and not by a template of the model.
+        #: Whether chats use the default template, because the model has none.
         self.is_made_up = source is None
         self._special = {name: _text_of(settings.get(name)) for name in ("bos_token", "eos_token")}
         self._jinja = jinja2
@@ -96,11 +96,11 @@ class Texts:
             ) from None
 
     def of_text(self, text: str) -> list[int]:
-        """The tokens of a prompt."""
+        """Return the tokens of a prompt."""
         return list(self._tokenizer.encode(text).ids)
 
     def of_chat(self, messages: list[dict[str, Any]], tools: object) -> list[int]:
-        """The tokens of a chat up to where an answer begins."""
+        """Return the tokens of a chat up to the beginning of an answer."""
         try:
             text = self._template.render(
                 messages=messages, tools=tools, add_generation_prompt=True, **self._special
@@ -110,7 +110,7 @@ class Texts:
         return list(self._tokenizer.encode(text, add_special_tokens=False).ids)
 
     def length(self, text: str) -> int:
-        """Tokens of an answer."""
+        """Return the number of tokens of an answer."""
         return len(self._tokenizer.encode(text, add_special_tokens=False).ids)
 
 
@@ -146,10 +146,10 @@ def _refuse(message: str) -> None:
 
 
 def requests_in(lines: Iterable[bytes], texts: Texts | None) -> Iterator[Asked]:
-    """The requests of a log, in its order.
+    """Yield the requests of a log, in its order.
 
     Raises:
-        TraceError: A line is no request; the message has its number.
+        TraceError: A line is not a request. The message has its number.
 
     """
     for number, line in enumerate(lines, start=1):
@@ -228,7 +228,7 @@ def _messages(value: object) -> list[dict[str, Any]]:
 
 
 def _answer(record: dict[str, Any], texts: Texts | None) -> int:
-    """Tokens of the answer; 0 if the log does not have it."""
+    """Return the number of tokens of the answer; 0 if the log does not have it."""
     usage = record.get("usage")
     counted = usage.get("completion_tokens") if isinstance(usage, dict) else None
     for found in (record.get("output_length"), counted):
@@ -242,7 +242,10 @@ def _answer(record: dict[str, Any], texts: Texts | None) -> int:
 
 
 def _time(record: dict[str, Any]) -> float | None:
-    """Milliseconds: of ``timestamp``, which may be ISO 8601, or of ``created``, which is in seconds."""
+    """Return the time in milliseconds, from ``timestamp`` or ``created``.
+
+    ``timestamp`` is in milliseconds or ISO 8601, and ``created`` is in seconds.
+    """
     found = record.get("timestamp")
     if isinstance(found, str):
         try:

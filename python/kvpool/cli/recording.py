@@ -1,8 +1,8 @@
-"""KV events from a socket, as lines of a trace.
+"""Records KV events from a socket as lines of a trace.
 
-Owns the subscription: which batches count as missed, when a replay is requested, and which fields are
-written. A line has hashes, sizes and times. Tokens, adapters and salts of events are dropped, so a
-recording holds no prompts.
+This module owns the subscription: which batches count as missed, when a replay is requested, and which
+fields are written. A line has hashes, sizes and times. Tokens, adapters and salts of events are
+dropped, so a recording contains no prompts.
 """
 
 from __future__ import annotations
@@ -22,15 +22,16 @@ if TYPE_CHECKING:
 
 __all__ = ["Counts", "Recorder", "endpoint_of", "line_of"]
 
-#: Batches that wait for this process, and bytes of the largest: what a publisher sends has a bound here.
+#: The most batches that wait for this process, and the most bytes of a batch, so that a publisher
+#: cannot fill memory.
 _MOST_WAITING: Final = 10_000
 _LARGEST_BATCH: Final = 16 << 20
 #: The number at the end of a replay.
 _END: Final = (1 << 64) - 1
-#: Seconds without an answer after which a replay is given up, and seconds of the longest one.
+#: Seconds without an answer after which a replay is abandoned, and the most seconds of a replay.
 _PATIENCE: Final = 5.0
 _LONGEST_REPLAY: Final = 60.0
-#: Fields of an event that a trace needs, with their places in vLLM's older form, which is an array.
+#: Fields of an event that a trace needs, with their positions in vLLM's older form, which is an array.
 _STORED: Final = {"block_hashes": 1, "parent_block_hash": 2, "block_size": 4, "medium": 6, "group_idx": 9}
 _REMOVED: Final = {"block_hashes": 1, "medium": 2, "group_idx": 3}
 _FIELDS: Final = {"BlockStored": _STORED, "BlockRemoved": _REMOVED}
@@ -44,11 +45,11 @@ class Counts:
     batches: int = 0
     #: Batches that the publisher had sent before the recording and no replay returned.
     before: int = 0
-    #: Batches that were lost on the way and no replay returned.
+    #: Batches that were lost and that no replay returned.
     missed: int = 0
-    #: Batches that are no KV events.
+    #: Batches that are not KV events.
     unreadable: int = 0
-    #: Times that the publisher began again at a smaller number.
+    #: Number of times that the publisher started again at a smaller number.
     restarts: int = 0
 
 
@@ -56,7 +57,7 @@ def endpoint_of(text: str, option: str = "ENDPOINT") -> str:
     """Complete an address: HOST:PORT is TCP.
 
     Raises:
-        UsageError: It is no address of ZeroMQ.
+        UsageError: The text is not an address of ZeroMQ.
 
     >>> endpoint_of("localhost:5557"), endpoint_of("ipc:///tmp/events")
     ('tcp://localhost:5557', 'ipc:///tmp/events')
@@ -79,7 +80,7 @@ def endpoint_of(text: str, option: str = "ENDPOINT") -> str:
 
 
 def line_of(batch: bytes) -> bytes | None:
-    """Write a batch as a line of a trace; ``None`` if it is no batch of KV events."""
+    """Write a batch as a line of a trace; ``None`` if it is not a batch of KV events."""
     import msgpack
 
     try:
@@ -104,7 +105,7 @@ def line_of(batch: bytes) -> bytes | None:
 
 
 def _plain(event: Any) -> dict[str, Any]:
-    """Keep the kind of an event, and the fields that a trace needs."""
+    """Keep the type of an event, and the fields that a trace needs."""
     kind = str(event["type"] if isinstance(event, dict) else event[0])
     found = {"type": kind}
     for name, place in _FIELDS.get(kind, {}).items():
@@ -124,13 +125,13 @@ class Recorder:
     """A subscription to one publisher of KV events.
 
     Args:
-        endpoint: Address of its PUB socket.
-        replay: Address of its socket for replays; without one, missed batches are counted only.
-        topic: Batches of other topics are left out.
-        output: Where lines go.
+        endpoint: Address of the publisher's PUB socket.
+        replay: Address of its socket for replays. Without one, missed batches are only counted.
+        topic: The topic. Batches of other topics are ignored.
+        output: The file for the lines.
 
     Raises:
-        MissingPackageError: There is no ``pyzmq`` or no ``msgpack``.
+        MissingPackageError: The package ``pyzmq`` or ``msgpack`` is missing.
         UsageError: ZeroMQ refuses an address.
 
     """
@@ -148,7 +149,7 @@ class Recorder:
         self._context = zmq.Context()
         self._replay: Any = None
         self.counts = Counts()
-        #: The next number that the recording lacks, and the last that came live.
+        #: The next number that the recording lacks, and the last number that came live.
         self._next: int | None = None
         self._live = -1
         try:
@@ -190,7 +191,7 @@ class Recorder:
 
     def _take(self, number: int, batch: bytes) -> None:
         if number <= self._live:
-            # The blocks of the process before are gone.
+            # The blocks of the earlier process are gone.
             self.counts.restarts += 1
             self._output.write(b'{"type": "AllBlocksCleared"}\n')
             self._next = 0
@@ -215,8 +216,9 @@ class Recorder:
             self._output.write(line)
 
     def _replayed(self, first: int, end: int) -> int:
-        """Record the batches from ``first`` to before ``end`` that the publisher still has. Returns
-        their number.
+        """Record the batches from ``first`` to before ``end`` that the publisher still has.
+
+        Returns their number.
         """
         found = 0
         for number, batch in self._answers(first):

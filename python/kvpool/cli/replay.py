@@ -1,7 +1,8 @@
-"""``kvpool replay``: a request trace through the block manager.
+"""``kvpool replay``: runs a request trace through the block manager.
 
-Owns which options may not be together, and the way from options to report: :mod:`kvpool.cli.options`
-describes the options, :mod:`kvpool.cli.running` does the work, :mod:`kvpool.cli.report` says what came out.
+This module owns the contradicting options, and the steps from options to a report.
+:mod:`kvpool.cli.options` describes the options, :mod:`kvpool.cli.running` does the work, and
+:mod:`kvpool.cli.report` prints the result.
 """
 
 import json
@@ -81,9 +82,9 @@ def replay_command(
 ) -> None:
     """Replay a request trace and report what the prefix cache hits.
 
-    The trace says when requests arrive, how long they are, and which of their
-    blocks are equal; tokens are made up to match. No GPU is needed: all but
-    the model's arithmetic happens as in an engine.
+    The trace has the arrival and the length of each request, and which of its
+    blocks are equal; tokens are made up to match. No GPU is needed: everything
+    but the model's arithmetic happens as in an engine.
     """
     engine = {
         "explain": explain or None,
@@ -106,7 +107,7 @@ def replay_command(
     except InvalidArgumentError as error:
         raise bad_usage(error) from None
     groups = capacity.groups
-    # A hybrid model goes through a manager in lookup mode, too, and that explains.
+    # A hybrid model uses a manager in lookup mode, too, and the manager can explain misses.
     timed = [name for name in given if name != "explain" or groups is None]
     if mode == "lookup" and timed:
         refused = ", ".join(f"--{name.replace('_', '-')}" for name in timed)
@@ -118,7 +119,7 @@ def replay_command(
         check_output(png, ".png", trace)
         need_matplotlib()
     began = time.perf_counter()
-    # JSON and CSV are for scripts: they get a bar only if somebody watches.
+    # JSON and CSV are for scripts. They get a bar only on a terminal.
     progress = not no_progress and (not (as_json or as_csv) or sys.stderr.isatty())
     loaded, source = load(
         trace,

@@ -1,7 +1,7 @@
-"""Tiers beneath the device in ``kvpool replay``: what each served, and what it is worth in time.
+"""Tiers beneath the device in ``kvpool replay``: the hits of each, and the time that they save.
 
-Owns the runs that are compared: the device alone, and with one tier after the other, each a replay of
-its own.
+This module owns the runs that are compared: the device alone, then with one more tier each time. Each
+run is a replay of its own.
 """
 
 from __future__ import annotations
@@ -28,17 +28,18 @@ if TYPE_CHECKING:
 __all__ = ["beneath", "print_replay_tiers", "stacks", "with_tiers"]
 
 _NOTE: Final = (
-    "A prompt's full blocks are in every tier once they are computed, and each has LRU. What the device has not comes "
-    "from the first tier that has it, through those above; a link moves one load at a time. First token: mean of all "
-    "requests, waiting included, with the tiers so far: each a run of its own."
+    "First token: mean of all requests, waiting included, with the tiers so far; each is a run of its own. "
+    "Once computed, a prompt's full blocks are in every tier. Each tier evicts by LRU. A block that is not "
+    "on the device comes from the first tier that has it, through the tiers above; a link moves one load at "
+    "a time."
 )
 
 
 def beneath(tiers: Sequence[Tier], capacity: Capacity, mode: str) -> list[tuple[int, float]]:
-    """Say of each tier how many blocks it holds, and milliseconds that one takes to load.
+    """Return for each tier its number of blocks, and the milliseconds to load a block.
 
     Raises:
-        UsageError: Tiers that no block fits, or that this replay cannot have.
+        UsageError: A tier is too small for a block, or this replay does not support tiers.
 
     """
     if not tiers:
@@ -68,7 +69,7 @@ def stacks(
     start: Callable[[list[tuple[int, float]]], Replay],
     run: Callable[[Replay, str], None],
 ) -> list[dict[str, Any]]:
-    """Run the trace with fewer tiers than all: the device alone, then with one tier more each time."""
+    """Run the trace with fewer tiers than all: the device alone, then with one more tier each time."""
     measured = []
     for at in range(len(tiers)):
         replay = start(below[:at])
@@ -89,8 +90,9 @@ def _stack(name: str, report: dict[str, Any]) -> dict[str, Any]:
 
 
 def with_tiers(report: dict[str, Any], tiers: Sequence[Tier], before: list[dict[str, Any]]) -> dict[str, Any]:
-    """Complete the report of the run with all tiers: their names and speeds, and what the runs before
-    measured.
+    """Complete the report of the run with all tiers.
+
+    Adds their names and speeds, and the results of the earlier runs.
     """
     named = [
         {"name": tier.name, "gib": tier.gib, "read_bytes_per_s": tier.read_bytes_per_s, **served}
@@ -100,7 +102,7 @@ def with_tiers(report: dict[str, Any], tiers: Sequence[Tier], before: list[dict[
 
 
 def print_replay_tiers(report: dict[str, Any], console: Console) -> None:
-    """Print what each tier served, for 80 columns and more; nothing if there are none."""
+    """Print the hits of each tier, for 80 columns and more. Prints nothing without tiers."""
     if not report.get("stacks"):
         return
     table = Table(box=box.SIMPLE, title="Tiers beneath the device", padding=(0, 1, 0, 0))

@@ -1,7 +1,7 @@
-"""What a replay measured: as a table to read, and as JSON.
+"""The results of a replay, as a table and as JSON.
 
-The JSON is the report of :class:`kvpool.traces.Replay` as it is, with the trace's facts and what the
-run cost added. The table says the same in words, and ends with what its figures mean.
+The JSON is the report of :class:`kvpool.traces.Replay`, with the facts of the trace and the costs of
+the run. The table shows the same in words, and ends with the definitions of its figures.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Outcome", "print_report"]
 
-#: A row of the report: what, how much, and a remark.
+#: A row of the report: name, value, and remark.
 Row = tuple[str, str, str]
 
 
@@ -47,21 +47,21 @@ class Outcome:
     read_seconds: float
     #: Seconds for the replay itself, hashing included.
     wall_seconds: float
-    #: Most memory that the process has had resident.
+    #: Peak of the process's resident memory.
     peak_memory_bytes: int
 
     @property
     def hashed_blocks(self) -> int:
-        """Blocks of prompts that were hashed: in engine mode, those that a prompt fills."""
+        """Number of blocks of prompts that were hashed: in engine mode, the blocks that a prompt fills."""
         hits = self.report["hits"]
         return int(hits["blocks"] if self.report["engine"] is None else hits["full_blocks"])
 
     def rate(self, count: int) -> float:
-        """So many per second of the replay."""
+        """Return a count per second of the replay."""
         return count / max(self.wall_seconds, 1e-9)
 
     def as_json(self) -> dict[str, Any]:
-        """Give the one object that ``--json`` prints."""
+        """Return the object that ``--json`` prints."""
         shape = self.capacity.shape
         extra: dict[str, Any] = {}
         if shape is not None:
@@ -100,7 +100,7 @@ _DEFINITIONS: Final = {
     "engine": (
         "engine mode: requests arrive, wait, run and finish as in a server, in virtual time. Only full "
         "blocks can hit, and the last token of a prompt is always computed. Each request counts once, when "
-        "it is first admitted; what a preempted one finds again is kept apart.",
+        "it is first admitted; what a preempted one finds again is counted separately.",
         "block hits: blocks of prompts found cached, out of all, partial last blocks included. A block "
         "counts only if every block before it in its prompt was found.",
         "full-block hits: the same, out of the blocks that a prompt fills.",
@@ -143,10 +143,10 @@ def print_report(outcome: Outcome, console: Console) -> None:
     show(console, definitions)
 
 
-#: What the reasons of misses mean.
+#: Explanations of the reasons of misses.
 _REASONS: Final = {
     "never-seen": "new: no request before had them",
-    "not-remembered": "new, or forgotten by the record of what came",
+    "not-remembered": "new, or dropped from the record of earlier prompts",
     "diverged": "in blocks that differ from a prompt before",
     "evicted": "were cached, and evicted",
     "being-computed": "a running request was computing the same",
@@ -160,7 +160,7 @@ _REASONS: Final = {
 
 
 def _miss_table(misses: dict[str, int]) -> Table:
-    """Tokens that had to be computed, by reason, the most first."""
+    """Make the table of tokens that had to be computed, by reason, the most frequent first."""
     table = Table(box=box.SIMPLE, show_header=False, title="Why prompt tokens were computed")
     table.add_column(style="bold", no_wrap=True)
     table.add_column(justify="right", no_wrap=True)
@@ -173,13 +173,13 @@ def _miss_table(misses: dict[str, int]) -> Table:
 
 
 def _overload(engine: dict[str, Any]) -> str:
-    """Say that more requests arrive than are served, and what of the report that spoils."""
+    """Return the warning that more requests arrive than are served, with its effect on the report."""
     return (
         f"The server is overloaded: {figure(engine['arrivals_per_s'], 3)} requests/s arrive, and "
-        f"{figure(engine['served_per_s'], 3)} are served while others wait. The queue grows with the trace, to "
-        f"{_count(engine['waiting_at_last_arrival'])} when the last one arrives: the time to the first token "
-        "is that of the queue, and not of a server that keeps up. More blocks, --prefill-tokens-per-s or "
-        "--max-running serve more."
+        f"{figure(engine['served_per_s'], 3)} are served while others wait. The queue grows with the "
+        f"trace, to {_count(engine['waiting_at_last_arrival'])} when the last one arrives: the time to the "
+        "first token is that of the queue, and not of a server that keeps up. More blocks, "
+        "--prefill-tokens-per-s or --max-running serve more."
     )
 
 
@@ -240,7 +240,10 @@ def _hit_rows(outcome: Outcome) -> Iterator[Row]:
 
 
 def _group_rows(outcome: Outcome) -> Iterator[Row]:
-    """What each kind of groups alone would have served; of one kind the group that a hit waits for."""
+    """Yield the hits of each kind of groups alone.
+
+    A hit needs all groups of a kind, so the lowest rate counts.
+    """
     least: dict[str, tuple[float, int]] = {}
     for group in outcome.report.get("groups", []):
         name = group["kind"] if group["span"] is None else f"{group['kind']} {group['span']:,}"

@@ -1,8 +1,8 @@
-"""Figures as CSV: ``--csv``.
+"""Writes figures as CSV: ``--csv``.
 
-Owns the form: a line of names, then lines of values, as RFC 4180 has it but with a line feed alone; a
-figure that is not there is empty. A report becomes one line, its parts joined by points
-(``hits.token_hits``); lists in it are left out.
+This module owns the form: a line of names, then lines of values, as in RFC 4180 but with a line feed
+only. A missing figure is empty. A report becomes one line, with the names of nested figures joined by
+points (``hits.token_hits``). Lists in it are left out.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ __all__ = ["flat", "one_form", "print_csv"]
 
 
 def one_form(*, as_json: bool, as_csv: bool) -> None:
-    """Refuse two forms at once.
+    """Raise if both forms are given.
 
     Raises:
-        UsageError: both are asked for.
+        UsageError: Both are given.
 
     """
     if as_json and as_csv:
@@ -32,7 +32,7 @@ def one_form(*, as_json: bool, as_csv: bool) -> None:
 
 
 def flat(report: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Make one row of a report.
+    """Make one row from a report.
 
     >>> flat({"mode": "engine", "hits": {"tokens": 7, "groups": [1, 2]}, "misses": None})
     {'mode': 'engine', 'hits.tokens': 7, 'misses': None}
@@ -47,7 +47,7 @@ def flat(report: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
 
 
 def print_csv(rows: Sequence[Mapping[str, Any]]) -> None:
-    """Print rows, whose names are those of the first and of what the others have beside."""
+    """Print rows. The columns are those of the first row, then further ones of the others."""
     names = list(dict.fromkeys(name for row in rows for name in row))
     writer = csv.writer(sys.stdout, lineterminator="\n")
     writer.writerow(names)
@@ -56,8 +56,9 @@ def print_csv(rows: Sequence[Mapping[str, Any]]) -> None:
 
 
 def _cell(value: object) -> object:
-    """Text from outside is shown, not obeyed: CSV goes to terminals, too. And a spreadsheet runs no
-    formula of it.
+    """Escape external text, because CSV is also printed to terminals.
+
+    Also prevents a spreadsheet from running it as a formula.
     """
     if isinstance(value, bool):
         return str(value).lower()

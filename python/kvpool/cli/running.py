@@ -1,4 +1,4 @@
-"""Loading a trace and running a replay, with a progress bar and an ear for Ctrl-C."""
+"""Loads a trace and runs a replay, with a progress bar that Ctrl-C can interrupt."""
 
 from __future__ import annotations
 
@@ -32,17 +32,17 @@ if TYPE_CHECKING:
 
 __all__ = ["advance", "load"]
 
-#: Requests of the trace that is made up when none is given.
+#: Requests of the generated trace, if none is given.
 _GENERATED_REQUESTS: Final = 2000
 
 #: Tokens of its blocks.
 _GENERATED_BLOCK: Final = 512
 
-#: Requests between two looks at Ctrl-C, at most.
+#: The most requests between two checks for Ctrl-C.
 _SLICE: Final = 64
 
 
-#: Bytes of a trace between two looks at Ctrl-C.
+#: Bytes of a trace between two checks for Ctrl-C.
 _READ_SLICE: Final = 4 << 20
 
 
@@ -57,7 +57,7 @@ def load(
     sessions_at_once: int | None = None,
     progress: bool = False,
 ) -> tuple[kvpool.traces.Trace, str]:
-    """Load the trace, and say where it is from: a path, ``stdin`` or ``generated``."""
+    """Load the trace. Also returns its source: a path, ``stdin`` or ``generated``."""
     if path is None:
         made = kvpool.traces.Trace.generate(
             limit or _GENERATED_REQUESTS, block_tokens=block_tokens or _GENERATED_BLOCK
@@ -68,7 +68,7 @@ def load(
         path = kvpool.traces.example_path()
     if source == "stdin" and sys.stdin is not None and sys.stdin.isatty():
         typer.echo("reading a trace from the terminal; Ctrl-D ends it", err=True)
-    # A file gives what it has; anything else may keep a read waiting for as long as it likes.
+    # A read of a file returns at once. A read of anything else may wait forever.
     waits = not (path.is_file() or path.is_dir())
     try:
         with _interruptible() if waits else contextlib.nullcontext():
@@ -91,7 +91,7 @@ def load(
 
 
 def _read(reader: kvpool.traces.TraceReader, *, progress: bool) -> None:
-    """Read to the end, in slices; on a terminal with a bar, from the second slice on."""
+    """Read to the end, in slices. Shows a bar on a terminal, from the second slice on."""
     if reader.advance(_READ_SLICE):
         return
     console = Console(stderr=True)
@@ -106,7 +106,10 @@ def _read(reader: kvpool.traces.TraceReader, *, progress: bool) -> None:
 
 @contextlib.contextmanager
 def _interruptible() -> Iterator[None]:
-    """Let Ctrl-C end the process at once: reading is one call, which would not notice until it is done."""
+    """Let Ctrl-C end the process at once.
+
+    Reading is one call, which would not notice Ctrl-C before its end.
+    """
     if threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -124,9 +127,10 @@ def advance(
     each_slice: Callable[[], None] | None = None,
     name: str = "replay",
 ) -> None:
-    """Run the replay to its end, in slices: between them the bar moves and Ctrl-C is noticed.
+    """Run the replay to its end, in slices. Between them the bar moves and Ctrl-C is checked.
 
-    On a terminal the bar moves; elsewhere its last state is one line, and only if ``progress`` is true.
+    On a terminal, the bar moves. Elsewhere, its last state is one line, and only if ``progress`` is
+    true.
     """
     console = Console(stderr=True)
     total = replay.total

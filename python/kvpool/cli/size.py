@@ -1,8 +1,8 @@
-"""``kvpool size``: how much cache a workload needs, and which policy.
+"""``kvpool size``: finds how much cache a workload needs, and which policy.
 
-Owns the command's options and the way from them to a report. The figures are
-:func:`kvpool.sizing.size`'s; the table is :mod:`kvpool.cli.size_table`'s, the page and the picture
-:mod:`kvpool.cli.sizing_html`'s.
+This module owns the command's options and the steps from them to a report. :func:`kvpool.sizing.size`
+computes the figures. :mod:`kvpool.cli.size_table` makes the table, and :mod:`kvpool.cli.sizing_html`
+the page and the picture.
 """
 
 import contextlib
@@ -190,9 +190,9 @@ def size_command(
 ) -> None:
     """Size a cache for a workload: policies, capacities, the optimum, and what each GiB buys.
 
-    Reads a request trace and says what a prefix cache of any size would hit:
-    LRU at every capacity, each policy at chosen ones, the best that any
-    policy could do, and what it would be worth to know which blocks are dead.
+    Reads a request trace and prints the hit rates of a prefix cache of any
+    size: LRU at every capacity, each policy at chosen ones, the best that any
+    policy could do, and the value of knowing which blocks are dead.
     """
     one_form(as_json=as_json, as_csv=as_csv)
     memory = gpu_memory(gpu, gpus, weights_gib, gpu_share)
@@ -214,7 +214,7 @@ def size_command(
     names = cast("list[EvictionPolicy]", given)
     try:
         kept = parse_keep(keep)
-        # Before a trace is read, which may take long.
+        # Checked before the trace is read, which may take long.
         asked = check_sizing(
             policies=names,
             capacities=[
@@ -228,7 +228,7 @@ def size_command(
         )
     except InvalidArgumentError as error:
         raise bad_usage(error) from error
-    # JSON and CSV are for scripts: they get a bar only if somebody watches.
+    # JSON and CSV are for scripts. They get a bar only on a terminal.
     shown = not no_progress and (not (as_json or as_csv) or sys.stderr.isatty())
     loaded, source = load(
         trace,
@@ -299,10 +299,10 @@ def _rows(report: "SizingReport") -> "list[dict[str, object]]":
 
 
 def parts(option: str, text: str) -> list[str]:
-    """Read words by commas.
+    """Split words at commas.
 
     Raises:
-        UsageError: One is empty.
+        UsageError: A word is empty.
 
     """
     found = [part.strip() for part in text.split(",")]
@@ -314,7 +314,7 @@ def parts(option: str, text: str) -> list[str]:
 
 
 def _accuracies(text: str) -> list[float]:
-    """Read shares by commas.
+    """Read shares that are separated by commas.
 
     >>> _accuracies("0.5, 1")
     [0.5, 1.0]
@@ -340,8 +340,9 @@ def _write(report: "SizingReport", html: Path | None, png: Path | None) -> None:
 
 @contextlib.contextmanager
 def bar_of_cells(name: str, of: str, *, shown: bool) -> "Iterator[Callable[[int, int], None]]":
-    """Show a bar, once there is progress: what is refused before leaves none behind. It ends when all
-    is done.
+    """Show a bar once there is progress, so that an early refusal leaves no empty bar.
+
+    The bar ends when all work is done.
     """
     columns = (
         TextColumn(name),
@@ -362,7 +363,7 @@ def bar_of_cells(name: str, of: str, *, shown: bool) -> "Iterator[Callable[[int,
             stop()
 
     def stop() -> None:
-        # One that never began would leave an empty line.
+        # A bar that never began would leave an empty line.
         if bar.live.is_started:
             bar.stop()
 

@@ -1,6 +1,4 @@
-"""A hybrid model in the report of ``kvpool size``, as tables to read: sizes, and what checkpoint
-spacing buys.
-"""
+"""Tables of a hybrid model in the report of ``kvpool size``: sizes, and the spacing of checkpoints."""
 
 from __future__ import annotations
 
@@ -22,23 +20,24 @@ __all__ = ["group_name", "keep_name", "print_groups", "sentence"]
 _WORDS: Final = {"full": "full", "sliding": "windows", "chunked": "chunks", "state": "states"}
 
 _NOTE: Final = (
-    "Each size is a run of all requests through a manager with these groups, with LRU: full blocks can hit, and a hit "
-    "ends where every group has what it needs. Alone: what one kind of groups would have served. In full: the same "
-    "memory if every layer kept every token."
+    "Each size is a run of all requests through a manager with these groups, with LRU: full blocks can "
+    "hit, and a hit ends where every group has what it needs. Alone: what one kind of groups would have "
+    "served. In full: the same memory if every layer kept every token."
 )
 
 
 def group_name(group: Group) -> str:
-    """Name groups of one kind in a word.
+    """Return a word for the groups of one kind.
 
-    >>> group_name({"kind": "sliding", "span": 1024, "groups": 6, "layers": 52, "block_tokens": 64, "padding": 0.1})
+    >>> facts = {"groups": 6, "layers": 52, "block_tokens": 64, "padding": 0.1}
+    >>> group_name({"kind": "sliding", "span": 1024, **facts})
     'windows'
     """
     return _WORDS[group["kind"]]
 
 
 def keep_name(keep: int | str) -> str:
-    """Say what is kept.
+    """Return a word for a value of ``keep``.
 
     >>> keep_name(2048), keep_name("junctions"), keep_name("all")
     ('every 2,048', 'junctions', 'all')
@@ -47,14 +46,14 @@ def keep_name(keep: int | str) -> str:
 
 
 def sentence(groups: Groups, run: GroupRun) -> str:
-    """Say in words what limits a size: the rates of each kind alone, and of all together."""
+    """Describe what limits a size: the rates of each kind alone, and of all together."""
     alone = zip(groups["groups"], run["alone"], strict=True)
     each = ", ".join(f"{group_name(group)} alone would reach {100 * rate:.1f} %" for group, rate in alone)
     return f"With {_gib(run['gib'])} GiB {each}, all together {100 * run['token_hit_rate']:.1f} %."
 
 
 def print_groups(report: SizingReport, console: Console) -> None:
-    """Print both tables, for 80 columns and more; nothing for a model of one group."""
+    """Print both tables, for 80 columns and more. Prints nothing for a model with one group."""
     groups, model = report["groups"], report["model"]
     if groups is None or model is None:
         return

@@ -23,24 +23,24 @@ if TYPE_CHECKING:
 __all__ = ["print_sizing"]
 
 _FORMS: Final = {
-    "pool": "pool form: requests one after the other, as the shipped pool evicts: a request's blocks are in use "
-    "until it is released, and no block goes before its cached descendants",
-    "stream": "stream form: requests one after the other, each block for itself, last block first; this is what "
-    "papers simulate, and not what a pool can do, which holds a whole request",
+    "pool": "pool form: requests one after the other, as kvpool evicts: a request's blocks are in use "
+    "until it is released, and no block is evicted before its cached descendants",
+    "stream": "stream form: requests one after the other, each block on its own, last block first; "
+    "papers simulate this, but a pool cannot do it, because it holds whole requests",
 }
 _DEFINITIONS: Final = (
-    "hit rate: share of block references that are found; a block counts only if every block before it in its prompt "
-    "does",
-    "turnover: share of the resident blocks that one capacity's worth of new blocks replaces; near 0 the cache has "
-    "stagnated on old favourites",
+    "hit rate: share of block references that are found; a block counts only if every block before it in "
+    "its prompt does",
+    "turnover: share of the resident blocks that one capacity's worth of new blocks replaces; near 0 the "
+    "cache has stagnated on old favourites",
     "optimum: the best that any policy could do that knew the future and need not store everything",
-    "hints: LRU that is told, so often, that a block will not be used again",
+    "hints: LRU with end-of-life hints for this share of the blocks that are not used again",
 )
-#: All of them that a report from a sample needs, which is about LRU alone.
+#: The definitions that a report from a sample needs, which covers only LRU.
 _SAMPLE_DEFINITIONS: Final = (
     _DEFINITIONS[0],
-    "sample: some of the blocks, picked by a hash of their ids, and all their uses; the hit rates are estimates, and "
-    "more blocks make them better: with 8,192 they are off by less than a point on average",
+    "sample: some of the blocks, picked by a hash of their ids, and all their uses; the hit rates are "
+    "estimates, and more blocks make them better: with 8,192 they are off by less than a point on average",
 )
 
 
@@ -88,9 +88,7 @@ def _print_trace(report: SizingReport, console: Console) -> None:
 
 
 def _print_grid(report: SizingReport, console: Console) -> None:
-    """One table of the hit rates, policies down, capacities across; the best policy of each column is
-    bold.
-    """
+    """Print a table of the hit rates, policies down, capacities across. The best of each column is bold."""
     sizes = report["capacities"]
     table = _by_capacity("Estimated block hit rate, %" if report["sample"] else "Block hit rate, %", sizes)
     if report["sample"] is not None:
@@ -124,8 +122,9 @@ def _print_grid(report: SizingReport, console: Console) -> None:
 
 
 def _worth_of_finish_reasons(report: SizingReport) -> str | None:
-    """Say in one line what the finish reason is worth here; ``None`` where the trace has none, or
-    nobody listens.
+    """Return in one line the gain from finish reasons.
+
+    Returns ``None`` if the trace has none, or no policy uses them.
     """
     reasons = report["finish_reasons"]
     if reasons is None:
@@ -148,7 +147,10 @@ def _cells(hits: Sequence[Hits], best: Sequence[float] | None = None) -> list[Te
 
 
 def _by_capacity(title: str, sizes: Sequence[Capacity]) -> Table:
-    """Make an empty table with a column per capacity; the units stand once, or 80 columns are too few."""
+    """Make an empty table with a column per capacity.
+
+    Units are only in the first column, to fit 80 columns.
+    """
     shares = any(capacity["relative_size"] is not None for capacity in sizes)
     weighed = any(capacity["gib"] is not None for capacity in sizes)
     table = Table(box=box.SIMPLE, title=title, padding=(0, 1, 0, 0))
@@ -162,7 +164,7 @@ def _by_capacity(title: str, sizes: Sequence[Capacity]) -> Table:
 
 
 def _gib(size: float) -> str:
-    """Write a size with four digits, or all before the point."""
+    """Write a size with four digits, or all digits before the point."""
     return f"{size:,.0f}" if size >= 1000 else figure(size)
 
 

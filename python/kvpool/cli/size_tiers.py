@@ -31,7 +31,7 @@ __all__ = [
     "tiers_asked",
 ]
 
-#: What 16 lanes of PCIe 4.0 carry in practice.
+#: The practical speed of 16 lanes of PCIe 4.0.
 _HOST_READ: Final = "25GB/s"
 
 _PANEL: Final = "Tiers beneath the device, which has the sizes of --capacities"
@@ -73,12 +73,12 @@ DiskRead = Annotated[
 ]
 
 _NOTE: Final = (
-    "LRU in all tiers. What a tier has, those beneath it have too, and a block is served by the first that has it. "
-    "Load: mean of all requests; what comes from a tier passes those above it, one after the other."
+    "LRU in all tiers. Each tier has all blocks of the tiers above it, and the first tier that has a block "
+    "serves it. Load: mean of all requests; a block passes through the tiers above, one after the other."
 )
 _TIMES: Final = (
-    "First token: mean time that loading and then prefill of the rest take, at one speed and without a queue; with so "
-    "many of the tiers."
+    "First token: mean time of loading and then prefill of the rest, at one speed and without a queue, "
+    "with the device and the tiers up to this one."
 )
 
 
@@ -89,10 +89,10 @@ def tiers_asked(
     disk_read: str | None,
     shape: KvShape | None,
 ) -> list[Tier]:
-    """Read the options, from the device down; empty if none is given.
+    """Read the options, from the device down. Returns an empty list if none is given.
 
     Raises:
-        UsageError: a size or speed that is none, one without the other, or no KV shape.
+        UsageError: A size or speed is invalid, one is given without the other, or there is no KV shape.
 
     """
     tiers = []
@@ -123,12 +123,12 @@ def tiers_asked(
 
 
 def stack_names(tiers: Tiers) -> list[str]:
-    """Name the device alone, and each tier that comes to it."""
+    """Return the names of the device alone and of each added tier."""
     return ["device", *(f"+ {tier['name']}" for tier in tiers["below"])]
 
 
 def below_words(report: SizingReport) -> list[str]:
-    """Say which tiers load more slowly than computing is, and which serve nothing where: a sentence each."""
+    """Return a sentence for each tier that loads more slowly than computing, or that serves nothing."""
     tiers, model = report["tiers"], report["model"]
     if tiers is None or model is None:
         return []
@@ -158,7 +158,7 @@ def below_words(report: SizingReport) -> list[str]:
 
 
 def print_tiers(report: SizingReport, console: Console) -> None:
-    """Print what each tier is and what it serves, for 80 columns and more; nothing if none were asked for."""
+    """Print the size and the hits of each tier, for 80 columns and more. Prints nothing without tiers."""
     tiers, model = report["tiers"], report["model"]
     if tiers is None or model is None:
         return

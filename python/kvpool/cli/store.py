@@ -1,6 +1,7 @@
-"""``kvpool store``: show, verify, tidy and time what lies beneath an engine's memory.
+"""``kvpool store``: show, verify, clean and measure the stores beneath an engine's memory.
 
-Owns the commands, their words and exit codes; what an object is, and whether it is intact, the library says.
+This module owns the commands, their output and exit codes. The library defines objects, and checks
+whether they are intact.
 """
 
 from __future__ import annotations
@@ -40,9 +41,9 @@ if TYPE_CHECKING:
 
 __all__ = ["store_app"]
 
-#: Places between two looks at Ctrl-C.
+#: Slots that are read between two checks for Ctrl-C.
 _SLICE: Final = 256
-#: Damaged places that are listed.
+#: The most damaged slots that are listed.
 _LISTED: Final = 20
 
 store_app: Final = typer.Typer(
@@ -58,11 +59,12 @@ _Target = Annotated[
     str,
     typer.Argument(
         metavar="FOLDER-OR-URL",
-        help="Folder of a store, or what engines share: redis://host, rediss://host, s3://bucket, folder:///path.",
+        help="Folder of a store, or URL of a shared back end: redis://host, rediss://host, s3://bucket, "
+        "folder:///path.",
         show_default=False,
     ),
 ]
-#: Seconds that looking at a server may take.
+#: The most seconds that reading a server may take.
 _SECONDS: Final = 3600.0
 _Timeout = Annotated[
     float,
@@ -78,7 +80,7 @@ _NoProgress = Annotated[
 
 @dataclasses.dataclass(slots=True)
 class _Found:
-    """What a walk over a folder saw."""
+    """The results of a walk over a folder."""
 
     objects: collections.Counter[str] = dataclasses.field(default_factory=collections.Counter)
     payload_bytes: collections.Counter[str] = dataclasses.field(default_factory=collections.Counter)
@@ -88,11 +90,11 @@ class _Found:
 
 @store_app.callback(invoke_without_command=True, epilog=EXAMPLES["store"])
 def _group(context: typer.Context) -> None:
-    """Look at, verify, tidy and time stores beneath an engine's memory.
+    """Look at, verify, clean and measure stores beneath an engine's memory.
 
-    A store keeps the KV of blocks on a disk, in one file, each object with a
-    header that says whose it is, and checksums. Exit code 0: all is well.
-    1: something is damaged, or the disk fails. 2: bad usage.
+    A store keeps the KV of blocks on a disk, in one file. Each object has a
+    header that names its namespace, and checksums. Exit code 0: all is well. 1:
+    something is damaged, or the disk fails. 2: bad usage.
     """
     if context.invoked_subcommand is None:
         typer.echo(context.get_help())
@@ -102,11 +104,11 @@ def _group(context: typer.Context) -> None:
 def show_command(
     target: _Target, timeout: _Timeout = _SECONDS, as_json: _AsJson = False, no_progress: _NoProgress = False
 ) -> None:
-    """Show what a store holds: room, objects, and whose they are.
+    """Show the content of a store: room, objects, and their namespaces.
 
-    Reads the headers alone, 4 KiB per place, also while an engine uses the
-    store; what is being written then may look damaged. Of a bucket names and
-    sizes alone. What is not a store's is counted.
+    Reads only the headers, 4 KiB per place, also while an engine uses the
+    store. Objects that are being written may then look damaged. For a bucket,
+    reads only names and sizes. Other files and keys are counted.
     """
     if is_server(target):
         with at(without_password(target)):
@@ -142,7 +144,7 @@ def verify_command(
     """Read every object, and compare its checksums.
 
     A disk must not be in use; servers may be. Exit code 1 if anything is
-    damaged: an engine would have found it, too, and computed the block instead.
+    damaged. An engine would also notice it, and compute the block instead.
     """
     if is_server(target):
         with at(without_password(target)):
@@ -172,7 +174,8 @@ def gc_command(
     keep: Annotated[
         list[str] | None,
         typer.Option(
-            help="Clear all namespaces but this; the beginning of its digest will do. May be given several times.",
+            help="Clear all namespaces except this one; the beginning of its digest is enough. May be given "
+            "several times.",
             metavar="DIGEST",
             show_default="keep all",
         ),
@@ -187,11 +190,11 @@ def gc_command(
     as_json: _AsJson = False,
     no_progress: _NoProgress = False,
 ) -> None:
-    """Clear what no engine will read: damaged objects, and other namespaces.
+    """Clear objects that no engine will read: damaged ones, and other namespaces.
 
-    A disk must not be in use; it clears what it needs by itself, and this is for
-    who wants to see it done. On servers what other weights left behind stays
-    until it ends; engines that still use it find nothing any more.
+    A disk must not be in use. A store clears what it needs by itself; use this
+    to do it now. On servers, objects of earlier weights stay until they expire.
+    Engines that still use a cleared namespace find nothing any more.
     """
     if is_server(target):
         with at(without_password(target)):
@@ -236,7 +239,8 @@ def bench_command(
         str,
         typer.Argument(
             metavar="FOLDER-OR-URL",
-            help="Where to write: a folder of a disk, in which one is made and removed; or a server, by its URL.",
+            help="Where to write: a folder of a disk, in which one is made and removed; or a server, by "
+            "its URL.",
             show_default=False,
         ),
     ],
@@ -261,11 +265,12 @@ def bench_command(
     as_json: _AsJson = False,
     no_progress: _NoProgress = False,
 ) -> None:
-    """Measure what a store gets out of a disk or a server: every byte checked, as an engine reads it.
+    """Measure the speed of a store on a disk or a server. Every byte is checked.
 
-    Writes objects of each size, opens the store again as after a restart, reads all of them in another
-    order, and removes them. On a disk round the page cache where the file system can; where it cannot,
-    the table says so, and reads are of memory.
+    Writes objects of each size, opens the store again as after a restart, reads
+    all of them in another order, and removes them. On a disk, it bypasses the
+    page cache if the file system can. If it cannot, the table mentions it, and
+    reads come from memory.
     """
     if not is_server(place):
         place = str(_folder(place))
@@ -355,7 +360,7 @@ def _open(folder: Path, *, exclusive: bool) -> StoreFolder:
 
 
 def _walk(opened: StoreFolder, name: str, *, verify: bool, progress: bool) -> _Found:
-    """See every object, in slices; on a terminal with a bar."""
+    """Read every object, in slices. Show a bar on a terminal."""
     found = _Found()
     console = Console(stderr=True)
     columns = (TextColumn(name), BarColumn(bar_width=None), DownloadColumn(), TimeRemainingColumn())

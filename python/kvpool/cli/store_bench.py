@@ -1,7 +1,7 @@
-"""What ``kvpool store bench`` measures: one store, filled and read again.
+"""The measurement of ``kvpool store bench``: one store, filled and read again.
 
-Every object is checked on its way in, as an engine's is. Slots are filled once: what is measured is the
-store.
+Every object is checked when it is read, as in an engine. The slots are filled only once, so that only
+the store is measured.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ if TYPE_CHECKING:
 
 __all__ = ["Measured", "Way", "measure"]
 
-#: Seconds after which a transfer is given up.
+#: Seconds after which a transfer is abandoned.
 _DEADLINE: Final = 120.0
 
-#: Objects whose keys and times are kept.
+#: The most objects whose keys and times are kept.
 _MOST_OBJECTS: Final = 1 << 24
 
-#: Keys of one lookup: a prompt of 16,384 tokens in blocks of 16.
+#: Keys per lookup: a prompt of 16,384 tokens in blocks of 16.
 _LOOKED_UP: Final = 1024
 
 #: Bytes of the disk that stay free.
@@ -42,56 +42,55 @@ _FREE: Final = 1 << 30
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Way:
-    """Writing, or reading."""
+    """The speed of writing or of reading."""
 
-    #: Bytes of payloads per second, in 10^9.
+    #: Speed of payloads, in 10^9 bytes per second.
     gb_per_s: float
-    #: From the call to its end.
+    #: Milliseconds from the call to its end.
     p50_ms: float
     p99_ms: float
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Measured:
-    """What was measured of one size."""
+    """The measurements for one object size."""
 
     object_bytes: int
     objects: int
     write: Way
     read: Way
-    #: Whether it went round the page cache; ``None`` of what is no disk.
+    #: Whether it bypassed the page cache; ``None`` if the back end is not a disk.
     is_direct: bool | None
-    #: How bytes moved: ``Store.io``.
+    #: The way in which bytes moved: ``Store.io``.
     io: str
-    # : Seconds to open the filled store again, the page cache empty of what that reads; ``None`` of
-    # what is no disk.
+    #: Seconds to open the filled store again, without its data in the page cache; ``None`` if it is not
+    #: a disk.
     open_s: float | None
-    #: Microseconds of a lookup per key, of calls with up to 1,024 keys: the median.
+    #: Microseconds of a lookup per key, for calls with up to 1,024 keys: the median.
     lookup_us: float
 
 
 def measure(
     place: str, object_bytes: int, total_bytes: int, workers: int, depth: int, progress: Callable[[int], None]
 ) -> Measured:
-    """Fill a store of its own, open it again, read it and remove what it wrote.
+    """Fill a new store, open it again, read it, and remove everything that it wrote.
 
     Args:
-        place: The folder where to make a store on a disk, or the URL of a server, as
-            ``backend_from_url`` has them.
-        object_bytes: Of an object; whole pages of 4 KiB.
-        total_bytes: Of all of them.
-        workers: Threads of the store.
-        depth: Objects on their way at once.
-        progress: Called with bytes that were moved.
+        place: The folder for a store on a disk, or the URL of a server for ``backend_from_url``.
+        object_bytes: Bytes of an object; whole pages of 4 KiB.
+        total_bytes: Bytes of all objects.
+        workers: Number of threads of the store.
+        depth: Number of objects in transfer at once.
+        progress: Called with the number of bytes moved.
 
     Raises:
         StoreError: The disk has no room, or an object was not moved.
-        InvalidArgumentError: The URL names no back end.
+        InvalidArgumentError: The URL does not name a back end.
 
     """
     objects = max(1, total_bytes // object_bytes)
     capacity = objects * (object_bytes + 8192)
-    # Before anything is made of that size.
+    # Checked before anything of that size is made.
     if objects > _MOST_OBJECTS:
         raise StoreError(
             f"{objects:,} objects of {object_bytes:,} bytes: at most {_MOST_OBJECTS:,}; lower --gib"
@@ -100,7 +99,8 @@ def measure(
         free = shutil.disk_usage(place).free
         if free < capacity + _FREE:
             raise StoreError(
-                f"{place} has {free:,} bytes free: {capacity:,} are needed, and {_FREE:,} stay free; lower --gib"
+                f"{place} has {free:,} bytes free: {capacity:,} are needed, and {_FREE:,} stay free; lower "
+                "--gib"
             )
     depth = min(depth, objects)
     namespace = Namespace(
@@ -114,9 +114,7 @@ def measure(
         heads=(0, 1),
         hash_algorithm="sha256",
         hash_seed=b"",
-        extra={
-            "run": str(uuid.uuid4())
-        },  # of a server none of another run's objects, also if that was killed
+        extra={"run": str(uuid.uuid4())},  # on a server, avoids objects of another run, even a killed one
     )
     arena = Arena(depth, object_bytes)
     noise = random.Random(1)  # noqa: S311 - bytes to write
@@ -158,7 +156,7 @@ def measure(
 
 
 def _look_up(store: Store, keys: list[bytes]) -> float:
-    """Ask for every key, in another order than they were written in."""
+    """Look up every key, in another order than they were written in."""
     order = random.Random(3).sample(keys, len(keys))  # noqa: S311 - an order
     times = []
     for at in range(0, len(order), _LOOKED_UP):
@@ -180,7 +178,7 @@ def _read(
 
 @contextlib.contextmanager
 def _emptied_after(store: Store, keys: list[bytes], url: str, namespace: Namespace) -> Iterator[None]:
-    """Remove all that a run wrote to a server, also after an error or Ctrl-C."""
+    """Remove everything that a run wrote to a server, also after an error or Ctrl-C."""
     try:
         yield
     finally:
@@ -188,14 +186,14 @@ def _emptied_after(store: Store, keys: list[bytes], url: str, namespace: Namespa
         while store.stats().in_flight:
             store.wait(_DEADLINE)
         inspector = inspector_from_url(url)
-        # The record of the generation has the digest of the namespace, its text the digest with the
-        # generation.
+        # The record of the generation is named by the namespace's digest. Its text is named by the
+        # digest with the generation.
         for digest in (namespace.digest, store.namespace.digest):
             inspector.forget(digest.hex())
 
 
 def _forget_cached(folder: Path) -> None:
-    """Empty the page cache of a folder's files, as after a restart of the machine."""
+    """Remove a folder's files from the page cache, as a restart of the machine would."""
     for path in folder.iterdir():
         with path.open("rb") as file:
             os.fsync(file.fileno())
@@ -204,7 +202,7 @@ def _forget_cached(folder: Path) -> None:
 
 @contextlib.contextmanager
 def _backend(place: str, capacity: int) -> Iterator[tuple[Disk | SharedFolder | Redis | Custom, Path | None]]:
-    """The back end, and the folder of a disk."""
+    """Yield the back end, and the folder of a disk."""
     if "://" in place:
         yield backend_from_url(place, capacity), None
         return
@@ -220,7 +218,7 @@ def _move(
     depth: int,
     progress: Callable[[int], None],
 ) -> Way:
-    """Keep `depth` objects on their way until all are moved."""
+    """Keep `depth` objects in transfer until all are moved."""
     left = keys[::-1]
     running: dict[int, tuple[int, float]] = {}
     times: list[float] = []

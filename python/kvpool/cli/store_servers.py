@@ -1,7 +1,7 @@
-"""``kvpool store show | verify | gc`` of back ends that engines share: Redis, buckets, shared folders.
+"""``kvpool store show | verify | gc`` for back ends that engines share: Redis, buckets, shared folders.
 
-They are looked at in pages, while engines use them. What is cleared is listed a second time, so memory
-does not grow with what is there.
+Objects are read in pages, while engines use them. Before clearing, they are listed a second time, so
+that memory does not grow with their number.
 """
 
 from __future__ import annotations
@@ -32,22 +32,22 @@ if TYPE_CHECKING:
 
 __all__ = ["gc_server", "is_server", "show_server", "verify_server"]
 
-#: Damaged objects that are listed.
+#: The most damaged objects that are listed.
 _LISTED: Final = 20
-#: Damaged objects whose names are kept, to be told.
+#: The most damaged objects whose names are kept for the output.
 _KEPT: Final = 10_000
 
 
 @dataclasses.dataclass(slots=True)
 class _Found:
-    """What all pages said."""
+    """The results of all pages."""
 
     objects: collections.Counter[str] = dataclasses.field(default_factory=collections.Counter)
     payload_bytes: collections.Counter[str] = dataclasses.field(default_factory=collections.Counter)
     namespaces: dict[str, Namespace | None] = dataclasses.field(default_factory=dict)
     others: int = 0
     damaged: int = 0
-    #: The first of them: name, and what is wrong.
+    #: The first damaged objects: name and fault.
     problems: list[tuple[str, str]] = dataclasses.field(default_factory=list)
 
     def take(self, page: Page) -> None:
@@ -69,12 +69,12 @@ class _Found:
 
 
 def is_server(target: str) -> bool:
-    """Whether it names a back end that engines share, and no folder of a disk."""
+    """Return whether the target is a shared back end, and not a folder of a disk."""
     return scheme_of(target) != "disk"
 
 
 def show_server(url: str, *, timeout: float, as_json: bool, progress: bool) -> None:
-    """Say whose objects there are."""
+    """Print the objects by namespace."""
     found = _Found()
     _walk(
         _open(url),
@@ -137,7 +137,7 @@ def gc_server(
     as_json: bool,
     progress: bool,
 ) -> None:
-    """Remove what is damaged, and other namespaces than those to keep."""
+    """Remove damaged objects, and all namespaces except those to keep."""
     inspector, found, until = _open(url), _Found(), time.monotonic() + timeout
     progress = progress and not as_json
     _walk(inspector, "list", found.take, until, verify=False, progress=progress)
@@ -154,7 +154,8 @@ def gc_server(
             inspector.remove([*damaged, *other])
 
     _walk(inspector, "gc", clear, until, verify=verify, progress=progress)
-    # Without --keep all are kept: one without objects may be of an engine that has just begun.
+    # Without --keep, all are kept: a namespace without objects may belong to an engine that has just
+    # started.
     forgotten = sorted(set(found.known) - kept)
     if not dry_run:
         for digest in forgotten:
@@ -190,7 +191,7 @@ def _walk(
     verify: bool,
     progress: bool,
 ) -> None:
-    """See every page until a moment of ``time.monotonic``; on a terminal with a bar."""
+    """Read every page until a deadline of ``time.monotonic``. Show a bar on a terminal."""
     console = Console(stderr=True)
     columns = (TextColumn(name), BarColumn(bar_width=None), MofNCompleteColumn(), TimeElapsedColumn())
     with Progress(

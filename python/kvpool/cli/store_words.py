@@ -1,4 +1,4 @@
-"""Words and choices that ``kvpool store`` has for disks and servers alike."""
+"""Texts and helpers that ``kvpool store`` uses for disks and servers."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ __all__ = ["at", "described", "digests_kept", "say_cleared", "size_words"]
 
 
 def digests_kept(known: set[str], keep: list[str] | None, what: str) -> set[str]:
-    """Find the namespaces that options name."""
+    """Return the namespaces that the options name."""
     if not keep:
         return known
     kept = set()
@@ -40,7 +40,7 @@ def digests_kept(known: set[str], keep: list[str] | None, what: str) -> set[str]
 
 @contextlib.contextmanager
 def at(place: str) -> Iterator[None]:
-    """Name the place in an error of what keeps objects there."""
+    """Add the place to an error of its back end."""
     try:
         yield
     except StoreError as error:
@@ -50,7 +50,7 @@ def at(place: str) -> Iterator[None]:
 
 
 def described(namespace: Namespace | None) -> str:
-    """Say whose objects they are."""
+    """Describe a namespace."""
     if namespace is None:
         return "its text is lost: whose objects they are only their engine knows"
     fields = json.loads(namespace.to_json())
@@ -65,19 +65,19 @@ def described(namespace: Namespace | None) -> str:
 
 
 def say_cleared(facts: dict[str, Any], verb: str, more: str = "", *, as_json: bool) -> None:
-    """Say what ``gc`` has cleared, or would."""
+    """Print what ``gc`` has cleared, or would clear."""
     if as_json:
         typer.echo(json.dumps(facts, indent=2))
         return
     verb = f"would be {verb}" if facts["dry_run"] else verb
     typer.echo(
-        f"{facts['damaged']:,} damaged objects and {facts['of_other_namespaces']:,} of other namespaces {verb}, "
-        f"{facts['kept']:,} kept{more}"
+        f"{facts['damaged']:,} damaged objects and {facts['of_other_namespaces']:,} of other namespaces "
+        f"{verb}, {facts['kept']:,} kept{more}"
     )
 
 
 def size_words(count: float) -> str:
-    """Write bytes in the unit that fits.
+    """Write bytes in a suitable unit.
 
     >>> size_words(65536), size_words(1 << 20), size_words(0)
     ('64 KiB', '1 MiB', '0 B')

@@ -1,8 +1,8 @@
-"""Figures and tables as a terminal shows them.
+"""Writes figures and tables for a terminal.
 
-Owns how numbers are written, and two rules of tables. A title is a line of its own, and may be wider
-than its table. A table of figures becomes several tables if the terminal has no room for all of its
-columns.
+This module owns the format of numbers, and two rules of tables. A title is a line of its own, and may
+be wider than its table. A table of figures becomes several tables if the terminal has no room for all
+of its columns.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ def figure(value: float, digits: int = 4) -> str:
 
 
 def show(console: Console, table: Table) -> None:
-    """Print a table below its title; one that is too wide as several, each with the first column."""
+    """Print a table below its title. A table that is too wide becomes several, each with the first column."""
     title, table.title = table.title, None
     if title is not None:
         console.print(title if isinstance(title, Text) else Text(str(title)), style="italic")
@@ -77,5 +77,5 @@ def _of_columns(table: Table, columns: list[Column]) -> Table:
 
 
 def _width(console: Console, table: Table) -> int:
-    """Columns that it takes if nothing is wrapped."""
+    """Return the columns that a table takes if nothing is wrapped."""
     return Measurement.get(console, console.options.update(max_width=_WIDEST), table).maximum

@@ -1,9 +1,9 @@
-"""What may go to a terminal, and in which form.
+"""Makes text safe for a terminal.
 
-Owns four rules, for every command. Text that comes from a file, a path or an argument is printed without
-control characters, which a terminal would obey: :func:`shown`. Where a caller forgets that, the streams of
-:func:`prepared` write the characters as escapes. Whatever the output's encoding, nothing that is printed
-raises: what it cannot hold is written as an escape. And a ``COLUMNS`` that is no width counts as unset.
+This module has four rules for every command. Text from a file, a path or an argument is printed without
+control characters, which a terminal would execute: :func:`shown`. If a caller forgets that, the streams
+of :func:`prepared` escape them. Characters that the output's encoding cannot represent are escaped, so
+printing never raises. And a ``COLUMNS`` of 0 counts as unset.
 """
 
 from __future__ import annotations
@@ -20,19 +20,20 @@ if TYPE_CHECKING:
 
 __all__ = ["prepared", "shown", "shown_name"]
 
-#: Characters of a name out of a file that are printed: it may be megabytes long.
+#: The most characters of a name that are printed, because a name from a file may have megabytes.
 _MOST_SHOWN: Final = 200
 
 
 def shown(text: str, most: int | None = None) -> str:
-    r"""Write text from outside so that a terminal shows it and does not obey it.
+    r"""Escape external text so that a terminal shows control characters and does not execute them.
 
-    Control characters (ESC, the C1 controls, line ends), what turns the direction of writing, and bytes that
-    are no UTF-8 become escapes, as in Python's ``repr``. The rest stays, so a good name is printed as it is.
+    Control characters (ESC, the C1 controls, line ends), characters that change the direction of
+    writing, and bytes that are not UTF-8 become escapes, as in Python's ``repr``. The rest stays, so an
+    ordinary name is unchanged.
 
     Args:
-        text: from a file, a path or an argument.
-        most: characters of it to write; ``...`` stands for the rest.
+        text: Text from a file, a path or an argument.
+        most: The most characters to write; ``...`` replaces the rest.
 
     >>> shown("tidy, ångström")
     'tidy, ångström'
@@ -49,28 +50,31 @@ def shown(text: str, most: int | None = None) -> str:
 
 
 def shown_name(text: str) -> str:
-    """As :func:`shown`, for a name out of a file: of a long one, its beginning."""
+    """Escape a name from a file, like :func:`shown`. A long name is cut off."""
     return shown(text, _MOST_SHOWN)
 
 
 def _escape(letter: str) -> str:
-    r"""As ``repr`` writes it: ``\x1b``, ``\u202e``; a byte of a file name that is no UTF-8 as that byte."""
+    r"""Escape a letter like ``repr``: ``\x1b``, ``\u202e``.
+
+    A byte of a file name that is not UTF-8 becomes that byte.
+    """
     byte = ord(letter) - 0xDC00
     return f"\\x{byte:02x}" if 0x80 <= byte <= 0xFF else ascii(letter)[1:-1]
 
 
-#: Rich writes this beside text: colours, the cursor, the other screen.
+#: Sequences that Rich writes beside text: colours, the cursor, the alternate screen.
 _DRAWING: Final = re.compile(r"(\x1b\[[0-9;?]*[A-Hfhlm-nJKsu])")
 
-#: With one of them Rich and Typer draw in colour, whatever the output is.
+#: With any of these variables, Rich and Typer draw in colour, for any output.
 _COLOUR: Final = ("FORCE_COLOR", "GITHUB_ACTIONS", "PY_COLORS", "TTY_COMPATIBLE")
 
 
 class _Guarded:
     """A text stream that writes control characters as escapes.
 
-    Line ends, tabs and carriage returns stay. A terminal also gets what Rich draws with: colours and moves of
-    the cursor, but no titles, no links, no bells, and nothing that turns the direction of writing.
+    Line ends, tabs and carriage returns stay. A terminal also gets Rich's colours and cursor moves, but
+    no titles, no links, no bells, and no change of the direction of writing.
     """
 
     def __init__(self, stream: TextIO) -> None:
@@ -78,16 +82,16 @@ class _Guarded:
         self._draws = stream.isatty() or any(os.environ.get(name) for name in _COLOUR)
 
     def write(self, text: str) -> int:
-        """Write a text; the result is the number of its characters."""
+        """Write a text. Returns the number of its characters."""
         if not isinstance(text, str) or text.isprintable():
             return self._stream.write(text)
         parts = _DRAWING.split(text) if self._draws else [text]
-        # Every second part is a drawing.
+        # Every second part is a drawing sequence.
         self._stream.write("".join(part if at % 2 else _guarded(part) for at, part in enumerate(parts)))
         return len(text)
 
     def writelines(self, lines: Any) -> None:
-        """Write some texts."""
+        """Write several texts."""
         for line in lines:
             self.write(line)
 
@@ -106,9 +110,7 @@ def _guarded(text: str) -> str:
 
 @contextlib.contextmanager
 def prepared() -> Iterator[None]:
-    """Make standard output and error take what is printed as text, and COLUMNS what it should be, for
-    one command.
-    """
+    """Guard standard output and error during one command, and correct ``COLUMNS``."""
     with contextlib.ExitStack() as stack:
         for stream in (sys.stdout, sys.stderr):
             if isinstance(stream, io.TextIOWrapper):
@@ -121,7 +123,7 @@ def prepared() -> Iterator[None]:
                 setattr(sys, name, cast("TextIO", _Guarded(stream)))
         columns = os.environ.get("COLUMNS", "")
         if columns.isdecimal() and int(columns) == 0:
-            # As shutil.get_terminal_size takes it. Rich would print lines of no characters.
+            # This is how shutil.get_terminal_size treats it. Rich would print empty lines.
             stack.callback(os.environ.__setitem__, "COLUMNS", columns)
             del os.environ["COLUMNS"]
         yield

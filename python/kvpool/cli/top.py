@@ -1,8 +1,8 @@
-"""``kvpool top``: a pool at work, in the terminal.
+"""``kvpool top``: shows a running pool in the terminal.
 
-Owns where it reads from, how often, and how it ends. Exit code 0: shown. 1: there is no page, none of
-kvpool's, or the replay of a journal differs from it. 2: bad usage, or a journal that cannot be
-replayed. 130: Ctrl-C.
+This module owns the source of readings, their interval, and the exit codes. 0: shown. 1: there is no
+page, it has no metrics of kvpool, or the replay of a journal differs. 2: bad usage, or a journal that
+cannot be replayed. 130: Ctrl-C.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 __all__ = ["top_command"]
 
-#: Seconds that a page has at least: all of it, however it is sent.
+#: The least time limit for a whole page, in seconds.
 _LEAST_SECONDS: Final = 10.0
 
 
@@ -68,12 +68,12 @@ def top_command(
         typer.Option("--json", help="Print one JSON object a reading, a line each, instead of the screen."),
     ] = False,
 ) -> None:
-    """Show a pool at work: blocks, hits, misses, evictions, advice, tenants.
+    """Show a running pool: blocks, hits, misses, evictions, advice, tenants.
 
-    From the page of metrics that an engine serves, again and again until
-    Ctrl-C; or from a journal, which is replayed on this build with an
-    advisor and all metrics, whatever it was recorded with. What is shown
-    beside + and as now is of the time since the reading before.
+    Reads the page of metrics that an engine serves, again and again until
+    Ctrl-C; or a journal, which is replayed on this build with an advisor and
+    all metrics, with any settings it was recorded with. Figures after + and
+    "now" cover the time since the previous reading.
     """
     if (url := _url_of(source)) is not None:
         _follow(url, interval, once=once, as_json=as_json)
@@ -86,7 +86,7 @@ def top_command(
 
 
 def _url_of(source: str) -> str | None:
-    """The page that a source names; ``None`` of a journal. HOST:PORT is the page of kvpool.metrics there.
+    """Return the page's URL; ``None`` for a journal. HOST:PORT is the page of kvpool.metrics there.
 
     >>> _url_of("localhost:9400"), _url_of("run.kvj")
     ('http://localhost:9400/metrics', None)
@@ -100,7 +100,10 @@ def _url_of(source: str) -> str | None:
 
 
 def _follow(url: str, interval: float, *, once: bool, as_json: bool) -> None:
-    """A page, until Ctrl-C. Once it has been there it may fail for a while: an engine restarts."""
+    """Show a page until Ctrl-C.
+
+    After the first success, it may fail for a while, because an engine may restart.
+    """
     seconds = min(max(interval, _LEAST_SECONDS), 30.0)
     before: Reading | None = None
     then = 0.0
@@ -126,7 +129,7 @@ def _follow(url: str, interval: float, *, once: bool, as_json: bool) -> None:
 
 
 def _play(file: Path, interval: float, frames: int, max_gib: float, *, as_json: bool) -> None:
-    """A journal, from start to end."""
+    """Show a journal, from start to end."""
     views, report = _views(file, frames, max_gib)
     before: Reading | None = None
     with _Screen(str(file), live=frames > 1, as_json=as_json) as out:
@@ -134,7 +137,7 @@ def _play(file: Path, interval: float, frames: int, max_gib: float, *, as_json: 
             if at > 0 and not as_json:
                 time.sleep(interval)
             reading = of_view(view)
-            # A journal has no clock that is worth the name.
+            # A journal has no usable clock.
             out.show(
                 summary(reading, before),
                 f"operation {view.operations:,} of {report.operations:,}",
@@ -143,7 +146,8 @@ def _play(file: Path, interval: float, frames: int, max_gib: float, *, as_json: 
             before = reading
     if report.difference is not None:
         raise TopError(
-            f"{file}: this build differs from operation {report.difference.operation:,} on: what is shown ends there",
+            f"{file}: this build differs from operation {report.difference.operation:,} on: what is shown "
+            "ends there",
             "kvpool journal replay says how it differs",
         )
 
@@ -158,12 +162,12 @@ def _views(file: Path, frames: int, max_gib: float) -> tuple[list[Any], JournalR
 
 
 class _Screen:
-    """Where readings go: a live screen, one page of text, or lines of JSON."""
+    """The output of readings: a live screen, one page of text, or lines of JSON."""
 
     def __init__(self, source: str, *, live: bool, as_json: bool) -> None:
         self._source, self._as_json = source, as_json
         self._console = Console(highlight=False)
-        # Where nobody looks, a screen that is drawn again and again is noise.
+        # Without a terminal, redrawing a screen again and again is only noise.
         self._live = (
             Live(console=self._console, auto_refresh=False) if live and self._console.is_terminal else None
         )
@@ -179,7 +183,7 @@ class _Screen:
             self._live.stop()
 
     def show(self, told: dict[str, Any], note: str, **more: int) -> None:
-        """A reading."""
+        """Show a reading."""
         if self._as_json:
             typer.echo(json.dumps({"source": self._source, **more, **told}))
             return
@@ -187,7 +191,7 @@ class _Screen:
         self._put(told, note)
 
     def note(self, note: str) -> None:
-        """The reading before, with what is wrong."""
+        """Show the previous reading with a note about a problem."""
         if self._as_json:
             typer.echo(f"warning: {note}", err=True)
         elif self._last is not None:

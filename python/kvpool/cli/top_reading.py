@@ -1,8 +1,8 @@
-"""What ``kvpool top`` reads, from a page of metrics or from a journal, and what it makes of two readings.
+"""Reads pages of metrics and journals for ``kvpool top``, and summarizes one or two readings.
 
-Owns the summary, which is what ``--json`` prints: plain numbers by pool and store, those that were
-counted, and those of the time between two readings. Names of metrics are the catalogue's; a page of
-anything else is refused.
+This module owns the summary, which ``--json`` prints: plain numbers by pool and store. Some are totals,
+and some cover the time between two readings. Names of metrics are those of the catalogue. Any other
+page is refused.
 """
 
 from __future__ import annotations
@@ -32,27 +32,27 @@ _ACCEPT: Final = "application/openmetrics-text; version=1.0.0; escaping=allow-ut
 
 
 class PageError(Exception):
-    """A page that cannot be had, or is none of kvpool's."""
+    """A page that is unavailable, or has no metrics of kvpool."""
 
 
 @dataclass(frozen=True)
 class Reading:
-    """Values by metric and labels; of a histogram how many there are and their sum."""
+    """Values by metric and labels. For a histogram, the number of values and their sum."""
 
     values: dict[str, list[tuple[dict[str, str], float]]] = field(default_factory=dict)
 
     def rows(self, name: str, **where: str) -> Iterator[tuple[dict[str, str], float]]:
-        """The samples of a metric, without ``kvpool_``, that have these labels."""
+        """Yield the samples of a metric, without ``kvpool_``, that have these labels."""
         for labels, value in self.values.get(f"kvpool_{name}", []):
             if all(labels.get(label) == said for label, said in where.items()):
                 yield labels, value
 
     def sum(self, name: str, **where: str) -> float:
-        """The sum of these samples."""
+        """Return the sum of these samples."""
         return sum(value for _, value in self.rows(name, **where))
 
     def by(self, name: str, label: str, **where: str) -> dict[str, float]:
-        """These samples, summed up by one more label."""
+        """Return these samples, summed by one more label."""
         found: dict[str, float] = {}
         for labels, value in self.rows(name, **where):
             key = labels.get(label, "")
@@ -61,7 +61,7 @@ class Reading:
 
 
 def read_url(url: str, seconds: float, names: Collection[str] = ()) -> Reading:
-    """Read a page of metrics, all of it within these seconds: kvpool's samples, or those of these names."""
+    """Read a page of metrics within ``seconds``: kvpool's samples, or those with the given names."""
     shown = without_password(url)
     try:
         parts = split_url(url)
@@ -95,7 +95,7 @@ def _parsed(url: str, page: bytes, openmetrics: bool, names: Collection[str]) ->
                     name = sample.name.removesuffix("_total")
                     reading.values.setdefault(name, []).append((dict(sample.labels), sample.value))
     except (ValueError, KeyError, IndexError, AttributeError, TypeError) as error:
-        # What the parser raises on what is no page is not said anywhere.
+        # The parser's exceptions for an invalid page are not documented.
         raise PageError(f"{url}: no page of metrics: {error}") from error
     if not reading.values:
         what = ", ".join(names) if names else "metric of kvpool's"
@@ -104,12 +104,12 @@ def _parsed(url: str, page: bytes, openmetrics: bool, names: Collection[str]) ->
 
 
 def of_view(view: JournalView) -> Reading:
-    """What a journal's subject says, under the name of what it is."""
+    """Return the samples of a journal's subject, under the name of its type."""
     return of_samples(view_samples(view.subject, view))
 
 
 def of_samples(samples: Samples) -> Reading:
-    """Samples of this process."""
+    """Convert samples of this process."""
     labels = {one.name: one.labels for one in CATALOGUE}
     reading = Reading()
     for name, rows in samples.values.items():
@@ -124,8 +124,9 @@ def of_samples(samples: Samples) -> Reading:
 
 
 def summary(reading: Reading, before: Reading | None = None, seconds: float | None = None) -> dict[str, Any]:
-    """A reading by pool and store; with one before it, what happened between, by second where there is
-    a clock.
+    """Summarize a reading by pool and store.
+
+    With a reading before it, adds the changes between the two, per second if there is a clock.
     """
     pools = {labels["pool"]: None for labels, _ in reading.rows("capacity_blocks")}
     stores = {labels["store"]: None for labels, _ in reading.rows("store_capacity_bytes")}
@@ -200,7 +201,7 @@ def _tier(reading: Reading, pool: str, tier: str) -> dict[str, Any]:
 
 
 def _risen(now: float, then: float) -> float:
-    """By how much a counter rose; after a restart it began at 0."""
+    """Return the increase of a counter. After a restart, it began at 0."""
     return now - then if now >= then else now
 
 

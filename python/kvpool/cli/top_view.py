@@ -1,6 +1,6 @@
-"""What ``kvpool top`` shows: a summary of a reading as panels for a terminal.
+"""The screen of ``kvpool top``: a summary of a reading as panels for a terminal.
 
-Owns the words and bars. Takes what :func:`kvpool.cli.top_reading.summary` makes, and asks nobody.
+This module owns the words and bars. It only uses the result of :func:`kvpool.cli.top_reading.summary`.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ if TYPE_CHECKING:
 
 __all__ = ["screen"]
 
-#: Columns of a terminal that has room for two of ours.
+#: Columns of a terminal that has room for two panels side by side.
 _WIDE: Final = 120
 #: Cells of a bar.
 _BAR: Final = 24
-#: States of blocks, and how they look.
+#: States of blocks, and their colours.
 _STATES: Final = (
     ("active", "green"),
     ("fenced", "yellow"),
@@ -41,12 +41,12 @@ _SOURCES: Final = (
     ("computed", "computed", "red"),
 )
 _LEVELS: Final = "▁▂▃▄▅▆▇█"
-#: Rows of a table that may have many.
+#: The most rows of a long table.
 _ROWS: Final = 8
 
 
 def screen(summary: Mapping[str, Any], source: str, note: str = "", width: int = 80) -> RenderableType:
-    """Everything, top down; in two columns where there is room for them."""
+    """Return the whole screen, top down; in two columns if they fit."""
     head = Text.assemble(("kvpool top", "bold"), "  ", shown(source, 100), "  ", (note, "bright_black"))
     parts: list[RenderableType] = [head]
     parts += [_pool(name, pool, width >= _WIDE) for name, pool in summary["pools"].items()]
@@ -79,11 +79,11 @@ def _pool(name: str, pool: Mapping[str, Any], wide: bool) -> Panel:
 
 
 def _stack(tables: list[Table | None]) -> Group:
-    """Those that there are, one below the other, a line apart."""
+    """Stack the tables that exist, one below the other, with a blank line between them."""
     parts: list[RenderableType] = []
     for table in tables:
         if table is not None:
-            # A title of the table's own would be as narrow as the table.
+            # A title of the table itself would be limited to the table's width.
             title, table.title = Text(str(table.title), "bold"), None
             parts += ["", title, table] if parts else [title, table]
     return Group(*parts)
@@ -94,7 +94,7 @@ def _table(title: str) -> Table:
 
 
 def _bar(parts: list[tuple[float, str]], whole: float) -> Text:
-    """Parts of a whole as a bar; what is there has a cell, if there is room."""
+    """Draw parts of a whole as a bar. A part above 0 has at least one cell, if there is room."""
     bar, left, rest = Text(), _BAR, whole
     for value, style in parts:
         cells = round(left * value / rest) if rest > 0 else 0
@@ -105,7 +105,7 @@ def _bar(parts: list[tuple[float, str]], whole: float) -> Text:
 
 
 def _count(value: float) -> str:
-    """A count in four characters or so.
+    """Write a count in about four characters.
 
     >>> [_count(value) for value in (0, 999, 1234, 45_600_000, 3e12)]
     ['0', '999', '1.2 k', '45.6 M', '3.0 T']
@@ -118,7 +118,7 @@ def _count(value: float) -> str:
 
 
 def _seconds(value: float | None) -> str:
-    """A time as people say it.
+    """Write a time in a readable unit.
 
     >>> [_seconds(value) for value in (None, 0.25, 42.0, 600.0, 7200.0, 200_000.0)]
     ['-', '0.25 s', '42 s', '10 min', '2.0 h', '2.3 d']
@@ -155,7 +155,7 @@ def _sources(pool: Mapping[str, Any]) -> Table | None:
     tokens = pool["tokens"]
     table = _table("prompt tokens")
     if not tokens["prompt"]:
-        # A pool knows of no requests: its own blocks.
+        # A pool has no requests, so this counts its blocks.
         device: Mapping[str, Any] = next(iter(pool["tiers"].values()), {})
         asked = device.get("hit_blocks", 0) + device.get("miss_blocks", 0)
         if not asked:

@@ -1,6 +1,7 @@
-"""``kvpool trace``: what is in a trace, whether it is one, and the same trace in another format.
+"""``kvpool trace``: show the content of a trace, validate it, and convert it to another format.
 
-Owns the three commands and their tables. What a format is, and every figure, is the library's.
+This module owns the three commands and their tables. The library defines the formats, and computes
+every figure.
 """
 
 from __future__ import annotations
@@ -47,7 +48,8 @@ _File = Annotated[
     Path,
     typer.Argument(
         metavar="TRACE",
-        help="Trace file, plain or gzip, or a folder of them; - is stdin, example the trace that ships with kvpool.",
+        help="Trace file, plain or gzip, or a folder of them; - is stdin, example the trace that ships "
+        "with kvpool.",
         show_default=False,
     ),
 ]
@@ -74,10 +76,10 @@ def stats_command(
     as_csv: _AsCsv = False,
     no_progress: options.NoProgress = False,
 ) -> None:
-    """Show what is in a trace, and the most that any cache could hit.
+    """Show the content of a trace, and the most that any cache could hit.
 
-    Four ideal hit rates, since "the" hit rate of a trace depends on what is
-    counted. Prefixes are not checked but broken ones are counted.
+    Prints four ideal hit rates, because "the" hit rate of a trace depends on
+    what is counted. Prefixes are not checked, but broken ones are counted.
     """
     one_form(as_json=as_json, as_csv=as_csv)
     loaded, source = load(
@@ -116,8 +118,8 @@ def validate_command(
 ) -> None:
     """Check that a file is a trace, to the last record.
 
-    Exit code 0: it is, and what was noticed is printed. 1: it is not, and the
-    first thing that is wrong is printed, with line and field.
+    Exit code 0: it is a trace, and remarks about it are printed. 1: it is not,
+    and its first error is printed, with line and field.
     """
     loaded, source = load(
         trace,
@@ -134,7 +136,8 @@ def validate_command(
         typer.echo(json.dumps(facts, indent=2))
         return
     typer.echo(
-        f"{shown(source)}: valid, {loaded.format}, {len(loaded):,} requests in blocks of {loaded.block_tokens:,} tokens"
+        f"{shown(source)}: valid, {loaded.format}, {len(loaded):,} requests in blocks of "
+        f"{loaded.block_tokens:,} tokens"
     )
     for remark in _remarks(notes):
         typer.echo(f"  {remark}")
@@ -172,8 +175,8 @@ def convert_command(
 ) -> None:
     """Write a trace in another format, or in blocks of another size.
 
-    What the format has no place for is lost, and named on stderr. A file that
-    is there is overwritten, but not the one that is read.
+    Facts that the format cannot store are lost, and listed on stderr. An
+    existing file is overwritten, but not the file that is read.
     """
     refuse_input(output, trace)
     loaded, _ = load(
@@ -216,26 +219,29 @@ _MOONCAKE_BLOCK: Final = 512
 
 
 def _losses(stats: dict[str, Any], to: str) -> Iterator[str]:
-    """What the format has no place for, of what the trace has."""
+    """Yield the facts of a trace that the format cannot store."""
     if to == "mooncake" and stats["sessions"]:
-        yield f"lost: which of {stats['sessions']:,} sessions a request belongs to (mooncake-sessions keeps it)"
+        yield (
+            f"lost: which of {stats['sessions']:,} sessions a request belongs to (mooncake-sessions keeps it)"
+        )
     if to != "bailian" and stats["kinds"]:
         names = ", ".join(shown_name(name) for name, _ in stats["kinds"][:4])
         yield f"lost: the kind of a request ({names}; bailian keeps it)"
 
 
 def _remarks(notes: kvpool._core.traces.ReadNotes) -> Iterator[str]:
-    """What was noticed while a trace was read, in words."""
+    """Yield the remarks of the reader, in words."""
     for name, words in (
-        ("reordered", "requests stood behind a later one, and were put in order"),
+        ("reordered", "requests came after a later one, and were sorted"),
         (
             "unchained",
-            "prefixes have an id that has another prefix elsewhere: ids of contents, made into ids of prefixes",
+            "prefixes have an id that has another prefix elsewhere: ids of contents, made into ids of "
+            "prefixes",
         ),
         ("regrouped", "requests had blocks of another size, and were regrouped"),
         ("untimed", "records have no time of their own"),
-        ("skipped_events", "events are no stored blocks of the first tier, and were passed over"),
-        ("unknown_parents", "stored runs stand behind a block that was not recorded"),
+        ("skipped_events", "events are not stored blocks of the first tier, and were skipped"),
+        ("unknown_parents", "stored runs follow a block that was not recorded"),
     ):
         count: int = notes[name]  # type: ignore[literal-required]
         if count:
@@ -280,7 +286,7 @@ def _print_stats(source: str, trace: kvpool.traces.Trace, stats: dict[str, Any],
         console.print(Text(remark), style="dim")
 
 
-#: A row: what, how much, and a remark.
+#: A row: name, value, and remark.
 _Row = tuple[str, str, str]
 
 

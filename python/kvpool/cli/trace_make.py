@@ -1,7 +1,7 @@
-"""``kvpool trace make``: a trace from prompts or chat logs.
+"""``kvpool trace make``: makes a trace from prompts or chat logs.
 
-Owns the command: how requests without a time are spread, and the lines that are written. The fields of
-a log are :mod:`kvpool.cli.prompts`'s.
+This module owns the command: the distribution of requests without a time, and the lines that are
+written. :mod:`kvpool.cli.prompts` owns the fields of a log.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 __all__ = ["make_command"]
 
-#: The two bytes that gzip begins with.
+#: The first two bytes of gzip data.
 _GZIP: Final = b"\x1f\x8b"
 
 
@@ -70,12 +70,12 @@ def make_command(
 ) -> None:
     """Make a trace from prompts or chat logs.
 
-    A line is a JSON object with one of: token_ids (or prompt_token_ids), prompt,
-    text, messages (or ShareGPT's conversations); a request of an OpenAI batch
-    file will do. Optional: timestamp (ms, or ISO 8601) or created (s);
+    A line is a JSON object with one of: token_ids (or prompt_token_ids),
+    prompt, text, messages (or ShareGPT's conversations). A request of an OpenAI
+    batch file works, too. Optional: timestamp (ms, or ISO 8601) or created (s);
     output_length, or output. Messages that end with an answer are a finished
     conversation: a request for each answer. Blocks are equal exactly where
-    prompts are, and the trace holds no text.
+    prompts are, and the trace contains no text.
     """
     refuse_input(output, log)
     if chat_template is not None and tokenizer is None:
@@ -104,7 +104,7 @@ def make_command(
 def _rows(
     requests: Iterator[Asked], block_size: int, rate_per_s: float, turn_s: float
 ) -> Iterator[tuple[float, int, bytes]]:
-    """Time, prompt tokens, and line of each request."""
+    """Yield time, prompt tokens, and line of each request."""
     hasher = kvpool.BlockHasher("sha256", block_size)
     numbers: dict[bytes, int] = {}
     timed: bool | None = None
@@ -129,7 +129,7 @@ def _rows(
 
 @contextlib.contextmanager
 def _lines(log: Path) -> Iterator[IO[bytes]]:
-    """The lines of a log, unpacked."""
+    """Yield the lines of a log, unpacked."""
     if str(log) == "-":
         yield sys.stdin.buffer
         return

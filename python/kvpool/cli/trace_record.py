@@ -1,6 +1,6 @@
-"""``kvpool trace record``: the KV events of a running server as a trace.
+"""``kvpool trace record``: records the KV events of a running server as a trace.
 
-Owns the command, its end, and the words about requests that events do not show.
+This module owns the command, its end, and the remarks about requests that events do not show.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ if TYPE_CHECKING:
 
 __all__ = ["record_command"]
 
-#: Counters of vLLM: finished requests, prompt tokens that lookups asked for, and those that were cached.
+#: Counters of vLLM: finished requests, prompt tokens that were looked up, and those that were cached.
 _FINISHED: Final = "vllm:request_success_total"
 _ASKED: Final = "vllm:prefix_cache_queries_total"
 _CACHED: Final = "vllm:prefix_cache_hits_total"
-#: Seconds between two looks at Ctrl-C, and until a publisher that does not answer is mentioned.
+#: Seconds between two checks for Ctrl-C, and until a note about a publisher that does not answer.
 _SLICE: Final = 0.2
 _ANSWERS: Final = 3.0
 
@@ -90,9 +90,9 @@ def record_command(
     """Record a running server's KV events as a trace, until Ctrl-C.
 
     The trace has hashes, sizes and times of blocks, and no tokens. Events show
-    what a server stores. A request whose blocks were all cached leaves no
-    event, so hit rates of the trace are lower bounds. vLLM reports hits, too,
-    for requests with "vllm_xargs": {"kv_cache_report_mode": "full"}.
+    which blocks a server stores. A request whose blocks were all cached leaves
+    no event, so hit rates of the trace are lower bounds. vLLM reports hits,
+    too, for requests with "vllm_xargs": {"kv_cache_report_mode": "full"}.
     docs/traces.md says what is reconstructed.
     """
     if output.exists():
@@ -146,7 +146,7 @@ def _counters(url: str) -> dict[str, float]:
 
 
 def _server(requests: int, before: dict[str, float], after: dict[str, float]) -> dict[str, Any]:
-    """The server's own counts of this time, and the share of its requests in the trace."""
+    """Return the server's own counts of this time, and the share of its requests in the trace."""
     finished, asked, cached = (after[name] - before[name] for name in (_FINISHED, _ASKED, _CACHED))
     return {
         "finished_requests": int(finished),
@@ -156,7 +156,7 @@ def _server(requests: int, before: dict[str, float], after: dict[str, float]) ->
 
 
 def _found(output: Path, endpoint: str) -> dict[str, Any]:
-    """Read the recording back as a trace, for its figures."""
+    """Read the recording back as a trace. Returns its figures."""
     try:
         trace = kvpool.traces.Trace.read(output, format="kv-events")
     except TraceError as error:
@@ -178,8 +178,8 @@ def _found(output: Path, endpoint: str) -> dict[str, Any]:
 
 def _words(facts: dict[str, Any], server: dict[str, Any] | None) -> Iterator[str]:
     yield (
-        f"{shown(facts['output'])}: {facts['requests']:,} requests in blocks of {facts['block_tokens']:,} tokens, from "
-        f"{facts['batches']:,} batches in {facts['seconds']:,.1f} s"
+        f"{shown(facts['output'])}: {facts['requests']:,} requests in blocks of {facts['block_tokens']:,} "
+        f"tokens, from {facts['batches']:,} batches in {facts['seconds']:,.1f} s"
     )
     for name, words in (
         ("before", "batches came before the recording: --replay ENDPOINT gets those that the server keeps"),
@@ -207,7 +207,7 @@ def _words(facts: dict[str, Any], server: dict[str, Any] | None) -> Iterator[str
 
 @contextlib.contextmanager
 def _stoppable() -> Iterator[threading.Event]:
-    """Make Ctrl-C and SIGTERM the end of the recording: what was recorded is a trace."""
+    """Make Ctrl-C and SIGTERM end the recording, so that the recorded part is a valid trace."""
     stop = threading.Event()
     if threading.current_thread() is not threading.main_thread():
         yield stop

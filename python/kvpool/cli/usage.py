@@ -1,7 +1,7 @@
-"""Errors of the option parser in the words of the command line.
+"""Errors of the option parser in the terms of the command line.
 
 Typer checks values with pydantic, whose messages leave out the option and the value. Here each error
-has the option, its value, the limit, and a hint.
+contains the option, its value, the limit, and a hint.
 """
 
 from __future__ import annotations
@@ -85,7 +85,7 @@ def _bad_value(error: Any, message: str, see: str) -> tuple[str, str]:
 
 
 def _number_in(text: str, must: str) -> list[str]:
-    """The number that a text has before its unit.
+    """Return the number before the unit in a text.
 
     >>> _number_in("60GiB", "a number"), _number_in("1e3", "a whole number"), _number_in("many", "a number")
     (['60'], ['1000'], [])
@@ -97,7 +97,7 @@ def _number_in(text: str, must: str) -> list[str]:
 
 
 def _arguments(command: Any) -> str:
-    """The arguments of a command, as its usage has them."""
+    """Return the arguments of a command, as in its usage line."""
     given = (one for one in command.params if one.param_type_name == "argument")
     return " ".join(one.metavar or one.name.upper() for one in given)
 
@@ -118,14 +118,14 @@ def _or(see: str, names: Sequence[str]) -> str:
 
 
 def _name(param: Any) -> str:
-    """Name an option by its longest name, and an argument as its help does."""
+    """Return the longest name of an option, or an argument's name in the help."""
     if param.param_type_name == "argument":
         return str(param.metavar or param.name.upper()).strip("[]")
     return str(max(param.opts, key=len))
 
 
 def _command(root: Any, arguments: Sequence[str]) -> tuple[str, Any]:
-    """Find the command that the arguments name: its path and itself."""
+    """Find the command that the arguments name. Returns its path and the command."""
     path, command = "kvpool", root
     for word in arguments:
         inner = getattr(command, "commands", {}).get(word)

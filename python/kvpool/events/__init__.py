@@ -1,8 +1,8 @@
-"""KV events: which prefixes can be found here, for routers above several engines.
+"""KV events: reports the prefixes cached in an engine to routers above several engines.
 
-A :class:`Publisher` follows a manager or a pool and tells any number of sinks what changed, in the
-forms that existing consumers read: Dynamo's indexer, llm-d, AIBrix and others. A :class:`ZmqSink` is a
-PUB socket with a socket for replays beside it; a :class:`CallSink` calls a function.
+A :class:`Publisher` observes a manager or a pool and notifies any number of sinks of changes, in the
+formats of existing consumers: Dynamo's indexer, llm-d, AIBrix and others. A :class:`ZmqSink` is a PUB
+socket with a socket for replays beside it. A :class:`CallSink` calls a function.
 
 >>> from kvpool import CacheManager
 >>> from kvpool.events import CallSink, Publisher
@@ -14,9 +14,9 @@ PUB socket with a socket for replays beside it; a :class:`CallSink` calls a func
 >>> b"AllBlocksCleared" in heard[0], b"BlockStored" in heard[1]
 (True, True)
 
-A publisher works in a thread of its own; a step of the scheduler pays for a copy of what it registers.
-Nothing that a consumer does or leaves undone is waited for: what a sink cannot take is dropped, and
-made good once it can. `docs/events.md` has the bytes, and what each consumer makes of them.
+A publisher works in a thread of its own. A scheduler's step only pays for a copy of its registrations.
+The publisher never waits for a consumer: batches that a sink cannot take are dropped, and the contents
+are sent again once it can. `docs/events.md` describes the bytes and the consumers.
 """
 
 from __future__ import annotations

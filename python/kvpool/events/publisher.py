@@ -1,13 +1,13 @@
-"""``Publisher``: a thread that takes what a manager or a pool has told, and gives it to sinks.
+"""``Publisher``: a thread that collects the changes of a manager or a pool, and sends them to sinks.
 
-Owns the thread and the order: what is collected goes into the core, what the core makes of it goes to
-the sinks, batch by batch. Numbers, bytes and what is made good are the core's
-(:class:`kvpool._core.events.EventPublisher`); sockets are the sinks'.
+This module owns the thread and the order: it passes changes to the core, and the core's batches to the
+sinks. The core (:class:`kvpool._core.events.EventPublisher`) owns numbers, bytes, and recovery after
+losses. The sinks own sockets.
 
-Costs: a turn, every ``interval`` seconds, holds the interpreter for some 20 us and a little per batch;
-all work per block is done detached, in one piece: each time that this thread wants the interpreter
-back, a scheduler's may wait for it. Replays are sent a few batches at a time, with a pause behind each,
-in which nothing is held.
+Costs: a turn, every ``interval`` seconds, holds the GIL for about 20 us plus a little per batch. All
+work per block runs without the GIL, in one piece, because a scheduler may have to wait each time that
+this thread needs the GIL again. Replays are sent a few batches at a time, with a pause after each part,
+in which the GIL is free.
 """
 
 from __future__ import annotations
@@ -35,20 +35,20 @@ logger = logging.getLogger("kvpool.events")
 
 #: Seconds between two parts of a replay.
 PAUSE = 0.001
-#: Bytes of such a part, but for a single batch that is larger: they are copied with the interpreter held.
+#: Bytes of such a part, unless a single batch is larger. They are copied while the GIL is held.
 REPLAY_BYTES = 64 << 10
-#: Numbers that there are for each second since 1970.
+#: Each second since 1970 has two to this power of batch numbers.
 PER_SECOND_BITS = 20
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Snapshot:
-    """All that a sink was told and that is still so.
+    """All contents that were reported to a sink and are still cached.
 
     Attributes:
         epoch: The first number of this incarnation of the publisher.
-        cut: The number of the last batch that is part of it: those that follow have higher ones.
-            ``None`` before the first.
+        cut: The number of the last batch that the snapshot covers. Later batches have higher numbers.
+            ``None`` before the first batch.
         batches: Ordinary batches of stores, parents first, in the sink's form.
     """
 
@@ -59,15 +59,15 @@ class Snapshot:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Counts:
-    """What a publisher has done.
+    """Counters of a publisher.
 
     Attributes:
-        contents: Contents that are there, by tier: the device first.
-        untold: Contents that are there and cannot be told: their tokens are not known, or what is
-            before them is gone.
-        batches: Batches that were made.
-        lost: Batches that a sink had no room for.
-        failures: Turns that ended with an exception, which was logged.
+        contents: Number of cached contents per tier, the device first.
+        untold: Number of cached contents that cannot be reported, because their tokens are unknown or
+            their parent is gone.
+        batches: Number of batches that were made.
+        lost: Number of batches that a sink had no room for.
+        failures: Number of turns that ended with an exception, which was logged.
     """
 
     contents: list[int]
@@ -78,21 +78,22 @@ class Counts:
 
 
 class Publisher:
-    """Tells sinks what can be found in a manager or a pool.
+    """Notifies sinks of the cached contents of a manager or a pool.
 
-    Make it before the first request: of what is registered earlier the tokens are not known. One
-    publisher follows a manager; a second one takes what the first would have had.
+    Make it before the first request: the tokens of blocks that are registered earlier are unknown. Each
+    manager can have one publisher. A second one would take changes away from the first.
 
     Args:
-        source: What is followed. Its tiers are told apart: see `docs/events.md`.
-        sinks: Where batches go; each has numbers of its own.
-        rank: The data-parallel rank, which every batch has.
-        base: The first number. By default ``unix seconds << 20``: above all that an earlier incarnation
-            can have used.
-        interval: Seconds from turn to turn.
-        heartbeat: Seconds after which a sink that was sent nothing gets an empty batch.
-        capacity: Changes that may wait for a turn. More are dropped, and made good by looking at every block.
-        start: Whether a thread turns. Without one, :meth:`flush` does.
+        source: The manager, pool or feed to observe. Its tiers are distinguished: see `docs/events.md`.
+        sinks: Destinations of batches. Each sink has its own numbers.
+        rank: The data-parallel rank, which every batch contains.
+        base: The first number. By default ``unix seconds << 20``, which is above all numbers that an
+            earlier incarnation can have used.
+        interval: Seconds between turns.
+        heartbeat: Seconds without a batch after which a sink gets an empty one.
+        capacity: The most changes that may wait for a turn. Further ones are dropped, and the next turn
+            compares every block to make up for them.
+        start: Whether to start the thread. Without it, call :meth:`flush`.
 
     Raises:
         InvalidArgumentError: A setting is out of its range.
@@ -128,7 +129,7 @@ class Publisher:
         )
         self._without_room: set[int] = set()
         self._batches = self._lost = self._failures = 0
-        #: One turn at a time: batches of a sink go out in the order of their numbers.
+        #: Held during a turn: batches of a sink are sent in the order of their numbers.
         self._turn = threading.Lock()
         self._end = threading.Event()
         self._thread: threading.Thread | None = None
@@ -152,7 +153,7 @@ class Publisher:
         return lambda start, limit: self._core.replay(number, start, limit, REPLAY_BYTES)
 
     def _run(self) -> None:
-        # The first turn is now: consumers that are there already know at once that all else is over.
+        # The first turn comes at once. It lets running consumers know that earlier contents are gone.
         due, pause = time.monotonic(), 0.0
         while not self._end.wait(pause):
             more = False
@@ -163,7 +164,8 @@ class Publisher:
                 else:
                     more = self._serve()
             except Exception:
-                # A publisher that ends for one failed turn leaves routers with what is no longer so.
+                # The publisher continues after a failed turn. If it ended, routers would keep outdated
+                # contents.
                 logger.exception("a turn failed")
                 self._failures += 1
             pause = max(due - time.monotonic(), 0.0)
@@ -171,17 +173,18 @@ class Publisher:
                 pause = min(pause, PAUSE)
 
     def _answer(self) -> bool:
-        served = [sink.serve() for sink in self._sinks]  # each of them
+        served = [sink.serve() for sink in self._sinks]  # calls every sink
         return any(served)
 
     def _serve(self) -> bool:
-        """Answers what was asked of sinks, a part of it. Returns whether there is more."""
+        """Serves a part of the sinks' replay requests. Returns whether there is more."""
         with self._turn:
             return not self._end.is_set() and self._answer()
 
     def flush(self) -> bool:
-        """Sends what has changed. Returns whether a sink has more to answer: then it is worth another
-        call at once.
+        """Sends all changes since the last turn.
+
+        Returns whether a sink has more to send; if so, call it again at once.
         """
         self._owner.check()
         with self._turn:
@@ -203,30 +206,31 @@ class Publisher:
             return self._answer()
 
     def pass_on(self, batch: bytes) -> None:
-        """Sends a batch that somebody else has made to every sink, numbered like its own, with the next turn.
+        """Sends a batch that other code has made to every sink, with the next turn.
 
-        What it tells is in no snapshot.
+        The batch gets a number like any other.
+
+        Snapshots do not contain its events.
         """
         self._owner.check()
         self._core.pass_on(batch)
 
     def snapshot(self, sink: int = 0) -> Snapshot:
-        """All that a sink, by its position, was told and that is still so, in its form. O(contents),
-        detached.
+        """Returns all contents that were reported to a sink and are still cached, in the sink's form.
+
+        ``sink`` is its position. O(contents), without the GIL.
         """
         self._owner.check()
         return Snapshot(*self._core.snapshot(sink, time.time()))
 
     def counts(self) -> Counts:
-        """What it has done. O(contents), detached."""
+        """Returns the publisher's counters. O(contents), without the GIL."""
         self._owner.check()
         counts = self._core.counts()
         return Counts(counts["contents"], counts["untold"], self._batches, self._lost, self._failures)
 
     def close(self) -> None:
-        """Ends the thread, and closes the sinks. What has changed since the last turn is not told.
-        Idempotent.
-        """
+        """Ends the thread, and closes the sinks. Changes since the last turn are not sent. Idempotent."""
         self._owner.check()
         self._end.set()
         if self._thread is not None:

@@ -1,7 +1,6 @@
-"""Where batches go: what a sink is, and one that calls a function.
+"""Destinations of batches: the protocol of a sink, and a sink that calls a function.
 
-A sink is driven by its publisher's thread alone, but for :meth:`Sink.close`. Whatever it is asked
-returns at once.
+Only the publisher's thread calls a sink, except for :meth:`Sink.close`. Every method returns at once.
 """
 
 from __future__ import annotations
@@ -26,16 +25,18 @@ Form: TypeAlias = Literal["vllm", "vllm-array", "vllm-bytes", "vllm-array-bytes"
 
 
 class Replays(Protocol):
-    """What a sink can ask its publisher for."""
+    """Returns stored batches, so that a sink can answer a replay request."""
 
     def __call__(self, start: int, limit: int) -> list[tuple[int, bytes]]:
-        """At most ``limit`` batches of the sink that are kept, from number ``start`` on; none if there
-        are no more.
+        """Returns at most ``limit`` of the sink's stored batches, from number ``start`` on.
+
+        The list is empty if there are no more.
+        list if there are no more.
         """
 
 
 class Sink(Protocol):
-    """Takes numbered batches. Nothing here may wait."""
+    """Takes numbered batches. No method may wait."""
 
     @property
     def form(self) -> Form:
@@ -43,39 +44,40 @@ class Sink(Protocol):
 
     @property
     def replay_batches(self) -> int:
-        """Batches that are kept for replays."""
+        """Number of batches that are kept for replays."""
 
     @property
     def replay_bytes(self) -> int:
-        """Bytes that these have at most."""
+        """The most bytes of the kept batches."""
 
     def open(self, replays: Replays) -> None:
-        """Begins. Called once, by whoever makes the publisher."""
+        """Starts the sink. The thread that makes the publisher calls it once."""
 
     def send(self, number: int, batch: bytes) -> bool:
-        """Takes a batch. False if there is no room: then it is lost, and :meth:`has_room` is asked from
-        now on.
+        """Takes a batch. Returns False if there is no room.
+
+        The batch is then lost, and the publisher calls :meth:`has_room` from now on.
         """
 
     def has_room(self) -> bool:
-        """Whether a sink that lost a batch can be told everything anew."""
+        """Returns whether a sink that lost a batch has room for a full resend of the contents."""
 
     def serve(self) -> bool:
-        """Answers what was asked meanwhile, a part of it. True if there is more to do."""
+        """Answers a part of the waiting replay requests. Returns True if there is more to do."""
 
     def close(self) -> None:
-        """Gives up what it holds, and sends nothing more."""
+        """Releases its resources, and sends nothing more."""
 
 
 class CallSink:
     """Calls a function with the number and the bytes of each batch, in a thread of its own.
 
     Args:
-        call: What is called. An exception is logged, and the batch is lost.
+        call: The function. An exception is logged, and the batch is lost.
         form: The form of the events.
-        room: Batches that wait for a slow function, at most. One more is lost, and when all have been
-            taken the function is told everything anew.
-        patience: Seconds that :meth:`close` waits at most.
+        room: The most batches that wait for a slow function. A further batch is lost. When the function
+            has taken all waiting batches, the contents are sent again in full.
+        patience: The most seconds that :meth:`close` waits.
     """
 
     replay_batches = 1
@@ -114,7 +116,7 @@ class CallSink:
                 self._failed.set()
 
     def send(self, number: int, batch: bytes) -> bool:
-        """Queues a batch, if there is room and the last one did not fail."""
+        """Queues a batch, unless the queue is full or the last call failed."""
         self._owner.check()
         if self._closed or self._failed.is_set():
             return False
@@ -125,7 +127,7 @@ class CallSink:
         return True
 
     def has_room(self) -> bool:
-        """Whether all that waited was taken."""
+        """Returns whether the function has taken all waiting batches."""
         self._owner.check()
         if self._closed or not self._queue.empty():
             return False
@@ -133,12 +135,13 @@ class CallSink:
         return True
 
     def serve(self) -> bool:
-        """Nothing is asked of a function, but whether it failed."""
+        """Does nothing: a function has no replay requests."""
         return False
 
     def close(self) -> None:
-        """Ends the thread when the function has taken what waits, and waits for that, as far as its
-        patience goes.
+        """Ends the thread after the function has taken the waiting batches.
+
+        Waits for that, at most ``patience`` seconds.
         """
         self._owner.check()
         if self._closed or not self._thread.is_alive():

@@ -1,8 +1,8 @@
 """Bounds of a ZeroMQ socket for all of its peers together: connections, and bytes that wait to be sent.
 
-ZeroMQ itself bounds the number of messages that wait for one peer. It bounds neither the number of
-peers nor the bytes. Its options do the rest: a frame that is too long, a handshake that takes too long,
-and a TCP peer that takes no bytes for :data:`PATIENCE` seconds end their connection.
+ZeroMQ itself limits the number of messages that wait for one peer. It limits neither the number of
+peers nor the bytes. Its options limit the rest: it ends the connection of a peer that sends too long a
+frame, takes too long for a handshake, or, over TCP, takes no bytes for :data:`PATIENCE` seconds.
 """
 
 from __future__ import annotations
@@ -21,33 +21,34 @@ __all__ = ["LONGEST_FRAME", "PATIENCE", "BoundedSocket", "Waiting"]
 
 logger = logging.getLogger("kvpool.events")
 
-# : Bytes of the longest frame that a peer may send. Requests have 8, handshakes and subscriptions some
-# hundreds.
+#: Bytes of the longest frame that a peer may send. Requests have 8 bytes, handshakes and subscriptions
+#: a few hundred.
 LONGEST_FRAME: Final = 1024
 #: Seconds after which a peer that takes no bytes loses its replay, and over TCP its connection.
 PATIENCE: Final = 10.0
-#: Seconds that a peer has for its handshake.
+#: Seconds that a peer may take for its handshake.
 _HANDSHAKE: Final = 5.0
-#: Messages of one peer that wait to be read: more wait in the kernel.
+#: Messages of one peer that wait to be read. Further ones wait in the kernel.
 _REQUESTS: Final = 16
 #: Bytes that the kernel buffers for each connection, in each direction.
 _KERNEL_BYTES: Final = 256 << 10
 
 
 class Waiting:
-    """Counts the bytes that ZeroMQ has not yet passed to the kernel, each message once however many
-    peers it is for.
+    """Counts the bytes that ZeroMQ has not yet passed to the kernel.
+
+    Each message counts once, for any number of peers.
     """
 
     def __init__(self) -> None:
         self._sent: list[tuple[Any, int]] = []
 
     def add(self, tracker: Any, length: int) -> None:
-        """Counts a message. Its tracker is ``done`` when the message has left."""
+        """Counts a message. Its tracker is ``done`` once the message has been sent."""
         self._sent.append((tracker, length))
 
     def bytes(self) -> int:
-        """Returns the bytes that wait. O(messages that wait)."""
+        """Returns the number of waiting bytes. O(waiting messages)."""
         if not self._sent:
             return 0
         self._sent = [(tracker, length) for tracker, length in self._sent if not tracker.done]
@@ -55,16 +56,16 @@ class Waiting:
 
 
 class BoundedSocket:
-    """A socket with at most ``most_peers`` connections. Those beyond are closed with the next turn.
+    """A socket with at most ``most_peers`` connections. Further ones are closed in the next turn.
 
     Args:
         zmq: The package.
         context: The context of the socket.
         kind: ``zmq.PUB`` or ``zmq.ROUTER``.
-        endpoint: The endpoint; a port ``*`` or 0 is any free one.
-        bound: Whether the socket is bound, or connected.
-        high_water_mark: Messages that wait for one peer.
-        most_peers: Connections that the socket keeps.
+        endpoint: The endpoint; a port of ``*`` or 0 means any free port.
+        bound: Whether to bind the socket or to connect it.
+        high_water_mark: The most messages that wait for one peer.
+        most_peers: The most connections.
 
     Raises:
         InvalidArgumentError: The endpoint is not available.
@@ -82,10 +83,10 @@ class BoundedSocket:
         most_peers: int,
     ) -> None:
         self._zmq, self._most_peers = zmq, most_peers
-        # Numbers: a turn is short, and enumerations are slow.
+        # Plain ints, because a turn is short and enumerations are slow.
         self._events, self._readable = int(zmq.EVENTS), int(zmq.POLLIN)
         self._peers: set[int] = set()
-        #: Connections that were closed, because others were there first.
+        #: Number of connections that were closed because the limit was reached.
         self.refused = 0
         self.waiting = Waiting()
         self.socket = context.socket(kind)
@@ -96,7 +97,7 @@ class BoundedSocket:
                 events = f"inproc://events-{id(self)}"
                 self.socket.monitor(events, zmq.EVENT_ACCEPTED | zmq.EVENT_DISCONNECTED)
                 self._monitor = context.socket(zmq.PAIR)
-                # The thread that accepts connections never waits for a reader of these events.
+                # The thread that accepts connections must not wait for a reader of these events.
                 self._monitor.rcvhwm = 0
                 self._monitor.connect(events)
             self.endpoint = self._attach(endpoint, bound)
@@ -114,7 +115,7 @@ class BoundedSocket:
         socket.setsockopt(zmq.TCP_MAXRT, int(PATIENCE * 1000))
         socket.setsockopt(zmq.SNDBUF, _KERNEL_BYTES)
         socket.setsockopt(zmq.RCVBUF, _KERNEL_BYTES)
-        # Every message is counted until it has left, also a small one.
+        # Every message is counted until it has been sent, also a small one.
         socket.copy_threshold = 0
 
     def _attach(self, endpoint: str, bound: bool) -> str:
@@ -129,11 +130,12 @@ class BoundedSocket:
         return str(self.socket.getsockopt(zmq.LAST_ENDPOINT).decode())
 
     def send(self, head: list[bytes], batch: bytes) -> Any:
-        """Sends a message, and counts its last frame. Returns a tracker: ``done`` says that the message
-        has left.
+        """Sends a message, and counts its last frame.
+
+        Returns a tracker whose ``done`` is true once the message has been sent.
 
         Raises:
-            zmq.ZMQError: The socket does not take the message. It takes no frame of it then.
+            zmq.ZMQError: The socket does not accept the message. Then it accepts no frame of it.
         """
         flags = self._zmq.NOBLOCK
         for frame in head:
@@ -143,7 +145,7 @@ class BoundedSocket:
         return tracker
 
     def has_message(self, socket: Any = None) -> bool:
-        """Whether a message can be read. Costs half of a read that fails."""
+        """Returns whether a message can be read. Costs half of a failing read."""
         return bool((self.socket if socket is None else socket).getsockopt(self._events) & self._readable)
 
     def watch(self) -> None:
@@ -166,7 +168,7 @@ class BoundedSocket:
         return len(self._peers)
 
     def close(self) -> None:
-        """Closes the socket, and gives up what waits."""
+        """Closes the socket, and drops the waiting messages."""
         if self._monitor is not None:
             self.socket.disable_monitor()
             self._monitor.close(0)
@@ -177,8 +179,8 @@ class BoundedSocket:
 def _shut(descriptor: int, endpoint: str) -> None:
     """Ends a connection that ZeroMQ has accepted at an endpoint.
 
-    ZeroMQ may have closed the descriptor already, and the process may use its number for another file.
-    So this looks at a duplicate, and leaves everything alone that is no connection of the endpoint.
+    ZeroMQ may have closed the descriptor already, and the process may have reused its number for
+    another file. Therefore this checks a duplicate, and leaves any other connection or file alone.
     """
     with contextlib.suppress(OSError), sockets.socket(fileno=os.dup(descriptor)) as connection:
         connection.getpeername()

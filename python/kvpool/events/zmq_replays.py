@@ -1,8 +1,8 @@
 """Replays on a ROUTER socket: requests for batches that a consumer missed, and the answers.
 
-A consumer has one part of its replay on the way at a time. The parts of all consumers together have a
-bound in bytes: a consumer that reads nothing holds its part, and neither the others up nor the memory.
-After :data:`~kvpool.events.zmq_bounds.PATIENCE` seconds it loses its replay, and over TCP its
+Each consumer has at most one part of its replay in transfer. The bytes of all parts together are
+limited. So a consumer that does not read blocks only its own part, and neither other consumers nor the
+memory. After :data:`~kvpool.events.zmq_bounds.PATIENCE` seconds it loses its replay, and over TCP its
 connection.
 """
 
@@ -25,16 +25,17 @@ __all__ = ["AT_ONCE", "END", "MOST_REPLAYS", "ReplaySocket"]
 
 logger = logging.getLogger("kvpool.events")
 
-#: The number behind a replay.
+#: The batch number that ends a replay.
 END: Final = b"\xff" * 8
-#: Batches of replays that are sent at once: the interpreter is held meanwhile.
+#: Batches of a replay that are sent at once. The GIL is held meanwhile.
 AT_ONCE: Final = 8
-# : Consumers that may wait for replays; more are refused, unanswered. A consumer that asks again
-# replaces its request.
+#: The most consumers that may wait for replays. Further requests are dropped without an answer. A
+#: second request of a consumer replaces its first.
 MOST_REPLAYS: Final = 64
-#: Seconds after a part was sent in which its consumer is polled often.
+#: Seconds after sending a part in which its consumer is polled often.
 _EAGER: Final = 0.1
-#: Messages that wait for one consumer: a part, its end, and what ZeroMQ has not yet counted as sent.
+#: The most messages that wait for one consumer: a part, its end, and messages that ZeroMQ has not yet
+#: counted as sent.
 _HIGH_WATER_MARK: Final = 8 * AT_ONCE
 
 
@@ -42,9 +43,9 @@ _HIGH_WATER_MARK: Final = 8 * AT_ONCE
 class _Asked:
     """The latest request of a consumer."""
 
-    #: The frames that its answers begin with.
+    #: The frames at the beginning of its answers.
     head: list[bytes]
-    #: The next number.
+    #: The number of the next batch.
     next: int
     #: The last number at the time of the request. The consumer gets later batches live.
     until: int
@@ -60,12 +61,12 @@ class ReplaySocket:
         zmq: The package.
         context: The context of the socket.
         endpoint: The endpoint. Always bound.
-        replays: Returns batches that are kept.
-        topic: The frame in front of a batch.
-        most_bytes: Bytes of replays that wait, of all consumers together. One more part may be on top
-            of them: 64 KiB, or one batch that is larger.
-        most_peers: Connections.
-        clock: Seconds.
+        replays: Returns the stored batches.
+        topic: The frame before a batch.
+        most_bytes: The most bytes of replays that wait, for all consumers together. One more part may
+            exceed it: 64 KiB, or a single larger batch.
+        most_peers: The most connections.
+        clock: Returns seconds.
 
     Raises:
         InvalidArgumentError: The endpoint is not available.
@@ -94,14 +95,14 @@ class ReplaySocket:
             high_water_mark=_HIGH_WATER_MARK,
             most_peers=most_peers,
         )
-        # A send to a consumer that is gone is an error, and the end of its replay.
+        # Sending to a disconnected consumer is an error, and ends its replay.
         self.router.socket.router_mandatory = True
         self.asked: dict[bytes, _Asked] = {}
-        #: Requests that are malformed, or beyond the limit of consumers.
+        #: Number of requests that were malformed, or exceeded the limit of consumers.
         self.refused = 0
 
     def replace(self, replays: Replays) -> None:
-        """Answers from other batches from now on."""
+        """Uses another source of batches from now on."""
         self._replays = replays
 
     def serve(self, last: int) -> bool:
@@ -111,7 +112,7 @@ class ReplaySocket:
             last: The number of the last batch.
 
         Returns:
-            Whether another part can be sent soon. A consumer that takes nothing does not count.
+            Whether another part can be sent soon. Consumers that take nothing do not count.
         """
         self.router.watch()
         self._read(last)
@@ -131,7 +132,7 @@ class ReplaySocket:
                 if self._send(asked, now):
                     self.asked[ready[0]] = asked
             except self._zmq.ZMQError as error:
-                # The consumer is gone, or takes nothing: it may ask again.
+                # The consumer is disconnected, or takes nothing. It may request the replay again.
                 logger.warning("a replay ended early: %s", error)
         return any(now - asked.sent < _EAGER or name in ready for name, asked in self.asked.items())
 
@@ -152,7 +153,7 @@ class ReplaySocket:
             if not self.router.has_message():
                 return
             frames = self.router.socket.recv_multipart(self._zmq.NOBLOCK)
-            # Behind the name of who asks: an empty frame and a number, or a number alone.
+            # After the name of the consumer: an empty frame and a number, or only a number.
             well = len(frames) == 2 or (len(frames) == 3 and not frames[1])
             full = len(self.asked) >= MOST_REPLAYS and frames[0] not in self.asked
             if not well or len(frames[-1]) != 8 or full:
@@ -161,7 +162,7 @@ class ReplaySocket:
             before = self.asked.get(frames[0])
             asked = _Asked(frames[:-1], struct.unpack(">Q", frames[-1])[0], last)
             if before is not None:
-                # A consumer that asks again gets no second part before its first has left.
+                # After a second request, the next part waits until the earlier part has been sent.
                 asked.part, asked.sent = before.part, before.sent
             self.asked[frames[0]] = asked
 

@@ -1,20 +1,22 @@
-"""``ZmqSink``: a PUB socket for live batches, and a ROUTER for those that a consumer missed.
+"""``ZmqSink``: a PUB socket for live batches, and a ROUTER socket for replays.
 
-The frames are vLLM's: topic, number (8 bytes, big-endian), batch. A replay is asked for with a number,
-behind an empty frame as a REQ socket writes it or without one, as AIBrix's client does, and answered in
-the same form, batch by batch; then comes a number of all ones, with an empty batch.
+A replay sends batches that a consumer missed.
 
-A PUB socket never waits: what a subscriber that is slow or gone cannot take, ZeroMQ drops. Such a
-subscriber sees a gap in the numbers and asks for a replay. Replays are sent a few batches at a time,
-between live ones.
+The frames are vLLM's: topic, number (8 bytes, big-endian), batch. A replay request is a number, after
+an empty frame as a REQ socket writes it, or without one, as AIBrix's client sends it. The answer has
+the same form, batch by batch. It ends with a number of all ones and an empty batch.
 
-What waits for consumers has a bound in bytes for all of them together, and so has the number of
-connections (:mod:`kvpool.events.zmq_bounds`). If live batches reach their bound, the socket drops all
-of them and all connections, opens again, and consumers are sent everything anew.
+A PUB socket never waits. ZeroMQ drops the batches that a slow or disconnected subscriber cannot take.
+Such a subscriber sees a gap in the numbers and requests a replay. Replays are sent a few batches at a
+time, between live ones.
 
-Events have the tokens of prompts, and ZeroMQ as used here neither encrypts nor asks who is there. So
-the default is the loopback interface: say another one only where everybody who can connect may read
-prompts.
+The bytes that wait for all consumers together are bounded, and so is the number of connections
+(:mod:`kvpool.events.zmq_bounds`). If live batches reach their bound, the socket drops all of them and
+all connections. It then opens again, and the contents are sent to consumers in full.
+
+Events contain the tokens of prompts, and ZeroMQ as used here has no encryption and no authentication.
+Therefore the default is the loopback interface. Use another one only where everyone who can connect may
+read prompts.
 """
 
 from __future__ import annotations
@@ -35,7 +37,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("kvpool.events")
 
-#: Endpoints that are bound if nothing else is said: as vLLM and SGLang have it.
+#: Parts of endpoints that are bound by default, as in vLLM and SGLang.
 BOUND = ("*", "::", "0.0.0.0", "ipc://", "inproc://")  # noqa: S104
 
 
@@ -45,24 +47,24 @@ class ZmqSink:
     Needs the package ``pyzmq``: ``pip install 'kvpool[events]'``.
 
     Args:
-        endpoint: Where; a port ``*`` or 0 is any free one. ``tcp://*:5557`` is every interface: see the
-            module.
-        replay_endpoint: Where replays are asked for; ``None`` has none. Always bound.
-        topic: The first frame. llm-d wants ``kv@HOST:PORT@MODEL``; all others take any.
+        endpoint: The address of the PUB socket. A port of ``*`` or 0 means any free port.
+            ``tcp://*:5557`` means every interface: see the warning in the module's documentation.
+        replay_endpoint: The address for replay requests; ``None`` for no replays. It is always bound.
+        topic: The first frame. llm-d requires ``kv@HOST:PORT@MODEL``; all others accept any topic.
         form: The form of the events.
-        bind: Whether the endpoint is bound, or connected to. By default bound if it has a wildcard, is
-            on the loopback interface, or is ``ipc`` or ``inproc``.
-        high_water_mark: Batches that wait for one subscriber, at most.
-        replay_batches: Batches that are kept for replays.
-        replay_bytes: Bytes that these have at most.
-        waiting_bytes: Bytes of live batches that wait for all subscribers together. A batch beyond them
-            is lost.
-        waiting_replay_bytes: Bytes of replays that wait for all consumers together.
-        most_peers: Connections that each of the two sockets accepts.
+        bind: Whether to bind the endpoint or to connect to it. By default, bind if it has a wildcard,
+            is on the loopback interface, or is ``ipc`` or ``inproc``.
+        high_water_mark: The most batches that wait for one subscriber.
+        replay_batches: Number of batches that are kept for replays.
+        replay_bytes: The most bytes of the kept batches.
+        waiting_bytes: The most bytes of live batches that wait for all subscribers together. A batch
+            beyond this limit is lost.
+        waiting_replay_bytes: The most bytes of replays that wait for all consumers together.
+        most_peers: The most connections that each of the two sockets accepts.
 
     Raises:
-        MissingPackageError: There is no ``pyzmq``.
-        InvalidArgumentError: A number is out of range, or an endpoint cannot be had.
+        MissingPackageError: The package ``pyzmq`` is missing.
+        InvalidArgumentError: A number is out of range, or an endpoint cannot be opened.
     """
 
     def __init__(
@@ -98,7 +100,7 @@ class ZmqSink:
         self.form: Form = form
         self.replay_batches = replay_batches
         self.replay_bytes = replay_bytes
-        #: Where it is, once it is open: ports that were any free ones are numbers then.
+        #: The address once the socket is open: a wildcard port is then a number.
         self.endpoint = endpoint
         self.replay_endpoint = replay_endpoint
         self._bind = bind
@@ -114,7 +116,7 @@ class ZmqSink:
 
     @property
     def refused(self) -> int:
-        """Requests for replays that are malformed, or beyond the limit of consumers."""
+        """Number of replay requests that were malformed, or exceeded the limit of consumers."""
         return 0 if self._replays is None else self._replays.refused
 
     def _is_bound(self) -> bool:
@@ -124,13 +126,13 @@ class ZmqSink:
         return any(part in self.endpoint for part in (*BOUND, *loopback))
 
     def open(self, replays: Replays) -> None:
-        """Opens the sockets, unless they are."""
+        """Opens the sockets, unless they are open."""
         self._owner.check()
         if self._context is not None:
             if self._replays is not None:
                 self._replays.replace(replays)
             return
-        # A context of its own: closing it leaves the sockets of others alone.
+        # A context of its own, so that closing it does not affect other sockets.
         self._context = self._zmq.Context()
         try:
             self._live = self._open_live()
@@ -162,7 +164,7 @@ class ZmqSink:
         )
 
     def send(self, number: int, batch: bytes) -> bool:
-        """Hands a batch to ZeroMQ, which sends it to who is there."""
+        """Passes a batch to ZeroMQ, which sends it to the connected subscribers."""
         self._owner.check()
         if self._live is None:
             return False
@@ -183,7 +185,7 @@ class ZmqSink:
         return True
 
     def has_room(self) -> bool:
-        """Whether there is a socket. Opens one again after all connections were closed."""
+        """Returns whether there is a socket. Opens one again after all connections were closed."""
         if self._live is None and self._context is not None:
             try:
                 self._live = self._open_live()
@@ -193,7 +195,7 @@ class ZmqSink:
         return self._live is not None
 
     def serve(self) -> bool:
-        """Reads what was asked for, and sends some of it."""
+        """Reads replay requests, and sends a part of the answers."""
         self._owner.check()
         if self._live is not None:
             self._live.watch()

@@ -1,4 +1,4 @@
-"""Hints of engines and gateways: what a request says of its future, as retention.
+"""Hints of engines and gateways about the future of a request, applied as retention.
 
 >>> import kvpool
 >>> from kvpool.hints import HintRules, read
@@ -16,13 +16,13 @@ breakpoints accepted -
 >>> manager.retention_stats()
 RetentionStats(demoted=0, below_normal=0, above_normal=5, pinned=0, with_ttl=0, expired=0)
 
-What each hint becomes is a table in ``docs/hints.md``. A hint comes from outside, so whatever it is, it
-is answered and nothing is raised: ``accepted`` as it was asked, ``clipped`` to a limit, or ``ignored``,
-with the reason. Hints are advisory: they move blocks within the order of eviction and change no answer
-of a lookup.
+``docs/hints.md`` has a table of the effect of each hint. Hints come from outside, so an invalid hint
+never raises. Each hint gets an answer with a reason: ``accepted`` as given, ``clipped`` to a limit, or
+``ignored``. Hints are advisory: they move blocks within the order of eviction, and never change the
+result of a lookup.
 
-``cache_salt`` is no hint: it says whose prompts may share. Whether or not its tenant is known here,
-give it to ``ExtraKeys(salt=)``.
+``cache_salt`` is not only a hint: it separates prompts that must not share blocks. Pass it to
+``ExtraKeys(salt=)`` even if its tenant is unknown here.
 """
 
 from __future__ import annotations
@@ -40,24 +40,24 @@ if TYPE_CHECKING:
 
 __all__ = ["Answer", "HintRules", "Hints", "Outcome", "Sessions", "of_vllm_request", "read"]
 
-#: Priorities that hints without a number of their own stand for.
+#: The priorities of hints that have no number of their own.
 _SESSION: Final = 60
 _BREAKPOINT: Final = 70
 _TTLS: Final = {"5m": 300.0, "1h": 3600.0}
-#: Breakpoints of one prompt.
+#: The most breakpoints of one prompt.
 _MOST_BREAKPOINTS: Final = 4
 _OFF: Final = "off"
 
 
 @dataclass(frozen=True, slots=True)
 class Hints:
-    """What the hints of one request become.
+    """The effects of the hints of one request.
 
     Attributes:
-        answers: What became of each, in the order in which they were looked at.
-        ranges: What is said of ranges of tokens, as ``admit`` and ``retain`` take it; later ones win.
-        tenant: Whose the blocks are, or None.
-        no_cache: Whether what no range is said of will not be used again.
+        answers: The outcome of each hint, in the order in which they were read.
+        ranges: Retention by range of tokens, for ``admit`` and ``retain``. Later ranges win.
+        tenant: The tenant of the blocks, or None.
+        no_cache: Whether tokens outside of all ranges will not be used again.
         ends_session: Whether the session ends with this request.
     """
 
@@ -69,8 +69,9 @@ class Hints:
 
     @property
     def options(self) -> dict[str, Any]:
-        """The arguments of ``CacheManager.admit``; none where nothing was followed, for managers
-        without retention.
+        """The arguments of ``CacheManager.admit``.
+
+        They are empty if no hint was followed, for managers without retention.
         """
         found: dict[str, Any] = {}
         if self.ranges:
@@ -83,7 +84,7 @@ class Hints:
 
 
 class _Reader:
-    """Hints of one request, as they are looked at."""
+    """Collects the effects of one request's hints."""
 
     def __init__(self, rules: HintRules, tokens: int) -> None:
         self.rules, self.tokens = rules, tokens
@@ -156,7 +157,7 @@ class _Reader:
                 whys.append(f"number {nth} is no token behind the one before, with 5m or 1h")
                 continue
             if seconds > longest:
-                # A shorter time before a longer one would end the prefix that this one needs.
+                # A shorter time before a longer one would end the prefix that the longer one needs.
                 whys.append(f"number {nth}: {longest:g} s")
             if token > self.tokens:
                 whys.append(f"number {nth}: the prompt has {self.tokens} tokens")
@@ -200,22 +201,22 @@ def read(
     breakpoints: Sequence[tuple[int, str]] | Any = None,
     kv_hints: Any = None,
 ) -> Hints:
-    """Makes retention of what a request says; what is None it does not say.
+    """Converts the hints of a request to retention. An argument that is None is no hint.
 
-    Later ones win where several speak of a token: priority, session, cache key, breakpoints, then
-    actions in order.
+    If several hints cover a token, the later one wins. The order is: priority, session, cache key,
+    breakpoints, then actions in order.
 
     Args:
-        rules: Which are followed.
+        rules: The hints that are followed, and their limits.
         tokens: Tokens of the prompt.
-        priority: An int, as vLLM orders requests: the lower, the more.
-        session_id: The name of a session; its end is ``Sessions.end``.
-        cache_salt: What separates tenants.
-        prompt_cache_key: As in OpenAI's requests: similar prompts come again.
-        prompt_cache_retention: ``in_memory`` or ``24h``, beside it.
-        breakpoints: Pairs of a position behind a token and ``5m`` or ``1h``, as Anthropic's
-            cache_control marks them.
-        kv_hints: An envelope of actions, as vLLM carries it: an object or a dict.
+        priority: An int, as in vLLM's requests: lower values are more important.
+        session_id: The name of a session. ``Sessions.end`` ends it.
+        cache_salt: The salt that separates tenants.
+        prompt_cache_key: As in OpenAI's requests: similar prompts will follow.
+        prompt_cache_retention: ``in_memory`` or ``24h``, together with the key.
+        breakpoints: Pairs of a position after a token and ``5m`` or ``1h``, as in Anthropic's
+            cache_control.
+        kv_hints: An envelope of actions, as in vLLM: an object or a dict.
     """
     reader = _Reader(rules, tokens)
     if priority is not None:
@@ -236,7 +237,7 @@ def read(
 
 
 def of_vllm_request(request: Any) -> dict[str, Any]:
-    """What a request of vLLM's says, as arguments of ``read``; its priority of 0 says nothing.
+    """Returns the hints of a vLLM request as arguments of ``read``. A priority of 0 is no hint.
 
     >>> from types import SimpleNamespace
     >>> of_vllm_request(SimpleNamespace(priority=0, session_id="s1", cache_salt=None, num_prompt_tokens=40))

@@ -1,9 +1,9 @@
 """Envelopes of actions: vLLM's ``kv_hints``.
 
-Owns what an action becomes. vLLM carries ``KvHintsEnvelope(protocol_version, message_id, actions)`` to
-the scheduler and does not say what an action means; the names of its payload here are kvpool's until
-somebody settles them. An envelope comes from outside: whatever it is made of, it is answered, and
-nothing is raised.
+This module owns the effects of actions. vLLM passes ``KvHintsEnvelope(protocol_version, message_id,
+actions)`` to the scheduler and does not define the meaning of an action. The names in its payload are
+kvpool's until there is a standard. Envelopes come from outside, so an invalid envelope gets an answer
+and never raises.
 """
 
 from __future__ import annotations
@@ -21,24 +21,24 @@ __all__ = ["Range", "actions_of", "follow"]
 
 Range = tuple[int, int | None, Retention]
 
-#: Actions of one envelope that are looked at.
+#: The most actions of one envelope that are read.
 MOST: Final = 64
-#: What is kept without a word of how much.
+#: The priority of an action that has none.
 _USUAL: Final = 70
 _NOT_RETENTION: Final = ("prefetch", "share", "transfer", "offload")
 
 
-class _Refused(Exception):  # noqa: N818 - not an error of anybody's
-    """Why an action has no effect."""
+class _Refused(Exception):  # noqa: N818 - not an error for callers
+    """The reason why an action has no effect."""
 
 
 def _get(one: Any, name: str, default: Any = None) -> Any:
-    """A field of a dict, or of an object."""
+    """Returns a field of a dict, or of an object."""
     return one.get(name, default) if isinstance(one, dict) else getattr(one, name, default)
 
 
 def actions_of(envelope: Any) -> tuple[list[Any], list[Answer]]:
-    """The actions of an envelope, and what is to be said of it as a whole."""
+    """Returns the actions of an envelope, and the answers about the envelope as a whole."""
     actions = _get(envelope, "actions")
     if not isinstance(actions, (list, tuple)):
         return [], [Answer("kv_hints", "ignored", "it has no list of actions")]
@@ -50,7 +50,7 @@ def actions_of(envelope: Any) -> tuple[list[Any], list[Answer]]:
 
 
 def follow(nth: int, action: Any, rules: HintRules) -> tuple[Answer, Range | None, bool]:
-    """An action: what became of it, its range if it has one, and whether the session ends."""
+    """Reads an action. Returns its outcome, its range if it has one, and whether the session ends."""
     kind = _get(action, "action_type")
     name = kind.lower().replace("-", "_") if isinstance(kind, str) else ""
     hint = f"kv_hints[{nth}] {name[:40]}".rstrip()

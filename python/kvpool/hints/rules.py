@@ -1,6 +1,6 @@
-"""What hints may do, and what became of one.
+"""The limits of hints, and their outcomes.
 
-Owns the switches and limits of a reader, all off at first, and the words of an answer.
+This module owns the switches and limits of a reader, all off at first, and the type of an answer.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from kvpool.errors import ArgumentTypeError, InvalidArgumentError
 
 __all__ = ["Answer", "HintRules", "Outcome"]
 
-#: ``accepted``: as it was asked. ``clipped``: less than that, up to a limit. ``ignored``: without effect.
+#: ``accepted``: as given. ``clipped``: reduced to a limit. ``ignored``: without effect.
 Outcome = Literal["accepted", "clipped", "ignored"]
 
 #: The normal priority of a block, and the highest.
@@ -24,12 +24,12 @@ HIGHEST: Final = 100
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What became of one hint.
+    """The outcome of one hint.
 
     Attributes:
-        hint: Its name; of an action of an envelope ``kv_hints[N] TYPE``.
+        hint: Its name; for an action of an envelope, ``kv_hints[N] TYPE``.
         outcome: ``accepted``, ``clipped`` or ``ignored``.
-        why: Of what was not accepted as it was, the reason, for a log.
+        why: The reason if the hint was not accepted as given, for a log.
     """
 
     hint: str
@@ -39,23 +39,24 @@ class Answer:
 
 @dataclass(frozen=True, slots=True)
 class HintRules:
-    """Which hints are followed, and how far. Without arguments: none.
+    """The hints that are followed, and their limits. Without arguments, none is followed.
 
     Attributes:
-        priority: Requests' priorities, as vLLM has them: the lower, the sooner.
-        session_ttl: Seconds for which the blocks of a session are kept after their last use; None for
-            no longer than others.
-        tenants: By cache salt, whose blocks a request's are: a tenant of ``RetentionConfig``.
-        kv_hints: Envelopes of actions.
-        cache_key: ``prompt_cache_key`` and ``prompt_cache_retention``, as OpenAI has them.
-        breakpoints: Cache breakpoints, as Anthropic has them.
-        pins: Whether an action may pin; otherwise its blocks are kept at ``max_priority``.
-        max_priority: The highest priority that a hint may give, 35 to 100.
-        max_ttl: The longest time to live that one may give, in seconds.
+        priority: Whether to follow requests' priorities, as in vLLM: lower values are more important.
+        session_ttl: Seconds for which the blocks of a session are kept after their last use; None to
+            treat them like others.
+        tenants: By cache salt, the tenant of a request's blocks: a tenant of ``RetentionConfig``.
+        kv_hints: Whether to follow envelopes of actions.
+        cache_key: Whether to follow ``prompt_cache_key`` and ``prompt_cache_retention``, as in OpenAI's
+            API.
+        breakpoints: Whether to follow cache breakpoints, as in Anthropic's API.
+        pins: Whether an action may pin. Otherwise, its blocks are kept at ``max_priority``.
+        max_priority: The highest priority that a hint may set, 35 to 100.
+        max_ttl: The longest time to live that a hint may set, in seconds.
 
     Raises:
         InvalidArgumentError: A limit is out of range.
-        ArgumentTypeError: ``tenants`` are not tenants by salt.
+        ArgumentTypeError: ``tenants`` does not map salts to tenants.
     """
 
     priority: bool = False
@@ -86,7 +87,7 @@ class HintRules:
 
     @classmethod
     def all(cls, **more: Any) -> Self:
-        """All of them, but for pins and tenants; sessions are kept for ten minutes.
+        """Follows all hints, except pins and tenants. Sessions are kept for ten minutes.
 
         >>> HintRules.all(pins=True).kv_hints
         True

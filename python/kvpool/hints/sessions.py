@@ -1,9 +1,9 @@
-"""Sessions: which requests belong together, so that the end of a session reaches what they left cached.
+"""Sessions: groups requests, so that the end of a session also affects the blocks they left cached.
 
-Owns the names of sessions and, of each, its live requests and the content of the last that ended.
-Bounded: the session that was used longest ago is forgotten first, and with it only the chance to end it
-early. Changes the manager through ``end_of_life`` and ``end_of_life_of`` alone: requests that still run
-go on.
+This module owns the names of sessions, their live requests, and the content of the last request that
+ended. The number of sessions is limited: the session that was used longest ago is dropped first. It
+then cannot be ended early any more. The manager is changed only through ``end_of_life`` and
+``end_of_life_of``, and running requests continue.
 """
 
 from __future__ import annotations
@@ -25,8 +25,9 @@ class Sessions:
     """The sessions of one manager.
 
     Args:
-        manager: Made with retention.
-        limit: Sessions that are remembered. Each holds the hashes of its last prompt: 32 bytes per block.
+        manager: A manager made with retention.
+        limit: The most sessions that are remembered. Each holds the hashes of its last prompt: 32 bytes
+            per block.
 
     Raises:
         InvalidArgumentError: ``limit`` is below 1.
@@ -49,7 +50,7 @@ class Sessions:
         if limit < 1:
             raise InvalidArgumentError(f"limit is {limit}: must be at least 1")
         self._manager, self._limit = manager, limit
-        #: By session: its live requests, and the chain of the last that was released.
+        #: By session: its live requests, and the hash chain of the last one that was released.
         self._known: OrderedDict[str, tuple[dict[RequestId, None], Any]] = OrderedDict()
         self._of: dict[RequestId, str] = {}
 
@@ -57,7 +58,7 @@ class Sessions:
         return len(self._known)
 
     def admitted(self, session_id: str, request_id: RequestId) -> None:
-        """A request of a session was admitted."""
+        """Records that a request of a session was admitted."""
         live, last = self._known.pop(session_id, ({}, None))
         live[request_id] = None
         self._known[session_id] = (live, last)
@@ -68,24 +69,26 @@ class Sessions:
                 self._of.pop(one, None)
 
     def releasing(self, request_id: RequestId) -> None:
-        """A request is about to be released: what it has cached is its session's. Of one without a
-        session nothing.
+        """Records that a request is about to be released. Its cached content belongs to its session.
+
+        Does nothing for a request without a session.
         """
         session_id = self._of.pop(request_id, None)
         if session_id is None:
             return
         live, last = self._known[session_id]
         live.pop(request_id, None)
-        # Of one that is not known any more, what there was before stays.
+        # If the request is unknown, the earlier content stays.
         with contextlib.suppress(KvpoolError):
             last = self._manager.cursor(request_id)
         self._known[session_id] = (live, last)
 
     def end(self, session_id: str) -> tuple[int, int, int]:
-        """The session has ended: what it has cached, and nobody else holds, goes first.
+        """Ends a session. Its cached blocks that nothing else holds are evicted first.
 
         Returns:
-            Blocks on which that took effect, in part, and not at all; zeros for a session that is not known.
+            Number of blocks on which this took effect fully, in part, and not at all; zeros for an
+            unknown session.
         """
         live, last = self._known.pop(session_id, ({}, None))
         reports = []
@@ -94,7 +97,7 @@ class Sessions:
             if request_id in self._manager:
                 reports.append(self._manager.end_of_life(request_id))
         if last is not None:
-            # Of weights that are gone nothing can be hit.
+            # Content of earlier weights cannot be hit, so it is skipped.
             with contextlib.suppress(StaleEpochError):
                 reports.append(self._manager.end_of_life_of(last))
         return (

@@ -1,3 +1,4 @@
-"""kvpool inside inference engines, one package per engine; each is imported only where its engine is
-installed.
+"""kvpool inside inference engines, one package per engine.
+
+Each package is imported only where its engine is installed.
 """

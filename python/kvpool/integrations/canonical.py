@@ -64,12 +64,12 @@ def fields_of(record: Any) -> dict[str, Any] | None:
 
 
 class Canonical:
-    """Writes values as text, and collects the names of those that it cannot write.
+    """Writes values as text, and collects the names of the values that it cannot write.
 
     Args:
-        skips: Whether a text leaves out a field, by the object that has it and the field's name. For a
-            configuration of transformers, a field is a key of its ``to_dict()`` at any depth. By default no
-            field is left out.
+        skips: Whether to leave out a field, given the object that has it and the field's name. For a
+            configuration of transformers, a field is a key of its ``to_dict()`` at any depth. By
+            default, no field is left out.
 
     Attributes:
         unknown: Name and type of each value that has no canonical text.
@@ -83,10 +83,10 @@ class Canonical:
     def text(self, name: str, value: Any) -> str:
         """Returns the canonical text of a setting. O(size of the value).
 
-        A string that contains JSON is written as what it contains. To a string that names a file the
-        digest of the file is added, because a setting such as a file of scales works by its content. A
-        folder counts if the string has a separator or the name of the setting ends in ``_path``. A
-        folder of more than 2,000 entries is unknown.
+        A string that contains JSON is written as the parsed content. If a string names a file, the
+        digest of the file is added, because a setting such as a file of scales works by its content. If
+        it names a folder, the digest of the folder is added, but only if the string has a separator or
+        the name of the setting ends in ``_path``. A folder of more than 2,000 entries is unknown.
 
         Args:
             name: The name of the setting, for ``unknown``.
@@ -138,7 +138,7 @@ class Canonical:
         return self._described(name, value)
 
     def _described(self, name: str, value: Any) -> Any:
-        """Writes what a class itself makes of a value, such as a configuration of transformers."""
+        """Writes a value by its own ``to_dict``, as for a configuration of transformers."""
         try:
             described = self._without(value, value.to_dict())
         except Exception:
@@ -148,7 +148,7 @@ class Canonical:
         return ["described", _named(type(value)), self._plain(name, described)]
 
     def _without(self, owner: object, value: Any) -> Any:
-        """Returns what an object has made of itself, without the fields that are left out."""
+        """Returns the result of an object's ``to_dict`` without the skipped fields."""
         if isinstance(value, dict):
             kept = {key: one for key, one in value.items() if not self._skips(owner, str(key))}
             return {key: self._without(owner, one) for key, one in kept.items()}

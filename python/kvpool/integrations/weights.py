@@ -44,10 +44,10 @@ _IGNORED: Final = {
 
 #: Files below this many bytes are read at every start.
 _SMALL: Final = 1 << 20
-# : Nanoseconds that must lie between the last change of a file and its reading, before its digest is
-# remembered. : Two changes within one tick of the file system's clock have the same times.
+#: Least nanoseconds between the last change of a file and its reading, for its digest to be remembered.
+#: Two changes within one tick of the file system's clock have the same times.
 _SETTLED: Final = 2_000_000_000
-#: Digests that are remembered at most; the oldest are dropped.
+#: The most digests that are remembered; the oldest are dropped.
 _MOST: Final = 10_000
 _THREADS: Final = min(8, os.cpu_count() or 1)
 _COMMIT: Final = re.compile(r"[0-9a-f]{40}")
@@ -80,8 +80,9 @@ def weights_of(
             return f"commit {commit}"
     of = "" if revision is None else f" at revision {revision!r}"
     raise InvalidArgumentError(
-        f"weights is not given, and is unknown for {model!r}{of}: it is neither a folder nor in the Hugging Face "
-        "cache. Give a commit as the revision, or name the weights yourself, and change the name whenever the "
+        f"weights is not given, and is unknown for {model!r}{of}: it is neither a folder nor in the "
+        "Hugging Face cache. Give a commit as the revision, or name the weights yourself, and change the "
+        "name whenever the "
         'weights change: "weights": "2026-11-24"'
     )
 
@@ -89,11 +90,11 @@ def weights_of(
 def commit_of(
     model: str, revision: str | None = None, *, cache_dir: str | os.PathLike[str] | None = None
 ) -> str | None:
-    """Returns the commit that a revision of a hub model stands for; None if it is unknown.
+    """Returns the commit of a revision on the hub; None if it is unknown.
 
     A commit of 40 hexadecimal digits is returned as it is, also if it is not in the cache. A branch or
-    a tag is looked up in the cache, which has the commit that this machine downloaded. Makes no network
-    call.
+    a tag is looked up in the cache, which contains the commit that this machine downloaded. Makes no
+    network call.
     """
     revision = revision or "main"
     if _COMMIT.fullmatch(revision):
@@ -114,12 +115,11 @@ def commit_of(
 
 
 def content_of(path: str | os.PathLike[str]) -> str:
-    """Returns a digest over the content of a file, or of all files of a folder: relative names, sizes
-    and bytes.
+    """Returns a digest over the content of a file, or of all files of a folder.
 
-    Times do not count. Links are followed. SHA-256 in up to 8 threads; the digests of files of 1 MiB
-    and more are remembered by device, inode, size, mtime and ctime, so that the next start reads no
-    large file again that has not changed.
+    The digest covers relative names, sizes and bytes, and no times. Links are followed. It uses SHA-256
+    in up to 8 threads. The digests of files of 1 MiB and more are remembered by device, inode, size,
+    mtime and ctime. So the next process does not read an unchanged large file again.
 
     Raises:
         InvalidArgumentError: The path does not exist, or a file cannot be read.
@@ -145,9 +145,9 @@ def content_of(path: str | os.PathLike[str]) -> str:
 def stamp_of(path: str | os.PathLike[str]) -> str:
     """Returns a digest over names, sizes, inodes and times of the files that ``content_of`` reads.
 
-    Reads no file. An unchanged stamp means that the content has not changed since, on the same machine
-    and while no file was changed twice within one tick of the file system's clock. Never store it: a
-    copy has another stamp.
+    Reads no file. An unchanged stamp means that the content has not changed. This holds only on the
+    same machine, and if no file was changed twice within one tick of the file system's clock. Never
+    store it: a copy has another stamp.
 
     Raises:
         InvalidArgumentError: The path does not exist, or a folder cannot be read.
@@ -161,8 +161,9 @@ def stamp_of(path: str | os.PathLike[str]) -> str:
 
 
 def _files(root: Path) -> Iterator[tuple[str, Path, str]]:
-    """Yields the relative name, the path and the kind of all that a file or a folder contains, in order
-    of names.
+    """Yields the relative name, the path and the kind of each entry of a folder, in order of names.
+
+    A file is the only entry of itself.
     """
     mode = root.stat().st_mode
     if not stat.S_ISDIR(mode):
@@ -198,8 +199,9 @@ def _walk(
 
 
 def _kind(mode: int) -> str:
-    """Returns ``file``, or the type of a device, pipe or socket. Those are not read: a read could wait
-    for ever.
+    """Returns ``file``, or the type of a device, pipe or socket.
+
+    Only files are read, because reading the others could wait forever.
     """
     return "file" if stat.S_ISREG(mode) else f"type {stat.S_IFMT(mode):o}"
 
@@ -249,8 +251,9 @@ class _Remembered:
         return found
 
     def save(self) -> None:
-        """Adds the new digests to those that other processes have written. A failure only slows the
-        next start.
+        """Adds the new digests to those that other processes have written.
+
+        A failure only slows the next start.
         """
         if not self._new:
             return
@@ -268,9 +271,9 @@ class _Remembered:
 
 
 def _is_exact(facts: os.stat_result) -> bool:
-    """Whether the file system keeps times finer than a second, so that a change changes the ctime.
+    """Returns whether the file system keeps times finer than a second, so that a change changes the ctime.
 
-    Images (squashfs, ISO 9660) have whole seconds, often fixed ones: two images have the same times and
-    inodes.
+    Images (squashfs, ISO 9660) have whole seconds, often fixed ones. Two images may then have the same
+    times and inodes.
     """
     return facts.st_ctime_ns % 1_000_000_000 != 0

@@ -1,6 +1,6 @@
-"""What an allocator is, in the words of Aphrodite and vLLM 0.4: for code that derives its own from these.
+"""The allocator interfaces of Aphrodite and vLLM 0.4, for code that derives its own classes from them.
 
-Owns names and signatures, no behaviour.
+This module owns names and signatures, no behaviour.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ class BlockAllocator(ABC):
 
     @abstractmethod
     def allocate_mutable(self, prev_block: Block | None) -> Block:
-        """Returns an empty block behind ``prev_block``."""
+        """Returns an empty block after ``prev_block``."""
 
     @abstractmethod
     def allocate_immutable(self, prev_block: Block | None, token_ids: Sequence[int]) -> Block:
@@ -33,7 +33,7 @@ class BlockAllocator(ABC):
 
     @abstractmethod
     def free(self, block: Block) -> None:
-        """Gives up the handle and its reference to the block."""
+        """Frees the handle and its reference to the block."""
 
     @abstractmethod
     def fork(self, last_block: Block) -> list[Block]:
@@ -41,7 +41,7 @@ class BlockAllocator(ABC):
 
     @abstractmethod
     def get_num_free_blocks(self) -> int:
-        """Returns how many blocks can be allocated now."""
+        """Returns the number of blocks that can be allocated now."""
 
     @property
     @abstractmethod
@@ -50,11 +50,11 @@ class BlockAllocator(ABC):
 
     @abstractmethod
     def clear_copy_on_writes(self) -> dict[BlockId, list[BlockId]]:
-        """Returns the destinations of each planned copy's source, and forgets them."""
+        """Returns the destinations of each planned copy's source, and clears the plan."""
 
     @abstractmethod
     def mark_blocks_as_computed(self) -> None:
-        """Says that the KV of what was filled is written."""
+        """Marks the blocks that were filled as computed: their KV is written."""
 
     @abstractmethod
     def get_common_computed_block_ids(self, seq_block_ids: Sequence[list[BlockId]]) -> list[BlockId]:
@@ -68,7 +68,7 @@ class DeviceAwareBlockAllocator(ABC):
 
     @abstractmethod
     def allocate_mutable(self, prev_block: Block | None, device: Device) -> Block:
-        """Returns an empty block of this device behind ``prev_block``."""
+        """Returns an empty block of this device that follows ``prev_block``."""
 
     @abstractmethod
     def allocate_immutable(self, prev_block: Block | None, token_ids: Sequence[int], device: Device) -> Block:

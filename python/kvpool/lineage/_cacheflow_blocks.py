@@ -1,9 +1,10 @@
-"""CacheFlow's blocks (ancestor 003): handles with reference counts, the allocator of one device, the
-engine's objects.
+"""CacheFlow's blocks (ancestor 003): handles with reference counts, and the allocator of one device.
 
-Owns handles and numbers. CacheFlow hands out the highest number first, so block ``n`` here is block
-``num_blocks - n`` of the ``kvpool.BlockPool`` that counts the references and keeps the free list. For
-the differences from the original see ``kvpool.lineage.cacheflow``.
+It also defines the interfaces of the engine's objects.
+
+This module owns handles and numbers. CacheFlow allocates the highest number first. So block ``n`` here
+is block ``num_blocks - n`` of the ``kvpool.BlockPool``, which counts the references and keeps the free
+list. ``kvpool.lineage.cacheflow`` lists the differences from the original.
 """
 
 from __future__ import annotations
@@ -44,7 +45,7 @@ __all__ = [
 
 
 class SequenceStatus(NamedEnum):
-    """What a sequence does; an engine's own enum with these names serves as well."""
+    """The state of a sequence. An engine's own enum with these names works as well."""
 
     PENDING = enum.auto()
     SERVING = enum.auto()
@@ -53,7 +54,7 @@ class SequenceStatus(NamedEnum):
 
 
 class AllocStatus(NamedEnum):
-    """Whether blocks are available; ``OK`` is true and equals True, the others are false and equal False.
+    """Whether blocks are available. ``OK`` is true and equals True. The others are false and equal False.
 
     ``is True`` does not hold. The hash is that of the name, so booleans and members are different keys
     of a dict.
@@ -73,7 +74,7 @@ class AllocStatus(NamedEnum):
 
 
 class SequenceLike(Protocol):
-    """What is needed of a sequence."""
+    """The attributes of a sequence that the manager reads."""
 
     @property
     def seq_id(self) -> int:
@@ -89,7 +90,7 @@ class SequenceLike(Protocol):
 
 
 class SequenceGroupLike(Protocol):
-    """What is needed of a group: sequences that were forked from one prompt."""
+    """The attributes of a group that the manager reads: sequences that were forked from one prompt."""
 
     @property
     def seqs(self) -> Sequence[SequenceLike]:
@@ -97,14 +98,14 @@ class SequenceGroupLike(Protocol):
 
 
 class PhysicalTokenBlock:
-    """A handle on one block of KV memory; tables that share the block share the handle.
+    """A handle on one block of KV memory. Tables that share the block share the handle.
 
-    Comes from ``BlockAllocator.allocate``. One that is made by hand holds no memory, and no allocator
-    takes it.
+    ``BlockAllocator.allocate`` makes handles. A handle made by hand has no memory, and no allocator
+    accepts it.
 
     Args:
-        device: Where the block is.
-        block_number: Its number there.
+        device: The device of the block.
+        block_number: The block's number on that device.
         block_size: Tokens per block.
     """
 
@@ -120,12 +121,12 @@ class PhysicalTokenBlock:
     def ref_count(self) -> int:
         """References to the block: 0 after the last was freed.
 
-        More may be taken by assignment, as holders of an allocator did; the last one goes by
-        ``BlockAllocator.free``.
+        Assigning a larger number takes more references, as the ancestor's code did.
+        ``BlockAllocator.free`` drops the last one.
 
         Raises:
-            BlockStateError: Assigned less than 1.
-            StaleBlockError: Assigned to a block that was freed.
+            BlockStateError: The assigned number is less than 1.
+            StaleBlockError: The block was freed.
         """
         return self._pool.num_holders(self._id) if self._pool else 0
 
@@ -154,13 +155,13 @@ BlockTable: TypeAlias = list[PhysicalTokenBlock]
 
 
 def check_block_size(block_size: int) -> None:
-    """Raises ``ContractError`` for block sizes that CacheFlow's kernels did not have."""
+    """Raises ``ContractError`` for block sizes that CacheFlow's kernels did not support."""
     if block_size not in (8, 16, 32):
         raise ContractError(f"block_size is {block_size}: must be 8, 16 or 32")
 
 
 def out_of_memory(error: OutOfBlocksError) -> NoFreeBlocksError:
-    """Returns CacheFlow's error for one of the core, with its figures."""
+    """Converts an error of the core to CacheFlow's error, with its figures."""
     return no_free_blocks(error, "Out of memory! No more free blocks are available.")
 
 
@@ -173,17 +174,16 @@ def never_fits(blocks: int) -> NoFreeBlocksError:
 
 
 class BlockAllocator:
-    """Blocks of one device with reference counts; the highest number is handed out first, then the last
-    freed.
+    """Blocks of one device with reference counts. Allocates the highest number first, then the last freed.
 
     Args:
-        device: Where the blocks are.
+        device: The device of the blocks.
         block_size: Tokens per block: 8, 16 or 32.
-        num_blocks: How many.
-        pool: The pool that they come from, which has one block more, the null block; a new one by default.
+        num_blocks: Number of blocks.
+        pool: The pool of the blocks, which has one more block, the null block. A new pool by default.
 
     Raises:
-        ContractError: Another block size.
+        ContractError: The block size is another one.
         InvalidArgumentError: ``num_blocks`` is negative.
     """
 
@@ -196,29 +196,29 @@ class BlockAllocator:
         self.device = device
         self.block_size = block_size
         self.num_blocks = num_blocks
-        # The core has no pool without a usable block.
+        # The core has no pools without usable blocks.
         self._pool = kvpool.BlockPool(num_blocks + 1, block_size) if pool is None and num_blocks else pool
 
     def allocate(self) -> PhysicalTokenBlock:
         """Takes a block, with one reference.
 
         Raises:
-            NoFreeBlocksError: None is free.
+            NoFreeBlocksError: No block is free.
         """
         return self._allocate(1)[0]
 
     def free(self, block: PhysicalTokenBlock) -> None:
-        """Drops one reference; without further references the block is free, and the handle of no use.
+        """Drops one reference. If it was the last, the block is free, and the handle cannot be used any more.
 
         Raises:
-            StaleBlockError: A double free.
-            UnknownBlockError: The block is of another allocator.
+            StaleBlockError: The handle was freed before (a double free).
+            UnknownBlockError: The block belongs to another allocator.
         """
         self._release([block])
 
     @property
     def free_blocks(self) -> BlockTable:
-        """The free blocks, the last of them allocated next. A list of its own, to be looked at. O(blocks)."""
+        """The free blocks, the last of them allocated next. This is a copy. O(blocks)."""
         order = self._pool.free_order() if self._pool else []
         return [
             PhysicalTokenBlock(self.device, self._number(block_id), self.block_size)
@@ -226,7 +226,7 @@ class BlockAllocator:
         ]
 
     def get_num_free_blocks(self) -> int:
-        """Returns how many blocks are free."""
+        """Returns the number of free blocks."""
         return self._pool.num_available if self._pool else 0
 
     def _allocate(self, n: int, references: int = 1) -> BlockTable:
@@ -242,7 +242,7 @@ class BlockAllocator:
         return [self._handle(block_id) for block_id in ids]
 
     def _handle(self, block_id: int) -> PhysicalTokenBlock:
-        """The one handle on a block that has just been taken."""
+        """Makes the only handle on a block that has just been taken."""
         block = PhysicalTokenBlock(self.device, self._number(block_id), self.block_size)
         block._owner, block._pool, block._id = self, self._pool, block_id
         return block
@@ -251,7 +251,7 @@ class BlockAllocator:
         return self.num_blocks - block_id
 
     def _ids(self, blocks: Iterable[PhysicalTokenBlock]) -> list[int]:
-        """The core's ids of live blocks of this allocator."""
+        """Returns the core's ids of live blocks of this allocator."""
         ids = []
         for block in blocks:
             if block._owner is not self:
@@ -262,7 +262,10 @@ class BlockAllocator:
         return ids
 
     def _check_owner(self, table: BlockTable) -> None:
-        """All blocks of a table are on one device, so the last tells."""
+        """Checks that a table is on this device.
+
+        All blocks of a table are on one device, so checks only the last.
+        """
         for block in table[-1:]:
             if block._owner is not self:
                 raise BlockStateError(f"{block} is not on {self.device}")
@@ -279,19 +282,19 @@ class BlockAllocator:
             self._retire(blocks)
 
     def _retire(self, blocks: Iterable[PhysicalTokenBlock]) -> None:
-        """Marks the handles whose blocks nobody holds any more: their ids are no longer theirs."""
+        """Invalidates the handles whose blocks have no references any more: their ids may be reused."""
         for block in blocks:
             if block._pool and not block.ref_count:
                 block._pool = None
 
 
 def prompt_of(seq_group: SequenceGroupLike) -> Sized:
-    """The logical blocks of the first sequence, with which the others share theirs."""
+    """Returns the logical blocks of the first sequence. The others share their blocks with it."""
     if not seq_group.seqs:
         raise ContractError("the group has no sequence")
     return seq_group.seqs[0].logical_token_blocks
 
 
 def status_of(seq: SequenceLike) -> str:
-    """The name of a sequence's status."""
+    """Returns the name of a sequence's status."""
     return str(getattr(seq.status, "name", seq.status)).upper()

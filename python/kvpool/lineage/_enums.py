@@ -1,8 +1,8 @@
-"""Enums that an engine has, too: its own members serve wherever these do.
+"""Enums that equal the engine's own enums of the same name.
 
-Owns equality by name. Code of an ancestor keeps its own ``Device`` and ``AllocStatus`` when only the
-manager beneath it is replaced, and compares with ``==``; members of two enums are never equal, and
-nothing would say so.
+This module owns equality by name. Code written for an ancestor keeps its own ``Device`` and
+``AllocStatus`` when only the manager beneath it is replaced, and compares them with ``==``. Members of
+two ordinary enums are never equal, and Python reports no error.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ class NamedEnum(enum.Enum):
         return type(other).__name__ == type(self).__name__ and other.name == self.name
 
     def __hash__(self) -> int:
-        # That of every member of an enum.Enum with this name: a dict of the one is asked with the other.
+        # The hash of any enum.Enum member with this name, so that both work as keys of one dict.
         return hash(self._name_)
 
 
 class Device(NamedEnum):
-    """Where blocks live."""
+    """The device of a block."""
 
     GPU = enum.auto()
     CPU = enum.auto()
@@ -41,10 +41,10 @@ _Named = TypeVar("_Named", bound=NamedEnum)
 
 
 def member(kind: type[_Named], value: object) -> _Named:
-    """Returns the member that a value means: one of this enum, or of an engine's own enum, by its name.
+    """Returns the member for a value: a member of this enum, or of an engine's own enum, by name.
 
     Raises:
-        ContractError: None has this name.
+        ContractError: No member has this name.
     """
     if type(value) is kind:
         return value

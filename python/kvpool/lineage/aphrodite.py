@@ -1,23 +1,23 @@
-"""Aphrodite's block allocators, which are those of vLLM 0.4: ``allocate_immutable``, ``allocate_mutable``.
+"""Aphrodite's block allocators, with the interface of vLLM 0.4: ``allocate_immutable``, ``allocate_mutable``.
 
-The classes are those of ``kvpool.lineage.v0`` under the older names; the newer ones are there, too.
-What the ancestor took from several modules is found here together.
+The classes are those of ``kvpool.lineage.v0`` under their older names. They have the newer methods,
+too. This module collects what the ancestor spread over several modules.
 
 Differences from the ancestor, beside those of ``kvpool.lineage.v0.block.naive_block`` and
 ``prefix_caching_block``:
 
-- ``is_block_cached`` says True for a block that is cached; the ancestor's said the opposite.
-- 5: a block is cached from ``mark_blocks_as_computed`` on, which an engine calls, without an argument,
-  once what is planned is sure to run. ``get_common_computed_block_ids`` is given the ids of whole
-  tables, and finds these blocks.
-- 7, 24: hashes are SHA-256 chains, and a full block behind an unhashed one has none.
-- 20: ``allocate_immutable`` takes full blocks alone.
-- ``allocate_immutable`` and ``allocate_mutable`` take an optional ``extra``: what identifies the prompt
-  beside its tokens, which the ancestor's hash left out.
+- ``is_block_cached`` returns True for a cached block. The ancestor returned the opposite.
+- 5: a block is cached from ``mark_blocks_as_computed`` on. An engine calls it without an argument once
+  a planned step is sure to run. ``get_common_computed_block_ids`` takes the ids of whole tables, and
+  finds these blocks.
+- 7, 24: hashes are SHA-256 chains, and a full block after an unhashed one has no hash.
+- 20: ``allocate_immutable`` takes full blocks only.
+- ``allocate_immutable`` and ``allocate_mutable`` take an optional ``extra``: extra keys of the prompt,
+  which the ancestor's hash left out.
 - ``block_size`` is an attribute of both kinds of blocks.
-- Tokens are from 0 to 2**32 - 1 where they are hashed; the ancestor took any int.
-- Cached blocks are evicted in the order in which they were given up, as there; of blocks that
-  ``swap_out`` gives up together the deepest goes first.
+- Tokens that are hashed have to be from 0 to 2**32 - 1. The ancestor took any int.
+- Cached blocks are evicted in the order in which they were freed, as in the ancestor. The deepest of
+  the blocks that one ``swap_out`` frees is evicted first.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ __all__ = [
 
 
 def _by_source(copies: Iterable[tuple[BlockId, BlockId]]) -> dict[BlockId, list[BlockId]]:
-    """Copies in the shape of the ancestor: the destinations of each source, in order."""
+    """Groups copies in the ancestor's form: the destinations of each source, in order."""
     destinations: dict[BlockId, list[BlockId]] = {}
     for src, dst in copies:
         destinations.setdefault(src, []).append(dst)
@@ -69,13 +69,14 @@ def _by_source(copies: Iterable[tuple[BlockId, BlockId]]) -> dict[BlockId, list[
 
 
 class CopyOnWriteTracker:
-    """Copies that were decided and not executed yet; see
-    ``kvpool.lineage.v0.block.common.CopyOnWriteTracker``.
+    """Copies that are planned and not executed yet.
+
+    See ``kvpool.lineage.v0.block.common.CopyOnWriteTracker``.
 
     Args:
-        refcounter: Says which blocks are shared.
-        allocator: Whose blocks are copied by ``cow_block_if_not_appendable``: those copies are the
-            allocator's own.
+        refcounter: Reports which blocks are shared.
+        allocator: The allocator whose blocks ``cow_block_if_not_appendable`` copies. It also records
+            those copies.
     """
 
     def __init__(self, refcounter: common.RefCounterProtocol, allocator: PoolAllocator | None = None) -> None:
@@ -83,7 +84,7 @@ class CopyOnWriteTracker:
         self._allocator = allocator
 
     def is_appendable(self, block: Block) -> bool:
-        """Says whether a block may be written to: it has no memory yet, or one holder at most.
+        """Returns whether a block may be written to: it has no memory yet, or at most one reference.
 
         Raises:
             StaleBlockError: The handle was freed.
@@ -91,13 +92,14 @@ class CopyOnWriteTracker:
         return self._tracker.is_appendable(block)
 
     def cow_block_if_not_appendable(self, block: Block) -> BlockId | None:
-        """Returns the id of a block that may be written to, and points the handle to it; None if it has
-        no memory.
+        """Returns the id of a block that may be written to, and points the handle to it.
+
+        Returns None if the handle has no memory.
 
         Raises:
-            NoFreeBlocksError: No block is free for a copy; nothing has changed.
+            NoFreeBlocksError: No block is free for a copy. Nothing has changed.
             StaleBlockError: The handle was freed.
-            ContractError: The tracker was made without an allocator.
+            ContractError: The tracker has no allocator.
         """
         if self._allocator is None:
             raise ContractError("a tracker without an allocator copies no block: give it one")
@@ -105,7 +107,7 @@ class CopyOnWriteTracker:
         return None if block.block_id is None else self._allocator.cow_block_if_not_appendable(block)
 
     def record_cow(self, src_block_id: BlockId | None, trg_block_id: BlockId | None) -> None:
-        """Notes a copy.
+        """Records a copy.
 
         Raises:
             ContractError: An id is None.
@@ -113,15 +115,15 @@ class CopyOnWriteTracker:
         self._tracker.record_cow(src_block_id, trg_block_id)
 
     def clear_cows(self) -> dict[BlockId, list[BlockId]]:
-        """Returns the destinations of each source, those of the allocator first, and forgets them."""
+        """Returns the destinations of each source, those of the allocator first, and clears the record."""
         planned = [] if self._allocator is None else PoolAllocator.clear_copy_on_writes(self._allocator)
         return _by_source([*planned, *self._tracker.clear_cows()])
 
 
 class _OlderNames(PoolAllocator, BlockAllocator):
-    """The older names of what an allocator does."""
+    """The older names of an allocator's methods."""
 
-    #: Insertion order of what is given up, without access times.
+    #: Evicts in the order in which blocks were freed, without access times.
     _eviction: ClassVar[EvictionPolicy] = "lru"
 
     def allocate_immutable(
@@ -132,14 +134,15 @@ class _OlderNames(PoolAllocator, BlockAllocator):
         *,
         extra: kvpool.ExtraKeys | None = None,
     ) -> Block:
-        """Returns a full block with these tokens; one that holds this content already, if the allocator
-        caches.
+        """Returns a full block with these tokens.
+
+        If the allocator caches, it may be a block that already has this content.
 
         Args:
             prev_block: The block before it in the sequence.
-            token_ids: As many as fill the block.
-            device: None.
-            extra: What identifies the prompt beside its tokens; the same for all blocks of a sequence.
+            token_ids: Exactly enough tokens to fill the block.
+            device: Always None.
+            extra: Extra keys of the prompt, the same for all blocks of a sequence.
 
         Raises:
             NoFreeBlocksError: No block is free.
@@ -153,12 +156,12 @@ class _OlderNames(PoolAllocator, BlockAllocator):
     def allocate_mutable(
         self, prev_block: Block | None, device: object = None, *, extra: kvpool.ExtraKeys | None = None
     ) -> Block:
-        """Returns an empty block behind ``prev_block``.
+        """Returns an empty block that follows ``prev_block``.
 
         Args:
             prev_block: The block before it in the sequence.
-            device: None.
-            extra: What identifies the prompt beside its tokens; the same for all blocks of a sequence.
+            device: Always None.
+            extra: Extra keys of the prompt, the same for all blocks of a sequence.
 
         Raises:
             NoFreeBlocksError: No block is free.
@@ -168,34 +171,36 @@ class _OlderNames(PoolAllocator, BlockAllocator):
         self._check_device(device)
         return self.allocate_mutable_block(prev_block, extra)
 
-    def clear_copy_on_writes(self) -> dict[BlockId, list[BlockId]]:  # type: ignore[override]  # the older shape
+    def clear_copy_on_writes(self) -> dict[BlockId, list[BlockId]]:  # type: ignore[override]  # older
         """Returns the destinations of each planned copy's source, and ends the copies' pins."""
         return _by_source(super().clear_copy_on_writes())
 
     def mark_blocks_as_computed(self, block_ids: Sequence[BlockId] = ()) -> None:
-        """Says that the KV of blocks is written: they stay cached when they are freed.
+        """Marks blocks as computed: their KV is written. They stay cached when they are freed.
 
         Args:
-            block_ids: Full, hashed blocks. None at all: those that were filled since the last call and
-                are still held.
+            block_ids: Full, hashed blocks. If empty, all blocks that were filled since the last call
+                and still have references.
 
         Raises:
-            UnknownBlockError: A block is none of this allocator's.
+            UnknownBlockError: A block does not belong to this allocator.
             BlockStateError: A block is not full and hashed.
         """
-        super().mark_blocks_as_computed(block_ids)  # type: ignore[safe-super]  # that of the allocator it is mixed into
+        # The method of the allocator that this class is mixed into.
+        super().mark_blocks_as_computed(block_ids)  # type: ignore[safe-super]
 
     def get_common_computed_block_ids(self, seq_block_ids: Sequence[list[BlockId]]) -> list[BlockId]:
-        """Returns the blocks that all these tables begin with and that are computed: what a prefill can skip.
+        """Returns the computed blocks that all these tables begin with. A prefill can skip them.
 
-        The last block of a table is never among them: a step of no token computes nothing, not even the
-        next token.
+        The last block of a table is never among them, because a step without tokens computes nothing,
+        not even the next token.
 
         Args:
-            seq_block_ids: All ids of each table. One with nothing computed leaves nothing in common.
+            seq_block_ids: All ids of each table. A table without a computed block makes the result
+                empty.
 
         Raises:
-            UnknownBlockError: A block is none of this allocator's.
+            UnknownBlockError: A block does not belong to this allocator.
         """
         computed = [list(takewhile(self._is_computed, ids[:-1])) for ids in seq_block_ids]
         return common.common_prefix(computed)
@@ -205,17 +210,17 @@ class _OlderNames(PoolAllocator, BlockAllocator):
 
 
 class NaiveBlock(naive_block.NaiveBlock):
-    """A block that is told apart by its id alone: see ``kvpool.lineage.v0.block.naive_block.NaiveBlock``."""
+    """A block without a content hash. See ``kvpool.lineage.v0.block.naive_block.NaiveBlock``."""
 
 
 class NaiveBlockAllocator(_OlderNames, naive_block.NaiveBlockAllocator):
-    """Allocates blocks and shares them by ``fork`` only.
+    """Allocates blocks, and shares them by ``fork`` only.
 
     Args:
         create_block: Makes blocks: ``NaiveBlock``, or a class derived from it.
-        num_blocks: How many blocks there are.
+        num_blocks: Number of blocks.
         block_size: Tokens per block.
-        block_ids: Their ids; from 0 by default. The first is allocated first.
+        block_ids: Ids of the blocks; from 0 by default. The first one is allocated first.
 
     Raises:
         ContractError: The ids are not ``num_blocks`` different ones, or a number is negative.
@@ -232,19 +237,20 @@ class NaiveBlockAllocator(_OlderNames, naive_block.NaiveBlockAllocator):
 
 
 class PrefixCachingBlock(prefix_caching_block.PrefixCachingBlock):
-    """A block that is found by its content: see
-    ``kvpool.lineage.v0.block.prefix_caching_block.PrefixCachingBlock``.
+    """A block that can be found by its content.
+
+    See ``kvpool.lineage.v0.block.prefix_caching_block.PrefixCachingBlock``.
 
     Args:
         prev_block: The block before it in the sequence.
         token_ids: Its first tokens.
         block_size: Tokens per block.
         prefix_caching_allocator: The allocator of its memory.
-        block_id: Its memory.
-        extra_hash: What identifies the prompt beside its tokens.
+        block_id: The id of its memory; None if it has none.
+        extra_hash: Extra keys that identify the prompt, beside its tokens.
 
     Raises:
-        ContractError: Allocator or predecessor are of another kind.
+        ContractError: The allocator or the predecessor is of another kind.
         BlockStateError: The tokens do not fit.
     """
 
@@ -263,11 +269,12 @@ class PrefixCachingBlock(prefix_caching_block.PrefixCachingBlock):
         )
 
     def append_token_ids(self, token_ids: Sequence[int]) -> None:
-        """Appends at least one token: see
-        ``kvpool.lineage.v0.block.prefix_caching_block.PrefixCachingBlock``.
+        """Appends at least one token.
+
+        See ``kvpool.lineage.v0.block.prefix_caching_block.PrefixCachingBlock``.
 
         Raises:
-            ContractError: There are none. The others are those of the base.
+            ContractError: ``token_ids`` is empty. The base class raises the other errors.
         """
         if not token_ids:
             raise ContractError("no tokens to append")
@@ -282,20 +289,19 @@ class PrefixCachingBlock(prefix_caching_block.PrefixCachingBlock):
         *,
         extra: kvpool.ExtraKeys | None = None,
     ) -> int:
-        """Hashes one full block: see the function."""
+        """Hashes one full block. See the function ``hash_block_tokens``."""
         return hash_block_tokens(is_first_block, prev_block_hash, cur_block_token_ids, extra=extra)
 
 
 class PrefixCachingBlockAllocator(_OlderNames, prefix_caching_block.PrefixCachingBlockAllocator):
     """Allocates blocks and shares full ones by their content.
 
-    Blocks that nothing is cached in are handed out first, then the cached block that was given up
-    longest ago.
+    Allocates blocks without cached content first, then the cached block that was freed longest ago.
 
     Args:
-        num_blocks: How many blocks there are.
+        num_blocks: Number of blocks.
         block_size: Tokens per block.
-        block_ids: Their ids; from 0 by default. The first is allocated first.
+        block_ids: Ids of the blocks; from 0 by default. The first one is allocated first.
 
     Raises:
         ContractError: The ids are not ``num_blocks`` different ones, or a number is negative.
@@ -327,12 +333,13 @@ def hash_block_tokens(
 
     Args:
         is_first_block: Whether it is the first of its sequence.
-        prev_block_hash: What this function returned for the block before, or its ``content_hash``.
-        cur_block_token_ids: The tokens.
-        extra: What identifies the prompt beside its tokens; the same for all blocks of a sequence.
+        prev_block_hash: The result of this function for the block before, or that block's
+            ``content_hash``.
+        cur_block_token_ids: The tokens of the block.
+        extra: Extra keys of the prompt, the same for all blocks of a sequence.
 
     Raises:
-        ContractError: A first block with a predecessor, another one without, or no tokens.
+        ContractError: A first block has a predecessor, another block has none, or there are no tokens.
         HashingError: The block before has another number of tokens.
         TokenError: A token is out of range.
     """

@@ -1,36 +1,36 @@
 """CacheFlow's block manager (ancestor 003) over ``kvpool.TieredPool``: tier 0 is the device, tier 1 the host.
 
-Owns the block tables: lists of handles by sequence id. Reference counts, free lists, copies and swaps
-are the core's.
+This module owns the block tables: lists of handles by sequence id. Reference counts, free lists, copies
+and swaps belong to the core.
 
 Groups, sequences and statuses are the engine's own objects: a group has ``seqs``, a sequence has
-``seq_id``, ``status`` and ``logical_token_blocks``. A status is known by its name: ``SERVING`` (or
-``RUNNING``), ``FINISHED`` (or anything that begins so); all others only wait. Nothing is hashed here,
-so there are no extra keys.
+``seq_id``, ``status`` and ``logical_token_blocks``. Statuses are compared by name: ``SERVING`` (or
+``RUNNING``), and ``FINISHED`` (or any name that begins so). Sequences with any other status are
+waiting. Nothing is hashed here, so there are no extra keys.
 
-What ``append``, ``swap_in`` and ``swap_out`` return is to be copied at once, in the order of the calls:
-the sources may be handed out from then on. ``begin_swap_out`` and ``begin_swap_in`` keep the sources
-until the copies are done.
+The copies that ``append``, ``swap_in`` and ``swap_out`` return have to be made at once, in the order of
+the calls, because the sources may be allocated again from then on. ``begin_swap_out`` and
+``begin_swap_in`` keep the sources until the copies are done.
 
 Intended differences from the original:
 
-- C1: copy on write replaces the last block of the table; the caller's reference to the old one is given
-  up once.
-- C2, C3: a block that several sequences share moves once, with all the references that move: nothing
+- C1: copy on write replaces the last block of the table. The caller's reference to the old block is
+  released once.
+- C2, C3: a block that several sequences share moves once, with all the references that move. No block
   leaks, and the sequences share it on the other side.
 - C4: a swap updates the block tables, in place.
 - C5: ``allocate`` takes all blocks or none. So does every other call.
-- C6: ``can_allocate`` is an ``AllocStatus``, true only if ``OK``, and knows ``NEVER`` from ``LATER``; a
-  watermark can be kept free. ``can_swap_in`` and ``can_swap_out`` answer likewise.
+- C6: ``can_allocate`` returns an ``AllocStatus``, which is true only if ``OK``, and distinguishes
+  ``NEVER`` from ``LATER``. A watermark can be kept free. ``can_swap_in`` and ``can_swap_out`` return
+  the same type.
 - C7: ``free`` of a sequence without a block table does nothing: it was freed, or never allocated.
 - C8: swaps skip sequences without a block table.
-- C9: ``can_append`` asks for the blocks that ``append`` will take, and no more.
-- ``append`` takes all blocks that the table lacks; the original took one per call, so that a table
-  could stay short.
-- ``free_blocks`` is a list of its own: to change it changes nothing.
-- A block that was freed is refused for good, even when its number is in use again. Allocating or
-  forking onto a sequence that has a table is ``DuplicateRequestError`` (the original leaked that
-  table).
+- C9: ``can_append`` requires the blocks that ``append`` will take, and no more.
+- ``append`` takes all blocks that the table lacks. The original took one per call, so that a table
+  could remain too short.
+- ``free_blocks`` is a copy: changing it has no effect.
+- A freed block is refused for good, even when its number is in use again. Allocating or forking onto a
+  sequence that has a table is ``DuplicateRequestError`` (the original leaked that table).
 """
 
 from __future__ import annotations
@@ -78,9 +78,11 @@ _GPU, _CPU = 0, 1
 
 
 class GroupSwap:
-    """A swap of a group's blocks under way: copy what ``mapping`` says, then ``complete``; or ``abort``.
+    """A swap of a group's blocks that is still open.
 
-    Until then its sequences cannot be appended to, forked, freed or swapped.
+    Copy the pairs of ``mapping``, then call ``complete``; or call ``abort``.
+
+    While it is open, its sequences cannot be appended to, forked, freed or swapped.
     """
 
     def __init__(
@@ -100,19 +102,20 @@ class GroupSwap:
         self.mapping = {source._number(src): target._number(dst) for src, dst in pairs}
 
     def complete(self) -> dict[int, int]:
-        """Ends the swap: the tables hold the destination blocks, the source blocks are free. Returns
-        ``mapping``.
+        """Ends the swap: the tables get the destination blocks, and the source blocks are freed.
+
+        Returns ``mapping``.
 
         Raises:
-            RequestStateError: The swap is over.
+            RequestStateError: The swap has ended.
         """
         self._check_open()
         manager, (source, target) = self._manager, self._route
         if self._swap:
             manager._tiers.take_plan()
-            # Source blocks are freed table by table, as in the original: a shared block with the last
-            # table that has it. The references that are taken here make this order. The block that is
-            # freed last is reused first.
+            # Source blocks are freed table by table, as in the original: a shared block is freed with
+            # the last table that contains it. The references taken here produce this order. The block
+            # that is freed last is reused first.
             pool = manager._tiers.pools[_GPU if source is manager.gpu_allocator else _CPU]
             pool.acquire(self._references)
             try:
@@ -128,10 +131,10 @@ class GroupSwap:
         return self.mapping
 
     def abort(self) -> None:
-        """Takes the swap back: the destination blocks are free, the tables are as before.
+        """Cancels the swap: the destination blocks are freed, and the tables stay as before.
 
         Raises:
-            RequestStateError: The swap is over.
+            RequestStateError: The swap has ended.
         """
         self._check_open()
         if self._swap:
@@ -153,8 +156,8 @@ class BlockSpaceManager:
 
     Args:
         block_size: Tokens per block: 8, 16 or 32.
-        num_gpu_blocks: Blocks of the device. At least 1.
-        num_cpu_blocks: Blocks of the host; without any nothing can be swapped.
+        num_gpu_blocks: Number of device blocks. At least 1.
+        num_cpu_blocks: Number of host blocks. If 0, nothing can be swapped.
         watermark: Share of the device's blocks that ``can_allocate`` and ``can_swap_in`` leave free.
 
     Raises:
@@ -185,14 +188,14 @@ class BlockSpaceManager:
         self._swaps: dict[int, GroupSwap] = {}
 
     def can_allocate(self, seq_group: SequenceGroupLike) -> AllocStatus:
-        """Says whether the group's prompt fits now, later, or never. O(1)."""
+        """Returns whether the group's prompt fits now, later, or never. O(1)."""
         required = len(prompt_of(seq_group)) + self.watermark_blocks
         if required > self.num_total_gpu_blocks:
             return AllocStatus.NEVER
         return AllocStatus.OK if required <= self.get_num_free_gpu_blocks() else AllocStatus.LATER
 
     def allocate(self, seq_group: SequenceGroupLike) -> None:
-        """Takes blocks for the prompt of a group, which all its sequences share.
+        """Takes blocks for the prompt of a group. All its sequences share them.
 
         Raises:
             NoFreeBlocksError: Not enough blocks are free.
@@ -208,7 +211,7 @@ class BlockSpaceManager:
         self.block_tables.update((seq_id, list(table)) for seq_id in seq_ids)
 
     def can_append(self, seq_group: SequenceGroupLike) -> bool:
-        """Says whether ``append`` can be called for every serving sequence of the group. O(sequences)."""
+        """Returns whether ``append`` can be called for every serving sequence of the group. O(sequences)."""
         needed, writers = 0, Counter[PhysicalTokenBlock]()
         for seq in seq_group.seqs:
             if status_of(seq) in ("SERVING", "RUNNING"):
@@ -218,15 +221,15 @@ class BlockSpaceManager:
                     needed += missing
                 elif table:
                     writers[table[-1]] += 1
-        # The last of all holders writes in place.
+        # The last remaining holder writes in place.
         needed += sum(min(count, block.ref_count - 1) for block, count in writers.items())
         return needed <= self.get_num_free_gpu_blocks()
 
     def append(self, seq: SequenceLike) -> tuple[int, int] | None:
-        """Makes room for the token that was appended last: a new block, or a last block that nobody shares.
+        """Makes room for the token that was appended last: a new block, or an unshared last block.
 
         Returns:
-            Source and destination of the copy that this needs, or None.
+            Source and destination of the copy that this requires, or None.
 
         Raises:
             UnknownRequestError: The sequence has no block table.
@@ -254,7 +257,7 @@ class BlockSpaceManager:
         return last.block_number, table[-1].block_number
 
     def fork(self, src_seq: SequenceLike, child_seq: SequenceLike) -> None:
-        """Gives a child all blocks of its parent.
+        """Shares all blocks of a parent with a child.
 
         Raises:
             UnknownRequestError: The parent has no block table.
@@ -269,7 +272,7 @@ class BlockSpaceManager:
         self.block_tables[child_seq.seq_id] = list(table)
 
     def can_swap_in(self, seq_group: SequenceGroupLike) -> AllocStatus:
-        """Says whether the blocks of the unfinished sequences fit the device now, later, or never.
+        """Returns whether the blocks of the unfinished sequences fit the device now, later, or never.
 
         Raises:
             BlockStateError: A sequence is on the device.
@@ -278,7 +281,7 @@ class BlockSpaceManager:
         return self._fit(seq_group, _CPU)
 
     def can_swap_out(self, seq_group: SequenceGroupLike) -> AllocStatus:
-        """Says whether the blocks of the unfinished sequences fit the host now, later, or never.
+        """Returns whether the blocks of the unfinished sequences fit the host now, later, or never.
 
         Raises:
             BlockStateError: A sequence is on the host.
@@ -307,15 +310,15 @@ class BlockSpaceManager:
         return self.begin_swap_out(seq_group).complete()
 
     def begin_swap_in(self, seq_group: SequenceGroupLike) -> GroupSwap:
-        """Begins what ``swap_in`` does at once; raises the same."""
+        """Begins the swap that ``swap_in`` does at once. Raises the same errors."""
         return self._begin(seq_group, _CPU)
 
     def begin_swap_out(self, seq_group: SequenceGroupLike) -> GroupSwap:
-        """Begins what ``swap_out`` does at once; raises the same."""
+        """Begins the swap that ``swap_out`` does at once. Raises the same errors."""
         return self._begin(seq_group, _GPU)
 
     def free(self, seq: SequenceLike) -> None:
-        """Gives up the blocks of a sequence; one without a block table is let pass.
+        """Frees the blocks of a sequence. Does nothing for a sequence without a block table.
 
         Raises:
             RequestStateError: The sequence is being swapped.
@@ -325,7 +328,7 @@ class BlockSpaceManager:
             del self.block_tables[seq.seq_id]
 
     def reset(self) -> None:
-        """Aborts the swaps under way and gives up the blocks of all sequences."""
+        """Aborts the open swaps and frees the blocks of all sequences."""
         for swap in dict.fromkeys(self._swaps.values()):
             swap.abort()
         for seq_id in list(self.block_tables):
@@ -340,18 +343,18 @@ class BlockSpaceManager:
         return [block.block_number for block in self._known_table(seq)]
 
     def get_num_free_gpu_blocks(self) -> int:
-        """Returns how many blocks of the device are free."""
+        """Returns the number of free device blocks."""
         return self.gpu_allocator.get_num_free_blocks()
 
     def get_num_free_cpu_blocks(self) -> int:
-        """Returns how many blocks of the host are free."""
+        """Returns the number of free host blocks."""
         return self.cpu_allocator.get_num_free_blocks()
 
     def check_invariants(self) -> None:
-        """Recounts the pools from scratch. O(blocks), for tests.
+        """Recomputes the pools' state from scratch and compares. O(blocks), for tests.
 
         Raises:
-            InvariantError: The first broken invariant.
+            InvariantError: An invariant is broken; the error describes the first one.
         """
         self._tiers.check_invariants()
 
@@ -374,7 +377,7 @@ class BlockSpaceManager:
             self._allocator_of(block)._release(table)
 
     def _moving(self, seq_group: SequenceGroupLike, source: BlockAllocator) -> tuple[list[int], list[int]]:
-        """The sequences that a swap moves, and the core's block ids, one per reference."""
+        """Returns the ids of the sequences that a swap moves, and the core's block ids, one per reference."""
         references = list[int]()
         unfinished = {seq.seq_id: seq for seq in seq_group.seqs if not status_of(seq).startswith("FINISHED")}
         moving = [seq for seq_id, seq in unfinished.items() if seq_id in self.block_tables]

@@ -1,8 +1,8 @@
-"""Errors of the lineage faces.
+"""Errors of the lineage modules.
 
 Each is an error of ``kvpool.errors`` and also the builtin that the ancestor raised, so that an
-``except`` clause written for the ancestor still catches it. Where an ancestor asserted, the error is an
-``AssertionError`` too, and ``python -O`` does not remove it.
+``except`` clause written for the ancestor still catches it. Where an ancestor asserted, the error is
+also an ``AssertionError``, and ``python -O`` does not remove it.
 """
 
 from __future__ import annotations
@@ -32,20 +32,21 @@ class NoFreeBlocksError(OutOfBlocksError, ValueError):
 
 
 class BlockStateError(InvalidBlockError, AssertionError):
-    """The block is in the wrong state for the call: not allocated, full, immutable, or of another
-    allocator.
+    """The block is in the wrong state for the call.
+
+    For example, it is not allocated, full, immutable, or of another allocator.
     """
 
 
 class StaleBlockError(BlockStateError):
-    """A handle that was used after its block was freed."""
+    """A handle was used after its block was freed."""
 
 
 class UnknownBlockError(BlockStateError, KeyError):
-    """A block id that this allocator does not own, or a block that nobody holds and nothing caches."""
+    """A block id that this allocator does not own, or a block that is neither held nor cached."""
 
     def __str__(self) -> str:
-        # KeyError shows the repr of its argument, quotes and all.
+        # The str of a KeyError is the repr of its argument, with quotes.
         return str(self.args[0]) if self.args else ""
 
 
@@ -58,11 +59,11 @@ class ContractError(InvalidArgumentError, AssertionError):
 
 
 class NotSupportedError(KvpoolError, NotImplementedError):
-    """What the ancestor did not implement for this kind of block, and callers must not rely on."""
+    """A method that the ancestor did not implement for this kind of block. Callers must not rely on it."""
 
 
 def no_free_blocks(error: OutOfBlocksError, message: str | None = None) -> NoFreeBlocksError:
-    """Returns the ancestors' error for one of the core, with its figures."""
+    """Converts an error of the core to the ancestors' error, with its figures."""
     converted = NoFreeBlocksError(message if message is not None else str(error))
     for figure in ("needed", "available", "missing", "fenced", "can_ever_fit", "fits_in_chunks"):
         setattr(converted, figure, getattr(error, figure))

@@ -1,21 +1,21 @@
-"""Aphrodite's token blocks (ancestor 000): buffers of tokens, and the metadata of logical and physical
-blocks.
+"""Aphrodite's token blocks (ancestor 000): buffers of tokens, and metadata of logical and physical blocks.
 
-Owns the token buffers that wait for reuse, and nothing of the KV cache: what a physical block's
-``ref_count`` says is metadata of an object that stands alone. Reference counts that decide something
-live in ``kvpool.BlockPool``.
+This module owns the idle token buffers, and nothing of the KV cache. A physical block's ``ref_count``
+is metadata that the engine sets. The reference counts that decide something are those of
+``kvpool.BlockPool``.
 
 Intended differences from the original:
 
-- 000: a recycled buffer never shows the tokens of its previous owner. It is blanked when it is
-  returned, and again when it is handed out, whatever the previous owner wrote meanwhile; a block lends
-  nobody its buffer: ``token_ids`` is a copy.
-- 000: a buffer comes back when its owner says so (``LogicalTokenBlock.release`` or ``with``). No
-  finalizer runs, on no thread and not at interpreter exit; a block that is dropped without ``release``
-  is garbage, and its buffer with it.
+- 000: a recycled buffer never shows the tokens of its previous owner. The pool blanks it when it is
+  returned, and again when it is handed out, in case the previous owner still wrote to it. A block never
+  exposes its buffer: ``token_ids`` is a copy.
+- 000: a buffer returns to the pool only when its owner releases it (``LogicalTokenBlock.release`` or
+  ``with``). No finalizer runs, on no thread and not at interpreter exit. A block that is dropped
+  without ``release`` is garbage, and so is its buffer.
 - 000: the pool is bounded, locked, and not necessarily global: a block may be given a pool of its own.
-- A buffer that is returned twice, a released block, an overfull append and the last token of an empty
-  block are typed errors, those that were assertions also ``AssertionError``.
+- Typed errors replace the ancestor's undefined behaviour: for a buffer that is returned twice, a
+  released block, an overfull append, and the last token of an empty block. Those that were assertions
+  are also ``AssertionError``.
 - Extra keys reach the hash of a block through ``LogicalTokenBlock.content_hash``.
 """
 
@@ -42,21 +42,21 @@ __all__ = [
     "TokensBlock",
 ]
 
-#: What an empty slot of a token buffer holds.
+#: The content of an empty slot of a token buffer.
 _BLANK_TOKEN_ID: Final = -1
-#: When a block was used that never was.
+#: The access time of a block that was never used.
 DEFAULT_LAST_ACCESSED_TIME: Final = -1
 
-#: A token buffer: as long as a block, blank behind its tokens.
+#: A token buffer: as long as a block, and blank after its tokens.
 TokensBlock: TypeAlias = list[int]
 
 
 class BlockPool:
-    """Token buffers that wait for reuse, by size; may be shared by threads.
+    """Idle token buffers, by size. Threads may share a pool.
 
     Args:
-        max_idle_tokens: Token slots of all idle buffers together, at most; what is returned beyond is
-            dropped.
+        max_idle_tokens: The most token slots of all idle buffers together. Buffers that are returned
+            beyond this limit are dropped.
 
     Raises:
         InvalidArgumentError: ``max_idle_tokens`` is negative.
@@ -81,7 +81,9 @@ class BlockPool:
         return self._idle_tokens
 
     def alloc_block(self, block_size: int) -> TokensBlock:
-        """Returns a blank buffer: an idle one of this size, or a new one; for size 0 a new empty list.
+        """Returns a blank buffer: an idle one of this size, or a new one.
+
+        For size 0, returns a new empty list.
 
         Raises:
             InvalidArgumentError: ``block_size`` is negative.
@@ -97,13 +99,12 @@ class BlockPool:
                 del self.pool[block_size]
             self._idle.remove(id(tokens))
             self._idle_tokens -= block_size
-        # Again: the previous owner may have kept the list, and written to it.
+        # Blank it again: the previous owner may have kept the list, and written to it.
         tokens[:] = [_BLANK_TOKEN_ID] * block_size
         return tokens
 
     def del_block(self, block: TokensBlock) -> None:
-        """Takes a buffer back and blanks it; it must not be used by the caller any more. An empty one
-        is let pass.
+        """Takes a buffer back and blanks it. The caller must not use it any more. Empty buffers are ignored.
 
         Raises:
             StaleBlockError: The buffer is idle already.
@@ -119,7 +120,7 @@ class BlockPool:
                 self._idle_tokens += size
 
 
-#: The pool of blocks that are given none.
+#: The pool of blocks that are made without one.
 _BLOCK_POOL: Final = BlockPool()
 # Another thread may have held the lock when the process forked.
 os.register_at_fork(after_in_child=_BLOCK_POOL._forget)
@@ -139,7 +140,7 @@ class LogicalTokenBlock:
     Args:
         block_number: Position of the block in its sequence.
         block_size: Tokens per block.
-        pool: Where the buffer comes from and goes to; a pool of the process by default.
+        pool: The pool that the buffer comes from and returns to. By default, one pool per process.
 
     Raises:
         InvalidArgumentError: ``block_size`` is less than 1.
@@ -161,11 +162,14 @@ class LogicalTokenBlock:
 
     @property
     def num_tokens(self) -> int:
-        """Tokens in the block. A smaller number may be assigned: the tokens behind it are gone.
+        """The number of tokens in the block.
+
+        A smaller number may be assigned; it removes the tokens at the end.
 
         Raises:
-            StaleBlockError: The block was released. So do all members below.
-            ContractError: A number is assigned that is negative, or greater than the tokens that there are.
+            StaleBlockError: The block was released. All members below raise it, too.
+            ContractError: The assigned number is negative, or greater than the present number of
+                tokens.
         """
         self._buffer()
         return self._num_tokens
@@ -186,22 +190,22 @@ class LogicalTokenBlock:
         return list(self._buffer())
 
     def is_empty(self) -> bool:
-        """Says whether the block has no token."""
+        """Returns whether the block has no token."""
         return self.num_tokens == 0
 
     def get_num_empty_slots(self) -> int:
-        """Returns how many tokens fit."""
+        """Returns the number of tokens that still fit."""
         return self.block_size - self.num_tokens
 
     def is_full(self) -> bool:
-        """Says whether no token fits."""
+        """Returns whether no token fits."""
         return self.num_tokens == self.block_size
 
     def append_tokens(self, token_ids: Sequence[int]) -> None:
         """Appends tokens.
 
         Raises:
-            ContractError: More tokens than empty slots; none is appended.
+            ContractError: There are more tokens than empty slots. None is appended.
         """
         start, end = self.num_tokens, self.num_tokens + len(token_ids)
         if end > self.block_size:
@@ -210,14 +214,14 @@ class LogicalTokenBlock:
         self._num_tokens = end
 
     def get_token_ids(self) -> list[int]:
-        """Returns a copy of the tokens, empty slots left out."""
+        """Returns a copy of the tokens, without empty slots."""
         return self._buffer()[: self._num_tokens]
 
     def get_last_token_id(self) -> int:
         """Returns the last token.
 
         Raises:
-            BlockStateError: There is none.
+            BlockStateError: The block has no token.
         """
         if self.is_empty():
             raise BlockStateError(f"logical block {self.block_number} has no token")
@@ -233,9 +237,9 @@ class LogicalTokenBlock:
         """Returns the block's place in the hash chain of its sequence, or None if the block is not full.
 
         Args:
-            parent: That of the block before it; None for the first.
-            extra: What identifies the prompt beside its tokens; the same for every block of it.
-            hasher: Decides on the algorithm; SHA-256 by default.
+            parent: The link of the block before it; None for the first.
+            extra: Extra keys of the prompt, the same for all its blocks.
+            hasher: Determines the algorithm; SHA-256 by default.
 
         Raises:
             HashingError: ``parent`` comes from another hasher or block size, or the extra keys cannot
@@ -247,7 +251,7 @@ class LogicalTokenBlock:
         return (hasher or _hasher(self.block_size)).link(self._buffer(), parent, extra)
 
     def release(self) -> None:
-        """Returns the buffer to the pool; the block is of no use any more.
+        """Returns the buffer to the pool. The block cannot be used any more.
 
         Raises:
             StaleBlockError: The block was released before.
@@ -287,13 +291,13 @@ def _unpickle(block_number: int, block_size: int, token_ids: list[int]) -> Logic
 
 
 class PhysicalTokenBlock:
-    """What an engine notes about a block of KV memory; nothing checks or counts it.
+    """An engine's notes about a block of KV memory. Nothing checks them.
 
     Args:
-        device: Where the block is.
-        block_number: Its number there.
+        device: The device of the block.
+        block_number: The block's number on that device.
         block_size: Tokens per block.
-        block_hash: Hash of its content, of whatever kind the engine uses.
+        block_hash: Hash of its content, of any kind that the engine uses.
         num_hashed_tokens: Tokens from the start of the prompt to the end of the block.
     """
 

@@ -1,24 +1,25 @@
 """The first vLLM V1 block queue and its hashes (ancestor 001), over the core's free list and hasher.
 
-Owns the block objects' place in the queue's numbering, and nothing else: the order of the free blocks
-is a ``kvpool.parts.FreeBlockList``, the digests come from ``kvpool.BlockHasher``.
-``KVCacheBlock.ref_cnt`` is metadata that the caller counts, as before.
+This module only owns the numbering of block objects. A ``kvpool.parts.FreeBlockList`` keeps the order
+of the free blocks, and ``kvpool.BlockHasher`` computes the digests. The caller counts
+``KVCacheBlock.ref_cnt``, as before.
 
 Intended differences from the original:
 
 - 001: ``FreeKVCacheBlockQueue([])`` is a queue without blocks (the original failed on ``blocks[0]``).
-- 001: removing a block that is not in the queue, or appending one that is, is ``InvalidBlockError`` and
-  changes nothing (the original corrupted its count). Another object with the number of a known block is
-  refused, too.
-- 001: the links between free blocks are in the core, so blocks have no ``prev_free_block`` and
+- 001: removing a block that is not in the queue, or appending one that is, raises ``InvalidBlockError``
+  and changes nothing (the original corrupted its count). Another object with the number of a known
+  block is refused, too.
+- 001: the core keeps the links between free blocks. So blocks have no ``prev_free_block`` and
   ``next_free_block``, and comparing two blocks does not walk the queue.
-- 24: hash values are digests of 256 bits, the same in every process, equal to those of kvpool's own
-  chains. The tokens are part of the key, so a hit is verified. A parent that is a bare int, not a value
-  that these functions returned, starts a chain of its own, which shares no hash with any prompt.
-- Extra keys (adapter, salt, multimodal items) reach every hash: ``extra``. A child inherits its parent's.
-- A key takes its extra keys, salts included, along when it is pickled.
+- 24: hash values are digests of 256 bits. They are the same in every process, and equal to those of
+  kvpool's own chains. The tokens are part of the key, so a hit is verified. A parent that is a bare
+  int, not a result of these functions, starts a chain of its own, which shares no hash with any prompt.
+- Extra keys (adapter, salt, multimodal items) are part of every hash: see ``extra``. A child inherits
+  its parent's.
+- A pickled key contains its extra keys, salts included.
 - Tokens are from 0 to 2**32 - 1; the original took any hashable object.
-- ``free_list_head`` and ``free_list_tail`` are to be looked at: the queue's methods change them.
+- ``free_list_head`` and ``free_list_tail`` are read-only: the queue's methods change them.
 """
 
 from __future__ import annotations
@@ -46,9 +47,10 @@ __all__ = [
 
 
 class HashValue(int):
-    """The digest of a block and of everything before it, as a number; knows its place in its chain.
+    """The digest of a block and of everything before it, as a number. It carries its position in the chain.
 
-    Copied and pickled with its place, its tokens and its extra keys, so that it is a parent in any process.
+    Copies and pickles include this position, the tokens and the extra keys, so that it can be a parent
+    in any process.
     """
 
     link: kvpool.hashing.ChainLink
@@ -64,7 +66,9 @@ class HashValue(int):
         tokens: tuple[int, ...],
         parent: bytes | None,
     ) -> HashValue:
-        """Returns the value of a link, hashed with these extra keys, and the digest of the block before
+        """Makes the value of a link.
+
+        ``extra`` are the extra keys it was hashed with, ``parent`` is the digest of the block before
         it.
         """
         value = cls.from_bytes(link.digest, "big")
@@ -73,7 +77,7 @@ class HashValue(int):
 
     @property
     def epoch(self) -> int:
-        """The epoch that it was hashed in."""
+        """The epoch in which it was hashed."""
         return self.link.epoch
 
     def __copy__(self) -> HashValue:
@@ -102,7 +106,7 @@ def _restore(
 
 
 class BlockHashType(NamedTuple):
-    """Key of a block's content: equal only if the tokens of the block are equal, too."""
+    """Key of a block's content. Two keys are equal only if the tokens of the blocks are equal, too."""
 
     hash_value: int
     token_ids: tuple[int, ...]
@@ -110,7 +114,7 @@ class BlockHashType(NamedTuple):
 
 @dataclass
 class KVCacheBlock:
-    """Metadata of one block. An engine may set further attributes; ``reset`` leaves those alone."""
+    """Metadata of one block. An engine may set further attributes; ``reset`` does not change them."""
 
     #: Number of the block.
     block_id: int
@@ -124,7 +128,7 @@ class KVCacheBlock:
     num_hashed_tokens: int = 0
 
     def reset(self) -> None:
-        """Forgets everything but the number."""
+        """Resets everything but the number."""
         self.ref_cnt = 0
         self.token_ids = []
         self.block_hash = None
@@ -132,9 +136,9 @@ class KVCacheBlock:
 
 
 class FreeKVCacheBlockQueue:
-    """Free blocks, least recently freed first; any of them can be taken out in O(1).
+    """Free blocks, least recently freed first. Any of them can be removed in O(1).
 
-    A block that was never in the queue may be appended; the queue knows it from then on.
+    A block that was never in the queue may be appended; the queue then adds it to its numbering.
 
     Args:
         blocks: The free blocks, next to be used first.
@@ -144,8 +148,8 @@ class FreeKVCacheBlockQueue:
     """
 
     def __init__(self, blocks: list[KVCacheBlock]) -> None:
-        # : Block ``n`` of the core's list is the ``n``-th that the queue has seen; number 0 is the
-        # core's null block.
+        #: Block ``n`` of the core's list is the ``n``-th block that was added. Number 0 is the core's
+        #: null block.
         self._blocks: list[KVCacheBlock] = []
         self._numbers: dict[int, int] = {}
         for block in blocks:
@@ -169,7 +173,7 @@ class FreeKVCacheBlockQueue:
 
     @property
     def num_free_blocks(self) -> int:
-        """Blocks in the queue."""
+        """Number of blocks in the queue."""
         return len(self._free)
 
     @property
@@ -199,10 +203,10 @@ class FreeKVCacheBlockQueue:
         return self._blocks[number - 1]
 
     def remove(self, block: KVCacheBlock) -> None:
-        """Takes a block from wherever it is.
+        """Removes a block from anywhere in the queue.
 
         Raises:
-            InvalidBlockError: The block is not in the queue; nothing has changed.
+            InvalidBlockError: The block is not in the queue. Nothing has changed.
         """
         number = self._find(block)
         if number is None or number not in self._free:
@@ -210,21 +214,23 @@ class FreeKVCacheBlockQueue:
         self._free.remove(number)
 
     def append(self, block: KVCacheBlock) -> None:
-        """Puts a block at the end: it is used last.
+        """Adds a block at the end: it is used last.
 
         Raises:
-            InvalidBlockError: The block is in the queue, or another has its number.
+            InvalidBlockError: The block is in the queue, or another block has its number.
         """
         self.append_sequence([block])
 
     def append_sequence(self, blocks: Sequence[KVCacheBlock]) -> None:
-        """Puts the blocks of a sequence at the end, all or none: the deepest first, so that it is used first.
+        """Adds the blocks of a sequence at the end, all or none.
+
+        The deepest is added first, so that it is used first.
 
         Args:
-            blocks: As they are in the sequence's block table.
+            blocks: The blocks in the order of the sequence's block table.
 
         Raises:
-            InvalidBlockError: A block is in the queue or named twice, or another has its number.
+            InvalidBlockError: A block is in the queue or named twice, or another block has its number.
         """
         seen: set[int] = set()
         for block in blocks:
@@ -240,7 +246,10 @@ class FreeKVCacheBlockQueue:
             self._free.push_back(number)
 
     def _grow(self) -> None:
-        """Makes room for one more number. O(1) per block over the life of the queue: the room doubles."""
+        """Makes room for one more number.
+
+        O(1) per block over the life of the queue, because the room doubles.
+        """
         if len(self._blocks) <= self._capacity:
             return
         self._capacity *= 2
@@ -271,13 +280,13 @@ def hash_block_tokens(
         parent_block_hash: The key of the block before it, as any pair of hash value and tokens, or its
             ``hash_value``; None for the first block. Any other int starts a chain of its own.
         curr_block_token_ids: The block's tokens. Their number is the block size.
-        extra: What identifies the prompt beside its tokens; the parent's by default.
+        extra: Extra keys of the prompt; the parent's by default.
 
     Raises:
         HashingError: The parent has another block size or other extra keys, or there is no token.
-        ContractError: The parent is none of these.
+        ContractError: The parent has none of these forms.
         TokenError: A token is out of range.
-        TokenTypeError: The tokens are no ints.
+        TokenTypeError: The tokens are not ints.
     """
     tokens = tuple(curr_block_token_ids)
     if not tokens:
@@ -304,13 +313,13 @@ def hash_block_tokens(
     return BlockHashType(HashValue.of(link, parent.extra, tokens, parent.link.digest), tokens)
 
 
-# : The epoch of chains that start at a bare int: no pool ever gets there, so they share no digest with
-# a prompt.
+#: The epoch of chains that start at a bare int. No pool reaches it, so they share no digest with a
+#: prompt.
 _FOREIGN_EPOCH: Final = 2**64 - 1
 
 
 def _foreign_root(value: int, hasher: kvpool.BlockHasher, extra: kvpool.ExtraKeys | None) -> HashValue:
-    """Hashes an int that came from elsewhere: sign, length and 32-bit words, padded to whole blocks."""
+    """Hashes a foreign int: its sign, its length and its 32-bit words, padded to whole blocks."""
     size = (value.bit_length() + 31) // 32
     words = [int(value < 0), size, *((abs(value) >> 32 * at) & 0xFFFF_FFFF for at in range(size))]
     words += [0] * (-len(words) % hasher.block_size)
@@ -324,19 +333,20 @@ def _foreign_root(value: int, hasher: kvpool.BlockHasher, extra: kvpool.ExtraKey
 def hash_request_tokens(
     block_size: int, token_ids: Sequence[int], extra: kvpool.ExtraKeys | None = None
 ) -> list[BlockHashType]:
-    """Returns the keys of the full blocks of a prompt; tokens behind the last full block have none.
+    """Returns the keys of the full blocks of a prompt. Tokens after the last full block have no key.
+
     O(tokens).
 
     Args:
         block_size: Tokens per block.
         token_ids: The prompt.
-        extra: What identifies the prompt beside its tokens.
+        extra: Extra keys of the prompt.
 
     Raises:
         InvalidArgumentError: ``block_size`` is less than 1.
         HashingError: The extra keys cannot be represented.
         TokenError: A token is out of range.
-        TokenTypeError: The tokens are no ints.
+        TokenTypeError: The tokens are not ints.
     """
     if block_size < 1:
         raise InvalidArgumentError(f"block_size is {block_size}: must be at least 1")

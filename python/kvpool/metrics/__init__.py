@@ -1,4 +1,4 @@
-"""Metrics: what pools, managers and stores count, as a page for Prometheus, or for OpenTelemetry.
+"""Metrics: the counts of pools, managers and stores, as a page for Prometheus, or for OpenTelemetry.
 
 >>> import kvpool
 >>> manager = kvpool.CacheManager(64, 4, metrics=True, explain=True)
@@ -16,9 +16,10 @@
 ...     server.url == f"http://127.0.0.1:{server.port}/metrics"
 True
 
-:func:`add`, :func:`remove`, :func:`render` and :func:`start_http` are those of one :class:`Metrics` for
-the whole process. All names, with units and meanings: ``docs/metrics.md``. Text and server are
-``prometheus_client``'s, which is imported when it is first needed: ``pip install 'kvpool[metrics]'``.
+The functions :func:`add`, :func:`remove`, :func:`render` and :func:`start_http` use one
+:class:`Metrics` for the whole process. ``docs/metrics.md`` lists all names, with units and meanings.
+``prometheus_client`` provides the text and the server. It is imported on first use: ``pip install
+'kvpool[metrics]'``.
 """
 
 from __future__ import annotations
@@ -46,19 +47,21 @@ _LABEL: Final = re.compile(r"[a-zA-Z_][a-zA-Z0-9_]*")
 
 
 class Metrics:
-    """What is watched, by name, and its page.
+    """Observed managers, pools and stores by name, and their page of metrics.
 
-    May be used by several threads. It keeps what it watches alive until that is removed. A page asks
-    each of them once, under its lock for as long as it takes to copy the counts; the text is made
-    without it.
+    Several threads may use it. It keeps its subjects alive until they are removed. A page reads each
+    subject once, and holds the subject's lock only while the counts are copied. The text is made
+    without the lock.
 
     Args:
-        labels: Labels of every sample: ``{"rank": "0"}`` where each process of several has a page of its own.
-        also: ``"vllm"``, ``"sglang"``: facts that the engine has a name for are told under that, too.
+        labels: Labels of every sample, such as ``{"rank": "0"}`` if each of several processes has its
+            own page.
+        also: ``"vllm"``, ``"sglang"``. Facts that the engine has a name for are also reported under
+            that name.
 
     Raises:
-        InvalidArgumentError: A label whose name is none, or one of the catalogue's; an engine that is
-            not known.
+        InvalidArgumentError: A label's name is invalid, or used by the catalogue; or an engine is
+            unknown.
     """
 
     def __init__(self, *, labels: Mapping[str, str] | None = None, also: Iterable[Engine] = ()) -> None:
@@ -78,11 +81,11 @@ class Metrics:
                 raise InvalidArgumentError(f"also has {engine!r}: must be of {', '.join(get_args(Engine))}")
 
     def add(self, name: str, subject: Subject) -> None:
-        """Watches a manager, a pool or a store, under a name of its own.
+        """Adds a manager, a pool or a store, under a name of its own.
 
         Raises:
-            InvalidArgumentError: Another has the name, or it has no UTF-8 form.
-            ArgumentTypeError: It is none of them.
+            InvalidArgumentError: Another subject has the name, or the name has no UTF-8 form.
+            ArgumentTypeError: The subject has another type.
         """
         if not isinstance(subject, Subject):
             raise ArgumentTypeError(
@@ -95,12 +98,12 @@ class Metrics:
             self._subjects[name] = subject
 
     def remove(self, name: str) -> None:
-        """Watches it no more; one that is not watched is fine."""
+        """Removes a subject. An unknown name is fine."""
         with self._lock:
             self._subjects.pop(name, None)
 
     def collect(self) -> Samples:
-        """Every sample now, as plain values."""
+        """Returns every sample now, as plain values."""
         with self._lock:
             subjects = dict(self._subjects)
         return collect(subjects)
@@ -109,40 +112,40 @@ class Metrics:
         return page.families(self.collect(), self._labels, self._also)
 
     def render(self, form: Format = "openmetrics") -> str:
-        """The page as text: OpenMetrics 1.0, or the older text format of Prometheus.
+        """Returns the page as text: OpenMetrics 1.0, or the older text format of Prometheus.
 
         Raises:
-            MissingPackageError: There is no ``prometheus_client``.
-            InvalidArgumentError: Another format.
+            MissingPackageError: The package ``prometheus_client`` is missing.
+            InvalidArgumentError: The format is unknown.
         """
         if form not in get_args(Format):
             raise InvalidArgumentError(f"form is {form!r}: must be one of {', '.join(get_args(Format))}")
         return page.text(self._families, form)
 
     def start_http(self, port: int, host: str = "127.0.0.1") -> Server:
-        """Serves the page from a thread, at any path, in the format that the client asks for.
+        """Serves the page from a thread, at any path, in the format that the client requests.
 
-        It has no passwords and no TLS: another host than this machine is for networks whose every
-        member may read how many tokens each tenant had.
+        It has no passwords and no TLS. Use another host than this machine only in networks where
+        everyone may read how many tokens each tenant had.
 
         Args:
-            port: 0 for any that is free: ``Server.port`` says which.
-            host: The address that it listens on.
+            port: The port; 0 for any free port, which ``Server.port`` contains.
+            host: The address to listen on.
 
         Raises:
-            MissingPackageError: There is no ``prometheus_client``.
-            OSError: The port is taken.
+            MissingPackageError: The package ``prometheus_client`` is missing.
+            OSError: The port is in use.
         """
         return page.serve(self._families, port, host)
 
     def observe(self, meter: Any) -> None:
-        """Makes instruments of a meter of OpenTelemetry, which ask whenever they are read.
+        """Makes instruments of an OpenTelemetry meter. They read the samples whenever they are read.
 
         Args:
-            meter: As from ``opentelemetry.metrics.get_meter``.
+            meter: A meter, from ``opentelemetry.metrics.get_meter``.
 
         Raises:
-            MissingPackageError: There is no ``opentelemetry``.
+            MissingPackageError: The package ``opentelemetry`` is missing.
         """
         telemetry.observe(meter, self.collect, self._labels)
 
@@ -151,20 +154,20 @@ _default: Final = Metrics()
 
 
 def add(name: str, subject: Subject) -> None:
-    """:meth:`Metrics.add` of the process's own."""
+    """:meth:`Metrics.add` of the process's own object."""
     _default.add(name, subject)
 
 
 def remove(name: str) -> None:
-    """:meth:`Metrics.remove` of the process's own."""
+    """:meth:`Metrics.remove` of the process's own object."""
     _default.remove(name)
 
 
 def render(form: Format = "openmetrics") -> str:
-    """:meth:`Metrics.render` of the process's own."""
+    """:meth:`Metrics.render` of the process's own object."""
     return _default.render(form)
 
 
 def start_http(port: int, host: str = "127.0.0.1") -> Server:
-    """:meth:`Metrics.start_http` of the process's own."""
+    """:meth:`Metrics.start_http` of the process's own object."""
     return _default.start_http(port, host)

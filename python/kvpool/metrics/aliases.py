@@ -1,9 +1,9 @@
-"""The same facts under the names that vLLM and SGLang have for them, for dashboards that are there already.
+"""Some metrics under the names of vLLM and SGLang, for existing dashboards.
 
-Owns which names of theirs mean exactly what a metric of kvpool's means, and no others: vLLM's gap
-between uses leaves out the first one, SGLang's hit rate is that of the last batch, so neither is here.
-Samples keep kvpool's labels. Inside vLLM, which has its own page, they are told twice: ask for them
-only where the engine does not.
+This module contains only names whose meaning is exactly that of a metric of kvpool. vLLM's gap between
+uses leaves out the first gap, and SGLang's hit rate is that of the last batch, so neither is here.
+Samples keep kvpool's labels. vLLM has its own page, so inside vLLM these metrics would be reported
+twice. Enable them only if the engine does not report them.
 """
 
 from __future__ import annotations
@@ -22,17 +22,17 @@ Engine = Literal["vllm", "sglang"]
 
 @dataclass(frozen=True, slots=True)
 class Alias:
-    """A name of an engine's, and the samples of kvpool's that are the same."""
+    """A name of an engine, and the equivalent samples of kvpool."""
 
     name: str
     kind: Kind
-    #: A metric of the catalogue.
+    #: The metric of the catalogue.
     of: str
-    #: Labels that its samples must have, behind ``pool``.
+    #: Labels that its samples must have, after ``pool``.
     where: tuple[str, ...] = ()
-    #: The label that the engine has in their place.
+    #: The label that the engine has instead.
     label: tuple[str, str] | None = None
-    #: Whether the samples are blocks, and the engine counts tokens.
+    #: Whether kvpool counts blocks and the engine counts tokens.
     in_tokens: bool = False
 
 
@@ -67,7 +67,7 @@ ALIASES: Final[dict[Engine, tuple[Alias, ...]]] = {
 
 
 def values(alias: Alias, samples: Samples) -> list[tuple[str, float | Buckets]]:
-    """What an alias says, by pool."""
+    """Returns the values of an alias, by pool."""
     found: list[tuple[str, float | Buckets]] = []
     sizes = {labels[0]: value for labels, value in samples.values.get("kvpool_block_size_tokens", [])}
     for (pool, *rest), value in samples.values.get(alias.of, []):

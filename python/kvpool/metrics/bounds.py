@@ -1,9 +1,8 @@
-"""The HTTP server of a page of metrics, with bounds that do not grow with clients: threads, time and
-bytes of requests.
+"""The HTTP server of a page of metrics, with limits that do not grow with the number of clients.
 
-Owns the choice of clients. If all threads are taken, the oldest connection without a complete request
-is closed, so slow clients keep no other from the page. Errors of clients are not written to standard
-error.
+It limits threads, time, and the bytes of requests. If all threads are busy, it closes the oldest
+connection without a complete request, so slow clients do not block others. Errors of clients are not
+written to standard error.
 """
 
 from __future__ import annotations
@@ -28,11 +27,11 @@ logger = logging.getLogger("kvpool.metrics")
 
 #: Connections that are served at once, each by a thread.
 MOST_THREADS: Final = 16
-#: Seconds from a connection to its end, whatever the client does.
+#: Seconds after which any connection ends.
 SECONDS: Final = 10.0
-#: Bytes of a request line and its headers.
+#: The most bytes of a request line and its headers.
 LONGEST_REQUEST: Final = 128 << 10
-#: Seconds that a new connection waits for the thread of an older one, which was ended.
+#: Seconds that a new connection waits for the thread of a connection that is being closed.
 _GIVE_WAY: Final = 1.0
 
 
@@ -40,20 +39,20 @@ class BoundedServer(ThreadingMixIn, WSGIServer):
     """Serves each connection with a thread of its own, at most :data:`MOST_THREADS` at once."""
 
     daemon_threads = True
-    #: Connections that wait to be accepted: a client beyond them tries again after a second.
+    #: Connections that wait to be accepted. Further clients retry after a second.
     request_queue_size = 128
 
     def __init__(self, *arguments: Any, **more: Any) -> None:
         self._free = threading.Semaphore(MOST_THREADS)
         self._lock = threading.Lock()
-        # : When each connection ends, the oldest first; those whose request was read are in
-        # ``_answered``, too.
+        #: The end of each connection, the oldest first. Those whose request was read are also in
+        #: ``_answered``.
         self._ends: dict[socket.socket, float] = {}
         self._answered: set[socket.socket] = set()
         super().__init__(*arguments, **more)
 
     def process_request(self, request: Any, client_address: Any) -> None:
-        """Serves a connection by a thread of its own. With none free, an older connection ends."""
+        """Serves a connection on its own thread. If no thread is free, an older connection is closed."""
         if not self._free.acquire(blocking=False):
             self._end_one()
             if not self._free.acquire(timeout=_GIVE_WAY):
@@ -68,7 +67,7 @@ class BoundedServer(ThreadingMixIn, WSGIServer):
             raise
 
     def process_request_thread(self, request: Any, client_address: Any) -> None:
-        """Runs in the thread of a connection."""
+        """Serves a connection, on its thread."""
         try:
             super().process_request_thread(request, client_address)
         finally:
@@ -82,7 +81,7 @@ class BoundedServer(ThreadingMixIn, WSGIServer):
         self._free.release()
 
     def was_read(self, request: socket.socket) -> None:
-        """Notes that a request is complete. Connections without a complete request give way earlier."""
+        """Records that a request is complete. Connections without a complete request are closed earlier."""
         with self._lock:
             self._answered.add(request)
 
@@ -93,7 +92,7 @@ class BoundedServer(ThreadingMixIn, WSGIServer):
                 _shut(request)
 
     def service_actions(self) -> None:
-        """Ends connections whose time is over. Called some twenty times a second."""
+        """Closes connections whose time is over. Called about twenty times a second."""
         now = time.monotonic()
         with self._lock:
             for request, end in self._ends.items():
@@ -109,25 +108,25 @@ class BoundedServer(ThreadingMixIn, WSGIServer):
                 _shut(request)
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """Logs a connection that failed, for debugging alone: clients cause such failures."""
+        """Logs a failed connection at level debug, because clients cause such failures."""
         del request
         logger.debug("a request of %s failed", client_address, exc_info=True)
 
 
 def _shut(request: socket.socket) -> None:
-    # Its thread closes it.
+    # The connection's thread closes it.
     with contextlib.suppress(OSError):
         request.shutdown(socket.SHUT_RDWR)
 
 
 class BoundedServerOnSix(BoundedServer):
-    """As :class:`BoundedServer`, on an address of IPv6."""
+    """Like :class:`BoundedServer`, on an IPv6 address."""
 
     address_family = socket.AF_INET6
 
 
 class _Limited(io.RawIOBase):
-    """Lines of a request, up to a number of bytes."""
+    """Lines of a request, up to a limit of bytes."""
 
     def __init__(self, lines: BinaryIO) -> None:
         self._lines, self._left = lines, LONGEST_REQUEST
@@ -151,18 +150,18 @@ class Handler(WSGIRequestHandler):
     server: BoundedServer
 
     def setup(self) -> None:
-        """Bounds what is read."""
+        """Limits the bytes that are read."""
         super().setup()
         self.rfile: Any = _Limited(self.rfile)
 
     def parse_request(self) -> bool:
-        """Parses a request, and notes that it is complete."""
+        """Parses a request, and records that it is complete."""
         good = super().parse_request()
         self.server.was_read(self.request)
         return good
 
     def get_stderr(self) -> Any:
-        """Returns the stream for the tracebacks of ``wsgiref``: they are dropped."""
+        """Returns a stream that drops the tracebacks of ``wsgiref``."""
         return io.StringIO()
 
     def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - the name of the base

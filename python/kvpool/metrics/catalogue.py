@@ -1,11 +1,11 @@
 """Every metric: its name, type, unit, labels and meaning.
 
-Owns the names, which are in ``data/metrics.toml``. What collects (:mod:`.collect`), the text,
-OpenTelemetry, ``docs/metrics.md``, the dashboard and the alert rules have them from here, and tests
-compare. A name, once released, keeps its meaning.
+This module owns the names, which are in ``data/metrics.toml``. The collector (:mod:`.collect`), the
+text, OpenTelemetry, ``docs/metrics.md``, the dashboard and the alert rules use them, and tests compare.
+A released name never changes its meaning.
 
-Names are those of OpenMetrics: a unit is the end of the name, and a counter's samples end in
-``_total``. Every metric has the label ``pool`` or ``store`` besides its own, and the labels of its
+Names follow OpenMetrics: the unit is the end of the name, and a counter's samples end in ``_total``.
+Every metric has the label ``pool`` or ``store`` besides its own, and the labels of its
 :class:`~kvpool.metrics.Metrics`.
 """
 
@@ -23,18 +23,18 @@ Kind = Literal["counter", "gauge", "histogram"]
 
 @dataclass(frozen=True, slots=True)
 class Definition:
-    """A metric: what a page says of it before its samples."""
+    """A metric: its description on a page, before its samples."""
 
     name: str
     kind: Kind
-    #: The end of the name, or nothing for what has no unit.
+    #: The end of the name; empty for a metric without a unit.
     unit: str
     labels: tuple[str, ...]
     help: str
 
     @property
     def sample(self) -> str:
-        """The name of its samples, but for a histogram's, which have three."""
+        """The name of its samples. A histogram has three further names instead."""
         return f"{self.name}_total" if self.kind == "counter" else self.name
 
 

@@ -1,8 +1,8 @@
-"""From what is watched to samples: what managers, pools and stores count already, by the names of the
-catalogue.
+"""Collects samples from the counts of managers, pools and stores, by the names of the catalogue.
 
-Owns which number goes under which name. Counts nothing itself. A subject is asked once per page, by one
-call for each of its answers, each under its lock; two answers may be a step apart.
+This module owns the assignment of counts to names. It counts nothing itself. A page reads each subject
+once, with one call for each group of counts, each under the subject's lock. Two groups may be a step
+apart.
 """
 
 from __future__ import annotations
@@ -24,15 +24,15 @@ if TYPE_CHECKING:
 
 __all__ = ["SCALES", "Buckets", "Samples", "Subject", "collect", "view_samples"]
 
-#: What can be watched.
+#: The types that can be observed.
 Subject = CacheManager | BlockPool | Store
 
-#: Sizes of the advisor's curve, in sizes of the pool.
+#: Sizes in the advisor's curve, as multiples of the pool's size.
 SCALES: Final = ("0.125", "0.25", "0.5", "0.75", "1", "1.5", "2", "3", "4", "6", "8")
 _TIERS: Final = ("device", "host")
 _STATES: Final = ("free", "cached_free", "active", "fenced")
 _REQUESTS: Final = ("running", "preempted", "swapped", "moving", "loading", "releasing")
-#: Counters of a manager that have the name of their field.
+#: Counters of a manager whose name is that of their field.
 _MANAGER: Final = (
     "admissions",
     "refusals",
@@ -76,8 +76,9 @@ _STORE_FAILURES: Final = ("lost", "full", "failed", "timed_out", "busy", "unavai
 
 @dataclass(frozen=True, slots=True)
 class Buckets:
-    """A histogram: upper ends of buckets, counts of each alone with one more for what is beyond, and
-    the sum.
+    """A histogram with the upper ends of buckets, the count of each bucket, and the sum.
+
+    ``counts`` has one more entry, for values above the last end. Counts are not cumulative.
     """
 
     bounds: tuple[float, ...]
@@ -86,18 +87,18 @@ class Buckets:
 
 
 class Samples:
-    """Values by metric and labels, in the order in which they came."""
+    """Values by metric and labels, in the order of their collection."""
 
     def __init__(self) -> None:
         self.values: dict[str, list[tuple[tuple[str, ...], float | Buckets]]] = {}
 
     def add(self, name: str, labels: tuple[str, ...], value: float | Buckets) -> None:
-        """One sample; the name is without ``kvpool_``, labels are in the order of the catalogue."""
+        """Adds a sample. The name has no ``kvpool_``; labels are in the order of the catalogue."""
         self.values.setdefault(f"kvpool_{name}", []).append((labels, value))
 
 
 def collect(subjects: Mapping[str, Subject]) -> Samples:
-    """Asks every subject once."""
+    """Reads every subject once."""
     samples = Samples()
     for name, subject in subjects.items():
         if isinstance(subject, Store):
@@ -113,7 +114,7 @@ def collect(subjects: Mapping[str, Subject]) -> Samples:
 
 
 def view_samples(name: str, view: JournalView) -> Samples:
-    """What a journal's subject says at a moment of its replay."""
+    """Returns the samples of a journal's subject at one moment of its replay."""
     samples = Samples()
     _tiers(samples, name, [view.pool, view.host], view.metrics)
     if view.stats is not None:

@@ -1,7 +1,7 @@
-"""Metrics as a page: what Prometheus, its relatives and people read.
+"""Metrics as a page, for Prometheus, similar tools, and people.
 
-Owns how samples become the families of ``prometheus_client``, which writes the text and serves it. That
-package is imported when a page is first made: ``pip install 'kvpool[metrics]'``.
+This module converts samples to the families of ``prometheus_client``, which writes the text and serves
+it. That package is imported when a page is first made: ``pip install 'kvpool[metrics]'``.
 """
 
 from __future__ import annotations
@@ -35,14 +35,14 @@ logger = logging.getLogger("kvpool.metrics")
 
 Format = Literal["openmetrics", "prometheus"]
 
-# : Leaves names as they are: otherwise prometheus_client makes underscores of colons in names of
-# OpenMetrics samples.
+#: Keeps names unchanged. Otherwise, prometheus_client replaces colons by underscores in names of
+#: OpenMetrics samples.
 _ESCAPING: Final = "allow-utf-8"
 _OPENMETRICS: Final = f"application/openmetrics-text; version=1.0.0; escaping={_ESCAPING}"
 
 
 def library() -> Any:
-    """The package ``prometheus_client``; raises ``MissingPackageError`` without it."""
+    """Returns the package ``prometheus_client``. Raises ``MissingPackageError`` without it."""
     try:
         import prometheus_client
     except ImportError as error:
@@ -53,11 +53,11 @@ def library() -> Any:
 
 
 def families(samples: Samples, constant: Mapping[str, str], also: Iterable[Engine]) -> Iterator[Metric]:
-    """The families of a page; those without samples are left out."""
+    """Yields the families of a page, without those that have no samples."""
     library()
     from prometheus_client.core import InfoMetricFamily
 
-    info = InfoMetricFamily("kvpool_build", "The kvpool that says this.", labels=tuple(constant))
+    info = InfoMetricFamily("kvpool_build", "The version of kvpool.", labels=tuple(constant))
     info.add_metric(tuple(constant.values()), {"version": kvpool.__version__})
     yield info
     for definition in CATALOGUE:
@@ -98,12 +98,12 @@ def _family(
 
 
 def _number(value: float) -> str:
-    """As Prometheus writes a bound: always as a float."""
+    """Formats a bound as Prometheus does: always as a float."""
     return repr(float(value))
 
 
 class _Source:
-    """What a registry of ``prometheus_client`` asks."""
+    """The collector that a registry of ``prometheus_client`` calls."""
 
     def __init__(self, collect: Any) -> None:
         self.collect = collect
@@ -116,7 +116,7 @@ def _registry(collect: Any) -> Any:
 
 
 def text(collect: Any, form: Format) -> str:
-    """The page as text."""
+    """Returns the page as text."""
     write: Any = library().generate_latest
     if form == "openmetrics":
         from prometheus_client.openmetrics import exposition
@@ -127,11 +127,11 @@ def text(collect: Any, form: Format) -> str:
 
 
 class Server:
-    """A page that is served until it is closed. Also a context manager.
+    """Serves a page until it is closed. Also a context manager.
 
     Attributes:
         port: The port that it listens on.
-        url: Where the page is.
+        url: The address of the page.
     """
 
     def __init__(self, server: Any, thread: Any, host: str) -> None:
@@ -158,12 +158,12 @@ class Server:
         return self
 
     def __exit__(self, *_exception: object) -> None:
-        """Closes it."""
+        """Closes the server."""
         self.close()
 
 
 def serve(collect: Any, port: int, host: str) -> Server:
-    """A thread that serves the page."""
+    """Starts a thread that serves the page."""
     page = library().make_wsgi_app(_registry(collect))
 
     def app(environ: dict[str, Any], respond: Any) -> Any:

@@ -1,9 +1,9 @@
-"""Metrics as instruments of OpenTelemetry, where ``opentelemetry`` can be imported.
+"""Metrics as instruments of OpenTelemetry, if ``opentelemetry`` can be imported.
 
-Owns how samples become observations. A counter of the catalogue is an observable counter, a gauge an
-observable gauge. OpenTelemetry has no observable histogram, so a histogram is three observable
-counters: ``NAME_bucket`` with the label ``le``, whose counts are cumulative as in Prometheus,
-``NAME_count`` and ``NAME_sum``.
+This module converts samples to observations. A counter of the catalogue is an observable counter, a
+gauge an observable gauge. OpenTelemetry has no observable histogram, so a histogram becomes three
+observable counters: ``NAME_bucket`` with the label ``le``, whose counts are cumulative as in
+Prometheus, ``NAME_count`` and ``NAME_sum``.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _UNITS = {
 
 
 def observe(meter: Any, collect: Callable[[], Samples], constant: Mapping[str, str]) -> None:
-    """Makes an instrument of each metric; each asks when it is read."""
+    """Makes one instrument per metric. Each reads the samples when it is read."""
     try:
         from opentelemetry.metrics import Observation
     except ImportError as error:

@@ -1,13 +1,13 @@
-"""KV-cache shapes of models: what a token, a state, a block and a request take.
+"""KV-cache shapes of models: the sizes of a token, a state, a block and a request.
 
-For sizing: "how many requests of 32,000 tokens of Gemma-3-27B fit into 60 GiB?". A model is a list of
-:class:`Layers` by what they keep: full attention (MLA, too), a sliding window, a chunk, or a recurrent
-state. :meth:`KvShape.groups` makes of them the groups that share one pool of equal blocks, as vLLM
-does. The catalogue (:func:`kv_shape`) needs no files and no network; :func:`read_config` reads the
+It is for sizing: "how many requests of 32,000 tokens of Gemma-3-27B fit into 60 GiB?". A model is a
+list of :class:`Layers` by the KV that they keep: full attention (MLA, too), a sliding window, a chunk,
+or a recurrent state. :meth:`KvShape.groups` forms the groups that share one pool of equal blocks, as
+vLLM does. The catalogue (:func:`kv_shape`) needs no files and no network. :func:`read_config` reads the
 ``config.json`` of any model.
 
-All sizes are bytes of the whole model, over all layers: with tensor parallelism, divide by the number
-of ranks (MLA latents are not split, so every rank holds all of them).
+All sizes are bytes of the whole model, over all layers. With tensor parallelism, divide them by the
+number of ranks. MLA latents are not split, so every rank holds all of them.
 
 >>> llama = kv_shape("llama-3.1-8b")
 >>> llama.bytes_per_token
@@ -17,9 +17,9 @@ of ranks (MLA latents are not split, so every rank holds all of them).
 >>> kv_shape("Llama-3.1-8B", dtype="fp8").bytes_per_token
 65536
 
-Gemma 3 keeps 5 of 6 layers in a window. In full, 32,000 tokens would take 15.1 GiB. In chunks of 2,048
-tokens they take less than in chunks of 8,192, the default, because a window holds the chunk that a step
-computes, too:
+In Gemma 3, 5 of 6 layers have a window. With full attention in all layers, 32,000 tokens would take
+15.1 GiB. Smaller chunks take less memory: chunks of 2,048 tokens take less than the default of 8,192,
+because a window also holds the chunk that a step computes:
 
 >>> gemma = kv_shape("Gemma-3-27B")
 >>> groups = gemma.groups()

@@ -1,28 +1,30 @@
-"""The catalogue of well-known models, and finding one by its name.
+"""The catalogue of well-known models, and the lookup by name.
 
-**Where the figures come from**: the published ``config.json`` of each model. ``num_hidden_layers``,
-``num_key_value_heads`` and ``head_dim`` (or ``hidden_size / num_attention_heads``) of all; and of
+**Source of the figures**: the published ``config.json`` of each model. All have ``num_hidden_layers``,
+``num_key_value_heads`` and ``head_dim`` (or ``hidden_size / num_attention_heads``). Some have further
+fields:
 
-- windows: ``sliding_window``, and which layers have one: ``layer_types``; of Gemma 2 every other layer,
-  of Gemma 3 five of six;
+- windows: ``sliding_window``, and the layers that have one: ``layer_types``. In Gemma 2, this is every
+  other layer, and in Gemma 3 five of six.
 - chunks (Llama 4): ``attention_chunk_size``, in the layers that ``no_rope_layers`` marks with 1, three
-  of four;
-- MLA: ``kv_lora_rank`` + ``qk_rope_head_dim``; with sparse attention (DeepSeek-V3.2, GLM-5)
-  ``index_head_dim``, too, in fp8 with 4 bytes of scale for 128 elements;
-- Qwen3-Next, Qwen3.5 and Qwen3.6: ``full_attention_interval`` and the five fields ``linear_*``, the state in
-  ``mamba_ssm_dtype``, in bf16 where that is missing;
-- Kimi Linear: ``linear_attn_config``, its recurrent state in fp32;
+  of four.
+- MLA: ``kv_lora_rank`` + ``qk_rope_head_dim``. With sparse attention (DeepSeek-V3.2, GLM-5) also
+  ``index_head_dim``, in fp8 with 4 bytes of scale per 128 elements.
+- Qwen3-Next, Qwen3.5 and Qwen3.6: ``full_attention_interval`` and the five fields ``linear_*``. The
+  state has the dtype of ``mamba_ssm_dtype``, or bf16 without that field.
+- Kimi Linear: ``linear_attn_config``, with the recurrent state in fp32.
 - Nemotron and Granite: ``hybrid_override_pattern`` or ``layer_types``, and heads, head_dim, groups,
-  state and kernel of Mamba-2. Nemotron's state is in ``mamba_ssm_cache_dtype``, fp32 where that is
-  missing, Granite's in bf16: what vLLM 0.33 does by default.
+  state and kernel of Mamba-2. Nemotron's state has the dtype of ``mamba_ssm_cache_dtype``, or fp32
+  without that field. Granite's is in bf16, the default of vLLM 0.33.
 
-Not from the file itself, but from model cards and from copies of it: MiniMax-M2, Qwen3.5, Qwen3.6,
-Qwen3-Coder, GLM-4.7-Flash. Taken over from the models that they go on from, unread: GLM-4.7 (GLM-4.6),
-Kimi-K2.5 (Kimi-K2), Mistral-Small-3.2 (3.1). ``--config config.json`` reads yours.
+Some figures come from model cards and from copies of the file: MiniMax-M2, Qwen3.5, Qwen3.6,
+Qwen3-Coder, GLM-4.7-Flash. Some are assumed to equal those of a predecessor, and were not checked:
+GLM-4.7 (GLM-4.6), Kimi-K2.5 (Kimi-K2), Mistral-Small-3.2 (3.1). ``--config config.json`` reads your own
+file.
 
 Layers of draft heads (MTP, EAGLE) are not counted. Attention that keeps one entry for several tokens
 (DeepSeek-V4) has no shape here yet, so those models are left out. :func:`kvpool.models.read_config`
-reads these fields from a file of yours.
+reads these fields from your own file.
 """
 
 from __future__ import annotations
@@ -37,10 +39,11 @@ __all__ = ["kv_shape", "model_names", "with_dtype"]
 
 
 def kv_shape(name: str, dtype: str | None = None) -> KvShape:
-    """The shape of a model in the catalogue, with ``dtype`` elements (default: 2 bytes, bf16 or fp16).
+    """Return the shape of a model in the catalogue, with ``dtype`` elements (default: 2 bytes, bf16 or fp16).
 
-    Case does not matter, nor do an organisation in front (``meta-llama/``), ``_`` for ``-``, and
-    endings that leave the shape as it is (``-Instruct``, ``-Chat``, ``-it``, ``-hf``, ``-Base``).
+    Names match without regard to case, to an organisation in front (``meta-llama/``), and to ``_`` or
+    ``-``. Endings that do not change the shape are ignored, too (``-Instruct``, ``-Chat``, ``-it``,
+    ``-hf``, ``-Base``).
 
     >>> kv_shape("meta-llama/Llama-3.1-8B-Instruct").name
     'Llama-3.1-8B'
@@ -50,7 +53,7 @@ def kv_shape(name: str, dtype: str | None = None) -> KvShape:
     ValueError: unknown model 'Llama-3.1-8'; did you mean Llama-3.1-8B, Llama-3-8B or Llama-3.1-70B?
 
     Raises:
-        ValueError: the model or the dtype is unknown; the message names those that come close.
+        ValueError: The model or the dtype is unknown. The message names similar ones.
     """
     shape = _BY_KEY.get(_key(name)) if isinstance(name, str) else None
     if shape is None:
@@ -59,16 +62,16 @@ def kv_shape(name: str, dtype: str | None = None) -> KvShape:
 
 
 def with_dtype(shape: KvShape, dtype: str | None) -> KvShape:
-    """The same shape with keys, values and latents of another dtype; ``None`` leaves it as it is.
+    """Return the same shape with keys, values and latents of another dtype; ``None`` leaves it unchanged.
 
     Raises:
-        ValueError: the dtype is unknown, or does not exist for this shape: ``nvfp4`` of MLA, for instance.
+        ValueError: The dtype is unknown, or does not exist for this shape, such as ``nvfp4`` for MLA.
     """
     return shape if dtype is None else shape.with_dtype(dtype)
 
 
 def model_names() -> list[str]:
-    """The names of all models in the catalogue, in its order: by family, then by size.
+    """Return the names of all models in the catalogue, in its order: by family, then by size.
 
     >>> model_names()[:2]
     ['Llama-3.1-8B', 'Llama-3.1-70B']
@@ -80,7 +83,7 @@ _full = KvShape.of_heads
 
 
 def _windowed(name: str, full: int, sliding: int, kv_heads: int, head_dim: int, window: int) -> KvShape:
-    """Some layers of full attention, the others with a window."""
+    """Make a shape with some layers of full attention, and the others with a window."""
     layers = attention(full, kv_heads, head_dim), attention(sliding, kv_heads, head_dim, window=window)
     return KvShape(name, layers)
 
@@ -92,12 +95,15 @@ def _chunked(name: str, full: int, chunked: int, kv_heads: int, head_dim: int, c
 
 
 def _mla(name: str, layers: int, *, index_dim: int = 0) -> KvShape:
-    """A DeepSeek-style MLA model: 512 latent elements and 64 with the position."""
+    """Make a DeepSeek-style MLA model: 512 latent elements and 64 with the position."""
     return KvShape(name, (latent(layers, 512, 64, index_dim=index_dim),))
 
 
 def _qwen(name: str, full: int, kv_heads: int, value_heads: int, state_bytes: int) -> KvShape:
-    """Three layers of four are a gated delta net with 16 key heads; heads of 128, of full attention 256."""
+    """Make a Qwen model: three layers of four are a gated delta net with 16 key heads.
+
+    Heads have 128 elements.
+    """
     net = gated_delta_net(
         3 * full, key_heads=16, value_heads=value_heads, key_dim=128, value_dim=128, state_bytes=state_bytes
     )
@@ -105,7 +111,10 @@ def _qwen(name: str, full: int, kv_heads: int, value_heads: int, state_bytes: in
 
 
 def _nemotron(name: str, full: int, mamba: int, kv_heads: int, heads: int, head_dim: int) -> KvShape:
-    """Mamba-2 with 8 groups and 128 elements of state in fp32; all other layers keep nothing."""
+    """Make a Nemotron model: Mamba-2 with 8 groups and 128 elements of state in fp32.
+
+    Other layers keep nothing.
+    """
     state = mamba2(mamba, heads=heads, head_dim=head_dim, groups=8, state=128, state_bytes=4)
     return KvShape(name, (attention(full, kv_heads, 128), state))
 
@@ -125,7 +134,7 @@ _CATALOGUE: Final[tuple[KvShape, ...]] = (
     _full("Llama-2-13B", 40, 40, 128),
     _full("Llama-2-70B", 80, 8, 128),
     _full("Mistral-7B", 32, 8, 128),
-    # Its first version alone has a window.
+    # Only the first version has a window.
     KvShape("Mistral-7B-v0.1", (attention(32, 8, 128, window=4096),)),
     _full("Mistral-Small-3.2-24B", 40, 8, 128),
     _full("Mixtral-8x7B", 32, 8, 128),
@@ -178,7 +187,7 @@ _CATALOGUE: Final[tuple[KvShape, ...]] = (
     _windowed("Gemma-3-4B", 5, 29, 4, 256, 1024),
     _windowed("Gemma-3-12B", 8, 40, 8, 256, 1024),
     _windowed("Gemma-3-27B", 10, 52, 16, 128, 1024),
-    # Their full attention has fewer and larger heads than their windows.
+    # Full attention has fewer and larger heads than the windows.
     KvShape("Gemma-4-26B-A4B", (attention(5, 2, 512), attention(25, 8, 256, window=1024))),
     KvShape("Gemma-4-31B", (attention(10, 4, 512), attention(50, 16, 256, window=1024))),
     _nemotron("Nemotron-H-8B", 4, 24, 8, 128, 64),
@@ -193,32 +202,35 @@ _CATALOGUE: Final[tuple[KvShape, ...]] = (
     _full("OPT-125m", 12, 12, 64),
 )
 
-#: Endings of names that say how a model was trained or packed, not what shape it has.
+#: Endings of names that describe training or packing, not the shape.
 _ENDINGS: Final = ("-instruct", "-chat", "-base", "-it", "-hf", "-bf16", "-fp8")
 
 
 def _key(name: str) -> str:
-    """The name that look-up goes by."""
+    """Return the lookup key of a name."""
     key = name.strip().lower().rsplit("/", 1)[-1].replace("_", "-").replace(" ", "-")
     key = key.removeprefix("meta-").removeprefix("nvidia-")
-    # "-chat-hf" has two of them.
+    # a name can have two endings, such as "-chat-hf"
     while (ending := next((end for end in _ENDINGS if key.endswith(end)), None)) is not None:
         key = key.removesuffix(ending)
     return key
 
 
 _BY_KEY: Final[dict[str, KvShape]] = {_key(shape.name): shape for shape in _CATALOGUE}
-# The same model under the other name that is in use.
+# Other names in use for the same models.
 _BY_KEY["gpt2"] = _BY_KEY["gpt-2"]
 _BY_KEY["llama-4-scout-17b-16e"] = _BY_KEY["llama-4-scout"]
 _BY_KEY["llama-4-maverick-17b-128e"] = _BY_KEY["llama-4-maverick"]
 
 
 def _suggestion(key: str) -> str:
-    """The end of a message about an unknown name: up to three that begin with it or look like it."""
+    """Return the end of a message about an unknown name.
+
+    It contains up to three names that begin with it or are similar.
+    """
     begin = [other for other in _BY_KEY if key and other.startswith(key)]
     alike = difflib.get_close_matches(key, _BY_KEY, n=3, cutoff=0.5)
-    # In this order, and each model once, whatever names it has.
+    # In this order, and each model once, even if it has several names.
     names = list(dict.fromkeys(_BY_KEY[other].name for other in [*begin, *alike]))[:3]
     if not names:
         return "see kvpool.models.model_names()"

@@ -1,15 +1,15 @@
 """A model's shape from the ``config.json`` of a Hugging Face checkpoint, or Mistral's ``params.json``.
 
-A model has a family, by ``model_type`` or by ``architectures``. The family defines which field means what
-(:mod:`kvpool.models.table`), and :mod:`kvpool.models.layers` has the arithmetic. The reader guesses nothing.
-It refuses with a :class:`~kvpool.errors.ModelConfigError` that names the field:
+A model belongs to a family, by ``model_type`` or by ``architectures``. The family defines the meaning
+of the fields (:mod:`kvpool.models.table`), and :mod:`kvpool.models.layers` has the arithmetic. The
+reader guesses nothing. It raises :class:`~kvpool.errors.ModelConfigError`, which names the field, for
 
 - an unknown family, or a layer of an unknown kind
 - a missing field, a value of a wrong type or out of range
 - a field that the family does not define and whose name suggests a layout
 
-Files are data from outside: at most 16 MiB, numbers at most 2**24 (spans 2**40), layers at most 10,000.
-Costs: O(file).
+Files come from outside, so they are limited: at most 16 MiB, numbers at most 2**24 (spans 2**40),
+layers at most 10,000. Costs: O(file).
 """
 
 from __future__ import annotations
@@ -33,25 +33,26 @@ __all__ = ["parse_config", "read_config"]
 
 _MOST_BYTES: Final = 16 << 20
 
-#: Characters of a name that are kept.
+#: The most characters of a name that are kept.
 _MOST_NAME: Final = 200
 
 
 def read_config(path: str | PathLike[str], dtype: str | None = None) -> KvShape:
-    """Read the shape of a model from its ``config.json``, or from the folder that has one.
+    """Read the shape of a model from its ``config.json``, or from the folder that contains it.
 
-    A file ``hf_quant_config.json`` beside it is read, too, where the configuration itself has no
-    quantization.
+    If the configuration itself has no quantization, a file ``hf_quant_config.json`` beside it is read,
+    too.
 
     Args:
-        path: the file, or its folder. A folder without ``config.json`` may have Mistral's ``params.json``.
-        dtype: format of the cache; ``None``: what the configuration says, else bf16.
+        path: The file, or its folder. A folder without ``config.json`` may have Mistral's
+            ``params.json``.
+        dtype: Format of the cache; ``None`` for the configuration's own, or bf16 if it names none.
 
     Raises:
-        ModelConfigError: the file is no such configuration, or describes layers that kvpool does not know;
-            ``field`` is what is wrong in it.
+        ModelConfigError: The file is not such a configuration, or describes layers that kvpool does not
+            know. ``field`` is the wrong field.
         ValueError: ``dtype`` is unknown, or does not exist for the model.
-        OSError: the file cannot be read.
+        OSError: The file cannot be read.
 
     """
     path = Path(path)
@@ -92,13 +93,13 @@ def parse_config(
     kvpool.errors.ModelConfigError: num_hidden_layers is 'two': must be a whole number, 1 to 10,000
 
     Args:
-        data: the text of the file.
-        dtype: as of :func:`read_config`.
-        quantization: the text of ``hf_quant_config.json``, if the checkpoint has one.
+        data: The text of the file.
+        dtype: See :func:`read_config`.
+        quantization: The text of ``hf_quant_config.json``, if the checkpoint has one.
 
     Raises:
-        ModelConfigError: as :func:`read_config`.
-        ValueError: as :func:`read_config`.
+        ModelConfigError: See :func:`read_config`.
+        ValueError: See :func:`read_config`.
 
     """
     top = _object(data)
@@ -132,7 +133,7 @@ def _name(top: Fields, config: Fields) -> str:
         (config, "model_type"),
     ):
         if name := part.text(field).rstrip("/").rsplit("/", 1)[-1][:_MOST_NAME]:
-            # The name of a shape is printed in many places: control characters are escapes from here on.
+            # The name of a shape is printed in many places, so control characters are escaped here.
             return name if name.isprintable() else repr(name)[1:-1]
     return "config.json"
 
@@ -145,5 +146,5 @@ def _object(data: bytes | str) -> Fields:
     except ModelConfigError:
         raise
     except ValueError as error:
-        # Bad JSON, bad UTF-8, a number of thousands of digits.
+        # This is bad JSON, bad UTF-8, or a number of thousands of digits.
         raise ModelConfigError(f"no JSON: {error}") from None

@@ -1,9 +1,9 @@
 """Fields that nested configurations leave out, because they equal the defaults of the family's class.
 
-A configuration inside another (``text_config``) is written without them by transformers. The numbers are the
-defaults of ``transformers/models/<family>/configuration_<family>.py``. A file that is no part of another has
-all of its fields, so that a missing one is an error there. A default that is a text is the value of another
-field.
+transformers writes a configuration inside another (``text_config``) without them. The numbers are the
+defaults of ``transformers/models/<family>/configuration_<family>.py``. A file that is not part of
+another has all of its fields, so a missing one is an error there. A default that is a text is the name
+of another field whose value is used.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ def _class(layers: int, hidden: int, heads: int, kv_heads: int | str, **more: An
     }
 
 
-#: Each attention head of the configuration, or of the class, has a KV head.
+#: Each attention head of the configuration, or of the class, has its own KV head.
 _SAME: Final = "num_attention_heads"
 _MLA: Final = {"kv_lora_rank": 512, "qk_rope_head_dim": 64, "qk_nope_head_dim": 128, "v_head_dim": 128}
 
@@ -52,8 +52,8 @@ DEFAULTS: Final[dict[str, dict[str, Any]]] = {
     "deepseek_v3": _class(61, 7168, 128, 128, **_MLA),
 }
 
-#: By ``model_type``: fields whose absence does not say what ``null`` says, because the family's class has a
-#: number for them. A file has to have them, be it as ``null``.
+#: By ``model_type``: fields for which absence differs from ``null``, because the family's class has a
+#: number as default. A file must contain them, or set them to ``null``.
 STANDS_IN: Final[dict[str, dict[str, int]]] = {
     "mistral": {"sliding_window": 4096},
     "ministral": {"sliding_window": 4096},

@@ -1,17 +1,17 @@
-"""Formats of elements in a KV cache: how many bytes a key, a value or a latent takes.
+"""Formats of elements in a KV cache: the bytes of a key, a value or a latent.
 
-Owns the names and the layouts. Some formats keep scales in the cache, beside the elements: these bytes count.
-Scales of a whole tensor lie with the weights and do not count. The layouts are those of vLLM
-(``v1/kv_cache_interface.py``, ``v1/attention/backends``):
+This module owns the names and the layouts. Some formats keep scales in the cache, beside the elements.
+These bytes are counted. Scales of a whole tensor are part of the weights, and are not counted. The
+layouts are those of vLLM (``v1/kv_cache_interface.py``, ``v1/attention/backends``):
 
 - ``nvfp4``: 4 bits, and an fp8 scale for each 16 elements of a vector. For heads, not for MLA.
-- ``int4`` (``int4_per_token_head``): 4 bits, and 4 bytes of scale and zero point per vector. LMDeploy's int4
-  takes as much.
-- ``int8_per_token_head``, ``fp8_per_token_head``: 1 byte, and 4 bytes of scale per vector. Plain ``int8`` and
-  ``fp8`` have no scales in the cache.
-- ``fp8_ds_mla``: MLA with sparse attention, of 512 + 64 elements alone: 512 of fp8, 4 scales of fp32, 64 of
-  bf16.
-- ``nvfp4_ds_mla``: the same models: 512 of fp4 with 32 scales of fp8, 64 of fp8.
+- ``int4`` (``int4_per_token_head``): 4 bits, and 4 bytes of scale and zero point per vector. LMDeploy's
+  int4 has the same size.
+- ``int8_per_token_head``, ``fp8_per_token_head``: 1 byte, and 4 bytes of scale per vector. Plain
+  ``int8`` and ``fp8`` have no scales in the cache.
+- ``fp8_ds_mla``: only for MLA with sparse attention and 512 + 64 elements: 512 of fp8, 4 scales of
+  fp32, 64 of bf16.
+- ``nvfp4_ds_mla``: for the same models: 512 of fp4 with 32 scales of fp8, 64 of fp8.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class _Format:
     group: int = 0
     #: Bytes of the scale of one vector of one head and token.
     vector_bytes: int = 0
-    #: Bytes of a token in one layer of sparse MLA: the whole layout, for 512 + 64 elements.
+    #: Bytes of a token in one layer of sparse MLA, for the whole layout of 512 + 64 elements.
     sparse_latent: int = 0
 
 
@@ -71,7 +71,7 @@ def dtype_name(dtype: object) -> str:
     """Return the name of a format as :data:`DTYPE_BYTES` writes it.
 
     Raises:
-        ValueError: no format has this name.
+        ValueError: No format has this name.
     """
     name = dtype.lower() if isinstance(dtype, str) else ""
     if name not in _FORMATS:
@@ -80,15 +80,15 @@ def dtype_name(dtype: object) -> str:
 
 
 def token_bytes(layers: Layers, dtype: str, *, sparse: bool) -> int:
-    """Bytes that a token leaves in one of these layers, in the format ``dtype``.
+    """Return the bytes of one token in one of these layers, in the format ``dtype``.
 
     Args:
-        layers: layers that keep tokens; of states the answer is 0.
-        dtype: a key of :data:`DTYPE_BYTES`.
-        sparse: whether the model has sparse attention, with an index.
+        layers: Layers that keep tokens. For states, the result is 0.
+        dtype: A key of :data:`DTYPE_BYTES`.
+        sparse: Whether the model has sparse attention, with an index.
 
     Raises:
-        ValueError: the format does not exist for such layers.
+        ValueError: The format does not exist for such layers.
     """
     one = _FORMATS[dtype]
     if layers.kind == "state":
@@ -96,7 +96,8 @@ def token_bytes(layers: Layers, dtype: str, *, sparse: bool) -> int:
     if one.sparse_latent:
         if not layers.latent or not sparse or layers.dims != (512, 64):
             raise ValueError(
-                f"dtype is {dtype!r}, a format of sparse MLA with 512 + 64 elements; the model has {layers.what}"
+                f"dtype is {dtype!r}, a format of sparse MLA with 512 + 64 elements; the model has "
+                f"{layers.what}"
             )
         return one.sparse_latent + layers.index_bytes
     if (one.group or one.vector_bytes) and not layers.dims:

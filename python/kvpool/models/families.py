@@ -1,4 +1,4 @@
-"""Families of models, as kvpool sees them, and the readers that one family alone needs."""
+"""Families of models, and the readers that only one family needs."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ __all__ = [
     "switched_windows",
 ]
 
-#: The layers of a model, one entry per layer; layers that keep nothing have none.
+#: The layers of a model, one entry per layer. Layers that keep no KV have no entry.
 AllLayers = Reader[list[Layers]]
 
 _ORDER: Final = ("full", "sliding", "chunked", "state")
@@ -46,25 +46,26 @@ _ORDER: Final = ("full", "sliding", "chunked", "state")
 class Family:
     """Models whose configurations have the same fields with the same meaning."""
 
-    #: Its name, for people.
+    #: Its name, for messages.
     name: str
-    #: Values of ``model_type``, and names of architectures without their endings, in small letters.
+    #: Values of ``model_type``, and names of architectures without their endings, in lower case.
     types: tuple[str, ...]
     #: Reads the layers.
     layers: AllLayers
     #: The published files that define the fields; ``{type}`` is the ``model_type``.
     source: str
-    #: Fields whose names suggest a layout, and which change nothing in the cache.
+    #: Fields whose names suggest a layout, but which do not change the cache.
     ignored: frozenset[str] = frozenset()
-    #: By ``model_type``: the fields that a nested configuration leaves out, because the class has them as
-    #: defaults.
+    #: By ``model_type``: the fields that a nested configuration leaves out, because they are defaults
+    #: of the class.
     defaults: Mapping[str, Mapping[str, Any]] = dataclasses.field(default_factory=dict)
 
     def read(self, config: Fields) -> tuple[Layers, ...]:
-        """Read the layers of a configuration, equal ones together.
+        """Read the layers of a configuration. Equal layers are merged.
 
         Raises:
-            ModelConfigError: a field is missing, wrong, or suggests a layout that the family does not have.
+            ModelConfigError: A field is missing or wrong, or suggests a layout that the family does not
+                have.
         """
         config.require_known(self.layers.names | self.ignored, self.name)
         counts: dict[Layers, int] = {}
@@ -75,7 +76,7 @@ class Family:
 
 
 def by_kind(kinds: Reader[list[str]], **keeps: Reader[Layers] | tuple[Reader[Layers], ...]) -> AllLayers:
-    """Read the kind of every layer, and what a layer of each kind keeps. An empty tuple: nothing."""
+    """Read the kind of every layer, and the KV of each kind. An empty tuple means that it keeps none."""
     readers = {kind: (some,) if isinstance(some, Reader) else some for kind, some in keeps.items()}
 
     def read(config: Fields) -> list[Layers]:
@@ -88,7 +89,7 @@ def by_kind(kinds: Reader[list[str]], **keeps: Reader[Layers] | tuple[Reader[Lay
 
 
 def mistral_windows() -> Reader[list[str]]:
-    """A window in every layer if there is one; ``layer_types`` says which layers have it, if it is there."""
+    """Read Mistral's windows: in every layer if there is one, or in the layers that ``layer_types`` lists."""
     types = listed("layer_types")
 
     def read(config: Fields) -> list[str]:
@@ -102,7 +103,7 @@ def mistral_windows() -> Reader[list[str]]:
 
 
 def switched_windows(first: str) -> Reader[list[str]]:
-    """A window in the layers from ``first`` on, if there is one (dots)."""
+    """Read windows in the layers from ``first`` on, if there is a window (dots)."""
     types = listed("layer_types")
 
     def read(config: Fields) -> list[str]:
@@ -118,7 +119,7 @@ def switched_windows(first: str) -> Reader[list[str]]:
 
 
 def smollm_layers() -> Reader[list[str]]:
-    """SmolLM3: full attention, unless ``use_sliding_window`` is on; then ``layer_types`` must be there."""
+    """Read SmolLM3: full attention, unless ``use_sliding_window`` is on. Then it requires ``layer_types``."""
     types = listed("layer_types")
 
     def read(config: Fields) -> list[str]:
@@ -132,7 +133,10 @@ def smollm_layers() -> Reader[list[str]]:
 
 
 def cross_layer() -> Reader[list[str]]:
-    """Hunyuan: with ``use_cla``, ``cla_share_factor`` neighbouring layers share the cache of the first."""
+    """Read Hunyuan.
+
+    With ``use_cla``, ``cla_share_factor`` neighbouring layers share the cache of the first.
+    """
 
     def read(config: Fields) -> list[str]:
         layers = config.count(*LAYERS, most=MOST_LAYERS)
@@ -147,7 +151,7 @@ def cross_layer() -> Reader[list[str]]:
 
 
 def indexed() -> Reader[list[str]]:
-    """Sparse MLA: layers with an index of their own are ``full``, those that use another's are ``shared``."""
+    """Read sparse MLA: layers with their own index are ``full``, and the others are ``shared``."""
     words = {"deepseek_sparse_attention": "full", "indexed_attention": "full"}
     types = listed("layer_types", words)
     owners = listed("indexer_types", {"full": "full", "shared": "shared"})
@@ -178,7 +182,7 @@ def indexed() -> Reader[list[str]]:
 
 
 def plamo_steps() -> Reader[list[str]]:
-    """PLaMo 2: one layer of ``mamba_step`` has attention, the one in the middle."""
+    """Read PLaMo 2: the middle one of each ``mamba_step`` layers has attention."""
 
     def read(config: Fields) -> list[str]:
         layers = config.count(*LAYERS, most=MOST_LAYERS)
@@ -193,7 +197,10 @@ def plamo_steps() -> Reader[list[str]]:
 
 
 def falcon_heads() -> Reader[Layers]:
-    """Falcon: one KV head with ``multi_query``; ``num_kv_heads`` in the new architecture, or without."""
+    """Read Falcon: one KV head with ``multi_query``, or ``num_kv_heads``.
+
+    ``num_kv_heads`` counts in the new architecture, or without ``multi_query``.
+    """
     many = keep.heads(
         kv=("num_kv_heads", "n_head_kv"), query=("num_attention_heads", "n_head"), equal=True, dim=()
     )
@@ -213,7 +220,10 @@ def falcon_heads() -> Reader[Layers]:
 
 
 def single_head(flag: str, number: str = "", **fields: Any) -> Reader[Layers]:
-    """One KV head, or ``number`` of them, where ``flag`` is on; otherwise each attention head has its own."""
+    """Read one KV head, or ``number`` of them, if ``flag`` is on.
+
+    Otherwise, each attention head has its own KV head.
+    """
     many = keep.heads(kv=(), equal=True, **({"dim": ()} | fields))
 
     def read(config: Fields) -> Layers:
@@ -228,13 +238,13 @@ def single_head(flag: str, number: str = "", **fields: Any) -> Reader[Layers]:
 
 
 def other_setting(*, groups: tuple[str, ...], dim: str) -> Reader[Layers]:
-    """Step 3.5: layers with windows may have other KV heads, and other sizes of them.
+    """Read Step 3.5: layers with windows may have another number and size of KV heads.
 
-    Those are in ``attention_other_setting``.
+    These are in ``attention_other_setting``.
 
     Args:
-        groups: the number of KV heads of a layer without windows.
-        dim: elements of a head.
+        groups: The number of KV heads of a layer without windows.
+        dim: Elements of a head.
     """
     other = "attention_other_setting"
     known = {"attention_type", "num_attention_heads", "true_head_dim", *groups, dim}
@@ -253,8 +263,10 @@ def other_setting(*, groups: tuple[str, ...], dim: str) -> Reader[Layers]:
 
 
 def kimi_layers() -> Reader[list[str]]:
-    """Kimi Linear: ``linear_attn_config`` lists the layers of both kinds, the first one is 1; or
-    ``layer_types``.
+    """Read Kimi Linear.
+
+    ``linear_attn_config`` lists the layers of both kinds, numbered from 1. ``layer_types`` is the
+    alternative.
     """
     inside = "linear_attn_config"
     full = chosen("full_attn_layers", "full", "linear", base=1, inside=inside)
@@ -273,7 +285,7 @@ def kimi_layers() -> Reader[list[str]]:
 
 
 def mpt_heads() -> Reader[Layers]:
-    """MPT: the kind of attention and its KV heads are in ``attn_config``."""
+    """Read MPT: ``attn_config`` has the kind of attention and its KV heads."""
     all_heads = keep.heads(kv=(), equal=True, query=("n_heads",), hidden=("d_model",), dim=())
     known = {"attn_type", "kv_n_heads", "attn_uses_sequence_id", "prefix_lm", "softmax_scale"}
 
@@ -298,7 +310,7 @@ def mpt_heads() -> Reader[Layers]:
 
 
 def gemma4_full() -> Reader[Layers]:
-    """Gemma 4: full attention has heads of ``global_head_dim``, and KV heads of its own where K is V."""
+    """Read Gemma 4: full attention has heads of ``global_head_dim``, and its own KV heads if K equals V."""
     dim = ("global_head_dim",)
     own = keep.heads(kv=("num_global_key_value_heads", "num_key_value_heads"), dim=dim, quotient=False)
     same = keep.heads(dim=dim, quotient=False)
@@ -310,7 +322,7 @@ def gemma4_full() -> Reader[Layers]:
 
 
 def projection_groups() -> Reader[Layers]:
-    """StripedHyena: attention heads divided by ``proj_groups`` are the KV heads."""
+    """Read StripedHyena: its KV heads are the attention heads divided by ``proj_groups``."""
     all_heads = keep.heads(kv=(), equal=True, dim=())
 
     def read(config: Fields) -> Layers:
@@ -324,7 +336,7 @@ def projection_groups() -> Reader[Layers]:
 
 
 def per_layer_heads(name: str, layers_name: str = "num_hidden_layers") -> AllLayers:
-    """A list has the number of KV heads of each layer (DeciLM, OpenELM)."""
+    """Read a list with the number of KV heads of each layer (DeciLM, OpenELM)."""
     one = keep.heads(kv=(name,))
 
     def read(config: Fields) -> list[Layers]:
@@ -337,7 +349,7 @@ def per_layer_heads(name: str, layers_name: str = "num_hidden_layers") -> AllLay
 
 
 def nas_blocks() -> AllLayers:
-    """Nemotron with searched layers: ``block_configs`` has the attention of each layer, or none."""
+    """Read Nemotron from a layer search: ``block_configs`` has the attention of each layer, or none."""
     known = {"no_op", "replace_with_linear", "n_heads_in_group"}
     off = {"num_sink_tokens", "use_prefill_window_in_sink_attention", "unshifted_sink", "sparsify"}
     one = keep.heads()
@@ -364,8 +376,9 @@ def nas_blocks() -> AllLayers:
 
 
 def mistral_params() -> AllLayers:
-    """``params.json`` of Mistral's own releases: heads or MLA; a window for all layers, or a list that
-    repeats.
+    """Read ``params.json`` of Mistral's own releases: heads or MLA.
+
+    The window is for all layers, or a list that repeats.
     """
     window = keep.heads(kv=("n_kv_heads",), query=("n_heads",), hidden=("dim",), window="sliding_window")
     full = keep.heads(kv=("n_kv_heads",), query=("n_heads",), hidden=("dim",))

@@ -1,7 +1,7 @@
-"""Fields of a configuration from outside: each is checked when it is read, and an error names it.
+"""Fields of an external configuration. Each is checked when it is read, and an error names it.
 
-Owns the limits of numbers, the words of refusals, and the question whether the name of a field suggests a
-layout. A field that is ``null`` counts as absent, as in the checkpoints.
+This module owns the limits of numbers, the texts of refusals, and the test whether a field's name
+suggests a layout. A field that is ``null`` counts as absent, as in the checkpoints.
 """
 
 from __future__ import annotations
@@ -18,19 +18,20 @@ __all__ = ["MOST_LAYERS", "Fields", "words"]
 
 MOST_LAYERS: Final = 10_000
 
-#: The most that a dimension can be: products of four of them, and of layers, stay printable.
+#: The largest value of a dimension. Products of four dimensions and the number of layers stay
+#: printable.
 _MOST: Final = 1 << 24
 
-#: The most of a value that a message shows.
+#: The most characters of a value that a message shows.
 _SHOWN: Final = 60
 
 
 def words(text: str) -> frozenset[str]:
-    """The words of a text."""
+    """Return the words of a text."""
     return frozenset(text.split())
 
 
-#: Words of names that say how a model keeps tokens.
+#: Words in names of fields that describe how a model keeps tokens.
 _LAYOUT: Final = words(
     "layer layers head heads kv key keys value values query queries mqa gqa mla cla yoco group "
     "groups window windows share shared sharing reuse skip conv state states latent attn "
@@ -42,7 +43,7 @@ _LAYOUT: Final = words(
     "encoder decoder"
 )
 
-#: Words of names about other parts of a model, or about its arithmetic.
+#: Words in names of fields about other parts of a model, or about its arithmetic.
 _OTHER: Final = words(
     "moe expert experts router mlp ffn ff mtp nextn eagle medusa draft vision visual image "
     "images img video audio speech mm vit projector norm norms layernorm layernorms normalization "
@@ -52,7 +53,7 @@ _OTHER: Final = words(
     "token eps epsilon clip beam multipliers"
 )
 
-#: Names that suggest a layout and mean none, whatever the family.
+#: Names that suggest a layout but do not describe one, in any family.
 _NO_LAYOUT: Final = words(
     "use_cache output_hidden_states output_attentions is_decoder add_cross_attention "
     "cross_attention_hidden_size chunk_size_feed_forward pruned_heads tie_encoder_decoder "
@@ -66,7 +67,7 @@ _NO_LAYOUT: Final = words(
 
 
 class Fields:
-    """An object of JSON, and where it is."""
+    """A JSON object, and its path in the configuration."""
 
     def __init__(self, value: object, path: str = "") -> None:
         if not isinstance(value, dict):
@@ -77,7 +78,10 @@ class Fields:
         self._path = path
 
     def with_defaults(self, defaults: Mapping[str, Any]) -> Fields:
-        """Add fields that are absent. One that is ``null`` stays ``null``; a text names another field."""
+        """Add fields that are absent. A field that is ``null`` stays ``null``.
+
+        A text as default names another field.
+        """
         values = {**defaults, **self._values}
         same = {
             name: values[one]
@@ -87,14 +91,14 @@ class Fields:
         return Fields({**values, **same}, self._path)
 
     def replaced(self, name: str, value: object) -> Fields:
-        """Set another value of one field, in a copy."""
+        """Return a copy with another value of one field."""
         return Fields({**self._values, name: value}, self._path)
 
     def require_known(self, known: Collection[str], family: str) -> None:
-        """Refuse a field whose name suggests a layout, and which is not in ``known``.
+        """Raise for a field whose name suggests a layout, and which is not in ``known``.
 
         Raises:
-            ModelConfigError: such a field is there.
+            ModelConfigError: There is such a field.
         """
         windows = {"use_sliding_window", "sliding_window", "max_window_layers"}
         off = (
@@ -106,13 +110,13 @@ class Fields:
                 raise self.refused(name, expected)
 
     def require_said(self, numbers: Mapping[str, int]) -> None:
-        """Refuse that a field is absent, of fields that are not then what they are as ``null``.
+        """Raise for an absent field whose default in the family's class differs from ``null``.
 
         Args:
-            numbers: these fields, with the number that an absent one is.
+            numbers: These fields, with the value that an absent one has.
 
         Raises:
-            ModelConfigError: a field is absent.
+            ModelConfigError: A field is absent.
         """
         for name, number in numbers.items():
             if name not in self._values:
@@ -121,23 +125,23 @@ class Fields:
                 raise ModelConfigError(message, where)
 
     def has(self, name: str) -> bool:
-        """Whether a field is there, and not ``null``."""
+        """Return whether a field is present and not ``null``."""
         return self._values.get(name) is not None
 
     def inner(self, name: str) -> Fields:
-        """The object in a field."""
+        """Return the object in a field."""
         return Fields(self._values.get(name), self._where(name))
 
     def entry(self, name: str, at: int) -> Fields:
-        """The object in an entry of a list."""
+        """Return the object in an entry of a list."""
         return Fields(self.items(name)[at], f"{self._where(name)}[{at}]")
 
     def is_list(self, name: str) -> bool:
-        """Whether a field is a list."""
+        """Return whether a field is a list."""
         return isinstance(self._values.get(name), list)
 
     def count(self, *names: str, least: int = 1, most: int = _MOST) -> int:
-        """A whole number, under the first of these names that is there."""
+        """Return the whole number in the first of these fields that is present."""
         name = next((name for name in names if self.has(name)), None)
         if name is None:
             raise ModelConfigError(f"{self._where(names[0])} is missing", self._where(names[0]))
@@ -147,7 +151,7 @@ class Fields:
         return value
 
     def flag(self, name: str, *, default: bool) -> bool:
-        """True or false."""
+        """Return a field that is true or false."""
         if not self.has(name):
             return default
         if not isinstance(self._values[name], bool):
@@ -155,7 +159,7 @@ class Fields:
         return bool(self._values[name])
 
     def text(self, name: str) -> str:
-        """A text, empty if it is absent."""
+        """Return the text in a field; empty if it is absent."""
         if not self.has(name):
             return ""
         if not isinstance(self._values[name], str):
@@ -163,19 +167,19 @@ class Fields:
         return str(self._values[name])
 
     def raw(self, name: str) -> object:
-        """A value as it is; ``None`` if it is absent."""
+        """Return a value as it is; ``None`` if it is absent."""
         return self._values.get(name)
 
     def names(self) -> list[str]:
-        """The names of all fields."""
+        """Return the names of all fields."""
         return list(self._values)
 
     def is_object(self, name: str) -> bool:
-        """Whether a field is an object."""
+        """Return whether a field is an object."""
         return isinstance(self._values.get(name), dict)
 
     def texts(self, name: str) -> list[str]:
-        """A list of texts."""
+        """Return the list of texts in a field."""
         values = self.items(name, least=0)
         wrong = [one for one in values if not isinstance(one, str)]
         if wrong:
@@ -183,26 +187,26 @@ class Fields:
         return values
 
     def has_entries(self, name: str) -> bool:
-        """Whether a field is there, and not an empty list."""
+        """Return whether a field is present and not an empty list."""
         return self.has(name) and self._values[name] != []
 
     def is_text(self, name: str, text: str) -> bool:
-        """Whether a field is this text."""
+        """Return whether a field is this text."""
         return bool(self._values.get(name) == text)
 
     def zero(self, name: str) -> bool:
-        """Whether a field is absent, or 0."""
+        """Return whether a field is absent, or 0."""
         return not self.has(name) or self._values[name] == 0
 
     def items(self, name: str, *, least: int = 1) -> list[Any]:
-        """A list of at most as many entries as a model has layers."""
+        """Return a list with at most one entry per layer."""
         value = self._values.get(name)
         if not isinstance(value, list) or not least <= len(value) <= MOST_LAYERS:
             raise self.refused(name, f"a list with an entry per layer, 1 to {MOST_LAYERS:,}")
         return value
 
     def dtype_bytes(self, *names: str, default: int) -> int:
-        """Bytes of the dtype that one of these fields names."""
+        """Return the bytes of the dtype that one of these fields names."""
         sizes = {"float32": 4, "fp32": 4, "bfloat16": 2, "bf16": 2, "float16": 2, "fp16": 2, "half": 2}
         for name in names:
             if self.has(name):
@@ -215,7 +219,7 @@ class Fields:
         return default
 
     def refused(self, name: str, expected: str, *entry: object) -> ModelConfigError:
-        """What to raise about a field, or about one entry of it."""
+        """Return the error about a field, or about one entry of it."""
         value, verb = (entry[0], "has") if entry else (self._values.get(name), "is")
         return ModelConfigError(
             f"{self._where(name)} {verb} {_brief(value)}: must be {expected}", self._where(name)
@@ -226,9 +230,10 @@ class Fields:
 
 
 def suggests_layout(name: str) -> bool:
-    """Whether the name of a field suggests that it changes what a token leaves in the KV cache.
+    """Return whether the name of a field suggests that it changes the size of a token in the KV cache.
 
-    >>> [name for name in ("cla_share_factor", "vocab_size", "num_kv_heads", "moe_layer_freq") if suggests_layout(name)]
+    >>> names = "cla_share_factor", "vocab_size", "num_kv_heads", "moe_layer_freq"
+    >>> [name for name in names if suggests_layout(name)]
     ['cla_share_factor', 'num_kv_heads']
     """
     if name in _NO_LAYOUT:
@@ -238,7 +243,7 @@ def suggests_layout(name: str) -> bool:
 
 
 def _brief(value: object) -> str:
-    """A value in a few characters, however large it is."""
+    """Return a short text for a value of any size."""
     if isinstance(value, dict):
         return f"an object of {len(value):,} fields"
     if isinstance(value, list):

@@ -1,32 +1,33 @@
 """KV-cache groups: how a model's layers share one pool of equal blocks.
 
-Layers that keep the same make groups of equally many layers, so that a block id is a page of equal
-bytes in each layer of any group. A step computes at most c tokens of a request: ``chunk``, the largest
-chunk of a prompt. A request of n tokens then takes
+Layers that keep the same KV form groups with equal numbers of layers. A block id is then a page of
+equal bytes in each layer of any group. A step computes at most c tokens of a request: ``chunk``, the
+largest chunk of a prompt. A request of n tokens then takes
 
 - ceil(n / b) blocks of each group of full attention.
-- as many of a window's, but at most ceil((window + c - 2) / b) + 1. While a step computes c tokens, the
-  table holds these tokens and the window of the first of them.
-- as many of a chunked group's, but at most ceil((span + c - 1) / b), and one more if its chunks do not
-  begin with blocks.
+- the same number for a group with windows, but at most ceil((window + c - 2) / b) + 1. While a step
+  computes c tokens, the table holds these tokens and the window of the first of them.
+- the same number for a chunked group, but at most ceil((span + c - 1) / b), and one more if its chunks
+  do not begin with blocks.
 - 1 of each group of states, and 1 for each checkpoint that is kept for later requests.
 
 These are the most blocks that any order of such steps needs: prompts in chunks of c tokens or fewer,
 decoding, hits of any length.
 
-**How groups are made**, as vLLM does it (0.33, ``v1/core/kv_cache_utils.py``; this is our own account of it):
+**How groups are made**, as in vLLM (0.33, ``v1/core/kv_cache_utils.py``; this is our own account of
+it):
 
-1. One kind of layers, or full attention alone, is one group of all of them.
-2. Else a group has as many layers as the rarest kind has; as many as the most frequent, if that has
-   less than one and a half times as many. The last groups of a kind are filled up with layers that do
-   not exist: padding.
+1. If all layers are of one kind, or all have full attention, they form one group.
+2. Otherwise, a group has the number of layers of the rarest kind. It has the number of the most
+   frequent kind instead, if that is less than one and a half times as large. The last groups of a kind
+   are filled up with layers that do not exist: padding.
 3. A page has the bytes of a block of the layers that keep most per token. Layers that keep half of that
-   per token have blocks of twice the tokens, and so on. Where that does not come out even, the rest of
+   per token have blocks of twice the tokens, and so on. If the sizes do not divide evenly, the rest of
    a page is padding.
-4. A state takes a page, too: blocks get longer until a page holds one, in steps of the block size that
-   was asked for. The rest is padding. So the block of Qwen3-Next is 544 tokens, not 16.
+4. A state takes a page, too. Blocks get longer until a page holds a state, in steps of the given block
+   size. The rest is padding. So the block of Qwen3-Next is 544 tokens, not 16.
 
-Owns this arithmetic. Costs: O(groups) a question.
+This module owns this arithmetic. Each question costs O(groups).
 """
 
 from __future__ import annotations
@@ -46,58 +47,62 @@ __all__ = ["DEFAULT_CHUNK", "KvGroup", "KvGroups", "group_layers"]
 
 _GIB: Final = 1 << 30
 
-#: Tokens of a step in which a prompt is computed, if a caller gives no other: the default of many engines.
+#: Tokens of a prompt that a step computes, if a caller gives no other number: the default of many
+#: engines.
 DEFAULT_CHUNK: Final = 8192
 
-#: Up to this ratio of the most frequent kind to the rarest, groups are as large as the former.
+#: Up to this ratio of the most frequent kind to the rarest, groups have the size of the most frequent
+#: kind.
 _CLOSE: Final = 1.5
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class KvGroup:
-    """One group: layers that keep the same, with one block table per request."""
+    """One group: layers that keep the same KV, with one block table per request."""
 
     kind: Kind
-    #: Layers that there are, padding not counted.
+    #: Number of layers, without padding.
     layers: int
-    #: Tokens per block; of a state, tokens from one possible checkpoint to the next.
+    #: Tokens per block. For a state, tokens from one possible checkpoint to the next.
     block_tokens: int
-    #: Bytes of a block that hold something.
+    #: Bytes of a block that hold data.
     used_bytes: int
     #: Tokens of the window or chunk; 0 for the other kinds.
     span: int = 0
-    #: What a layer keeps, for people.
+    #: A readable description of the KV that a layer keeps.
     what: str = ""
 
     def blocks(self, tokens: int, chunk: int = DEFAULT_CHUNK) -> int:
-        """The most blocks that a request of ``tokens`` tokens holds, if a step computes at most
-        ``chunk`` of them.
+        """Return the most blocks that a request of ``tokens`` tokens holds.
+
+        A step computes at most ``chunk`` of them.
 
         >>> window = KvGroup("sliding", 10, 16, 1310720, span=1024)
-        >>> window.blocks(32_000), window.blocks(32_000, chunk=1)  # while its prompt is computed; while it decodes
+        >>> window.blocks(32_000), window.blocks(32_000, chunk=1)  # in prefill, and in decode
         (577, 65)
         """
         filled = -(-tokens // self.block_tokens)
         if self.kind == "sliding":
-            # The worst step begins where the first token of its window is the last one of a block.
+            # In the worst step, the first token of its window is the last one of a block.
             return min(filled, -(-(self.span + chunk - 2) // self.block_tokens) + 1)
         if self.kind == "chunked":
             return max((self._blocks_behind(at, tokens, chunk) for at in self._starts(tokens)), default=0)
         return min(filled, 1) if self.kind == "state" else filled
 
     def _starts(self, tokens: int) -> range:
-        """The first tokens of a group's own chunks, until their places in blocks repeat."""
+        """Return the first tokens of a group's own chunks, until their positions in blocks repeat."""
         return range(0, min(tokens, math.lcm(self.span, self.block_tokens)), self.span)
 
     def _blocks_behind(self, start: int, tokens: int, chunk: int) -> int:
-        """Blocks from ``start``, the first token of its own chunk, to the end of a step from its last
-        token.
+        """Count the blocks from ``start``, the first token of its own chunk, to the end of a step.
+
+        The step begins at the last token of that chunk.
         """
         end = min(start + self.span - 1 + chunk, tokens)
         return -(-end // self.block_tokens) - start // self.block_tokens
 
     def in_words(self) -> str:
-        """Kind and span.
+        """Return kind and span as text.
 
         >>> KvGroup("sliding", 10, 16, 1310720, span=1024).in_words()
         'sliding 1,024'
@@ -110,7 +115,7 @@ class KvGroups:
     """All groups of a model, and the bytes of the blocks that they share."""
 
     groups: tuple[KvGroup, ...]
-    #: Bytes of one block, of whichever group.
+    #: Bytes of one block, which is the same for all groups.
     block_bytes: int
 
     @property
@@ -126,13 +131,13 @@ class KvGroups:
         )
 
     def blocks_in(self, gib: float) -> int:
-        """How many blocks fit into ``gib`` GiB (2**30 bytes each)."""
+        """Return the number of blocks that fit into ``gib`` GiB (2**30 bytes each)."""
         if not isinstance(gib, (int, float)) or isinstance(gib, bool) or not math.isfinite(gib) or gib < 0:
             raise ValueError(f"gib is {gib!r}; allowed: a number, 0 or more")
         return int(gib * _GIB) // self.block_bytes
 
     def request_blocks(self, tokens: int, chunk: int = DEFAULT_CHUNK) -> list[int]:
-        """The most blocks by group that a request holds.
+        """Return the most blocks that a request holds, by group.
 
         Args:
             tokens: Tokens of prompt and answer, 0 or more.
@@ -144,11 +149,11 @@ class KvGroups:
         return [group.blocks(tokens, chunk) for group in self.groups]
 
     def request_bytes(self, tokens: int, chunk: int = DEFAULT_CHUNK) -> int:
-        """Bytes of them, padding included."""
+        """Return the bytes of these blocks, padding included."""
         return sum(self.request_blocks(tokens, chunk)) * self.block_bytes
 
     def requests_in(self, blocks: int, tokens: int, chunk: int = DEFAULT_CHUNK) -> int:
-        """The number of requests of ``tokens`` tokens that fit into ``blocks`` blocks, if they share nothing.
+        """Return how many requests of ``tokens`` tokens fit into ``blocks`` blocks, if they share nothing.
 
         One of them computes its prompt in steps of ``chunk`` tokens while the others decode.
         """
@@ -157,12 +162,13 @@ class KvGroups:
         return 1 + (blocks - computing) // decoding if blocks >= computing else 0
 
     def longest_in(self, blocks: int, chunk: int = DEFAULT_CHUNK) -> int | None:
-        """The longest request that fits into ``blocks`` blocks; ``None`` if any length fits, ``0`` if
-        no length does.
+        """Return the length of the longest request that fits into ``blocks`` blocks.
+
+        Returns ``None`` if any length fits, and ``0`` if no length does.
 
         Args:
             blocks: Blocks of the pool without the null block, 0 or more.
-            chunk: As of :meth:`request_blocks`: shorter chunks leave room for longer requests.
+            chunk: See :meth:`request_blocks`. Shorter chunks leave room for longer requests.
 
         >>> from kvpool.models import kv_shape
         >>> groups = kv_shape("Gemma-3-27B").groups()
@@ -186,17 +192,17 @@ class KvGroups:
         return fits
 
     def padding(self, group: KvGroup) -> float:
-        """The share of a group's blocks that holds nothing, 0 to 1."""
+        """Return the share of a group's blocks that holds no data, 0 to 1."""
         return 1 - group.used_bytes / self.block_bytes
 
 
 def group_layers(kinds: Sequence[Layers], token_bytes: Sequence[int], block_size: int) -> KvGroups:
-    """Make groups of layers.
+    """Form the groups of a model's layers.
 
     Args:
-        kinds: the layers of the model, by what they keep.
-        token_bytes: the bytes that a token leaves in one layer of each kind.
-        block_size: the least number of tokens of a block; blocks grow in steps of it.
+        kinds: The layers of the model, by the KV that they keep.
+        token_bytes: The bytes per token in one layer of each kind.
+        block_size: The least number of tokens of a block. Blocks grow in steps of it.
     """
     require_count("block_size", block_size)
     if len(kinds) == 1 or all(kind.kind == "full" for kind in kinds):

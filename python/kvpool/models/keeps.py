@@ -1,7 +1,7 @@
-"""The contents that a layer of each kind keeps, by the fields of its family.
+"""Readers of the KV that a layer of each kind keeps, by the fields of its family.
 
-Each function here makes a :class:`~kvpool.models.kinds.Reader` of one layer. Its arguments are the names of
-the fields; where families have several names for the same number, the first that is there counts.
+Each function here makes a :class:`~kvpool.models.kinds.Reader` of one layer. Its arguments are the
+names of the fields. If families have several names for the same number, the first one present counts.
 """
 
 from __future__ import annotations
@@ -55,20 +55,20 @@ def heads(
     inside: str = "",
     times: int = 1,
 ) -> Keeps:
-    """Key and value heads.
+    """Read key and value heads.
 
     Args:
-        kv: the number of KV heads.
-        dim: elements of a key.
-        value: elements of a value, where that differs; absent or 0: as a key.
-        query: the number of attention heads.
-        hidden: the width of the model.
-        equal: whether a family without ``kv`` has as many KV heads as attention heads.
-        quotient: whether a family without ``dim`` divides ``hidden`` by the attention heads.
-        window: the tokens of the window.
-        chunk: the tokens of the chunk.
-        inside: an object that may have ``kv`` instead.
-        times: what the quotient is multiplied by.
+        kv: The number of KV heads.
+        dim: Elements of a key.
+        value: Elements of a value, if they differ. If absent or 0, they equal those of a key.
+        query: The number of attention heads.
+        hidden: The width of the model.
+        equal: Whether a family without ``kv`` has one KV head per attention head.
+        quotient: Whether a family without ``dim`` divides ``hidden`` by the attention heads.
+        window: The tokens of the window.
+        chunk: The tokens of the chunk.
+        inside: An object that may have ``kv`` instead.
+        times: A factor for the quotient.
     """
 
     def read(config: Fields) -> Layers:
@@ -100,7 +100,7 @@ def heads(
     return Reader(_all(kv, dim, value, query, hidden, extra) - {""}, read)
 
 
-#: Sizes of queries, keys and values before they are compressed: they do not change the latent.
+#: Sizes of queries, keys and values before compression. They do not change the latent.
 _MLA_NAMES: Final = (
     "kv_lora_rank",
     "qk_rope_head_dim",
@@ -115,7 +115,7 @@ _INDEX_NAMES: Final = ("index_head_dim", "index_n_heads", "index_topk", "indexer
 
 
 def mla(*, index: bool = False) -> Keeps:
-    """Multi-head latent attention; with ``index``, the index of sparse attention, too."""
+    """Read MLA (multi-head latent attention). With ``index``, read the index of sparse attention, too."""
 
     def read(config: Fields) -> Layers:
         dim = config.count("index_head_dim") if index else 0
@@ -126,7 +126,7 @@ def mla(*, index: bool = False) -> Keeps:
 
 
 def mla_or_heads() -> Keeps:
-    """MLA; key and value heads in the models of the family that have no ``kv_lora_rank`` (DeepSeek-OCR)."""
+    """Read MLA, or key and value heads for models without ``kv_lora_rank`` (DeepSeek-OCR)."""
     compressed, plain = mla(), heads(equal=True, dim=("head_dim",), value=("v_head_dim",))
 
     def read(config: Fields) -> Layers:
@@ -141,7 +141,10 @@ def mla_or_heads() -> Keeps:
 
 
 def delta_net(*, state_bytes: int = 2) -> Keeps:
-    """Gated delta net of Qwen: matrices in the dtype that the configuration says, else of ``state_bytes``."""
+    """Read Qwen's gated delta net.
+
+    Its matrices have the configuration's dtype, or ``state_bytes`` per element without one.
+    """
     names = (
         "linear_num_key_heads",
         "linear_num_value_heads",
@@ -166,8 +169,9 @@ def delta_net(*, state_bytes: int = 2) -> Keeps:
 
 
 def kimi_delta() -> Keeps:
-    """Kimi Delta Attention: fields in ``linear_attn_config``, or beside the others as transformers 5
-    writes them.
+    """Read Kimi Delta Attention.
+
+    Its fields are in ``linear_attn_config``, or beside the others as transformers 5 writes them.
     """
     flat = ("linear_num_heads", "linear_head_dim", "linear_conv_kernel_dim")
     inner = ("num_heads", "head_dim", "short_conv_kernel_size")
@@ -184,7 +188,7 @@ def kimi_delta() -> Keeps:
 
 
 def lightning(query: Names = _QUERY, dim: Names = ("head_dim",)) -> Keeps:
-    """Lightning attention: a matrix per head, in fp32."""
+    """Read lightning attention: a matrix per head, in fp32."""
 
     def read(config: Fields) -> Layers:
         number = config.count(*query)
@@ -218,9 +222,10 @@ _MAMBA_NAMES: Final = (
 def mamba_2(
     *, number: Names, dim: Names, groups: Names, state: Names, kernel: Names, state_bytes: int = 2
 ) -> Keeps:
-    """Mamba-2: states in the dtype that the configuration says, else of ``state_bytes``.
+    """Read Mamba-2, with states in the configuration's dtype, or of ``state_bytes`` without one.
 
-    The length of a head may be ``"auto"``: ``mamba_expand`` times ``hidden_size``, divided by the heads.
+    The length of a head may be ``"auto"``: ``mamba_expand`` times ``hidden_size``, divided by the
+    number of heads.
     """
 
     def read(config: Fields) -> Layers:
@@ -249,7 +254,7 @@ def mamba_2(
 
 
 def mamba_1(*, state: Names, kernel: Names, expand: Names, inner: Names = ()) -> Keeps:
-    """Mamba: the inner channels are ``inner``, else ``hidden_size`` times ``expand``."""
+    """Read Mamba. The inner channels are ``inner``, or ``hidden_size`` times ``expand`` without it."""
 
     def read(config: Fields) -> Layers:
         if any(config.has(name) for name in inner):
@@ -268,7 +273,7 @@ def mamba_1(*, state: Names, kernel: Names, expand: Names, inner: Names = ()) ->
 
 
 def convolution() -> Keeps:
-    """The short convolution of LFM2, over ``hidden_size`` channels."""
+    """Read the short convolution of LFM2, over ``hidden_size`` channels."""
 
     def read(config: Fields) -> Layers:
         channels = config.count("conv_dim", "hidden_size")
@@ -280,7 +285,7 @@ def convolution() -> Keeps:
 
 
 def recurrence() -> Keeps:
-    """RG-LRU of RecurrentGemma."""
+    """Read the RG-LRU of RecurrentGemma."""
 
     def read(config: Fields) -> Layers:
         return arithmetic.gated_linear_recurrence(

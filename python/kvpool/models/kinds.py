@@ -1,8 +1,8 @@
-"""Which layer of a model is of which kind: the ways in which configurations say it.
+"""The kind of each layer of a model, read from the various forms of configurations.
 
-A :class:`Reader` reads one answer from a configuration, and has the names of all fields that can change it.
-The readers here return the kind of every layer: ``full``, ``sliding``, ``linear``, ``mamba`` and so on. A
-family of :mod:`kvpool.models.families` says what a layer of each kind keeps.
+A :class:`Reader` reads one property from a configuration, and has the names of all fields that can
+change it. The readers here return the kind of every layer: ``full``, ``sliding``, ``linear``, ``mamba``
+and so on. A family of :mod:`kvpool.models.families` defines the KV that a layer of each kind keeps.
 """
 
 from __future__ import annotations
@@ -37,17 +37,17 @@ __all__ = [
 
 Answer_co = TypeVar("Answer_co", covariant=True)
 
-#: The number of layers, under the names that families give it.
+#: The number of layers, under the names that families use for it.
 LAYERS: Final = ("num_hidden_layers", "n_layer", "n_layers", "num_layers")
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Reader(Generic[Answer_co]):
-    """Reads one thing from a configuration.
+    """Reads one property from a configuration.
 
     Attributes:
-        names: the fields that can change the answer.
-        read: the answer, or a :class:`~kvpool.errors.ModelConfigError` that names a field.
+        names: The fields that can change the result.
+        read: The function. It raises :class:`~kvpool.errors.ModelConfigError`, which names a field.
     """
 
     names: frozenset[str]
@@ -57,7 +57,7 @@ class Reader(Generic[Answer_co]):
 #: A reader of the kinds of all layers.
 Kinds = Reader[list[str]]
 
-#: Words of ``layer_types``, in the spelling of transformers 4 and 5.
+#: Values of ``layer_types``, in the spelling of transformers 4 and 5.
 _WORDS: Final = {
     "full_attention": "full",
     "attention": "full",
@@ -72,7 +72,7 @@ def _number(config: Fields) -> int:
 
 
 def all_of(kind: str) -> Kinds:
-    """Every layer is of one kind."""
+    """Assign one kind to every layer."""
     return Reader(frozenset(LAYERS), lambda config: [kind] * _number(config))
 
 
@@ -80,9 +80,10 @@ def listed(name: str, more: Mapping[str, str] | None = None, *, longer: bool = F
     """Read a list with a word per layer.
 
     Args:
-        name: the field.
-        more: kinds by words, beside those of attention.
-        longer: whether entries after the last layer count as absent, which checkpoints of the family have.
+        name: The field.
+        more: Kinds by word, beside those of attention.
+        longer: Whether to ignore entries after the last layer, which some checkpoints of the family
+            have.
     """
     words = {**_WORDS, **(more or {})}
 
@@ -104,7 +105,7 @@ def listed(name: str, more: Mapping[str, str] | None = None, *, longer: bool = F
 
 
 def letters(name: str, kinds: Mapping[str, str]) -> Kinds:
-    """Read a text with a letter per layer."""
+    """Read a text with one letter per layer."""
 
     def read(config: Fields) -> list[str]:
         pattern = config.text(name).replace("|", "")
@@ -125,15 +126,16 @@ def letters(name: str, kinds: Mapping[str, str]) -> Kinds:
 def every(
     name: str, last: str, others: str, *, default: int = 0, whole: bool = False, first: bool = False
 ) -> Kinds:
-    """Every n-th layer is of one kind.
+    """Assign one kind to every n-th layer.
 
     Args:
-        name: the field with n, empty if it is always ``default``.
-        last: the kind of the last of n layers.
-        others: the kind of the n - 1 before.
-        default: n where the field is absent; 0 requires the field.
-        whole: whether the layers must be a multiple of n, because engines differ in what the rest is.
-        first: whether the first of n layers has the kind ``last`` instead.
+        name: The field with n, empty if it is always ``default``.
+        last: The kind of the last of n layers.
+        others: The kind of the n - 1 layers before.
+        default: n if the field is absent; 0 requires the field.
+        whole: Whether the number of layers must be a multiple of n. Engines differ in the kind of the
+            remaining layers.
+        first: Whether the first of n layers has the kind ``last`` instead.
     """
 
     def read(config: Fields) -> list[str]:
@@ -149,7 +151,7 @@ def every(
 
 
 def period(every_name: str, offset_name: str, chosen_kind: str, others: str) -> Kinds:
-    """One layer of each period, at an offset, is of one kind."""
+    """Assign one kind to one layer of each period, at an offset."""
 
     def read(config: Fields) -> list[str]:
         step = config.count(every_name)
@@ -160,14 +162,14 @@ def period(every_name: str, offset_name: str, chosen_kind: str, others: str) -> 
 
 
 def chosen(name: str, kind: str, others: str, *, base: int = 0, inside: str = "") -> Kinds:
-    """Read a list of the layers that are of one kind.
+    """Read a list of the layers that have one kind.
 
     Args:
-        name: the field.
-        kind: the kind of the layers in the list.
-        others: the kind of all others.
-        base: the number of the first layer.
-        inside: the object that has the field; empty for the configuration itself.
+        name: The field.
+        kind: The kind of the layers in the list.
+        others: The kind of all others.
+        base: The number of the first layer.
+        inside: The object that has the field; empty for the configuration itself.
     """
 
     def read(config: Fields) -> list[str]:
@@ -184,7 +186,7 @@ def chosen(name: str, kind: str, others: str, *, base: int = 0, inside: str = ""
 
 
 def marked(name: str, kinds: Mapping[int, str]) -> Kinds:
-    """Read a list with a number per layer."""
+    """Read a list with one number per layer."""
 
     def read(config: Fields) -> list[str]:
         marks, layers = config.items(name), _number(config)
@@ -212,10 +214,10 @@ def repeated(name: str, words: Mapping[str, str]) -> Kinds:
 
 
 def first_given(*choices: Kinds | tuple[str, Kinds]) -> Kinds:
-    """Take the first reader whose field is there; the last one where none is.
+    """Use the first reader whose field is present, or the last reader if no field is.
 
-    A list that is empty counts as absent. Each choice is a reader with the name of its field; the last may be
-    alone.
+    An empty list counts as absent. Each choice is a reader with the name of its field. The last choice
+    may be a reader without a name.
     """
 
     def read(config: Fields) -> list[str]:
@@ -232,8 +234,9 @@ def first_given(*choices: Kinds | tuple[str, Kinds]) -> Kinds:
 
 
 def qwen_windows() -> Kinds:
-    """Windows of Qwen: in the layers from ``max_window_layers`` on, if ``use_sliding_window`` switches
-    them on.
+    """Read the windows of Qwen.
+
+    They are in the layers from ``max_window_layers`` on, if ``use_sliding_window`` enables them.
     """
 
     def read(config: Fields) -> list[str]:
@@ -250,9 +253,7 @@ def qwen_windows() -> Kinds:
 def gemma_windows(
     default: int, *names: str, first: bool = False, more: Mapping[str, str] | None = None
 ) -> Kinds:
-    """Windows in all layers but every n-th: by ``layer_types``, by one of the fields, or by the
-    family's n.
-    """
+    """Assign windows to all layers but every n-th: by ``layer_types``, by a field, or by the family's n."""
     patterns = [(name, every(name, "full", "sliding", first=first)) for name in names]
     return first_given(
         ("layer_types", listed("layer_types", more)),
@@ -262,7 +263,7 @@ def gemma_windows(
 
 
 def shared_tail(kinds: Kinds, name: str = "num_kv_shared_layers") -> Kinds:
-    """Drop the last layers, which read what others keep."""
+    """Drop the last layers, which read the KV of other layers."""
 
     def read(config: Fields) -> list[str]:
         own = kinds.read(config)
@@ -273,7 +274,7 @@ def shared_tail(kinds: Kinds, name: str = "num_kv_shared_layers") -> Kinds:
 
 
 def twice(kinds: Kinds) -> Kinds:
-    """Each layer has two attention blocks with a cache of their own."""
+    """Count each layer twice, for two attention blocks with a cache of their own."""
     return Reader(kinds.names, lambda config: [kind for kind in kinds.read(config) for _ in range(2)])
 
 

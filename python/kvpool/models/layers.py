@@ -1,7 +1,7 @@
-"""What layers of one kind keep of a request, in elements and bytes.
+"""The KV that layers of one kind keep for a request, in elements and bytes.
 
-Owns :class:`Layers` and the arithmetic from a model's configuration to it: key and value heads, latents, and
-the states of recurrent layers. All figures are of one layer, over all ranks.
+This module owns :class:`Layers` and the arithmetic from a model's configuration to it: key and value
+heads, latents, and the states of recurrent layers. All figures are for one layer, over all ranks.
 """
 
 from __future__ import annotations
@@ -33,14 +33,14 @@ _INDEX_SCALE_BYTES: Final = 4
 
 
 def require_count(field: str, value: object, *, least: int = 1) -> None:
-    """Refuse what is no whole number of ``least`` or more; ``True`` is no number here."""
+    """Raise unless the value is a whole number of at least ``least``. ``True`` does not count as a number."""
     if not isinstance(value, int) or isinstance(value, bool) or value < least:
         raise ValueError(f"{field} is {value!r}; allowed: a whole number, {least} or more")
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Layers:
-    """Layers of a model that keep the same.
+    """Layers of a model that keep the same kind and amount of KV.
 
     >>> attention(52, kv_heads=16, head_dim=128, window=1024).token_bytes(dtype_bytes=2)
     8192
@@ -50,23 +50,24 @@ class Layers:
     ValueError: state_bytes is 0; allowed: a whole number, 1 or more
     """
 
-    #: What a token in them reads: all tokens before it, those in a window or in a chunk, or a state.
+    #: The tokens that a token reads in these layers: all before it, a window, a chunk, or a state.
     kind: Kind
-    #: How many there are.
+    #: Number of layers.
     count: int
-    #: Elements that a token leaves in one of them, in the cache's dtype.
+    #: Elements per token in one layer, in the cache's dtype.
     elements: int = 0
-    #: Elements of a key and of a value of one head; of MLA those of the latent and of the position.
+    #: Elements of a key and of a value of one head. For MLA, elements of the latent and of the
+    #: position.
     dims: tuple[int, ...] = ()
     #: Whether these layers are multi-head latent attention.
     latent: bool = False
-    #: Bytes that a token leaves beside them, whatever that dtype is: the index of a sparse attention.
+    #: Further bytes per token, which do not depend on that dtype: the index of a sparse attention.
     index_bytes: int = 0
-    #: Bytes of the state of one of them. Its dtype is the model's, not the cache's.
+    #: Bytes of the state in one layer. Its dtype is the model's, not the cache's.
     state_bytes: int = 0
-    #: Tokens of the window, itself included, or of the chunk; 0 for the other kinds.
+    #: Tokens of the window, the current one included, or of the chunk; 0 for the other kinds.
     span: int = 0
-    #: What is kept, for people.
+    #: A readable description of the KV that is kept.
     what: str = ""
 
     def __post_init__(self) -> None:
@@ -82,14 +83,16 @@ class Layers:
 
     @property
     def vectors(self) -> int:
-        """Vectors that a token leaves in one layer: a key and a value per head; of MLA two, which have
-        scales.
+        """Vectors per token in one layer: a key and a value per head.
+
+        MLA has two vectors that have scales.
         """
         return 2 if self.latent else 2 * self.elements // sum(self.dims) if self.dims else 0
 
     def token_bytes(self, dtype_bytes: float) -> int:
-        """Bytes that a token leaves in one layer, in elements of ``dtype_bytes`` without scales; 0 for
-        states.
+        """Return the bytes per token in one layer; 0 for states.
+
+        Elements have ``dtype_bytes`` bytes. Scales are not included.
         """
         return math.ceil(self.elements * dtype_bytes) + self.index_bytes
 
@@ -97,10 +100,10 @@ class Layers:
 def attention(
     count: int, kv_heads: int, head_dim: int, *, value_dim: int | None = None, window: int = 0, chunk: int = 0
 ) -> Layers:
-    """Layers that keep a key and a value vector per KV head and token.
+    """Make layers that keep a key and a value vector per KV head and token.
 
-    ``value_dim`` is the length of a value, where it differs from a key's; ``window`` and ``chunk`` bound what
-    a token reads.
+    ``value_dim`` is the length of a value, if it differs from a key's. ``window`` and ``chunk`` limit
+    the tokens that a token reads.
     """
     require_count("kv_heads", kv_heads)
     require_count("head_dim", head_dim)
@@ -113,10 +116,10 @@ def attention(
 
 
 def latent(count: int, rank: int, rope: int, *, index_dim: int = 0) -> Layers:
-    """Layers of multi-head latent attention: a latent vector and a position part per token, without heads.
+    """Make layers of MLA (multi-head latent attention), which keep a latent and a position vector per token.
 
-    With ``index_dim``, sparse attention's index, too: a key of so many fp8 elements, and a scale for each 128
-    of them.
+    There are no heads. With ``index_dim``, sparse attention's index is added: a key of ``index_dim``
+    fp8 elements, and a scale for each 128 of them.
     """
     require_count("latent_dim", rank)
     require_count("rope", rope, least=0)
@@ -149,10 +152,10 @@ def gated_delta_net(
     conv_bytes: int = 2,
     state_bytes: int = 2,
 ) -> Layers:
-    """Linear attention of Qwen3-Next and Qwen3.5.
+    """Make the linear attention of Qwen3-Next and Qwen3.5.
 
-    A matrix of key by value per value head, and what the convolution over keys, queries and values needs of
-    the ``kernel - 1`` tokens before.
+    It keeps a matrix of key by value per value head. It also keeps the inputs of the convolution over
+    keys, queries and values for the ``kernel - 1`` tokens before.
     """
     _require_counts(
         key_heads=key_heads, value_heads=value_heads, key_dim=key_dim, value_dim=value_dim, kernel=kernel
@@ -166,8 +169,10 @@ def gated_delta_net(
 def kimi_delta_attention(
     count: int, *, heads: int, head_dim: int, kernel: int = 4, conv_bytes: int = 2, state_bytes: int = 4
 ) -> Layers:
-    """Linear attention of Kimi Linear: a square matrix per head in fp32, and convolutions of keys,
-    queries, values.
+    """Make the linear attention of Kimi Linear.
+
+    It keeps a square matrix per head in fp32, and the inputs of the convolutions of keys, queries and
+    values.
     """
     _require_counts(heads=heads, head_dim=head_dim, kernel=kernel)
     conv = (kernel - 1) * 3 * heads * head_dim
@@ -186,7 +191,9 @@ def mamba2(
     conv_bytes: int = 2,
     state_bytes: int = 2,
 ) -> Layers:
-    """Mamba-2: ``head_dim`` by ``state`` elements a head, and a convolution over inputs and two vectors
+    """Make Mamba-2 layers.
+
+    They keep ``head_dim`` by ``state`` elements per head, and a convolution over inputs and two vectors
     per group.
     """
     _require_counts(heads=heads, head_dim=head_dim, state=state, kernel=kernel)
@@ -199,7 +206,7 @@ def mamba2(
 def mamba1(
     count: int, *, inner: int, state: int, kernel: int = 4, conv_bytes: int = 2, state_bytes: int = 2
 ) -> Layers:
-    """Mamba: ``state`` elements per inner channel, and a convolution over the channels."""
+    """Make Mamba layers: ``state`` elements per inner channel, and a convolution over the channels."""
     _require_counts(inner=inner, state=state, kernel=kernel)
     return _state(
         count, (kernel - 1) * inner, inner * state, conv_bytes, state_bytes, f"Mamba {inner} x {state}"
@@ -207,13 +214,13 @@ def mamba1(
 
 
 def short_convolution(count: int, *, channels: int, kernel: int, conv_bytes: int = 2) -> Layers:
-    """A convolution alone, as in LFM2: its state is what it reads of the tokens before."""
+    """Make a convolution without attention, as in LFM2. Its state is the tokens before that it reads."""
     _require_counts(channels=channels, kernel=kernel)
     return _state(count, (kernel - 1) * channels, 0, conv_bytes, 0, f"convolution {kernel} x {channels}")
 
 
 def lightning_attention(count: int, *, heads: int, head_dim: int, state_bytes: int = 4) -> Layers:
-    """Linear attention of MiniMax, Ling and MiniCPM: a square matrix per head, in fp32."""
+    """Make the linear attention of MiniMax, Ling and MiniCPM: a square matrix per head, in fp32."""
     _require_counts(heads=heads, head_dim=head_dim)
     what = f"lightning {heads} x {head_dim} x {head_dim}"
     return _state(count, 0, heads * head_dim * head_dim, 0, state_bytes, what)
@@ -222,6 +229,9 @@ def lightning_attention(count: int, *, heads: int, head_dim: int, state_bytes: i
 def gated_linear_recurrence(
     count: int, *, width: int, kernel: int, conv_bytes: int = 2, state_bytes: int = 4
 ) -> Layers:
-    """RG-LRU of RecurrentGemma: one fp32 element per channel, and a convolution over the channels."""
+    """Make the RG-LRU of RecurrentGemma.
+
+    It keeps one fp32 element per channel, and a convolution over the channels.
+    """
     _require_counts(width=width, kernel=kernel)
     return _state(count, (kernel - 1) * width, width, conv_bytes, state_bytes, f"RG-LRU {width}")

@@ -1,6 +1,4 @@
-"""Configurations of several parts: where the part is that generates text, and which family it has by
-itself.
-"""
+"""Finds the part of a configuration that generates text, and the family of that part."""
 
 from __future__ import annotations
 
@@ -13,21 +11,22 @@ if TYPE_CHECKING:
 
 __all__ = ["WRAPPERS", "text_part"]
 
-#: Where a model of several parts has the part that generates text.
+#: Fields in which a model of several parts has the part that generates text.
 _PARTS: Final = ("text_config", "llm_config", "language_config", "thinker_config")
 
-#: Models with such a part, and the ``model_type`` of a part that has none; empty where the part must have
-#: one.
+#: ``model_type`` of models with such a part, and the type for a part that names none. It is empty if
+#: the part must name its own.
 WRAPPERS: Final[dict[str, str]] = _data.toml("model_parts.toml")
 
 
 def text_part(config: Fields) -> tuple[Fields, bool]:
-    """Return the part that generates text, and whether it is inside another.
+    """Return the part that generates text, and whether it is inside another part.
 
-    A part without ``model_type`` gets the one that the model around it has for its text.
+    A part without ``model_type`` gets the type that the outer model has for its text.
 
     Raises:
-        ModelConfigError: a model of several parts that kvpool does not know; the error names ``model_type``.
+        ModelConfigError: kvpool does not know this model of several parts. The error names
+            ``model_type``.
     """
     nested = False
     while (name := next((part for part in _PARTS if config.has(part)), None)) is not None:

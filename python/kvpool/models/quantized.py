@@ -1,7 +1,8 @@
-"""The format of the KV cache that a checkpoint asks for, by its quantization.
+"""The format of the KV cache that a checkpoint's quantization names.
 
-Engines follow it unless the caller gives another. Known: ``kv_cache_scheme`` of compressed-tensors and of
-ModelOpt, and ``kv_cache_quant_algo`` of ModelOpt, in ``config.json`` or in ``hf_quant_config.json``.
+Engines use it unless the caller gives another. kvpool reads ``kv_cache_scheme`` of compressed-tensors
+and of ModelOpt, and ``kv_cache_quant_algo`` of ModelOpt, in ``config.json`` or in
+``hf_quant_config.json``.
 """
 
 from __future__ import annotations
@@ -22,12 +23,12 @@ def stored_dtype(top: Fields, config: Fields, beside: Fields | None) -> str | No
     """Return the format that the quantization names, or ``None`` if it names none.
 
     Args:
-        top: the configuration.
-        config: its part that generates text.
+        top: The configuration.
+        config: Its part that generates text.
         beside: ``hf_quant_config.json``.
 
     Raises:
-        ModelConfigError: a format that kvpool does not know; the error names its field.
+        ModelConfigError: kvpool does not know the format. The error names its field.
     """
     for part in (top, config):
         for name in ("quantization_config", "compression_config", "quantization"):

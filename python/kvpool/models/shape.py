@@ -1,4 +1,4 @@
-"""The KV cache of one model: its layers by what they keep, and the sizes that follow."""
+"""The KV cache of one model: its layers by the KV that they keep, and the resulting sizes."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ __all__ = ["KvShape"]
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class KvShape:
-    """What a request leaves in the KV cache of a model.
+    """The sizes of a model's KV cache.
 
     >>> KvShape.of_heads("mine", layers=2, kv_heads=4, head_dim=64).bytes_per_token
     2048
@@ -27,9 +27,9 @@ class KvShape:
     ValueError: kv_heads is 0; allowed: a whole number, 1 or more
     """
 
-    #: The model's name, as people write it.
+    #: The model's usual name.
     name: str
-    #: Its layers, by what they keep. Layers that keep nothing are left out.
+    #: Its layers, by the KV that they keep. Layers that keep none are left out.
     layers: tuple[Layers, ...]
     #: Format of keys, values and latents, a key of ``DTYPE_BYTES``. States have dtypes of their own.
     dtype: str = "bf16"
@@ -38,7 +38,7 @@ class KvShape:
         if not self.layers or not all(isinstance(kind, Layers) for kind in self.layers):
             raise ValueError(f"layers is {self.layers!r}; allowed: one Layers or more")
         dtype_name(self.dtype)
-        # Refuses formats that these layers do not have.
+        # Raises for formats that these layers do not support.
         self.token_bytes()
 
     @classmethod
@@ -46,7 +46,7 @@ class KvShape:
         """Make the shape of a model whose layers are all alike: full attention with ``kv_heads``.
 
         Raises:
-            ValueError: a number that is no whole number of 1 or more.
+            ValueError: A number is not a whole number of 1 or more.
         """
         require_count("layers", layers)
         return cls(name, (attention(layers, kv_heads, head_dim),), dtype)
@@ -57,7 +57,7 @@ class KvShape:
         return DTYPE_BYTES[dtype_name(self.dtype)]
 
     def token_bytes(self) -> list[int]:
-        """Bytes that one token leaves in one layer of each kind, scales included; 0 for states.
+        """Return the bytes of one token in one layer of each kind, scales included; 0 for states.
 
         >>> from kvpool.models import kv_shape
         >>> kv_shape("DeepSeek-V3.2", dtype="fp8_ds_mla").token_bytes()  # 656, and 132 of the index
@@ -68,7 +68,7 @@ class KvShape:
 
     @property
     def bytes_per_token(self) -> int:
-        """Bytes that one token leaves in all layers that keep tokens, windows and chunks included.
+        """Bytes of one token in all layers that keep tokens, windows and chunks included.
 
         >>> from kvpool.models import kv_shape
         >>> kv_shape("DeepSeek-V3").bytes_per_token  # 61 layers, 512 + 64 elements of 2 bytes
@@ -78,7 +78,7 @@ class KvShape:
 
     @property
     def bytes_per_state(self) -> int:
-        """Bytes of the states of all recurrent layers: what a request keeps, and each checkpoint again.
+        """Bytes of the states of all recurrent layers, of a request; each of its checkpoints takes as many.
 
         >>> from kvpool.models import kv_shape
         >>> kv_shape("Llama-3.1-8B").bytes_per_state
@@ -87,51 +87,52 @@ class KvShape:
         return sum(kind.count * kind.state_bytes for kind in self.layers)
 
     def with_dtype(self, dtype: str) -> KvShape:
-        """Make the same shape with keys, values and latents of another format.
+        """Return the same shape with keys, values and latents of another format.
 
         >>> from kvpool.models import kv_shape
-        >>> kv_shape("Llama-3.1-8B").with_dtype("nvfp4").bytes_per_token  # 4 bits, and a byte for each 16 elements
+        >>> kv_shape("Llama-3.1-8B").with_dtype("nvfp4").bytes_per_token  # 4 bits, and a byte per 16 elements
         36864
 
         Raises:
-            ValueError: the format is unknown, or does not exist for these layers.
+            ValueError: The format is unknown, or does not exist for these layers.
         """
         return dataclasses.replace(self, dtype=dtype_name(dtype))
 
     def groups(self, block_size: int = 16) -> KvGroups:
-        """Make the groups that share a pool, with blocks of ``block_size`` tokens or more.
+        """Form the groups that share a pool, with blocks of ``block_size`` tokens or more.
 
         Raises:
-            ValueError: ``block_size`` is no whole number of 1 or more.
+            ValueError: ``block_size`` is not a whole number of 1 or more.
         """
         return group_layers(self.layers, self.token_bytes(), block_size)
 
     def bytes_per_block(self, block_size: int) -> int:
-        """Bytes of one block of the pool that the groups share.
+        """Return the bytes of one block of the pool that the groups share.
 
         >>> from kvpool.models import kv_shape
         >>> kv_shape("Llama-3.1-8B").bytes_per_block(16) // 2**20
         2
 
         Raises:
-            ValueError: ``block_size`` is no whole number of 1 or more.
+            ValueError: ``block_size`` is not a whole number of 1 or more.
         """
         return self.groups(block_size).block_bytes
 
     def blocks_in(self, gib: float, block_size: int) -> int:
-        """How many of these blocks fit into ``gib`` GiB (2**30 bytes each).
+        """Return the number of blocks that fit into ``gib`` GiB (2**30 bytes each).
 
         >>> from kvpool.models import kv_shape
         >>> kv_shape("Llama-3.1-70B").blocks_in(gib=0.5, block_size=16)
         102
 
         Raises:
-            ValueError: ``gib`` is negative or not finite, or ``block_size`` no whole number of 1 or more.
+            ValueError: ``gib`` is negative or not finite, or ``block_size`` is not a whole number of 1
+                or more.
         """
         return self.groups(block_size).blocks_in(gib)
 
     def in_words(self) -> str:
-        """What the layers are, kind by kind.
+        """Return a description of the layers, kind by kind.
 
         >>> from kvpool.models import kv_shape
         >>> kv_shape("Gemma-3-27B").in_words()

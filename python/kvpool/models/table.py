@@ -1,4 +1,4 @@
-"""Finding the family of a configuration."""
+"""Finds the family of a configuration."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _ENCODER_DECODERS: Final = words(
     "speech-encoder-decoder switch_transformers t5 t5gemma t5gemma2 udop umt5 "
     "vision-encoder-decoder whisper xlm-prophetnet"
 )
-#: Families that kvpool knows and has no shape for.
+#: Families that kvpool knows but has no shape for.
 _REFUSED: Final = {
     "deepseek_v4": "its attention keeps one entry for several tokens",
     "phi4flash": "half of its layers read the cache of one layer, and gated memory units keep states",
@@ -43,7 +43,7 @@ _REFUSED: Final = {
     "gpt_neo": "its windows have no shape here",
 }
 
-#: A name of an architecture has one of these after the name of its family; the longest first.
+#: The endings after the name of the family in names of architectures, the longest first.
 _ENDINGS: Final = (
     "forcausallm",
     "lmheadmodel",
@@ -61,7 +61,7 @@ _UNKNOWN: Final = "a family that kvpool knows; docs/models.md lists them"
 
 
 def _plain(name: str) -> str:
-    """A name in small letters, without what parts words."""
+    """Return a name in lower case, without separators."""
     return name.lower().replace("_", "").replace("-", "")
 
 
@@ -71,7 +71,7 @@ def _architecture(name: str) -> str:
 
 
 def _architectures() -> dict[str, str]:
-    """The ``model_type`` of each architecture. A type for text is an architecture without that word, too."""
+    """Return the ``model_type`` by architecture. The suffix ``_text`` of a type is optional."""
     by_name = {_plain(kind): kind for family in FAMILIES for kind in family.types}
     return {_plain(kind.removesuffix("_text")): kind for kind in by_name.values()} | by_name
 
@@ -82,15 +82,15 @@ _PARAMS: Final = next(family for family in FAMILIES if not family.types)
 
 
 def family_of(config: Fields, *, nested: bool = False) -> tuple[Family, str]:
-    """Return the family of a configuration, and its ``model_type`` in small letters.
+    """Return the family of a configuration, and its ``model_type`` in lower case.
 
     Args:
-        config: the configuration of a model that generates text.
-        nested: whether it is inside another. The code of that one loads the part by its ``model_type`` alone,
-            so that an architecture that no family has is no reason to refuse it.
+        config: The configuration of a model that generates text.
+        nested: Whether it is inside another configuration. The outer model loads the part by its
+            ``model_type`` only. An architecture without a family is then not an error.
 
     Raises:
-        ModelConfigError: the family is unknown, keeps no KV, or has no shape here; the error names
+        ModelConfigError: The family is unknown, keeps no KV, or has no shape here. The error names
             ``model_type``.
     """
     kind = config.text("model_type").lower()

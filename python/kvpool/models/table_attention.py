@@ -1,7 +1,7 @@
-"""The table of families whose layers are attention alone: heads, windows, latents.
+"""The table of families whose layers all have attention: heads, windows, latents.
 
-Each row says how the configurations of the family are read. A field of a row is one that the family defines;
-the published files with these definitions are in ``source``.
+Each row describes how to read the configurations of a family. Its fields are those that the family
+defines. The published files with these definitions are in ``source``.
 """
 
 from __future__ import annotations
@@ -37,9 +37,10 @@ ATTENTION: Final[tuple[Family, ...]] = (
     Family(
         "Llama",
         _types(
-            "llama yi aquila xverse arcee apertus olmo olmo2 olmoe flex_olmo granite granitemoe granitemoeshared "
-            "stablelm stablelm_epoch cohere phi internlm internlm2 internlm3 orion minicpm bitnet jais2 deepseek "
-            "hyperclovax persimmon nemotron gpt_neox baichuan opt exaone solar_open"
+            "llama yi aquila xverse arcee apertus olmo olmo2 olmoe flex_olmo granite granitemoe "
+            "granitemoeshared stablelm stablelm_epoch cohere phi internlm internlm2 internlm3 orion "
+            "minicpm bitnet jais2 deepseek hyperclovax persimmon nemotron gpt_neox baichuan opt exaone "
+            "solar_open"
         ),
         by_kind(all_of("full"), full=_SAME),
         _HF + " or, of internlm2, orion, minicpm, exaone, " + _VLLM,
@@ -48,8 +49,8 @@ ATTENTION: Final[tuple[Family, ...]] = (
     Family(
         "Models with grouped heads",
         _types(
-            "ernie4_5 ernie4_5_moe ernie4_5_moe_vl ernie4_5_vl_moe_text seed_oss glm glm4 glm4_moe glm4v_text "
-            "glm4v_moe_text helium hy_v3"
+            "ernie4_5 ernie4_5_moe ernie4_5_moe_vl ernie4_5_vl_moe_text seed_oss glm glm4 glm4_moe "
+            "glm4v_text glm4v_moe_text helium hy_v3"
         ),
         by_kind(all_of("full"), full=heads()),
         _HF,
@@ -116,7 +117,7 @@ ATTENTION: Final[tuple[Family, ...]] = (
             ),
         ),
         _HF,
-        # Transformers 5 writes it from attn_config.
+        # Transformers 5 writes this field from attn_config.
         frozenset({"num_key_value_heads"}),
     ),
     Family(

@@ -1,5 +1,6 @@
-"""The table of families with recurrent states: Mamba, linear attention, convolutions, alone or beside
-attention.
+"""The table of families with recurrent states: Mamba, linear attention, convolutions.
+
+Some of their layers may have attention.
 """
 
 from __future__ import annotations
@@ -50,7 +51,7 @@ _MAMBA: Final = {"mamba": "mamba", "mamba2": "mamba", "linear_attention": "mamba
 _LINEAR: Final = {"linear_attention": "linear"}
 _LETTERS: Final = {"M": "mamba", "*": "full", "-": "none", "E": "none"}
 _NEMOTRON: Final = {**_MAMBA, "mlp": "none", "moe": "none"}
-#: Mamba-2 as Granite, Bamba and Falcon-H1 name it.
+#: The fields of Mamba-2 in Granite, Bamba and Falcon-H1.
 _GRANITE_MAMBA: Final = mamba_2(
     number=("mamba_n_heads",),
     dim=("mamba_d_head",),
@@ -86,7 +87,8 @@ STATES: Final[tuple[Family, ...]] = (
         by_kind(listed("layer_types", _LINEAR), full=heads(equal=True), linear=delta_net()),
         _HF,
         words(
-            "linear_a_log_min linear_a_log_max linear_dt_min linear_dt_max linear_dt_init_floor linear_allow_neg_eigval"
+            "linear_a_log_min linear_a_log_max linear_dt_min linear_dt_max linear_dt_init_floor "
+            "linear_allow_neg_eigval"
         ),
     ),
     Family(
@@ -109,7 +111,7 @@ STATES: Final[tuple[Family, ...]] = (
                 ("layer_types", listed("layer_types", _NEMOTRON)),
             ),
             full=heads(dim=("head_dim", "attention_head_dim"), quotient=False),
-            # vLLM keeps the states of this family in fp32 where the configuration names no dtype.
+            # vLLM keeps the states of this family in fp32 if the configuration names no dtype.
             mamba=mamba_2(
                 number=("mamba_num_heads",),
                 dim=("mamba_head_dim",),
@@ -225,7 +227,7 @@ STATES: Final[tuple[Family, ...]] = (
         by_kind(
             read.plamo_steps(),
             full=heads(dim=("hidden_size_per_head",), quotient=False),
-            # Mamba-2 whose convolution is over the inputs alone: no groups.
+            # Mamba-2 with a convolution over the inputs only: no groups.
             mamba=mamba_2(
                 number=("mamba_num_heads",),
                 dim=("hidden_size_per_head",),
@@ -235,7 +237,7 @@ STATES: Final[tuple[Family, ...]] = (
             ),
         ),
         "vllm/model_executor/models/plamo2.py",
-        # Engines keep all tokens of its attention, although it reads a window.
+        # Engines keep all tokens of its attention, although it reads only a window.
         frozenset({"attention_window_size", "full_attention_idx", "linear_type", "eval_attention_n_bit"}),
     ),
     Family(

@@ -1,7 +1,7 @@
 """The table of families whose layers are attention, some of them with a window or a chunk.
 
-Each row says how the configurations of the family are read. A field of a row is one that the family defines;
-the published files with these definitions are in ``source``.
+Each row describes how to read the configurations of a family. Its fields are those that the family
+defines. The published files with these definitions are in ``source``.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ _GIVEN_WINDOW: Final = heads(quotient=False, window="sliding_window")
 _SAME: Final = heads(equal=True)
 _SAME_WINDOW: Final = heads(equal=True, window="sliding_window")
 _STEP_GROUPS: Final = ("num_attention_groups", "num_key_value_heads")
-#: Query heads of windows, biases of sinks, a chunk that no layer has.
+#: Query heads of windows, biases of sinks, and a chunk size that no layer uses.
 _MIMO: Final = words(
     "swa_num_attention_heads swa_rope_theta add_swa_attention_sink_bias "
     "add_full_attention_sink_bias attention_chunk_size attention_value_scale hybrid_block_size "
@@ -122,7 +122,8 @@ WINDOWS: Final[tuple[Family, ...]] = (
         ),
         "transformers/models/gemma3n/configuration_gemma3n.py",
         words(
-            "hidden_size_per_layer_input vocab_size_per_layer_input activation_sparsity_pattern altup_active_idx"
+            "hidden_size_per_layer_input vocab_size_per_layer_input activation_sparsity_pattern "
+            "altup_active_idx"
         ),
         DEFAULTS,
     ),
@@ -255,7 +256,7 @@ WINDOWS: Final[tuple[Family, ...]] = (
             ),
         ),
         "huggingface.co/baichuan-inc/Baichuan-M1-14B-Instruct configuration_baichuan.py",
-        # The convolution over keys and values keeps one token more per layer, which is not counted.
+        # The convolution over keys and values keeps one more token per layer, which is not counted.
         frozenset({"conv_window"}),
     ),
     Family(

@@ -1,8 +1,8 @@
-"""Sizing: what a cache of any size would hit, and under which eviction policy.
+"""Sizing: the hit rates of a cache of any size, under each eviction policy.
 
-:func:`size` answers everything about a trace at once, as a dict that is JSON, with
-:mod:`kvpool.sizing.report` as its schema; ``kvpool size`` on the command line prints it.
-:class:`References` has the estimators one by one:
+:func:`size` returns all results for a trace at once, as a JSON-compatible dict whose schema is
+:mod:`kvpool.sizing.report`. ``kvpool size`` on the command line prints it. :class:`References` has the
+single estimators:
 
 >>> import kvpool
 >>> from kvpool.sizing import References
@@ -14,7 +14,7 @@ True
 >>> references.optimal(700).block_hit_rate > run.block_hit_rate
 True
 
-Of a trace too large for that, :func:`sampled_lru` estimates the curve from a sample of its blocks:
+For a trace too large for that, :func:`sampled_lru` estimates the curve from a sample of its blocks:
 
 >>> from kvpool.sizing import sampled_lru
 >>> abs(sampled_lru(kvpool.traces.Trace.generate(500), max_blocks=1000).at(700)[0] - curve.at(700)[0]) < 0.05

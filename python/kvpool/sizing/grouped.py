@@ -1,13 +1,13 @@
-"""Hybrid models: a trace through the manager with the model's KV-cache groups, at each size.
+"""Runs a trace through a manager with a hybrid model's KV-cache groups, once per size.
 
-The curve of stack distances is of one group. With several, which block goes next depends on all of
-them, so each size is a run: :class:`kvpool.traces.Replay` in lookup mode, LRU. Owns which runs there
-are, their threads, and what of them is told.
+A curve of stack distances describes one group. With several groups, the next victim depends on all of
+them. Therefore each size is a run of its own: :class:`kvpool.traces.Replay` in lookup mode, with LRU.
+This module owns the list of runs, their threads, and their results.
 
-What a window or a state keeps for later requests is a choice, ``keep``: everything, every so many
-tokens, or at junctions alone: where a prompt ends, and where an earlier one turned off
-(:mod:`kvpool.models.groups`). Costs: 2 to 20 s for a run of 144 million prompt tokens, by groups and
-``keep``.
+The option ``keep`` decides which content of windows and states stays cached for later requests: all of
+it, one checkpoint per number of tokens, or only junctions. Junctions are where a prompt ends, and where
+a later prompt departs from an earlier one (:mod:`kvpool.models.groups`). A run over 144 million prompt
+tokens takes 2 to 20 s, depending on groups and ``keep``.
 """
 
 from __future__ import annotations
@@ -34,19 +34,19 @@ if TYPE_CHECKING:
 
 __all__ = ["DEFAULT_KEEP", "SPACINGS", "group_arguments", "group_runs", "parse_keep"]
 
-#: What stays cached of windows and states where nothing else is asked.
+#: The default of ``keep``.
 DEFAULT_KEEP: Final = "junctions"
-#: Tokens between checkpoints in the table of what spacing buys.
+#: Tokens between checkpoints, one row each in the table of spacing.
 SPACINGS: Final = (512, 1024, 2048, 4096)
-# : Tokens of a block in these runs. Blocks of 16 hit the same, to a block at the end, and take four
-# times as long.
+#: Tokens of a block in these runs. Blocks of 16 tokens give the same hits, to within a block at the
+#: end, and take four times as long.
 _BLOCK_TOKENS: Final = 64
-#: The same with states, whose blocks are longer by far: what they grow by.
+#: Tokens of a block for models with states. Their blocks are far longer, and grow in units of this size.
 _BLOCK_TOKENS_OF_STATES: Final = 16
 
-#: Requests between two looks at the progress.
+#: Requests between two progress reports.
 _SLICE: Final = 128
-#: Spacing is told of the size nearest to this share of the different blocks.
+#: The table of spacing is made at the size nearest to this percentage of the different blocks.
 _SPACING_PERCENT: Final = 10.0
 
 Keep = int | str
@@ -59,7 +59,7 @@ def parse_keep(text: str) -> Keep:
     (2048, 'junctions')
 
     Raises:
-        InvalidArgumentError: it is none of these.
+        InvalidArgumentError: The text is none of these.
 
     """
     word = text.strip().lower().replace(",", "")
@@ -71,7 +71,7 @@ def parse_keep(text: str) -> Keep:
 
 
 def group_arguments(groups: KvGroups, keep: Keep) -> dict[str, Any]:
-    """What :class:`kvpool.traces.Replay` takes for these groups."""
+    """Returns the arguments of :class:`kvpool.traces.Replay` for these groups."""
     each = [
         (group.kind, group.block_tokens, group.span, None if group.kind == "full" else keep)
         for group in groups.groups
@@ -89,15 +89,17 @@ def group_runs(
     jobs: int = 0,
     progress: Callable[[int, int], None] | None = None,
 ) -> schema.Groups | None:
-    """Run the trace with the model's groups at each size, and with each spacing at one; ``None`` for a
-    single group.
+    """Runs the trace with the model's groups at each size, and with each spacing at one size.
 
-    A size in GiB is what ``sizes`` says; one in blocks or per cent is the memory that so many blocks of
-    the trace take with all layers in full. ``progress`` is called with requests done and requests in
-    all, from this thread.
+    Returns ``None`` for a single group.
+
+    The memory of a run is the size's ``gib``. A size in blocks or per cent stands for the memory that
+    its blocks take if all layers keep all tokens. ``progress`` is called with the requests done and the
+    requests in all, on this thread.
 
     Raises:
-        InvalidArgumentError: a size that holds no block of the pool, or has more blocks than a pool can.
+        InvalidArgumentError: A size is smaller than one block of the pool, or has more blocks than a
+            pool can have.
 
     """
     groups = shape.groups(_BLOCK_TOKENS_OF_STATES if shape.bytes_per_state else _BLOCK_TOKENS)
@@ -111,7 +113,7 @@ def group_runs(
     spacings = _spacings(groups, keep, states=states)
     jobs_of = [_Job(groups, gib, keep) for gib in gibs]
     jobs_of += [_Job(groups, gibs[spaced], each) for each in spacings]
-    # The same memory for a model whose layers all keep all tokens.
+    # The runs for a model with the same memory whose layers keep all tokens.
     whole = None if states else KvShape.of_heads("in full", 1, 1, 1).groups(_BLOCK_TOKENS)
     if whole is not None:
         block_bytes = shape.bytes_per_token * _BLOCK_TOKENS
@@ -133,7 +135,10 @@ def group_runs(
 
 
 def _spacings(groups: KvGroups, keep: Keep, *, states: bool) -> list[Keep]:
-    """What the table of spacing has beside ``keep``; of a state, all is every block."""
+    """Returns the other values of ``keep`` in the table of spacing.
+
+    For states, ``all`` would mean every block, and is left out.
+    """
     unit = math.lcm(*(group.block_tokens for group in groups.groups))
     rounded = dict.fromkeys(-(-tokens // unit) * unit for tokens in SPACINGS)
     words: list[Keep] = ["junctions"] if states else ["all", "junctions"]
@@ -145,7 +150,7 @@ def _order(keep: Keep) -> float:
 
 
 def _merged(groups: KvGroups) -> list[schema.Group]:
-    """The groups, those of one kind once."""
+    """Merges the groups of the same kind and span into one entry."""
     merged: dict[tuple[str, int], schema.Group] = {}
     for group in groups.groups:
         known = merged.setdefault(
@@ -168,7 +173,7 @@ def _merged(groups: KvGroups) -> list[schema.Group]:
 
 
 class _Job:
-    """A run to be."""
+    """One run that is still to be started."""
 
     def __init__(self, groups: KvGroups, gib: float, keep: Keep, block_bytes: int | None = None) -> None:
         self.groups, self.gib, self.keep = groups, gib, keep
@@ -180,7 +185,7 @@ class _Job:
             raise InvalidArgumentError(f"capacities is {self.blocks:,} blocks: must be at most {2**32 - 8:,}")
 
     def run(self, trace: Trace, tell: Callable[[int], None]) -> schema.GroupRun:
-        # Never more than the trace can fill: memory is not for what stays empty.
+        # The pool is never larger than the trace can fill, to save memory.
         facts = trace.summary()
         tokens = facts["unique_blocks"] * trace.block_tokens + facts["longest_input"]
         most = sum(-(-tokens // group.block_tokens) for group in self.groups.groups)
@@ -199,7 +204,7 @@ class _Job:
         report = json.loads(replay.report_json())
         rates: dict[tuple[str, int | None], float] = {}
         for group in report["groups"]:
-            # Of groups of one kind the one that a hit waits for.
+            # A hit needs all groups of a kind, so the lowest rate counts.
             key = (group["kind"], group["span"])
             rates[key] = min(rates.get(key, 1.0), group["reach_rate"])
         return {
@@ -218,8 +223,9 @@ class _Job:
 def _run_all(
     trace: Trace, jobs_of: Sequence[_Job], workers: int, progress: Callable[[int, int], None] | None
 ) -> list[schema.GroupRun]:
-    """Run all of them on threads, in order; Ctrl-C drops those that have not begun, and stops those
-    that have.
+    """Runs all jobs on threads, and returns their results in order.
+
+    Ctrl-C cancels the jobs that have not begun, and stops the others.
     """
     total, done, lock, stopped = (
         len(jobs_of) * trace.summary()["requests"],

@@ -1,8 +1,8 @@
-"""From a trace to a :class:`~kvpool.sizing.report.SizingReport`.
+"""Computes a :class:`~kvpool.sizing.report.SizingReport` from a trace.
 
-Owns which estimator answers which question, the capacities that are asked about, and the threads that
-run the cells of the grid. The estimators are Rust's (:class:`kvpool.sizing.References`) and run without
-the interpreter, so threads are enough.
+This module owns the choice of estimators, the capacities, and the threads that run the cells of the
+grid. The estimators are written in Rust (:class:`kvpool.sizing.References`) and run without the GIL, so
+threads are enough.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ __all__ = [
     "size",
 ]
 
-#: Where each policy is defined.
+#: The publication that defines each policy.
 PAPERS: Final = {
     "lru": "",
     "s3-fifo": "Yang et al., SOSP 2023",
@@ -54,26 +54,26 @@ PAPERS: Final = {
     "hazard": "kvpool; after LHD, Beckmann et al., NSDI 2018",
 }
 
-#: Policies that have an order of their own: all but the one whose order the caller states.
+#: Policies that need no times of access from the caller.
 POLICIES: Final = tuple(name for name in kvpool.policies.eviction_policies() if name in PAPERS)
-#: Those that a run compares unless it names others: the defaults of the advisor.
+#: The policies that are compared by default: the defaults of the advisor.
 DEFAULT_POLICIES: Final[tuple[EvictionPolicy, ...]] = tuple(kvpool.AdvisorConfig().policies)
 #: Per cent of the trace's different blocks.
 DEFAULT_CAPACITIES: Final = ("1%", "2%", "5%", "10%", "20%", "30%", "40%", "50%")
-#: How often an end-of-life hint is given, 0 to 1.
+#: The share of end-of-life hints that are given, 0 to 1.
 DEFAULT_HINTS: Final = (0.5, 0.8, 1.0)
 
 #: Points of the LRU curve in a report.
 _CURVE_POINTS: Final = 200
-#: Blocks that a sample may follow.
+#: The most blocks that a sample may track.
 _MOST_SAMPLED: Final = 2**30
-#: Windows of hit rate over time.
+#: Number of windows of the hit rate over time.
 _WINDOWS: Final = 60
-#: The capacity whose hit rate is told over time: the one nearest to this share of the different blocks.
+#: The hit rate over time is for the capacity nearest to this percentage of the different blocks.
 _OVER_TIME_PERCENT: Final = 10.0
-#: The policy that learns from how requests end.
+#: The policy that learns from finish reasons.
 _LEARNS_FROM_ENDS: Final[EvictionPolicy] = "hazard"
-#: Steps in GiB that the table of what memory buys is cut into.
+#: Number of rows in the table of the worth of memory.
 _WORTH_STEPS: Final = 12
 
 
@@ -85,7 +85,7 @@ _UNITS: Final[dict[str, _Unit]] = {"%": "%", "gib": "GiB", "blocks": "blocks", "
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Size:
-    """One capacity, as it was asked for.
+    """One capacity, in the unit of the request.
 
     >>> Size.parse("5%").blocks(unique_blocks=182_790, bytes_per_block=None)
     9139
@@ -98,10 +98,10 @@ class Size:
 
     @classmethod
     def parse(cls, text: str) -> Size:
-        """Read ``5%``, ``60GiB`` or ``9139`` (blocks).
+        """Reads ``5%``, ``60GiB`` or ``9139`` (blocks).
 
         Raises:
-            InvalidArgumentError: it is none of these.
+            InvalidArgumentError: The text has none of these forms.
 
         """
         match = re.fullmatch(r"\s*([0-9.]+(?:e[0-9]+)?)\s*(%|gib|blocks|)\s*", text.lower())
@@ -114,10 +114,11 @@ class Size:
         return cls(amount, unit)
 
     def blocks(self, *, unique_blocks: int, bytes_per_block: int | None) -> int:
-        """Work out whole blocks, rounded down, at least 1.
+        """Returns the number of whole blocks, rounded down, at least 1.
 
         Raises:
-            InvalidArgumentError: GiB without a model, or more blocks than can be counted.
+            InvalidArgumentError: The size is in GiB and there is no model, or there are more blocks
+                than can be counted.
 
         """
         if self.unit == "%":
@@ -128,7 +129,7 @@ class Size:
             raise InvalidArgumentError(_NO_SHAPE)
         else:
             blocks = self.amount * 2**30 / bytes_per_block
-        # 2^32 block ids, less the null block and what a simulation needs.
+        # 2^32 block ids, minus the null block and those that a simulation needs.
         if blocks > 2**32 - 8:
             raise InvalidArgumentError(f"capacities is {blocks:,.0f} blocks: must be at most {2**32 - 8:,}")
         # Rounding errors of a percentage must not cost a block.
@@ -136,7 +137,7 @@ class Size:
 
 
 def _number(text: str) -> float:
-    """Read a number, 0 for what is none."""
+    """Returns a number, or 0 if the text is not a number."""
     try:
         return float(text)
     except ValueError:
@@ -163,42 +164,44 @@ def size(
 ) -> schema.SizingReport:
     """Size a cache for a trace: policies, capacities, the optimum, hints, the LRU curve, its knee and worth.
 
-    Costs: reading the references, the LRU curve, the optimum and hints are some ms per 100,000
-    references; each cell of the grid is 20 to 150 ns per reference. Results do not depend on ``jobs``.
-    With ``sample_blocks``, LRU alone is estimated, from a sample: what that takes depends on the
+    Costs: reading the references, the LRU curve, the optimum and hints take some ms per 100,000
+    references. Each cell of the grid takes 20 to 150 ns per reference. Results do not depend on
+    ``jobs``. With ``sample_blocks``, only LRU is estimated, from a sample. Its cost depends on the
     sample, not on the trace.
 
     Args:
-        trace: what to size for.
-        policies: names, of :data:`POLICIES`.
-        capacities: like ``"5%"`` of the trace's different blocks, ``"60GiB"`` or ``"9139"`` blocks.
-        form: ``pool`` is what the shipped pool does, whole requests at a time and prefix-closed;
-            ``stream`` is what papers simulate, each block for itself.
-        blocks: ``all``: partial last blocks count, as published figures do; ``full``: only what an
-            engine can find again.
-        hints: accuracies of end-of-life hints, 0 to 1.
-        shape: the model's KV shape, for GiB.
-        prefill_tokens_per_s: tokens, for seconds.
-        jobs: threads, 0: one per core.
-        sample_blocks: follow so many blocks at most. Then the report has the LRU curve, its knee, what
-            memory buys and reuse distances, and tiers, estimated; no policies, optimum, hints, or hit
-            rate over time.
-        keep: of a hybrid model, what its windows and states keep for later requests: ``"all"``,
-            ``"junctions"``, or every so many tokens. It is run at each size:
-            :mod:`kvpool.sizing.grouped`.
-        tiers: beneath the device, from it down: what each would serve with a device of each capacity,
-            and the time to the first token: :mod:`kvpool.sizing.tiers`. Needs a shape, of a model whose
-            layers all keep every token.
-        source: what the report calls the trace.
-        progress: called with cells done and cells in all, from this thread, the first time when one is
-            done. Cells are run in an order in which every policy has its share at all times, so the
-            share of the cells is that of the work, too.
-        group_progress: called with requests done and requests in all while a hybrid model is run, after
-            the cells.
+        trace: The trace.
+        policies: Names from :data:`POLICIES`.
+        capacities: Sizes such as ``"5%"`` of the trace's different blocks, ``"60GiB"`` or ``"9139"``
+            blocks.
+        form: ``pool`` simulates kvpool's pool: whole requests at a time, and prefix-closed. ``stream``
+            simulates each block on its own, as papers do.
+        blocks: ``all`` counts partial last blocks, as published figures do. ``full`` counts only blocks
+            that an engine can find again.
+        hints: Accuracies of end-of-life hints, 0 to 1.
+        shape: The model's KV shape, for GiB.
+        prefill_tokens_per_s: The prefill speed, for results in seconds.
+        jobs: Number of threads; 0 for one per core.
+        sample_blocks: The most blocks to track. The report then contains estimates of the LRU curve,
+            its knee, the worth of memory, reuse distances, and tiers. It has no policies, optimum,
+            hints, or hit rate over time.
+        keep: For a hybrid model, the content of its windows and states that stays cached for later
+            requests: ``"all"``, ``"junctions"``, or a number of tokens between checkpoints. The model
+            is run at each size: see :mod:`kvpool.sizing.grouped`.
+        tiers: Tiers beneath the device, from it down. The report has the hits of each with a device of
+            each capacity, and the time to the first token: see :mod:`kvpool.sizing.tiers`. They need
+            the shape of a model whose layers all keep every token.
+        source: The name of the trace in the report.
+        progress: Called with the cells done and the cells in all, on this thread, first when one is
+            done. The order of cells mixes policies and capacities, so that the share of cells done is
+            also the share of the work.
+        group_progress: Called with the requests done and the requests in all while a hybrid model is
+            run, after the cells.
 
     Raises:
-        InvalidArgumentError: an unknown policy, an impossible capacity, a number out of range.
-        TraceError: the trace breaks its prefixes.
+        InvalidArgumentError: A policy is unknown, a capacity is impossible, or a number is out of
+            range.
+        TraceError: The prefixes of the trace are inconsistent.
 
     """
     began = time.perf_counter()
@@ -246,7 +249,8 @@ def size(
                 progress=group_progress,
             )
     else:
-        # No statistics: their table of all blocks is larger than all else.
+        # Statistics are skipped, because their table of all blocks takes more memory than everything
+        # else.
         every, full = (
             sampled_lru(trace, max_blocks=sample_blocks, blocks=which) for which in ("all", "full")
         )
@@ -312,13 +316,13 @@ def check_sizing(
     sample_blocks: int | None = None,
     tiers: Sequence[Tier] = (),
 ) -> list[Size]:
-    """Check what :func:`size` is asked, as far as that needs no trace, and give the capacities.
+    """Checks the arguments of :func:`size` that need no trace. Returns the capacities.
 
-    O(arguments). Reading a large trace takes longer: whoever reads one asks this first.
+    O(arguments). Reading a large trace takes longer, so call this before reading one.
 
     Raises:
-        InvalidArgumentError: an unknown policy, a size that is none, GiB without a KV shape, a number
-            out of range, tiers of a model that they cannot be sized for.
+        InvalidArgumentError: A policy is unknown, a size is invalid or in GiB without a KV shape, a
+            number is out of range, or tiers do not support the model.
 
     """
     check_tiers(tiers, shape)
@@ -343,7 +347,7 @@ def check_sizing(
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class _Parts:
-    """The parts of a report that need all references, empty in one from a sample."""
+    """The parts of a report that need all references. They are empty in a report from a sample."""
 
     policies: list[schema.PolicyResult] = dataclasses.field(default_factory=list)
     optimum: schema.OptimumResult | None = None
@@ -363,7 +367,7 @@ def _simulated(
     progress: Callable[[int, int], None] | None,
     window_s: float,
 ) -> _Parts:
-    """Run what is asked of each capacity."""
+    """Runs the simulations at each capacity."""
     by_capacity = [capacity["blocks"] for capacity in sizes]
     cells = _spread(policies, by_capacity)
     told = references.finish_reasons if _LEARNS_FROM_ENDS in policies else 0
@@ -411,12 +415,12 @@ def _simulated(
 
 
 def _unique_blocks(curve: HitCurve) -> int:
-    """Estimate the different blocks: the references that no cache can hit."""
+    """Estimates the number of different blocks: the references that no cache can hit."""
     return round(curve.references * (1 - curve.ceiling()[1]))
 
 
 def _estimated_ideal(every: HitCurve, full: HitCurve, summary: TraceSummary) -> schema.Ideal:
-    """Take what can be counted, and the ends of the sampled curves."""
+    """Returns the exact share of block hits, and the ends of the sampled curves."""
     references = summary["block_references"]
     return {
         "block": (references - summary["unique_blocks"]) / references if references else 0.0,
@@ -427,7 +431,10 @@ def _estimated_ideal(every: HitCurve, full: HitCurve, summary: TraceSummary) -> 
 
 
 def _with_capacities(curve: HitCurve, sizes: Sequence[schema.Capacity]) -> list[tuple[int, float, float]]:
-    """Take the curve's points, and those at the capacities: nothing else says what they hit."""
+    """Returns the curve's points and those at the capacities.
+
+    No other part of the report has the latter.
+    """
     points = {point[0]: point for point in curve.points(_CURVE_POINTS)}
     for capacity in sizes:
         points.setdefault(capacity["blocks"], (capacity["blocks"], *curve.at(capacity["blocks"])))
@@ -437,7 +444,7 @@ def _with_capacities(curve: HitCurve, sizes: Sequence[schema.Capacity]) -> list[
 def _capacities(
     asked: Sequence[Size], unique_blocks: int, block_tokens: int, bytes_per_block: int | None
 ) -> list[schema.Capacity]:
-    """Work out the capacities, ascending, each once."""
+    """Returns the capacities, ascending, each once."""
     sizes: dict[int, schema.Capacity] = {}
     for one in asked:
         blocks = one.blocks(unique_blocks=unique_blocks, bytes_per_block=bytes_per_block)
@@ -456,15 +463,16 @@ def _capacities(
 def _spread(
     policies: Sequence[EvictionPolicy], capacities: Sequence[int]
 ) -> list[tuple[EvictionPolicy, int]]:
-    """Give the cells in the order in which they are run, so that those done are like those to come.
+    """Returns the cells in an order in which the finished ones represent the remaining ones.
 
-    One cell may take twenty times what another does, by its policy above all, and less by its capacity.
-    So every policy has its turn before any has another, and capacities far apart follow one another.
+    One cell may take twenty times as long as another, mostly because of its policy, and less because of
+    its capacity. So every policy runs once before any runs again, and consecutive capacities are far
+    apart.
 
     >>> _spread(["lru", "adaptive"], [1, 2, 3, 4])[:6]
     [('lru', 3), ('adaptive', 3), ('lru', 1), ('adaptive', 1), ('lru', 4), ('adaptive', 4)]
     """
-    # Bits of the place backwards, and from the middle on: 4, 0, 6, 2, 5, 1, 7, 3.
+    # Reverse the bits of the place, and start in the middle: 4, 0, 6, 2, 5, 1, 7, 3.
     number = len(capacities)
     far_apart = sorted(range(number), key=lambda place: f"{place:032b}"[::-1])
     places = [(place + number // 2) % number for place in far_apart]
@@ -477,7 +485,10 @@ def _run_cells(
     jobs: int,
     progress: Callable[[int, int], None] | None,
 ) -> Iterator[tuple[PolicyRun, float]]:
-    """Run the cells of the grid on threads, in order; Ctrl-C drops those that have not begun."""
+    """Runs the cells of the grid on threads, and yields results in order.
+
+    Ctrl-C cancels those that have not begun.
+    """
 
     def run(cell: tuple[References, EvictionPolicy, int]) -> tuple[PolicyRun, float]:
         began = time.perf_counter()
@@ -521,7 +532,7 @@ def _knee(curve: HitCurve, bytes_per_block: int | None) -> schema.Knee | None:
 def _worth(
     curve: HitCurve, model: schema.Model | None, bytes_per_block: int | None
 ) -> list[schema.WorthStep]:
-    """Say what each step of memory buys: sizes double up to the one that hits all there is to hit."""
+    """Returns the worth of each step of memory. Sizes double up to the one that hits everything possible."""
     ceiling, _, _ = curve.ceiling()
     most = _gib(ceiling, bytes_per_block)
     if model is None or not most:
@@ -553,7 +564,7 @@ def _ideal(stats: dict[str, Any]) -> schema.Ideal:
 
 
 def _reuse_times(stats: dict[str, Any]) -> list[schema.ReuseTime]:
-    """Take the percentiles; empty if no block is ever used again."""
+    """Returns the percentiles; an empty list if no block is used twice."""
     found = stats["reuse_time_s"]
     shares = {"p50": 0.5, "p90": 0.9, "p99": 0.99, "max": 1.0}
     return [
@@ -572,7 +583,7 @@ def _over_time(
     capacity = min(sizes, key=lambda one: abs(math.log((one["blocks"] + 1) / (share + 1))))
     policy = "lru" if "lru" in policies else policies[0]
     run, _ = runs[policy, capacity["blocks"]]
-    ideal = references.optimal(references.unique_blocks)  # a cache without end
+    ideal = references.optimal(references.unique_blocks)  # a cache without a size limit
     windows: list[schema.Window] = []
     pairs = zip(references.over_time(run, window_s), references.over_time(ideal, window_s), strict=True)
     for window, best in pairs:

@@ -1,9 +1,11 @@
-"""The report of ``kvpool size``: what ``--json`` prints, and what the table, the page and the picture
-are made from.
+"""The report of ``kvpool size``.
 
-Owns the schema and nothing else. Units are in the names: ``_s`` seconds, ``gib`` GiB, ``_rate`` and ``share``
-from 0 to 1. Block and token counts are ints. What needs a model's KV size (``gib``) or a prefill speed is
-``None`` where none was given. All floats are finite.
+``--json`` prints it, and the table, the page and the picture are made from it.
+
+This module owns the schema and nothing else. Names state the units: ``_s`` is seconds, ``gib`` is GiB,
+and ``_rate`` and ``share`` are from 0 to 1. Numbers of blocks and of tokens are ints. A field that
+needs a model's KV size (``gib``) or a prefill speed is ``None`` if none was given. All floats are
+finite.
 
 Invariants that the readers rely on: ``capacities`` rises in ``blocks``; each list named ``hits`` has
 one entry per capacity, in that order; ``lru_curve`` rises in ``blocks``; ranges and windows are in
@@ -43,38 +45,42 @@ __all__ = [
 
 
 class Ideal(TypedDict):
-    """What a cache without end would hit, each a share from 0 to 1: no policy and no capacity can pass it.
+    """The hit rates of a cache without a size limit, each from 0 to 1.
 
-    From a sample all but ``block`` are estimates, and an estimate of a cache may pass that.
+    No policy and no capacity can exceed them.
+
+    In a report from a sample, every field except ``block`` is an estimate. The estimated hit rate of a
+    cache may exceed it.
     """
 
-    #: Of all block references.
+    #: Hits, as a share of all block references.
     block: float
-    #: Of all prompt tokens.
+    #: Tokens in hit blocks, as a share of all prompt tokens.
     token: float
-    #: Of the references to blocks that their prompt fills.
+    #: Hits, as a share of the references to blocks that their prompt fills.
     full_blocks: float
-    #: Of the prompt tokens of the second half of the requests; ``None`` in a report from a sample.
+    #: Tokens in hit blocks, as a share of the prompt tokens in the second half of the requests;
+    #: ``None`` in a report from a sample.
     last_half: float | None
 
 
 class TraceFacts(TypedDict):
-    """The trace that was sized for."""
+    """The trace that the report is about."""
 
-    #: Path, ``stdin`` or ``generated``.
+    #: A path, ``stdin`` or ``generated``.
     source: str
-    #: Name of the format it was read as.
+    #: The name of the format that the trace was read as.
     format: str
     requests: int
-    #: Tokens of a block.
+    #: Tokens per block.
     block_size: int
-    #: Blocks that all prompts together use, each use counted.
+    #: References to blocks by all prompts; each use counts.
     references: int
-    #: Different blocks among them.
+    #: Number of different blocks.
     unique_blocks: int
     #: Prompt tokens of all requests.
     tokens_in: int
-    #: From the first arrival to the last.
+    #: Seconds from the first arrival to the last.
     span_s: float
     ideal: Ideal
 
@@ -82,8 +88,8 @@ class TraceFacts(TypedDict):
 class Capacity(TypedDict):
     """A cache size of the grid."""
 
-    # : The size over the trace's unique blocks: 0.05 is 5 %, and 2 is twice as many. ``None`` if the
-    # size was given : in another unit.
+    #: The size divided by the trace's unique blocks: 0.05 is 5 %, and 2 is 200 %. ``None`` if the size
+    #: was given in another unit.
     relative_size: float | None
     blocks: int
     tokens: int
@@ -91,17 +97,18 @@ class Capacity(TypedDict):
 
 
 class Hits(TypedDict):
-    """What one cache of one capacity did."""
+    """The results of one cache at one capacity."""
 
-    #: Hits of all block references.
+    #: Hits, as a share of all block references.
     block_hit_rate: float
-    #: Tokens in hit blocks, of all prompt tokens.
+    #: Tokens in hit blocks, as a share of all prompt tokens.
     token_hit_rate: float
-    #: ``None`` for the optimum and for hints, which are not simulated block by block.
+    #: ``None`` for the optimum and for hints, because these are not simulated block by block.
     evictions: int | None
-    # : Of each capacity's worth of new blocks, the share of the resident blocks that came with it, 0 to
-    # 1, on average; : near 0 the cache has stagnated. ``None`` as above, and if the trace ends before
-    # the first such window.
+    #: The turnover of the cache, from 0 to 1. A window is as many new blocks as the capacity. The
+    #: figure is the average, over windows, of the share of resident blocks that were stored in that
+    #: window. Near 0, the cache has stagnated. ``None`` as above, and if the trace ends before the
+    #: first window is full.
     resident_turnover: float | None
 
 
@@ -109,10 +116,10 @@ class PolicyResult(TypedDict):
     """One eviction policy at every capacity."""
 
     name: str
-    #: The paper or page that defines it; empty if there is none.
+    #: The paper or page that defines it; empty without one.
     source: str
     hits: list[Hits]
-    #: What replaying all capacities took.
+    #: Seconds that replaying all capacities took.
     seconds: float
 
 
@@ -123,21 +130,21 @@ class OptimumResult(TypedDict):
 
 
 class HintResult(TypedDict):
-    """LRU that is told, with some probability, which blocks will not come back."""
+    """LRU with hints: with some probability, LRU knows which blocks will not be used again."""
 
-    #: That probability, 0 to 1.
+    #: That probability, from 0 to 1.
     accuracy: float
     hits: list[Hits]
 
 
 class FinishReasons(TypedDict):
-    """What a policy that learns from how requests end would hit without being told."""
+    """The results of a policy that learns from finish reasons, if it does not get them."""
 
-    #: The policy; with the reasons it is one of ``policies``.
+    #: The policy's name. Its results with the reasons are among ``policies``.
     policy: str
-    #: Requests of which the trace says how they ended.
+    #: Number of requests that have a finish reason in the trace.
     requests: int
-    #: Without the reasons, at every capacity.
+    #: Hits without the reasons, one entry per capacity.
     without: list[Hits]
 
 
@@ -151,7 +158,7 @@ class CurvePoint(TypedDict):
 
 
 class Knee(TypedDict):
-    """Where the LRU curve bends most."""
+    """The point where the LRU curve bends most."""
 
     blocks: int
     gib: float | None
@@ -159,18 +166,18 @@ class Knee(TypedDict):
 
 
 class WorthStep(TypedDict):
-    """What growing an LRU cache from one size to the next saves over the whole trace."""
+    """The savings of growing an LRU cache from one size to the next, over the whole trace."""
 
     from_gib: float
     to_gib: float
-    #: Prompt tokens that the larger cache finds and the smaller one does not.
+    #: Prompt tokens that hit in the larger cache and miss in the smaller one.
     hit_tokens: int
-    #: Seconds of prefill that they would have taken.
+    #: Seconds of prefill that those tokens would take.
     prefill_seconds: float | None
 
 
 class DistanceRange(TypedDict):
-    """Reuses at one range of distances; both ends belong to it."""
+    """The number of reuses in one range of reuse distances. Both ends belong to the range."""
 
     from_blocks: int
     to_blocks: int
@@ -180,181 +187,191 @@ class DistanceRange(TypedDict):
 class ReuseTime(TypedDict):
     """A percentile of the time between two uses of a block."""
 
-    #: The share of uses that come within ``seconds``, 0 to 1.
+    #: The share of reuses that come within ``seconds``, from 0 to 1.
     share: float
     seconds: float
 
 
 class Window(TypedDict):
-    """One slice of the trace. Rates are ``None`` where nothing arrives."""
+    """One slice of the trace. Rates are ``None`` if no request arrives in it."""
 
     start_s: float
     end_s: float
     block_hit_rate: float | None
-    #: Of a cache without end, over the same requests.
+    #: The hit rate of a cache without a size limit, over the same requests.
     ideal_hit_rate: float | None
 
 
 class OverTime(TypedDict):
-    """How one cache fared in the course of the trace."""
+    """The hit rate of one cache in the course of the trace."""
 
-    #: Whose hit rate it is.
+    #: The eviction policy.
     policy: str
-    #: Its size.
+    #: The size of the cache.
     capacity: Capacity
     windows: list[Window]
 
 
 class Model(TypedDict):
-    """The model whose KV cache it is."""
+    """The model that the KV cache is for."""
 
     name: str
-    #: KV bytes of a token over all layers, windows and chunks included.
+    #: KV bytes of a token, summed over all layers, those with windows and chunks included.
     bytes_per_token: int
     prefill_tokens_per_s: float | None
 
 
 class Group(TypedDict):
-    """KV-cache groups of one kind."""
+    """The KV-cache groups of one kind."""
 
     kind: Literal["full", "sliding", "chunked", "state"]
-    #: Tokens of the window or chunk.
+    #: Tokens of the window or chunk; ``None`` for the other kinds.
     span: int | None
-    #: How many there are, and the layers in all of them.
+    #: Number of groups of this kind, and the number of layers in all of them.
     groups: int
     layers: int
     block_tokens: int
-    #: Share of their blocks that holds nothing, 0 to 1.
+    #: The share of their blocks that holds no data, from 0 to 1.
     padding: float
 
 
 class GroupRun(TypedDict):
-    """The trace through a manager with the model's groups, with LRU: see :mod:`kvpool.sizing.grouped`."""
+    """A replay of the trace through a manager with the model's groups and LRU.
+
+    See :mod:`kvpool.sizing.grouped`.
+    """
 
     gib: float
-    #: Blocks of the pool that all groups share.
+    #: Blocks of the pool, which all groups share.
     blocks: int
-    # : What windows and states keep for later requests: all of it, every so many tokens, or at
-    # junctions alone.
+    #: The content of windows and states that stays cached for later requests: ``all``, one checkpoint
+    #: per this number of tokens, or only ``junctions``.
     keep: int | str
-    #: Prompt tokens that every group could serve, of all.
+    #: Prompt tokens that every group could serve, as a share of all.
     token_hit_rate: float
-    #: What each kind of groups alone would have served, in the order of ``Groups.groups``.
+    #: The token hit rate of each kind of group if it were alone, in the order of ``Groups.groups``.
     alone: list[float]
-    # : The token hit rate with the same memory if every layer kept every token; ``None`` with states,
-    # and for spacing.
+    #: The token hit rate with the same memory if every layer kept every token; ``None`` for models with
+    #: states, and in ``spacing``.
     in_full_rate: float | None
-    #: States that were copied to be kept.
+    #: Number of states that were copied to keep them.
     checkpoints: int
     evictions: int
-    #: Prompts that the pool could not hold to the end.
+    #: Number of prompts that did not fit into the pool to their end.
     cut_short: int
 
 
 class Groups(TypedDict):
-    """A hybrid model, size by size."""
+    """The results for a hybrid model at each size."""
 
-    #: Bytes of a block, of whichever group.
+    #: Bytes of a block, which is the same for all groups.
     block_bytes: int
     groups: list[Group]
-    #: What ``sizes`` keep.
+    #: The value of ``keep`` of all ``sizes``.
     keep: int | str
-    #: One per capacity, in that order.
+    #: One run per capacity, in that order.
     sizes: list[GroupRun]
-    #: At one of them, each way to keep: what checkpoint spacing buys.
+    #: At one of the sizes, one run per value of ``keep``. Shows what the spacing of checkpoints
+    #: changes.
     spacing: list[GroupRun]
-    #: Requests that each run had: all of the trace.
+    #: Number of requests in each run: all requests of the trace.
     requests: int
     seconds: float
 
 
 class Tier(TypedDict):
-    """Where blocks live beneath the device. What it has, the tiers beneath it have too."""
+    """A tier beneath the device. The tiers beneath it contain all of its blocks."""
 
     name: str
-    #: Of all ranks together.
+    #: Size in GiB, of all ranks together.
     gib: float
     blocks: int
-    #: What a load from it gets to the tier above.
+    #: Speed of a load from this tier to the tier above.
     read_bytes_per_s: float
-    #: What a token takes from it to the device, through all tiers above, one after the other.
+    #: Seconds to load one token from this tier to the device, through all tiers above, one after the
+    #: other.
     load_s_per_token: float
-    #: The speed of prefill from which on computing a token is faster than loading it from here.
+    #: The prefill speed above which computing a token is faster than loading it from this tier.
     break_even_tokens_per_s: float
 
 
 class Served(TypedDict):
-    """What one tier serves: what it has and none above it has. Nothing, if one above holds as much."""
+    """The hits of one tier: blocks that it contains and that no tier above contains.
+
+    All are 0 if a tier above is as large.
+    """
 
     #: ``device``, or the name of a tier beneath it.
     tier: str
-    #: Of all block references.
+    #: Hits, as a share of all block references.
     block_hit_rate: float
-    #: Of all prompt tokens.
+    #: Tokens in hit blocks, as a share of all prompt tokens.
     token_hit_rate: float
-    #: Loading from it, mean of all requests.
+    #: Seconds of loading from this tier, mean over all requests.
     load_s: float
-    # : Mean time to the first token with this tier and those above it: loading from one after the
-    # other, and prefill of : the rest; no queue. ``None`` without a speed of prefill.
+    #: Mean time to the first token with this tier and those above it: the loads, one after the other,
+    #: and the prefill of the rest, without a queue. ``None`` without a prefill speed.
     first_token_s: float | None
 
 
 class Tiers(TypedDict):
     """Tiers beneath the device, with LRU in all of them: see :mod:`kvpool.sizing.tiers`."""
 
-    #: From the device down.
+    #: The tiers, from the device down.
     below: list[Tier]
-    #: One per capacity, which is the device's, in that order. In each: the device, then the tiers beneath it.
+    #: One entry per capacity of the device, in that order. Each entry lists the device and then the
+    #: tiers beneath it.
     sizes: list[list[Served]]
 
 
 class Sample(TypedDict):
-    """What was looked at, if not all."""
+    """The sample that the estimates are from."""
 
-    #: Blocks that were followed at most.
+    #: The largest number of blocks that were tracked at once.
     most_blocks: int
-    #: Share of the different blocks that were followed in the end, 0 to 1. At 1 the figures are exact.
+    #: The share of the different blocks that were tracked until the end, from 0 to 1. At 1, the figures
+    #: are exact.
     rate: float
 
 
 class SizingReport(TypedDict):
-    """All of it."""
+    """The whole report."""
 
-    #: Version that made the report.
+    #: The version of kvpool that made the report.
     kvpool: str
-    #: What sizing took, reading the trace not included.
+    #: Seconds that sizing took, without reading the trace.
     elapsed_s: float
-    #: The most memory that the process has had resident so far, reading the trace included.
+    #: The peak of the process's resident memory so far, reading the trace included.
     peak_memory_bytes: int
     trace: TraceFacts
-    # : ``stream``: each block evicts for itself, nothing is held. ``pool``: as a manager does, whole
-    # requests at a time.
+    #: The kind of simulation. ``stream``: each block is evicted on its own, and no request holds
+    #: blocks. ``pool``: whole requests hold their blocks, as in a manager.
     form: Literal["stream", "pool"]
     #: ``all``: partial last blocks count. ``full``: only blocks that their prompt fills.
     blocks: Literal["all", "full"]
     capacities: list[Capacity]
-    # : What the LRU curve, its knee, its worth, tiers and the reuse distances are estimated from;
-    # ``None``: from all, : exact. : From a sample there are no policies, optimum, hints, reuse times,
-    # or hit rate over time, and the curve has all : capacities.
+    #: The sample behind the LRU curve, its knee, its worth, the tiers and the reuse distances; ``None``
+    #: if they are exact. A report from a sample has no policies, optimum, hints, reuse times, or hit
+    #: rate over time, and its curve contains all capacities.
     sample: Sample | None
     policies: list[PolicyResult]
     optimum: OptimumResult | None
     hints: list[HintResult]
-    #: ``None`` where the trace has no finish reasons, or no policy was run that learns from them.
+    #: ``None`` if the trace has no finish reasons, or if no policy that learns from them was run.
     finish_reasons: FinishReasons | None
-    #: A few hundred points of the curve; the first is the smallest capacity that hits at all.
+    #: A few hundred points of the curve. The first is the smallest capacity with a hit.
     lru_curve: list[CurvePoint]
     #: ``None`` if the curve does not bend.
     knee: Knee | None
     #: Empty without a model.
     worth: list[WorthStep]
-    #: Empty if no block is ever used again.
+    #: Empty if no block is used twice.
     reuse_distances: list[DistanceRange]
-    #: Empty as well, and from a sample.
+    #: Empty in the same case, and in a report from a sample.
     reuse_times_s: list[ReuseTime]
     over_time: OverTime | None
     model: Model | None
-    #: ``None`` without a model, for one whose layers are all alike, and from a sample.
+    #: ``None`` without a model, for a model whose layers are all alike, and in a report from a sample.
     groups: Groups | None
-    #: ``None`` if none were asked for.
+    #: ``None`` if the call asked for no tiers.
     tiers: Tiers | None

@@ -1,12 +1,12 @@
-"""Tiers beneath the device: what each would serve, and what loading from it takes.
+"""Tiers beneath the device: the hit rate of each, and the time that loading from it takes.
 
-Owns the arithmetic from one LRU curve to the share of each tier and the time to the first token. There
-is no simulator: what a tier has, the tiers beneath it have too, as vLLM's ``TieringOffloadingSpec``
-stores it, and with LRU everywhere all of them see the same order of uses. So a block is served by the
-first tier that its reuse distance fits, and a tier serves what the curve gains from the largest tier
-above it.
+This module computes the share of each tier and the time to the first token from one LRU curve. There is
+no simulation. Each tier contains all blocks of the tier above it, as vLLM's ``TieringOffloadingSpec``
+stores them. With LRU in every tier, all tiers see the same order of uses. So the first tier that is at
+least as large as a block's reuse distance serves that block. A tier serves the difference between its
+value of the curve and the value of the largest tier above it.
 
-What comes from a tier passes all tiers above it, one after the other: from the disk to host memory,
+A block from a tier passes through all tiers above it, one after the other: from disk to host memory,
 then to the device.
 """
 
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 __all__ = ["MOST_GIB", "Tier", "check_tiers", "parse_speed", "tiers_of"]
 
-#: An EiB: what a tier may hold.
+#: The largest size of a tier: an EiB.
 MOST_GIB: Final = 2.0**30
 
 _UNITS: Final = {"kB": 1e3, "MB": 1e6, "GB": 1e9, "TB": 1e12, "KiB": 2.0**10, "MiB": 2.0**20, "GiB": 2.0**30}
@@ -42,15 +42,15 @@ class Tier:
     6000000000.0
 
     Raises:
-        InvalidArgumentError: a size that is not above 0 or more than an EiB, or a speed below a byte a
-            second or without end.
+        InvalidArgumentError: A size is not above 0 or exceeds an EiB, or a speed is below one byte per
+            second or infinite.
 
     """
 
     name: str
-    #: What it holds, of all ranks together.
+    #: Capacity, of all ranks together.
     gib: float
-    #: What a load from it gets, of all ranks together, to the tier above.
+    #: Speed of a load from this tier to the tier above, of all ranks together.
     read_bytes_per_s: float
 
     def __post_init__(self) -> None:
@@ -63,13 +63,13 @@ class Tier:
 
 
 def parse_speed(text: str) -> float:
-    """Read ``6GB/s`` or ``5.5 GiB/s``: bytes a second.
+    """Reads a speed such as ``6GB/s`` or ``5.5 GiB/s``. Returns bytes per second.
 
     >>> parse_speed("6GB/s"), parse_speed("0.5 GiB/s")
     (6000000000.0, 536870912.0)
 
     Raises:
-        InvalidArgumentError: it is none; units are bytes, so ``Gb/s`` is refused.
+        InvalidArgumentError: The text is not a speed. Units are bytes, so ``Gb/s`` is refused.
 
     """
     match = re.fullmatch(rf"\s*([0-9]{{1,9}}(?:\.[0-9]{{1,9}})?)\s*({'|'.join(_UNITS)})/s\s*", text)
@@ -82,12 +82,12 @@ def parse_speed(text: str) -> float:
 
 
 def check_tiers(tiers: Sequence[Tier], shape: KvShape | None) -> None:
-    """Check that the curve of stack distances says what these tiers would serve.
+    """Checks that the hits of these tiers can be computed from a curve of stack distances.
 
     Raises:
-        InvalidArgumentError: no KV shape, or one with windows, chunks or states. Which of their blocks
-            goes next depends on all groups, and a hit needs a part of them, so one curve does not say
-            it.
+        InvalidArgumentError: There is no KV shape, or it has windows, chunks or states. One curve does
+            not describe such a model, because the next victim depends on all groups, and a hit needs
+            only a part of the blocks.
 
     """
     if not tiers:
@@ -107,8 +107,9 @@ def tiers_of(
     model: schema.Model,
     facts: schema.TraceFacts,
 ) -> schema.Tiers:
-    """Say what the device, at each size, and each tier beneath it would serve. O(sizes x tiers x log
-    references).
+    """Returns the share of the device, at each size, and of each tier beneath it.
+
+    O(sizes x tiers x log references).
     """
     bytes_per_token = model["bytes_per_token"]
     below: list[schema.Tier] = []
@@ -133,14 +134,17 @@ def tiers_of(
 def _served(
     curve: HitCurve, device_blocks: int, below: Sequence[schema.Tier], tokens: float, speed: float | None
 ) -> list[schema.Served]:
-    """Share the hits out, with a device of so many blocks and requests of so many tokens on average."""
+    """Divides the hits among the tiers.
+
+    The device has ``device_blocks`` blocks, and requests have ``tokens`` tokens on average.
+    """
     served: list[schema.Served] = []
     holds, blocks_before, tokens_before, loads = 0, 0.0, 0.0, 0.0
     for name, blocks, per_token in [
         ("device", device_blocks, 0.0),
         *((tier["name"], tier["blocks"], tier["load_s_per_token"]) for tier in below),
     ]:
-        # What is smaller than a tier above has nothing that is not there.
+        # A tier that is smaller than a tier above it contains no block that the tier above lacks.
         holds = max(holds, blocks)
         block_rate, token_rate = curve.at(holds)
         load = (token_rate - tokens_before) * tokens * per_token

@@ -1,16 +1,18 @@
-"""Keeps the bytes of blocks beneath an engine's memory: bounded, checked, there after a restart, never
-in the way.
+"""Keeps the bytes of blocks beneath an engine's memory, without blocking the engine.
 
-A :class:`Store` moves objects between the slots of an :class:`Arena` and a back end. Calls only say
-what is to be moved; what has ended is told by ``poll``, or by a file that an event loop can wait for.
-Whatever a back end does, a call does not wait for it, and bytes that are not those that were asked for
-are a miss.
+Its content is bounded, checked, and still there after a restart.
+
+A :class:`Store` moves objects between the slots of an :class:`Arena` and a back end. Calls only submit
+jobs. ``poll`` returns the jobs that have ended, and an event loop can wait for the store's file
+descriptor. No call waits for the back end. Bytes that are not those of the requested object count as a
+miss.
 
 >>> import tempfile
 >>> from kvpool.store import Arena, Disk, Namespace, Store
 >>> namespace = Namespace(
 ...     model="llama-3-8b", weights="rev-5f0b02c", kv_dtype="bf16", scales="", block_size=16,
-...     layouts=[(0, "LKNHD", [32, 2, 16, 8, 128], [32768, 16384, 1024, 128, 1])], layers=(0, 32), heads=(0, 8),
+...     layouts=[(0, "LKNHD", [32, 2, 16, 8, 128], [32768, 16384, 1024, 128, 1])],
+...     layers=(0, 32), heads=(0, 8),
 ...     hash_algorithm="sha256", hash_seed=b"", extra={},
 ... )
 >>> arena = Arena(slots=8, slot_bytes=65536)
@@ -31,9 +33,9 @@ True
 :class:`PrefixStore` puts a store beneath a scheduler's own ``CacheManager``. :func:`save_index` and
 :func:`load_index` are for memory that outlives the process: ``docs/restart.md``.
 
-Back ends: :class:`Disk`, :class:`SharedFolder`, :class:`Redis`, and :class:`Custom` for what is written
-in Python, such as ``kvpool.store.s3`` and ``kvpool.store.mooncake``. Those but the disk are shared:
-``probe`` asks what is there.
+Back ends: :class:`Disk`, :class:`SharedFolder`, :class:`Redis`, and :class:`Custom` for back ends in
+Python, such as ``kvpool.store.s3`` and ``kvpool.store.mooncake``. All but the disk are shared:
+``probe`` asks them which objects they have.
 
 On the command line: ``kvpool store``. How it works, and what it promises: ``docs/store.md``.
 """

@@ -1,4 +1,4 @@
-"""What a back end that is written in Python does, for :class:`kvpool.store.Custom`."""
+"""The protocol of a back end that is written in Python, for :class:`kvpool.store.Custom`."""
 
 from __future__ import annotations
 
@@ -11,18 +11,19 @@ HEADER_BYTES: Final = 112
 
 
 class CustomBackend(Protocol):
-    """What a back end written in Python does.
+    """A back end that is written in Python.
 
-    Workers call it, several at once, each on a thread of its own; every call may take its time. An
-    exception is a failure, ``OSError`` with ``ENOSPC`` or ``EDQUOT`` a lack of room. Nothing has to be
-    checked: the store does that. The thread that opens or renews a store reads and writes a record of
-    32 bytes, ``NAMESPACE/0``. The back end has to keep it as long as objects: what was stored before a
-    record was lost is not found any more. Names are text of the characters ``0-9a-f/-``. An address is
-    that of the payload's bytes in this process, and valid until the call returns.
+    Workers call it, several at once, each on its own thread. Every call may take its time. An exception
+    is a failure; ``OSError`` with ``ENOSPC`` or ``EDQUOT`` means a lack of room. The back end
+    does not have to check anything, because the store does. The thread that opens or renews a store
+    reads and writes a record of 32 bytes, ``NAMESPACE/0``. The back end has to keep this record as long
+    as objects: objects that were stored before a record was lost are not found any more. Names are text
+    of the characters ``0-9a-f/-``. An address is that of the payload's bytes in this process, and valid
+    until the call returns.
     """
 
     def write(self, name: str, header: bytes, address: int, length: int) -> None:
-        """Keeps an object: a header, and ``length`` bytes at ``address``."""
+        """Stores an object: a header, and ``length`` bytes at ``address``."""
 
     def read(self, name: str, address: int, length: int) -> bytes | None:
         """Writes at most ``length`` bytes of an object's payload to ``address``.
@@ -31,11 +32,11 @@ class CustomBackend(Protocol):
         """
 
     def exist(self, names: list[str]) -> list[bool]:
-        """Whether each object is there."""
+        """Returns for each name whether the object exists."""
 
     def remove(self, names: list[str]) -> None:
-        """Removes objects, those that are there."""
+        """Removes objects. Missing ones are ignored."""
 
-    # Only if it has it: ``describe(digest: str, text: str)``, called once when a store is opened, with
-    # the text of its namespace as JSON, which ``kvpool store show`` shows. Where it fails, the store
-    # goes on.
+    # Optional: ``describe(digest: str, text: str)``. It is called once when a store is opened, with the
+    # text of its namespace as JSON, which ``kvpool store show`` shows. If it fails, the store
+    # continues.

@@ -1,8 +1,8 @@
-"""Objects looked at from outside, by people and tools: whatever keeps them, page by page, while engines
-use it.
+"""Lists the objects of a back end, page by page, for people and tools, while engines use it.
 
-Owns: what a page of objects is, and how each back end lists them. Whether an object is intact the core says
-(``check_object``). A disk's folder has places instead of names, and is one engine's: ``StoreFolder``.
+This module defines a page of objects, and how each back end lists them. The core checks whether an
+object is intact (``check_object``). A disk's folder has slots instead of names, and belongs to one
+engine: use ``StoreFolder`` for it.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ if TYPE_CHECKING:
 __all__ = ["Inspector", "SharedFolderInspector", "StoreServerInspector", "inspector_from_url"]
 
 _PAGE: Final = 256
-# : Objects of a server that are looked at, pages, and pages in a row that have nothing: a server may
-# list without end.
+#: The most objects of a server, pages, and consecutive empty pages that are read, because a server may
+#: list without end.
 _MOST_OBJECTS: Final = 1 << 24
 _MOST_PAGES: Final = 1 << 20
 _MOST_EMPTY: Final = 1 << 16
@@ -40,21 +40,25 @@ _FRONT: Final = 4096
 
 
 class Inspector(Protocol):
-    """What keeps objects, looked at from outside."""
+    """Lists the objects of a back end from outside."""
 
     def total(self) -> int | None:
-        """About how many things all pages are about, if that can be had without looking at all."""
+        """Returns the approximate number of entries on all pages.
+
+        Returns ``None`` if counting requires reading everything.
+        """
 
     def pages(self, *, verify: bool) -> Iterator[Page]:
-        """Everything that is there, once; with ``verify`` all bytes are read and compared with their
-        checksums.
+        """Yields everything in the back end, once.
+
+        With ``verify``, all bytes are read and compared with their checksums.
 
         Raises:
-            StoreError: It cannot be listed or read.
+            StoreError: The back end cannot be listed or read.
         """
 
     def remove(self, names: list[str]) -> None:
-        """Removes objects, those that are there."""
+        """Removes objects. Missing ones are ignored."""
 
     def forget(self, digest: str) -> None:
         """Removes the text of a namespace, and the record of its generation."""
@@ -67,7 +71,7 @@ class StoreServerInspector:
         self._server = StoreServer(server)
 
     def total(self) -> int:
-        """How many keys the database has."""
+        """Returns the number of keys in the database."""
         return self._server.keys()
 
     def pages(self, *, verify: bool) -> Iterator[Page]:
@@ -85,8 +89,8 @@ class StoreServerInspector:
                     f"the server lists more than {_MOST_OBJECTS:,} objects: no more are looked at"
                 )
             cursors.add(cursor)
-            # A server may tell a key twice while its table grows. A hash of 64 bits for each is enough
-            # to count.
+            # A server may list a key twice while its table grows. A 64-bit hash of each key is enough
+            # for counting.
             once = [one for one in objects if hash(one[0]) not in seen]
             seen.update(hash(one[0]) for one in once)
             yield Page(once, namespaces, others)
@@ -111,7 +115,7 @@ class SharedFolderInspector:
         self._folder = folder
 
     def total(self) -> None:
-        """Nobody knows."""
+        """Returns None: the number is unknown."""
 
     def pages(self, *, verify: bool) -> Iterator[Page]:
         """See :class:`Inspector`."""
@@ -129,7 +133,7 @@ class SharedFolderInspector:
                 for file in itertools.chain.from_iterable(part.iterdir() for part in parts):
                     seen = self._seen(path.name, file, verify=verify)
                     if seen is None:
-                        others += file.suffix != ".tmp"  # one that is being written
+                        others += file.suffix != ".tmp"  # a file that is being written
                     else:
                         objects.append(seen)
                     if len(objects) >= _PAGE:
@@ -148,7 +152,7 @@ class SharedFolderInspector:
                 front = opened.read(_FRONT)[:HEADER_BYTES]
                 payload = opened.read(_LONGEST) if verify else None
         except FileNotFoundError:
-            return None  # gone meanwhile
+            return None  # removed since it was listed
         except OSError as error:
             if error.errno in (errno.ELOOP, errno.EINVAL, errno.ENXIO):
                 return name, None, 0, 0, "a link, or no regular file: no engine reads it"
@@ -175,7 +179,7 @@ def opened_regular(path: Path) -> BinaryIO:
     """Open a regular file for reading, without following a link and without waiting for a pipe.
 
     Raises:
-        OSError: The path is a link or no regular file, or the file is unreadable.
+        OSError: The path is a link or not a regular file, or the file is unreadable.
     """
     descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     try:
@@ -196,15 +200,15 @@ def _read(path: Path, most: int) -> bytes | None:
 
 
 def inspector_from_url(url: str) -> Inspector:
-    """Return what looks at the objects of a back end that engines share, by its URL.
+    """Return the inspector for the objects of a shared back end, by its URL.
 
     Args:
-        url: As ``backend_from_url`` has them, but for those of a disk: ``StoreFolder`` looks at these.
+        url: A URL for ``backend_from_url``, except those of a disk, for which ``StoreFolder`` is used.
 
     Raises:
-        InvalidArgumentError: No such scheme, or one whose objects cannot be listed.
-        StoreError: It cannot be reached.
-        MissingPackageError: S3 without ``obstore``.
+        InvalidArgumentError: The scheme is unknown, or its objects cannot be listed.
+        StoreError: The back end cannot be reached.
+        MissingPackageError: The package ``obstore`` for S3 is missing.
     """
     match scheme_of(url):
         case "folder":

@@ -1,8 +1,8 @@
 """Objects in a Mooncake Store: the memory of many machines, over RDMA or TCP.
 
-Needs the package ``mooncake-transfer-engine``, or its ``-non-cuda`` one, and a master. Payloads go
-between the slots of the arena, which is registered, and the store without a copy; those that are
-staged, through registered memory of the workers. Mooncake may forget anything at any moment, and checks
+It needs the package ``mooncake-transfer-engine``, or its ``-non-cuda`` version, and a master. Payloads
+move without a copy between the store and the arena's slots, whose memory is registered. Staged payloads
+go through registered memory of the workers. Mooncake may drop any object at any moment, and checks
 nothing: headers and checksums are kvpool's.
 
     master:  mooncake_master --port 50051 --metrics_host 127.0.0.1
@@ -26,23 +26,20 @@ if TYPE_CHECKING:
 
 __all__ = ["Mooncake"]
 
-#: No room; no such object; another length than was asked for.
+#: Error codes: no room; no such object; another length than requested.
 _NO_ROOM: Final = -200
 _ABSENT: Final = -704
 _OTHER_LENGTH: Final = -600
 
 
 class Mooncake:
-    """A Mooncake Store, as :class:`kvpool.store.Custom` wants it.
+    """A Mooncake Store with the interface for :class:`kvpool.store.Custom`.
 
     Args:
         store: A ``MooncakeDistributedStore`` that was set up.
         arena: The slots that the store moves from and to. Its memory is registered until ``close``.
-        config: Mooncake's ``ReplicateConfig`` for what is written; its default otherwise.
-        prefix: What names begin with.
-
-    Raises:
-        StoreError: The memory cannot be registered.
+        config: Mooncake's ``ReplicateConfig`` for writes; its default otherwise.
+        prefix: The beginning of names.
     """
 
     def __init__(self, store: Any, arena: Arena, *, config: Any = None, prefix: str = "kvpool") -> None:
@@ -65,7 +62,7 @@ class Mooncake:
             self._registered.append((address, owner))
 
     def _scratch(self, kind: str, length: int) -> int:
-        """Registered memory of this thread."""
+        """Returns the address of registered memory of this thread."""
         buffer = getattr(self._own, kind, None)
         if buffer is None or len(buffer) < length:
             buffer = (ctypes.c_char * length)()
@@ -77,8 +74,9 @@ class Mooncake:
         return address in self._range and address + length <= self._range.stop
 
     def _uses(self, name: str) -> None:
-        """Notes the record of a namespace's generation: it is used whenever objects are asked for, and
-        so kept.
+        """Remembers the record of a namespace's generation.
+
+        Each query for objects includes it, so that Mooncake does not drop it as unused.
         """
         if name.endswith("/0"):
             self._record = [self._name(name)]
@@ -87,13 +85,13 @@ class Mooncake:
         return f"{self._prefix}/{name}"
 
     def describe(self, digest: str, text: str) -> None:
-        """Keep the text of a namespace, for people."""
+        """Stores the text of a namespace, for people."""
         code = self._store.put(self._name(f"{digest}.json"), text.encode(), *self._config)
         if code != 0:
             raise StoreError(f"Mooncake does not put the text of a namespace: error {code}")
 
     def write(self, name: str, header: bytes, address: int, length: int) -> None:
-        """Keep an object."""
+        """Stores an object."""
         self._uses(name)
         front = self._scratch("header", HEADER_BYTES)
         ctypes.memmove(front, header, HEADER_BYTES)
@@ -110,7 +108,7 @@ class Mooncake:
             raise StoreError(f"Mooncake does not put {length:,} bytes: error {code}")
 
     def read(self, name: str, address: int, length: int) -> bytes | None:
-        """Write an object's payload to an address, and return its header."""
+        """Writes an object's payload to an address, and returns its header."""
         self._uses(name)
         front = self._scratch("header", HEADER_BYTES)
         direct = self._is_registered(address, length)
@@ -127,7 +125,7 @@ class Mooncake:
         return ctypes.string_at(front, HEADER_BYTES)
 
     def exist(self, names: list[str]) -> list[bool]:
-        """Say which objects are there."""
+        """Returns which objects exist."""
         asked = [self._name(name) for name in names]
         codes = self._store.batch_is_exist(asked + self._record)[: len(asked)]
         if any(code < 0 for code in codes):
@@ -135,14 +133,14 @@ class Mooncake:
         return [code == 1 for code in codes]
 
     def remove(self, names: list[str]) -> None:
-        """Remove objects."""
+        """Removes objects."""
         codes = self._store.batch_remove([self._name(name) for name in names], True)
         failed = [code for code in codes if code not in (0, _ABSENT)]
         if failed:
             raise StoreError(f"Mooncake does not remove {len(failed)} objects: error {failed[0]}")
 
     def close(self) -> None:
-        """Give up the registered memory. After the store that uses this is closed."""
+        """Unregisters the memory. Call it after closing the store that uses this back end."""
         with self._lock:
             registered, self._registered = self._registered, []
         for address, _ in registered:

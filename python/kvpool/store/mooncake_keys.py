@@ -1,8 +1,8 @@
-"""Objects of a Mooncake Store looked at from outside: ``kvpool store show mooncake://host:50051``.
+"""Lists the objects of a Mooncake Store: ``kvpool store show mooncake://host:50051``.
 
-A client of Mooncake cannot list; its master does, on the port of its metrics. What it lists is read,
-and removed, by a client that lends no memory. Needs the package ``mooncake-transfer-engine``, or its
-``-non-cuda`` one.
+A client of Mooncake cannot list keys. Its master can, on the port of its metrics. A client that
+provides no memory reads and removes the objects. It needs the package ``mooncake-transfer-engine``, or
+its ``-non-cuda`` version.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ if TYPE_CHECKING:
 __all__ = ["MooncakeInspector", "keys_of_master", "mooncake_from_url"]
 
 _PAGE: Final = 256
-#: Seconds that the master's list of keys may take.
+#: The most seconds for the master's list of keys.
 _SECONDS: Final = 60.0
-#: Bytes of the longest text of a namespace, and of the longest object, that are read to be looked at.
+#: Bytes of the longest namespace text, and of the longest object, that inspection reads.
 _LONGEST_TEXT: Final = 1 << 20
 _LONGEST_VALUE: Final = 1 << 32
-#: Bytes of the longest list of keys: some two million of them.
+#: Bytes of the longest list of keys: about two million of them.
 _LONGEST: Final = 256 << 20
 
 
@@ -36,21 +36,21 @@ class MooncakeInspector:
 
     Args:
         store: A ``MooncakeDistributedStore`` that was set up.
-        keys: Lists all keys, those of others included.
-        prefix: What names of objects begin with.
+        keys: Returns all keys, those of other users included.
+        prefix: The beginning of names of objects.
     """
 
     def __init__(self, store: Any, keys: Callable[[], list[str]], *, prefix: str = "kvpool") -> None:
         self._store, self._keys, self._prefix = store, keys, f"{prefix}/"
 
     def total(self) -> int:
-        """How many keys there are."""
+        """Returns the number of keys."""
         return len(self._keys())
 
     def pages(self, *, verify: bool) -> Iterator[Page]:
         """See :class:`kvpool.store.inspect.Inspector`.
 
-        What an object is its name and size say; with ``verify`` it is read.
+        The name and size describe an object. It is read only with ``verify``.
         """
         page, others = Page(), 0
         for key in self._keys():
@@ -66,7 +66,7 @@ class MooncakeInspector:
                 value = self._value(key, _LONGEST_VALUE) if verify else b""
                 size = len(value) if verify else self._store.get_size(key)
                 seen = checked(name, value) if verify else named(name, size)
-                if size > 0 and seen is not None:  # it is not gone meanwhile
+                if size > 0 and seen is not None:  # it still exists
                     page.objects.append(seen)
             if len(page.objects) + others >= _PAGE:
                 yield Page(page.objects, page.namespaces, others)
@@ -74,7 +74,7 @@ class MooncakeInspector:
         yield Page(page.objects, page.namespaces, others)
 
     def _value(self, key: str, most: int) -> bytes:
-        """A value; nothing of one that claims more bytes."""
+        """Returns a value; empty if it is longer than ``most`` bytes."""
         return bytes(self._store.get(key)) if self._store.get_size(key) <= most else b""
 
     def remove(self, names: list[str]) -> None:
@@ -92,10 +92,10 @@ class MooncakeInspector:
 
 
 def keys_of_master(host: str, port: int) -> list[str]:
-    """Ask a master for all keys.
+    """Returns all keys of a master.
 
     Raises:
-        StoreError: It does not answer in time, or not with a list.
+        StoreError: The master does not answer in time, or its answer is not a list.
     """
     url = f"http://{f'[{host}]' if ':' in host else host}:{port}/get_all_keys"
     try:
@@ -106,12 +106,13 @@ def keys_of_master(host: str, port: int) -> list[str]:
 
 
 def mooncake_from_url(url: str) -> MooncakeInspector:
-    """Return what looks at the store of a master:
-    ``mooncake://host[:50051][?metrics=9003&protocol=tcp&local=host]``.
+    """Returns the inspector of a master's store.
+
+    The URL is ``mooncake://host[:50051][?metrics=9003&protocol=tcp&local=host]``.
 
     Raises:
-        InvalidArgumentError: A part that the URL does not have.
-        MissingPackageError: There is no package of Mooncake.
+        InvalidArgumentError: The URL has an unknown part.
+        MissingPackageError: Mooncake's package is missing.
         StoreError: The master cannot be reached.
     """
     parts = split_url(url)

@@ -1,6 +1,6 @@
-"""A page of objects, as what keeps them lists it; and what a name, a size and bytes say of one.
+"""A page of a back end's listing, and the parsing of listed names, sizes and bytes.
 
-Whether an object is intact the core says (``check_object``).
+The core checks whether an object is intact (``check_object``).
 """
 
 from __future__ import annotations
@@ -15,35 +15,35 @@ from kvpool.store.custom import HEADER_BYTES
 
 __all__ = ["RECORD", "TEXT", "Page", "Seen", "checked", "named", "parsed"]
 
-#: The name of a namespace's text.
+#: The file name of a namespace's text.
 TEXT: Final = re.compile(r"([0-9a-f]{64})\.json")
 
-#: The name of the record of a namespace's generation, which is no object and nobody else's either.
+#: The name of the record of a namespace's generation. It is not an object, and not a foreign file.
 RECORD: Final = re.compile(r"[0-9a-f]{64}(/0|\.generation)")
 
-# : Name, digest of its namespace, group, bytes of its payload, what is wrong with it. Without a digest
-# something is.
+#: Name, digest of its namespace, group, bytes of its payload, and the fault. If the digest is ``None``,
+#: there is a fault.
 Seen = tuple[str, str | None, int, int, str | None]
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Page:
-    """Some of what is there."""
+    """A part of a back end's listing."""
 
     objects: list[Seen] = dataclasses.field(default_factory=list)
-    #: Texts of namespaces; ``None`` of one that is damaged.
+    #: Texts of namespaces; ``None`` for one that is damaged.
     namespaces: dict[str, Namespace | None] = dataclasses.field(default_factory=dict)
-    #: What is somebody else's.
+    #: Number of foreign entries.
     others: int = 0
 
     @property
     def things(self) -> int:
-        """How many things it is about."""
+        """Number of entries on the page."""
         return len(self.objects) + len(self.namespaces) + self.others
 
 
 def named(name: str, length: int) -> Seen | None:
-    """Say what an object is by its name and size alone; ``None`` if it is none.
+    """Parses an object's name and size. Returns ``None`` if it is not an object.
 
     >>> named("notes.txt", 5)
     >>> named("ab" * 32 + "/" + "cd" * 32 + "-0", 4208)[2:]
@@ -55,12 +55,12 @@ def named(name: str, length: int) -> Seen | None:
 
 
 def checked(name: str, value: bytes) -> Seen | None:
-    """Say what an object is by all of its bytes; ``None`` if its name is not that of one."""
+    """Checks an object by all of its bytes. Returns ``None`` if the name is not that of an object."""
     return check_object(name, value[:HEADER_BYTES], len(value), value[HEADER_BYTES:])
 
 
 def parsed(digest: str, text: bytes) -> Namespace | None:
-    """Read the text of a namespace; ``None`` if it is damaged, or another's."""
+    """Reads the text of a namespace. Returns ``None`` if it is damaged, or belongs to another namespace."""
     try:
         namespace = Namespace.from_json(text.decode())
     except (InvalidArgumentError, UnicodeDecodeError):

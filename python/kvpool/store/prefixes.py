@@ -1,17 +1,18 @@
-"""A store beneath a scheduler's own :class:`kvpool.CacheManager`: loaded ahead of admission, written
-behind commits.
+"""A store beneath a scheduler's own :class:`kvpool.CacheManager`.
 
-Owns: what is on its way between device, host and store. The manager decides what is cached on the
-device, the store what is kept beneath it, and between them bytes go through slots of host memory,
-copied by the engine; with ``host`` they stay there, too. Content may be in all three. One KV-cache
-group.
+Its blocks are loaded before admission, and written after commits.
+
+This module owns the transfers between device, host and store. The manager decides which blocks are
+cached on the device, and the store decides which blocks are kept beneath it. Bytes move between them
+through slots of host memory, and the engine copies them. With ``host``, the slots keep their bytes, so
+that the same content may be in all three places. It supports one KV-cache group.
 
 >>> from kvpool.store import Arena, Disk, Namespace, PrefixStore, Store
 >>> import tempfile
 >>> folder, device = tempfile.TemporaryDirectory(), {}
 >>> namespace = Namespace(
-...     model="m", weights="w", kv_dtype="bf16", scales="", layouts=[], block_size=4, layers=(0, 1), heads=(0, 1),
-...     hash_algorithm="sha256", hash_seed=b"", extra={},
+...     model="m", weights="w", kv_dtype="bf16", scales="", layouts=[], block_size=4,
+...     layers=(0, 1), heads=(0, 1), hash_algorithm="sha256", hash_seed=b"", extra={},
 ... )
 >>> manager, arena = kvpool.CacheManager(num_blocks=16, block_size=4), Arena(8, 4096)
 >>> disk = Disk(folder.name, 1 << 20, free_floor_bytes=0)
@@ -62,12 +63,12 @@ if TYPE_CHECKING:
 
 __all__ = ["Prefetch", "PrefixStore"]
 
-#: Kinds of groups whose tables have a block, or the null block, for each digest of a prompt.
+#: Kinds of groups whose tables contain a block, or the null block, for each digest of a prompt.
 _KINDS = ("full", "sliding", "chunked")
 
 
 class Prefetch:
-    """A prompt whose cached prefix is being completed from the store. Made by ``PrefixStore.prefetch``."""
+    """The prefix of a prompt that is being loaded from the store. ``PrefixStore.prefetch`` makes it."""
 
     __slots__ = (
         "_admitted",
@@ -85,42 +86,46 @@ class Prefetch:
         #: The prepared prompt.
         self.cursor = cursor
         self._block_size = block_size
-        self._first = first  # blocks that the device had
-        self._digests = digests  # of the blocks behind them, as far as the store may have them
+        self._first = first  # number of blocks cached on the device
+        self._digests = digests  # of the next blocks, as far as the store may contain them
         self._slots: list[int] = []
         self._asked = False
         self._jobs = 0
         self._done = False
-        #: The request that was admitted while this was on its way, and its admission.
+        #: The request that was admitted while the load was running, and its admission.
         self._admitted: tuple[RequestId, Admission] | None = None
 
     @property
     def done(self) -> bool:
-        """Whether nothing of it is on its way any more: admitting it loads all that it can."""
+        """Whether no transfer of this prefetch is running.
+
+        Admission then uses every block that can be loaded.
+        """
         return self._jobs == 0
 
     @property
     def tokens(self) -> int:
-        """Tokens of the prompt that the device had, and those that were loaded behind them: a hit of
-        that length.
+        """Tokens of the prompt that were cached on the device, plus the tokens loaded after them.
+
+        A hit has this length. Zero while a transfer is running.
         """
         return (self._first + len(self._slots)) * self._block_size if self.done else 0
 
 
 class _Names:
-    """What the store calls blocks: their digests as an engine has them that was never renewed.
+    """Computes the names of blocks in the store: their digests without the manager's epoch.
 
-    A manager's digests contain its epoch, which counts the renewals of one process. The namespace says
-    which weights stored blocks are of, so names leave the epoch out, and other processes find them.
-    Costs a second hash of each block that is new, once the manager has an epoch.
+    A manager's digests contain its epoch, which counts the renewals of one process. The namespace
+    already identifies the weights of stored blocks. Names therefore leave the epoch out, so that other
+    processes find them. Once the manager has an epoch, each new block is hashed twice.
 
     Args:
-        most: Names that are remembered.
+        most: The number of names that are remembered.
     """
 
     def __init__(self, most: int) -> None:
         self._most = most
-        #: By digest, the one that was used last at the end.
+        #: Names by digest; the one used last is at the end.
         self._known: collections.OrderedDict[bytes, bytes] = collections.OrderedDict()
 
     def of(self, cursor: HashCursor) -> list[bytes]:
@@ -143,27 +148,29 @@ class _Names:
 
 
 class PrefixStore:
-    """What a scheduler puts between its manager and a store.
+    """The layer that a scheduler puts between its manager and a store.
 
-    No call but ``wait`` waits for the store; copies are the engine's, made inside of ``admit``,
-    ``save`` and ``poll``.
+    Only ``wait``, ``flush`` and ``renew`` wait for the store. The engine's copies run inside of
+    ``admit``, ``save`` and ``poll``.
 
     Args:
-        manager: With one KV-cache group, of full attention, a window or chunks, whose blocks are those
-            that are hashed.
-        store: Over ``arena``, with ``staged=True``: slots are used again as soon as their jobs have ended.
-        arena: A slot is at least a block's bytes. As many blocks can be on their way, loaded and not
-            admitted yet, or, with ``host``, kept.
-        copy_in: Copies slots to blocks of the device: pairs of both. It returns when the slots may be
-            written to again, and when what reads the blocks later is ordered behind it.
-        copy_out: Copies blocks of the device to slots: pairs of both. It returns when the bytes are there.
+        manager: A manager with one KV-cache group: full attention, a window or chunks. The group's
+            block size is the one that is hashed.
+        store: A store over ``arena``, with ``staged=True``, because slots are used again as soon as
+            their jobs have ended.
+        arena: Each slot has at least the bytes of a block. The number of slots limits how many blocks
+            are being transferred, are loaded and not admitted yet, or, with ``host``, are kept.
+        copy_in: Copies slots to blocks of the device. It gets pairs of both. It returns when the slots
+            may be written to again, and when later reads of the blocks are ordered after the copy.
+        copy_out: Copies blocks of the device to slots. It gets pairs of both. It returns when the bytes
+            are in the slots.
         block_bytes: Bytes of a block; a whole slot by default.
-        host: Whether slots that nobody has keep what they have: host memory is a tier between device
-            and store. What is there needs no load, and is not copied out again; what was used last goes
-            last.
-        write: When blocks go to the store: ``through``, when they are saved, or ``back``, when a
-            quarter of the slots is not free any more; with ``host`` alone. What goes back is written at
-            once, whatever the store admits.
+        host: Whether unused slots keep their content, so that host memory is a tier between device and
+            store. That content needs no load, and is not copied out again. The content that was used
+            last is evicted last.
+        write: When blocks are written to the store. ``through``: when they are saved. ``back``, which
+            needs ``host``: when less than a quarter of the slots is free. Blocks written back are
+            stored at once, whatever the store's admission policy is.
 
     Raises:
         InvalidArgumentError: The manager has several KV-cache groups, or one of another kind or block
@@ -187,8 +194,9 @@ class PrefixStore:
         for group in manager.groups:
             if group.kind not in _KINDS or group.block_size != manager.block_size:
                 raise InvalidArgumentError(
-                    f"the manager's group is {group.kind!r} with blocks of {group.block_size} tokens: must be one of "
-                    f"{', '.join(_KINDS)} with blocks of {manager.block_size}, the tokens that have a digest"
+                    f"the manager's group is {group.kind!r} with blocks of {group.block_size} tokens: must "
+                    f"be one of {', '.join(_KINDS)} with blocks of {manager.block_size}, the tokens that "
+                    "have a digest"
                 )
         if not 1 <= (block_bytes or 1) <= arena.slot_bytes:
             raise InvalidArgumentError(
@@ -205,33 +213,36 @@ class PrefixStore:
         self._names = _Names(2 * manager.num_blocks)
         self._slots = Slots(arena, keeps=host)
         self._host, self._back = host, write == "back"
-        #: Slots that a store that is written back has ready.
+        #: With ``write="back"``, the number of slots to keep available.
         self._ready = max(1, arena.slots // 4)
-        # : By job: what it is of, the slots that it has, and, of a load, the blocks behind the device's
-        # that they are.
+        #: Per job: its prefetch, its slots, and (for loads) the positions of its blocks in the
+        #: prefetch.
         self._jobs: dict[int, tuple[Prefetch | None, list[int], list[int]]] = {}
 
     @property
     def free_slots(self) -> int:
-        """Slots that could be taken now, at least: those that nothing has, and what was kept and is
-        written.
+        """A lower bound of the number of slots that can be taken now.
+
+        These are free slots, and kept slots whose content is written.
         """
         return self._slots.reclaimable
 
     def prefetch(self, prompt: Sequence[int] | HashCursor, extra: ExtraKeys | None = None) -> Prefetch:
-        """Begins to load what host and store have of a prompt behind what the device has.
+        """Begins to load the blocks of a prompt that are in host memory or in the store.
 
-        For a request that waits to be admitted; ``poll`` goes on with it. Loads as many blocks as there
-        are free slots. The last token of a prompt is never loaded, for it has to be computed.
-        O(blocks), plus hashing. A prefetch that is not admitted MUST be dropped.
+        It starts after the blocks that are cached on the device.
+
+        Use it for a request that waits for admission; ``poll`` continues the loads. It loads at most
+        one block per free slot. The last token of a prompt is never loaded, because it has to be
+        computed. O(blocks), plus hashing. A prefetch that is not admitted MUST be dropped.
 
         Args:
-            prompt: Its tokens, or what ``CacheManager.prepare`` returned.
-            extra: Extra keys of the prompt; not with a prepared one.
+            prompt: The tokens, or the result of ``CacheManager.prepare``.
+            extra: Extra keys of the prompt; not allowed with a prepared prompt.
 
         Raises:
             ClosedError: The store is closed.
-            StaleEpochError: The prompt is of an epoch before; or the manager's epoch was changed
+            StaleEpochError: The prompt is of an earlier epoch, or the manager's epoch was changed
                 without ``renew``.
             InvalidArgumentError, TokenError, HashingError: As ``CacheManager.prepare``.
         """
@@ -245,8 +256,9 @@ class PrefixStore:
         return started
 
     def _go_on(self, started: Prefetch) -> None:
-        """Takes what host memory has and loads the rest, from the first block on; what is not known is
-        asked once.
+        """Takes blocks from host memory and loads the rest, from the first block on.
+
+        If the store does not know whether it has a block, asks it once.
         """
         digests = started._digests
         kept = [self._slots.find(digest) for digest in digests]
@@ -264,7 +276,7 @@ class PrefixStore:
                 (at for at, (slot, of) in enumerate(there) if slot is None and of != "here"), len(digests)
             )
             kept = kept[:end]
-        # What is kept is held first: room for what is loaded is made of something else.
+        # Hold the kept slots first, so that making room for loads does not evict them.
         for slot in kept:
             if slot is not None:
                 self._slots.use(slot)
@@ -285,21 +297,21 @@ class PrefixStore:
     def admit(
         self, request_id: RequestId, started: Prefetch, *, loading: bool = False, **settings: Any
     ) -> Admission:
-        """Admits the request of a prefetch: cached blocks of the device, then those that were loaded,
-        then new ones.
+        """Admits the request of a prefetch: cached blocks of the device, then loaded blocks, then new ones.
 
-        What is still on its way is not waited for, and not used, unless ``loading`` is set. If the
-        device has forgotten meanwhile what the loaded blocks follow, they are not used either.
-        ``manager.request(request_id)`` says as ``computed_tokens`` where the engine goes on. O(blocks).
+        Without ``loading``, loads that are still running are not used. If the device has evicted the
+        blocks that precede the loaded ones, the loaded blocks are not used either.
+        ``manager.request(request_id).computed_tokens`` is the token from which the engine computes.
+        O(blocks).
 
         Args:
             request_id: A new id.
-            started: Its prefetch. It is used up by this; if the admission is refused, it can be
-                admitted again.
-            loading: Whether what is on its way is waited for by the request: it has its blocks, is
-                ``loading``, and runs once ``poll`` has copied in what has arrived. It may be released
-                meanwhile.
-            settings: As of ``CacheManager.admit``, but for ``out`` and ``external_tokens``.
+            started: The request's prefetch. An admission uses it up. If the admission is refused, it
+                can be admitted again.
+            loading: Whether the request waits for running loads. It then has its blocks, its state is
+                ``loading``, and it runs once ``poll`` has copied the loaded blocks in. It may be
+                released before that.
+            settings: Arguments of ``CacheManager.admit``, except ``out`` and ``external_tokens``.
 
         Raises:
             OutOfBlocksError, DuplicateRequestError, InvalidArgumentError: As ``CacheManager.admit``.
@@ -321,24 +333,24 @@ class PrefixStore:
         return admission
 
     def _bring_in(self, request_id: RequestId, admission: Admission, started: Prefetch) -> None:
-        """Copies in what was loaded for a request, and says so to the manager."""
+        """Copies the loaded blocks of a request to the device, and reports them to the manager."""
         first, end = started._first, started._first + len(started._slots)
         brought = admission.cached_tokens
         try:
             if end > admission.cached_blocks:
                 loaded = range(admission.cached_blocks, end)
                 pairs = [(started._slots[at - first], admission.block_ids[at]) for at in loaded]
-                # What a window does not read has no block: block 0 is there in its place.
+                # The manager does not allocate blocks outside of a window; block 0 takes their place.
                 self._copy_in([(slot, block) for slot, block in pairs if block != 0])
                 brought = end * self._manager.block_size
         finally:
-            # Of a copy that failed nothing is taken: the engine computes it.
+            # If the copy failed, none of its blocks count as computed: the engine computes them.
             self._manager.external_done(request_id, brought)
 
     def drop(self, started: Prefetch) -> None:
-        """Gives up a prefetch: what it has loaded is let go, what is on its way when it has ended.
+        """Drops a prefetch. Its loaded slots are freed now, and its running loads when they end.
 
-        Of one that a loading request waits for, nothing: release the request.
+        Has no effect if a loading request waits for the prefetch. Release that request instead.
         """
         if not started._done and not started._admitted:
             started._done = True
@@ -350,21 +362,26 @@ class PrefixStore:
         started._slots = []
 
     def save(self, request_id: RequestId) -> int:
-        """Offers the computed blocks of a request that the store does not have, and returns how many.
+        """Offers the computed blocks of a request to the store.
 
-        Call it after each commit, and a block is written as soon as it is full; or before ``release``
-        alone. Copies the blocks to slots first; without a free slot the rest is left out, to be offered
-        the next time. Blocks that the store admits at the second offer are copied twice, but from host
-        memory. With ``host`` what the store has is copied to host memory, too; with ``write="back"``
-        nothing is offered now. Of a request from before ``renew`` nothing is offered: its KV is of
-        other weights. What a window has given up (``trim_window``) is not offered either. O(tokens).
+        Blocks that it already has are skipped. Returns the number of blocks offered.
+
+        Call it after each commit, and each block is written as soon as it is full. Or call it once,
+        before ``release``. The blocks are first copied to slots. If there are not enough free slots,
+        the remaining blocks are left out until the next call. If the store admits a block only at the
+        second offer, the block is copied twice, unless ``host`` keeps it. With ``host``, blocks that
+        the store already has are copied to host memory, too. With ``write="back"``, blocks are marked
+        to be written later.
+
+        No block is offered of a request from before ``renew``, because its KV belongs to other weights,
+        nor are blocks that a window has dropped (``trim_window``). O(tokens).
 
         Args:
             request_id: A request that holds its blocks on the device.
 
         Raises:
             UnknownRequestError: No request has this id.
-            RequestStateError: It holds no blocks on the device.
+            RequestStateError: The request holds no blocks on the device.
             StaleEpochError: The manager's epoch was changed without ``renew``.
             ClosedError: The store is closed.
         """
@@ -384,7 +401,7 @@ class PrefixStore:
             if slot is not None:
                 self._slots.use(slot)
         offered = [presence in ("absent", "unknown") for presence in known]
-        # Block 0, the null block, is what a table has where the request has given a block up.
+        # A table contains block 0, the null block, where the request has dropped a block.
         lacking = [at for at, slot in enumerate(kept) if slot is None and table[at] != 0]
         wanted = [at for at in lacking if offered[at] or self._host]
         taken = self._slots.take(len(wanted))
@@ -419,14 +436,18 @@ class PrefixStore:
         return len(going)
 
     def poll(self) -> None:
-        """Takes in what has ended, and writes back what has to make room. Every step: it waits for
-        nothing.
+        """Handles the jobs that have ended, and writes back blocks to make room.
+
+        Call it in every step; it does not wait.
         """
         self._take_in(self._store.poll())
         self._write_back()
 
     def wait(self, timeout: float = 1.0) -> None:
-        """As ``poll``, until nothing is on its way, each time at most for ``timeout`` seconds."""
+        """Like ``poll``, until no job is running.
+
+        Waits at most ``timeout`` seconds for each group of jobs.
+        """
         self._write_back()
         while self._jobs:
             ended = self._store.wait(timeout)
@@ -436,12 +457,12 @@ class PrefixStore:
             self._write_back()
 
     def flush(self, timeout: float = 1.0) -> None:
-        """Writes back everything, and waits: before the engine ends."""
+        """Writes back every dirty block, and waits. Call it before the engine ends."""
         self._write_back(all_of_it=True)
         self.wait(timeout)
 
     def _write_back(self, *, all_of_it: bool = False) -> None:
-        """Offers what is dirty, the oldest first, until enough slots are or will be free."""
+        """Offers dirty blocks to the store, the oldest first, until enough slots are or will be free."""
         block_size = self._manager.block_size
         coming = sum(len(slots) for started, slots, _ in self._jobs.values() if started is None)
         while self._back and (all_of_it or self._slots.reclaimable + coming < self._ready):
@@ -476,7 +497,10 @@ class PrefixStore:
         return self._slots.find(digest) is not None
 
     def _loaded(self, started: Prefetch, slots: list[int], loads: list[int], outcomes: list[Outcome]) -> None:
-        """A load has ended. Behind the first block that is not there nothing is of use."""
+        """Handles a load that has ended.
+
+        Blocks after the first missing one are dropped, because a prefix needs all of them.
+        """
         for slot, at, outcome in zip(slots, loads, outcomes, strict=True):
             if outcome == "ok" and self._host and started.cursor.epoch == self._epoch:
                 self._slots.keep(slot, started._digests[at])
@@ -499,14 +523,16 @@ class PrefixStore:
                 self._let_go(started)
 
     def renew(self, namespace: Namespace) -> None:
-        """Other weights: nothing of before is found any more, on the device (``bump_epoch``), in host
-        and store.
+        """Switches to other weights.
 
-        Waits for the back end, which records it: see ``Store.renew``.
+        No earlier block is found from now on, on the device (``bump_epoch``), in host memory or in the
+        store.
+
+        Waits for the back end, which records the change: see ``Store.renew``.
 
         Raises:
-            StoreError: The back end has not recorded it. Nothing of before is found here all the same;
-                call it again.
+            StoreError: The back end has not recorded the change. This object still finds no earlier
+                block; call ``renew`` again.
             ClosedError: The store is closed.
         """
         self._epoch = self._manager.bump_epoch()
@@ -515,7 +541,8 @@ class PrefixStore:
 
     def _check_epoch(self) -> None:
         if self._manager.epoch != self._epoch:
-            # What is stored now would be found by a process that has the weights of before.
+            # Blocks stored now would be found by a process that has the earlier weights.
             raise StaleEpochError(
-                f"the manager is in epoch {self._manager.epoch}, the store in {self._epoch}: call renew, not bump_epoch"
+                f"the manager is in epoch {self._manager.epoch}, the store in {self._epoch}: call renew, "
+                "not bump_epoch"
             )

@@ -1,9 +1,9 @@
 """A folder for each engine beneath one path, so that replicas with equal settings can share a disk.
 
-A disk's folder has one engine at a time. The first engine takes the folder itself, the next ones take
-``replica-1``, ``replica-2`` and so on in it: each takes the first that no living engine has. So engines
-that are started again find what was stored before, in whichever order they start. Each replica takes
-its own capacity.
+Only one engine at a time can use a disk's folder. The first engine takes the folder itself, and the
+next ones take ``replica-1``, ``replica-2`` and so on in it. Each takes the first folder that no living
+engine uses. So restarted engines find the objects that were stored before, in whichever order they
+start. Each replica has its own capacity.
 """
 
 from __future__ import annotations
@@ -18,23 +18,22 @@ if TYPE_CHECKING:
 
 __all__ = ["open_replica"]
 
-#: Replicas that one folder has room for.
+#: The most replicas in one folder.
 MOST: Final = 64
 
 _Opened = TypeVar("_Opened")
 
 
 def open_replica(root: str, opener: Callable[[str], _Opened], most: int = MOST) -> _Opened:
-    """Opens the first folder of a replica that no living engine has.
+    """Opens the first replica's folder that no living engine uses.
 
     Args:
-        root: The folder of the first replica; or the URL of a back end that engines share, which is
-            never in use.
-        opener: Opens stores in a folder, all or none, and returns them.
-        most: Replicas that are tried.
+        root: The folder of the first replica, or the URL of a shared back end, which is never in use.
+        opener: Opens the stores in a folder, all or none, and returns them.
+        most: The number of replicas to try.
 
     Returns:
-        What ``opener`` returned.
+        The result of ``opener``.
 
     Raises:
         StoreInUseError: All replicas are in use.
@@ -52,5 +51,6 @@ def open_replica(root: str, opener: Callable[[str], _Opened], most: int = MOST) 
         except StoreInUseError:
             continue
     raise StoreInUseError(
-        f"{without_password(root)} is in use by {most} engines, and has no room for more: give this one another folder"
+        f"{without_password(root)} is in use by {most} engines, and has no room for more: give this one "
+        "another folder"
     )

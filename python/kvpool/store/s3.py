@@ -1,8 +1,9 @@
-"""Objects in S3, or what is like it: Google Cloud Storage, Azure, MinIO, a Ceph gateway.
+"""Objects in S3 or a similar service: Google Cloud Storage, Azure, MinIO, a Ceph gateway.
 
-Needs the package ``obstore``. One object of the bucket per object, ``PREFIX/NAMESPACE/HASH-GROUP``: a
-header and the payload, in one request each way. Requests wait in the store's workers, so have many: 32
-and more. What engines leave behind is the bucket's to expire: give it a lifecycle rule.
+It needs the package ``obstore``. Each object of the store is one object of the bucket,
+``PREFIX/NAMESPACE/HASH-GROUP``: a header and the payload, in one request each way. Requests wait in the
+store's workers, so configure 32 workers or more. The store does not delete the objects of ended
+engines. Give the bucket a lifecycle rule that expires them.
 
 >>> import obstore.store
 >>> from kvpool.store import Arena, Custom
@@ -35,27 +36,27 @@ if TYPE_CHECKING:
 
 __all__ = ["S3"]
 
-#: Objects that are asked for at once, to be listed.
+#: Number of objects per page of a listing.
 _PAGE = 256
-#: Requests that are on their way at once to say which objects are there.
+#: Number of concurrent requests that check which objects exist.
 _AT_ONCE = 64
-#: Bytes of the longest text of a namespace, and of the longest object, that are read to be looked at.
+#: Bytes of the longest namespace text, and of the longest object, that inspection reads.
 _LONGEST_TEXT = 1 << 20
 _LONGEST = 1 << 32
 
 
 class S3:
-    """A bucket, as :class:`kvpool.store.Custom` wants it.
+    """A bucket with the interface for :class:`kvpool.store.Custom`.
 
     Args:
         bucket: An object store of ``obstore``, or a URL: ``s3://bucket/prefix``, ``gs://``, ``az://``.
-        prefix: What names begin with, inside of the bucket.
-        options: For a URL: what ``obstore.store.from_url`` takes, ``region`` or ``endpoint`` for
-            example. A request ends after 10 seconds, and is tried again twice, unless
-            ``client_options`` and ``retry_config`` say otherwise.
+        prefix: The beginning of names, inside of the bucket.
+        options: For a URL: the options of ``obstore.store.from_url``, for example ``region`` or
+            ``endpoint``. By default, a request ends after 10 seconds and is retried twice.
+            ``client_options`` and ``retry_config`` change this.
 
     Raises:
-        MissingPackageError: There is no ``obstore``.
+        MissingPackageError: The package ``obstore`` is missing.
     """
 
     def __init__(self, bucket: ObjectStore | str, *, prefix: str = "kvpool", **options: Any) -> None:
@@ -70,16 +71,16 @@ class S3:
         return f"{self._prefix}/{name}"
 
     def describe(self, digest: str, text: str) -> None:
-        """Keep the text of a namespace, for people."""
+        """Stores the text of a namespace, for people."""
         obstore.put(self._bucket, self._path(f"{digest}.json"), text.encode(), use_multipart=False)
 
     def write(self, name: str, header: bytes, address: int, length: int) -> None:
-        """Keep an object."""
+        """Stores an object."""
         payload = (ctypes.c_char * length).from_address(address)
         obstore.put(self._bucket, self._path(name), b"".join((header, payload)), use_multipart=False)
 
     def read(self, name: str, address: int, length: int) -> bytes | None:
-        """Write an object's payload to an address, and return its header."""
+        """Writes an object's payload to an address, and returns its header."""
         try:
             value = memoryview(self._front(name, HEADER_BYTES + length))
         except FileNotFoundError:
@@ -89,7 +90,7 @@ class S3:
         return bytes(value[:HEADER_BYTES])
 
     def exist(self, names: list[str]) -> list[bool]:
-        """Say which objects are there, with :data:`_AT_ONCE` requests at once."""
+        """Returns which objects exist, with :data:`_AT_ONCE` requests at a time."""
         return asyncio.run(self._exist(names))
 
     async def _exist(self, names: list[str]) -> list[bool]:
@@ -106,7 +107,7 @@ class S3:
         return await asyncio.gather(*map(exists, names))
 
     def remove(self, names: list[str]) -> None:
-        """Remove objects."""
+        """Removes objects."""
         for name in names:
             with contextlib.suppress(FileNotFoundError):
                 obstore.delete(self._bucket, self._path(name))
@@ -114,7 +115,7 @@ class S3:
     def pages(self, *, verify: bool) -> Iterator[Page]:
         """See :class:`kvpool.store.inspect.Inspector`.
 
-        What an object is its name and size say; only with ``verify`` it is read.
+        The name and size describe an object. It is read only with ``verify``.
         """
         listing = obstore.list(self._bucket, self._path(""), chunk_size=_PAGE)
         while (listed := _listed(listing)) is not None:
@@ -139,14 +140,17 @@ class S3:
             yield dataclasses.replace(page, others=others)
 
     def total(self) -> None:
-        """Nobody knows."""
+        """Returns None: the number is unknown."""
 
     def forget(self, digest: str) -> None:
-        """Remove the text of a namespace, and the record of its generation."""
+        """Removes the text of a namespace, and the record of its generation."""
         self.remove([f"{digest}.json", f"{digest}/0"])
 
     def _front(self, name: str, most: int) -> bytes:
-        """An object, or its first bytes if it has more: what it claims does not take memory."""
+        """Returns an object, or its first ``most`` bytes if it is longer.
+
+        So a large object cannot fill the memory.
+        """
         answer = obstore.get(self._bucket, self._path(name))
         if answer.meta["size"] <= most:
             return bytes(answer.bytes())
@@ -156,14 +160,14 @@ class S3:
         try:
             return self._front(name, most)
         except FileNotFoundError:
-            return None  # gone meanwhile
+            return None  # removed since it was listed
 
     def __repr__(self) -> str:
         return f"S3({self._bucket!r}, {self._prefix!r})"
 
 
 def _listed(listing: Any) -> Any:
-    """The next page of a listing, ``None`` at its end."""
+    """Returns the next page of a listing, or ``None`` at its end."""
     try:
         return next(listing, None)
     except obstore.exceptions.BaseError as error:

@@ -1,8 +1,7 @@
-"""Slots of an arena for :class:`kvpool.store.PrefixStore`: who has one, and what is kept in those that
-nobody has.
+"""Slots of an arena for :class:`kvpool.store.PrefixStore`: their users and their kept content.
 
-Owns: free slots, and the order in which kept content goes: what was used last goes last. Content that
-is still to be written to the store (dirty) does not go before it is.
+This module owns the free slots, and the order in which kept content is evicted: least recently used
+first. Content that still has to be written to the store (dirty) is not evicted before that.
 """
 
 from __future__ import annotations
@@ -20,19 +19,19 @@ __all__ = ["Slots"]
 
 
 class Slots:
-    """Slots by number: free, had by somebody, or kept with content that can be found by its digest.
+    """Slots by number. A slot is free, in use, or kept with content that can be found by its digest.
 
     Args:
-        arena: Whose slots.
-        keeps: Whether content stays when nobody has its slot any more. Otherwise such slots are free.
+        arena: The arena of the slots.
+        keeps: Whether unused slots keep their content. Otherwise they become free.
     """
 
     def __init__(self, arena: Arena, *, keeps: bool) -> None:
         self._arena, self._keeps = arena, keeps
         self._free = collections.deque(range(arena.slots))
-        #: How many have a slot; not there if none.
+        #: Number of users per slot; slots without users are absent.
         self._users: collections.Counter[int] = collections.Counter()
-        #: Slots by the digest of what they have, that which goes first in front.
+        #: Slots by the digest of their content, the one that is evicted first in front.
         self._by_digest: collections.OrderedDict[bytes, int] = collections.OrderedDict()
         self._digests: dict[int, bytes] = {}
         #: Slots that are still to be written, with the first token of their block.
@@ -40,18 +39,20 @@ class Slots:
 
     @property
     def reclaimable(self) -> int:
-        """Slots that could be taken, at least: a slot that is dirty and in use counts as two that cannot."""
+        """A lower bound of the slots that can be taken.
+
+        A slot that is dirty and in use counts as two that cannot.
+        """
         return len(self._free) + max(0, len(self._digests) - len(self._dirty) - len(self._users))
 
     def find(self, digest: bytes) -> int | None:
-        """Returns the slot that has this content."""
+        """Returns the slot with this content."""
         return self._by_digest.get(digest)
 
     def take(self, wanted: int) -> list[int]:
-        """Takes slots for new content, as many as are wanted and there: free ones, then what was not
-        used for longest.
+        """Takes at most ``wanted`` slots for new content: free ones, then the least recently used ones.
 
-        None is taken that a transfer which timed out still has.
+        Skips slots that a timed-out transfer still holds.
         """
         taken: list[int] = []
         for _ in range(len(self._free)):
@@ -79,12 +80,13 @@ class Slots:
             taken.append(slot)
 
     def use(self, slot: int) -> None:
-        """One more has this slot."""
+        """Adds a user to a slot."""
         self._users[slot] += 1
 
     def leave(self, slots: list[int]) -> None:
-        """One has these slots no more. Of several, the first is used last: what follows it is of no use
-        without it.
+        """Removes one user from each slot.
+
+        The first slot counts as used last, because the others cannot be used without it.
         """
         for slot in reversed(slots):
             self._users[slot] -= 1
@@ -98,19 +100,23 @@ class Slots:
                 self._free.append(slot)
 
     def keep(self, slot: int, digest: bytes) -> None:
-        """Says what a slot has. What another slot has already is not found here."""
+        """Assigns content to a slot.
+
+        If another slot already has this content, ``find`` keeps returning that one.
+        """
         if digest not in self._by_digest:
             self._by_digest[digest] = slot
             self._digests[slot] = digest
 
     def soil(self, slot: int, first_token: int) -> None:
-        """The content of a slot is still to be written to the store."""
+        """Marks a slot's content as still to be written to the store."""
         if slot in self._digests:
             self._dirty[slot] = first_token
 
     def next_dirty(self) -> tuple[int, bytes, int] | None:
-        """Takes the slot that has been dirty for longest: with its digest and first token. It is dirty
-        no more.
+        """Takes the slot that has been dirty for longest. Returns it with its digest and first token.
+
+        It is not dirty any more.
         """
         slot = next((slot for slot in self._dirty if slot not in self._users), None)
         if slot is None:
@@ -119,7 +125,7 @@ class Slots:
         return slot, self._digests[slot], self._dirty.pop(slot)
 
     def forget_all(self) -> None:
-        """Nothing is found any more. Slots that somebody has are free when they have not."""
+        """Drops all content. Slots in use become free when their last user leaves them."""
         for slot in list(self._digests):
             self._forget(slot)
             if slot not in self._users:

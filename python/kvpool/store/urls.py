@@ -25,34 +25,36 @@ __all__ = [
     "without_password",
 ]
 
-_SCHEMES = "a path, disk:///path, folder:///path, redis://host, rediss://host, redis+unix:///path, s3://bucket, gs://, az://"
+_SCHEMES = (
+    "a path, disk:///path, folder:///path, redis://host, rediss://host, redis+unix:///path, "
+    "s3://bucket, gs://, az://"
+)
 
 
 def backend_from_url(url: str, capacity_bytes: int, **settings: Any) -> Disk | SharedFolder | Redis | Custom:
-    """Return the back end that a URL names.
+    """Return the back end for a URL.
 
-    ======================================================
-    ======================================================== ``/path`` or ``disk:///path`` :class:`Disk`
-    ``folder:///path[?group=1]`` :class:`SharedFolder`, for all users of its group with 1
-    ``redis://[[user]:password@]host[:port][/database]`` :class:`Redis` ``rediss://`` and the same
-    ``[?ca=/pem]`` :class:`Redis` over TLS; see below
-    ``redis+unix://[[user]:password@]/path[?database=n]`` :class:`Redis` on a Unix socket
-    ``s3://bucket/prefix``, ``gs://``, ``az://`` :class:`kvpool.store.s3.S3`; the query has its options
-    ======================================================
-    ========================================================
+    - ``/path`` or ``disk:///path``: :class:`Disk`
+    - ``folder:///path[?group=1]``: :class:`SharedFolder`, with ``group=1`` for all users of its group
+    - ``redis://[[user]:password@]host[:port][/database]``: :class:`Redis`
+    - ``rediss://`` with the same parts, and ``[?ca=/pem]``: :class:`Redis` over TLS, see below
+    - ``redis+unix://[[user]:password@]/path[?database=n]``: :class:`Redis` on a Unix socket
+    - ``s3://bucket/prefix``, ``gs://``, ``az://``: :class:`kvpool.store.s3.S3`, with its options in the
+      query
 
-    Of ``rediss://`` the query can have ``ca``, a PEM file of those who may vouch for the server;
-    ``cert`` and ``key``, PEM files of this side's certificate; ``name``, that in the server's
-    certificate if it is not the host's.
+    The query of ``rediss://`` may contain ``ca``, a PEM file of the trusted authorities; ``cert`` and
+    ``key``, PEM files of the client's certificate; and ``name``, the name in the server's certificate
+    if it is not the host's.
 
     Args:
-        url: As in the table. Passwords are percent-encoded.
-        capacity_bytes: What the objects of one store may take.
-        settings: Further arguments of the class; of S3, options of its bucket.
+        url: A URL of the list above. Passwords are percent-encoded.
+        capacity_bytes: The most bytes that the objects of one store may take.
+        settings: Further arguments of the class; for S3, options of its bucket.
 
     Raises:
-        InvalidArgumentError: No such scheme, or a part that it does not have.
-        MissingPackageError: S3 without ``obstore``.
+        InvalidArgumentError: The scheme is unknown, or the URL has a part that the scheme does not
+            allow.
+        MissingPackageError: The package ``obstore`` for S3 is missing.
 
     >>> backend_from_url("/mnt/nvme/kv", 1 << 40)
     Disk("/mnt/nvme/kv", 1099511627776)
@@ -94,11 +96,11 @@ def backend_from_url(url: str, capacity_bytes: int, **settings: Any) -> Disk | S
 
 
 def s3_from_url(url: str, **settings: Any) -> S3:
-    """Return the bucket that a URL names.
+    """Return the bucket for a URL.
 
     Raises:
-        InvalidArgumentError: ``obstore`` does not take the URL, or an option.
-        MissingPackageError: There is no ``obstore``.
+        InvalidArgumentError: ``obstore`` does not accept the URL, or an option.
+        MissingPackageError: The package ``obstore`` is missing.
     """
     from kvpool.store.s3 import S3
 
@@ -111,7 +113,7 @@ def s3_from_url(url: str, **settings: Any) -> S3:
     try:
         return S3(f"{parts.scheme}://{parts.netloc}{parts.path}", **(options | settings))
     except Exception as error:
-        # Its errors have classes of their own, and show configurations in their later lines.
+        # Its errors have classes of their own, and their later lines show configurations.
         why = next(iter(str(error).splitlines()), "").strip()
         if isinstance(error, MissingPackageError):
             raise
@@ -119,7 +121,7 @@ def s3_from_url(url: str, **settings: Any) -> S3:
 
 
 def _tls(parts: SplitResult) -> dict[str, Any]:
-    """What a URL says of TLS."""
+    """Return the TLS settings in a URL."""
     query = query_of(parts)
     tls: dict[str, Any] = {
         "tls": True,
@@ -139,7 +141,7 @@ def _tls(parts: SplitResult) -> dict[str, Any]:
 
 
 def scheme_of(url: str) -> str:
-    """Return what kind of back end a URL names; a path is a disk.
+    """Return the kind of back end that a URL names. A path is a disk.
 
     >>> scheme_of("/mnt/nvme/kv"), scheme_of("redis://host")
     ('disk', 'redis')
@@ -149,7 +151,7 @@ def scheme_of(url: str) -> str:
 
 
 def path_of(url: str) -> str:
-    """Return the path that a URL names, or that it is.
+    """Return the path in a URL, or the path itself.
 
     >>> path_of("folder:///mnt/kv%20cache"), path_of("/mnt/100%")
     ('/mnt/kv cache', '/mnt/100%')
@@ -172,9 +174,9 @@ def path_of(url: str) -> str:
 
 
 def without_password(url: str) -> str:
-    """Return a URL as errors, logs and tables may show it: no login, no query, no fragment.
+    """Return a URL for errors, logs and tables: without login, query and fragment.
 
-    Never raises. Also leaves out what may be a part of a password in malformed URLs.
+    Never raises. In malformed URLs, also leaves out everything that may be part of a password.
 
     >>> without_password("redis://me:secret@host:6379/1?ca=/pem")
     'redis://host:6379/1'
@@ -198,7 +200,7 @@ def without_password(url: str) -> str:
 
 #: Replaces a part of a URL that may belong to a password.
 _HIDDEN: Final = "..."
-#: The scheme of a URL whose slashes were forgotten. As a path it would show its password.
+#: The scheme of a URL with missing slashes. Taken as a path, it would show its password.
 _TYPO: Final = re.compile(r"(?:rediss?|redis\+unix|s3|gs|az|https?|mooncake|disk|folder):(?!//)")
 
 
@@ -206,8 +208,8 @@ def split_url(url: str) -> SplitResult:
     """Split a URL.
 
     Raises:
-        InvalidArgumentError: The text is no URL, or its login is not percent-encoded. The message has
-            no part of it.
+        InvalidArgumentError: The text is not a URL, or its login is not percent-encoded. The message
+            contains no part of the login.
     """
     place = without_password(url)
     if place.endswith(_HIDDEN):
@@ -228,7 +230,7 @@ def split_url(url: str) -> SplitResult:
 
 
 def _shown(parts: SplitResult) -> str:
-    """The URL without a password."""
+    """Return the URL without a password."""
     return without_password(parts.geturl())
 
 
@@ -236,7 +238,7 @@ def query_of(parts: SplitResult) -> dict[str, str]:
     """Return the options in the query of a URL.
 
     Raises:
-        InvalidArgumentError: An option is there twice.
+        InvalidArgumentError: An option occurs twice.
     """
     query = parse_qsl(parts.query, keep_blank_values=True)
     if len(dict(query)) < len(query):

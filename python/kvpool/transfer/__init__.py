@@ -1,13 +1,13 @@
-"""Moves the bytes of blocks: between layers' tensors, between device and host, by CUDA or by the processor.
+"""Moves the bytes of blocks between layers' tensors, or between device and host, by CUDA or by the CPU.
 
-The core plans which block's bytes go where; a :class:`TransferEngine` moves them between two
-:class:`BlockStore` objects, and a :class:`PlanExecutor` does so for a whole manager, swaps included.
-One binary serves every torch, CUDA and Python: the driver is found at run time, and where there is
-none, the same calls run on the processor.
+The core plans which blocks are copied where. A :class:`TransferEngine` copies them between two
+:class:`BlockStore` objects. A :class:`PlanExecutor` does so for a whole manager, swaps included. One
+binary works with every version of torch, CUDA and Python: it finds the driver at run time. Without a
+driver, the same calls run on the CPU.
 
-Semantics do not depend on the way that the bytes take: ids are checked before anything is enqueued, no
-block is written twice or read and written by one call, stores live until the last copy has ended.
-``kvpool.transfer.ops`` has the same as torch ops.
+Semantics are the same on CUDA and CPU. Ids are checked before anything is enqueued. No block is written
+twice, or both read and written, by one call. Stores stay alive until the last copy has ended.
+``kvpool.transfer.ops`` has the same operations as torch ops.
 
 >>> import torch
 >>> layers = [torch.zeros(2, 8, 16, 4, 64) for _ in range(3)]  # K and V, blocks, tokens, heads, elements

@@ -1,4 +1,4 @@
-"""``PlanExecutor``: the plans of a block manager, executed; its swaps, completed or aborted."""
+"""``PlanExecutor`` executes the plans of a block manager, and completes or aborts its swaps."""
 
 from __future__ import annotations
 
@@ -22,30 +22,30 @@ class Planner(Protocol):
     """Makes plans: a ``CacheManager``, or a class of the caller."""
 
     def take_plan(self) -> TransferPlan:
-        """Hands out the copies that are planned."""
+        """Returns the planned copies, and removes them from the plan."""
 
     def complete_swap(self, swap: int) -> dict[int, int]:
         """Ends a swap whose copies are done."""
 
     def abort_swap(self, swap: int) -> None:
-        """Takes a swap back."""
+        """Cancels a swap."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class FinishedSwap:
-    """A swap that is over."""
+    """A swap that has ended."""
 
     #: Its number.
     swap: int
-    #: Old block -> new block; empty if the swap was aborted.
+    #: Old block to new block; empty if the swap was aborted.
     blocks: dict[int, int]
-    #: Why its copies failed, if they did: everything is as before the swap was begun.
+    #: The reason if its copies failed. Everything is then as before the swap was begun.
     error: BaseException | None = None
 
 
 @dataclasses.dataclass(slots=True)
 class _Batch:
-    """Swaps whose copies are under way together."""
+    """Swaps whose copies run together."""
 
     swaps: list[int]
     transfers: list[Transfer]
@@ -54,12 +54,12 @@ class _Batch:
 class PlanExecutor:
     """Moves the bytes that a manager plans, and ends its swaps when they have been moved.
 
-    Copy-on-write is part of the step: when ``run`` returns, its copies are done (CPU) or on the current
-    stream (CUDA), so that the step may write KV. Swaps go on beside the steps; ``poll`` completes those
-    whose copies have ended, and aborts those whose copies failed.
+    Copy-on-write is part of the step: when ``run`` returns, its copies are done (CPU) or enqueued on
+    the current stream (CUDA), so that the step may write KV. Swaps run beside the steps. ``poll``
+    completes those whose copies have ended, and aborts those whose copies failed.
 
     Args:
-        manager: A ``CacheManager``, or what else has its three methods.
+        manager: A ``CacheManager``, or another object with these three methods.
         engine: Copies between the stores.
         stores: The blocks of each tier: device, then host.
 
@@ -88,26 +88,26 @@ class PlanExecutor:
 
     @property
     def in_flight(self) -> int:
-        """Swaps whose end ``poll`` has not returned yet."""
+        """Number of swaps whose end ``poll`` has not returned yet."""
         return len(self._over) + sum(len(batch.swaps) for batch in self._under_way)
 
     def run(
         self, swaps: Iterable[int] = (), *, stream: Literal["current"] | CudaStream | int | None = "current"
     ) -> None:
-        """Executes what the manager has planned since the last time.
+        """Executes the copies that the manager has planned since the last call.
 
-        Call it once per step, after the step was planned and before it writes KV. If the copies cannot
-        be started, the swaps are aborted and reported by ``poll``; copy-on-write that fails is raised,
-        because the step must not run.
+        Call it once per step, after the step was planned and before it writes KV. If the copies of
+        swaps cannot be started, the swaps are aborted and ``poll`` reports them. If copy-on-write
+        fails, the call raises, because the step must not run.
 
         Args:
-            swaps: Swaps begun since the last call (``begin_swap_out``, ``begin_swap_in``): their copies
+            swaps: Swaps begun since the last call (``begin_swap_out``, ``begin_swap_in``). Their copies
                 are in the plan.
-            stream: Where the step runs: torch's current stream, unless another is named.
+            stream: The stream of the step; by default torch's current stream.
 
         Raises:
             KvpoolError: Copy-on-write failed. The swaps of this call are aborted.
-            TypeError: A swap is no int. Nothing was taken.
+            TypeError: A swap is not an int. Nothing was taken.
         """
         begun = [operator.index(swap) for swap in swaps]
         plan = self._manager.take_plan()
@@ -125,7 +125,7 @@ class PlanExecutor:
     def poll(self) -> list[FinishedSwap]:
         """Completes the swaps whose copies have ended, and aborts those whose copies failed.
 
-        Returns at once, with what ended since the last time.
+        Does not wait. Returns the swaps that ended since the last call.
         """
         going = []
         for batch in self._under_way:
@@ -139,10 +139,10 @@ class PlanExecutor:
         return over
 
     def wait(self) -> list[FinishedSwap]:
-        """Waits until all copies under way have ended; returns what ``poll`` would then."""
+        """Waits until all running copies have ended. Returns the result of ``poll``."""
         for batch in self._under_way:
             for transfer in batch.transfers:
-                # poll returns what it failed with.
+                # poll returns the error
                 with contextlib.suppress(KvpoolError):
                     transfer.wait()
         return self.poll()
@@ -157,6 +157,7 @@ class PlanExecutor:
                 else:
                     self._manager.abort_swap(swap)
             except KvpoolError as refusal:
-                # Somebody else ended it: a failure like any other, and the other swaps go on.
+                # Other code ended the swap. This is a failure like any other, and the other swaps
+                # continue.
                 failure = refusal
             self._over.append(FinishedSwap(swap, blocks, failure))

@@ -1,34 +1,34 @@
 """Block copies as torch ops: ``torch.ops.kvpool.copy_blocks``, ``swap_blocks``, ``copy_blocks_by_handle``.
 
 Importing this module registers them. They are defined by their schemas
-(``torch.library.Library.define``), which costs a microsecond per call where a ``custom_op`` costs ten,
-and have kernels for CPU, CUDA and Meta, so that they compile and trace. A mapping is an int64 tensor of
-shape [n, 2]: source block, destination block. One on the CPU is checked in full before anything is
-enqueued; one on a device is never read by the host, its rows with -1 are skipped (a captured graph
-replays with a fixed n), and ids out of range are skipped, too, and reported by the engine's next
-``poll``.
+(``torch.library.Library.define``), which costs one microsecond per call, compared with ten for a
+``custom_op``. They have kernels for CPU, CUDA and Meta, so that they compile and trace.
+
+A mapping is an int64 tensor of shape [n, 2]: source block, destination block. A mapping on the CPU is
+checked in full before anything is enqueued. The host never reads a mapping on a device. Its rows with
+-1 are skipped, because a captured graph replays with a fixed n. Ids out of range are skipped, too, and
+the engine's next ``poll`` reports them.
 
 ``copy_blocks(Tensor[] src, Tensor(a!)[] dst, Tensor block_mapping, int block_dim=0) -> ()``
-    Between blocks of one device.
+    Copies between blocks of one device.
 
 ``swap_blocks(Tensor[] src, Tensor(a!)[] dst, Tensor block_mapping, int src_block_dim=0, int
 dst_block_dim=0) -> ()``
-    Between device and host, or any two lists of tensors with blocks alike.
+    Copies between device and host, or between any two lists of tensors with equal blocks.
 
 ``swap_blocks.vllm(Tensor src, Tensor(a!) dst, int block_size_in_bytes, Tensor block_mapping) -> ()``
-    The same call as vLLM's ``swap_blocks`` (csrc/cache_kernels.cu): contiguous tensors, blocks of so
-    many bytes.
+    Has the signature of vLLM's ``swap_blocks`` (csrc/cache_kernels.cu): contiguous tensors, and the
+    bytes of a block.
 
 ``copy_blocks_by_handle(int src, int dst, Tensor block_mapping) -> ()``
-    Between stores by ``BlockStore.handle``: no list of tensors crosses, which is the fast one. The
-        compiler knows that
-    it has an effect, and not which tensors it reads and writes: in compiled code that touches the same
-    tensors use ``copy_blocks``.
+    Copies between stores by ``BlockStore.handle``. It is the fastest, because it passes no list of
+    tensors. The compiler knows that it has an effect, but not which tensors it reads and writes. In
+    compiled code that uses the same tensors, use ``copy_blocks``.
 
-They are for inference: no gradients flow through a copy, and no version counter tells autograd of one.
+They are for inference: no gradients flow through a copy, and autograd's version counters do not change.
 
-Ops without handles find the store of their tensors by address, shape and strides; the last 64 are
-remembered, without keeping the tensors alive.
+Ops without handles find the store of their tensors by address, shape and strides. The last 64 stores
+are remembered, without keeping the tensors alive.
 """
 
 from __future__ import annotations
@@ -51,25 +51,29 @@ __all__ = ["copy_blocks", "copy_blocks_by_handle", "swap_blocks", "swap_blocks_v
 _LIBRARY = torch.library.Library("kvpool", "DEF")
 _LIBRARY.define("copy_blocks(Tensor[] src, Tensor(a!)[] dst, Tensor block_mapping, int block_dim=0) -> ()")
 _LIBRARY.define(
-    "swap_blocks(Tensor[] src, Tensor(a!)[] dst, Tensor block_mapping, int src_block_dim=0, int dst_block_dim=0) -> ()"
+    "swap_blocks(Tensor[] src, Tensor(a!)[] dst, Tensor block_mapping, int src_block_dim=0, int "
+    "dst_block_dim=0) -> ()"
 )
 _LIBRARY.define(
     "swap_blocks.vllm(Tensor src, Tensor(a!) dst, int block_size_in_bytes, Tensor block_mapping) -> ()"
 )
 _LIBRARY.define("copy_blocks_by_handle(int src, int dst, Tensor block_mapping) -> ()")
 
-#: What a tensor's blocks depend on: address, shape, strides, dtype, device, and whether its memory is pinned.
+#: The properties that determine a tensor's blocks, and whether its memory is pinned.
 _Geometry: TypeAlias = "tuple[int, torch.Size, tuple[int, ...], torch.dtype, torch.device, bool]"
 
 
 class _Tensors:
-    """Tensors that compare by their geometry: a key of the cache of stores, which holds no tensor."""
+    """Tensors that compare by their geometry, as a key of the cache of stores.
+
+    The key keeps no tensor alive.
+    """
 
     __slots__ = ("geometry", "tensors")
 
     def __init__(self, tensors: Sequence[Tensor]) -> None:
         self.tensors: Sequence[Tensor] | None = tensors
-        # Before torch has used a device nothing can be pinned.
+        # Nothing can be pinned before torch has used a device.
         cuda = torch.cuda.is_initialized()
         self.geometry: list[_Geometry] = [
             (t.data_ptr(), t.shape, t.stride(), t.dtype, t.device, cuda and t.is_pinned()) for t in tensors
@@ -90,14 +94,14 @@ def _store_of(key: _Tensors, block_dim: int) -> BlockStore:
 
 @functools.lru_cache(maxsize=64)
 def _flat_store_of(key: _Tensors, block_bytes: int) -> BlockStore:
-    """The store of one tensor as a row of blocks, whatever its shape."""
+    """Returns the store of one tensor as a row of blocks, for any shape."""
     tensors, key.tensors = key.tensors, None
     (tensor,) = tensors or ()
     size = tensor.numel() * tensor.element_size()
     if not tensor.is_contiguous() or block_bytes < 1 or size == 0 or size % block_bytes:
         raise LayoutError(
-            f"block_size_in_bytes is {block_bytes}, of a tensor of {size} bytes and strides {tuple(tensor.stride())}: "
-            "it has to be contiguous, and a whole number of blocks"
+            f"block_size_in_bytes is {block_bytes}, of a tensor of {size} bytes and strides "
+            f"{tuple(tensor.stride())}: it has to be contiguous, and a whole number of blocks"
         )
     pinned = tensor.device.type == "cpu" and tensor.is_pinned()
     region = (tensor.data_ptr(), block_bytes, block_bytes)
@@ -136,8 +140,9 @@ def _swap_blocks_vllm(src: Tensor, dst: Tensor, block_size_in_bytes: int, block_
 
 
 def _nothing(*args: object) -> None:
-    """What the ops do to tensors without memory; one such among others would make the op do nothing,
-    silently.
+    """The kernel for tensors without memory.
+
+    Raises if other tensors are among them, because the op would then silently do nothing.
     """
     given = [one for arg in args for one in (arg if isinstance(arg, list) else [arg])]
     devices = {one.device.type for one in given if isinstance(one, torch.Tensor)}
@@ -157,7 +162,7 @@ for _name, _kernel in (
         _LIBRARY.impl(_name, _kernel, _key)
     _LIBRARY.impl(_name, _nothing, "Meta")
 
-# It writes none of its arguments: without this, a compiler would leave it out.
+# It writes to none of its arguments, so a compiler would remove it without this line.
 torch.fx.node.has_side_effect(torch.ops.kvpool.copy_blocks_by_handle.default)
 
 copy_blocks = torch.ops.kvpool.copy_blocks.default

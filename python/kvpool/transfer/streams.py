@@ -1,13 +1,13 @@
-"""Which stream torch is on: the one place that asks it."""
+"""Reads torch's current CUDA stream. No other module does."""
 
 from __future__ import annotations
 
 
 def current_stream(device: int) -> int:
-    """The driver's handle of torch's current stream on a device: 0 for the legacy default stream.
+    """Returns the driver's handle of torch's current stream on a device: 0 for the legacy default stream.
 
-    About 0.1 us where torch has the call that its own compilers use, else 1 us. Torch has to be able to
-    use the device.
+    It takes about 0.1 us if torch has the call that its own compilers use, otherwise 1 us. Torch must
+    be able to use the device.
     """
     import torch
 

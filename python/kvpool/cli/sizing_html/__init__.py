@@ -1,11 +1,11 @@
 """The report of ``kvpool size`` as one HTML page, and as one picture.
 
-``render`` needs the standard library alone; ``save_png`` needs matplotlib. Both draw the same figures,
-which ``plots`` makes from the report: ``svg`` and the drawing of ``png`` never look at it.
+``render`` needs only the standard library; ``save_png`` needs matplotlib. Both draw the same figures,
+which ``plots`` makes from the report. ``svg`` and the drawing in ``png`` do not read the report.
 
-The page is one file: no script, style, font or image comes from elsewhere, and a content security
-policy inside it forbids that. It can be read without its script, in dark and light, and on paper; what
-is behind each plot is a table.
+The page is one file. No script, style, font or image comes from elsewhere, and its content security
+policy forbids it. The page can be read without its script, in dark and light mode, and on paper. Each
+plot has a table with its figures.
 """
 
 from __future__ import annotations

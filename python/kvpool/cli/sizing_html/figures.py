@@ -1,8 +1,8 @@
-"""What a plot shows, before anybody draws it.
+"""The content of a plot, before it is drawn.
 
-Owns :class:`Figure` and its parts: plain data, in the units of the axes, from which ``svg`` draws the
-page's plots and ``png`` the picture's. Both show the same because neither looks at the report. Also
-owns the choice of ticks.
+This module owns :class:`Figure` and its parts: plain data, in the units of the axes. ``svg`` draws the
+page's plots from it, and ``png`` those of the picture. Neither reads the report, so both show the same.
+This module also owns the choice of ticks.
 """
 
 from __future__ import annotations
@@ -13,24 +13,25 @@ from typing import Literal
 
 __all__ = ["Axis", "Figure", "Rule", "Series", "Table", "linear_axis", "log_axis"]
 
-#: More than these crowd an axis.
+#: The most ticks of an axis.
 _MOST_TICKS = 7
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Axis:
-    """A direction of a plot."""
+    """An axis of a plot."""
 
     label: str
     low: float
     high: float
     log: bool
-    #: Values, and what is written there.
+    #: Values, and their labels.
     ticks: tuple[tuple[float, str], ...]
 
     def place(self, value: float) -> float:
-        """Give where the value is: 0 at the low end, 1 at the high end. What lies outside is moved to
-        the end.
+        """Return the position of the value: 0 at the low end, 1 at the high end.
+
+        A value outside of the axis is moved to the nearer end.
         """
         value = min(max(value, self.low), self.high)
         if self.log:
@@ -40,15 +41,15 @@ class Axis:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Series:
-    """Points that belong together. ``None`` as height is a gap."""
+    """Points that belong together. ``None`` in ``y`` is a gap."""
 
     name: str
-    # : ``line`` joins the points, ``marks`` marks them, ``marked`` does both; ``steps`` and ``bars``
-    # begin at ``left``.
+    #: ``line`` joins the points, ``marks`` marks them, and ``marked`` does both. ``steps`` and ``bars``
+    #: begin at ``left``.
     kind: Literal["line", "marks", "marked", "steps", "bars"]
     x: tuple[float, ...]
     y: tuple[float | None, ...]
-    #: Where each point is, in words, and what is so high there.
+    #: The position of each point in words, and a note about its height.
     places: tuple[str, ...]
     notes: tuple[str, ...]
     #: Left ends of steps and bars.
@@ -63,15 +64,15 @@ class Rule:
     """A straight line through the plot."""
 
     label: str
-    #: Where it crosses its axis.
+    #: The position at which it crosses its axis.
     at: float
-    #: ``x``: upright, at that x. ``y``: level.
+    #: ``x``: vertical, at that x. ``y``: horizontal.
     axis: Literal["x", "y"]
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Table:
-    """The figures behind a plot."""
+    """The figures of a plot as a table."""
 
     header: tuple[str, ...]
     rows: tuple[tuple[str, ...], ...]
@@ -79,24 +80,24 @@ class Table:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Figure:
-    """A plot and all that is said about it."""
+    """A plot and its texts."""
 
-    #: Names it inside the page.
+    #: Its name inside the page.
     key: str
     title: str
-    #: What is measured, in one line.
+    #: A definition of the measured quantity, in one line.
     definition: str
     x: Axis
     y: Axis
     series: tuple[Series, ...]
     table: Table
     rules: tuple[Rule, ...] = ()
-    #: The same x in another unit, along the top: ticks are at values of ``x``.
+    #: The x axis in another unit, along the top. Ticks are at values of ``x``.
     top: Axis | None = None
 
 
 def linear_axis(label: str, high: float, *, tight: bool = False) -> Axis:
-    """From 0 to ``high`` if ``tight``, else to the first tick at or above it."""
+    """Return an axis from 0 to ``high`` if ``tight``, else to the first tick at or above it."""
     high = high if high > 0 else 1.0
     step = _round_up(high / 5)
     count = math.floor(high / step + 1e-9) if tight else math.ceil(high / step - 1e-9)
@@ -106,7 +107,7 @@ def linear_axis(label: str, high: float, *, tight: bool = False) -> Axis:
 
 
 def log_axis(label: str, low: float, high: float) -> Axis:
-    """From ``low`` to ``high``, both above 0, with ticks at round values."""
+    """Return an axis from ``low`` to ``high``, both above 0, with ticks at round values."""
     if high <= low:
         low, high = low / 2, high * 2
     exponents = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
@@ -118,14 +119,14 @@ def log_axis(label: str, low: float, high: float) -> Axis:
     else:
         values = values[:: math.ceil(len(values) / _MOST_TICKS)]
     if len(values) < 2:
-        # Less than a factor of 2 or so: as on a linear axis.
+        # The range is less than a factor of about 2, so ticks are those of a linear axis.
         step = _round_up((high - low) / 4)
         values = [step * index for index in range(math.ceil(low / step), math.floor(high / step) + 1)]
     return Axis(label, low, high, True, tuple((value, _short(value)) for value in values))
 
 
 def _round_up(value: float) -> float:
-    """1, 2 or 5 times a power of ten, not below the value."""
+    """Return 1, 2 or 5 times a power of ten, at least the value."""
     base = 10.0 ** math.floor(math.log10(value))
     return next(base * step for step in (1, 2, 5, 10) if base * step >= value * (1 - 1e-9))
 

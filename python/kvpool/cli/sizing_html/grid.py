@@ -1,8 +1,8 @@
-"""The table of policies by capacities: the hit rates, which is best where, and how far each is from LRU.
+"""The table of policies by capacities: the hit rates, the best policies, and the differences from LRU.
 
-Owns the comparison: only policies compete for "best of the column". Hints know more than a policy may
-and the optimum knows all, so they are rows below. Rates that are written alike, to 0.01 points, are
-equally good.
+This module owns the comparison. Only policies compete for "best of the column". Hints and the optimum
+know more than a policy, so they are rows below. Rates that are equal when rounded to 0.01 points count
+as equally good.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Cell", "Row", "grid_rows", "lru_of"]
 
-#: Which of the two rates.
+#: The rate to show.
 Rate = Literal["block_hit_rate", "token_hit_rate"]
 
 
@@ -26,7 +26,7 @@ class Cell:
     """A policy at a capacity."""
 
     rate: float
-    #: To LRU; ``None`` where there is no LRU, and for LRU itself.
+    #: Difference from LRU; ``None`` without LRU, and for LRU itself.
     difference: float | None
     best: bool
 
@@ -41,12 +41,12 @@ class Row:
 
 
 def lru_of(report: SizingReport) -> list[Hits] | None:
-    """Give what LRU hits, if it is among the policies."""
+    """Return the hits of LRU, if it is among the policies."""
     return next((policy["hits"] for policy in report["policies"] if policy["name"].lower() == "lru"), None)
 
 
 def grid_rows(report: SizingReport, rate: Rate) -> list[Row]:
-    """Give the rows, in the order of the report: policies, hints, optimum."""
+    """Return the rows, in the order of the report: policies, hints, optimum."""
     lru = lru_of(report)
     best = [
         max((round(policy["hits"][column][rate], 4) for policy in report["policies"]), default=1.0)

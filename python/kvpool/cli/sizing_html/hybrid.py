@@ -1,7 +1,7 @@
-"""A hybrid model on the page: hit rates by memory with its KV-cache groups, and what checkpoint spacing buys.
+"""Figures of a hybrid model on the page: hit rates by memory, and by the spacing of checkpoints.
 
-Owns both figures. The first has what all groups could serve together and what each kind alone would
-have; the second is the same at one size for each way to keep windows and states.
+This module owns both figures. The first shows the hits of all KV-cache groups together and of each kind
+alone. The second shows the same at one size by value of ``keep``.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _ROOM = 1.12
 
 
 def by_memory(report: SizingReport) -> Figure | None:
-    """Token hits by memory, with the model's groups."""
+    """Return the figure of token hits by memory, with the model's groups."""
     groups, model = report["groups"], report["model"]
     if groups is None or model is None or not groups["sizes"]:
         return None
@@ -47,9 +47,9 @@ def by_memory(report: SizingReport) -> Figure | None:
     return Figure(
         key="groups",
         title=f"Hit rate of {model['name']} by memory",
-        definition=f"Groups ({kinds}) share one pool; windows and states keep {keep_name(groups['keep'])}. A hit ends "
-        "where every group has what it needs; alone: what one kind would have served. Full blocks, LRU, requests one "
-        "after the other."
+        definition=f"Groups ({kinds}) share one pool; windows and states keep {keep_name(groups['keep'])}. "
+        "A hit ends where every group has what it needs; alone: what one kind would have served. Full "
+        "blocks, LRU, requests one after the other."
         + (" In full: the same memory if every layer kept every token." if in_full else ""),
         x=log_axis("GiB (log scale)", min(x) / _ROOM, max(x) * _ROOM),
         y=linear_axis(_RATE, max(highest, 1.0)),
@@ -59,7 +59,7 @@ def by_memory(report: SizingReport) -> Figure | None:
 
 
 def by_spacing(report: SizingReport) -> Figure | None:
-    """Token hits at one size, for each way to keep windows and states."""
+    """Return the figure of token hits at one size by value of ``keep``."""
     groups, model = report["groups"], report["model"]
     if groups is None or model is None or not groups["spacing"]:
         return None
@@ -72,9 +72,9 @@ def by_spacing(report: SizingReport) -> Figure | None:
     return Figure(
         key="spacing",
         title="What checkpoint spacing buys",
-        definition="Windows and states are kept for later requests at multiples of so many tokens, or at junctions "
-        "alone: where prompts end, and where one turned off from another. More of them allow more hits, and take the "
-        f"memory of others. {sentence(groups, own)}",
+        definition="Windows and states are kept for later requests at multiples of a number of tokens, or "
+        "only at junctions: where prompts end, and where one departs from another. Keeping more of them "
+        f"allows more hits, and takes memory from other blocks. {sentence(groups, own)}",
         x=Axis("kept", 0.5, len(runs) + 0.5, False, tuple(zip(x, names, strict=True))),
         y=linear_axis(_RATE, max(highest, 1.0)),
         series=tuple(series),
@@ -85,7 +85,7 @@ def by_spacing(report: SizingReport) -> Figure | None:
 def _series(
     groups: Groups, runs: Sequence[GroupRun], x: tuple[float, ...], places: tuple[str, ...]
 ) -> list[Series]:
-    """All together, and each kind alone."""
+    """Return the series of all groups together, and of each kind alone."""
     lines = [_line("all together", [run["token_hit_rate"] for run in runs], x, places, "ink")]
     for at, group in enumerate(groups["groups"]):
         rates = [run["alone"][at] for run in runs]

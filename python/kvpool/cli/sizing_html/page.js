@@ -13,7 +13,7 @@
     const box = plot.viewBox.baseVal;
     let place = null; // Where the keyboard is, as an index into places().
 
-    for (const title of plot.querySelectorAll(".mark title, .bar title")) title.remove(); // The tip says it at once.
+    for (const title of plot.querySelectorAll(".mark title, .bar title")) title.remove(); // The tip shows it at once.
 
     // Points that can be pointed at: where each is, its span for bars and steps, its note.
     const candidates = () =>

@@ -1,8 +1,8 @@
 """The report of ``kvpool size`` as one HTML page.
 
-Owns the page: its order, its tables and its content security policy. Everything that comes from the
-report passes ``html.escape`` or :func:`_json`, so a trace may be called ``</script>``. The source is
-well-formed XML apart from the script and the style sheet.
+This module owns the page: its order, its tables and its content security policy. Everything from the
+report passes through ``html.escape`` or :func:`_json`, so a trace may have the name ``</script>``. The
+source is well-formed XML, except the script and the style sheet.
 """
 
 from __future__ import annotations
@@ -46,9 +46,9 @@ _RATES: Final[tuple[tuple[Literal["block_hit_rate", "token_hit_rate"], str], ...
 
 
 def render(report: SizingReport) -> str:
-    """Give the page of a report.
+    """Return the page of a report.
 
-    The same report gives the same page, byte by byte.
+    Equal reports give equal pages, byte by byte.
     """
     script, style = _asset("page.js"), _asset("page.css")
     figures, missing = figures_of(report)
@@ -68,7 +68,8 @@ def render(report: SizingReport) -> str:
         *_policies(report),
         *_facts(report),
         "</main>",
-        f"<footer><p>Made by kvpool {escape(report['kvpool'])} in {escape(seconds(report['elapsed_s']))}.</p></footer>",
+        f"<footer><p>Made by kvpool {escape(report['kvpool'])} in "
+        f"{escape(seconds(report['elapsed_s']))}.</p></footer>",
         f'<script type="application/json" id="points">{points_of_all}</script>',
         f"<script>{script}</script>",
     ]
@@ -101,7 +102,7 @@ def _digest(script: str) -> str:
 
 
 def _json(value: Any) -> str:
-    """Give JSON that nothing inside can end the script element of."""
+    """Return JSON that cannot contain the end of the script element."""
     text = json.dumps(value, separators=(",", ":"), allow_nan=False)
     return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
 
@@ -109,8 +110,9 @@ def _json(value: Any) -> str:
 def _subject(report: SizingReport) -> str:
     trace = report["trace"]
     subject = (
-        f"{count(trace['requests'])} requests over {seconds(trace['span_s'])}, {count(trace['references'])} references "
-        f"to {count(trace['unique_blocks'])} different blocks of {count(trace['block_size'])} tokens."
+        f"{count(trace['requests'])} requests over {seconds(trace['span_s'])}, "
+        f"{count(trace['references'])} references to {count(trace['unique_blocks'])} different blocks of "
+        f"{count(trace['block_size'])} tokens."
     )
     model = report["model"]
     if model is not None:
@@ -148,7 +150,7 @@ def _figure(figure: Figure) -> str:
 
 
 def _legend(index: int, series: Series) -> str:
-    """Name a series beside its colour and mark. The script makes a button of it."""
+    """Return the legend of a series: its colour, mark and name. The script turns it into a button."""
     if series.kind == "bars":
         sample = '<rect class="bar" x="7" y="-6" width="12" height="12"/>'
     else:
@@ -157,13 +159,14 @@ def _legend(index: int, series: Series) -> str:
             sample += f'<path class="mark" transform="translate(13 0)" d="{mark(series.colour)}"/>'
     look = colour_class(series.colour) + (" dashed" if series.dashed else "")
     return (
-        f'<li data-series="{index}"><svg class="sample series {look}" viewBox="0 -8 26 16" aria-hidden="true">{sample}'
+        f'<li data-series="{index}"><svg class="sample series {look}" viewBox="0 -8 26 16" '
+        f'aria-hidden="true">{sample}'
         f"</svg><span>{escape(series.name)}</span></li>"
     )
 
 
 def _table(table: Table) -> str:
-    """Give a table whose first column names its rows."""
+    """Return a table whose first column contains the names of its rows."""
     header = "".join(f'<th scope="col">{escape(cell)}</th>' for cell in table.header)
     rows = "\n".join(
         f'<tr><th scope="row">{escape(row[0])}</th>'
@@ -200,13 +203,13 @@ def _grid(report: SizingReport) -> Iterator[str]:
             yield f'<tr class="{row.kind}"><th scope="row">{escape(row.name)}</th>{cells_of_row}</tr>'
         yield "</tbody></table></div></div>"
     form = {
-        "stream": "Each block evicts for itself and nothing is held while a request runs.",
-        "pool": "As a block manager does it: the blocks of a request are held together, and a block never goes before "
-        "those behind it.",
+        "stream": "Each block is evicted on its own, and a running request holds no blocks.",
+        "pool": "As in a block manager: the blocks of a request are held together, and a block is never "
+        "evicted before the blocks that follow it.",
     }[report["form"]]
     yield (
-        f'<p class="note">{escape(prefix_rule(report))} Token hits: tokens of those blocks, of all prompt tokens. '
-        "★ best policy of the column, to 0.01 points; small: points above or below LRU. "
+        f'<p class="note">{escape(prefix_rule(report))} Token hits: tokens of those blocks, of all prompt '
+        "tokens. ★ best policy of the column, to 0.01 points; small: points above or below LRU. "
         f"{escape(form)} The optimum knows the future, hints know part of it; neither competes.</p></section>"
     )
 
@@ -225,9 +228,7 @@ def _missing(sentences: list[str]) -> Iterator[str]:
 
 
 def _policies(report: SizingReport) -> Iterator[str]:
-    """Where the policies are defined, how often each replaced the cache's content, and what replaying
-    took.
-    """
+    """Return the sources of the policies, their turnover, and the time of replaying each."""
     if not report["policies"]:
         return
     yield '<section id="policies" aria-labelledby="head-policies"><h2 id="head-policies">Policies</h2>'
@@ -235,7 +236,8 @@ def _policies(report: SizingReport) -> Iterator[str]:
         f'<th scope="col">{escape(share_label(capacity))}</th>' for capacity in report["capacities"]
     )
     yield (
-        '<div class="scroll"><table><caption>Resident turnover: the share of the resident blocks, in %, that one '
+        '<div class="scroll"><table><caption>Resident turnover: the share of the resident blocks, in %, '
+        "that one "
         "capacity of new blocks replaces; near 0 the cache has stagnated</caption><thead>"
         f'<tr><th scope="col">policy</th>{heads}<th scope="col">replayed in</th>'
         '<th scope="col" class="text">defined in</th></tr></thead><tbody>'
@@ -279,7 +281,10 @@ def _facts(report: SizingReport) -> Iterator[str]:
         facts.append(("KV bytes of a token", count(model["bytes_per_token"])))
         if model["prefill_tokens_per_s"] is not None:
             facts.append(("prefill", f"{model['prefill_tokens_per_s']:,.0f} tokens/s"))
-    yield '<section id="trace" aria-labelledby="head-trace"><h2 id="head-trace">The trace</h2><dl class="facts">'
+    yield (
+        '<section id="trace" aria-labelledby="head-trace"><h2 id="head-trace">The trace</h2><dl '
+        'class="facts">'
+    )
     for name, value in facts:
         yield f"<div><dt>{escape(name)}</dt><dd>{escape(value)}</dd></div>"
     yield "</dl></section>"

@@ -1,8 +1,8 @@
 """The plots of a sizing report, as :class:`~kvpool.cli.sizing_html.figures.Figure`.
 
-Owns what is shown, over which axes and with which definition. Axes of rates begin at 0 and end at or
-above the ceiling. A plot that the report has no figures for is left out, and :func:`figures_of` says
-why.
+This module owns the content of each plot, its axes and its definition. Axes of rates begin at 0 and end
+at or above the ceiling. A plot without figures in the report is left out, and :func:`figures_of`
+returns the reason.
 """
 
 from __future__ import annotations
@@ -34,15 +34,15 @@ __all__ = ["figures_of", "prefix_rule"]
 
 _RATE: Final = "block hits (%)"
 
-#: Room at the ends of an axis of sizes, as a factor.
+#: Space at the ends of an axis of sizes, as a factor.
 _ROOM: Final = 1.12
 
-#: A highest bar of more than so many times the lowest one makes a linear axis useless.
+#: If the highest bar is more than this many times the lowest, the axis is logarithmic.
 _STEEP: Final = 20
-#: What an axis of bars spans at most: what is lower has no height, and stands in the table.
+#: The largest range of an axis of bars. Lower values have no height, and only appear in the table.
 _MOST_DECADES: Final = 1e5
 
-#: Units of an axis of time: from how many seconds on, seconds of one, name.
+#: Units of an axis of time: the least seconds for the unit, seconds per unit, name.
 _TIMES: Final = (
     (3 * 86400.0, 86400.0, "days"),
     (3 * 3600.0, 3600.0, "hours"),
@@ -52,9 +52,7 @@ _TIMES: Final = (
 
 
 def figures_of(report: SizingReport) -> tuple[list[Figure], list[str]]:
-    """Give the plots that there are figures for, in reading order, and a sentence for each that there
-    are none for.
-    """
+    """Return the plots that have figures, in reading order, and a sentence for each that has none."""
     figures, missing = [], []
     for build, absent in _PLOTS:
         figure = build(report)
@@ -66,7 +64,7 @@ def figures_of(report: SizingReport) -> tuple[list[Figure], list[str]]:
 
 
 def prefix_rule(report: SizingReport) -> str:
-    """Say what a block hit is, as this report counts it."""
+    """Return the definition of a block hit in this report."""
     of = (
         "all blocks, partial last ones included"
         if report["blocks"] == "all"
@@ -77,13 +75,13 @@ def prefix_rule(report: SizingReport) -> str:
 
 
 def _capacity_axis(blocks: Iterable[int]) -> Axis:
-    """Give an axis with a little room beside the smallest and the largest of the sizes."""
+    """Return an axis with a little space beside the smallest and the largest size."""
     sizes = [max(size, 1) for size in blocks]
     return log_axis("capacity (blocks, log scale)", min(sizes) / _ROOM, max(sizes) * _ROOM)
 
 
 def _gib_axis(report: SizingReport, x: Axis) -> Axis | None:
-    """Give the same axis in GiB, if the report knows what a block weighs."""
+    """Return the same axis in GiB, if the report contains the bytes of a block."""
     model = report["model"]
     if model is None:
         return None
@@ -143,7 +141,7 @@ def _rate_axis(report: SizingReport, series: Iterable[Series]) -> Axis:
 def _by_capacity(report: SizingReport) -> Figure | None:
     capacities, curve = report["capacities"], _lru_curve(report)
     series = [] if curve is None else [curve]
-    # The curve is exact for the stream form; behind a pool LRU is what was replayed, so it has marks of
+    # The curve is exact for the stream form. For a pool, the replayed LRU differs, so it gets marks of
     # its own.
     others = [policy for policy in report["policies"] if policy["name"].lower() != "lru"]
     series += [
@@ -180,8 +178,8 @@ def _by_capacity(report: SizingReport) -> Figure | None:
     return Figure(
         key="capacity",
         title="Hit rate by capacity",
-        definition=f"{prefix_rule(report)} Ceiling: a cache without end. Knee: the point of the LRU curve farthest "
-        "above the straight line from nothing to its end.",
+        definition=f"{prefix_rule(report)} Ceiling: a cache without end. Knee: the point of the LRU curve "
+        "farthest above the straight line from nothing to its end.",
         x=x,
         y=_rate_axis(report, series),
         series=tuple(series),
@@ -194,7 +192,7 @@ def _by_capacity(report: SizingReport) -> Figure | None:
 
 
 def _thinned(report: SizingReport) -> list[CurvePoint]:
-    """Give every nth point of the LRU curve, about forty, the last included."""
+    """Return about forty points of the LRU curve at equal distances, the last included."""
     curve = report["lru_curve"]
     step = max(1, len(curve) // 40)
     return [point for index, point in enumerate(curve) if (len(curve) - 1 - index) % step == 0]
@@ -205,12 +203,12 @@ def _hints(report: SizingReport) -> Figure | None:
     if not report["hints"] or not capacities:
         return None
     series = [
-        _at_capacities(f"told {100 * hint['accuracy']:g} %", hint["hits"], capacities, str(index))
+        _at_capacities(f"hints for {100 * hint['accuracy']:g} %", hint["hits"], capacities, str(index))
         for index, hint in enumerate(report["hints"])
     ]
     lru = next((policy for policy in report["policies"] if policy["name"].lower() == "lru"), None)
     if lru is not None:
-        series.insert(0, _at_capacities("LRU, told nothing", lru["hits"], capacities, "ink"))
+        series.insert(0, _at_capacities("LRU, no hints", lru["hits"], capacities, "ink"))
     if report["optimum"] is not None:
         series.append(
             _at_capacities("optimum", report["optimum"]["hits"], capacities, "optimum", dashed=True)
@@ -221,8 +219,8 @@ def _hints(report: SizingReport) -> Figure | None:
     return Figure(
         key="hints",
         title="What hints are worth",
-        definition="Block hits of LRU that is told, when a request ends, of each of its blocks that no later request "
-        "uses, with the given probability, and never of one that will be used.",
+        definition="Block hits of LRU with hints: when a request ends, LRU learns with the given "
+        "probability of each of its blocks that no later request uses. No hint is wrong.",
         x=x,
         y=_rate_axis(report, series),
         series=tuple(series),
@@ -236,7 +234,7 @@ def _reuse(report: SizingReport) -> Figure | None:
     ranges = report["reuse_distances"]
     if not ranges:
         return None
-    # A range of whole numbers is drawn from where the one before ends, so that there are no gaps.
+    # A range of whole numbers is drawn from the end of the range before it, to avoid gaps.
     left = tuple(max(each["from_blocks"] - 1, 0.5) for each in ranges)
     right = tuple(max(float(each["to_blocks"]), low * 1.01) for each, low in zip(ranges, left, strict=True))
     references = report["trace"]["references"]
@@ -269,9 +267,9 @@ def _reuse(report: SizingReport) -> Figure | None:
     return Figure(
         key="reuse",
         title="Reuse distances",
-        definition="Different blocks used between two uses of the same block, itself included: an LRU cache hits if it "
-        f"is as large. {100 * reused / max(references, 1):.2f} % of the references are reuses"
-        + (f"; time between uses: {times}." if times else "."),
+        definition="Different blocks used between two uses of the same block, itself included: an LRU "
+        f"cache hits if it is as large. {100 * reused / max(references, 1):.2f} % of the references are "
+        "reuses" + (f"; time between uses: {times}." if times else "."),
         x=log_axis("reuse distance (blocks, log scale)", left[0], right[-1]),
         y=linear_axis("references (%)", max(share)),
         series=(series,),
@@ -352,13 +350,13 @@ def _worth(report: SizingReport) -> Figure | None:
     ]
     if speed is not None:
         columns.append(("prefill saved", [seconds(step["prefill_seconds"]) for step in steps]))
-    # A log scale has no place for 0.
+    # A log scale cannot show 0.
     beginning = " The first bar begins at 0." if left[0] > steps[0]["from_gib"] else ""
     return Figure(
         key="worth",
         title="What each GiB buys",
-        definition="Prompt tokens, over the whole trace, that each GiB more of LRU cache spares from prefill, between "
-        "one size and the next"
+        definition="Prompt tokens, over the whole trace, that each GiB more of LRU cache spares from "
+        "prefill, between one size and the next"
         + (f"; seconds at {speed:,.0f} tokens of prefill a second." if speed is not None else ".")
         + (" All layers are counted in full here." if report["groups"] else "")
         + beginning,
@@ -374,10 +372,10 @@ def _worth(report: SizingReport) -> Figure | None:
 
 
 def _worth_axis(per_gib: list[float]) -> tuple[float, Axis]:
-    """Give the axis of tokens per GiB, and the tokens that one of its units is.
+    """Return the axis of tokens per GiB, and the number of tokens in one of its units.
 
-    The first GiB hold what all prompts begin with, and may be worth thousands of times what the last
-    ones are: on a linear axis they would be the only bar to be seen.
+    The first GiB hold the common beginnings of prompts, and may be worth thousands of times more than
+    the last ones. On a linear axis, no other bar would be visible.
     """
     highest = max(per_gib)
     lowest = min((value for value in per_gib if value > 0), default=highest)
@@ -395,10 +393,10 @@ def _seconds_per_gib(prefill: float | None, size: float) -> str:
 
 _PLOTS: Final = (
     (_by_capacity, "No hit rate by capacity: no capacity and no LRU curve was computed."),
-    # Of hybrid models alone.
+    # For hybrid models only.
     (by_memory, ""),
     (by_spacing, ""),
-    # Where tiers were asked for.
+    # If tiers were given.
     (by_tier, ""),
     (first_token, ""),
     (_hints, "No value of hints: it was not computed."),

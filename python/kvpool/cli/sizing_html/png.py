@@ -1,7 +1,7 @@
 """The report of ``kvpool size`` as one picture: ``--png``.
 
-Draws the same figures as the page, below each other, and the table of policies by capacities. Needs
-matplotlib, which is no dependency of kvpool: ``pip install 'kvpool[plot]'``.
+Draws the same figures as the page, one below the other, and the table of policies by capacities. It
+needs matplotlib, which is not a dependency of kvpool: ``pip install 'kvpool[plot]'``.
 """
 
 from __future__ import annotations
@@ -24,11 +24,12 @@ if TYPE_CHECKING:
 __all__ = ["save_png"]
 
 _PALETTE: Final = (
-    "#1769aa", "#d1600a", "#16814d", "#b3246b", "#6a4fbf", "#0d8a96", "#9a7400", "#c0392b", "#566a00", "#8a5a44",
+    "#1769aa", "#d1600a", "#16814d", "#b3246b", "#6a4fbf", "#0d8a96", "#9a7400", "#c0392b",
+    "#566a00", "#8a5a44",
 )  # fmt: skip
 _NAMED: Final = {"ink": "#16191d", "optimum": "#5a6270", "ceiling": "#7b8494"}
 _MARKS: Final = "os^Dv P".replace(" ", "")
-#: Inches.
+#: Sizes in inches.
 _WIDTH: Final = 10.0
 _PLOT_HEIGHT: Final = 4.4
 _ROW_HEIGHT: Final = 0.3
@@ -38,7 +39,7 @@ def save_png(report: SizingReport, path: Path) -> None:
     """Draw the report into a file.
 
     Raises:
-        UsageError: No matplotlib.
+        UsageError: matplotlib is not installed.
         OSError: The file cannot be written.
     """
     need_matplotlib()
@@ -52,7 +53,7 @@ def save_png(report: SizingReport, path: Path) -> None:
     if not heights:
         heights.append(_PLOT_HEIGHT)
     picture = Picture(figsize=(_WIDTH, sum(heights) + 0.8), layout="constrained")
-    # The names are data: a $ in a path is no formula.
+    # The names are data: a $ in a path must not start a formula.
     picture.suptitle(_plain(f"kvpool size: {shown(report['trace']['source'])}"), fontsize=13)
     places: Any = picture.subplots(len(heights), 1, squeeze=False, height_ratios=heights)[:, 0]
     for figure, axes in zip(figures, places, strict=False):
@@ -134,7 +135,7 @@ def _series(series: Series, axes: Any) -> None:
 
 
 def _grid(report: SizingReport, axes: Any) -> None:
-    """Draw the policies by capacities, the best of each column in bold."""
+    """Draw the table of policies by capacities, with the best of each column in bold."""
     rows = grid_rows(report, "block_hit_rate")
     axes.axis("off")
     axes.set_title(

@@ -1,6 +1,6 @@
-"""The first lines of the page: what a reader in a hurry takes away.
+"""The first lines of the page: the main findings.
 
-Owns which findings are stated, each with its figure and where it comes from.
+This module owns the choice of findings, each with its figure and its source.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ if TYPE_CHECKING:
 
 __all__ = ["Finding", "findings"]
 
-#: Nearly all that can be had.
+#: The share of the ceiling that counts as nearly all.
 _NEARLY = 0.9
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Finding:
-    """A figure, what it is and what it rests on."""
+    """A figure, its name, and its basis."""
 
     name: str
     value: str
@@ -32,7 +32,7 @@ class Finding:
 
 
 def findings(report: SizingReport) -> list[Finding]:
-    """Give what can be said of this report."""
+    """Return the findings of a report."""
     return [
         finding for build in (_ceiling, _knee, _nearly, _policy, _hint, _finish) for finding in build(report)
     ]
@@ -75,7 +75,7 @@ def _nearly(report: SizingReport) -> Iterator[Finding]:
 
 
 def _most(report: SizingReport, kind: str) -> tuple[float, str, Capacity] | None:
-    """Largest gain over LRU among the rows of a kind, whose it is and where."""
+    """Return the largest gain over LRU among the rows of a kind, with the row's name and the capacity."""
     gains = [
         (cell.difference, row.name, capacity)
         for row in grid_rows(report, "block_hit_rate")

@@ -1,8 +1,8 @@
 """A :class:`~kvpool.cli.sizing_html.figures.Figure` as SVG inside HTML.
 
-Owns the geometry of the page's plots. Text is escaped, colours are classes of the style sheet, and
-every mark carries its note as a ``<title>``, so a plot can be read without the script.
-:func:`hover_data` tells the script where the same points are.
+This module owns the geometry of the page's plots. Text is escaped, colours are classes of the style
+sheet, and every mark carries its note as a ``<title>``, so a plot can be read without the script.
+:func:`hover_data` gives the script the positions of the same points.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _BOTTOM: Final = 48
 _TOP: Final = 16
 _TOP_WITH_AXIS: Final = 50
 
-#: Outlines of marks around (0, 0), so that series differ by more than colour.
+#: Outlines of marks around (0, 0), so that series differ not only by colour.
 _SHAPES: Final = (
     "M-4,0a4,4 0 1,0 8,0a4,4 0 1,0 -8,0z",
     "M-3.6,-3.6h7.2v7.2h-7.2z",
@@ -35,22 +35,22 @@ _SHAPES: Final = (
     "M0,4.8L4.6,-3.6H-4.6z",
     "M-1.5,-4.5h3v3h3v3h-3v3h-3v-3h-3v-3h3z",
 )
-#: Colours of the style sheet.
+#: Number of colours in the style sheet.
 _PALETTE: Final = 10
 
 
 def colour_class(colour: str) -> str:
-    """Class of the style sheet for the colour of a series."""
+    """Return the style sheet's class for the colour of a series."""
     return f"c{int(colour) % _PALETTE}" if colour.isdigit() else f"c-{colour}"
 
 
 def mark(colour: str) -> str:
-    """Outline of the marks of a series."""
+    """Return the outline of the marks of a series."""
     return _SHAPES[int(colour) % len(_SHAPES)] if colour.isdigit() else _SHAPES[0]
 
 
 class _Frame:
-    """Where values are in the picture."""
+    """Converts values to positions in the picture."""
 
     def __init__(self, figure: Figure) -> None:
         self.figure = figure
@@ -67,7 +67,7 @@ class _Frame:
 
 
 def draw(figure: Figure) -> str:
-    """Give the plot as an ``<svg>`` element."""
+    """Return the plot as an ``<svg>`` element."""
     frame = _Frame(figure)
     key = figure.key
     parts = [
@@ -89,7 +89,7 @@ def draw(figure: Figure) -> str:
 
 
 def hover_data(figure: Figure) -> list[dict[str, Any]]:
-    """Give the points of each series, in the coordinates of the plot, with what to say about them."""
+    """Return the points of each series, in the coordinates of the plot, with their notes."""
     frame = _Frame(figure)
     series = []
     for each in figure.series:
@@ -123,12 +123,18 @@ def _axes(frame: _Frame) -> Iterator[str]:
     for value, label in figure.x.ticks:
         x = frame.x(value)
         yield f'<line class="axis" x1="{x}" x2="{x}" y1="{frame.bottom}" y2="{frame.bottom + 5}"/>'
-        yield f'<text class="tick" x="{x}" y="{frame.bottom + 19}" text-anchor="middle">{escape(label)}</text>'
+        yield (
+            f'<text class="tick" x="{x}" y="{frame.bottom + 19}" text-anchor="middle">{escape(label)}</text>'
+        )
     middle = (frame.left + frame.right) / 2
-    yield f'<text class="label" x="{middle}" y="{HEIGHT - 8}" text-anchor="middle">{escape(figure.x.label)}</text>'
+    yield (
+        f'<text class="label" x="{middle}" y="{HEIGHT - 8}" '
+        f'text-anchor="middle">{escape(figure.x.label)}</text>'
+    )
     height = (frame.top + frame.bottom) / 2
     yield (
-        f'<text class="label" x="0" y="0" transform="translate(14 {height}) rotate(-90)" text-anchor="middle">'
+        f'<text class="label" x="0" y="0" transform="translate(14 {height}) rotate(-90)" '
+        'text-anchor="middle">'
         f"{escape(figure.y.label)}</text>"
     )
     if figure.top is not None:
@@ -136,7 +142,9 @@ def _axes(frame: _Frame) -> Iterator[str]:
         for value, label in figure.top.ticks:
             x = frame.x(value)
             yield f'<line class="axis" x1="{x}" x2="{x}" y1="{frame.top}" y2="{frame.top - 5}"/>'
-            yield f'<text class="tick" x="{x}" y="{frame.top - 9}" text-anchor="middle">{escape(label)}</text>'
+            yield (
+                f'<text class="tick" x="{x}" y="{frame.top - 9}" text-anchor="middle">{escape(label)}</text>'
+            )
         label = escape(figure.top.label)
         yield f'<text class="label" x="{middle}" y="{frame.top - 31}" text-anchor="middle">{label}</text>'
     yield "</g>"
@@ -147,14 +155,17 @@ def _rule(frame: _Frame, rule: Rule) -> Iterator[str]:
     if rule.axis == "y":
         y = frame.y(rule.at)
         yield f'<line x1="{frame.left}" x2="{frame.right}" y1="{y}" y2="{y}"/>'
-        # Written below the line where there is no room above it.
+        # The label is below the line if there is no space above it.
         below = y - frame.top < 18
         yield f'<text x="{frame.left + 6}" y="{y + 14 if below else y - 5}">{escape(rule.label)}</text>'
     else:
         x = frame.x(rule.at)
         yield f'<line x1="{x}" x2="{x}" y1="{frame.top}" y2="{frame.bottom}"/>'
         anchor, offset = ("end", -6) if frame.right - x < 260 else ("start", 6)
-        yield f'<text x="{x + offset}" y="{frame.bottom - 8}" text-anchor="{anchor}">{escape(rule.label)}</text>'
+        yield (
+            f'<text x="{x + offset}" y="{frame.bottom - 8}" '
+            f'text-anchor="{anchor}">{escape(rule.label)}</text>'
+        )
     yield "</g>"
 
 
@@ -174,7 +185,8 @@ def _series(frame: _Frame, series: Series) -> Iterator[str]:
         for x, y, note in zip(series.x, series.y, _titles(series), strict=True):
             if y is not None:
                 yield (
-                    f'<path class="mark" transform="translate({frame.x(x)} {frame.y(y)})" d="{mark(series.colour)}">'
+                    f'<path class="mark" transform="translate({frame.x(x)} {frame.y(y)})" '
+                    f'd="{mark(series.colour)}">'
                     f"<title>{escape(note)}</title></path>"
                 )
 
@@ -196,7 +208,7 @@ def _bars(frame: _Frame, series: Series) -> Iterator[str]:
 
 
 def _steps(frame: _Frame, series: Series) -> str:
-    """Level over each window; broken where a window has no figure."""
+    """Return a path that is level over each window, with a gap where a window has no figure."""
     path, pen_down = [], False
     for left, x, y in zip(series.left, series.x, series.y, strict=True):
         if y is None:

@@ -1,7 +1,6 @@
-"""Tiers beneath the device on the page: what each serves, and the time to the first token with so many
-of them.
+"""Figures of tiers beneath the device: the hits of each, and the time to the first token.
 
-Owns both figures, by the size of the device. The second needs a speed of prefill.
+This module owns both figures, by the size of the device. The second needs a prefill speed.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ _ROOM = 1.12
 
 
 def by_tier(report: SizingReport) -> Figure | None:
-    """Token hits of the device, and with each tier more."""
+    """Return the figure of token hits of the device, and with each further tier."""
     tiers = report["tiers"]
     if tiers is None:
         return None
@@ -54,7 +53,7 @@ def by_tier(report: SizingReport) -> Figure | None:
     definition = [
         "Share of prompt tokens that the device and the tiers beneath it serve, LRU in all of them.",
         *_each_tier(tiers),
-        "What a tier has, those beneath it have too, and a block is served by the first that has it.",
+        "Each tier has all blocks of the tiers above it, and the first tier that has a block serves it.",
         *below_words(report),
         sample_note(report),
     ]
@@ -71,7 +70,7 @@ def by_tier(report: SizingReport) -> Figure | None:
 
 
 def first_token(report: SizingReport) -> Figure | None:
-    """Mean time to the first token, with the device alone and with each tier more."""
+    """Return the figure of the mean time to the first token, alone and with each further tier."""
     tiers, model = report["tiers"], report["model"]
     if tiers is None or model is None or model["prefill_tokens_per_s"] is None:
         return None
@@ -106,7 +105,7 @@ def first_token(report: SizingReport) -> Figure | None:
 
 
 def _each_tier(tiers: Tiers) -> list[str]:
-    """Say what each tier is and what a token from it takes, a sentence each."""
+    """Return one sentence per tier: its size, its speed, and the time to load a token."""
     return [
         f"{tier['name'].capitalize()}: {gib(tier['gib'])} GiB at {tier['read_bytes_per_s'] / 1e9:,.4g} GB/s, "
         f"{1e6 * tier['load_s_per_token']:,.3g} us a token to the device; prefill is faster from "

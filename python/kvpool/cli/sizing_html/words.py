@@ -1,4 +1,4 @@
-"""How the report writes its numbers: counts with commas, rates as per cent with two digits, sizes in GiB."""
+"""Formats the report's numbers: counts with commas, rates as per cent with two digits, sizes in GiB."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ __all__ = [
     "share_label",
 ]
 
-#: Names that are not written as they are typed.
+#: Names whose spelling differs from the option's.
 _NAMES = {"lru": "LRU", "s3-fifo": "S3-FIFO", "arc": "ARC"}
 
 
 def name_of(policy: str) -> str:
-    """Name of a policy, as its paper writes it."""
+    """Return the name of a policy, as its paper writes it."""
     return _NAMES.get(policy.lower(), policy)
 
 
@@ -34,7 +34,7 @@ def count(value: int) -> str:
 
 
 def percent(rate: float | None) -> str:
-    """Write a share from 0 to 1 as per cent; a dash where there is none."""
+    """Write a share from 0 to 1 as per cent, or a dash for ``None``."""
     return "–" if rate is None else f"{100 * rate:.2f}"  # noqa: RUF001 - a dash, not a minus sign
 
 
@@ -45,7 +45,7 @@ def points(difference: float) -> str:
 
 
 def gib(value: float | None) -> str:
-    """Write a size with three digits; a dash where there is none."""
+    """Write a size with three digits, or a dash for ``None``."""
     if value is None:
         return "–"  # noqa: RUF001 - a dash
     digits = 0 if value >= 100 else 1 if value >= 10 else 2
@@ -53,7 +53,7 @@ def gib(value: float | None) -> str:
 
 
 def seconds(value: float | None) -> str:
-    """Write a duration in the unit that suits it."""
+    """Write a duration in a suitable unit."""
     if value is None:
         return "–"  # noqa: RUF001 - a dash
     for size, unit in ((86400.0, "d"), (3600.0, "h"), (60.0, "min")):
@@ -63,14 +63,14 @@ def seconds(value: float | None) -> str:
 
 
 def share_label(capacity: Capacity) -> str:
-    """Name a capacity in short: 5 %, or its blocks where it was not given as a share."""
+    """Return a short name of a capacity: 5 %, or its blocks if it was not given as a share."""
     if capacity["relative_size"] is None:
         return count(capacity["blocks"])
     return f"{100 * capacity['relative_size']:g} %"
 
 
 def capacity_label(capacity: Capacity) -> str:
-    """Name a capacity in full: 5 %: 9,139 blocks, 143 GiB."""
+    """Return the full name of a capacity: 5 %: 9,139 blocks, 143 GiB."""
     label = f"{count(capacity['blocks'])} blocks"
     if capacity["relative_size"] is not None:
         label = f"{100 * capacity['relative_size']:g} % of the unique blocks: {label}"
@@ -80,11 +80,11 @@ def capacity_label(capacity: Capacity) -> str:
 
 
 def sample_note(report: SizingReport) -> str:
-    """Say what the hit rates rest on, if that is not the whole trace; empty if it is."""
+    """Return the basis of the hit rates if it is a sample; empty otherwise."""
     sample = report["sample"]
     if sample is None:
         return ""
     return (
-        f"Estimated from a sample: {percent(sample['rate'])} % of the blocks, {count(sample['most_blocks'])} at most. "
-        "There are no policies in it."
+        f"Estimated from a sample: {percent(sample['rate'])} % of the blocks, "
+        f"{count(sample['most_blocks'])} at most. There are no policies in it."
     )

@@ -1,6 +1,6 @@
-"""Describes the SGLang of this process and what it serves: what the stored pages of all host pools depend on.
+"""Describes everything about this process's SGLang that the stored pages of all host pools depend on.
 
-The whole configuration of the server and of the model counts, and the environment variables of SGLang,
+This covers the whole configuration of the server and of the model, and SGLang's environment variables,
 except the settings in ``unrelated``. Only this module and ``hicache`` read SGLang's modules.
 """
 
@@ -28,7 +28,8 @@ __all__ = ["Engine", "weight_version"]
 
 _LOG: Final = logging.getLogger("sglang.kvpool")
 _CONTEXT: Final = "sglang.srt.runtime_context"
-#: Settings that hold a model: its content or commit is part of the name apart from its path.
+#: Settings that name a model. The name of stored pages contains the model's content or commit in
+#: addition.
 _MODELS: Final = ("model_path", "speculative_draft_model_path")
 #: Load formats that read the files of the model, or that do not depend on weights.
 _FROM_FILES: Final = frozenset(
@@ -61,13 +62,14 @@ _WITHOUT_DRAFT: Final = frozenset({"", "NONE", "NGRAM"})
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Engine:
-    """What SGLang is, and what it serves.
+    """The SGLang of this process, and the model that it serves.
 
     Attributes:
-        facts: All that the bytes of KV depend on, besides a host pool and a rank.
+        facts: Everything that the bytes of KV depend on, besides a host pool and a rank.
         weights: The name of the weights.
         model: The model's path or name; None outside a server.
-        has_draft: Whether a draft model runs beside the model. Its host pool is registered after the others.
+        has_draft: Whether a draft model runs beside the model. Its host pool is registered after the
+            others.
     """
 
     facts: Mapping[str, str]
@@ -79,7 +81,7 @@ class Engine:
     def found(cls, settings: Settings, config: Any) -> Engine:
         """Returns the engine of this process. Reads the model's files if ``weights`` is not set.
 
-        A setting, or an adapter, whose content is unknown is a cold start: this process finds only
+        If the content of a setting or an adapter is unknown, the process starts cold: it finds only
         pages that it wrote itself. The log names the setting.
 
         Args:
@@ -94,11 +96,11 @@ class Engine:
         if server is None:  # SGLang's classes without a server, such as in a test
             name = weights_of(config.model_name or "") if settings.weights is None else settings.weights
             return cls(facts | {"server": "none"}, name)
-        # The model's content has a name of its own.
+        # The model's content is part of the name separately.
         written = Canonical(lambda _, name: name == "_name_or_path")
         for name, value in server.items():
             if name not in unrelated.SETTINGS:
-                # The content of a model has a name of its own, which the user may give.
+                # The content of a model is part of the name separately, and the user may set it.
                 facts[f"server {name}"] = str(value) if name in _MODELS else short(written.text(name, value))
         facts |= _model_config(written) | _environment()
         facts |= _adapters(server, written)
@@ -114,9 +116,7 @@ class Engine:
 
 
 def weight_version() -> object:
-    """Returns the weight version that SGLang serves now, which an update of the weights may change; or
-    None.
-    """
+    """Returns the weight version that SGLang serves now, or None. An update of the weights may change it."""
     try:
         return importlib.import_module(_CONTEXT).get_serving().weight_version
     except (ImportError, AttributeError, ValueError):
@@ -135,8 +135,8 @@ def _server_settings() -> dict[str, Any] | None:
         return None
     except (ImportError, AttributeError) as error:
         raise InvalidArgumentError(
-            f"the settings of SGLang {importlib.metadata.version('sglang')} are unknown ({error}): stored pages "
-            "cannot be named. kvpool supports SGLang 0.5.23"
+            f"the settings of SGLang {importlib.metadata.version('sglang')} are unknown ({error}): stored "
+            "pages cannot be named. kvpool supports SGLang 0.5.23"
         ) from error
     try:
         resolved = server.resolved_dict()
@@ -151,8 +151,8 @@ def _server_settings() -> dict[str, Any] | None:
 def _model_config(written: Canonical) -> dict[str, str]:
     """Returns the digest of the model's configuration after all overrides.
 
-    It follows from the model's files and the settings. So a configuration that cannot be read is no
-    error here.
+    The configuration follows from the model's files and the settings. Therefore a configuration that
+    cannot be read is not an error here.
     """
     try:
         config = importlib.import_module(_CONTEXT).process_model_config()
@@ -204,7 +204,7 @@ def _weights(settings: Settings, server: Mapping[str, Any], model: str) -> str:
     """Returns the name of the weights of the model and of its draft.
 
     Raises:
-        InvalidArgumentError: They are not given, and do not come from files that are known.
+        InvalidArgumentError: The name is not given, and the weights do not come from known files.
     """
     if settings.weights is not None:
         return settings.weights
@@ -227,6 +227,7 @@ def _weights(settings: Settings, server: Mapping[str, Any], model: str) -> str:
 
 def _unnamed(setting: str, value: object) -> InvalidArgumentError:
     return InvalidArgumentError(
-        f"weights is not given, and {setting} is {value!r}: the weights do not come from the model's files. Name them, "
+        f"weights is not given, and {setting} is {value!r}: the weights do not come from the model's "
+        "files. Name them, "
         'and change the name whenever they change: "weights": "2026-11-24"'
     )

@@ -1,10 +1,11 @@
-"""kvpool's store as a storage back end of SGLang's HiCache: bounded, checked, there after a restart.
+"""kvpool's store as a storage back end of SGLang's HiCache: bounded, checked, still there after a restart.
 
-Chosen by ``--hicache-storage-backend dynamic`` and a JSON object: ``docs/sglang.md`` has both.
+It is selected by ``--hicache-storage-backend dynamic`` and a JSON object: ``docs/sglang.md`` describes
+both.
 
-SGLang calls from its threads for prefetch and backup, which may wait; a page that is not loaded in time
-is computed. No failure of a disk leaves a call as an exception: it is a miss, and a line in SGLang's
-log where it is not a disk's.
+SGLang calls it from its threads for prefetch and backup, which may wait. A page that is not loaded in
+time is computed. Failures of a disk are misses, and never raise exceptions. Other failures are also
+misses, and are logged in SGLang's log.
 """
 
 from __future__ import annotations
@@ -41,25 +42,28 @@ _LOG: Final = logging.getLogger("sglang.kvpool")
 
 
 class KvpoolHiCacheStorage(HiCacheStorage):  # type: ignore[misc]  # SGLang is Any here
-    """A storage back end on a disk, or in what engines share.
+    """A storage back end on a disk, or in a server or folder that engines share.
 
-    Each rank has a folder of its own below ``root_dir``, and in it one for each host pool, since pages
-    of one pool are of one size. Engines with the same ``root_dir``, such as data-parallel replicas,
-    have one each in the folder of the rank: ``kvpool.store.replicas``. With ``"interface_v1": 1`` pages
-    are moved between SGLang's host memory and the disk, without slots of kvpool between, where a page
-    is one or two pieces (``page_first``, ``page_first_direct``, ``page_head``); tensors, which SGLang
-    does not offer then, are not taken. Without it, and in other layouts, they are copied.
+    Each rank has a folder below ``root_dir``, with one subfolder per host pool, because all pages of a
+    store have one size. Engines with the same ``root_dir``, such as data-parallel replicas, have one
+    folder each in the folder of the rank: ``kvpool.store.replicas``.
 
-    The stores are opened when SGLang has registered its host pools. With a draft model they are opened
-    when the draft's host pool follows, so that it has its part of the room. A call waits at most for
-    the deadline, over all host pools.
+    With ``"interface_v1": 1``, pages move directly between SGLang's host memory and the disk, if a page
+    consists of one or two pieces (``page_first``, ``page_first_direct``, ``page_head``). SGLang then
+    offers no tensors, and calls with tensors store nothing. In all other cases, pages are copied
+    through slots of kvpool.
 
-    SGLang clears its host pools when its prefix cache is reset, such as after an update of the weights.
-    Then everything that is stored is forgotten, unless ``on_reset`` is ``keep``.
+    The stores are opened when SGLang has registered its host pools. With a draft model, they are opened
+    once the draft's host pool is registered, so that it gets its part of the capacity. A call waits at
+    most for the deadline, over all host pools.
+
+    SGLang clears its host pools when its prefix cache is reset, for example after an update of the
+    weights. Then everything in the stores is dropped, unless ``on_reset`` is ``keep``.
 
     Args:
-        storage_config: SGLang's. Its ``extra_config`` has the settings: ``Settings``.
-        kwargs: SGLang's; not used.
+        storage_config: SGLang's configuration. Its ``extra_config`` contains the settings:
+            ``Settings``.
+        kwargs: SGLang's arguments; not used.
 
     Raises:
         InvalidArgumentError: A setting is missing or out of range, or the weights are unknown.
@@ -99,13 +103,12 @@ class KvpoolHiCacheStorage(HiCacheStorage):  # type: ignore[misc]  # SGLang is A
     def register_mem_host_pool_v2(self, host_pool: Any, host_pool_name: Any) -> None:
         """Registers another host pool, or that of KV again.
 
-        A pool that follows the others before the first call, such as a draft's, gets its part of the
-        room. After the first call it has the room that ``shares`` names; a failure is then a line in
-        the log.
+        Before the first call, a further pool, such as a draft's, gets its part of the capacity. After
+        the first call, it gets only the capacity that ``shares`` names, and a failure is logged.
 
         Raises:
-            InvalidArgumentError: Before the first call, as ``on_host_pools_registered``.
-            StoreError: Before the first call, as ``on_host_pools_registered``.
+            InvalidArgumentError: Before the first call, as in ``on_host_pools_registered``.
+            StoreError: Before the first call, as in ``on_host_pools_registered``.
         """
         super().register_mem_host_pool_v2(host_pool, host_pool_name)
         name = _name(host_pool_name)
@@ -115,7 +118,7 @@ class KvpoolHiCacheStorage(HiCacheStorage):  # type: ignore[misc]  # SGLang is A
             if not is_new or not self._is_checked:
                 return
             if self._is_used:
-                # The server runs: a pool that cannot be kept must not end it.
+                # The server is running, so an unusable pool must not end it.
                 _guarded(f"the store of host pool {name}", lambda: self._open([name], late=True), None)
                 return
             close_pools(self._pools.values(), self._settings.deadline)
@@ -123,12 +126,12 @@ class KvpoolHiCacheStorage(HiCacheStorage):  # type: ignore[misc]  # SGLang is A
             self._open(list(self._registered), late=False)
 
     def on_host_pools_registered(self) -> None:
-        """Opens the stores, or only checks the host pools while a draft's is still to be registered.
+        """Opens the stores. While a draft's host pool is still missing, only checks the pools.
 
         Raises:
-            InvalidArgumentError: Pages of a host pool cannot be read, or ranks would have to read what
-                another wrote, which a folder of one rank cannot do.
-            StoreError: A folder cannot be used; another rank or engine has it.
+            InvalidArgumentError: Pages of a host pool cannot be read, or ranks would have to read pages
+                of another rank, which a folder per rank does not allow.
+            StoreError: A folder cannot be used, or another rank or engine uses it.
         """
         with self._opening:
             if self._is_open:
@@ -148,7 +151,7 @@ class KvpoolHiCacheStorage(HiCacheStorage):  # type: ignore[misc]  # SGLang is A
             pools = open_pools(registered, self._config, self._settings, self._engine, folder, late=late)
             return folder, pools
 
-        # All pools of one replica are in one folder, also those that come late.
+        # All pools of one replica are in one folder, also those registered later.
         folder, pools = opened(self._folder) if self._pools else open_replica(rank_of(self._config), opened)
         self._folder, self._pools = folder, {**self._pools, **pools}
         self._is_open = self._is_checked = True
@@ -161,7 +164,7 @@ class KvpoolHiCacheStorage(HiCacheStorage):  # type: ignore[misc]  # SGLang is A
                     if not self._is_used and not self._is_open:
                         self._open(list(self._registered), late=False)
                 finally:
-                    self._is_used = True  # also after a failure: it would be one for each call
+                    self._is_used = True  # also after a failure, which every call would repeat
         if self._settings.on_reset == "renew" and (
             self._is_stale or weight_version() != self._weight_version
         ):
@@ -169,37 +172,43 @@ class KvpoolHiCacheStorage(HiCacheStorage):  # type: ignore[misc]  # SGLang is A
         return self._pools.get(_name(name))
 
     # Pages of the host pool of KV
-    # ------------------------------------------------------------------------------------
 
-    def batch_exists(self, keys: Sequence[str], extra_info: Any = None) -> int:  # noqa: ARG002 - SGLang's signature
-        """How many pages can be loaded, from the first on. Waits for a shared back end, and for nothing
-        else.
+    def batch_exists(self, keys: Sequence[str], extra_info: Any = None) -> int:  # noqa: ARG002
+        """Returns the number of pages, from the first on, that can be loaded.
+
+        Waits only for a shared back end.
         """
         until = self._until()
 
         def answer() -> int:
             pool = self._pool(KV)
-            # What keeps no bytes can be had, and is worth nothing by itself.
+            # Pages without bytes always count as present, but are useless by themselves.
             return 0 if pool is None or pool.is_empty else leading(pool.has(keys, until))
 
         return _guarded("batch_exists", answer, 0)
 
     def exists(self, key: str) -> bool:
-        """Whether a page can be loaded."""
+        """Returns whether a page can be loaded."""
         return self.batch_exists([key]) == 1
 
-    def batch_get_v1(self, keys: Sequence[str], host_indices: Any, extra_info: Any = None) -> list[bool]:  # noqa: ARG002
-        """Loads pages into the host pool; which of them are there."""
+    def batch_get_v1(
+        self,
+        keys: Sequence[str],
+        host_indices: Any,
+        extra_info: Any = None,  # noqa: ARG002 - SGLang's signature
+    ) -> list[bool]:
+        """Loads pages into the host pool. Returns which of them were found."""
         return self._load(KV, keys, host_indices, self._until())()
 
     def batch_set_v1(self, keys: Sequence[str], host_indices: Any, extra_info: Any = None) -> list[bool]:
-        """Stores pages of the host pool; which of them are stored. What is held already is neither read
-        nor written.
+        """Stores pages of the host pool. Returns which of them are stored.
+
+        Pages that the store already has are neither read nor written.
         """
         return self._save(KV, keys, host_indices, extra_info, self._until())()
 
     def get(self, key: str, target_location: Any = None, target_sizes: Any = None) -> Any:  # noqa: ARG002
-        """Loads a page into a flat tensor, a new one if none is given; None if it is not there."""
+        """Loads a page into a flat tensor, a new one if none is given; None if it is missing."""
         return self.batch_get([key], None if target_location is None else [target_location])[0]
 
     def batch_get(
@@ -208,7 +217,7 @@ class KvpoolHiCacheStorage(HiCacheStorage):  # type: ignore[misc]  # SGLang is A
         target_locations: Any = None,
         target_sizes: Any = None,  # noqa: ARG002 - SGLang's signature
     ) -> list[Any]:
-        """Loads pages into flat tensors; None in place of what is not there."""
+        """Loads pages into flat tensors. Returns None for each missing page."""
         until = self._until()
 
         def answer() -> list[Any]:
@@ -229,7 +238,7 @@ class KvpoolHiCacheStorage(HiCacheStorage):  # type: ignore[misc]  # SGLang is A
         target_location: Any = None,
         target_sizes: Any = None,
     ) -> bool:
-        """Stores a page, a flat tensor."""
+        """Stores a page from a flat tensor."""
         return self.batch_set([key], [value], target_location, target_sizes)
 
     def batch_set(
@@ -239,7 +248,7 @@ class KvpoolHiCacheStorage(HiCacheStorage):  # type: ignore[misc]  # SGLang is A
         target_locations: Any = None,  # noqa: ARG002 - SGLang's signature
         target_sizes: Any = None,  # noqa: ARG002
     ) -> bool:
-        """Stores pages, flat tensors; whether all are stored."""
+        """Stores pages from flat tensors. Returns whether all are stored."""
         until = self._until()
 
         def answer() -> list[bool]:
@@ -249,7 +258,6 @@ class KvpoolHiCacheStorage(HiCacheStorage):  # type: ignore[misc]  # SGLang is A
         return all(self._timed("backup", lambda: _guarded("batch_set", answer, [False] * len(keys))))
 
     # Pages of several host pools
-    # -------------------------------------------------------------------------------------
 
     def batch_exists_v2(
         self,
@@ -257,10 +265,10 @@ class KvpoolHiCacheStorage(HiCacheStorage):  # type: ignore[misc]  # SGLang is A
         pool_transfers: Sequence[Any] | None = None,
         extra_info: Any = None,  # noqa: ARG002 - SGLang's signature
     ) -> Any:
-        """The longest prefix that can be loaded from all host pools, and how far each of them goes.
+        """Returns the longest prefix that can be loaded from all host pools, and the length in each of them.
 
-        All lengths at which every pool has what a prefix of that length needs are in
-        ``restorable_prefix_pages``, for ranks to agree on one.
+        ``restorable_prefix_pages`` lists every length for which each pool has the required pages. Ranks
+        use it to agree on one length.
         """
         until = self._until()
 
@@ -284,8 +292,9 @@ class KvpoolHiCacheStorage(HiCacheStorage):  # type: ignore[misc]  # SGLang is A
     def _reach(
         self, transfer: Any, keys: Sequence[str], until: float
     ) -> tuple[int, Sequence[int] | frozenset[int] | None]:
-        """How many pages of a prefix a host pool has, and which lengths it can serve; None if it does
-        not decide.
+        """Returns the number of pages of a prefix in a host pool, and the lengths that it can serve.
+
+        The lengths are None if the pool does not restrict them.
         """
         pool = self._pool(transfer.name)
         policy = _name(transfer.hit_policy)
@@ -306,8 +315,12 @@ class KvpoolHiCacheStorage(HiCacheStorage):  # type: ignore[misc]  # SGLang is A
         )
         return 0, ()
 
-    def batch_get_v2(self, transfers: Sequence[Any], extra_info: Any = None) -> dict[Any, list[bool]]:  # noqa: ARG002
-        """Loads pages into several host pools at a time; which of them are there, by pool."""
+    def batch_get_v2(
+        self,
+        transfers: Sequence[Any],
+        extra_info: Any = None,  # noqa: ARG002 - SGLang's signature
+    ) -> dict[Any, list[bool]]:
+        """Loads pages into several host pools at a time. Returns, by pool, which of them were found."""
         until = self._until()
         begun = [
             (one.name, self._load(one.name, one.keys or [], one.host_indices, until)) for one in transfers
@@ -315,7 +328,7 @@ class KvpoolHiCacheStorage(HiCacheStorage):  # type: ignore[misc]  # SGLang is A
         return {name: wait() for name, wait in begun}
 
     def batch_set_v2(self, transfers: Sequence[Any], extra_info: Any = None) -> dict[Any, list[bool]]:
-        """Stores pages of several host pools at a time; which of them are stored, by pool."""
+        """Stores pages of several host pools at a time. Returns, by pool, which of them are stored."""
         until = self._until()
         begun = [
             (one.name, self._save(one.name, one.keys or [], one.host_indices, extra_info, until))
@@ -326,7 +339,7 @@ class KvpoolHiCacheStorage(HiCacheStorage):  # type: ignore[misc]  # SGLang is A
     def _load(
         self, name: Any, keys: Sequence[str], host_indices: Any, until: float
     ) -> Callable[[], list[bool]]:
-        """Begins to load pages; returns a function that waits for them."""
+        """Begins to load pages. Returns a function that waits for them."""
 
         def begin() -> Callable[[], list[bool]]:
             pool = self._pool(name)
@@ -348,7 +361,7 @@ class KvpoolHiCacheStorage(HiCacheStorage):  # type: ignore[misc]  # SGLang is A
     def _save(
         self, name: Any, keys: Sequence[str], host_indices: Any, extra_info: Any, until: float
     ) -> Callable[[], list[bool]]:
-        """Begins to store pages; returns a function that waits for them."""
+        """Begins to store pages. Returns a function that waits for them."""
 
         def begin() -> Callable[[], list[bool]]:
             pool = self._pool(name)
@@ -372,14 +385,13 @@ class KvpoolHiCacheStorage(HiCacheStorage):  # type: ignore[misc]  # SGLang is A
         """Returns the deadline of a call that begins now."""
         return time.monotonic() + self._settings.deadline
 
-    # The whole
-    # -------------------------------------------------------------------------------------------------------
+    # The back end as a whole
 
     def clear(self) -> bool:
-        """Forgets everything; SGLang calls it on request (``POST /hicache/storage-backend/clear``).
+        """Drops everything. SGLang calls it on request (``POST /hicache/storage-backend/clear``).
 
-        Pages that are stored from now on may be of other weights than those that were served when
-        SGLang was started, so a process that starts with those weights does not find them.
+        Pages stored from now on may belong to other weights than those with which SGLang was started.
+        Therefore a process that starts with those weights does not find them.
         """
         return _guarded("clear", self._renew, False)
 
@@ -393,11 +405,11 @@ class KvpoolHiCacheStorage(HiCacheStorage):  # type: ignore[misc]  # SGLang is A
                 try:
                     pool.renew(renewed)
                 except StoreError:
-                    # The store has forgotten its pages. No other process has its new namespace.
+                    # The store has dropped its pages. No other process has its new namespace.
                     _LOG.exception("kvpool: host pool %s: a restart may find its pages of before", name)
                     is_recorded = False
                 except Exception:
-                    # The store may still have its pages, which may be of other weights by now.
+                    # The store may still have its pages, which may belong to other weights by now.
                     _LOG.exception(
                         "kvpool: host pool %s cannot be renewed: its pages are not kept any more", name
                     )
@@ -407,12 +419,12 @@ class KvpoolHiCacheStorage(HiCacheStorage):  # type: ignore[misc]  # SGLang is A
         return is_recorded
 
     def on_reset(self) -> None:
-        """SGLang has reset its prefix cache, because its weights may be others: forgets everything."""
+        """Drops everything, because SGLang has reset its prefix cache and its weights may have changed."""
         if self._settings.on_reset == "renew":
             _guarded("the reset of SGLang's prefix cache", self._renew, False)
 
     def on_update(self) -> None:
-        """SGLang's weights may be others: the next call forgets everything first."""
+        """Records that SGLang's weights may have changed: the next call drops everything first."""
         self._is_stale = True
 
     def stats(self) -> dict[str, StoreStats]:
@@ -420,7 +432,10 @@ class KvpoolHiCacheStorage(HiCacheStorage):  # type: ignore[misc]  # SGLang is A
         return {name: pool.shelf.stats() for name, pool in self._pools.items() if pool.shelf is not None}
 
     def get_stats(self) -> Any:
-        """Pages and GB/s of the calls since the last one, for SGLang's metrics; None if they are off."""
+        """Returns pages and GB/s of the calls since the last report, for SGLang's metrics.
+
+        Returns None if the metrics are off.
+        """
         return self._speeds.report() if self._config.enable_storage_metrics else None
 
     def _timed(
@@ -435,9 +450,7 @@ class KvpoolHiCacheStorage(HiCacheStorage):  # type: ignore[misc]  # SGLang is A
         return answers
 
     def close(self) -> None:
-        """Ends the stores. Waits for what is being written, at most for the deadline. Then everything
-        misses.
-        """
+        """Closes the stores. Waits for running writes, at most for the deadline. All further calls miss."""
         with self._opening:
             close_pools(self._pools.values(), self._settings.deadline)
             self._pools, self._is_checked, self._is_open, self._is_used = {}, True, True, True
@@ -447,7 +460,7 @@ class KvpoolHiCacheStorage(HiCacheStorage):  # type: ignore[misc]  # SGLang is A
 
 
 def _guarded(what: str, call: Callable[[], _Answer], miss: _Answer) -> _Answer:
-    """What a call returns; a miss if it fails, since SGLang's threads must go on."""
+    """Returns the result of a call, or ``miss`` if it raises, because SGLang's threads must continue."""
     try:
         return call()
     except Exception:
@@ -456,5 +469,5 @@ def _guarded(what: str, call: Callable[[], _Answer], miss: _Answer) -> _Answer:
 
 
 def _name(name: Any) -> str:
-    """A name of SGLang's: a string, or one of an enumeration."""
+    """Returns the text of an SGLang name, which is a string or a member of an enumeration."""
     return str(getattr(name, "value", name))

@@ -1,7 +1,7 @@
-"""Which prefixes can be restored, if these pages of a host pool are there. Pure; O(pages).
+"""Finds which prefixes can be restored from the present pages of a host pool. Pure functions; O(pages).
 
-SGLang has a policy for each host pool: every page of a prefix (``all_pages``), the last ones of it
-(``trailing_pages``), or a group of pages for each whole block of it (``block_groups``).
+SGLang has a policy for each host pool. A hit needs every page of a prefix (``all_pages``), the last
+pages of it (``trailing_pages``), or a group of pages for each whole block of it (``block_groups``).
 """
 
 from __future__ import annotations
@@ -15,16 +15,16 @@ __all__ = ["ends_of_blocks", "grouped", "leading", "trailing"]
 
 
 def leading(present: Sequence[bool]) -> int:
-    """How many pages are there from the first on."""
+    """Returns the number of pages that are present, from the first on."""
     return next((at for at, there in enumerate(present) if not there), len(present))
 
 
 def trailing(present: Sequence[bool], window: int) -> list[int]:
-    """The lengths at whose end the last ``window`` pages are there, or all of a shorter one; ascending,
-    from 1.
+    """Returns the lengths, from 1 up, at whose end the last ``window`` pages are present.
 
-    A window or a recurrent state is stored where a prefix ended, so there may be one at 4 and at 9
-    pages, and none between: the lengths are a set, and a smaller one is not as good.
+    For a length shorter than the window, all its pages have to be present. A window or a recurrent
+    state is stored where a prefix ended. So there may be one at 4 and at 9 pages, and none between.
+    Therefore the result is a list of lengths, and a length that is not in it cannot be served.
     """
     lengths, run = [], 0
     for length, there in enumerate(present, start=1):
@@ -35,8 +35,9 @@ def trailing(present: Sequence[bool], window: int) -> list[int]:
 
 
 def grouped(present: Sequence[bool], group_pages: int, block_pages: int) -> int:
-    """How many pages the leading whole groups cover, if a group stands for a block of ``block_pages``
-    pages.
+    """Returns the number of pages that the leading whole groups cover.
+
+    A group stands for a block of ``block_pages`` pages.
     """
     if group_pages < 1 or block_pages < 1:
         return 0
@@ -44,7 +45,10 @@ def grouped(present: Sequence[bool], group_pages: int, block_pages: int) -> int:
 
 
 def ends_of_blocks(keys: Sequence[str], group_pages: int, block_pages: int) -> list[str]:
-    """The keys of the groups of a prefix: the last ``group_pages`` of each whole block of ``block_pages``."""
+    """Returns the keys of the groups of a prefix.
+
+    These are the last ``group_pages`` keys of each whole block of ``block_pages``.
+    """
     if group_pages < 1 or block_pages < 1:
         return []
     ends = range(block_pages, len(keys) + 1, block_pages)

@@ -1,8 +1,8 @@
-"""Whose KV the pages of an SGLang rank are: what ``shelf`` writes into every object.
+"""The namespace of an SGLang rank's stored pages. ``shelf`` writes it into every object.
 
 SGLang names a page by a SHA-256 chain of its tokens, adapter and salt. Its bytes also depend on the
-model and its weights, the dtype, the layout, which layers and heads this rank holds, and on SGLang
-itself; each of them that differs is a cold start. Knows no class of SGLang.
+model and its weights, the dtype, the layout, the layers and heads of this rank, and SGLang itself. A
+difference in any of them is a cold start. This module uses no class of SGLang.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 __all__ = ["is_replicated", "namespace_of", "rank_of"]
 
-#: What a host pool says of its pages.
+#: Attributes of a host pool that describe its pages.
 _OF_POOL: Final = (
     "head_num",
     "head_dim",
@@ -33,7 +33,8 @@ _OF_POOL: Final = (
     "storage_format_tag",
 )
 
-#: What SGLang's configuration of a storage back end says of the rank, besides its rank in tensor parallelism.
+#: Fields of SGLang's configuration of a storage back end that describe the rank, besides its
+#: tensor-parallel rank.
 _OF_CONFIG: Final = (
     "tp_size",
     "pp_rank",
@@ -50,16 +51,16 @@ _OF_CONFIG: Final = (
 
 
 def is_replicated(config: Any, pool: Any, name: str) -> bool:
-    """Whether all ranks of tensor parallelism hold the same bytes in this host pool, so that one writes
-    for all.
+    """Returns whether all tensor-parallel ranks have the same bytes in this host pool.
 
-    Latents of MLA are. Pools with heads, and recurrent states, are shared out, also beside latents.
+    If so, one rank writes for all. This holds for latents of MLA. Pools with heads, and recurrent
+    states, are divided among ranks, also beside latents.
     """
     return bool(config.is_mla_model) and name != "mamba" and getattr(pool, "head_num", None) is None
 
 
 def rank_of(config: Any) -> str:
-    """What tells the ranks of a server apart: the name of a rank's folder."""
+    """Returns the name of a rank's folder, which is different for each rank of a server."""
     parts = [
         f"tp{config.tp_rank}of{config.tp_size}",
         f"pp{config.pp_rank}of{config.pp_size}",
@@ -80,17 +81,18 @@ def namespace_of(
     engine: Mapping[str, object],
     model: str | None = None,
 ) -> Namespace:
-    """The namespace of a host pool of a rank.
+    """Returns the namespace of a host pool of a rank.
 
     Args:
         config: SGLang's ``HiCacheStorageConfig``.
-        pool: SGLang's host pool. How many pages it has does not matter.
-        pages: How its pages lie.
-        name: Its name.
+        pool: SGLang's host pool. Its number of pages does not matter.
+        pages: The pages of the pool.
+        name: The name of the pool.
         weights: The name of the weights.
-        scales: Which quantisation scales.
-        engine: All else that determines how KV is computed: ``Engine.facts``.
-        model: The model's path or name; by default the name in ``config``, which is a label outside a server.
+        scales: The name of the quantisation scales.
+        engine: Everything else that determines how KV is computed: ``Engine.facts``.
+        model: The model's path or name; by default the name in ``config``, which is only a label
+            outside of a server.
     """
     facts = {key: getattr(config, key, None) for key in _OF_CONFIG}
     facts |= {key: getattr(pool, key, None) for key in _OF_POOL}
@@ -112,8 +114,8 @@ def namespace_of(
         layouts=[(0, str(pool.layout), pages.shape, pages.strides)],
         block_size=pages.page_size,
         layers=(int(getattr(pool, "start_layer", None) or 0), int(getattr(pool, "layer_num", None) or 0)),
-        # Where there are more ranks than heads, ranks that hold the same head do not share: cold, and
-        # never wrong.
+        # If there are more ranks than heads, ranks with the same head do not share pages. This costs
+        # hits, but is never wrong.
         heads=(rank * heads, heads),
         hash_algorithm="sglang sha256",
         hash_seed=b"",

@@ -1,13 +1,15 @@
-"""How the pages of a host pool of SGLang lie in memory, and how they get into slots of a store and out
-of them.
+"""The memory layout of an SGLang host pool's pages, and the copies between them and slots of a store.
 
-``Lent`` pages are slots themselves: the pool's memory is the store's arena. A page is one part, or two
-where keys and values lie apart. ``Copied`` pages are made of many pieces, and go through slots that
-this module has, at the price of a copy of its own. ``Empty`` pages have no bytes: SGLang has pools that
-only count.
+The pages of a pool have one of three kinds:
 
-Which it is, the pool's own addresses say, not the name of its layout. Knows no class of SGLang. Copies
-run in the thread that calls; torch is imported when there is a pool.
+- ``Lent`` pages are slots themselves: the pool's memory is the store's arena. A page is one part, or
+  two if keys and values are apart.
+- ``Copied`` pages consist of many pieces. They go through slots that this module allocates, at the cost
+  of an additional copy.
+- ``Empty`` pages have no bytes: some pools of SGLang only count.
+
+The pool's addresses determine the kind, not the name of its layout. This module uses no class of
+SGLang. Copies run in the calling thread. torch is imported when there is a pool.
 """
 
 from __future__ import annotations
@@ -26,19 +28,19 @@ if TYPE_CHECKING:
 
 __all__ = ["Copied", "Empty", "Lent", "Pages", "pages_of"]
 
-#: Slots of pages that are copied: as many as two of SGLang's batches have pages, if memory allows.
+#: The number of slots for copied pages: the pages of two of SGLang's batches, if memory allows.
 _SLOTS: Final = 256
 _ALIGNMENT: Final = 4096
 
 
 class Pages:
-    """What all kinds have in common.
+    """The part that all kinds share.
 
     Args:
         pool: SGLang's host pool.
         shape: Items per dimension of a page.
         parts: Objects per page.
-        part_bytes: Bytes of each.
+        part_bytes: Bytes of each object.
     """
 
     def __init__(self, pool: Any, shape: Sequence[int], parts: int, part_bytes: int) -> None:
@@ -51,14 +53,15 @@ class Pages:
 
     @property
     def strides(self) -> list[int]:
-        """Items from one to the next, per dimension, of a page as it is stored: its parts follow each
-        other.
-        """
+        """The strides of a stored page, in items per dimension. The parts of a page follow each other."""
         steps = itertools.accumulate(reversed(self.shape[1:]), lambda step, length: step * length, initial=1)
         return list(reversed(list(steps)))[: len(self.shape)]
 
     def first_indices(self, host_indices: Any, pages: int) -> list[int] | None:
-        """Where each page begins, in tokens; None if these are not the indices of so many whole pages."""
+        """Returns the first token's index of each page.
+
+        Returns None if these are not the indices of ``pages`` whole pages.
+        """
         if host_indices is None or int(host_indices.numel()) != pages * self.page_size:
             return None
         first = [int(index) for index in host_indices[:: self.page_size].tolist()]
@@ -87,7 +90,7 @@ class Lent(Pages):
         self._bases = list(bases)
 
     def slots(self, first_indices: Sequence[int]) -> list[int]:
-        """The slots of these pages: all parts of the first one, then those of the next."""
+        """Returns the slots of these pages: all parts of the first page, then those of the next."""
         return [base + index // self.page_size for index in first_indices for base in self._bases]
 
 
@@ -96,9 +99,9 @@ class Copied(Pages):
 
     Args:
         pool: SGLang's host pool.
-        shape: As above.
+        shape: Items per dimension of a page.
         page: A flat page of the pool.
-        staging_bytes: What the slots may take; one slot if a page is larger.
+        staging_bytes: The most bytes of all slots; one slot if a page is larger.
     """
 
     def __init__(self, pool: Any, shape: Sequence[int], page: Any, staging_bytes: int) -> None:
@@ -108,7 +111,7 @@ class Copied(Pages):
         super().__init__(pool, shape, 1, int(page.numel()) * int(page.element_size()))
         slot_bytes = -(-self.part_bytes // _ALIGNMENT) * _ALIGNMENT
         count = max(1, min(_SLOTS, staging_bytes // slot_bytes))
-        # A mapping begins at a page of memory, and takes none before it is used.
+        # A mapping begins at a memory page, and uses no memory before it is written.
         self._mapping = mmap.mmap(-1, count * slot_bytes)
         self.arena = Arena.over(self._mapping, slot_bytes)
         self._memory = torch.frombuffer(self._mapping, dtype=torch.uint8).view(count, slot_bytes)
@@ -117,14 +120,14 @@ class Copied(Pages):
         self._given = threading.Condition()
 
     def take(self, pages: int, timeout: float) -> list[int]:
-        """Some slots, at least one; none if all that there are stay busy.
+        """Takes at least one slot. Returns an empty list if all slots stay busy.
 
-        Waits while other calls have all of them. A slot that a back end still has, after its deadline,
-        is passed over.
+        Waits while other calls have all slots. A slot that a back end still uses after its deadline is
+        skipped.
 
         Args:
-            pages: How many at most.
-            timeout: Seconds to wait at most.
+            pages: The most slots to take.
+            timeout: The most seconds to wait.
         """
         with self._given:
             self._given.wait_for(lambda: self._left, timeout)
@@ -145,7 +148,7 @@ class Copied(Pages):
         return True
 
     def give(self, slots: Sequence[int]) -> None:
-        """Gives slots back."""
+        """Returns slots for reuse."""
         with self._given:
             self._left.extend(slots)
             self._given.notify_all()
@@ -175,16 +178,16 @@ class Copied(Pages):
         return self._memory[slot, : self.part_bytes]
 
     def _items(self, tensor: Any) -> Any:
-        """A tensor's bytes as an array of numpy, which copies in this thread.
+        """Returns a tensor's bytes as a numpy array, which copies in this thread.
 
-        Torch has threads of its own for it, which wait for each other: several times slower where cores
-        are busy.
+        Torch would use threads of its own that wait for each other, which is several times slower if
+        cores are busy.
         """
         return tensor.view(self._torch.uint8).numpy()
 
 
 def _is_view(page: Any, memory: Any) -> bool:
-    """Whether a page is a piece of a pool's memory, so that what is written to it is in the pool."""
+    """Returns whether a page is a view of a pool's memory, so that writes to it change the pool."""
     try:
         return bool(page.untyped_storage().data_ptr() == memory.untyped_storage().data_ptr())
     except AttributeError:
@@ -192,12 +195,12 @@ def _is_view(page: Any, memory: Any) -> bool:
 
 
 def pages_of(pool: Any, *, lend: bool, staging_bytes: int) -> Lent | Copied | Empty:
-    """How the pages of a host pool lie.
+    """Determines the kind of a host pool's pages.
 
     Args:
         pool: SGLang's host pool.
-        lend: Whether they may be lent, if they can be.
-        staging_bytes: What the slots of pages that are copied may take.
+        lend: Whether to lend the pages, if their layout allows it.
+        staging_bytes: The most bytes of slots for copied pages.
 
     Raises:
         InvalidArgumentError: Pages of this pool can be neither lent nor copied.
@@ -207,9 +210,9 @@ def pages_of(pool: Any, *, lend: bool, staging_bytes: int) -> Lent | Copied | Em
         shape = list(pool.get_data_page(0, flat=False).shape)
     except (AttributeError, NotImplementedError, RuntimeError, TypeError, ValueError) as error:
         raise InvalidArgumentError(
-            f"pages of {type(pool).__name__} cannot be read in the layout {getattr(pool, 'layout', None)!r}: {error}; "
-            "kvpool takes what the file back end takes: --hicache-mem-layout page_first, page_first_direct, "
-            "layer_first or page_head"
+            f"pages of {type(pool).__name__} cannot be read in the layout "
+            f"{getattr(pool, 'layout', None)!r}: {error}; kvpool takes what the file back end takes: "
+            "--hicache-mem-layout page_first, page_first_direct, layer_first or page_head"
         ) from error
     if flat.numel() == 0:
         return Empty(pool)
@@ -218,7 +221,7 @@ def pages_of(pool: Any, *, lend: bool, staging_bytes: int) -> Lent | Copied | Em
 
 
 def _lent(pool: Any, shape: Sequence[int], page_bytes: int) -> Lent | None:
-    """The pages as slots of the pool's own memory, if every page is one or two whole slots of it."""
+    """Returns the pages as slots of the pool's own memory, if every page is one or two whole slots of it."""
     import torch
 
     memory = getattr(pool, "kv_buffer", None)
@@ -254,7 +257,7 @@ def _lent(pool: Any, shape: Sequence[int], page_bytes: int) -> Lent | None:
 
 
 def _addresses(pool: Any, index: int, page_size: int) -> list[tuple[int, int]] | None:
-    """Where the parts of a page lie, and their bytes; None if the pool does not say."""
+    """Returns the address and the bytes of each part of a page; None if the pool does not provide them."""
     import torch
 
     try:

@@ -1,7 +1,7 @@
 """The host pools of an SGLang rank, each with the store of its pages.
 
-Pages of one pool are of one size, and a store has places of one size: so each pool has a store, and
-they share the room out. All are opened together, or none.
+All pages of one pool have one size, and so have all places of a store. So each pool has a store of its
+own, and the stores divide the capacity. All are opened together, or none.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 __all__ = ["KV", "Pool", "check_pools", "close_pools", "has_packed_draft", "open_pools"]
 
-#: SGLang's name of the host pool whose pages a prefix is made of.
+#: SGLang's name of the host pool that contains the pages of a prefix.
 KV: Final = "kv"
 
 _LOG: Final = logging.getLogger("sglang.kvpool")
@@ -36,13 +36,13 @@ _LOG: Final = logging.getLogger("sglang.kvpool")
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Pool:
-    """A host pool: its pages, and their store, which one without bytes or without room has not.
+    """A host pool: its pages and their store. A pool without bytes or without capacity has no store.
 
     Attributes:
-        pages: How its pages lie.
-        shelf: Its store.
-        namespace: Whose its pages are.
-        writes: Whether this rank writes; else another one writes the same bytes.
+        pages: The pages of the pool.
+        shelf: Their store.
+        namespace: Their namespace.
+        writes: Whether this rank writes. If not, another rank writes the same bytes.
     """
 
     pages: Pages
@@ -56,13 +56,13 @@ class Pool:
         return isinstance(self.pages, Empty)
 
     def has(self, keys: Sequence[str], until: float) -> list[bool]:
-        """Returns which pages can be loaded. Waits for a shared back end, at most until that time."""
+        """Returns which pages can be loaded. Waits for a shared back end, at most until ``until``."""
         return [self.is_empty] * len(keys) if self.shelf is None else self.shelf.has(keys, until)
 
     def load(
         self, keys: Sequence[str], first_indices: Sequence[int], until: float
     ) -> Callable[[], list[bool]]:
-        """Begins to load pages to where they begin.
+        """Begins to load pages to the given indices.
 
         Returns a function that waits for them and returns which of them are loaded.
         """
@@ -84,7 +84,10 @@ class Pool:
         return self.shelf.save(keys, first_indices, position, until)
 
     def load_tensors(self, keys: Sequence[str], tensors: Sequence[Any], until: float) -> list[bool]:
-        """Loads pages into flat tensors; which of them are there. A tensor of another size is a miss."""
+        """Loads pages into flat tensors. Returns which of them were found.
+
+        A tensor of another size is a miss.
+        """
         if self.shelf is None:
             return [self.is_empty] * len(keys)
         fit = [at for at, one in enumerate(tensors) if _bytes_of(one) == self.pages.part_bytes]
@@ -93,7 +96,7 @@ class Pool:
         return [at in loaded for at in range(len(keys))]
 
     def save_tensors(self, keys: Sequence[str], tensors: Sequence[Any], until: float) -> list[bool]:
-        """Stores flat tensors; which of them are stored. One of another size stores none."""
+        """Stores flat tensors. Returns which of them are stored. If one has another size, none is stored."""
         if not self.writes:
             return [True] * len(keys)
         if self.shelf is None:
@@ -103,10 +106,10 @@ class Pool:
         return self.shelf.save_tensors(keys, tensors, until)
 
     def renew(self, renewed: str) -> None:
-        """Forgets everything, and serves from now on a namespace that no process starts with.
+        """Drops everything, and continues with a namespace that no process starts with.
 
         Args:
-            renewed: What tells it from others.
+            renewed: A value that is unique to the new namespace.
         """
         if self.shelf is not None and self.namespace is not None:
             fields = json.loads(self.namespace.to_json())
@@ -121,7 +124,7 @@ def has_packed_draft(pool: Any) -> bool:
 
 
 def check_pools(registered: Mapping[str, Any], config: Any, settings: Settings) -> None:
-    """Checks host pools as ``open_pools`` does, and opens no store.
+    """Checks host pools as ``open_pools`` does, without opening a store.
 
     Raises:
         InvalidArgumentError: As ``open_pools``.
@@ -143,8 +146,8 @@ def _check_replicas(name: str, pool: Any, config: Any, settings: Settings) -> No
         and not is_shared(settings)
     ):
         raise InvalidArgumentError(
-            f"all {ranks} ranks of tensor parallelism read what one of them writes (MLA), and a folder is one rank's: "
-            "use --enable-dp-attention with as many --dp-size"
+            f"all {ranks} ranks of tensor parallelism read what one of them writes (MLA), and a folder is "
+            "one rank's: use --enable-dp-attention with as many --dp-size"
         )
 
 
@@ -159,13 +162,13 @@ def open_pools(
         settings: The settings.
         engine: The engine that computes the pages.
         folder: The folder of the rank and the replica, below the root.
-        late: Whether stores that have pages already took the room. Then a pool without a share of its
-            own has none.
+        late: Whether existing stores have already taken the capacity. Then a pool without a share of
+            its own gets none.
 
     Raises:
-        InvalidArgumentError: Pages of a host pool cannot be read, or ranks would have to read what
-            another wrote, which a folder of one rank cannot do.
-        StoreError: A folder cannot be used; another rank or engine has it.
+        InvalidArgumentError: Pages of a host pool cannot be read, or ranks would have to read pages of
+            another rank, which a folder per rank does not allow.
+        StoreError: A folder cannot be used, or another rank or engine uses it.
     """
     pages = {name: _pages(name, pool, settings) for name, pool in registered.items()}
     sizes = {
@@ -203,7 +206,7 @@ def open_pools(
 
 
 def close_pools(pools: Iterable[Pool], seconds: float) -> None:
-    """Ends the stores. Waits for running transfers, at most that number of seconds for all stores."""
+    """Closes the stores. Waits for running transfers, at most ``seconds`` seconds for all stores together."""
     until = time.monotonic() + seconds
     for pool in pools:
         if pool.shelf is not None:
@@ -211,7 +214,7 @@ def close_pools(pools: Iterable[Pool], seconds: float) -> None:
 
 
 def _bytes_of(tensor: Any) -> int:
-    """Bytes of a tensor; -1 of what is none."""
+    """Returns the bytes of a tensor; -1 if the value is not a tensor."""
     try:
         return int(tensor.numel()) * int(tensor.element_size())
     except AttributeError:

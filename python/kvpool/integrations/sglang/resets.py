@@ -1,8 +1,8 @@
 """Notifies a storage back end when SGLang resets its prefix cache, or when its weights may have changed.
 
-SGLang calls no storage back end then. It does clear the host pools with its prefix cache, and one class
-makes all updates of weights. ``watch_pool`` and ``watch_weights`` put thin wrappers around these
-methods, which call SGLang's code with the same arguments.
+SGLang does not call a storage back end in these cases. But it clears the host pools together with its
+prefix cache, and one class makes all updates of weights. ``watch_pool`` and ``watch_weights`` wrap
+these methods. The wrappers call SGLang's code with the same arguments.
 """
 
 from __future__ import annotations
@@ -17,7 +17,8 @@ if TYPE_CHECKING:
 
 __all__ = ["Notified", "unwatch_pool", "watch_pool", "watch_weights"]
 
-#: The class that updates weights in SGLang 0.5.23, and its methods after which the weights may be others.
+#: The class that updates weights in SGLang 0.5.23, and its methods after which the weights may have
+#: changed.
 _UPDATER: Final = ("sglang.srt.model_executor.model_runner_components.weight_updater", "WeightUpdater")
 _UPDATES: Final = (
     "update_weights_from_disk",
@@ -29,7 +30,7 @@ _UPDATES: Final = (
 )
 #: A process that imported this module may have a model.
 _RUNNER: Final = "sglang.srt.model_executor.model_runner"
-#: Marks a method that is wrapped already.
+#: Marks a method that is already wrapped.
 _MARK: Final = "_kvpool_notifies"
 
 
@@ -37,10 +38,10 @@ class Notified(Protocol):
     """A back end that is notified."""
 
     def on_reset(self) -> None:
-        """The prefix cache was reset."""
+        """Called after the prefix cache was reset."""
 
     def on_update(self) -> None:
-        """The weights may have changed. An update may take hundreds of calls."""
+        """Called after the weights may have changed. An update may consist of hundreds of calls."""
 
 
 _WATCHING: Final[weakref.WeakSet[Any]] = weakref.WeakSet()

@@ -1,4 +1,4 @@
-"""Checks the settings of SGLang's storage back end, and divides its room among host pools."""
+"""Checks the settings of SGLang's storage back end, and divides its capacity among host pools."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ if TYPE_CHECKING:
 
 __all__ = ["OBJECT_HEADER", "Settings", "divide"]
 
-#: Bytes that an object takes on a disk besides its payload; payloads take whole pages of as many.
+#: Bytes of an object on a disk besides its payload. Payloads take a multiple of this size.
 OBJECT_HEADER: Final = 4096
 
-#: What SGLang reads itself from the same object.
+#: Settings in the same object that SGLang reads itself.
 _OF_SGLANG: Final = frozenset(
     (
         "backend_name",
@@ -39,7 +39,7 @@ class Settings:
     """The settings of ``KvpoolHiCacheStorage``.
 
     Args:
-        capacity_bytes: Bytes that one rank may take, for all of its host pools together.
+        capacity_bytes: The most bytes that one rank may store, for all of its host pools together.
         root_dir: The folder of a disk. ``~`` is the user's home.
         url: Instead of ``root_dir``, a server or folder that engines and ranks share; see
             ``kvpool.store.backend_from_url``.
@@ -49,15 +49,15 @@ class Settings:
         free_floor_bytes: Bytes that stay free on the disk.
         eviction: The policy that chooses victims; any policy of kvpool.
         workers: The number of threads that wait for the disk, for each host pool.
-        queue: The number of objects on their way at most. Further ones are misses.
+        queue: The most objects in transfer. Further ones are misses.
         deadline: Seconds that a call of SGLang may take, over all host pools.
-        on_reset: The answer to a reset of SGLang's prefix cache and to an update of its weights:
-            ``renew`` forgets everything, ``keep`` changes nothing, for servers whose weights never
+        on_reset: The action after a reset of SGLang's prefix cache and after an update of its weights.
+            ``renew`` drops everything. ``keep`` changes nothing, and is for servers whose weights never
             change.
-        staging_bytes: Bytes of memory for pages that are copied, for each such host pool.
-        shares: The part of ``capacity_bytes`` of some host pools, by name. The others take the rest,
-            with room for as many pages each. A host pool that is registered after the first call has
-            the part that is set here, or none.
+        staging_bytes: Bytes of memory for copied pages, for each host pool that needs them.
+        shares: The part of ``capacity_bytes`` of some host pools, by name. The others divide the rest,
+            so that all of them have room for the same number of pages. A host pool that is registered
+            after the first call gets only the part that is set here.
         interface_v1: Whether SGLang moves pages by their indices.
 
     Raises:
@@ -66,7 +66,7 @@ class Settings:
 
     capacity_bytes: int
     root_dir: str | None = None
-    #: It may have a password: no representation shows it.
+    #: A URL may contain a password, so no representation shows it.
     url: str | None = dataclasses.field(default=None, repr=False)
     weights: str | None = None
     scales: str = ""
@@ -116,7 +116,7 @@ class Settings:
         """Checks that ``shares`` names only host pools that SGLang has.
 
         Raises:
-            InvalidArgumentError: It names another one.
+            InvalidArgumentError: ``shares`` names another pool.
         """
         for name in self.shares:
             if name not in pools:
@@ -160,12 +160,13 @@ _TYPES: Final[Mapping[str, tuple[type, ...]]] = {
 def divide(capacity_bytes: int, page_bytes: Mapping[str, int], shares: Mapping[str, float]) -> dict[str, int]:
     """Returns the bytes of each host pool's store.
 
-    Pools that ``shares`` does not name take the rest, so that each of them has room for as many pages.
+    Pools that ``shares`` does not name divide the rest, so that each has room for the same number of
+    pages.
 
     Args:
-        capacity_bytes: Of all together.
-        page_bytes: By pool: what a page takes on the disk, headers included.
-        shares: By pool: its part of the whole; also of pools that are none of these.
+        capacity_bytes: Bytes of all pools together.
+        page_bytes: By pool: the bytes of a page on the disk, headers included.
+        shares: By pool: its part of the whole. It may name further pools.
 
     Raises:
         InvalidArgumentError: ``shares`` leaves nothing for a pool that it does not name.

@@ -1,15 +1,15 @@
-"""The store of one host pool: pages in and out, by SGLang's keys.
+"""The store of one host pool, which moves pages by SGLang's keys.
 
-A page is an object per part, in the same key's groups; it is there if all of them are. SGLang calls
-from threads of its own, and wants to know when it returns, so calls wait here: whichever thread waits
-takes in what has ended, for all. Thread safe. What a back end does is an outcome and never an
-exception.
+A page is one object per part, in the groups of one key. It is present if all its parts are. SGLang
+calls from threads of its own, and needs the result when a call returns, so calls wait here. The thread
+that waits handles ended jobs for all threads. Thread safe. Failures of a back end are outcomes, never
+exceptions.
 
-A call of SGLang that moves pages of several host pools begins all of them and then waits for all of
-them, until one time that is the deadline of the call. Transfers of lent pages are staged: SGLang reuses
-a page as soon as the call returns, so a call waits until the store has ended the job, which the store's
-own deadline bounds. Slots of copied pages are kvpool's own. A call leaves a job on copied pages at its
-deadline, and a slot that a back end still has is not used.
+A call of SGLang that moves pages of several host pools begins all transfers, and then waits for all of
+them until the deadline of the call. Transfers of lent pages are staged, because SGLang reuses a page as
+soon as the call returns. Such a call waits until the store has ended the job, which the store's own
+deadline bounds. Slots of copied pages belong to kvpool. A call abandons a job on copied pages at its
+deadline, and a slot that a back end still uses is not reused before it is free.
 """
 
 from __future__ import annotations
@@ -41,11 +41,11 @@ _DIGEST: Final = re.compile(r"[0-9a-f]{64}")
 
 
 def digest_of(key: str) -> bytes:
-    """The store's key of one of SGLang's: 32 bytes.
+    """Returns the store's key for a key of SGLang: 32 bytes.
 
     SGLang's keys are SHA-256 in hexadecimal: the digest is the key. Any other string, such as one with
-    a suffix, is hashed by SHA-256; a shorter digest as it is would be padded, and could be mistaken for
-    another.
+    a suffix, is hashed by SHA-256. Without this, a shorter digest would be padded, and could equal
+    another key.
     """
     if _DIGEST.fullmatch(key):
         return bytes.fromhex(key)
@@ -53,10 +53,10 @@ def digest_of(key: str) -> bytes:
 
 
 def open_backend(settings: Settings, folder: str, pool: str, capacity_bytes: int) -> Backend:
-    """Returns the back end for the pages of a host pool: a folder of the rank, or a back end that all
-    ranks share.
+    """Returns the back end for the pages of a host pool.
 
-    A shared back end keeps ranks and pools apart by their namespaces.
+    This is a folder of the rank, or a back end that all ranks share. A shared back end separates ranks
+    and pools by their namespaces.
     """
     if settings.url is not None:
         return backend_from_url(settings.url, capacity_bytes)
@@ -65,7 +65,7 @@ def open_backend(settings: Settings, folder: str, pool: str, capacity_bytes: int
 
 
 def is_shared(settings: Settings) -> bool:
-    """Whether a rank finds what another one wrote."""
+    """Returns whether a rank finds pages that another rank wrote."""
     return settings.url is not None
 
 
@@ -89,11 +89,12 @@ class _Jobs:
         self._changed = threading.Condition()
 
     def outcomes(self, job: int, until: float | None = None) -> list[Outcome]:
-        """Waits for a job to end. Returns an empty list if it has not ended at that time; without one,
-        waits on.
+        """Waits for a job to end. Returns its outcomes, or an empty list if it has not ended by ``until``.
+
+        If ``until`` is None, waits without a limit.
 
         Raises:
-            ClosedError: The store was closed meanwhile.
+            ClosedError: The store was closed during the wait.
         """
         self._take(self._store.poll())
         while True:
@@ -132,14 +133,14 @@ class Shelf:
     """The store of one host pool.
 
     Args:
-        pages: How its pages lie.
+        pages: The pages of the pool.
         settings: The settings.
-        namespace: Whose they are.
-        backend: Where they are kept.
+        namespace: The namespace of the pages.
+        backend: The back end that keeps them.
 
     Raises:
         InvalidArgumentError: A setting is out of range.
-        StoreError: The folder cannot be used; another rank has it.
+        StoreError: The folder cannot be used, or another rank uses it.
     """
 
     def __init__(
@@ -151,7 +152,8 @@ class Shelf:
             pages.arena,
             namespace,
             eviction=settings.eviction,
-            # SGLang offers a page once and takes it for stored: what is worth it, its write policy decides.
+            # SGLang offers a page once, and assumes that it is stored. Its write policy has already
+            # selected the page.
             admission="always",
             workers=settings.workers,
             queue=settings.queue,
@@ -163,8 +165,8 @@ class Shelf:
     def has(self, keys: Sequence[str], until: float) -> list[bool]:
         """Returns which pages can be loaded. O(keys).
 
-        Asks a shared back end in one call for pages that are unknown, and waits for it, at most until
-        that time.
+        Queries a shared back end in one call for the unknown pages. Waits for it, at most until
+        ``until``.
         """
         parts = self.pages.parts
         digests, groups = self._objects(keys)
@@ -173,7 +175,7 @@ class Shelf:
         unknown = [at for at, presence in enumerate(known) if presence == "unknown"]
         if unknown:
             job = self._store.probe([digests[at] for at in unknown], groups=[groups[at] for at in unknown])
-            # An empty list: the time is over, and nothing more is known.
+            # An empty list means that the deadline has passed, and the pages stay unknown.
             for at, outcome in zip(unknown, self._jobs.outcomes(job, until), strict=False):
                 there[at] = outcome == "ok"
         return [all(there[at : at + parts]) for at in range(0, len(there), parts)]
@@ -181,10 +183,10 @@ class Shelf:
     def load(
         self, keys: Sequence[str], first_indices: Sequence[int], until: float
     ) -> Callable[[], list[bool]]:
-        """Begins to load pages to where they begin in the host pool.
+        """Begins to load pages to the given indices of the host pool.
 
         Returns a function that waits for them and returns which of them are loaded. The memory of a
-        page that is not loaded has no meaning.
+        page that is not loaded has undefined content.
         """
         pages = self.pages
         if isinstance(pages, Copied):
@@ -213,15 +215,16 @@ class Shelf:
         return lambda: self._pages(keys, self._jobs.outcomes(job))
 
     def load_tensors(self, keys: Sequence[str], tensors: Sequence[Any], until: float) -> list[bool]:
-        """As ``load``, into flat tensors of a page each. Nothing, if pages are lent: then there are no
-        slots for it.
+        """Like ``load``, into flat tensors of one page each.
+
+        Loads none if pages are lent, because there are no slots.
         """
         if not isinstance(self.pages, Copied):
             return [False] * len(keys)
         return self._load_copied(self.pages, keys, tensors, self.pages.copy_out, until)
 
     def save_tensors(self, keys: Sequence[str], tensors: Sequence[Any], until: float) -> list[bool]:
-        """As ``save``, of flat tensors."""
+        """Like ``save``, from flat tensors."""
         if not isinstance(self.pages, Copied):
             return [False] * len(keys)
         return self._save_copied(self.pages, keys, tensors, self.pages.copy_in, 0, until)
@@ -274,7 +277,7 @@ class Shelf:
         move: Callable[[Sequence[str], list[int], Sequence[Any]], list[bool]],
         until: float,
     ) -> list[bool]:
-        """Moves as many pages at a time as there are slots. Begins no round after that time."""
+        """Moves as many pages at a time as there are slots. Begins no round after ``until``."""
         done: list[bool] = []
         while len(done) < len(keys) and left(until):
             first = len(done)
@@ -300,7 +303,10 @@ class Shelf:
         return digests, list(range(parts)) * len(keys)
 
     def _pages(self, keys: Sequence[str], outcomes: Sequence[Outcome]) -> list[bool]:
-        """Returns which pages have all of their parts. An empty list of outcomes is a job that was left."""
+        """Returns which pages have all of their parts.
+
+        An empty list of outcomes stands for an abandoned job.
+        """
         parts = self.pages.parts
         if not outcomes:
             return [False] * len(keys)
@@ -309,7 +315,7 @@ class Shelf:
         ]
 
     def renew(self, namespace: Namespace) -> None:
-        """Forgets everything, and serves another namespace from now on."""
+        """Drops everything, and uses another namespace from now on."""
         self._store.renew(namespace)
 
     def stats(self) -> StoreStats:
@@ -317,5 +323,5 @@ class Shelf:
         return self._store.stats()
 
     def close(self, until: float) -> None:
-        """Ends the store. Waits for what is being written, at most until that time."""
+        """Closes the store. Waits for running writes, at most until ``until``."""
         self._store.close(left(until))

@@ -22,17 +22,18 @@ class Speeds:
 
         Args:
             kind: ``prefetch`` or ``backup``.
-            pages: How many pages it moved.
-            page_bytes: Bytes of each.
-            began: When it began, a time of ``time.monotonic``.
+            pages: Number of pages moved.
+            page_bytes: Bytes of each page.
+            began: Time when the call began, from ``time.monotonic``.
         """
         speed = pages * page_bytes / 1e9 / max(time.monotonic() - began, 1e-9)
         with self._lock:
             self._calls.append((kind, pages, speed))
 
     def report(self) -> Any:
-        """Returns SGLang's ``StorageMetrics`` of the calls since the last report; None if this SGLang
-        has none.
+        """Returns SGLang's ``StorageMetrics`` of the calls since the last report.
+
+        Returns None if this SGLang has no such class.
         """
         try:
             metrics = importlib.import_module("sglang.srt.observability.metrics_collector").StorageMetrics()

@@ -1,8 +1,8 @@
 """Settings of SGLang 0.5.23 that the bytes of KV do not depend on, each with the reason.
 
 They are in ``data/sglang_unrelated.toml``. ``engine`` writes every other setting into the name of the
-stored pages. A setting that a later SGLang adds is not in these tables, so it is part of the name by
-itself: a cold start, and never KV of another setting.
+stored pages. A setting that a later SGLang adds is not in these tables, so it becomes part of the name.
+The result is a cold start, and never KV of another setting.
 """
 
 from __future__ import annotations

@@ -1,20 +1,17 @@
-"""kvpool inside vLLM: a general plug-in, opt-in by environment, that patches no file of vLLM's.
+"""kvpool inside vLLM: a general plug-in that the environment enables. It patches no file of vLLM.
 
-``KVPOOL_VLLM`` says how much of vLLM's KV-cache management is kvpool's:
+``KVPOOL_VLLM`` selects which parts of vLLM's KV-cache management are kvpool's:
 
-========
-==========================================================================================================
-unset nothing: vLLM is as it was pool the block pool and the hashing of prompts; vLLM's own managers
-over them manager also the calls of vLLM's manager: a lookup, an allocation, a decode step is one call
-into Rust, whatever the
-          KV-cache groups. A few configurations stay with vLLM's managers over the pool
-shadow vLLM decides, kvpool does everything beside it, and the first difference is reported ========
-==========================================================================================================
+- unset: none. vLLM is unchanged.
+- ``pool``: the block pool and the hashing of prompts, under vLLM's own managers.
+- ``manager``: also the calls of vLLM's manager. A lookup, an allocation, a decode step is one call into
+  Rust, for any KV-cache groups. A few configurations keep vLLM's managers over the pool.
+- ``shadow``: vLLM decides, kvpool makes the same calls beside it, and the first difference is reported.
 
 vLLM finds :func:`register` through the entry point ``vllm.general_plugins`` in every process of its
-engine. What it does is decided in :mod:`.install`; what it needs of vLLM is listed in
-:mod:`.signatures` and checked by :mod:`.gate`. On anything unknown it logs one line that says what
-differs, and leaves vLLM as it is; no exception leaves it.
+engine. :mod:`.install` replaces the parts. :mod:`.signatures` lists the parts of vLLM that the plug-in
+relies on, and :mod:`.gate` checks them. If vLLM differs, the plug-in logs one line with the
+differences, and leaves vLLM unchanged. It never raises an exception.
 
 See ``docs/vllm.md``.
 """
@@ -27,18 +24,17 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from .settings import Settings
 
-#: Logs of the plug-in; vLLM shows what is below its own name.
+#: Logger of the plug-in; vLLM shows loggers below its own name.
 LOGGER_NAME = "vllm.kvpool"
 
 _registered = False
 
 
 def register() -> None:
-    """Puts kvpool into vLLM as ``KVPOOL_VLLM`` says. Called by vLLM in each of its processes; once is
-    enough for each.
+    """Puts kvpool into vLLM at the level ``KVPOOL_VLLM``.
 
-    In a process that never imports vLLM's engine, such as a worker, nothing happens beyond reading the
-    variable.
+    vLLM calls it in each of its processes. Further calls in a process do nothing. A process that never
+    imports vLLM's engine, such as a worker, only reads the variable.
     """
     global _registered
     if _registered:
@@ -71,7 +67,7 @@ def _install(settings: Settings) -> None:
 
         install(settings)
     except Exception as error:
-        # One line; where it comes from is for who asks for it.
+        # Logs one line; the traceback is logged at level debug.
         text = " ".join(str(error).split())
         logger.error("kvpool: vLLM is left as it is: %s%s", type(error).__name__, f": {text}" if text else "")
         logger.debug("kvpool: the calls that led to it", exc_info=True)

@@ -1,17 +1,17 @@
-"""``Comparison``: two managers side by side, the results of every call on both compared until the first
-difference.
+"""``Comparison``: makes every call on two managers, and compares the results until the first difference.
 
-Owns what is called on both, with which arguments, and what makes them different. The caller's manager
-decides: it is called first, and its result or exception is what the caller gets. The other one, the
-mirror, gets the same call with its own blocks in place of the caller's. Compared are results, the
-number of free blocks and the KV events of each call, and every so often the state behind them.
+This module owns the list of compared calls, their arguments, and the definition of a difference. The
+caller's manager is called first, and the caller gets its result or exception. The other manager, the
+mirror, gets the same call with its own blocks instead of the caller's. Each call compares results, the
+number of free blocks and KV events. At intervals, the whole state is compared.
 
-Nothing of the mirror's reaches the caller. At the first difference, or if the mirror raises, one line
-is logged, the last operations are written (see :mod:`.trail`), and the mirror is dropped: the caller's
-manager is then as it was made.
+Nothing of the mirror reaches the caller. At the first difference, or if the mirror raises, one line is
+logged, the last operations are written (see :mod:`.trail`), and the mirror is dropped. The caller's
+manager is then as it was before the comparison began.
 
-Costs, while it runs: every call twice, two lists of ids per table of blocks, and a look at the whole
-state every :data:`STATE_EVERY` operations or four blocks' worth of them, whichever is rarer.
+Costs while it runs: every call twice, and two lists of ids per table of blocks. The whole state is
+compared every :data:`STATE_EVERY` operations, or once per a quarter of the number of blocks, whichever
+is rarer.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(LOGGER_NAME)
 
-# : The public calls of vLLM's manager, but those that are about statistics, or make an object of what
-# they are given.
+#: The public calls of vLLM's manager, except those for statistics and those that only convert their
+#: arguments.
 MANAGER: Final = (
     "allocate_slots",
     "cache_blocks",
@@ -63,7 +63,7 @@ NOT_COMPARED: Final = (
     "prefix_cache_lookup_enabled",
     "record_prefix_cache_stats",
 )
-#: What schedulers, connectors and managers call on the manager's pool, and coordinator.
+#: The calls of schedulers, connectors and managers on the manager's pool and coordinator.
 POOL: Final = (
     "_emit_block_removed_events",
     "_insert_block_hash",
@@ -90,8 +90,8 @@ COORDINATOR: Final = (
     "find_longest_cache_hit_per_group",
     "get_num_blocks_to_allocate",
 )
-# : How many operations at least lie between two looks at the whole state; and between two lines that
-# all is well.
+#: The least number of operations between two comparisons of the whole state, and between two log lines
+#: that report no difference.
 STATE_EVERY: Final = 64
 TOLD_EVERY: Final = 100_000
 
@@ -101,23 +101,23 @@ class _Foreign(Exception):  # noqa: N818 (never leaves the module)
 
 
 class Comparison:
-    """Compares a manager of vLLM's with a mirror, from now on, by standing in front of the calls of both.
+    """Compares a manager of vLLM with a mirror, by wrapping the calls of the manager.
 
-    Both are managers with ``block_pool`` and ``coordinator``, and know the same requests and blocks:
-    none so far.
+    Both have ``block_pool`` and ``coordinator``, and no requests and no cached blocks yet.
     """
 
     def __init__(self, manager: Any, mirror: Any, setting: dict[str, Any]) -> None:
         self.manager = manager
         self.mirror = mirror
-        #: What the trail's first line says of the engine.
+        #: Describes the engine in the trail's first line.
         self.setting = setting
         self.operations = 0
         self.trail = Trail()
         self.running = True
         self._inside = False
         self._state_every = max(STATE_EVERY, len(manager.block_pool.blocks) // 4)
-        #: The blocks of the last lookup: the caller's, which come back with the allocation, and the mirror's.
+        #: The blocks of the last lookup, of the caller and of the mirror. The caller passes its own
+        #: with the allocation.
         self._found: tuple[Any, Any] = (None, None)
         self._watched: list[tuple[Any, str]] = []
         self._watch(manager, lambda: self.mirror, "", MANAGER)
@@ -135,7 +135,7 @@ class Comparison:
                 self._watched.append((owner, name))
 
     def stop(self) -> None:
-        """Drops the mirror; the manager's calls are its own again."""
+        """Drops the mirror and unwraps the manager's calls."""
         self.running = False
         for owner, name in self._watched:
             vars(owner).pop(name, None)
@@ -146,10 +146,10 @@ class Comparison:
     def call(
         self, name: str, theirs: Callable[..., Any], ours: Callable[..., Any], /, *args: Any, **kwargs: Any
     ) -> Any:
-        """Makes a call on both. What is called from inside of another call is part of that."""
+        """Makes a call on both. Calls from inside of another call are not compared separately."""
         if self._inside or not self.running:
             return theirs(*args, **kwargs)
-        # Both read it.
+        # An iterator is turned into a list, because both managers read it.
         args = tuple([list(one) if isinstance(one, Iterator) else one for one in args])
         if kwargs:
             kwargs = {key: list(one) if isinstance(one, Iterator) else one for key, one in kwargs.items()}
@@ -169,8 +169,9 @@ class Comparison:
             self._inside = False
 
     def _prepare(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> _Call | None:
-        """What has to be known of a call before it changes anything; ``None`` if there is nothing to
-        compare.
+        """Records everything about a call that it may change.
+
+        Returns ``None`` if there is nothing to compare.
         """
         try:
             return _Call(
@@ -189,8 +190,9 @@ class Comparison:
             return None
 
     def _mirrored(self, value: Any) -> Any:
-        """An argument with the mirror's blocks in place of the caller's; those of other pools are left
-        out.
+        """Returns an argument with the mirror's blocks instead of the caller's.
+
+        Blocks of other pools are left out.
         """
         if isinstance(value, (list, tuple)):
             if not value:
@@ -213,15 +215,15 @@ class Comparison:
             if value is self.manager.empty_kv_cache_blocks:
                 return self.mirror.empty_kv_cache_blocks
             return type(self.mirror.empty_kv_cache_blocks)(self._mirrored(value.blocks))
-        # What is called when a block is reused is the caller's.
+        # Callbacks for reused blocks belong to the caller, so the mirror gets an empty one.
         return _nothing if callable(value) else value
 
     def _finish(
         self, name: str, ours: Callable[..., Any], prepared: _Call, theirs: Any, *, raised: bool
     ) -> None:
-        """Makes the call on the mirror and compares. Raises nothing but an interrupt."""
+        """Makes the call on the mirror and compares. Raises only interrupts."""
         try:
-            if raised and not isinstance(theirs, Exception):  # an interrupt: who knows what had been done
+            if raised and not isinstance(theirs, Exception):  # its effect is unknown
                 self.stop()
                 return
             their_result = Raised.of(theirs) if raised else plain(theirs)
@@ -238,7 +240,7 @@ class Comparison:
         except (KeyboardInterrupt, SystemExit, GeneratorExit):
             self.stop()
             raise
-        except BaseException as error:  # a panic in Rust is no Exception
+        except BaseException as error:  # a panic in Rust is not an Exception
             self._report(name, "kvpool raised", None, Raised.of(error), told_error(error))
 
     def _compare(self, name: str, prepared: _Call, theirs: Any, ours: Any) -> None:
@@ -263,11 +265,11 @@ class Comparison:
     def _mirror_raised(
         self, name: str, prepared: _Call, error: Exception, theirs: Any, *, raised: bool
     ) -> None:
-        """Both raised, or the mirror alone did."""
+        """Handles an exception of the mirror, whether or not the caller's manager raised, too."""
         self.trail.add(Operation(self.operations, name, prepared.shown, theirs))
         if raised:
-            # kvpool changes nothing where it raises. vLLM may have done a part, and there is no way
-            # back from there.
+            # kvpool changes nothing when it raises. vLLM may have completed a part of the call, which
+            # cannot be undone.
             if self._different_state() is not None:
                 self._stand_down(name, f"vLLM raised {theirs.error} and has done a part of it")
         elif isinstance(error, errors.InvalidBlockError) and self._freed_too_often():
@@ -281,8 +283,9 @@ class Comparison:
         return any(block.ref_cnt < 0 and not block.is_null for block in self.manager.block_pool.blocks)
 
     def compare_state(self, name: str = "state") -> None:
-        """Compares what results depend on later: what is cached where, the order of reuse, references,
-        tables.
+        """Compares the state that later results depend on.
+
+        This is the cached content, the order of reuse, references, and tables.
         """
         found = self._different_state()
         if found is not None:
@@ -296,12 +299,12 @@ class Comparison:
         return None
 
     def _stand_down(self, name: str, why: str) -> None:
-        """The two can't be compared any more, and that is no difference."""
+        """Ends the comparison without a difference, because the two cannot be compared any more."""
         logger.warning("kvpool shadow: off after operation %d, %s: %s", self.operations, name, why)
         self.stop()
 
     def _report(self, name: str, what: str, theirs: Any, ours: Any, detail: str = "") -> None:
-        """Tells of a difference and ends the comparison. Raises nothing."""
+        """Reports a difference and ends the comparison. Raises nothing."""
         try:
             first = told_difference(theirs, ours)
             told_both = {
@@ -358,7 +361,7 @@ class _Events:
         self._start = len(self._queue)
 
     def new(self) -> tuple[Any, ...]:
-        """Those that are still there: who takes them compares them."""
+        """Returns those not taken yet. The calls that take events compare them as results."""
         queue = self._pool.kv_event_queue
         return tuple(queue[self._start :] if queue is self._queue else queue)
 
@@ -372,7 +375,7 @@ def _nothing(*_: Any) -> None:
 
 
 def _keys(manager: Any) -> dict[bytes, Any]:
-    # A view in kvpool's pool, and a dictionary in vLLM's, whose values are a block or blocks by id.
+    # kvpool's pool has a view here. vLLM's has a dict whose values are a block, or blocks by id.
     found = manager.block_pool.cached_block_hash_to_block._cache
     return {key: list(one) if isinstance(one, dict) else [one.block_id] for key, one in found.items()}
 
@@ -382,7 +385,7 @@ def _tables(manager: Any) -> list[Any]:
     return [{key: blocks for key, blocks in one.req_to_blocks.items() if blocks} for one in groups]
 
 
-#: What vLLM's managers of recurrent states keep of requests beside their tables.
+#: The state of requests that vLLM's managers of recurrent states keep beside their tables.
 STATES: Final = (
     "last_state_block_idx",
     "_num_retired_blocks",

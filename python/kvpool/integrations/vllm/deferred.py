@@ -1,7 +1,7 @@
-"""Runs something once a module has been imported: now, if it is imported already.
+"""Runs a function once a module has been imported, or at once if it is imported already.
 
-vLLM loads its plug-ins in workers and front ends, too, where nothing of its scheduler is ever imported;
-importing that to replace parts of it would cost each of them seconds.
+vLLM loads its plug-ins also in workers and front ends, which never import its scheduler. Importing the
+scheduler only to replace parts of it would cost each of these processes seconds.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ def when_imported(name: str, action: Callable[[], None]) -> None:
 
 
 class _Watch(MetaPathFinder):
-    """Finds one module as it would have been found, with a loader that calls back once it has run."""
+    """Finds one module like the other finders, with a loader that calls back once the module has run."""
 
     def __init__(self, name: str, action: Callable[[], None]) -> None:
         self._name, self._action = name, action
@@ -37,8 +37,8 @@ class _Watch(MetaPathFinder):
     ) -> importlib.machinery.ModuleSpec | None:
         if fullname != self._name or self._is_asking:
             return None
-        # The other finders are asked. Whoever only looks for the module does not import it: the watch
-        # goes on.
+        # Ask the other finders. A caller that only looks for the module does not import it, so the
+        # watch continues.
         self._is_asking = True
         try:
             spec = importlib.util.find_spec(fullname)
@@ -49,14 +49,14 @@ class _Watch(MetaPathFinder):
         return spec
 
     def imported(self) -> None:
-        """The module has run: nothing is left to watch for."""
+        """Called after the module has run. Ends the watch."""
         if self in sys.meta_path:
             sys.meta_path.remove(self)
             self._action()
 
 
 class _Calling(Loader):
-    """A module's own loader; the watch is told behind it."""
+    """Wraps a module's own loader, and notifies the watch after it."""
 
     def __init__(self, loader: Loader, watch: _Watch) -> None:
         self._loader, self._watch = loader, watch

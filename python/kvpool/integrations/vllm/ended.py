@@ -1,12 +1,12 @@
-"""How vLLM's requests ended, said to the policy of the pool if it listens: ``KVPOOL_VLLM_EVICTION=hazard``.
+"""Notifies the pool's policy how vLLM's requests ended: ``KVPOOL_VLLM_EVICTION=hazard``.
 
-vLLM's ``Request`` knows its finish reason and how many tokens it answered. Both are said of its blocks
-just before it gives them back, at its end: a request that is preempted comes back, and says nothing.
-That an answer was a call of tools is known to vLLM's front end alone: in the engine it is a ``stop`` as
-any other.
+vLLM's ``Request`` has its finish reason and its number of output tokens. The policy gets both, with the
+request's blocks, just before the request frees them at its end. A preempted request returns later, and
+is not reported. Only vLLM's front end knows that an answer was a tool call: in the engine, it is an
+ordinary ``stop``.
 
-Owns which blocks that is said of; what it means is the policy's. Costs: nothing with a policy that does
-not listen; with one O(blocks of the request) at its end.
+This module chooses the blocks; the policy interprets the signal. Costs: none with a policy that does
+not want signals, otherwise O(blocks of the request) at its end.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ logger = logging.getLogger(LOGGER_NAME)
 
 
 def hears(eviction: str) -> bool:
-    """Whether the policy of this name listens.
+    """Returns whether the policy of this name wants signals.
 
     >>> hears("hazard"), hears("lru")
     (True, False)
@@ -36,7 +36,7 @@ def hears(eviction: str) -> bool:
 
 
 def check() -> None:
-    """Raises ``RuntimeError`` for a vLLM whose requests do not say how they ended."""
+    """Raises ``RuntimeError`` for a vLLM whose requests do not record how they ended."""
     from vllm.v1.request import Request
 
     for name in ("is_finished", "get_finished_reason", "num_output_tokens"):
@@ -45,8 +45,9 @@ def check() -> None:
 
 
 def say(core: VllmPool, managers: Iterable[Any], request: Any) -> None:
-    """A request is about to give its blocks back, which vLLM's managers of its groups have in their
-    tables.
+    """Notifies the policy that a request has ended and is about to free its blocks.
+
+    The blocks are still in the tables of vLLM's managers, one per group.
     """
     if not request.is_finished():
         return

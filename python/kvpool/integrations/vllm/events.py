@@ -1,17 +1,17 @@
-"""KV events of a block pool: what changed in the cache, for routers and other caches outside of the engine.
+"""KV events of a block pool: changes of the cache, for routers and for caches outside of the engine.
 
-vLLM's own events have defects that make an outside view of the cache wrong, and that
-:class:`ExactEvents` has not:
+vLLM's own events have two defects that make an outside view of the cache wrong. :class:`ExactEvents`
+avoids them:
 
-- A hash that two blocks hold is stored twice and removed once, while the other block is still there.
-  Here a hash is stored when its first block is cached, and removed when its last one is not any more.
-- Blocks that a sliding window leaves out are in the token ids of the event around them, which then has
-  more tokens than its hashes stand for; if it leaves out all of them, the event has no hashes at all.
-  Here an event is one run of consecutive stored blocks, with their tokens and the right parent, and
-  there is none about nothing.
+- A hash that two blocks have is stored twice. It is removed once, while the other block is still
+  cached. Here a hash is stored when its first block is cached, and removed when its last block is no
+  longer cached.
+- The token ids of an event include blocks that a sliding window skips, so the event has more tokens
+  than its hashes cover. If all blocks are skipped, the event has no hashes at all. Here an event is one
+  run of consecutive stored blocks, with their tokens and the right parent. There are no empty events.
 
-:class:`StockEvents` says exactly what vLLM says. Both are asked by :class:`.pool.BlockPool` only if
-somebody listens.
+:class:`StockEvents` emits exactly vLLM's events. :class:`.pool.BlockPool` calls either class only if
+events are enabled.
 
 Costs: an event object per run of stored blocks and per removed hash, as in vLLM.
 """
@@ -33,25 +33,25 @@ if TYPE_CHECKING:
 class StockEvents:
     """vLLM's events."""
 
-    #: Whether a block that can't be hit any more is reused first.
+    #: Whether a block whose content was dropped is reused first.
     reuses_evicted_first = False
 
     def __init__(self, pool: BlockPool) -> None:
         self.pool = pool
 
     def _emit(self, event: Any) -> None:
-        # The list is vLLM's to replace and to append to.
+        # vLLM may replace this list and append to it.
         self.pool.kv_event_queue.append(event)
 
     def _extra_keys(
         self, request: Any, blocks: Sequence[tuple[int, int]], item: int
     ) -> tuple[list[Any], int]:
-        """The extra keys of blocks, and the multi-modal item to go on from."""
+        """Returns the extra keys of blocks, and the multi-modal item to continue from."""
         lookahead = self.pool.num_hash_lookahead_tokens
         if not (
             request.mm_features or request.lora_request or request.prompt_embeds is not None or lookahead
         ):
-            # Nothing but a salt, which is the first block's.
+            # The only extra key is the salt, which belongs to the first block.
             keys: list[Any] = [None] * len(blocks)
             if request.cache_salt and blocks and blocks[0][0] == 0:
                 keys[0], item = kv_cache_utils.generate_block_hash_extra_keys(request, *blocks[0], item)
@@ -77,15 +77,16 @@ class StockEvents:
         blocks: Sequence[tuple[int, int]],
         item: int = 0,
     ) -> int:
-        """One event for blocks whose token ranges are ``blocks``. Returns the multi-modal item to go on
-        from.
+        """Emits one event for blocks whose token ranges are ``blocks``.
+
+        Returns the multi-modal item to continue from.
         """
         keys, item = self._extra_keys(request, blocks, item)
         more: dict[str, Any] = {}
         lookahead = self.pool.num_hash_lookahead_tokens
         if lookahead:
             more["lookahead_token_ids"] = [request.all_token_ids[end : end + lookahead] for _, end in blocks]
-        # Asked once: each time is a look into the environment, and takes as long as all the rest.
+        # Read once: each read accesses the environment, and takes as long as everything else.
         if envs.VLLM_KV_EVENTS_USE_INT_BLOCK_HASHES:
             external: list[Any] = [int.from_bytes(block_hash[-8:], "big") for block_hash in hashes]
             external_parent: Any = None if parent is None else int.from_bytes(parent[-8:], "big")
@@ -119,8 +120,9 @@ class StockEvents:
         group: int,
         new: list[bool | None],
     ) -> None:
-        """Blocks ``first..end`` of a request were cached: for each, whether its hash is new, or
-        ``None``: left out.
+        """Emits the event for blocks ``first..end`` of a request, which were cached.
+
+        ``new`` has an entry per block: whether its hash is new, or ``None`` for a skipped block.
         """
         cached = [block for block, is_new in zip(range(first, end), new, strict=True) if is_new is not None]
         self.stored_run(
@@ -134,13 +136,13 @@ class StockEvents:
         )
 
     def removed(self, keys: Sequence[tuple[bytes, bool]]) -> None:
-        """Keys were taken from a block: for each, whether no other block has it."""
+        """Emits events for keys removed from a block. Each comes with whether no other block has it."""
         self._removed([key for key, _ in keys])
 
     def _removed(self, keys: list[bytes]) -> None:
         medium, emit = self.pool.medium, self.pool.kv_event_queue.append
         if envs.VLLM_KV_EVENTS_USE_INT_BLOCK_HASHES:
-            # A key is a digest and four bytes of group; its number is the digest's last eight bytes.
+            # A key is a digest and four bytes of group. Its number is the digest's last eight bytes.
             for key in keys:
                 number = int.from_bytes(key[-12:-4], "big")
                 emit(BlockRemoved([number], medium, int.from_bytes(key[-4:], "big")))
@@ -149,18 +151,19 @@ class StockEvents:
                 emit(BlockRemoved([key[:-4]], medium, int.from_bytes(key[-4:], "big")))
 
     def stored_part(self, is_new: bool | None) -> bool:
-        """Whether to tell of a prefix that ends inside a block: its key is new, known, or this block's
-        own already.
+        """Returns whether to emit an event for a prefix that ends inside a block.
+
+        ``is_new`` is whether its key is new, or ``None`` if this block already had the key.
         """
         return is_new is not None
 
     def cleared(self) -> None:
-        """Nothing is cached any more."""
+        """Emits the event that nothing is cached any more."""
         self._emit(AllBlocksCleared())
 
 
 class ExactEvents(StockEvents):
-    """Events whose sum is what the cache holds."""
+    """Events that add up to exactly the cached content."""
 
     reuses_evicted_first = True
 
@@ -174,7 +177,7 @@ class ExactEvents(StockEvents):
         group: int,
         new: list[bool | None],
     ) -> None:
-        """As :meth:`StockEvents.stored`, one event for each run of blocks whose hashes are new."""
+        """Like :meth:`StockEvents.stored`, with one event for each run of blocks whose hashes are new."""
         if all(new):
             super().stored(request, hashes, first, end, block_size, group, new)
             return
@@ -198,9 +201,9 @@ class ExactEvents(StockEvents):
             )
 
     def removed(self, keys: Sequence[tuple[bytes, bool]]) -> None:
-        """As :meth:`StockEvents.removed`, for keys that lead nowhere now."""
+        """Like :meth:`StockEvents.removed`, only for keys that no block has any more."""
         self._removed([key for key, is_last in keys if is_last])
 
     def stored_part(self, is_new: bool | None) -> bool:
-        """As :meth:`StockEvents.stored_part`: only a new key."""
+        """Like :meth:`StockEvents.stored_part`, only for a new key."""
         return is_new is True

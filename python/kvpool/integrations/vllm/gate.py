@@ -1,13 +1,13 @@
-"""Whether the vLLM that is installed is one that the plug-in was written for.
+"""Checks whether the plug-in supports the installed vLLM.
 
-Owns the comparison of the installed vLLM with the table of ``kvpool.integrations.vllm.signatures``:
-which versions are supported, and whether every class, function, parameter and attribute that a level of
-the plug-in relies on is there and has the form it had when the plug-in was written. Whatever is
-installed, nothing here raises: what cannot be compared is a difference.
+This module compares the installed vLLM with the table of ``kvpool.integrations.vllm.signatures``. The
+table lists the supported versions. It also lists each class, function, parameter and attribute that a
+level of the plug-in relies on, in the form it had when the plug-in was written. Nothing here raises,
+whatever is installed: anything that cannot be compared counts as a difference.
 
-Signatures are compared without annotations and without the values of defaults: what counts are the
-names, kinds and order of the parameters, and which of them can be left out. What kvpool itself has put
-into vLLM passes.
+Signatures are compared without annotations and without the values of defaults. The comparison covers
+the names, kinds and order of the parameters, and which of them have defaults. Objects that kvpool
+itself has put into vLLM pass.
 """
 
 from __future__ import annotations
@@ -60,9 +60,9 @@ _MANAGER: Final = (
     "vllm.v1.core.sched.scheduler:KVCacheManager",
     "vllm.v1.core.kv_cache_manager:KVCacheManager",
 )
-# : The names that a level puts kvpool's own in, "module:name"; those that tests import from the modules
-# that define them : are there, too. What is there has to be vLLM's own: another plug-in's is left to
-# it.
+#: The names that a level replaces with kvpool's own, as "module:name". The list also contains the
+#: modules that tests import these names from. Each name has to be vLLM's own; if another plug-in has
+#: replaced it, it is left as it is.
 REPLACED: Final[Mapping[str, tuple[str, ...]]] = {
     "pool": (*_POOL, *_HASHER, *_LOOKUPS),
     "manager": (*_POOL, *_HASHER, *_LOOKUPS, *_MANAGER),
@@ -75,7 +75,7 @@ _METHODS: Final = (FunctionType, classmethod, staticmethod, property, functools.
 
 
 class Difference(NamedTuple):
-    """One thing that is not as the plug-in expects it."""
+    """One difference between the installed vLLM and the plug-in's expectation."""
 
     name: str  # "vllm.v1.core.block_pool.BlockPool.touch"
     expected: str  # "(self, blocks)"
@@ -86,17 +86,17 @@ class Difference(NamedTuple):
 
 
 class _Default:
-    """Stands for any default."""
+    """A placeholder for the value of any default."""
 
     def __repr__(self) -> str:
         return "..."
 
 
 def check(level: str) -> list[str]:
-    """What speaks against running a level with the vLLM that is installed, a line each; empty: nothing.
+    """Returns the reasons against running a level with the installed vLLM, one line each.
 
-    Imports the modules of vLLM that the level relies on, its engine core among them: seconds where they
-    are not imported yet.
+    The list is empty if nothing is wrong. Imports the modules of vLLM that the level relies on, its
+    engine core among them. This takes seconds if they are not imported yet.
 
     Args:
         level: A key of ``LEVELS``.
@@ -121,7 +121,7 @@ def check(level: str) -> list[str]:
 
 
 def installed_version() -> str | None:
-    """``vllm.__version__``, or None where vLLM cannot be imported or has none."""
+    """Returns ``vllm.__version__``, or None if vLLM cannot be imported or has no version."""
     module = _imported("vllm")
     if isinstance(module, str):
         return None
@@ -133,33 +133,34 @@ def installed_version() -> str | None:
 
 
 def series_of(version: str) -> str | None:
-    """The key of ``SUPPORTED`` that a version belongs to: "0.32" of "0.32.1+cpu"; None: not supported."""
+    """Returns a version's key in ``SUPPORTED``, such as "0.32" for "0.32.1+cpu"; None if unsupported."""
     found = re.match(r"(\d+\.\d+)(?!\d)", version)
     return found[1] if found and found[1] in SUPPORTED else None
 
 
 def differences(level: str, series: str) -> list[Difference]:
-    """The differences between the installed vLLM and what the table has of a series, in the table's order.
+    """Returns the differences between the installed vLLM and the table's entries for a series.
 
-    Where a module or a class is missing, one difference tells it, not one for each thing in it.
+    They are in the table's order. A missing module or class is one difference; its content is not listed.
 
     Args:
         level: A key of ``LEVELS``.
-        series: One of ``SUPPORTED``; the installed vLLM need not be of it.
+        series: One of ``SUPPORTED``. The installed vLLM may be of another series.
     """
     found = _other_forms(level, series)
     told = [difference.name for difference in found]
-    # The shadow puts a pool into its mirror alone, and shows what the level would do here.
+    # The shadow level puts a pool only into its mirror. It reports what the manager level would do
+    # here.
     for path in REPLACED["manager" if level == "shadow" else level]:
         dotted = path.replace(":", ".")
-        # What has another form, or is not there, is told already.
+        # Skip names that are missing or have another form, because they are listed already.
         if not any(f"{dotted}.".startswith(f"{name}.") for name in told):
             found += _taken(path)
     return found
 
 
 def _other_forms(level: str, series: str) -> list[Difference]:
-    """The differences in what is there, and how it is called."""
+    """Returns the differences in the presence and form of the table's entries."""
     found: list[Difference] = []
     missing: list[str] = []
     for table in LEVELS[level]:
@@ -184,8 +185,9 @@ def _other_forms(level: str, series: str) -> list[Difference]:
 
 
 def _taken(path: str) -> list[Difference]:
-    """Whether a name that is to be replaced has something in it that is not vLLM's, or not the owner's,
-    to replace.
+    """Checks the object under a name that a level replaces.
+
+    Returns a difference if the object is not vLLM's or kvpool's own, or if its owner only inherits it.
     """
     module, _, name = path.partition(":")
     owner_name, _, attribute = name.rpartition(".")
@@ -209,7 +211,7 @@ def _taken(path: str) -> list[Difference]:
 
 
 def canonical(signature: inspect.Signature) -> str:
-    """A signature as the table has it: "(self, blocks, weight=..., *, block_size)"."""
+    """Returns a signature in the form of the table: "(self, blocks, weight=..., *, block_size)"."""
     empty = inspect.Parameter.empty
     parameters = [
         one.replace(annotation=empty, default=empty if one.default is empty else _Default())
@@ -224,7 +226,7 @@ def _listed(names: Any) -> str:
 
 
 def _told(error: BaseException) -> str:
-    """An error in one line, also where the error cannot tell itself."""
+    """Formats an error in one line, even if its ``str`` fails."""
     try:
         text = " ".join(str(error).split())
     except Exception:
@@ -233,19 +235,19 @@ def _told(error: BaseException) -> str:
 
 
 def _imported(name: str) -> ModuleType | str:
-    """The module, or why there is none."""
+    """Returns the module, or the reason why it cannot be imported."""
     try:
         return importlib.import_module(name)
     except KeyboardInterrupt:
         raise
-    except BaseException as error:  # SystemExit, and panics of extensions, are none of Exception
-        # A folder of it may be what is missing.
+    except BaseException as error:  # SystemExit, and panics of extensions, are not Exceptions
+        # The missing module may be a parent package of ``name``.
         missing = isinstance(error, ModuleNotFoundError) and f"{name}.".startswith(f"{error.name}.")
         return _NOTHING if missing else _told(error)
 
 
 def _compared(module: ModuleType, name: str, path: str, expected: str) -> Difference | None:
-    """What differs in one entry."""
+    """Compares one entry of the table. Returns None if it is the same."""
     try:
         if name.endswith(".*"):
             return _other_methods(module, name.removesuffix(".*"), path.removesuffix(".*"), expected)
@@ -254,13 +256,13 @@ def _compared(module: ModuleType, name: str, path: str, expected: str) -> Differ
         raise
     except BaseException as error:
         found = f"what cannot be looked at ({_told(error)})"
-    # To who reads it, an attribute may as well be a property.
+    # A property can be read like an attribute.
     same = found in (expected, _OURS) or (expected == "attribute" and found == "property")
     return None if same else Difference(path, expected, found)
 
 
 def _other_methods(module: ModuleType, name: str, path: str, expected: str) -> Difference | None:
-    """The public methods of a class that the plug-in does not know, and so does not provide."""
+    """Returns the public methods of a class that the plug-in does not know, and does not provide."""
     owner = _looked_up(module, name)
     if owner is None or _is_ours(owner):
         return None  # the class has an entry of its own
@@ -273,7 +275,7 @@ def _other_methods(module: ModuleType, name: str, path: str, expected: str) -> D
 
 
 def _described(module: ModuleType, name: str, expected: str) -> str:
-    """What is under a name, in the form of the table."""
+    """Describes the object under a name, in the form of the table."""
     if expected.startswith("is "):
         return _described_import(module, name, expected)
     owner_name, _, attribute = name.rpartition(".")
@@ -291,7 +293,7 @@ def _described(module: ModuleType, name: str, expected: str) -> str:
 
 
 def _described_import(module: ModuleType, name: str, expected: str) -> str:
-    """What a module has under a name that it imports from another: "is vllm.v1.core.block_pool.BlockPool"."""
+    """Describes a name that a module imports from another module: "is vllm.v1.core.block_pool.BlockPool"."""
     found = _looked_up(module, name)
     if found is None:
         return _NOTHING
@@ -303,7 +305,7 @@ def _described_import(module: ModuleType, name: str, expected: str) -> str:
 
 
 def _looked_up(module: ModuleType, name: str) -> Any:
-    """What is under a dotted name, descriptors unevaluated; None where there is nothing."""
+    """Returns the object under a dotted name, descriptors unevaluated; None if it does not exist."""
     first, *others = name.split(".")
     found = getattr(module, first, None)
     for one in others:
@@ -314,14 +316,14 @@ def _looked_up(module: ModuleType, name: str) -> Any:
 
 
 def _is_ours(found: Any) -> bool:
-    """Whether it is of kvpool: what a level that is installed already has put there."""
+    """Returns whether an object belongs to kvpool: an installed level has put it there."""
     function = found.__func__ if isinstance(found, (classmethod, staticmethod)) else found
     module = getattr(function, "__module__", None)
     return isinstance(module, str) and module.partition(".")[0] == "kvpool"
 
 
 def _is_stored(owner: Any, attribute: str) -> bool:
-    """Whether a method of the class, or of one it derives from, stores the attribute."""
+    """Returns whether a method of the class, or of a base class, stores the attribute."""
     functions = (
         one for owner in inspect.getmro(owner) for one in vars(owner).values() if inspect.isfunction(one)
     )

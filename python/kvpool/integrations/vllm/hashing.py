@@ -1,9 +1,9 @@
-"""``get_request_block_hasher``: the hashes of a request's blocks, computed in Rust, bit for bit vLLM's.
+"""``get_request_block_hasher``: computes the hashes of a request's blocks in Rust, bit for bit as vLLM.
 
-The digest of a block is what vLLM's four hash functions make of it, pickled or in CBOR; text is hashed
-without Python, extra keys (adapters, images, salts, embeddings) are vLLM's own. Which algorithm it is,
-is read off vLLM's function, and with any other function, or with lookahead hashing (vLLM 0.33), the
-hasher is vLLM's.
+A block's digest is that of one of vLLM's four hash functions, over a pickle or CBOR. Text is hashed
+without Python. vLLM's own code makes the extra keys (adapters, images, salts, embeddings). vLLM's hash
+function determines the algorithm. With any other function, or with lookahead hashing (vLLM 0.33),
+vLLM's own hasher is used.
 """
 
 from __future__ import annotations
@@ -26,14 +26,17 @@ ALGORITHMS = {
     "xxhash_cbor": "vllm-xxhash-cbor",
 }
 
-#: vLLM's own, kept before it is replaced.
+#: vLLM's own function, kept before it is replaced.
 stock_get_request_block_hasher = kv_cache_utils.get_request_block_hasher
 
 
 def get_request_block_hasher(
     hash_block_size: int, caching_hash_fn: Callable[[Any], bytes], num_hash_lookahead_tokens: int = 0
 ) -> Callable[[Any], list[bytes]]:
-    """What computes the block hashes that a request has not yet, ``hash_block_size`` tokens each."""
+    """Returns the function that computes a request's missing block hashes.
+
+    Each hash covers ``hash_block_size`` tokens.
+    """
     for name, algorithm in ALGORITHMS.items():
         if caching_hash_fn is getattr(vllm_hashing, name, None) and not num_hash_lookahead_tokens:
             return _core.vllm.VllmHasher(algorithm, hash_block_size, kv_cache_utils, caching_hash_fn)

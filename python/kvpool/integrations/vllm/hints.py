@@ -1,17 +1,17 @@
-"""Hints of vLLM's requests as retention of their blocks: ``KVPOOL_VLLM_HINTS``.
+"""Applies the hints of vLLM's requests to the retention of their blocks: ``KVPOOL_VLLM_HINTS``.
 
-A request's ``priority``, ``session_id``, ``cache_salt`` and ``kv_hints`` become what the table in
-``docs/hints.md`` says (:func:`kvpool.hints.read`), said of its blocks when the request gives them back:
-until then nothing can evict them. The setting is the fields of :class:`kvpool.hints.HintRules` as JSON,
-beside ``pin_budget``, the most blocks that are pinned, and ``limits``, floors and ceilings by tenant;
-or ``all``.
+The table in ``docs/hints.md`` describes the effects of a request's ``priority``, ``session_id``,
+``cache_salt`` and ``kv_hints`` (:func:`kvpool.hints.read`). They are applied when the request frees its
+blocks, because these cannot be evicted earlier. The setting is ``all``, or a JSON object with the
+fields of :class:`kvpool.hints.HintRules`. It may also contain ``pin_budget``, the most blocks that are
+pinned, and ``limits``, the floors and ceilings by tenant.
 
-Owns which blocks a hint is of, the clock (seconds of the process, told to the pool when a request
-ends), and the counts of what became of hints. A request that is preempted comes back: an end of life is
-not said of it.
+This module owns the choice of blocks for a hint, the clock, and the counts of outcomes. The clock is in
+seconds of the process, and the pool gets it when a request ends. A preempted request returns later, so
+hints about the end of a session do not apply to it.
 
-Costs: nothing without the setting; with it some 3 us a request, and of a request that says something
-O(its blocks) for each range.
+Costs: none without the setting. With it, about 3 us per request, and O(its blocks) per range for a
+request with hints.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger(LOGGER_NAME)
 
 _NAME: Final = "KVPOOL_VLLM_HINTS"
-#: What no request of vLLM's says.
+#: Fields that requests of vLLM never have.
 _NOT_VLLMS: Final = ("cache_key", "breakpoints")
 _RULES: Final = tuple(field.name for field in fields(HintRules) if field.name not in _NOT_VLLMS)
 _END: Final = Retention(demoted=True)
@@ -46,11 +46,11 @@ _END: Final = Retention(demoted=True)
 
 @dataclass(frozen=True, slots=True)
 class VllmHints:
-    """Which hints are followed, and how far.
+    """The hints that are followed, and their limits.
 
     Attributes:
-        rules: As of :mod:`kvpool.hints`.
-        retention: What a pool is made with.
+        rules: The rules, see :mod:`kvpool.hints`.
+        retention: The retention settings for the pool.
     """
 
     rules: HintRules
@@ -58,7 +58,7 @@ class VllmHints:
 
     @classmethod
     def parse(cls, text: str) -> VllmHints:
-        """Reads the setting; raises ``ValueError`` for what is none.
+        """Reads the setting. Raises ``ValueError`` if it is invalid.
 
         >>> VllmHints.parse('{"priority": true, "max_priority": 80}').rules.max_priority
         80
@@ -90,11 +90,12 @@ class VllmHints:
 
 
 class HintReader:
-    """What a pool does with the hints of requests.
+    """Applies the hints of requests to a pool.
 
     Attributes:
-        answers: How many hints became what, by name and outcome; of ``kv_hints`` by the type of the action.
-        blocks: Of how many blocks hints were accepted, clipped, ignored.
+        answers: Number of hints by name and outcome. For ``kv_hints``, the name is the type of the
+            action.
+        blocks: Number of blocks whose hints were accepted, clipped or ignored.
     """
 
     def __init__(self, core: VllmPool, rules: HintRules) -> None:
@@ -106,8 +107,9 @@ class HintReader:
         self._core.advance_time(0.0)
 
     def leaving(self, managers: Iterable[Any], request: Any) -> None:
-        """A request is about to give its blocks back, which vLLM's managers of its groups have in their
-        tables.
+        """Applies the hints of a request that is about to free its blocks.
+
+        The blocks are still in the tables of vLLM's managers, one per group.
         """
         self._core.advance_time(time.monotonic() - self._began)
         said = of_vllm_request(request)
@@ -131,23 +133,21 @@ class HintReader:
                 )
 
     def _say(self, hints: Hints, table: list[int], block_size: int, *, ends: bool) -> None:
-        """Hints of a request are said of a table of its blocks, later ones over earlier ones."""
+        """Applies the hints of a request to one table of its blocks. Later hints override earlier ones."""
         if hints.tenant is not None:
             self._core.assign_tenant(table, hints.tenant)
         ranges = [*hints.ranges, *([(0, None, _END)] if hints.ends_session else [])]
         for start, end, retention in ranges:
             if retention.demoted and not ends:
                 continue
-            # A block belongs to a range if its last token does, as everywhere.
+            # A block belongs to a range if its last token does, as in all other ranges.
             last = None if end is None else end // block_size
             report = self._core.retain(table[start // block_size : last], retention)
             self.blocks.update(accepted=report.accepted, clipped=report.clipped, ignored=report.ignored)
 
 
 def say(manager: Any, request: Any) -> None:
-    """A request is about to give its blocks back to vLLM's KV-cache manager: its hints and its end are
-    said of them.
-    """
+    """Applies a request's hints and its end to its blocks, before vLLM's KV-cache manager frees them."""
     pool, managers = manager.block_pool, manager.coordinator.single_type_managers
     reader: HintReader | None = getattr(pool, "hints", None)
     if reader is not None:
@@ -157,10 +157,10 @@ def say(manager: Any, request: Any) -> None:
 
 
 def replacements(asked: str = f"{_NAME} is set") -> list[tuple[Any, str, Any]]:
-    """What goes where in vLLM at level ``pool``: class, name, value. At ``manager`` kvpool's own
-    manager says hints.
+    """Returns the replacements in vLLM at level ``pool``: class, name, value.
 
-    Raises ``RuntimeError`` for a vLLM whose requests leave in another way: hints would be followed in part.
+    At level ``manager``, kvpool's own manager applies hints. Raises ``RuntimeError`` for a vLLM whose
+    requests leave in another way, because only a part of the hints would be followed.
     """
     from vllm.v1.core.kv_cache_manager import KVCacheManager
     from vllm.v1.request import Request

@@ -1,8 +1,7 @@
-"""What the plug-in puts into the names of vLLM's that :data:`.gate.REPLACED` lists, and how it is taken
-out again.
+"""Replaces the names of vLLM that :data:`.gate.REPLACED` lists, and restores them.
 
-No file of vLLM's is changed. All of these names are looked up by vLLM at the moment of use, after its
-plug-ins have been loaded.
+No file of vLLM is changed. vLLM looks all of these names up when it uses them, after its plug-ins have
+been loaded.
 """
 
 from __future__ import annotations
@@ -25,8 +24,9 @@ Replacement = tuple[Any, str, Any]
 
 
 def replacements(level: str) -> list[Replacement]:
-    """What goes where at a level: module or class, name, value. Where is for :data:`.gate.REPLACED` to
-    say.
+    """Returns the replacements of a level: module or class, name, value.
+
+    :data:`.gate.REPLACED` lists the names.
     """
     values = _values(level)
     found: list[Replacement] = []
@@ -37,7 +37,8 @@ def replacements(level: str) -> list[Replacement]:
         for one in classes:
             owner = getattr(owner, one)
         found.append((owner, last, values[name]))
-    # Beside those: where it is another, vLLM's publisher gets vLLM's events, and all else is as it was.
+    # These come in addition. If vLLM's publisher cannot be replaced, it gets vLLM's events, and
+    # everything else stays.
     if level != "shadow":
         found += publisher.replacements()
     if BlockPool.hinting is not None:
@@ -51,8 +52,9 @@ def replacements(level: str) -> list[Replacement]:
 
 
 def _values(level: str) -> dict[str, Any]:
-    """What goes where, by the name in its module. Lookups are kvpool's in pools of kvpool's, and vLLM's
-    in others.
+    """Returns the new values, by the name in its module.
+
+    Lookups use kvpool for kvpool's pools, and vLLM's code for others.
     """
     hasher: Any = hashing.get_request_block_hasher
     manager: Any = KVCacheManager
@@ -71,7 +73,7 @@ def _values(level: str) -> dict[str, Any]:
 
 
 def configure(settings: Settings) -> None:
-    """Hands the settings to the classes that follow them."""
+    """Copies the settings to the classes that use them."""
     BlockPool.events_class = ExactEvents if settings.events == "exact" else StockEvents
     BlockPool.eviction = settings.eviction
     BlockPool.hinting = settings.hints
@@ -80,11 +82,9 @@ def configure(settings: Settings) -> None:
 
 
 def install(settings: Settings) -> None:
-    """Puts the level's classes into vLLM, for the life of the process, or nothing if one can't be put
-    there.
-    """
+    """Puts the level's classes into vLLM for the life of the process, all or none."""
     configure(settings)
-    # Known by name, for configurations that ask for them; whether or not this vLLM has such factories.
+    # Registers the names that configurations may use, if this vLLM has such factories.
     with contextlib.suppress(ImportError):
         offload.register()
     with contextlib.ExitStack() as stack:
@@ -93,7 +93,7 @@ def install(settings: Settings) -> None:
 
 
 def _put(replaced: list[Replacement], stack: contextlib.ExitStack) -> None:
-    """Puts all of it in its place; the stack has how to take it out again."""
+    """Makes all replacements. ``stack`` gets the calls that undo them."""
     for owner, name, value in replaced:
         stack.callback(setattr, owner, name, vars(owner)[name])
         setattr(owner, name, value)
@@ -101,9 +101,10 @@ def _put(replaced: list[Replacement], stack: contextlib.ExitStack) -> None:
 
 @contextlib.contextmanager
 def installed(level: str, settings: Settings | None = None) -> Iterator[None]:
-    """A level's classes in vLLM, for the length of a block; then it is as it was. ``stock`` changes nothing.
+    """Puts a level's classes into vLLM inside a ``with`` block, and restores vLLM afterwards.
 
-    For benches and tests: what was made inside lives on, but lookups of classes are vLLM's again.
+    ``stock`` changes nothing. For benchmarks and tests. Objects made inside of the block stay usable,
+    but class lookups return vLLM's classes again.
     """
     if level == "stock":
         yield

@@ -1,12 +1,12 @@
-"""Journals of vLLM's pools: where they go, and what a difference leaves behind. See docs/journal.md.
+"""Journals of vLLM's pools: their files, and the journal of a difference. See docs/journal.md.
 
-A journal has block ids, counts and hashes, and nothing of a prompt. Nothing here raises: a pool without
-its journal is better than an engine that does not start.
+A journal contains block ids, counts and hashes, and nothing of a prompt. Nothing here raises: a pool
+without its journal is better than an engine that does not start.
 
-vLLM's engine is a process of its own that ends without dropping its pool: objects are frozen out of the
-collector, and a forked process ends in ``os._exit``. So what is collected is written when the process
-ends in an orderly way, on SIGTERM, too, which vLLM's engine makes an ordinary end. What a kill loses is
-one frame.
+vLLM's engine is a separate process that ends without destroying its pool: objects are frozen out of the
+garbage collector, and a forked process ends in ``os._exit``. Therefore the collected operations are
+written when the process exits normally. This includes SIGTERM, which vLLM's engine turns into a normal
+exit. A kill loses one frame.
 """
 
 from __future__ import annotations
@@ -27,16 +27,18 @@ from . import LOGGER_NAME
 
 logger = logging.getLogger(LOGGER_NAME)
 
-#: What the shadow's pool keeps in memory: the last operations, all of them in a run of a few minutes.
+#: Bytes of the journal that the shadow's pool keeps in memory: all operations of a run of a few
+#: minutes.
 RING_BYTES: Final = 16 << 20
-#: What a kill loses: some hundred operations. A server that is stopped is often killed.
+#: Bytes that a kill loses: about a hundred operations. Servers are often stopped by a kill.
 FRAME_BYTES: Final = 4096
 _numbers = itertools.count()
 
 
 def to_folder(folder: str | None, pool: Any) -> Journal | None:
-    """A new file of this process in ``folder``, for ``pool``; ``None`` without one, and where it cannot
-    be made.
+    """Makes a journal for ``pool`` in a new file in ``folder``.
+
+    Returns ``None`` if there is no folder, or if the file cannot be created.
     """
     if not folder:
         return None
@@ -52,11 +54,11 @@ def to_folder(folder: str | None, pool: Any) -> Journal | None:
 
 
 def _flush_at_exit(pool: Any) -> None:
-    """Has a pool's journal written when this process ends, unless the pool is gone by then. Not in a
-    fork of it.
+    """Writes a pool's journal when this process ends, unless the pool is gone by then.
 
-    A child of multiprocessing may end without ``atexit``, but not without its ``Finalize``. That module
-    is there in such a child; kvpool starts no process, so it does not import it.
+    It does not do so in a fork of the process. A child process of multiprocessing may end without
+    ``atexit``, but not without ``Finalize``. The module is already imported in such a child. kvpool
+    starts no processes, so it does not import the module itself.
     """
     multiprocessing = sys.modules.get("multiprocessing.util")
     if multiprocessing is None:
@@ -66,20 +68,21 @@ def _flush_at_exit(pool: Any) -> None:
 
 
 def _flush(pool: weakref.ref[Any]) -> None:
-    """Writes what a pool's journal has collected. A pool that is gone has done so itself."""
+    """Writes the collected operations of a pool's journal. A destroyed pool has written them itself."""
     core = getattr(pool(), "core", None)
     if core is not None:
         core.journal_image()
 
 
 def to_memory() -> Journal:
-    """The last operations, to be left behind by :func:`leave_behind`."""
+    """Makes a journal of the last operations in memory, for :func:`leave_behind`."""
     return Journal(ring_bytes=RING_BYTES, digest_every=0)
 
 
 def leave_behind(pool: Any, folder: str | None) -> str:
-    """Writes what a pool's ring holds to a new file for its owner alone; says where, or nothing without
-    a ring.
+    """Writes a pool's journal in memory to a new file that only its owner can read.
+
+    Returns a text for the log with the path; empty if the pool has no such journal.
     """
     try:
         core = getattr(pool, "core", None)

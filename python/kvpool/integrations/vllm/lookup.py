@@ -1,10 +1,10 @@
-"""Lookups of whole prompts in one call, for pools of kvpool's; any other pool is vLLM's to look into.
+"""Lookups of whole prompts in one call, for kvpool's pools. Other pools use vLLM's lookups.
 
-The semantics are those of vLLM's ``find_longest_cache_hit`` of full attention and of sliding windows,
-hybrid models included: the blocks of the longest prefix that can be reused, one list per group, and its
-length in tokens.
+The results are those of vLLM's ``find_longest_cache_hit`` of full attention and of sliding windows,
+hybrid models included: the blocks of the longest reusable prefix, one list per group, and its length in
+tokens.
 
-Costs: about 50 ns per block and group; a sliding window that finds nothing asks for one block per
+Costs: about 50 ns per block and group. Without a hit, a lookup in a sliding window reads one block per
 window instead of all.
 """
 
@@ -40,7 +40,7 @@ def find_in_full_attention(
     pcp_world_size: int = 1,
 ) -> Found:
     """``FullAttentionManager.find_longest_cache_hit``."""
-    # Of these groups a block is of no use without the one before it.
+    # In these groups, a block cannot be used without the one before it.
     if type(block_pool) is BlockPool:
         block_pool.chain_groups(kv_cache_group_ids)
     block_size = kv_cache_spec.block_size * dcp_world_size
@@ -126,14 +126,17 @@ def find_in_sliding_window(
 
 
 def _aligned(num_blocks: int, block_size: int, alignment: int) -> int:
-    """The most blocks, up to so many, whose tokens are a multiple of the alignment."""
+    """Returns the largest number of blocks whose tokens are a multiple of the alignment.
+
+    It is at most ``num_blocks``.
+    """
     while block_size != alignment and num_blocks * block_size % alignment:
         num_blocks -= 1
     return num_blocks
 
 
 def count_evictable(cls: Any, blocks: Sequence[Any]) -> int:
-    """``SingleTypeKVCacheManager._get_num_evictable_blocks``: the blocks that nobody holds."""
+    """``SingleTypeKVCacheManager._get_num_evictable_blocks``: the number of blocks without references."""
     if not blocks:
         return 0
     pool = blocks[-1].pool

@@ -1,14 +1,14 @@
-"""``KVCacheManager``: vLLM's KV-cache manager, whose calls per request and step are one call into Rust each.
+"""``KVCacheManager``: vLLM's KV-cache manager, with one call into Rust per request and step.
 
-vLLM's manager is the base class, and all of its state is where it was: tables in ``req_to_blocks``,
-cached counts in ``num_cached_block``. The calls that a scheduler makes for every request work on that
-state from Rust (:class:`kvpool._core.vllm.VllmGroups`), for any KV-cache groups: full attention,
-windows, chunks and states. One lookup asks all groups. A call with anything out of the ordinary, such
-as tokens from a connector, is vLLM's own method on the same state, and so is everything of the few
-configurations that :func:`_calls_of` leaves alone.
+vLLM's manager is the base class, and keeps all of its state: tables in ``req_to_blocks``, cached counts
+in ``num_cached_block``. The calls that a scheduler makes for every request work on that state from Rust
+(:class:`kvpool._core.vllm.VllmGroups`). They support any KV-cache groups: full attention, windows,
+chunks and states. One lookup covers all groups. A call with unusual arguments, such as tokens from a
+connector, goes to vLLM's own method on the same state. So does every call in the few configurations
+that :func:`_calls_of` excludes.
 
-A request that waits at the head of the queue asks for its hit at every step: the last hit is kept, and
-stands while no key has been removed from the index.
+A request at the head of the waiting queue looks up its hit at every step. The last hit is kept, and
+stays valid while no key is removed from the index.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(LOGGER_NAME)
 
-#: The states of a request that the watermark is for.
+#: The states of a request for which the watermark applies.
 WAITING = [int(RequestStatus.WAITING), int(RequestStatus.PREEMPTED)]
 
 
@@ -41,14 +41,17 @@ class KVCacheBlocks(stock.KVCacheBlocks):  # type: ignore[misc]
     def get_block_ids(
         self, allow_none: bool = False, *, group_ids: Sequence[int] | None = None
     ) -> tuple[list[int], ...] | None:
-        """The ids of the blocks of each group; ``None`` with ``allow_none`` if there are none."""
+        """Returns the ids of the blocks of each group.
+
+        Returns ``None`` with ``allow_none`` if there are no blocks.
+        """
         groups = self.blocks if group_ids is None else tuple(self.blocks[group] for group in group_ids)
         if allow_none and not any(groups):
             return None
         return _core.vllm.vllm_block_ids(groups)
 
     def __add__(self, other: Any) -> Any:
-        """Both, group by group."""
+        """Joins the blocks of both, group by group."""
         return KVCacheBlocks(
             tuple([*ours, *theirs] for ours, theirs in zip(self.blocks, other.blocks, strict=False))
         )
@@ -62,7 +65,7 @@ class KVCacheManager(stock.KVCacheManager):  # type: ignore[misc]
         self.empty_kv_cache_blocks = KVCacheBlocks(tuple(() for _ in range(self.num_kv_cache_groups)))
         pool = self.block_pool
         self._hinted = getattr(pool, "hints", None) is not None or getattr(pool, "hears_ends", False)
-        #: The calls into Rust, or ``None`` where they are vLLM's.
+        #: The calls into Rust; ``None`` if vLLM's own methods are used.
         self.groups = calls = _calls_of(self)
         self._find: Any = None
         if calls is None:
@@ -72,20 +75,19 @@ class KVCacheManager(stock.KVCacheManager):  # type: ignore[misc]
         self.cache_blocks = calls.cache_blocks
         if _lookup_of(self.coordinator) is not None:
             self._find = calls.find_longest_cache_hit
-            # Callers of the coordinator also get their answer in one call.
+            # Callers of the coordinator also get their result in one call.
             self.coordinator.find_longest_cache_hit = calls.find_longest_cache_hit
             self.coordinator.find_longest_cache_hit_per_group = calls.find_longest_cache_hit_per_group
 
     def create_kv_cache_blocks(self, blocks: tuple[list[Any], ...]) -> Any:
-        """These blocks as vLLM passes them on."""
+        """Wraps blocks in the class that vLLM passes on."""
         return KVCacheBlocks(blocks) if any(blocks) else self.empty_kv_cache_blocks
 
     def get_computed_blocks(self, request: Any, *max_cache_hit_length: int | None) -> tuple[Any, int, int]:
-        """The cached blocks of a request, the tokens they hold, and where a group that has more of it
-        ends, or 0.
+        """Returns the cached blocks of a request, their number of tokens, and the end of a longer hit or 0.
 
-        All blocks of a request hit but for the last token, which has to be computed; vLLM 0.33 may pass
-        another limit.
+        The third value is where a hit ends that only some groups have. A hit never includes the last
+        token, because it has to be computed. vLLM 0.33 may pass another limit.
         """
         if self._find is None or request.skip_reading_prefix_cache:
             return cast("tuple[Any, int, int]", super().get_computed_blocks(request, *max_cache_hit_length))
@@ -98,24 +100,24 @@ class KVCacheManager(stock.KVCacheManager):  # type: ignore[misc]
         return self.create_kv_cache_blocks(found), tokens, tokens + more if more else 0
 
     def free(self, request: Any) -> None:
-        """Gives a request's blocks back, the last first."""
+        """Frees a request's blocks, the last first."""
         if self._hinted:
             hints.say(self, request)
         if self.groups is None or not self.groups.free(request.request_id):
             super().free(request)
 
     def pop_blocks_for_free(self, request: Any) -> list[Any]:
-        """Takes a request's blocks out of its tables; whoever asks gives them back later."""
+        """Removes a request's blocks from its tables. The caller frees them later."""
         if self._hinted:
             hints.say(self, request)
         return cast("list[Any]", super().pop_blocks_for_free(request))
 
     def get_block_ids(self, request_id: str) -> tuple[list[int], ...]:
-        """The ids of the blocks of a request, one list per group."""
+        """Returns the ids of the blocks of a request, one list per group."""
         return _core.vllm.vllm_block_ids(self.coordinator.get_blocks(request_id))
 
     def estimate_cached_tokens(self, request: Any) -> int:
-        """Tokens of a request that are cached."""
+        """Returns the number of cached tokens of a request."""
         if self.groups is None:
             return cast("int", super().estimate_cached_tokens(request))
         return self.groups.cached_tokens(request.request_id)
@@ -126,7 +128,7 @@ def _reports_hits(request: Any) -> bool:
 
 
 def _why_not(manager: KVCacheManager) -> str | None:
-    """What about this configuration leaves its calls with vLLM's managers; ``None`` if nothing does."""
+    """Returns why this configuration uses vLLM's methods; ``None`` if it does not."""
     groups = manager.coordinator.single_type_managers
     pool = manager.block_pool
     if type(pool) is not BlockPool:
@@ -139,7 +141,7 @@ def _why_not(manager: KVCacheManager) -> str | None:
 
 
 def _calls_of(manager: KVCacheManager) -> _core.vllm.VllmGroups | None:
-    """The calls into Rust for this configuration; ``None`` where they are vLLM's."""
+    """Returns the calls into Rust for this configuration; ``None`` if it uses vLLM's methods."""
     reason = _why_not(manager)
     if reason is None:
         groups = [_group_of(manager, group) for group in manager.coordinator.single_type_managers]
@@ -153,8 +155,9 @@ def _calls_of(manager: KVCacheManager) -> _core.vllm.VllmGroups | None:
 
 
 def _group_of(manager: KVCacheManager, group: Any) -> dict[str, Any] | None:
-    """What :class:`kvpool._core.vllm.VllmGroups` has to know of a group; ``None`` of a kind that it
-    does not know.
+    """Returns the description of a group for :class:`kvpool._core.vllm.VllmGroups`.
+
+    Returns ``None`` for a group of an unknown kind.
     """
     coordinator, spec, of = manager.coordinator, group.kv_cache_spec, type(group)
     kind, reads, retained, more_slots, states = "full", 0, 0, 0, None
@@ -209,7 +212,7 @@ def _group_of(manager: KVCacheManager, group: Any) -> dict[str, Any] | None:
         "ends": ends,
         "alignment": group.cache_hit_alignment_tokens,
         "drops": group.use_eagle,
-        # Its blocks have keys inside of them, too.
+        # Only blocks that are larger than a hash block have keys for parts of them.
         "prompt_tail": int(not group.use_eagle) if scale > 1 and kind == "full" else None,
         "this_step": group.cached_blocks_this_step if kind == "state" else None,
         "states": states,
@@ -217,10 +220,10 @@ def _group_of(manager: KVCacheManager, group: Any) -> dict[str, Any] | None:
 
 
 def _lookup_of(coordinator: Any) -> tuple[int, list[tuple[list[int], bool, int]]] | None:
-    """What a hit is a multiple of, and which groups are looked up together: ``VllmGroups``' ``lookup``.
+    """Returns the alignment of hits, and the groups that are looked up together.
 
-    ``None`` where vLLM's coordinator is not one of those that look anything up, and of groups that it
-    would refuse.
+    This is the ``lookup`` of ``VllmGroups``. Returns ``None`` for a coordinator of vLLM that does no
+    lookups, and for groups that ``VllmGroups`` would refuse.
     """
     groups = coordinator.single_type_managers
     if type(coordinator) is coordinators.UnitaryKVCacheCoordinator:
@@ -245,10 +248,10 @@ def _lookup_of(coordinator: Any) -> tuple[int, list[tuple[list[int], bool, int]]
 
 
 def _groups_of(manager: KVCacheManager, groups: list[dict[str, Any]]) -> _core.vllm.VllmGroups:
-    """The Rust calls for these groups over kvpool's pool."""
+    """Makes the Rust calls for these groups over kvpool's pool."""
     coordinator, pool = manager.coordinator, manager.block_pool
     listening = pool.enable_kv_cache_events
-    # vLLM 0.33 drops a block only for those speculations that still need it.
+    # vLLM 0.33 drops a block only for those kinds of speculation that still need it.
     dropping = getattr(coordinator, "drop_eagle_group_ids", None)
     return _core.vllm.VllmGroups(
         pool.core,
@@ -267,6 +270,6 @@ def _groups_of(manager: KVCacheManager, groups: list[dict[str, Any]]) -> _core.v
         lookup=_lookup_of(coordinator),
         on_removed=(pool.feed or pool._tell_removed) if listening else None,
         on_cached=(pool.feed or pool.cache_full_blocks) if listening else None,
-        # A collector wants to be told of every block, in order.
+        # A collector has to be notified of every block, in order.
         metered=pool if manager.metrics_collector is not None else None,
     )

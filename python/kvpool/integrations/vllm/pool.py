@@ -1,15 +1,15 @@
 """``BlockPool``: vLLM's block pool, its state and its loops in Rust.
 
-Owns what vLLM reaches for by name on a pool, and the order in which hooks and events are told of a
-change. Which block is handed out next, which blocks a hash leads to, what is evicted: that is
-:class:`kvpool._core.vllm.VllmPool`'s. Its blocks are one object each for the life of the pool, with the
-attributes of vLLM's ``KVCacheBlock``.
+This module owns the attributes and methods that vLLM uses on a pool, and the order in which hooks and
+events are notified of a change. :class:`kvpool._core.vllm.VllmPool` decides which block is allocated
+next, which blocks a hash leads to, and what is evicted. Each block is one object for the life of the
+pool, with the attributes of vLLM's ``KVCacheBlock``.
 
-Blocks of vLLM's own class, which belong to no pool or to another one, are taken where vLLM's pool takes
-them: they keep their own counts and hashes, and are found through :attr:`BlockPool.loose`.
+Blocks of vLLM's own class, which belong to no pool or to another one, are accepted wherever vLLM's pool
+accepts them. They keep their own counts and hashes, and :attr:`BlockPool.loose` finds them.
 
-Costs: one call into Rust per call, about 5 to 100 ns per block there; what events and metrics cost
-comes on top.
+Costs: one call into Rust per call, and about 5 to 100 ns per block there. Events and metrics cost
+extra.
 """
 
 from __future__ import annotations
@@ -40,25 +40,29 @@ _GPU = "GPU"
 
 
 class PoolUsageError(errors.InvalidArgumentError, AssertionError):
-    """Arguments that don't fit together, where vLLM's own pool has an assertion. Nothing has changed."""
+    """Arguments that do not fit together. vLLM's own pool has an assertion there. Nothing has changed."""
 
 
 class BlockPool:
-    """The block pool of one vLLM engine. Takes and gives what ``vllm.v1.core.block_pool.BlockPool`` does.
+    """The block pool of one vLLM engine, with the interface of ``vllm.v1.core.block_pool.BlockPool``.
 
-    Where the two differ: a block that is freed more often than it was taken is refused
-    (:class:`InvalidBlockError`, nothing changed) instead of handed out twice later; the null block has
-    no references; events are exact unless ``KVPOOL_VLLM_EVENTS=stock`` (see :mod:`.events`); and cached
-    blocks are evicted in the order that ``KVPOOL_VLLM_EVICTION`` names, vLLM's if that is ``lru``.
+    It differs from vLLM's pool in four ways:
+
+    - A block that is freed more often than it was acquired raises :class:`InvalidBlockError`, and
+      nothing changes. vLLM would later allocate it twice.
+    - The null block has no references.
+    - Events are exact unless ``KVPOOL_VLLM_EVENTS=stock`` (see :mod:`.events`).
+    - Cached blocks are evicted in the order that ``KVPOOL_VLLM_EVICTION`` names. ``lru`` is vLLM's
+      order.
     """
 
-    # : What the plug-in's settings say; ``install`` writes them. The eviction of a pool is what it is
-    # made with.
+    #: Defaults from the plug-in's settings; ``install`` writes them. A pool keeps the eviction policy
+    #: that it was made with.
     events_class: ClassVar[type[StockEvents]] = ExactEvents
     eviction: ClassVar[str] = "lru"
-    #: Which hints of requests are followed; ``None`` follows none, and needs no retention beneath.
+    #: The hints of requests that are followed; ``None`` for none, which needs no retention.
     hinting: ClassVar[VllmHints | None] = None
-    #: A folder that journals go to; ``None`` is no journal.
+    #: The folder for journals; ``None`` for no journal.
     journal_folder: ClassVar[str | None] = None
 
     def __init__(
@@ -74,10 +78,10 @@ class BlockPool:
         events_class: type[StockEvents] | None = None,
         journal: Journal | None = None,
     ) -> None:
-        # The last two are not vLLM's: what a pool has in place of what the settings say. No class
-        # derives from this: the fast paths are those of pools of exactly this class, and whoever
-        # watches a pool wants to see them. The sixth argument is the medium in vLLM 0.32, and the
-        # lookahead, with the medium behind it, in 0.33.
+        # The last two parameters are not vLLM's; they override the settings for this pool. They exist
+        # because no class may derive from this one: the fast paths apply only to pools of exactly this
+        # class. The sixth argument is the medium in vLLM 0.32. In 0.33 it is the lookahead, followed by
+        # the medium.
         for value in version_dependent:
             if isinstance(value, str):
                 medium = value
@@ -93,25 +97,25 @@ class BlockPool:
         retention = hinting.retention if hinting is not None else None
         self.core = self._make_core(journal or journals.to_folder(self.journal_folder, self), retention)
         self.core.bind(self)
-        #: What reads the hints of requests that leave; ``None`` if nothing does.
+        #: Reads the hints of requests that leave; ``None`` without hints.
         self.hints = HintReader(self.core, hinting.rules) if hinting is not None else None
-        #: Whether the policy is told how requests end.
+        #: Whether the policy is notified how requests end.
         self.hears_ends = enable_caching and medium == _GPU and self.core.wants_signals
         self.blocks: list[Any] = self.core.blocks
         self.null_block = self.blocks[0]
         self.free_block_queue = FreeBlockQueue(self)
         self.cached_block_hash_to_block = HashToBlockMap(self)
-        #: Blocks that are not this pool's, by key and id.
+        #: Blocks that do not belong to this pool, by key and id.
         self.loose: dict[bytes, dict[int, Any]] = {}
         self.enable_kv_cache_events = enable_kv_cache_events
-        #: vLLM replaces and appends to it.
+        #: vLLM replaces this list and appends to it.
         self.kv_event_queue: list[Any] = []
         self.events = self._make_events(events_class)
-        #: Where changes go if kvpool's publisher is told of them.
+        #: The feed of kvpool's publisher, which gets the changes; ``None`` without one.
         self.feed: _core.vllm.VllmFeed | None = getattr(self.events, "feed", None)
         self.metrics_collector = metrics_collector
         self._reuse_watchers: dict[int, Callable[[Any], None]] = {}
-        #: Whether the core asks which block stands before which: not with ``lru``.
+        #: Whether the core needs to know the parent of each block; false with ``lru``.
         self._keeps_history = self.core.keeps_history
         logger.info(
             "kvpool: %d blocks, eviction %s, %s", num_gpu_blocks, self.eviction, type(self.events).__name__
@@ -123,7 +127,7 @@ class BlockPool:
             and events_class is None
             and issubclass(self.events_class, ExactEvents)
         ):
-            # Only now: its sockets need a package that no other part of the plug-in does.
+            # Imported only here: its sockets need a package that no other part of the plug-in needs.
             from . import publisher
 
             fed = publisher.claim(self)
@@ -136,38 +140,37 @@ class BlockPool:
         try:
             return _core.vllm.VllmPool(*made_of, journal, retention)
         except errors.JournalFileError as error:
-            # Its file is made only now. A pool without its journal is better than an engine that does
-            # not start.
+            # The journal's file is created only now. A pool without its journal is better than an
+            # engine that does not start.
             logger.error("kvpool: no journal: %s", error)
             return _core.vllm.VllmPool(*made_of, None, retention)
 
-    # What is where.
+    # Lookups.
 
     @property
     def cached_block_hashes_by_block(self) -> dict[int, set[bytes]]:
-        """The keys of blocks beyond their hash, by block id: a copy."""
+        """The further keys of blocks, beyond their hash, by block id. A copy."""
         return {block: set(self.core.further_keys(block)) for block in self.core.blocks_with_further_keys()}
 
     def chain_groups(self, kv_cache_group_ids: Iterable[int]) -> None:
-        """Says that in these groups a block is of no use without the one before it: they are of full
-        attention.
-        """
+        """Marks groups of full attention: a block of them cannot be used without the one before it."""
         if self._keeps_history:
             for group in kv_cache_group_ids:
                 self.core.chain_group(group)
 
     def get_num_free_blocks(self) -> int:
-        """Blocks that can be handed out, cached ones included."""
+        """Returns the number of blocks that can be allocated, cached ones included."""
         return self.core.num_free
 
     def get_usage(self) -> float:
-        """The share of the blocks that is in use, 0.0 to 1.0."""
+        """Returns the share of the blocks that is in use, from 0.0 to 1.0."""
         usable = self.num_gpu_blocks - 1
         return 1.0 - self.core.num_free / usable if usable else 0
 
     def get_cached_block(self, block_hash: bytes, kv_cache_group_ids: list[int]) -> list[Any] | None:
-        """For each of the groups the block that was cached first for this hash, or ``None`` if one has
-        none.
+        """Returns for each group the block that was cached first for this hash.
+
+        Returns ``None`` if a group has no such block.
         """
         found = self.core.find(block_hash, kv_cache_group_ids)
         if found is not None or not self.loose:
@@ -177,19 +180,19 @@ class BlockPool:
         return [blocks[0] for blocks in copies] if all(copies) else None
 
     def blocks_of(self, key: bytes) -> list[Any]:
-        """The blocks under ``key``, the oldest first; those of others behind the pool's."""
+        """Returns the blocks under ``key``, the oldest first. Foreign blocks come after the pool's."""
         own = [self.blocks[block] for block in self.core.copies(key)]
         return [*own, *self.loose.get(key, {}).values()] if self.loose else own
 
     def index_insert(self, key: bytes, block: Any) -> None:
-        """Puts ``block`` under ``key`` in the index alone."""
+        """Puts ``block`` under ``key``, only in the index."""
         if self.core.owns(block):
             self.core.index_insert(key, block.block_id)
         else:
             self.loose.setdefault(key, {})[block.block_id] = block
 
     def index_pop(self, key: bytes, block_id: int) -> Any | None:
-        """Takes a block from ``key`` in the index alone."""
+        """Removes a block from ``key``, only in the index."""
         if 0 <= block_id < self.num_gpu_blocks and self.core.index_remove(key, block_id):
             return self.blocks[block_id]
         block = self.loose.get(key, {}).pop(block_id, None)
@@ -209,12 +212,11 @@ class BlockPool:
         kv_cache_group_id: int,
         block_mask: list[bool] | None = None,
     ) -> None:
-        """Caches the blocks ``num_cached_blocks..num_full_blocks`` of a request, which must be full and
-        hashed.
+        """Caches the blocks ``num_cached_blocks..num_full_blocks`` of a request.
 
-        Null blocks, and those that ``block_mask`` (one entry per block) has ``False`` for, are left
-        out. A block that is cached for fewer tokens loses those keys. Raises :class:`InvalidBlockError`
-        for one that is cached for as many.
+        They must be full and hashed. Skips null blocks, and blocks whose entry in ``block_mask`` (one
+        per block) is ``False``. A block that is cached for fewer tokens loses those keys. Raises
+        :class:`InvalidBlockError` for a block that is cached for as many tokens or more.
         """
         if num_cached_blocks >= num_full_blocks:
             return
@@ -257,7 +259,8 @@ class BlockPool:
         scale, rest = divmod(block_size, self.hash_block_size)
         if rest or not scale:
             raise PoolUsageError(
-                f"block_size is {block_size}: must be a multiple of the {self.hash_block_size} tokens of a hash"
+                f"block_size is {block_size}: must be a multiple of the {self.hash_block_size} tokens of a "
+                "hash"
             )
         return scale
 
@@ -271,7 +274,7 @@ class BlockPool:
         group: int,
         mask: list[bool] | None,
     ) -> tuple[list[tuple[bytes, bool]], list[bool | None]]:
-        """:meth:`cache_full_blocks` where some blocks are not the pool's."""
+        """:meth:`cache_full_blocks` if some blocks do not belong to the pool."""
         removed: list[tuple[bytes, bool]] = []
         new: list[bool | None] = []
         for at in range(first, end):
@@ -295,9 +298,9 @@ class BlockPool:
     def _give_key(
         self, key: bytes, block: Any, num_tokens: int | None, depth: int = 0, parent: bytes | None = None
     ) -> bool | None:
-        """Caches ``block`` under ``key``: whether the key is new; ``None`` if the block had it.
+        """Caches ``block`` under ``key``. Returns whether the key is new, or ``None`` if the block had it.
 
-        ``depth`` is its position in a table, ``parent`` the key of the block before it.
+        ``depth`` is its position in a table, and ``parent`` the key of the block before it.
         """
         if block.block_hash == key or self.cached_block_hash_to_block.contain(key, block.block_id):
             return None
@@ -313,7 +316,7 @@ class BlockPool:
         return is_new
 
     def _take_keys(self, block: Any) -> list[tuple[bytes, bool]]:
-        """Takes all keys from ``block``: each with whether no other block has it."""
+        """Removes all keys from ``block``. Returns each with whether no other block has it."""
         if self.core.owns(block):
             return self.core.remove_hashes(block.block_id)
         keys = [key for key, copies in self.loose.items() if block.block_id in copies]
@@ -327,7 +330,7 @@ class BlockPool:
     def emit_cached_block_events(
         self, request: Any, num_cached_blocks: int, block_size: int, kv_cache_group_id: int
     ) -> None:
-        """Tells of the blocks that a request reuses. Changes nothing."""
+        """Emits events for the blocks that a request reuses. Changes nothing."""
         if not self.enable_kv_cache_events or num_cached_blocks == 0:
             return
         hashes = kv_cache_utils.resolve_block_hashes(request.block_hashes, self.hash_block_size, block_size)
@@ -350,11 +353,11 @@ class BlockPool:
         block_size: int,
         replace_existing_hashes: bool = False,
     ) -> bytes | None:
-        """Makes ``block`` reachable for the first ``num_tokens`` tokens of a request, which end inside of it.
+        """Caches ``block`` for the first ``num_tokens`` tokens of a request, which end inside of it.
 
-        ``num_tokens`` is a positive multiple of the hash block size, and hashed. A key for fewer tokens
-        gives way, all keys do with ``replace_existing_hashes``. Returns the key, or ``None`` for the
-        null block.
+        ``num_tokens`` is a positive multiple of the hash block size, and these tokens are hashed. A key
+        for fewer tokens is removed; with ``replace_existing_hashes``, all other keys are. Returns the
+        key, or ``None`` for the null block.
         """
         if block.is_null:
             return None
@@ -394,10 +397,13 @@ class BlockPool:
         return key
 
     def move_block_hashes(self, src_block: Any, dst_block: Any) -> None:
-        """Gives the keys of one block to another that has none. No event: what is cached stays the same."""
+        """Moves the keys of one block to another that has none.
+
+        Emits no event: the same content stays cached.
+        """
         self.core.move_hashes(src_block.block_id, dst_block.block_id)
 
-    # Names that parts of vLLM use although they are private.
+    # Private names that parts of vLLM use.
 
     def _insert_block_hash(self, block_hash_with_group_id: bytes, block: Any, num_tokens: int | None) -> None:
         self._give_key(block_hash_with_group_id, block, num_tokens)
@@ -422,17 +428,16 @@ class BlockPool:
     # References.
 
     def get_new_blocks(self, num_blocks: int) -> list[Any]:
-        """Takes the next ``num_blocks`` free blocks, each with one reference; what they were cached for
-        is evicted.
+        """Allocates the next ``num_blocks`` free blocks, each with one reference, and evicts their content.
 
-        Raises ``ValueError`` if fewer are free; nothing has changed then.
+        Raises ``ValueError`` if fewer are free. Nothing has changed then.
         """
         if not (self._reuse_watchers or self.metrics_collector or self.enable_kv_cache_events):
             return self.core.allocate(num_blocks)[0]
         if self.feed is not None and not (self._reuse_watchers or self.metrics_collector):
             return self.core.allocate(num_blocks, feed=self.feed)[0]
         if self._reuse_watchers and 0 <= num_blocks <= self.core.num_free:
-            # Told between the taking and the eviction: what they are told of is what is handed out.
+            # The watchers are called after the blocks are taken and before their content is evicted.
             blocks = self.core.queue_pop(num_blocks)
             self._notify_reuse(blocks)
             removed = self.core.claim(blocks)
@@ -448,7 +453,10 @@ class BlockPool:
         return blocks
 
     def touch(self, blocks: Sequence[Any]) -> None:
-        """Adds a reference to each block; those that were free are so no longer. Null blocks have none."""
+        """Adds a reference to each block, and takes free blocks out of the free queue.
+
+        Null blocks have no references.
+        """
         try:
             self.core.touch(blocks)
         except TypeError:
@@ -466,15 +474,18 @@ class BlockPool:
                     self.metrics_collector.on_block_accessed(block)
 
     def is_block_writable(self, block: Any) -> bool:
-        """Whether its one holder may write to it: nobody else holds it, and it is not cached."""
+        """Returns whether the only holder of a block may write to it.
+
+        It may if the block has one reference and is not cached.
+        """
         return not block.is_null and block.ref_cnt == 1 and block.block_hash is None
 
     def free_blocks(self, ordered_blocks: Iterable[Any]) -> None:
-        """Drops a reference of each block, in the order in which they shall be evicted.
+        """Drops a reference of each block, in the order in which they are to be evicted.
 
-        Without further references, blocks that are not cached are reused next, the others last. Blocks
-        of another pool go there. Raises :class:`InvalidBlockError` for a block without references; then
-        none has been freed.
+        Of the blocks without further references, those that are not cached are reused next, and the
+        others last. Blocks of another pool are freed there. Raises :class:`InvalidBlockError` for a
+        block without references; then no block has been freed.
         """
         others = self.core.free(ordered_blocks)
         if others is None:
@@ -489,9 +500,9 @@ class BlockPool:
             pool.free_blocks(blocks)
 
     def unpin_blocks(self, blocks: Iterable[Any], on_reuse: Callable[[Any], None]) -> None:
-        """Drops a reference of each block; those without further ones are reused last, cached or not.
+        """Drops a reference of each block. Blocks without further references are reused last, cached or not.
 
-        ``on_reuse`` is called with a block when it is handed out again, or the cache is reset.
+        ``on_reuse`` is called with a block when it is allocated again, or when the cache is reset.
         """
         blocks = list(blocks)
         self.core.unpin(blocks)
@@ -505,7 +516,7 @@ class BlockPool:
                 watcher(block)
 
     def evict_blocks(self, block_ids: set[int]) -> None:
-        """Takes blocks out of the cache, in use or not. A free one is reused next (with exact events)."""
+        """Drops the cached content of blocks, in use or not. With exact events, a free one is reused next."""
         unknown = [block for block in block_ids if not 0 <= block < self.num_gpu_blocks]
         if unknown:
             raise errors.InvalidBlockError(
@@ -519,7 +530,7 @@ class BlockPool:
             self._tell_removed(self.core.evict(block_id, exact))
 
     def reset_prefix_cache(self) -> bool:
-        """Forgets everything that is cached. Refused, with ``False``, while a block is in use."""
+        """Drops all cached content. Returns ``False``, and changes nothing, while a block is in use."""
         if not self.core.reset():
             in_use = self.num_gpu_blocks - 1 - self.core.num_free
             logger.warning("Failed to reset prefix cache because some blocks (%d) are not freed yet", in_use)
@@ -535,7 +546,7 @@ class BlockPool:
         return True
 
     def take_events(self) -> list[Any]:
-        """The events since the last call; none if events are off."""
+        """Returns the events since the last call; an empty list if events are off."""
         if not self.enable_kv_cache_events:
             return []
         events, self.kv_event_queue = self.kv_event_queue, []

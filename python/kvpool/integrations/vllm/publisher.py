@@ -1,18 +1,18 @@
-"""kvpool's publisher of KV events in the place of vLLM's, where the pool is kvpool's.
+"""kvpool's publisher of KV events instead of vLLM's, for kvpool's pools.
 
-vLLM's scheduler takes event objects from its pool at every step and hands them to its publisher, which
-packs them in a thread. Here the pool notes what came and went in a log of Rust's
-(:class:`kvpool._core.vllm.VllmFeed`), and the publisher (:mod:`kvpool.events`) makes bytes of that in
-its own thread: no Python object per block, nothing per step. Endpoint, replay endpoint, topic and
-high-water mark are those of vLLM's ``--kv-events-config``.
+vLLM's scheduler takes event objects from its pool at every step, and passes them to its publisher,
+which packs them in a thread. Here the pool writes its changes to a log in Rust
+(:class:`kvpool._core.vllm.VllmFeed`). The publisher (:mod:`kvpool.events`) turns the log into bytes in
+its own thread. There is no Python object per block, and no work per step. Endpoint, replay endpoint,
+topic and high-water mark are those of vLLM's ``--kv-events-config``.
 
-Which pool is whose: an engine's scheduler makes its publisher, then its KV-cache manager, in one
-thread; a pool that is made with events on *claims* the publisher that was made last in its thread and
-has no pool yet. A pool that finds none makes vLLM's objects, as before, and so does one with
-``KVPOOL_VLLM_EVENTS=stock``.
+Pools and publishers are matched by thread. An engine's scheduler makes its publisher and then its
+KV-cache manager, in one thread. A pool that is made with events on *claims* the last publisher made in
+its thread, if that has no pool yet. A pool that finds no publisher makes vLLM's event objects, as does
+one with ``KVPOOL_VLLM_EVENTS=stock``.
 
-Events that others add (a connector's, of CPU memory) are packed as vLLM packs them, and sent in the
-same sequence. They are in no snapshot.
+Events from other sources, such as a connector's for CPU memory, are packed as vLLM packs them, and sent
+in the same sequence. Snapshots do not contain them.
 
 Costs: see :mod:`kvpool.events`.
 """
@@ -38,16 +38,16 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(LOGGER_NAME)
 
-#: Changes that may wait for the publisher's thread: at 50,000 blocks a second those of several seconds.
+#: Changes that may wait for the publisher's thread: several seconds' worth at 50,000 blocks per second.
 CAPACITY: Final = 1 << 18
-#: Kinds of groups whose blocks need none before them.
+#: Kinds of groups whose blocks can be used without the blocks before them.
 UNCHAINED: Final = frozenset({"sliding_window", "chunked_local_attention", "mamba"})
 
 _unclaimed = threading.local()
 
 
 class FedEvents(ExactEvents):
-    """What a pool calls in place of making event objects."""
+    """Writes a pool's changes to a feed, instead of making event objects."""
 
     def __init__(self, pool: BlockPool, publisher: PoolPublisher) -> None:
         super().__init__(pool)
@@ -57,8 +57,9 @@ class FedEvents(ExactEvents):
     def _describe(
         self, request: Any, blocks: Sequence[tuple[int, int]]
     ) -> tuple[int | None, str | None, str | None, str | None, list[Any] | None]:
-        """What blocks of a request were hashed with beside their tokens: adapter, salt, session, extra
-        keys of each.
+        """Returns the extra keys of a request's blocks.
+
+        These are the adapter, the salt, the session, and the keys of each block.
         """
         from vllm.v1.core import kv_cache_utils
 
@@ -73,8 +74,9 @@ class FedEvents(ExactEvents):
         )
 
     def stored_run(self, request: Any, *_: Any, item: int = 0, **__: Any) -> int:
-        """Blocks that are reused were told of when they were stored; parts of blocks have no form in
-        events.
+        """Does nothing.
+
+        Events for these blocks were sent when they were stored, and parts of blocks have no events.
         """
         del request
         return item
@@ -89,29 +91,32 @@ class FedEvents(ExactEvents):
         group: int,
         new: list[bool | None],
     ) -> None:
-        """Blocks ``first..end`` of a request were cached."""
+        """Records that blocks ``first..end`` of a request were cached."""
         del end
         self.feed.stored(request, hashes, first, block_size, group, new)
 
     def removed(self, keys: Sequence[tuple[bytes, bool]]) -> None:
-        """Keys were taken from a block."""
+        """Records that keys were removed from a block."""
         self.feed.removed(keys)
 
     def stored_part(self, is_new: bool | None) -> bool:
-        """Parts of blocks are not told of: readers want blocks of one size."""
+        """Returns False.
+
+        There are no events for parts of blocks, because readers require blocks of one size.
+        """
         del is_new
         return False
 
     def cleared(self) -> None:
-        """Nothing is cached any more."""
+        """Records that nothing is cached any more."""
         self.feed.cleared()
 
 
 class PoolPublisher:
-    """What vLLM's scheduler has as its ``kv_event_publisher``.
+    """The ``kv_event_publisher`` of vLLM's scheduler.
 
-    Sockets are open from the start, for vLLM says where they are when an engine has started; batches go
-    out once a pool has claimed it and its groups are known.
+    Sockets are open from the start, because vLLM reports their addresses when an engine has started.
+    Batches are sent once a pool has claimed the publisher and its groups are known.
     """
 
     def __init__(self, rank: int, config: Any) -> None:
@@ -139,11 +144,13 @@ class PoolPublisher:
         logger.info("kvpool: KV events at %s, replays at %s", self.sink.endpoint, self.sink.replay_endpoint)
 
     def claim(self, feed: _core.vllm.VllmFeed) -> None:
-        """A pool tells its changes to this feed."""
+        """Connects the feed of the pool that claims this publisher."""
         self._feed = feed
 
     def begin(self, groups: list[tuple[int, str, int | None, bool]]) -> None:
-        """The pool has these groups: tokens of a block, kind, window, whether a block needs the one
+        """Sets the pool's groups and starts publishing.
+
+        Each group has the tokens of a block, the kind, the window, and whether a block needs the one
         before it.
         """
         if self._publisher is None and self._feed is not None:
@@ -152,7 +159,7 @@ class PoolPublisher:
             self._publisher = Publisher(self._feed, [self.sink], rank=self._rank)
 
     def publish(self, events: Any) -> None:
-        """Sends what somebody else than the pool has to tell, as vLLM packs it."""
+        """Sends events from other sources than the pool, packed as vLLM packs them."""
         if self._publisher is None:
             return
         if self._pack is None:
@@ -164,7 +171,7 @@ class PoolPublisher:
         self._publisher.pass_on(self._pack.encode(events))
 
     def shutdown(self) -> None:
-        """Sends what is left, and closes the sockets."""
+        """Sends the remaining changes, and closes the sockets."""
         if self._publisher is None:
             self.sink.close()
             return
@@ -172,7 +179,7 @@ class PoolPublisher:
         self._publisher.close()
 
     def get_publisher_config(self) -> Any:
-        """The configuration, with the endpoints that there are."""
+        """Returns the configuration with the actual endpoints."""
         import dataclasses
 
         return dataclasses.replace(
@@ -181,7 +188,7 @@ class PoolPublisher:
 
 
 def claim(pool: BlockPool) -> FedEvents | None:
-    """What a pool tells its changes to, if a publisher was made for it in this thread."""
+    """Returns the events object for a pool, if a publisher was made for it in this thread."""
     waiting: weakref.ref[PoolPublisher] | None = getattr(_unclaimed, "publisher", None)
     publisher = waiting() if waiting is not None else None
     if publisher is None or pool.num_hash_lookahead_tokens or pool.medium != "GPU":
@@ -193,8 +200,9 @@ def claim(pool: BlockPool) -> FedEvents | None:
 
 
 def replacements() -> list[tuple[Any, str, Any]]:
-    """What goes where in vLLM: class, name, value. Nothing in a vLLM whose publishers are made in
-    another way.
+    """Returns the replacements in vLLM: class, name, value.
+
+    The list is empty for a vLLM that makes its publishers in another way.
     """
     try:
         from vllm.distributed.kv_events import EventPublisherFactory, ZmqEventPublisher
@@ -222,7 +230,7 @@ def replacements() -> list[tuple[Any, str, Any]]:
             config is not None
             and config.enable_kv_cache_events
             and config.publisher == "zmq"
-            # Any free port of the node's address, which vLLM finds out.
+            # ``:0`` means any free port of the node's address, which only vLLM can determine.
             and not config.endpoint.endswith(":0")
             and issubclass(BlockPool.events_class, ExactEvents)
         )
@@ -250,7 +258,7 @@ def replacements() -> list[tuple[Any, str, Any]]:
 
 
 def groups_of(manager: Any) -> list[tuple[int, str, int | None, bool]]:
-    """The groups of vLLM's KV-cache manager, by number."""
+    """Returns the groups of vLLM's KV-cache manager, by number."""
     sizes = {one.kv_cache_group_id: one.block_size for one in manager.coordinator.single_type_managers}
     return [
         (sizes[number], kind, window, kind not in UNCHAINED)

@@ -20,16 +20,17 @@ _Choice = TypeVar("_Choice", bound=str)
 
 #: vLLM's own order.
 LRU: Final = "lru"
-#: Times of access are stated by nobody here.
+#: The plug-in does not provide times of access, which ``last-accessed`` requires.
 EVICTIONS: Final = tuple(name for name in eviction_policies() if name != "last-accessed")
 
 
 @dataclass(frozen=True)
 class Settings:
-    """How much of vLLM is kvpool's, and what its events say.
+    """The level of the plug-in, and its other settings.
 
-    >>> Settings.from_environment({"KVPOOL_VLLM": "manager"})
-    Settings(level='manager', events='exact', eviction='lru', shadow_folder=None, journal_folder=None, hints=None)
+    >>> settings = Settings.from_environment({"KVPOOL_VLLM": "manager"})
+    >>> settings.level, settings.events, settings.eviction, settings.hints
+    ('manager', 'exact', 'lru', None)
     >>> Settings.from_environment({}).level is None
     True
     """
@@ -38,28 +39,28 @@ class Settings:
     level: Level | None = None
     #: ``KVPOOL_VLLM_EVENTS``: ``exact``, or ``stock`` for vLLM's own, defects included.
     events: Events = "exact"
-    #: ``KVPOOL_VLLM_EVICTION``: the order in which cached blocks are given up, one of ``EVICTIONS``.
+    #: ``KVPOOL_VLLM_EVICTION``: the order in which cached blocks are evicted, one of ``EVICTIONS``.
     eviction: str = LRU
-    #: ``KVPOOL_VLLM_SHADOW_DIR``: where a difference that the shadow finds is written.
+    #: ``KVPOOL_VLLM_SHADOW_DIR``: the folder for the differences that the shadow finds.
     shadow_folder: str | None = None
-    #: ``KVPOOL_VLLM_JOURNAL_DIR``: where every pool writes a journal of what it is asked; unset, none does.
+    #: ``KVPOOL_VLLM_JOURNAL_DIR``: the folder for the journals of all pools; if unset, there are none.
     journal_folder: str | None = None
-    #: ``KVPOOL_VLLM_HINTS``: which hints of requests are followed; unset, none is.
+    #: ``KVPOOL_VLLM_HINTS``: the hints of requests that are followed; if unset, none.
     hints: VllmHints | None = None
 
     @classmethod
     def from_environment(cls, environment: Mapping[str, str] | None = None) -> Settings:
-        """Reads the variables, of which an empty one counts as unset; raises ``ValueError`` for any
-        other value.
+        """Reads the variables. Raises ``ValueError`` for an invalid value.
 
-        The shadow compares every block id with vLLM's: it is refused with another order than ``lru``,
-        and with hints.
+        An empty variable counts as unset. The shadow compares every block id with vLLM's. Therefore it
+        is refused with any other order than ``lru``, and with hints.
         """
         environment = os.environ if environment is None else environment
 
         def value(name: str) -> str | None:
-            """What is set; a variable that is empty is not, as a script has it that passes on what it
-            was not given.
+            """Returns a variable's value; None if it is unset or empty.
+
+            Scripts often pass on a variable that is empty because they did not get a value.
             """
             return environment.get(name, "").strip() or None
 
@@ -74,13 +75,13 @@ class Settings:
         )
         if found.level == "shadow" and found.hints is not None:
             raise ValueError(
-                "KVPOOL_VLLM_HINTS is set with KVPOOL_VLLM=shadow: must be unset there, since the shadow compares with "
-                "vLLM's own order"
+                "KVPOOL_VLLM_HINTS is set with KVPOOL_VLLM=shadow: must be unset there, since the shadow "
+                "compares with vLLM's own order"
             )
         if found.level == "shadow" and found.eviction != LRU:
             raise ValueError(
-                f"KVPOOL_VLLM_EVICTION is {found.eviction!r} with KVPOOL_VLLM=shadow: must be {LRU} there, since the "
-                "shadow compares with vLLM's own order"
+                f"KVPOOL_VLLM_EVICTION is {found.eviction!r} with KVPOOL_VLLM=shadow: must be {LRU} there, "
+                "since the shadow compares with vLLM's own order"
             )
         return found
 

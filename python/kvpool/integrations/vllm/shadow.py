@@ -1,15 +1,14 @@
-"""The level ``shadow``: vLLM decides, and kvpool does everything beside it until the first difference.
+"""The level ``shadow``: vLLM decides, and kvpool makes the same calls until the first difference.
 
-vLLM's own manager, pool, lookups and hasher do the work, and their results are what the engine gets.
-Beside them stand kvpool's manager over kvpool's pool, the mirror, and kvpool's hasher.
-:class:`.comparison.Comparison` makes every call on both. What kvpool does otherwise on purpose is not
-in the mirror: it has vLLM's events, and with them vLLM's order of reuse after an eviction by a
-connector. A block that vLLM frees more often than it was taken, which kvpool refuses, ends the
-comparison without being a difference.
+vLLM's own manager, pool, lookups and hasher do the work, and the engine gets their results. Beside them
+run the mirror, which is kvpool's manager over kvpool's pool, and kvpool's hasher.
+:class:`.comparison.Comparison` makes every call on both. The mirror leaves out kvpool's intended
+differences: it uses vLLM's events, and therefore vLLM's order of reuse after an eviction by a
+connector. If vLLM frees a block more often than it was acquired, kvpool refuses, and the comparison
+ends without a difference.
 
-Costs: a second pool in memory, about twice the time of each call, and the hashes of each prompt twice.
-After a difference nothing of it is left but a check where a request is hashed, and where it is looked
-up.
+Costs: a second pool in memory, about twice the time of each call, and hashing each prompt twice. After
+a difference, only two checks remain: one where a request is hashed, and one where it is looked up.
 """
 
 from __future__ import annotations
@@ -37,11 +36,11 @@ logger = logging.getLogger(LOGGER_NAME)
 
 
 class ShadowKVCacheManager(stock.KVCacheManager):  # type: ignore[misc]
-    """vLLM's ``KVCacheManager``, with kvpool's beside it."""
+    """vLLM's ``KVCacheManager``, with a comparison with kvpool's."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        #: ``None`` where kvpool's can't be made; it then says so once.
+        #: ``None`` if kvpool's manager cannot be made, which is logged once.
         self.comparison: Comparison | None = None
         try:
             why = _not_compared(self)
@@ -54,7 +53,7 @@ class ShadowKVCacheManager(stock.KVCacheManager):  # type: ignore[misc]
 
 
 def make_mirror(args: tuple[Any, ...], kwargs: dict[str, Any]) -> KVCacheManager:
-    """The manager of kvpool's that the arguments say, with vLLM's events, and without statistics."""
+    """Makes kvpool's manager for these arguments, with vLLM's events and without statistics."""
     bound = inspect.signature(_StockManager).bind(*args, **kwargs)
     listens = bound.arguments.get("metrics_collector") is not None
     bound.arguments.update({"metrics_collector": Unheard() if listens else None, "log_stats": False})
@@ -67,30 +66,28 @@ def make_mirror(args: tuple[Any, ...], kwargs: dict[str, Any]) -> KVCacheManager
 
 
 class Unheard:
-    """The mirror's collector of metrics where vLLM has one: told of every block as that is, and keeps
-    nothing.
-    """
+    """A collector of metrics for the mirror, if vLLM has one. It receives the same calls and ignores them."""
 
     def on_block_allocated(self, _block: Any) -> None:
-        """As vLLM's, without an effect."""
+        """Does nothing."""
 
     def on_block_accessed(self, _block: Any) -> None:
-        """As vLLM's, without an effect."""
+        """Does nothing."""
 
     def on_block_evicted(self, _block: Any) -> None:
-        """As vLLM's, without an effect."""
+        """Does nothing."""
 
     def reset(self) -> None:
-        """As vLLM's, without an effect."""
+        """Does nothing."""
 
 
-# Looked up once: the name in the module may be a level's own later.
+# Looked up once, because a level may replace the name in the module later.
 _StockManager: Any = ShadowKVCacheManager.__base__
 
 
 @contextlib.contextmanager
 def _coordinator_over_kvpool() -> Iterator[None]:
-    """In here, coordinators of vLLM's make pools of kvpool's; afterwards their own, whatever happens."""
+    """Makes vLLM's coordinators use kvpool's pools inside the block, and restores the name afterwards."""
     before = kv_cache_coordinator.BlockPool
     kv_cache_coordinator.BlockPool = _make_pool
     try:
@@ -100,14 +97,15 @@ def _coordinator_over_kvpool() -> Iterator[None]:
 
 
 def _make_pool(*args: Any, **kwargs: Any) -> BlockPool:
-    """The level's own pool, with vLLM's events, and a journal in memory for the first difference to
-    leave behind.
+    """Makes a pool with vLLM's events and a journal in memory.
+
+    The first difference writes the journal to a file.
     """
     return BlockPool(*args, **kwargs, events_class=StockEvents, journal=journals.to_memory())
 
 
 def _not_compared(manager: Any) -> str:
-    """Why a configuration is none to compare; empty: it is one."""
+    """Returns why a configuration cannot be compared; empty if it can."""
     groups = manager.coordinator.single_type_managers
     if any("HiSparse" in type(group).__name__ for group in groups):
         return "vLLM's coordinator of HiSparse changes the tables of the managers, past their calls"
@@ -117,7 +115,7 @@ def _not_compared(manager: Any) -> str:
 
 
 def _setting(manager: Any) -> dict[str, Any]:
-    """The first line of a trail."""
+    """Returns the first line of a trail."""
     groups = manager.coordinator.single_type_managers
     return {
         "kvpool": _version("kvpool"),
@@ -137,7 +135,7 @@ def _version(name: str) -> str:
 
 
 class ShadowHasher:
-    """vLLM's hasher, whose hashes are compared with kvpool's, byte for byte, until the first difference."""
+    """vLLM's hasher. Compares its hashes with kvpool's, byte for byte, until the first difference."""
 
     def __init__(self, theirs: Callable[[Any], list[bytes]], ours: Callable[[Any], list[bytes]]) -> None:
         self._theirs = theirs
@@ -146,7 +144,7 @@ class ShadowHasher:
         self._trail = Trail()
 
     def __call__(self, request: Any) -> list[bytes]:
-        """The hashes that the request has not yet: vLLM's."""
+        """Returns the hashes that the request lacks, from vLLM's hasher."""
         theirs = self._theirs(request)
         if self._ours is not None:
             self._compare(request, theirs, self._ours)
@@ -161,7 +159,7 @@ class ShadowHasher:
                 self._report(request, tuple(theirs), tuple(ours), "")
         except (KeyboardInterrupt, SystemExit, GeneratorExit):
             raise
-        except BaseException as error:  # a panic in Rust is no Exception
+        except BaseException as error:  # a panic in Rust is not an Exception
             self._report(request, tuple(theirs), Raised.of(error), told_error(error))
 
     def _report(self, request: Any, theirs: tuple[bytes, ...], ours: Any, detail: str) -> None:
@@ -197,7 +195,7 @@ class ShadowHasher:
 def get_request_block_hasher(
     hash_block_size: int, caching_hash_fn: Callable[[Any], bytes], *more: Any, **named: Any
 ) -> Callable[[Any], list[bytes]]:
-    """The hasher of vLLM's, with kvpool's beside it where kvpool has one for this function."""
+    """Returns vLLM's hasher, with a comparison if kvpool has a hasher for this function."""
     theirs: Callable[[Any], list[bytes]] = hashing.stock_get_request_block_hasher(
         hash_block_size, caching_hash_fn, *more, **named
     )

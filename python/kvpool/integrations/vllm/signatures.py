@@ -1,10 +1,16 @@
-"""What the plug-in relies on in each supported vLLM.
+"""The parts of each supported vLLM that the plug-in relies on.
 
-Owns the table, nothing else. It is in ``data/vllm_signatures.json``, which tools/vllm_signatures.py
-writes. Module, then name in it, then the form: of a function or a method its signature without
-annotations and values of defaults; of a class how it is called; "is X" for what is imported from
-elsewhere; "attribute" for what is on the class or is stored by its methods; of "X.*" the public methods
-of X. A form per version where they differ; a version that is not listed then lacks the name.
+This module only loads the table in ``data/vllm_signatures.json``, which tools/vllm_signatures.py
+writes. The table maps a module and a name in it to a form:
+
+- For a function or a method: its signature without annotations and values of defaults.
+- For a class: how it is called.
+- "is X": the module imports the name X from elsewhere.
+- "attribute": the class has it, or its methods store it.
+- For "X.*": the public methods of X.
+
+A name has one form per version if the versions differ. A version that is not listed then lacks the
+name.
 """
 
 from __future__ import annotations

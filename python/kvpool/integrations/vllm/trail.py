@@ -1,11 +1,11 @@
-"""What the shadow writes down: results as plain data to compare, and the last operations before a difference.
+"""The shadow's records: results as plain data to compare, and the last operations before a difference.
 
-A plain value has block ids where vLLM has blocks, and counts where it has a request. What goes into a
-file or a log line has fewer: request ids, counts, block ids, and the first bytes of hashes. Token ids,
-salts and other parts of prompts are users' data and never among them, nor are the texts of errors, but
-for those of kvpool's about blocks.
+A plain value has block ids instead of vLLM's blocks, and counts instead of a request. Files and log
+lines contain less: request ids, counts, block ids, and the first bytes of hashes. Token ids, salts and
+other parts of prompts are users' data, and never written. Texts of errors are not written either,
+except kvpool's own about blocks.
 
-Nothing of vLLM is imported here: its objects are told apart by what they have.
+This module does not import vLLM: it distinguishes vLLM's objects by their attributes.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from kvpool import errors
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-#: Errors whose text has block ids and counts alone.
+#: Errors whose text contains only block ids and counts.
 _TOLD_ERRORS = (
     errors.InvalidBlockError,
     errors.OutOfBlocksError,
@@ -38,7 +38,7 @@ _SHORT = 400
 
 @dataclass(frozen=True, slots=True)
 class RequestState:
-    """What an operation could see of a request, in counts."""
+    """The state of a request that an operation could see, in counts."""
 
     request: str
     tokens: int
@@ -54,22 +54,22 @@ class Raised:
 
     @classmethod
     def of(cls, error: BaseException) -> Raised:
-        """The kind alone: its text may hold a user's data."""
+        """Records only the type of an error, because its text may contain a user's data."""
         return cls(type(error).__name__)
 
 
 @dataclass(frozen=True, slots=True)
 class Other:
-    """Something that is not compared."""
+    """A value that is not compared."""
 
     kind: str
 
 
 def plain(value: Any) -> Any:
-    """A value as data that later changes don't reach: ids for blocks, counts for a request, events as
-    they are.
+    """Copies a value as plain data: ids for blocks, counts for a request, events as they are.
 
-    Lists and tuples are one, vLLM's and kvpool's classes too, so that equal results are equal.
+    Later changes do not affect the copy. Lists and tuples become tuples, and vLLM's and kvpool's
+    classes become equal, so that equal results compare equal.
     """
     if value is None or isinstance(value, _ATOMS):
         return value
@@ -97,13 +97,14 @@ def plain(value: Any) -> Any:
 
 
 def is_event(value: Any) -> bool:
-    """Whether it is one of vLLM's KV events."""
+    """Returns whether a value is one of vLLM's KV events."""
     return hasattr(value, "__struct_fields__")
 
 
 def same(theirs: Any, ours: Any) -> bool:
-    """Whether two plain values are equal. Keys that are removed together are so in no order: vLLM has
-    them in a set.
+    """Returns whether two plain values are equal.
+
+    The order of keys that are removed together does not count, because vLLM has them in a set.
     """
     if theirs == ours:
         return True
@@ -127,7 +128,7 @@ def _sorted_removals(events: tuple[Any, ...]) -> list[Any]:
 
 
 def told(value: Any) -> Any:
-    """A plain value as JSON has it, without anything that is a user's."""
+    """Converts a plain value to JSON, without users' data."""
     if isinstance(value, bytes):
         return value[:_HASH_BYTES].hex()
     if value is None or isinstance(value, _ATOMS):
@@ -150,8 +151,9 @@ def told(value: Any) -> Any:
 
 
 def told_briefly(theirs: Any, ours: Any) -> tuple[str, str]:
-    """Two plain values that differ for a line in a log: whole, or, where they are long, what differs
-    first.
+    """Formats two different plain values for a log line.
+
+    Long values are reduced to the part that differs first.
     """
     texts = [json.dumps(told(one)) for one in (theirs, ours)]
     if max(map(len, texts)) > _SHORT:
@@ -163,7 +165,7 @@ def told_briefly(theirs: Any, ours: Any) -> tuple[str, str]:
 
 
 def told_difference(theirs: Any, ours: Any) -> tuple[Any, Any]:
-    """The part of two plain values in which they differ first, with where it is, both as JSON.
+    """Returns the first part in which two plain values differ, with its position, both as JSON.
 
     >>> told_difference((1, (2, 3)), (1, (2, 4)))
     ({'at': [1, 1], 'is': 3}, {'at': [1, 1], 'is': 4})
@@ -173,7 +175,7 @@ def told_difference(theirs: Any, ours: Any) -> tuple[Any, Any]:
     at: list[Any] = []
     while (step := _first_different(theirs, ours)) is not None:
         at.append(told(step))
-        if is_event(theirs):  # its fields may be a user's
+        if is_event(theirs):  # its fields may contain a user's data
             theirs = ours = Other("different")
         else:
             theirs, ours = _part(theirs, step), _part(ours, step)
@@ -188,7 +190,7 @@ def _part(value: Any, step: Any) -> Any:
 
 
 def _first_different(theirs: Any, ours: Any) -> Any:
-    """Where, inside of both, they differ first; ``None`` if they differ as a whole."""
+    """Returns the first position at which both differ; ``None`` if they differ as a whole."""
     if isinstance(theirs, tuple) and isinstance(ours, tuple):
         places = range(max(len(theirs), len(ours)))
         return next((at for at in places if not same(_part(theirs, at), _part(ours, at))), None)
@@ -203,7 +205,7 @@ def _first_different(theirs: Any, ours: Any) -> Any:
 
 
 def told_error(error: BaseException) -> str:
-    """An error and the calls that led to it; its text only if it is kvpool's own, and of blocks."""
+    """Formats an error and its calls. The text is included only for kvpool's own errors about blocks."""
     frames = traceback.extract_tb(error.__traceback__)
     steps = [f"{Path(frame.filename).name}:{frame.lineno} {frame.name}" for frame in frames]
     text = f": {error}" if isinstance(error, _TOLD_ERRORS) else ""
@@ -212,7 +214,7 @@ def told_error(error: BaseException) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Operation:
-    """One call: its number, name, and what went in and came out, plain."""
+    """One call: its number, its name, and its arguments and result as plain data."""
 
     number: int
     name: str
@@ -220,20 +222,21 @@ class Operation:
     result: Any
 
     def as_json(self) -> dict[str, Any]:
-        """For a line of the trail."""
+        """Returns the operation for a line of the trail."""
         shown = {"operation": self.number, "call": self.name}
         return {**shown, "arguments": told(self.arguments), "result": told(self.result)}
 
 
 class Trail:
-    """The last operations, to be written when something differs. Keeps plain values; what is told is
-    decided then.
+    """The last operations, which are written when a difference is found.
+
+    It keeps plain values. Users' data is removed when they are written.
     """
 
-    # : Where files go: ``KVPOOL_VLLM_SHADOW_DIR``, which ``install`` writes; ``None`` is the folder for
-    # temporary files.
+    #: The folder for files: ``KVPOOL_VLLM_SHADOW_DIR``, which ``install`` sets; ``None`` is the folder
+    #: for temporary files.
     folder: ClassVar[str | None] = None
-    #: How many operations are kept.
+    #: The number of operations that are kept.
     LENGTH: ClassVar[int] = 256
 
     def __init__(self) -> None:
@@ -241,9 +244,9 @@ class Trail:
         self.add: Callable[[Operation], None] = self._operations.append
 
     def write(self, setting: Mapping[str, Any], difference: Mapping[str, Any]) -> str:
-        """Writes a file of JSON lines: what it is about, the operations, the difference. Returns its path.
+        """Writes a file of JSON lines: the setting, the operations, the difference. Returns its path.
 
-        Only its owner can read it. Raises ``OSError``.
+        Only its owner can read the file. Raises ``OSError``.
         """
         folder = Path(self.folder or tempfile.gettempdir())
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -254,8 +257,14 @@ class Trail:
         return path
 
     def write_or_say_why(self, setting: Mapping[str, Any], difference: Mapping[str, Any]) -> str:
-        """:meth:`write` for a log line: where the operations are, or why they are nowhere. Raises nothing."""
+        """Calls :meth:`write`, and returns a text for the log. Raises nothing.
+
+        The text is the path, or the reason why writing failed.
+        """
         try:
             return f"the last operations are in {self.write(setting, difference)}"
         except Exception as error:
-            return f"the last operations could not be written ({type(error).__name__}: {self.folder or 'temp folder'})"
+            return (
+                f"the last operations could not be written ({type(error).__name__}: "
+                f"{self.folder or 'temp folder'})"
+            )

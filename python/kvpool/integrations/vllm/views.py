@@ -1,7 +1,7 @@
-"""What vLLM reaches into a block pool for, as views of the pool's state: the free queue, the map of hashes.
+"""Views of a pool's state for internals that vLLM accesses: the free queue, and the map of hashes.
 
-They hold nothing. Their methods are those of vLLM's ``FreeKVCacheBlockQueue`` and
-``BlockHashToBlockMap``; what reads a whole queue or map takes time in proportion to it, and is meant
+The views have no state. Their methods are those of vLLM's ``FreeKVCacheBlockQueue`` and
+``BlockHashToBlockMap``. Reading a whole queue or map takes time in proportion to its size, and is meant
 for tests and for offloading.
 """
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 class QueueEnd:
-    """A sentinel before the first or behind the last free block."""
+    """A sentinel before the first or after the last free block."""
 
     block_id = -1
     ref_cnt = 0
@@ -26,7 +26,7 @@ class QueueEnd:
 
     @property
     def next_free_block(self) -> Any:
-        """The first free block, or the other sentinel; ``None`` behind the last."""
+        """The first free block, or the other sentinel; ``None`` after the last."""
         if not self._head:
             return None
         first = self._queue.pool.core.peek(1)
@@ -51,13 +51,13 @@ class FreeBlockQueue:
 
     @property
     def num_free_blocks(self) -> int:
-        """Blocks that can be handed out.
+        """The number of blocks that can be allocated.
 
-        It can be written, as vLLM's can: the pool then refuses and reports as if so many blocks were
-        free, and the count goes up and down from there with what is freed and taken. No block leaves
-        the queue; written again with the number of those that are in it, everything is as before.
-        Raises ``ValueError`` for a number below 0, or above what is in the queue, which vLLM finds out
-        when it hands them out.
+        It can be assigned, as in vLLM. The pool then behaves as if this number of blocks were free, and
+        allocating and freeing change the number from there. No block leaves the queue: assigning the
+        real number of blocks in the queue restores the original state. Raises ``ValueError`` for a
+        number below 0, or above the number of blocks in the queue. vLLM detects the latter only when it
+        allocates them.
         """
         return self.pool.core.num_free
 
@@ -66,7 +66,7 @@ class FreeBlockQueue:
         self.pool.core.set_num_free(count)
 
     def popleft(self) -> Any:
-        """Takes the next block out of the queue. Raises ``ValueError`` if there is none."""
+        """Takes the next block out of the queue. Raises ``ValueError`` if the queue is empty."""
         found = self.pool.core.queue_pop(1)
         if not found:
             raise ValueError("No free blocks available")
@@ -79,7 +79,7 @@ class FreeBlockQueue:
         return self.pool.core.queue_pop(n)
 
     def remove(self, block: Any) -> None:
-        """Takes a block out of the queue. Raises ``RuntimeError`` if it is not there."""
+        """Takes a block out of the queue. Raises ``RuntimeError`` if it is not in the queue."""
         if not self.pool.core.queue_remove(block.block_id):
             raise RuntimeError(f"remove() called on an invalid block: {block}")
 
@@ -96,12 +96,12 @@ class FreeBlockQueue:
         self.pool.core.queue_push(blocks, front=True)
 
     def get_all_free_blocks(self) -> list[Any]:
-        """All of them. O(free)."""
+        """Returns all free blocks. O(free)."""
         blocks = self.pool.blocks
         return [blocks[block] for block in self.pool.core.order()]
 
     def iter_blocks_after(self, cursor: Any | None) -> Iterator[Any]:
-        """Those behind ``cursor`` at the time of the call, or all of them. O(free)."""
+        """Returns the blocks after ``cursor`` at the time of the call, or all of them. O(free)."""
         order = self.pool.core.order()
         blocks = self.pool.blocks
         start = 0 if cursor is None else order.index(cursor.block_id) + 1
@@ -143,11 +143,11 @@ class HashMapping(MutableMapping[bytes, Any]):
         return sum(1 for _ in self)
 
     def __copy__(self) -> dict[bytes, Any]:
-        """What it holds now: a copy of a view would change with it."""
+        """Returns the present content, because a copy of a view would change with the pool."""
         return dict(self)
 
     def clear(self) -> None:
-        """Empties the index; blocks keep the hashes they carry."""
+        """Empties the index. Blocks keep their hashes."""
         self._pool.core.index_clear()
         self._pool.loose.clear()
 
@@ -165,20 +165,20 @@ class HashToBlockMap:
         self._cache = HashMapping(pool)
 
     def get_one_block(self, key: bytes) -> Any | None:
-        """The block that was cached first under ``key`` and is still there, or ``None``."""
+        """Returns the first block cached under ``key`` that is still cached, or ``None``."""
         copies = self._pool.blocks_of(key)
         return copies[0] if copies else None
 
     def contain(self, key: bytes, block_id: int) -> bool:
-        """Whether this block is cached under ``key``."""
+        """Returns whether this block is cached under ``key``."""
         return any(block.block_id == block_id for block in self._pool.blocks_of(key))
 
     def insert(self, key: bytes, block: Any) -> None:
-        """Caches ``block`` under ``key``, in the map alone."""
+        """Caches ``block`` under ``key``, only in the map."""
         self._pool.index_insert(key, block)
 
     def pop(self, key: bytes, block_id: int) -> Any | None:
-        """Takes this block from ``key``, in the map alone; ``None`` if it was not there."""
+        """Removes this block from ``key``, only in the map. Returns ``None`` if it was not there."""
         return self._pool.index_pop(key, block_id)
 
     def __len__(self) -> int:

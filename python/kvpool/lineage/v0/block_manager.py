@@ -1,38 +1,45 @@
 """vLLM v0's block manager: block tables of sequences over a GPU and a CPU.
 
-Owns the tables, and how far each sequence is computed. Blocks are those of a ``CpuGpuBlockAllocator``.
+This module owns the tables, and the number of computed tokens per sequence. Blocks come from a
+``CpuGpuBlockAllocator``.
 
 Differences from the ancestor:
 
-- 5, 6: ``mark_blocks_as_computed`` marks what the group has computed: the blocks that its chunks have
-  covered, or of a sequence that is past its prompt all full ones. The ancestor ignored both arguments.
-- 9, 10, 12: ``swap_out`` and ``swap_in`` move a whole group, or nothing; sequences that share blocks
-  share them afterwards; ``can_swap_out`` and ``can_swap_in`` count each block once, and blocks that the
-  other device caches already not at all.
+- 5, 6: ``mark_blocks_as_computed`` marks the blocks that the group has computed. For a sequence in its
+  prompt, these are the blocks that its chunks have covered. For a sequence past its prompt, they are
+  all full blocks. The ancestor ignored both arguments.
+- 9, 10, 12: ``swap_out`` and ``swap_in`` move a whole group, or nothing. Sequences that share blocks
+  still share them afterwards. ``can_swap_out`` and ``can_swap_in`` count each block once. They do not
+  count blocks that the other device has cached already.
 - 11, 13, 17: see ``block_table``. ``allocate`` takes the blocks of all tables of a group, or none.
 - 15: ``reset_prefix_cache`` works although there is a null block, and resets every device.
 - 16: ``get_common_computed_block_ids`` returns a list in every case.
-- 18: the blocks of a copy that ``append_slots`` has returned are kept from everybody until the step is
-  over, so that no swap of the same step, which workers execute before copies, writes to its source.
+- 18: the blocks of a copy that ``append_slots`` has returned stay unavailable until the step is over.
+  Workers execute swaps before copies, so without this a swap of the same step could overwrite the
+  source.
 - 19: the ids of a swap are translated in O(1) each.
-- 21: ``can_allocate`` counts all blocks of a prompt, window or not, because ``allocate`` takes them all.
-- 22: a sequence that was never looked up can be removed from the tracker. ``free`` removes from both
-  trackers whatever they know, also of a sequence without a table: one that was aborted while it waited.
-- ``can_swap_in`` says NEVER also if a group fits the device, but not with the watermark left free: it
-  would wait for good.
-- What ``get_common_computed_block_ids`` returns for a prompt is what was computed when its blocks were
-  allocated.
-- ``fork`` onto a sequence that has a table already is an error: the ancestor lost the old table's blocks.
-- Tolerated as in the ancestor: ``free`` and ``free_cross`` of what has no table, and ``fork`` of such a
-  parent, which may have been freed before its output was processed.
-- The state of a sequence is compared by name: the engine's own enum will do. So will its ``Device``, and its
-  ``AllocStatus`` equals the one that is returned here.
+- 21: ``can_allocate`` counts all blocks of a prompt, window or not, because ``allocate`` takes them
+  all.
+- 22: a sequence that was never looked up can be removed from the tracker. ``free`` removes a sequence
+  from both trackers, also if it has no table because it was aborted while it waited.
+- ``can_swap_in`` also returns NEVER if a group fits the device only without the watermark, because it
+  would wait forever.
+- ``get_common_computed_block_ids`` returns, for a prompt, the blocks that were computed when its blocks
+  were allocated.
+- ``fork`` onto a sequence that has a table already is an error. The ancestor lost the old table's
+  blocks.
+- Two calls do nothing, as in the ancestor: ``free`` and ``free_cross`` without a table, and ``fork`` of
+  a parent without one. The parent may have been freed before its output was processed.
+- The state of a sequence is compared by name, so the engine's own enum works. Its ``Device`` works,
+  too, and its ``AllocStatus`` equals the one that is returned here.
 - Assertions are typed errors that derive from ``AssertionError``.
 
-A step is over, and with it the reason to keep the blocks of its copies, when
-``mark_blocks_as_computed`` is called (as the ancestor's scheduler does once all is planned), when
-``append_slots`` is called again for the same sequence (whose new token the step has computed), when no
-table is left, or when the engine says so by ``end_step``.
+The blocks of a step's copies are kept until the step is over. A step ends at the first of these events:
+
+- ``mark_blocks_as_computed`` is called, as the ancestor's scheduler does once everything is planned.
+- ``append_slots`` is called again for the same sequence, whose new token the step has computed.
+- No table is left.
+- The engine calls ``end_step``.
 """
 
 from __future__ import annotations
@@ -63,10 +70,10 @@ class SelfAttnBlockSpaceManager(BlockSpaceManager):
 
     Args:
         block_size: Tokens per block.
-        num_gpu_blocks: Blocks of the GPU.
-        num_cpu_blocks: Blocks of the CPU, to swap to.
+        num_gpu_blocks: Number of GPU blocks.
+        num_cpu_blocks: Number of CPU blocks, the destinations of swaps.
         watermark: Share of the GPU's blocks that new and returning groups leave free.
-        sliding_window: Tokens that attention looks back; without one, all.
+        sliding_window: Number of tokens that attention looks back; None for all.
         enable_caching: Whether full blocks are shared by their content.
 
     Raises:
@@ -102,8 +109,8 @@ class SelfAttnBlockSpaceManager(BlockSpaceManager):
         self.num_total_gpu_blocks = num_gpu_blocks
         self.num_total_cpu_blocks = num_cpu_blocks
         self.sliding_window = sliding_window
-        # One block more for the window's end within a block, and one for the block that is computed in
-        # this step.
+        # One more block because the window can end within a block, and one for the block that this step
+        # computes.
         self.max_block_sliding_window = None if sliding_window is None else sliding_window // block_size + 2
         self.watermark = watermark
         self.enable_caching = enable_caching
@@ -117,15 +124,15 @@ class SelfAttnBlockSpaceManager(BlockSpaceManager):
             self.block_allocator, block_size, enable_caching
         )
         self._last_access_blocks_tracker = LastAccessBlocksTracker(self.block_allocator)
-        # Tokens whose KV is written, so far as the engine has said.
+        # Number of tokens per sequence whose KV is written, according to the engine.
         self._num_computed: dict[SeqId, int] = {}
         self._appended: set[SeqId] = set()
 
     def can_allocate(self, seq_group: SequenceGroup, num_lookahead_slots: int = 0) -> AllocStatus:
-        """Says whether a waiting group can have its blocks: now, later, or never. Cached blocks are not
-        considered.
+        """Returns whether a waiting group can get its blocks: now, later, or never. Ignores cached blocks.
 
-        Hashes of a group that never can are dropped: an engine ignores it without a word.
+        If the answer is never, the hashes of the group are dropped, because an engine then ignores the
+        group without a further call.
 
         Raises:
             ContractError: No sequence of the group is waiting.
@@ -144,9 +151,11 @@ class SelfAttnBlockSpaceManager(BlockSpaceManager):
         return AllocStatus.OK if fits else AllocStatus.LATER
 
     def allocate(self, seq_group: SequenceGroup) -> None:
-        """Gives a waiting group its blocks: one table, which all its waiting sequences share. All or nothing.
+        """Allocates a waiting group's blocks: one table, which all its waiting sequences share.
 
-        An encoder prompt may be empty, as that of a request without images is: its table then has no blocks.
+        All or nothing.
+
+        An encoder prompt may be empty, as for a request without images. Its table then has no blocks.
 
         Raises:
             NoFreeBlocksError: Too few blocks are free.
@@ -165,7 +174,8 @@ class SelfAttnBlockSpaceManager(BlockSpaceManager):
                 f"block table already exists: group {seq_group.request_id!r}, sequences {taken}"
             )
         if encoder is not None:
-            # Nothing is cached then: what is needed is known before the first block is taken.
+            # Encoder-decoder models have no cache, so the number of blocks is known before the first is
+            # taken.
             tokens = (first.get_token_ids(), encoder.get_token_ids())
             needed = sum(BlockTable.get_num_required_blocks(one, self.block_size) for one in tokens)
             BlockTable._check_free(needed, self.get_num_free_gpu_blocks())
@@ -192,7 +202,7 @@ class SelfAttnBlockSpaceManager(BlockSpaceManager):
         return next((at for at, block in enumerate(blocks) if not block.computed), len(blocks))
 
     def can_append_slots(self, seq_group: SequenceGroup, num_lookahead_slots: int) -> bool:
-        """Says whether all running sequences of a group can have slots for their new tokens."""
+        """Returns whether all running sequences of a group can get slots for their new tokens."""
         touched = 0
         for seq in seqs_in(seq_group, SequenceStatus.RUNNING):
             table = self._table(seq)
@@ -201,17 +211,16 @@ class SelfAttnBlockSpaceManager(BlockSpaceManager):
         return touched <= self.get_num_free_gpu_blocks()
 
     def append_slots(self, seq: Sequence, num_lookahead_slots: int) -> list[tuple[int, int]]:
-        """Appends the tokens of a sequence that its table has not seen, and returns the copies that
-        this needs.
+        """Appends the tokens of a sequence that its table lacks, and returns the copies that this requires.
 
-        All or nothing. The copies, (source, destination), are to be made before the step writes to a block.
+        All or nothing. The copies, (source, destination), have to be made before the step writes to a
+        block.
 
         Raises:
             NoFreeBlocksError: Too few blocks are free.
             UnknownTableError: The sequence has no table.
-            BlockStateError: It is swapped out.
-            ContractError: There is a sliding window, and the sequence does not say how much of it is
-                computed.
+            BlockStateError: The sequence is swapped out.
+            ContractError: There is a sliding window, and the sequence has no number of computed tokens.
         """
         table = self._table(seq)
         if seq.seq_id in self._appended:
@@ -228,12 +237,16 @@ class SelfAttnBlockSpaceManager(BlockSpaceManager):
         return self.block_allocator._take_copies(fence=True)
 
     def end_step(self) -> None:
-        """Says that the step is over: the copies that it was given are made. New; see the module."""
+        """Ends the step: its copies are made.
+
+        The ancestor has no such call; see the module's documentation.
+        """
         self._appended.clear()
         self.block_allocator.end_step()
 
     def free(self, seq: Sequence) -> None:
-        """Gives up the blocks of a sequence, and all that is known of it; one without a table is fine.
+        """Frees the blocks of a sequence and all state about it. A sequence without a table is fine.
+
         O(blocks).
         """
         self._computed_blocks_tracker.remove_seq(seq.seq_id)
@@ -249,24 +262,25 @@ class SelfAttnBlockSpaceManager(BlockSpaceManager):
     def _end_step_if_empty(self) -> None:
         if (
             not self.block_tables and not self.cross_block_tables
-        ):  # nobody has blocks that a late copy could overwrite
+        ):  # no table has blocks that a late copy could overwrite
             self.end_step()
 
     def free_cross(self, seq_group: SequenceGroup) -> None:
-        """Gives up the encoder's blocks of a group; of one without them nothing."""
+        """Frees the encoder's blocks of a group. Does nothing for a group without them."""
         table = self.cross_block_tables.pop(seq_group.request_id, None)
         if table is not None:
             table.free()
             self._end_step_if_empty()
 
     def remove_seq_from_computed_blocks_tracker(self, seq: Sequence) -> None:
-        """Forgets the hashes of a sequence; of one that was never looked up nothing. ``free`` does so,
-        too.
+        """Drops the hashes of a sequence. Does nothing for a sequence that was never looked up.
+
+        ``free`` does this, too.
         """
         self._computed_blocks_tracker.remove_seq(seq.seq_id)
 
     def get_block_table(self, seq: Sequence) -> list[int]:
-        """Returns the ids of a sequence's blocks: the live list.
+        """Returns the ids of a sequence's blocks. This is the live list.
 
         Raises:
             UnknownTableError: The sequence has no table; a ``KeyError``.
@@ -279,18 +293,17 @@ class SelfAttnBlockSpaceManager(BlockSpaceManager):
         return table
 
     def get_cross_block_table(self, seq_group: SequenceGroup) -> list[int]:
-        """Returns the ids of a group's encoder blocks: the live list.
+        """Returns the ids of a group's encoder blocks. This is the live list.
 
         Raises:
-            UnknownTableError: The group has none; an ``AssertionError``.
+            UnknownTableError: The group has no such table; an ``AssertionError``.
         """
         if (table := self.cross_block_tables.get(seq_group.request_id)) is None:
             raise UnknownTableError(f"group {seq_group.request_id!r} has no cross block table")
         return table.physical_block_ids
 
     def access_all_blocks_in_seq(self, seq: Sequence, now: float) -> None:
-        """Notes that a sequence is used: its blocks are evicted in the order of these times once they
-        are free.
+        """Records a use of a sequence. Its blocks, once free, are evicted in the order of these times.
 
         Raises:
             ContractError: The sequence has no table.
@@ -299,13 +312,14 @@ class SelfAttnBlockSpaceManager(BlockSpaceManager):
             self._last_access_blocks_tracker.update_last_access(seq.seq_id, now)
 
     def mark_blocks_as_computed(self, seq_group: SequenceGroup, token_chunk_size: int) -> None:
-        """Says that a group will have computed its next tokens before anything else is planned.
+        """Records that a group will have computed its next tokens before anything else is planned.
+
         O(blocks filled).
 
         Args:
-            seq_group: The group: its sequences that have a table on the GPU.
-            token_chunk_size: Tokens computed of each sequence whose ``is_prefill()`` is true, cached
-                ones included.
+            seq_group: The group. Only its sequences with a table on the GPU count.
+            token_chunk_size: Number of tokens computed of each sequence whose ``is_prefill()`` is true,
+                cached ones included.
         """
         for seq in seq_group.get_seqs():
             table = self.block_tables.get(seq.seq_id)
@@ -323,8 +337,9 @@ class SelfAttnBlockSpaceManager(BlockSpaceManager):
             self.end_step()
 
     def get_common_computed_block_ids(self, seqs: list[Sequence]) -> list[int]:
-        """Returns the computed blocks that all these sequences begin with; sequences without any do not
-        count.
+        """Returns the computed blocks that all these sequences begin with.
+
+        Sequences without computed blocks do not count.
 
         Raises:
             UnknownTableError: A sequence has no table.
@@ -336,7 +351,7 @@ class SelfAttnBlockSpaceManager(BlockSpaceManager):
         return self.block_allocator.get_common_computed_block_ids(computed)
 
     def fork(self, parent_seq: Sequence, child_seq: Sequence) -> None:
-        """Gives a sequence the blocks of another, shared. Of a parent without a table nothing. O(blocks).
+        """Shares all blocks of a parent with a child. Does nothing if the parent has no table. O(blocks).
 
         Raises:
             BlockStateError: The child has a table already.
@@ -351,10 +366,13 @@ class SelfAttnBlockSpaceManager(BlockSpaceManager):
         self._num_computed[child_seq.seq_id] = self._num_computed[parent_seq.seq_id]
 
     def can_swap_in(self, seq_group: SequenceGroup, num_lookahead_slots: int) -> AllocStatus:
-        """Says whether a swapped group can return, with the slots that it needs next, above the watermark."""
+        """Returns whether a swapped group can return, above the watermark.
+
+        This includes the slots that it needs next.
+        """
         seqs = seqs_in(seq_group, SequenceStatus.SWAPPED)
-        # What is swapped in is counted by the core; here what is appended right after it: blocks for
-        # new tokens, and a copy of the last block of each sequence that shares it.
+        # The core counts the swapped blocks. This counts the blocks appended right after the swap:
+        # blocks for new tokens, and a copy of the last block for each sequence that shares it.
         appended = sum(
             self._table(seq)._num_appended(seq.get_token_ids(), num_lookahead_slots) for seq in seqs
         )
@@ -365,10 +383,11 @@ class SelfAttnBlockSpaceManager(BlockSpaceManager):
         return self.block_allocator._fit(blocks, src, dst, reserve)
 
     def swap_in(self, seq_group: SequenceGroup) -> list[tuple[int, int]]:
-        """Moves a swapped group to the GPU, and returns the copies: (CPU block, GPU block), by their
-        places in memory.
+        """Moves a swapped group to the GPU.
 
-        All or nothing. Blocks whose content the GPU still has are not copied.
+        Returns the copies, (CPU block, GPU block), by positions in memory.
+
+        All or nothing. Blocks whose content the GPU still has cached are not copied.
 
         Raises:
             NoFreeBlocksError: The GPU has too few free blocks.
@@ -377,14 +396,15 @@ class SelfAttnBlockSpaceManager(BlockSpaceManager):
         return self._swap(seqs_in(seq_group, SequenceStatus.SWAPPED), Device.CPU, Device.GPU)
 
     def can_swap_out(self, seq_group: SequenceGroup) -> bool:
-        """Says whether the CPU has room for a running group."""
+        """Returns whether the CPU has room for a running group."""
         return self._fit(seqs_in(seq_group, SequenceStatus.RUNNING), Device.GPU, Device.CPU, 0) == "ok"
 
     def swap_out(self, seq_group: SequenceGroup) -> list[tuple[int, int]]:
-        """Moves a running group to the CPU, and returns the copies: (GPU block, CPU block), by their
-        places in memory.
+        """Moves a running group to the CPU.
 
-        All or nothing. Blocks whose content the CPU still has are not copied.
+        Returns the copies, (GPU block, CPU block), by positions in memory.
+
+        All or nothing. Blocks whose content the CPU still has cached are not copied.
 
         Raises:
             NoFreeBlocksError: The CPU has too few free blocks.
@@ -398,7 +418,7 @@ class SelfAttnBlockSpaceManager(BlockSpaceManager):
     def _swap(self, seqs: Items[Sequence], src: Device, dst: Device) -> list[tuple[int, int]]:
         allocator = self.block_allocator
         tables = [self._table(seq) for seq in seqs]
-        # One swap for all: what the sequences share moves once.
+        # One swap for all sequences, so that a shared block moves once.
         _, copies = allocator._move([block for table in tables for block in table.blocks], src, dst)
         for table in tables:
             table._refresh()
@@ -406,11 +426,11 @@ class SelfAttnBlockSpaceManager(BlockSpaceManager):
         return [(places(src, old), places(dst, new)) for old, new in copies]
 
     def get_num_free_gpu_blocks(self) -> int:
-        """Returns how many GPU blocks can be allocated now."""
+        """Returns the number of GPU blocks that can be allocated now."""
         return self.block_allocator.get_num_free_blocks(Device.GPU)
 
     def get_num_free_cpu_blocks(self) -> int:
-        """Returns how many CPU blocks can be allocated now."""
+        """Returns the number of CPU blocks that can be allocated now."""
         return self.block_allocator.get_num_free_blocks(Device.CPU)
 
     def get_prefix_cache_hit_rate(self, device: Device) -> float:
@@ -418,9 +438,12 @@ class SelfAttnBlockSpaceManager(BlockSpaceManager):
         return self.block_allocator.get_prefix_cache_hit_rate(device)
 
     def reset_prefix_cache(self, device: Device | None = None) -> bool:
-        """Forgets all cached content of a device, or of every device; False if blocks of one are in use."""
+        """Drops all cached content of a device, or of every device.
+
+        Returns False if blocks of one are in use.
+        """
         return self.block_allocator.reset_prefix_cache(device)
 
     def get_num_cached_tokens(self, seq: Sequence) -> int:
-        """Returns how many tokens from the start of a sequence are cached and computed."""
+        """Returns the number of tokens, from the start of a sequence, that are cached and computed."""
         return self._computed_blocks_tracker.get_num_cached_tokens(seq)

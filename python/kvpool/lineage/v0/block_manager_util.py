@@ -1,8 +1,7 @@
-"""What vLLM v0's block manager reads of the engine's sequences and groups, and the states that they can
-be in.
+"""Reads the engine's sequences and groups for vLLM v0's block manager, and defines their states.
 
-Owns no state. Sequences are the engine's: anything with the ancestor's names will do. States are
-compared by name, so that the engine's own enum works as well as the one below.
+This module owns no state. Sequences belong to the engine: any object with the ancestor's names works.
+States are compared by name, so that the engine's own enum works as well as the one below.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ __all__ = ["Sequence", "SequenceGroup", "SequenceStatus"]
 
 
 class SequenceStatus(enum.IntEnum):
-    """Where a sequence is in its life."""
+    """The state of a sequence."""
 
     WAITING = 0
     RUNNING = 1
@@ -33,16 +32,16 @@ class SequenceStatus(enum.IntEnum):
 
     @staticmethod
     def is_finished(status: SequenceStatus) -> bool:
-        """Says whether a sequence in this state is over."""
+        """Returns whether this state is a final one."""
         return status > SequenceStatus.SWAPPED
 
 
 class Sequence(Protocol):
-    """What is read of a sequence.
+    """The attributes of a sequence that the manager reads.
 
-    Beside these, if it has them: ``status``, ``is_prefill()``, ``extra_hash`` (a value or a method: an
-    int or ``kvpool.ExtraKeys``), and with a sliding window ``data.get_num_computed_tokens()``, or that
-    method of its own.
+    Optional ones: ``status``, ``is_prefill()``, and ``extra_hash`` (a value or a method: an int or
+    ``kvpool.ExtraKeys``). A sliding window needs ``data.get_num_computed_tokens()``, or that method on
+    the sequence itself.
     """
 
     seq_id: int
@@ -52,7 +51,10 @@ class Sequence(Protocol):
 
 
 class SequenceGroup(Protocol):
-    """What is read of a group. ``is_encoder_decoder()`` and ``get_encoder_seq()`` only if it has them."""
+    """The attributes of a group that the manager reads.
+
+    ``is_encoder_decoder()`` and ``get_encoder_seq()`` are optional.
+    """
 
     request_id: str
 
@@ -60,12 +62,12 @@ class SequenceGroup(Protocol):
         """Returns its sequences."""
 
 
-# The engine's enum, whichever it is.
+# A state, of the engine's own enum.
 Status: TypeAlias = Any
 
 
 def seqs_in(group: SequenceGroup, status: SequenceStatus) -> list[Sequence]:
-    """Returns the sequences of a group that are in a state."""
+    """Returns the sequences of a group in the given state."""
     name = status._name_
     return [seq for seq in group.get_seqs() if status_name(seq) == name]
 
@@ -73,16 +75,16 @@ def seqs_in(group: SequenceGroup, status: SequenceStatus) -> list[Sequence]:
 def status_name(seq: Sequence) -> str:
     """Returns the name of a sequence's state; that of ``RUNNING`` if it has none."""
     status: Status = getattr(seq, "status", SequenceStatus.RUNNING)
-    # What is behind an enum's ``name``, which takes a call.
+    # The attribute behind an enum's ``name``; reading ``name`` itself costs a call.
     name = getattr(status, "_name_", None)
     return name if name is not None else str(getattr(status, "name", status))
 
 
 def first_waiting(group: SequenceGroup) -> Sequence:
-    """Returns the first sequence that waits.
+    """Returns the first waiting sequence.
 
     Raises:
-        ContractError: None does.
+        ContractError: No sequence is waiting.
     """
     waiting = seqs_in(group, SequenceStatus.WAITING)
     if not waiting:
@@ -91,19 +93,19 @@ def first_waiting(group: SequenceGroup) -> Sequence:
 
 
 def is_prefill(seq: Sequence) -> bool:
-    """Says whether a sequence still computes its prompt; False if it does not say."""
+    """Returns whether a sequence still computes its prompt; False if it has no ``is_prefill``."""
     ask = getattr(seq, "is_prefill", None)
     return bool(ask()) if callable(ask) else bool(ask)
 
 
 def extra_hash_of(seq: Sequence) -> ExtraHash:
-    """Returns what identifies the sequence beside its tokens; None if it has no ``extra_hash``."""
+    """Returns the extra keys of a sequence; None if it has no ``extra_hash``."""
     extra = getattr(seq, "extra_hash", None)
     return extra() if callable(extra) else extra
 
 
 def num_computed_tokens_of(seq: Sequence) -> int | None:
-    """Returns how many tokens of a sequence are computed; None if it does not say."""
+    """Returns the number of computed tokens of a sequence; None if it does not provide it."""
     for holder in (getattr(seq, "data", None), seq):
         ask = getattr(holder, "get_num_computed_tokens", None)
         if callable(ask):
@@ -112,10 +114,10 @@ def num_computed_tokens_of(seq: Sequence) -> int | None:
 
 
 def encoder_seq_of(group: SequenceGroup) -> Sequence | None:
-    """Returns the encoder's sequence of a group for an encoder-decoder model; None of any other.
+    """Returns the encoder's sequence of a group for an encoder-decoder model; None for any other model.
 
     Raises:
-        ContractError: The group says that it has one, and has none.
+        ContractError: The group is for an encoder-decoder model, but has no encoder sequence.
     """
     ask = getattr(group, "is_encoder_decoder", None)
     if ask is None or not ask():

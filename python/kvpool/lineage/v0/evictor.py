@@ -1,16 +1,16 @@
-"""vLLM v0's evictor: which of the blocks that nobody holds is given up first.
+"""vLLM v0's evictor: chooses which unreferenced block is evicted first.
 
-The prefix-caching allocator does not keep one: its victims are chosen by the core
-(``eviction="last-accessed"``, the same rule). ``LRUEvictor`` stands alone for code that orders blocks
-of its own: it owns an order and nothing else.
+The prefix-caching allocator does not use it: the core chooses the allocator's victims, by the same rule
+(``eviction="last-accessed"``). ``LRUEvictor`` is for code that orders blocks of its own. It only owns
+an order.
 
 Differences from the ancestor:
 
 - 1: ``update`` keeps the block evictable.
-- 2: a block that was removed and added again, at the same time or not, is given up under its new hash.
+- 2: a block that was removed and added again, at the same time or not, is evicted under its new hash.
 - 23: ``update`` never moves an access back in time.
-- An unknown block is one error, ``UnknownBlockError``, that is a ``ValueError`` and a ``KeyError``.
-- ``add`` of a block that is there replaces what is known of it, as in the ancestor.
+- An unknown block is one error, ``UnknownBlockError``, which is a ``ValueError`` and a ``KeyError``.
+- ``add`` replaces the entry of a block that is already there, as in the ancestor.
 """
 
 from __future__ import annotations
@@ -31,58 +31,58 @@ __all__ = ["BlockMetaData", "EvictionPolicy", "Evictor", "LRUEvictor", "make_evi
 
 
 class EvictionPolicy(NamedEnum):
-    """Which block is given up first."""
+    """The order in which blocks are evicted."""
 
     LRU = enum.auto()
 
 
 class Evictor(ABC):
-    """An order of blocks to be given up."""
+    """An order of evictable blocks."""
 
     @abstractmethod
     def __contains__(self, block_id: BlockId) -> bool: ...
 
     @abstractmethod
     def evict(self) -> tuple[BlockId, PrefixHash]:
-        """Gives up the next block, and returns its id and content hash."""
+        """Evicts the next block, and returns its id and content hash."""
 
     @abstractmethod
     def add(
         self, block_id: BlockId, content_hash: PrefixHash, num_hashed_tokens: int, last_accessed: float
     ) -> None:
-        """Takes a block."""
+        """Adds a block."""
 
     @abstractmethod
     def update(self, block_id: BlockId, last_accessed: float) -> None:
-        """Says that a block was used."""
+        """Records a use of a block."""
 
     @abstractmethod
     def remove(self, block_id: BlockId) -> None:
-        """Takes a block out, because somebody holds it again."""
+        """Removes a block, because it has a reference again."""
 
     @property
     @abstractmethod
     def num_blocks(self) -> int:
-        """Blocks that can be given up."""
+        """Number of evictable blocks."""
 
 
 @dataclass(slots=True)
 class BlockMetaData:
-    """What an evictor knows of a block."""
+    """An evictor's record of a block."""
 
-    #: What the block holds.
+    #: Hash of the block's content.
     content_hash: PrefixHash
     #: Tokens of its prefix, its own included.
     num_hashed_tokens: int
-    #: When it was used.
+    #: Time of its last use.
     last_accessed: float
 
 
 class LRUEvictor(Evictor):
-    """The block used longest ago goes first.
+    """Evicts the block used longest ago.
 
-    Of blocks used at the same time the one with the longest prefix, then the lowest id. O(log n) per
-    call, amortized.
+    Among blocks used at the same time, evicts the one with the longest prefix, then the one with the
+    lowest id. O(log n) per call, amortized.
 
     >>> evictor = LRUEvictor()
     >>> evictor.add(1, content_hash=11, num_hashed_tokens=16, last_accessed=1.0)
@@ -92,15 +92,14 @@ class LRUEvictor(Evictor):
     ((1, 11), 1)
     """
 
-    #: Entries of the heap per block at which it is made anew.
+    #: Number of heap entries per block at which the heap is rebuilt.
     CLEANUP_THRESHOLD: ClassVar[int] = 50
 
     def __init__(self) -> None:
-        #: The blocks that can be given up. To be looked at: changed by the methods alone.
+        #: The evictable blocks. For reading; only the methods change it.
         self.free_table: dict[BlockId, BlockMetaData] = {}
-        # : A heap of (last access, minus hashed tokens, block, content hash). An entry counts while
-        # ``free_table`` has : the same values; ``evict`` skips the others. Changed by the methods
-        # alone.
+        #: A heap of (last access, minus hashed tokens, block, content hash). An entry is valid while
+        #: ``free_table`` has the same values; ``evict`` skips the others. Only the methods change it.
         self.priority_queue: list[tuple[float, int, BlockId, PrefixHash]] = []
 
     def __contains__(self, block_id: BlockId) -> bool:
@@ -108,7 +107,7 @@ class LRUEvictor(Evictor):
 
     @property
     def num_blocks(self) -> int:
-        """Blocks that can be given up."""
+        """Number of evictable blocks."""
         return len(self.free_table)
 
     def _unknown(self, what: str) -> UnknownBlockError:
@@ -128,13 +127,13 @@ class LRUEvictor(Evictor):
     def add(
         self, block_id: BlockId, content_hash: PrefixHash, num_hashed_tokens: int, last_accessed: float
     ) -> None:
-        """Takes a block, or replaces what is known of one.
+        """Adds a block, or replaces its entry.
 
         Args:
             block_id: The block.
-            content_hash: What it holds.
+            content_hash: Hash of its content.
             num_hashed_tokens: Tokens of its prefix, its own included.
-            last_accessed: When it was used.
+            last_accessed: Time of its last use.
 
         Raises:
             ContractError: The time is not a number.
@@ -145,10 +144,10 @@ class LRUEvictor(Evictor):
         self._push(block_id)
 
     def update(self, block_id: BlockId, last_accessed: float) -> None:
-        """Says that a block was used; an earlier time than is known changes nothing.
+        """Records a use of a block. A time earlier than the known one changes nothing.
 
         Raises:
-            UnknownBlockError: It is not here; a ``KeyError``.
+            UnknownBlockError: The block is not in the evictor; a ``KeyError``.
         """
         known = self.free_table.get(block_id)
         if known is None:
@@ -157,20 +156,20 @@ class LRUEvictor(Evictor):
             self.add(block_id, known.content_hash, known.num_hashed_tokens, last_accessed)
 
     def remove(self, block_id: BlockId) -> None:
-        """Takes a block out, because somebody holds it again.
+        """Removes a block, because it has a reference again.
 
         Raises:
-            UnknownBlockError: It is not here; a ``ValueError``.
+            UnknownBlockError: The block is not in the evictor; a ``ValueError``.
         """
         if block_id not in self.free_table:
             raise self._unknown("remove")
         del self.free_table[block_id]
 
     def evict(self) -> tuple[BlockId, PrefixHash]:
-        """Gives up the next block, and returns its id and content hash.
+        """Evicts the next block, and returns its id and content hash.
 
         Raises:
-            NoFreeBlocksError: There is none; a ``ValueError``.
+            NoFreeBlocksError: The evictor is empty; a ``ValueError``.
         """
         while self.priority_queue:
             entry = heapq.heappop(self.priority_queue)

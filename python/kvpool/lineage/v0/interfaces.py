@@ -1,9 +1,10 @@
-"""What vLLM v0's scheduler asks of a block manager; and the names of ``block.interfaces``, which were
-here before.
+"""The interface of a block manager for vLLM v0's scheduler.
 
-Owns names and signatures. Sequences and groups are the engine's, and so may its enums be:
-``AllocStatus`` compares by name with ``==``, and where a ``Device`` is taken a member of the engine's
-own will do. ``is`` tells two enums apart.
+It also has the names of ``block.interfaces``, whose former place this was.
+
+This module owns names and signatures. Sequences and groups belong to the engine, and so may its enums:
+``AllocStatus`` compares by name with ``==``, and a ``Device`` may be a member of the engine's own enum.
+``is`` does not hold between the two enums.
 """
 
 from __future__ import annotations
@@ -55,11 +56,11 @@ class AllocStatus(NamedEnum):
 
 
 class BlockSpaceManager(ABC):
-    """Block tables of sequences, as a scheduler sees them."""
+    """Block tables of sequences: the interface for a scheduler."""
 
     @staticmethod
     def get_block_space_manager_class(version: str) -> type[BlockSpaceManager]:
-        """Returns the manager of a name: ``"selfattn"``, or ``"placeholder"`` for models without KV.
+        """Returns the manager class of a name: ``"selfattn"``, or ``"placeholder"`` for models without KV.
 
         Raises:
             InvalidArgumentError: No manager has this name; a ``ValueError``.
@@ -76,27 +77,27 @@ class BlockSpaceManager(ABC):
 
     @abstractmethod
     def can_allocate(self, seq_group: SequenceGroup, num_lookahead_slots: int = 0) -> AllocStatus:
-        """Says whether a waiting group can have its blocks."""
+        """Returns whether a waiting group can get its blocks."""
 
     @abstractmethod
     def allocate(self, seq_group: SequenceGroup) -> None:
-        """Gives a waiting group its blocks."""
+        """Allocates the blocks of a waiting group."""
 
     @abstractmethod
     def can_append_slots(self, seq_group: SequenceGroup, num_lookahead_slots: int) -> bool:
-        """Says whether all running sequences of a group can have slots for their new tokens."""
+        """Returns whether all running sequences of a group can get slots for their new tokens."""
 
     @abstractmethod
     def append_slots(self, seq: Sequence, num_lookahead_slots: int) -> list[tuple[int, int]]:
-        """Appends the tokens that a sequence's table has not seen, and returns the copies that this needs."""
+        """Appends the tokens that a sequence's table lacks, and returns the copies that this requires."""
 
     @abstractmethod
     def fork(self, parent_seq: Sequence, child_seq: Sequence) -> None:
-        """Gives a sequence the blocks of another, shared."""
+        """Shares the blocks of one sequence with another."""
 
     @abstractmethod
     def can_swap_in(self, seq_group: SequenceGroup, num_lookahead_slots: int) -> AllocStatus:
-        """Says whether a swapped group can return."""
+        """Returns whether a swapped group can return."""
 
     @abstractmethod
     def swap_in(self, seq_group: SequenceGroup) -> list[tuple[int, int]]:
@@ -104,7 +105,7 @@ class BlockSpaceManager(ABC):
 
     @abstractmethod
     def can_swap_out(self, seq_group: SequenceGroup) -> bool:
-        """Says whether the CPU has room for a running group."""
+        """Returns whether the CPU has room for a running group."""
 
     @abstractmethod
     def swap_out(self, seq_group: SequenceGroup) -> list[tuple[int, int]]:
@@ -112,7 +113,7 @@ class BlockSpaceManager(ABC):
 
     @abstractmethod
     def free(self, seq: Sequence) -> None:
-        """Gives up the blocks of a sequence."""
+        """Frees the blocks of a sequence."""
 
     @abstractmethod
     def get_block_table(self, seq: Sequence) -> list[int]:
@@ -120,15 +121,15 @@ class BlockSpaceManager(ABC):
 
     @abstractmethod
     def get_num_free_gpu_blocks(self) -> int:
-        """Returns how many GPU blocks can be allocated now."""
+        """Returns the number of GPU blocks that can be allocated now."""
 
     @abstractmethod
     def get_num_free_cpu_blocks(self) -> int:
-        """Returns how many CPU blocks can be allocated now."""
+        """Returns the number of CPU blocks that can be allocated now."""
 
     @abstractmethod
     def access_all_blocks_in_seq(self, seq: Sequence, access_time: float) -> None:
-        """Notes the time at which a sequence was used."""
+        """Records the time at which a sequence was used."""
 
     @abstractmethod
     def get_common_computed_block_ids(self, seqs: list[Sequence]) -> Items[int]:
@@ -136,7 +137,7 @@ class BlockSpaceManager(ABC):
 
     @abstractmethod
     def mark_blocks_as_computed(self, seq_group: SequenceGroup, token_chunk_size: int) -> None:
-        """Says that a group will have computed its next tokens before anything else is planned."""
+        """Records that a group will have computed its next tokens before anything else is planned."""
 
     @abstractmethod
     def get_prefix_cache_hit_rate(self, device: Device) -> float:
@@ -144,8 +145,8 @@ class BlockSpaceManager(ABC):
 
     @abstractmethod
     def reset_prefix_cache(self, device: Device | None = None) -> bool:
-        """Forgets all cached content of one device, or of all; returns False if blocks are in use."""
+        """Drops all cached content of one device, or of all. Returns False if blocks are in use."""
 
     @abstractmethod
     def get_num_cached_tokens(self, seq: Sequence) -> int:
-        """Returns how many tokens from the start of a sequence are cached and computed."""
+        """Returns the number of tokens, from the start of a sequence, that are cached and computed."""

@@ -20,7 +20,7 @@ __all__ = ["PlaceholderBlockSpaceManager"]
 
 
 class PlaceholderBlockSpaceManager(BlockSpaceManager):
-    """A manager under which every group fits and no sequence has blocks.
+    """A manager with which every group fits and no sequence has blocks.
 
     Args:
         kwargs: The arguments of any other manager. They are ignored.
@@ -71,8 +71,9 @@ class PlaceholderBlockSpaceManager(BlockSpaceManager):
         """Does nothing."""
 
     def get_block_table(self, seq: Sequence) -> list[int]:
-        """Returns None, as the ancestor does. An attention backend knows by it that a sequence has no
-        blocks.
+        """Returns None, as the ancestor does.
+
+        It indicates to an attention backend that a sequence has no blocks.
         """
         return None  # type: ignore[return-value]  # the interface knows managers with blocks only
 

@@ -1,8 +1,8 @@
 """The content of the LoRA adapters of an engine, as far as it is known. Imports no vLLM.
 
-vLLM's name of a chunk has the name and the path of an adapter, and not its content. The content is read when
-the engine loads the adapter. An adapter whose content is unknown, or has changed while the engine runs, has
-no name: the tier neither stores nor finds KV for it.
+vLLM's name of a chunk contains the name and the path of an adapter, but not its content. The content is
+read when the engine loads the adapter. If the content is unknown, or has changed while the engine runs,
+the tier neither stores nor finds KV for the adapter.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def names_with(content: str, keys: Iterable[bytes]) -> list[bytes]:
 
 @dataclasses.dataclass(slots=True)
 class _Adapter:
-    place: tuple[str, str]  # its name and path, which vLLM's names of chunks have
+    place: tuple[str, str]  # its name and path, which are part of vLLM's names of chunks
     stamp: str
     content: str
 
@@ -50,9 +50,9 @@ class Adapters:
     def content_of(self, request: Any) -> str | None:
         """Returns the content of the adapter of a ``LoRARequest``; None if it is unknown.
 
-        Reads the adapter's files when it meets an id for the first time, or when they have changed. Else it
-        costs one ``stat`` per file. A worker that drops an adapter reads its files again later, so a change
-        of the files leaves the content unknown until the engine is started again.
+        Reads the adapter's files when it gets an id for the first time, or when the files have changed.
+        Otherwise it costs one ``stat`` per file. A worker that drops an adapter reads its files again
+        later. Therefore a change of the files leaves the content unknown until the engine is restarted.
         """
         known, place = int(request.lora_int_id), (str(request.lora_name), str(request.lora_path))
         try:
@@ -75,5 +75,5 @@ class Adapters:
 
 
 def _stamp(path: str) -> str:
-    """Returns what changes when the files change, or the commit of an adapter on the Hugging Face hub."""
+    """Returns a value that changes with the files, or the commit of an adapter on the Hugging Face hub."""
     return stamp_of(path) if Path(path).expanduser().exists() else served_weights(path)

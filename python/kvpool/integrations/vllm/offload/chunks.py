@@ -1,18 +1,17 @@
-"""The chunks of an offloading tier: which are resident, in which slot, who reads them, which go first.
-Knows no vLLM.
+"""The chunks of an offloading tier: residency, slots, readers and order of eviction. Independent of vLLM.
 
-Owns a ``kvpool.BlockPool`` with one block per slot, and the dictionaries that lead from a key to its
-block. Slots, references, the free list and the order of eviction are the pool's, in Rust, with one call
-for a whole batch; the dictionaries are Python's, because an engine asks for keys one at a time and
-nothing is faster at that.
+This module owns a ``kvpool.BlockPool`` with one block per slot, and the dicts that map keys to blocks.
+The pool, in Rust, owns slots, references, the free list and the order of eviction, with one call for a
+whole batch. The dicts are in Python, because an engine looks up one key at a time, and nothing is
+faster for that.
 
-A block's life: *pending* (allocated, registered, not computed: it is being stored), *ready* (computed;
-cached-free while nobody reads it), free. A slot is a block id minus one, for block 0 is the null block.
-The pool's hashes are those of the slots, not of the contents: each slot has one, so that a batch of
-slots can be held by one lookup.
+A block is *pending* (allocated, registered, not computed: it is being stored), then *ready* (computed;
+cached-free while it has no readers), then free. A slot is a block id minus one, because block 0 is the
+null block. The pool's hashes identify slots, not contents: each slot has one, so that one lookup can
+hold a batch of slots.
 
-Times order eviction where the policy listens to them (``"last-accessed"``): the earliest goes first.
-They are the caller's, and those of a chunk never move back.
+If the policy is ``"last-accessed"``, times decide the order of eviction: the earliest is evicted first.
+The caller provides the times, and the time of a chunk never moves back.
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ if TYPE_CHECKING:
 
 __all__ = ["ChunkTable", "Stored"]
 
-#: Any algorithm will do: its digests are 32 bytes, here the number of a slot.
+#: Any algorithm with digests of 32 bytes works. The digest is the number of a slot.
 _ALGORITHM: Final = "sha256"
 _DIGEST_BYTES: Final = 32
 #: The policy that orders by the caller's times.
@@ -37,11 +36,11 @@ BY_TIME: Final = "last-accessed"
 
 
 class Stored(NamedTuple):
-    """What ``ChunkTable.store`` did.
+    """The result of ``ChunkTable.store``.
 
     Attributes:
-        slots: One per key, in the order of the keys.
-        evicted: Keys of the chunks that made room, first victim first.
+        slots: One slot per key, in the order of the keys.
+        evicted: Keys of the evicted chunks, first victim first.
     """
 
     slots: list[int]
@@ -51,8 +50,8 @@ class Stored(NamedTuple):
 class ChunkTable:
     """Resident chunks by key.
 
-    ``ready`` and ``pending`` map keys to blocks (slot plus one); they may be read by anyone and are
-    written here.
+    ``ready`` and ``pending`` map keys to blocks (slot plus one). Callers may read them; only this class
+    writes them.
 
     Args:
         num_chunks: Slots. At least 0.
@@ -82,8 +81,8 @@ class ChunkTable:
         self.clear()
 
     def clear(self) -> None:
-        """Forgets every chunk, pending and read ones included. O(slots)."""
-        # A pool has at least one block; with no slot, nothing ever asks for it.
+        """Drops every chunk, also pending ones and those being read. O(slots)."""
+        # A pool has at least one block. Without slots, this block is never used.
         self._pool = kvpool.BlockPool(max(2, self.num_chunks + 1), 1, eviction=self.eviction)
         self.ready: dict[bytes, int] = {}
         self.pending: dict[bytes, int] = {}
@@ -92,25 +91,26 @@ class ChunkTable:
 
     @property
     def num_free(self) -> int:
-        """Slots that hold nothing."""
+        """Number of slots without content."""
         return self.num_chunks - len(self.ready) - len(self.pending)
 
     @property
     def num_held(self) -> int:
-        """Slots that must stay: pending ones, and those that somebody reads."""
+        """Number of slots that cannot be evicted: pending ones, and those being read."""
         return self._pool.stats().active
 
     def store(
         self, keys: Sequence[bytes], times: Sequence[float], keep: Collection[bytes] = ()
     ) -> Stored | None:
-        """Takes a slot for each key, evicting what must go; None, and nothing changed, if there is no room.
+        """Takes a slot for each key, evicting chunks if necessary. Returns None if there is no room.
 
-        The chunks are pending, used at their ``times``. O(keys), and O(log slots) for each victim.
+        If it returns None, nothing has changed. The new chunks are pending, with ``times`` as their
+        times. O(keys), and O(log slots) for each victim.
 
         Args:
-            keys: Not resident, each once.
+            keys: Keys that are not resident, each once.
             times: One per key; ignored by policies that do not order by time.
-            keep: Chunks that must not be evicted by this call; those that are not ready are ignored.
+            keep: Chunks that this call must not evict. Chunks that are not ready are ignored.
 
         Raises:
             InvalidBlockError: A key is resident, or named twice.
@@ -134,10 +134,10 @@ class ChunkTable:
             victims = blocks[free:]
             for block in victims:
                 key = self._keys[block]
-                assert key is not None  # noqa: S101 - what is not free holds a key
+                assert key is not None  # noqa: S101 - a block that is not free has a key
                 evicted.append(key)
                 del self.ready[key]
-            # What vLLM's manager does, whose free list is a stack: the last victim's slot is taken first.
+            # As in vLLM's manager, whose free list is a stack: the last victim's slot is taken first.
             victims.reverse()
             blocks[free:] = victims
         self._pool.register(blocks, self._chain(blocks))
@@ -149,7 +149,7 @@ class ChunkTable:
         return Stored([block - 1 for block in blocks], evicted)
 
     def complete_store(self, keys: Iterable[bytes]) -> list[bytes]:
-        """Makes pending chunks ready, and returns their keys; the others are ignored. O(keys)."""
+        """Makes pending chunks ready. Returns their keys, and ignores other keys. O(keys)."""
         found = self._end_store(keys)
         self._pool.mark_computed(list(found.values()))
         self._pool.release(list(found.values()))
@@ -157,7 +157,7 @@ class ChunkTable:
         return list(found)
 
     def abandon_store(self, keys: Iterable[bytes]) -> list[bytes]:
-        """Drops pending chunks, and returns their keys; the others are ignored. O(keys)."""
+        """Drops pending chunks. Returns their keys, and ignores other keys. O(keys)."""
         found = self._end_store(keys)
         blocks = list(found.values())
         for block in blocks:
@@ -166,35 +166,33 @@ class ChunkTable:
         return list(found)
 
     def load(self, keys: Collection[bytes], times: Sequence[float] | None = None) -> list[int]:
-        """Holds ready chunks until ``complete_load``, and returns their slots, in the order of the
-        keys. O(keys).
+        """Holds ready chunks until ``complete_load``. Returns their slots, in the order of the keys. O(keys).
 
-        A chunk may be loaded by several at once.
+        Several callers may load one chunk at the same time.
 
         Args:
             keys: Ready chunks.
-            times: When they are used, as in ``use``; by default their times stay.
+            times: The times of the use, see ``use``. By default, their times do not change.
 
         Raises:
-            InvalidBlockError: A key is not resident, or not ready; the message names it.
+            InvalidBlockError: A key is not resident, or not ready. The message contains it.
         """
         blocks = self._ready_blocks(keys)
         self._hold(blocks, times)
         return [block - 1 for block in blocks]
 
     def complete_load(self, keys: Collection[bytes]) -> None:
-        """Ends one load of each of some chunks. O(keys).
+        """Ends one load of each chunk. O(keys).
 
         Raises:
-            InvalidBlockError: A key is not resident, or named more often than it is being loaded.
+            InvalidBlockError: A key is not resident, or named more often than it is loaded.
         """
         self._pool.release(self._ready_blocks(keys))
 
     def use(self, keys: Sequence[bytes], times: Sequence[float]) -> None:
-        """Says when resident chunks were used; an earlier time than the one known is ignored. O(log
-        slots) per key.
+        """Records when chunks were used. A time earlier than the known one is ignored. O(log slots) per key.
 
-        Keys that are not resident are ignored.
+        Ignores keys that are not resident.
         """
         if not self.by_time:
             return
@@ -206,11 +204,11 @@ class ChunkTable:
         self._mark([block for block, _ in known], [time for _, time in known])
 
     def order(self) -> list[bytes]:
-        """The keys of what could be evicted, next victim first. O(slots), for tests and tools."""
+        """Returns the keys of evictable chunks, next victim first. O(slots), for tests and tools."""
         return [key for block in self._pool.eviction_order() if (key := self._keys[block]) is not None]
 
     def readers(self, key: bytes) -> int:
-        """How many loads of a ready chunk are under way. O(1).
+        """Returns the number of running loads of a ready chunk. O(1).
 
         Raises:
             InvalidBlockError: The key is not resident, or not ready.
@@ -218,10 +216,10 @@ class ChunkTable:
         return self._pool.ref_count(self._ready_blocks([key])[0])
 
     def check_invariants(self) -> None:
-        """Recounts the pool, and that keys and blocks lead to each other. O(slots), for tests.
+        """Checks the pool, and that keys and blocks match. O(slots), for tests.
 
         Raises:
-            InvariantError: The first broken invariant.
+            InvariantError: An invariant is broken; the error describes the first one.
         """
         self._pool.check_invariants()
         both = {**self.ready, **self.pending}
@@ -257,16 +255,16 @@ class ChunkTable:
         return kvpool.hashing.HashChain.from_digests(_ALGORITHM, 1, [digests[block] for block in blocks])
 
     def _hold(self, blocks: list[int], times: Sequence[float] | None = None) -> None:
-        """One more reference to each of some ready blocks."""
+        """Adds a reference to each of the ready blocks."""
         if not blocks:
             return
         self._pool.match_and_acquire(self._chain(blocks))
         if self.by_time:
-            # The pool forgets the time of a block that a lookup takes.
+            # A lookup clears the times of the blocks that it takes.
             self._mark(blocks, times if times is not None else [self._times[block] for block in blocks])
 
     def _mark(self, blocks: Sequence[int], times: Sequence[float], *, fresh: bool = False) -> None:
-        """Says when blocks were used; ``fresh`` ones hold new content, whose time may be any."""
+        """Records when blocks were used. ``fresh`` blocks have new content, so any time is valid."""
         known, mark = self._times, self._pool.mark_accessed
         for block, time in zip(blocks, times, strict=True):
             latest = time if fresh or time > known[block] else known[block]

@@ -1,8 +1,8 @@
 """The settings of vLLM that do not change the bytes of KV, each with its reason.
 
-They are in ``data/vllm_excluded.toml``. Every other setting is part of the name of stored KV, also one
-that only a later vLLM has: a change of it is a cold start. ``identity`` reads these tables;
-docs/stored-names.md lists all settings of vLLM 0.32 and 0.33.
+They are in ``data/vllm_excluded.toml``. Every other setting is part of the name of stored KV, also a
+setting that only a later vLLM has. Changing such a setting is a cold start. ``identity`` reads these
+tables; docs/stored-names.md lists all settings of vLLM 0.32 and 0.33.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ _TABLES: Final = _data.toml("vllm_excluded.toml")
 
 
 def _explained(table: dict[str, str]) -> dict[str, str]:
-    """A table with the texts of its reasons."""
+    """Returns a table with the texts of its reasons."""
     return {names: _TABLES["reasons"].get(reason, reason) for names, reason in table.items()}
 
 
@@ -26,7 +26,7 @@ FIELDS: Final[dict[str, dict[str, str]]] = {
     kind: _explained(table) for kind, table in _TABLES["FIELDS"].items()
 }
 
-#: Fields of ``ModelConfig`` that do not count for models that read text alone. Code of other models reads
+#: Fields of ``ModelConfig`` that do not matter for text-only models. The code of other models reads
 #: them.
 TEXT_ONLY: Final[dict[str, str]] = _explained(_TABLES["TEXT_ONLY"])
 

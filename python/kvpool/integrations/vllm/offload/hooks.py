@@ -1,8 +1,8 @@
 """Watches vLLM for resets of its prefix cache, updates of weights, and adapters of requests.
 
-vLLM's interface of tiers lacks them: a tier learns only of resets that name its connector, and of no adapter.
-``install`` puts wrappers around four functions of vLLM, once per process. A wrapper calls the function with
-the same arguments, but a reset includes the connector.
+vLLM's interface of tiers lacks these: a tier is only notified of resets that name its connector, and
+never of adapters. ``install`` wraps four functions of vLLM, once per process. A wrapper calls the
+function with the same arguments, except that a reset includes the connector.
 """
 
 from __future__ import annotations
@@ -37,14 +37,14 @@ HARMLESS: Final = frozenset(
 
 
 class Watched(Protocol):
-    """A tier, as ``watch`` uses it."""
+    """The interface of a tier for ``watch``."""
 
     adapters: Adapters
     renews: bool
     generation: int
 
     def renew(self) -> None:
-        """Forgets everything, and stores nothing of requests that have begun."""
+        """Drops everything, and stores nothing for requests that have already begun."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -88,8 +88,10 @@ def install(config: Any, *, renews: bool) -> None:
     except (ImportError, AttributeError) as error:
         if renews:
             raise InvalidArgumentError(
-                f"on_reset is renew, and this vLLM does not show when its prefix cache is reset ({error}): use a "
-                'supported version, or say that weights never change while the engine runs: "on_reset": "keep"'
+                f"on_reset is renew, and this vLLM does not show when its prefix cache is reset ({error}): "
+                "use a "
+                'supported version, or say that weights never change while the engine runs: "on_reset": '
+                '"keep"'
             ) from error
 
 
@@ -100,7 +102,7 @@ def _scheduler(config: Any) -> Any:
 
 
 def _owner(kind: Any, name: str) -> Any:
-    """The class that defines the method that objects of this class have."""
+    """Returns the class that defines a method of this class."""
     for one in kind.__mro__:
         if name in vars(one):
             return one
@@ -124,9 +126,7 @@ def _reset(original: Any) -> Any:
         tiers = {tier: tier.generation for tier in _TIERS if tier.renews}
         bound = signature.bind(*args, **kwargs)
         if tiers and "reset_connector" in signature.parameters:
-            bound.arguments["reset_connector"] = (
-                True  # what lies in CPU memory is as old as what lies on the disk
-            )
+            bound.arguments["reset_connector"] = True  # CPU memory has the same outdated content as the disk
         try:
             return original(*bound.args, **bound.kwargs)
         finally:

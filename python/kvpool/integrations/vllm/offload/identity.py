@@ -1,8 +1,8 @@
-"""Reads everything that KV depends on from vLLM's whole configuration. Imports no vLLM.
+"""Reads everything that KV depends on from vLLM's whole configuration. Does not import vLLM.
 
-Takes every field of the configuration but those in ``excluded``, and gives each part a canonical form. A
-value that has none, such as a function, makes the name unique to this start: a cold start instead of a wrong
-hit.
+It takes every field of the configuration except those in ``excluded``, and writes each in a canonical
+form. A value without such a form, for example a function, makes the name unique to this process. The
+result is a cold start instead of a wrong hit.
 """
 
 from __future__ import annotations
@@ -46,18 +46,19 @@ _LOADERS: Final = frozenset(
         *("sharded_state", "runai_streamer", "runai_streamer_sharded"),
     ]
 )
-#: Distributions whose code decides what a configuration means.
+#: Distributions whose code determines the meaning of a configuration.
 _VERSIONS: Final = ("vllm", "transformers")
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Identity:
-    """Everything that KV depends on, but tokens and adapters.
+    """Everything that KV depends on, except tokens and adapters.
 
     Args:
         weights: The name of the weights.
         facts: Everything else, by name.
-        unknown: Where values without a canonical form are. If there are any, no other start has these facts.
+        unknown: The settings without a canonical form. If there are any, no other process has the same
+            facts.
     """
 
     weights: str
@@ -66,11 +67,10 @@ class Identity:
 
 
 def config_of(spec: Any) -> Any:
-    """Returns the ``VllmConfig`` of the engine that makes an offloading spec's manager; None if it is
-    not found.
+    """Returns the ``VllmConfig`` of the engine that is making an offloading spec's manager.
 
-    vLLM gives a spec a part of its configuration. The whole is an argument of a constructor that has not
-    returned.
+    Returns None if it is not found. vLLM passes a spec only a part of its configuration. The whole is
+    an argument of a constructor that has not returned yet, so this function reads it from the stack.
     """
     engine = getattr(getattr(spec, "config", None), "engine_id", None)
     frame: types.FrameType | None = sys._getframe(1)
@@ -86,14 +86,14 @@ def config_of(spec: Any) -> Any:
 
 
 def identity_of(config: Any, weights: str | None) -> Identity:
-    """Returns everything that the KV of an engine depends on, but tokens and adapters.
+    """Returns everything that the KV of an engine depends on, except tokens and adapters.
 
     Args:
-        config: vLLM's ``VllmConfig``; None if it is not known, which makes a cold start.
-        weights: The name of the weights, draft models included; None to find it out.
+        config: vLLM's ``VllmConfig``; None if it is unknown, which makes a cold start.
+        weights: The name of the weights, draft models included; None to determine it.
 
     Raises:
-        InvalidArgumentError: The name of the weights is not given, and cannot be found out.
+        InvalidArgumentError: The name of the weights is not given, and cannot be determined.
     """
     written = Canonical(_is_skipped)
     facts = {name: _version(name) for name in _VERSIONS}
@@ -156,17 +156,19 @@ def _reads_media(model: object) -> bool:
 
 
 def _weights(config: Any, written: Canonical) -> dict[str, str]:
-    """Names of the weights of the model and of its draft model, the model's first."""
+    """Returns the names of the weights of the model and of its draft model, the model's first."""
     if config is None:
         raise InvalidArgumentError(
-            'weights is not given, and vLLM\'s configuration is unknown: name the weights, "weights": "2026-11-24"'
+            'weights is not given, and vLLM\'s configuration is unknown: name the weights, "weights": '
+            '"2026-11-24"'
         )
     speculative = getattr(config, "speculative_config", None)
     loads = [getattr(config, "load_config", None), getattr(speculative, "draft_load_config", None)]
     for name in (str(load.load_format) for load in loads if load is not None):
         if name not in _LOADERS:
             raise InvalidArgumentError(
-                f"weights is not given, and load_format {name!r} may read weights from elsewhere than the model: name "
+                f"weights is not given, and load_format {name!r} may read weights from elsewhere than the "
+                "model: name "
                 'the weights, and change the name whenever they change: "weights": "2026-11-24"'
             )
     models = [config.model_config, getattr(speculative, "draft_model_config", None)]
@@ -194,12 +196,14 @@ def served_weights(source: str, revision: str | None = None, folder: str | None 
     """Returns the name of the weights of a model or an adapter that vLLM serves.
 
     Raises:
-        InvalidArgumentError: It is unknown; vLLM downloads from ModelScope, whose commits are not known here.
+        InvalidArgumentError: The name is unknown. For ModelScope it always is, because its commits are
+            not known here.
     """
     uses_modelscope = os.environ.get("VLLM_USE_MODELSCOPE", "").lower() in ("true", "1")
     if uses_modelscope and not Path(source).expanduser().exists():
         raise InvalidArgumentError(
-            f"weights is not given, and is unknown for {source!r}, which vLLM downloads from ModelScope: name the "
+            f"weights is not given, and is unknown for {source!r}, which vLLM downloads from ModelScope: "
+            "name the "
             'weights, and change the name whenever they change: "weights": "2026-11-24"'
         )
     return weights_of(source, revision, cache_dir=folder)

@@ -1,18 +1,19 @@
 """An ``OffloadingManager`` of vLLM for CPU memory, over a ``BlockPool`` of kvpool.
 
-Owns what vLLM's scheduler asks of such a manager: the protocol, what a request has used, admission by
-reuse, events and metrics. Which chunks are resident, where, and which of them go is ``ChunkTable``'s.
+This module owns the protocol of vLLM's scheduler, the record of each request's chunks, admission by
+reuse, events and metrics. ``ChunkTable`` decides which chunks are resident, in which slots, and which
+of them are evicted.
 
-The order of eviction, with the pool's policy ``"last-accessed"``: by the request that used a chunk
-last, and within a request by token position, the tail before the head, however many calls stored it. A
-request counts as of its first access, and once more, for all that it met, when it finishes. So whatever
-is evicted, what is left of a prefix is a prefix. Chunks without a position (only callers other than
-vLLM's scheduler have them) are each used at the moment of the call, the first of a call first. Other
-policies of the pool order by release instead.
+With the pool's policy ``"last-accessed"``, chunks are ordered by the request that used them last.
+Within a request, they are ordered by token position: the tail is evicted before the head, even if
+several calls stored it. A request counts from its first access. When it finishes, all its chunks count
+as used once more. So whatever is evicted, the remaining part of a prefix is a prefix. Chunks without a
+position come only from callers other than vLLM's scheduler. Each is used at the moment of the call, in
+the order of the call. Other policies of the pool order by release instead.
 
-Times are ``rank - position / 2**25``: ranks count requests, positions are tokens; a request's chunks
-lie within half a rank up to 16 million tokens. Beyond 2**28 ranks the lowest bits of a position round
-off, no more than that.
+Times are ``rank - position / 2**25``: ranks count requests, and positions are tokens. A request's
+chunks lie within half a rank up to 16 million tokens. Beyond 2**28 ranks, the lowest bits of a position
+are lost to rounding.
 """
 
 # ruff: noqa: ARG002  # the signatures are vLLM's
@@ -52,35 +53,33 @@ Key: TypeAlias = bytes
 Context: TypeAlias = Any
 
 _TOKEN: Final = 2.0**-25
-#: vLLM 0.33 and later: events that say that metadata of a failed store may go.
+#: vLLM 0.33 and later: events that allow a reader to drop the metadata of a failed store.
 _METADATA_EVENTS: Final = any(one.name == "metadata_only" for one in fields(OffloadingEvent))
 _HIT, _PENDING, _MISS = LookupResult.HIT, LookupResult.HIT_PENDING, LookupResult.MISS
 
 
 @dataclass(slots=True)
 class _Request:
-    """What one request has met; kept in its context."""
+    """The chunks that one request has used. Kept in its context."""
 
     owner: object
     generation: int
-    rank: float = 0.0  # none before its first access
-    keys: dict[Key, object] = field(default_factory=dict)  # in the order met
+    rank: float = 0.0  # 0 before its first access
+    keys: dict[Key, object] = field(default_factory=dict)  # in the order of their first use
     finished: bool = False
 
 
 class KvpoolOffloadingManager(OffloadingManager):  # type: ignore[misc]  # vLLM is Any here
-    """Tracks which chunks CPU memory holds; runs in vLLM's scheduler, on its thread.
+    """Tracks which chunks are in CPU memory. It runs in vLLM's scheduler, on its thread.
 
     Args:
         num_chunks: Slots of the tier.
         eviction: A policy of ``kvpool.BlockPool``.
-        enable_events: Whether ``take_events`` has something to give.
-        store_threshold: How often a chunk must be offered before it is stored; below 2 it is stored at once.
-        max_tracker_size: Chunks whose offers are counted, at most. At least 1.
+        enable_events: Whether to collect events for ``take_events``.
+        store_threshold: How often a chunk must be offered before it is stored. Below 2, it is stored at
+            once.
+        max_tracker_size: The most chunks whose offers are counted. At least 1.
         info: Facts for vLLM's config metric (0.33 and later): its ``CPUOffloadingInfo``.
-
-    Raises:
-        InvalidArgumentError: A setting is out of range, or no policy has this name.
     """
 
     def __init__(
@@ -108,30 +107,29 @@ class KvpoolOffloadingManager(OffloadingManager):  # type: ignore[misc]  # vLLM 
         self._generation = 0
         self._clock = 0.0
 
-    # What requests do.
+    # Requests.
 
     def on_new_request(self, req_context: Context) -> Any:
-        """Says how a request's chunks are offloaded: chunk by chunk, as they are computed."""
+        """Returns how a request's chunks are offloaded: one by one, as they are computed."""
         self._request(req_context)
         return RequestOffloadingContext()
 
     def lookup(self, key: Key, req_context: Context) -> Any:
-        """Says whether a chunk is resident, being stored, or neither. Changes nothing. O(1)."""
+        """Returns whether a chunk is resident, being stored, or neither. Changes nothing. O(1)."""
         chunks = self.chunks
         if key in chunks.ready:
             return _HIT
         return _PENDING if key in chunks.pending else _MISS
 
     def get_load_source(self, key: Key, req_context: Context) -> Any:
-        """Host memory: there is no other tier here."""
+        """Returns host memory, because this manager has no other tier."""
         return CacheHitSource.HOST
 
     def prepare_load(self, keys: Collection[Key], req_context: Context) -> Any:
-        """Holds chunks until ``complete_load`` and says in which slots they are, in the order of the
-        keys. O(keys).
+        """Holds chunks until ``complete_load``. Returns their slots, in the order of the keys. O(keys).
 
         Raises:
-            InvalidBlockError: A chunk is not resident, or not ready; nothing has changed.
+            InvalidBlockError: A chunk is not resident, or not ready. Nothing has changed.
         """
         request = self._request(req_context)
         slots = self.chunks.load(
@@ -144,15 +142,15 @@ class KvpoolOffloadingManager(OffloadingManager):  # type: ignore[misc]  # vLLM 
         """Ends one load of each chunk. O(keys).
 
         Raises:
-            InvalidBlockError: A chunk is not being loaded (so often); nothing has changed.
+            InvalidBlockError: A chunk is loaded less often than this. Nothing has changed.
         """
         self.chunks.complete_load(keys)
 
     def prepare_store(self, keys: Collection[Key], req_context: Context) -> Any:
-        """Takes slots for the chunks that are not resident, evicting others; None if there is no room
-        for all of them.
+        """Takes slots for the chunks that are not resident, and evicts others if necessary.
 
-        No chunk that is offered is evicted by the offer. O(keys), and O(log slots) for each victim.
+        Returns None if there is no room for all of them. An offer never evicts a chunk that it
+        contains. O(keys), and O(log slots) for each victim.
         """
         if self.counts is not None:
             self._count_offers(keys)
@@ -182,7 +180,7 @@ class KvpoolOffloadingManager(OffloadingManager):  # type: ignore[misc]  # vLLM 
         )
 
     def complete_store(self, keys: Collection[Key], req_context: Context, success: bool = True) -> None:
-        """Makes chunks that were being stored ready, or drops them; others are ignored. O(keys)."""
+        """Makes chunks that were being stored ready, or drops them. Ignores other chunks. O(keys)."""
         if success:
             done = self.chunks.complete_store(keys)
             if done:
@@ -193,14 +191,17 @@ class KvpoolOffloadingManager(OffloadingManager):  # type: ignore[misc]  # vLLM 
             self._announce(dropped, removed=True, metadata_only=True)
 
     def touch(self, keys: Collection[Key], req_context: Context) -> None:
-        """Uses the resident ones of some chunks, given head to tail, now. O(keys)."""
+        """Records a use, now, of those chunks that are resident. O(keys).
+
+        ``keys`` are ordered head to tail.
+        """
         if self.chunks.by_time:
             tail_first = list(dict.fromkeys(keys))
             tail_first.reverse()
             self.chunks.use(tail_first, self._moments(len(tail_first)))
 
     def on_request_finished(self, req_context: Context) -> None:
-        """Uses all that a request has met once more, as one. O(keys); a second call changes nothing."""
+        """Records one more use of all chunks of a request. O(keys). A second call changes nothing."""
         request = req_context.get_state(_Request)
         if request is None or not self._is_mine(request) or request.finished:
             return
@@ -216,21 +217,21 @@ class KvpoolOffloadingManager(OffloadingManager):  # type: ignore[misc]  # vLLM 
             self.chunks.use(keys, [self._clock - position * _TOKEN for position in positions])
 
     def reset_cache(self) -> None:
-        """Forgets every chunk, those in use included: vLLM drops the jobs that use them. O(slots)."""
+        """Drops every chunk, also those in use: vLLM drops the jobs that use them. O(slots)."""
         self.chunks.clear()
         self._generation += 1
         self._clock = 0.0
 
-    # What vLLM collects.
+    # Statistics.
 
     def take_events(self) -> Iterator[Any]:
-        """Gives the events since the last call, oldest first; none unless they are enabled."""
+        """Yields the events since the last call, oldest first. Yields none unless events are enabled."""
         if self.events is None:
             return
         events, self.events = self.events, []
         for event in events:
             if getattr(event, "metadata_only", False):
-                # What was stored again meanwhile keeps its metadata.
+                # A chunk that was stored again keeps its metadata.
                 gone = [key for key in event.keys if self.lookup(key, None) is _MISS]
                 if gone:
                     yield replace(event, keys=gone)
@@ -238,9 +239,7 @@ class KvpoolOffloadingManager(OffloadingManager):  # type: ignore[misc]  # vLLM 
                 yield event
 
     def get_stats(self) -> Any:
-        """What has happened since the last call, and how much of the tier transfers hold: shares from 0
-        to 1.
-        """
+        """Returns the events since the last call, and the shares of the tier in use, from 0 to 1."""
         stats = OffloadingConnectorStats()
         slots = max(1, self.chunks.num_chunks)
         held, written = self.chunks.num_held / slots, len(self.chunks.pending) / slots
@@ -256,7 +255,7 @@ class KvpoolOffloadingManager(OffloadingManager):  # type: ignore[misc]  # vLLM 
         return stats
 
     def config_info(self) -> Sequence[Any]:
-        """The labels of vLLM's config metric (0.33 and later)."""
+        """Returns the labels of vLLM's config metric (0.33 and later)."""
         return [self._info]
 
     # Times.
@@ -272,13 +271,16 @@ class KvpoolOffloadingManager(OffloadingManager):  # type: ignore[misc]  # vLLM 
         return request
 
     def _moments(self, n: int) -> list[float]:
-        """The next ``n`` moments, each a rank of its own."""
+        """Returns the next ``n`` moments, each with a rank of its own."""
         first = self._clock + 1.0
         self._clock += n
         return [first + i for i in range(n)]
 
     def _use_times(self, keys: Iterable[Key], req_context: Context, request: _Request) -> list[float]:
-        """When resident chunks are used by a request: without a position, not before it finishes."""
+        """Returns the times at which a request uses resident chunks.
+
+        A chunk without a position gets no new time.
+        """
         if not request.rank:
             self._clock += 1.0
             request.rank = self._clock
@@ -286,16 +288,19 @@ class KvpoolOffloadingManager(OffloadingManager):  # type: ignore[misc]  # vLLM 
         return [-inf if (tokens := position(key)) is None else rank - tokens * _TOKEN for key in keys]
 
     def _store_times(self, keys: Sequence[Key], req_context: Context, request: _Request) -> list[float]:
-        """When new chunks are used by a request: without a position, one after the other from now on."""
+        """Returns the times at which a request uses new chunks.
+
+        Without positions, these are consecutive moments.
+        """
         times = self._use_times(keys, req_context, request)
         return times if -inf not in times else self._moments(len(keys))
 
     # Admission and events.
 
     def _count_offers(self, keys: Iterable[Key]) -> None:
-        """Counts an offer of each key. An offer never pushes out what it counts itself."""
+        """Counts an offer of each key. An offer never displaces the counts of its own keys."""
         counts = self.counts
-        assert counts is not None  # noqa: S101 - the caller has looked
+        assert counts is not None  # noqa: S101 - the caller has checked it
         keys = list(keys)
         known = {key for key in keys if key in counts}
         others = len(counts) - len(known)

@@ -1,8 +1,8 @@
-"""The name of stored KV of a vLLM engine: what ``tier`` writes into every object.
+"""The namespace of a vLLM engine's stored KV. ``tier`` writes it into every object.
 
-vLLM names a chunk by a digest of its tokens. The bytes also depend on the weights, on vLLM's configuration
-and version, and on how layers and heads are shared out. A change of any of them is a cold start. Imports no
-vLLM.
+vLLM names a chunk by a digest of its tokens. The bytes also depend on the weights, on vLLM's
+configuration and version, and on how layers and heads are divided among ranks. A change of any of them
+is a cold start. This module does not import vLLM.
 """
 
 from __future__ import annotations
@@ -25,19 +25,20 @@ def namespace_of(spec: Any, config: Any, chunk_bytes: int, *, weights: str | Non
 
     Args:
         spec: vLLM's ``OffloadingSpec``.
-        config: vLLM's ``VllmConfig``; None if it is not known, which makes a cold start.
+        config: vLLM's ``VllmConfig``; None if it is unknown, which makes a cold start.
         chunk_bytes: Bytes of a chunk.
-        weights: The name of the weights; None to find it out.
+        weights: The name of the weights; None to determine it.
         scales: The name of quantisation scales that are not part of the weights.
 
     Raises:
-        InvalidArgumentError: The name of the weights was not given, and cannot be found out.
+        InvalidArgumentError: The name of the weights was not given, and cannot be determined.
     """
     engine = spec.config
     identity = identity_of(config, weights)
     if identity.unknown:
         _LOG.warning(
-            "kvpool: the store starts empty, because these settings have no form that another start could compare: %s",
+            "kvpool: the store starts empty, because these settings have no form that another start could "
+            "compare: %s",
             ", ".join(identity.unknown),
         )
     parallel = engine.parallel
@@ -63,8 +64,8 @@ def namespace_of(spec: Any, config: Any, chunk_bytes: int, *, weights: str | Non
         layouts=[(group.group_id, layout, [group.tokens_per_block], []) for group in engine.groups],
         block_size=engine.cache.tokens_per_hash,
         layers=(0, sum(len(group.layer_names) for group in engine.groups)),
-        heads=(0, 0),  # those of all ranks: which has which follows from the sizes above
-        hash_algorithm="vllm",  # digests of another algorithm are other keys
+        heads=(0, 0),  # all ranks': the sizes above determine which rank has which
+        hash_algorithm="vllm",  # digests of another algorithm are different keys
         hash_seed=os.environ.get("PYTHONHASHSEED", "").encode(),
         extra={name: str(value) for name, value in facts.items()} | identity.facts,
     )

@@ -1,17 +1,16 @@
-"""The order in which resident chunks are given up. Knows nothing of vLLM, keys or reference counts:
-blocks and depths.
+"""The order in which resident chunks are evicted, in terms of blocks and depths only.
 
-Owns the order alone, in two parts. ``VictimOrder`` orders what nobody's request is running for, by last
-use: an evictor of kvpool, and in front of it the victims that could not be taken when their turn came.
-``RunningRequests`` orders what requests that still run have met; it goes behind all of the former:
-request after request, the deepest of each first, however many calls brought it. So what is left of a
-prefix is a prefix.
+This module owns the order, in two parts. ``VictimOrder`` orders the blocks of no running request, by
+last use. It consists of an evictor of kvpool, and of the victims that could not be taken when their
+turn came. These are evicted before those in the evictor. ``RunningRequests`` orders the blocks that
+running requests have used. They are evicted after all others: request after request, the deepest of
+each first, even if several calls brought them. So the remaining part of a prefix is a prefix.
 
-Both order the blocks in use with the others, so that holding a block and letting it go do not change
-its place: last used is what a request used last, not what a transfer ended last. Evictors know nothing
-of blocks in use. One whose turn comes while it must stay is *passed over*: it waits in front of all
-that the evictor still holds, in the order of the turns, and is asked first next time. Looking for
-victims therefore changes no order.
+Both parts also contain the blocks in use, so that holding and releasing a block does not change its
+place. The order is that of the requests' last uses, not that of the ends of transfers. Evictors do not
+know which blocks are in use. A block in use whose turn comes is *passed over*: it moves before all
+blocks in the evictor, in the order of the turns, and is tried first the next time. Searching for
+victims therefore does not change the order.
 """
 
 from __future__ import annotations
@@ -28,23 +27,26 @@ __all__ = ["Evictor", "Request", "RunningRequests", "VictimOrder"]
 
 
 class Evictor(Protocol):
-    """What an evictor of kvpool does; blocks are ids from 1 to ``num_blocks - 1``."""
+    """The interface of kvpool's evictors. Blocks are ids from 1 to ``num_blocks - 1``."""
 
     def __init__(self, num_blocks: int, /) -> None: ...
     def insert(self, candidates: Sequence[tuple[int, int]]) -> None:
-        """Takes blocks used at one moment, with their depths; of one call the deeper are given up first."""
+        """Adds blocks used at one moment, with their depths.
+
+        Among the blocks of one call, the deepest is evicted first.
+        """
 
     def remove(self, block_id: int) -> bool:
-        """Gives up one block; says whether it was held."""
+        """Removes one block. Returns whether it was present."""
 
     def evict(self) -> int | None:
-        """Gives up the next victim."""
+        """Removes and returns the next victim."""
 
     def order(self) -> list[int]:
-        """The blocks held, next victim first."""
+        """Returns the blocks, next victim first."""
 
     def check_invariants(self) -> None:
-        """Recounts itself."""
+        """Checks its own state."""
 
     def __contains__(self, block_id: int, /) -> bool: ...
     def __len__(self) -> int: ...
@@ -54,7 +56,7 @@ class VictimOrder:
     """Blocks by last use, the next victim first.
 
     Args:
-        evictor: An empty evictor with the methods of ``kvpool.parts.LruEvictor``; this object owns it.
+        evictor: An empty evictor with the methods of ``kvpool.parts.LruEvictor``. This object owns it.
 
     >>> import kvpool
     >>> order = VictimOrder(kvpool.parts.LruEvictor(8))
@@ -69,33 +71,33 @@ class VictimOrder:
 
     def __init__(self, evictor: Evictor) -> None:
         self._evictor = evictor
-        # Insertion order is the order of the turns; all of it goes before what the evictor holds.
+        # Insertion order is the order of the turns. All of these come before the blocks in the evictor.
         self._passed: dict[int, None] = {}
 
     def append(self, candidates: Sequence[tuple[int, int]]) -> None:
-        """Puts blocks that are not in the order at its end, used last: pairs of block id and depth.
+        """Adds new blocks at the end, as used last. Each is a pair of block id and depth.
 
-        Of one call the deeper are given up first, and of equal depth the earlier. O(1) per block.
+        Among the blocks of one call, the deepest is evicted first, and of equal depth the earliest.
+        O(1) per block.
 
         Raises:
-            InvalidBlockError: An id is outside the evictor; nothing has changed.
+            InvalidBlockError: An id is outside the evictor. Nothing has changed.
         """
         self._evictor.insert(candidates)
 
     def drop(self, block: int) -> bool:
-        """Takes a block out of the order; says whether it was in it. O(1)."""
+        """Removes a block from the order. Returns whether it was in it. O(1)."""
         if block in self._passed:
             del self._passed[block]
             if not self._passed:
-                self._passed = {}  # one that has shrunk is slow to walk
+                self._passed = {}  # iterating over a dict that has shrunk is slow
             return True
         return self._evictor.remove(block)
 
     def find(self, n: int, may_go: Callable[[int], bool]) -> list[int]:
-        """The next ``n`` blocks for which ``may_go`` is true, or all of them if there are fewer.
-        Changes no order.
+        """Returns the next ``n`` blocks for which ``may_go`` is true, or all of them if there are fewer.
 
-        O(n + blocks passed over), those of earlier calls included.
+        Does not change the order. O(n + blocks passed over), those of earlier calls included.
         """
         found = list(islice(filter(may_go, self._passed), n))
         while len(found) < n and (block := self._evictor.evict()) is not None:
@@ -105,14 +107,14 @@ class VictimOrder:
         return found
 
     def order(self) -> list[int]:
-        """Every block, next victim first. O(blocks), for tests and tools."""
+        """Returns every block, next victim first. O(blocks), for tests and tools."""
         return [*self._passed, *self._evictor.order()]
 
     def check_invariants(self) -> None:
-        """Recounts the evictor, and that no block is both held by it and passed over. O(blocks), for tests.
+        """Checks the evictor, and that no passed-over block is also in it. O(blocks), for tests.
 
         Raises:
-            InvariantError: The first broken invariant.
+            InvariantError: An invariant is broken; the error describes the first one.
         """
         self._evictor.check_invariants()
         both = [block for block in self._passed if block in self._evictor]
@@ -124,9 +126,7 @@ class VictimOrder:
 
 
 class Request:
-    """A running request, and the depths of the blocks that count as its own: those no later request has
-    met.
-    """
+    """A running request, and the depths of its blocks that no later request has used."""
 
     __slots__ = ("blocks", "owner", "rank")
 
@@ -137,8 +137,7 @@ class Request:
 
 
 class RunningRequests:
-    """Blocks that running requests have met: of the request that began first first, and of each the
-    deepest first.
+    """The blocks of running requests: requests in the order they began, and the deepest block of each first.
 
     >>> running = RunningRequests()
     >>> first, second = running.begin(), running.begin()
@@ -155,11 +154,11 @@ class RunningRequests:
         self._of: dict[int, Request] = {}  # by block
 
     def begin(self) -> Request:
-        """A request that runs from now on. O(1)."""
+        """Returns a new running request. O(1)."""
         return Request(self, next(self._ranks))
 
     def use(self, request: Request, block: int, depth: int) -> None:
-        """Says that a request has met a block, unless a later one has. O(1)."""
+        """Records that a request has used a block. A later request's use has precedence. O(1)."""
         holder = self._of.get(block)
         if holder is not None:
             if holder.rank > request.rank:
@@ -170,7 +169,7 @@ class RunningRequests:
         self._requests[request.rank] = request
 
     def drop(self, block: int) -> bool:
-        """Takes a block out; says whether it was in. O(1)."""
+        """Removes a block. Returns whether it was present. O(1)."""
         request = self._of.pop(block, None)
         if request is None:
             return False
@@ -180,26 +179,25 @@ class RunningRequests:
         return True
 
     def holder(self, block: int) -> Request | None:
-        """The request that a block counts for, or None. O(1)."""
+        """Returns the request that a block counts for, or None. O(1)."""
         return self._of.get(block)
 
     def find(self, n: int, may_go: Callable[[int], bool]) -> list[int]:
-        """The next ``n`` blocks for which ``may_go`` is true, or all of them if there are fewer.
-        Changes nothing.
+        """Returns the next ``n`` blocks for which ``may_go`` is true, or all of them if there are fewer.
 
-        O(b log b) for the b blocks of the requests that are looked at, plus O(running requests).
+        Changes nothing. O(b log b) for the b blocks of the requests examined, plus O(running requests).
         """
         return list(islice(filter(may_go, self._ordered()), n))
 
     def order(self) -> list[int]:
-        """Every block, next victim first. O(b log b), for tests and tools."""
+        """Returns every block, next victim first. O(b log b), for tests and tools."""
         return list(self._ordered())
 
     def check_invariants(self) -> None:
-        """Recounts which block is whose. O(blocks), for tests.
+        """Checks that requests and blocks match. O(blocks), for tests.
 
         Raises:
-            InvariantError: The first broken invariant.
+            InvariantError: An invariant is broken; the error describes the first one.
         """
         held = {block: request for request in self._requests.values() for block in request.blocks}
         if held != self._of or any(request.rank != rank for rank, request in self._requests.items()):

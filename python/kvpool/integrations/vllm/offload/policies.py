@@ -1,12 +1,12 @@
-"""Eviction policies for vLLM's CPU offloading: ``CachePolicy`` classes whose order is an evictor of kvpool.
+"""Eviction policies for vLLM's CPU offloading: ``CachePolicy`` classes over an evictor of kvpool.
 
-Owns, for one ``CPUOffloadingManager``, which keys are resident and in which order they would go. vLLM's
-manager owns the rest: reference counts, slots, events, and what a request has used. The block id that
-the evictor knows is the slot of a chunk plus one, for block 0 is the null block: slots are unique among
-resident chunks and dense, keys are neither.
+This module owns, for one ``CPUOffloadingManager``, the set of resident keys and their order of
+eviction. vLLM's manager owns the rest: reference counts, slots, events, and the record of each
+request's chunks. The evictor's block id is the slot of a chunk plus one, because block 0 is the null
+block. It uses slots because they are dense, and unique among resident chunks, and keys are not.
 
-Chosen by ``"eviction_policy": "kvpool_lru"`` with ``"cache_policy_module_path"`` naming this module. A
-further evictor of kvpool is one more subclass of ``EvictorCachePolicy``, with a name here.
+Select it with ``"eviction_policy": "kvpool_lru"`` and this module as ``"cache_policy_module_path"``. To
+add another evictor of kvpool, add a subclass of ``EvictorCachePolicy`` with a name here.
 """
 
 # ruff: noqa: ARG002  # the signatures are vLLM's
@@ -35,18 +35,18 @@ Context: TypeAlias = Any
 
 
 class EvictorCachePolicy(CachePolicy):  # type: ignore[misc]  # vLLM is Any here
-    """A ``CachePolicy`` of vLLM over an evictor of kvpool; subclasses say which.
+    """A ``CachePolicy`` of vLLM over an evictor of kvpool. Subclasses name the evictor.
 
-    A use is a store, a ``touch``, or what a request has met when it finishes; loads that begin or end
-    move nothing. Every use orders the tail of a prefix before its head. What a running request has met
-    goes after what none has, by the token positions that vLLM notes. Chunks without a position (vLLM's
-    scheduler makes none) count at once, the first stored first.
+    A use is a store, a ``touch``, or the end of a request for all of its chunks. The begin and end of a
+    load are not uses. Every use orders the tail of a prefix before its head. Chunks of running requests
+    are evicted after all others, by the token positions that vLLM records. A chunk without a position
+    (vLLM's scheduler makes none) counts as used at once, the first stored first.
 
     Args:
-        cache_capacity: Slots, of which ``chunk_id`` is one: 0 to ``cache_capacity - 1``.
+        cache_capacity: Number of slots. ``chunk_id`` is a slot, from 0 to ``cache_capacity - 1``.
 
     Raises:
-        InvalidArgumentError: More slots than a pool of kvpool can have.
+        InvalidArgumentError: There are more slots than a pool of kvpool can have.
     """
 
     evictor_type: ClassVar[type[Evictor]]
@@ -56,26 +56,26 @@ class EvictorCachePolicy(CachePolicy):  # type: ignore[misc]  # vLLM is Any here
         self.clear()
 
     def clear(self) -> None:
-        """Forgets every chunk, those in use included."""
+        """Drops every chunk, also those in use."""
         self._chunks: dict[Key, Chunk] = {}
         self._keys: dict[int, Key] = {}  # by block
-        # The evictor has room for the null block, and for one more: there may be no slot at all.
+        # The evictor has room for the null block and at least one more, because there may be no slots.
         self._order = VictimOrder(self.evictor_type(max(2, self.cache_capacity + 1)))
         self._running = RunningRequests()
         self._fresh: dict[
             int, None
-        ] = {}  # inserted without a position, not in the order yet: one call for all
-        self._storing: Context = None  # whose misses were offered last
+        ] = {}  # inserted without a position, not in the order yet: added together in one call
+        self._storing: Context = None  # the context of the last offer
 
     def get(self, key: Key) -> Chunk | None:
-        """The chunk of a key, or None. O(1)."""
+        """Returns the chunk of a key, or None. O(1)."""
         return self._chunks.get(key)
 
     def insert(self, key: Key, chunk: Chunk, req_context: Context = None) -> None:
-        """Adds a chunk, used last; vLLM 0.32 passes no context. O(1).
+        """Adds a chunk as used last. vLLM 0.32 passes no context. O(1).
 
         Raises:
-            InvalidBlockError: The slot is outside the capacity, or another key's.
+            InvalidBlockError: The slot is outside the capacity, or belongs to another key.
         """
         block = chunk.chunk_id + 1
         if not 0 < block <= self.cache_capacity:
@@ -96,7 +96,7 @@ class EvictorCachePolicy(CachePolicy):  # type: ignore[misc]  # vLLM is Any here
             self._running.use(self._request(context), block, position)
 
     def remove(self, key: Key) -> None:
-        """Drops a chunk, whatever its state. O(1).
+        """Drops a chunk, in any state. O(1).
 
         Raises:
             KeyError: The key is not resident.
@@ -109,19 +109,20 @@ class EvictorCachePolicy(CachePolicy):  # type: ignore[misc]  # vLLM is Any here
             self._order.drop(block)
 
     def touch(self, keys: Iterable[Key], req_context: Context) -> None:
-        """Uses the resident ones of some keys, given head to tail. O(keys)."""
+        """Records a use of those keys that are resident. ``keys`` are ordered head to tail. O(keys)."""
         self._use(keys)
 
     def on_store_miss(self, keys: Iterable[Key], req_context: Context) -> None:
-        """Notes whose chunks are going to be inserted; none of them is resident, so that there is
-        nothing to use.
+        """Records the context of the chunks that will be inserted next.
+
+        None of them is resident yet, so there is no use to record.
         """
         self._storing = req_context
 
     def on_request_access(self, keys: Iterable[Key], req_context: Context) -> None:
-        """Notes the resident ones of what a request has met for the first time: vLLM 0.33 and later. O(keys).
+        """Records a request's first use of those keys that are resident. vLLM 0.33 and later. O(keys).
 
-        Those without a position stay where they are until the request finishes.
+        Keys without a position keep their place until the request finishes.
         """
         chunks, position = self._chunks, req_context.get_offload_key_position
         for key in keys:
@@ -138,20 +139,22 @@ class EvictorCachePolicy(CachePolicy):  # type: ignore[misc]  # vLLM is Any here
         reused_keys: set[Key],
         req_context: Context,
     ) -> None:
-        """Uses all that a request has met, as one: of all its KV-cache groups the tails go first. O(keys).
+        """Records a use of all chunks of a request at once.
 
-        What a request that began later has met, too, stays that one's until it finishes.
+        The tails of all KV-cache groups are evicted first. O(keys).
+
+        A chunk that a later request has used, too, counts for that request until it finishes.
         """
         if self._storing is req_context:
             self._storing = None
         self._use(order_request_keys(key_groups, req_context), self._request(req_context))
 
     def evict(self, n: int, protected: set[Key]) -> list[tuple[Key, Chunk]] | None:
-        """Gives up ``n`` chunks that no transfer uses and that are not protected; None, and nothing
-        changed, if fewer.
+        """Evicts ``n`` chunks that no transfer uses and that are not protected.
 
-        O(n), O(1) for each chunk whose turn has come while it was in use or protected, and O(b log b)
-        for the b chunks of running requests that it has to look at when there is nothing else left.
+        Returns None, and changes nothing, if there are fewer. O(n), and O(1) for each chunk whose turn
+        has come while it was in use or protected. If only chunks of running requests are left, O(b log
+        b) for the b chunks examined.
         """
         if n <= 0:
             return []
@@ -173,17 +176,18 @@ class EvictorCachePolicy(CachePolicy):  # type: ignore[misc]  # vLLM is Any here
         return [(key, chunks.pop(key)) for key in map(keys.pop, [*victims, *behind])]
 
     def order(self) -> list[Key]:
-        """Every resident key, those in use included, next victim first. O(chunks log chunks), for tests
-        and tools.
+        """Returns every resident key, those in use included, next victim first.
+
+        O(chunks log chunks), for tests and tools.
         """
         self._settle()
         return [self._keys[block] for block in [*self._order.order(), *self._running.order()]]
 
     def check_invariants(self) -> None:
-        """Recounts keys, slots and order. O(chunks), for tests.
+        """Checks keys, slots and order. O(chunks), for tests.
 
         Raises:
-            InvariantError: The first broken invariant.
+            InvariantError: An invariant is broken; the error describes the first one.
         """
         self._order.check_invariants()
         self._running.check_invariants()
@@ -197,7 +201,7 @@ class EvictorCachePolicy(CachePolicy):  # type: ignore[misc]  # vLLM is Any here
             )
 
     def _request(self, req_context: Context) -> Request:
-        """A context's request, as this policy knows it."""
+        """Returns this policy's record of a context's request."""
         request: Request | None = req_context.get_state(Request)
         if request is None or request.owner is not self._running:
             request = self._running.begin()
@@ -205,15 +209,17 @@ class EvictorCachePolicy(CachePolicy):  # type: ignore[misc]  # vLLM is Any here
         return request
 
     def _settle(self) -> None:
-        """Puts what was inserted without a position into the order."""
+        """Moves the chunks that were inserted without a position into the order."""
         if self._fresh:
             fresh, self._fresh = self._fresh, {}
             self._order.append([(block, 0) for block in fresh])
 
     def _use(self, keys: Iterable[Key], finished: Request | None = None) -> None:
-        """Moves the resident ones of some keys, head to tail, to the end, the tail before the head.
+        """Moves those keys that are resident to the end.
 
-        With the request that has finished, those that count for a later one stay.
+        ``keys`` are ordered head to tail; the tail is evicted first.
+
+        If ``finished`` is given, chunks that count for a later request keep their place.
         """
         self._settle()
         chunks, running = self._chunks, self._running
@@ -236,6 +242,6 @@ class EvictorCachePolicy(CachePolicy):  # type: ignore[misc]  # vLLM is Any here
 
 
 class kvpool_lru(EvictorCachePolicy):  # noqa: N801 - the name is what a configuration says
-    """Least recently used, the tail of a prefix before its head: kvpool's LRU evictor."""
+    """Least recently used, the tail of a prefix before its head. Uses kvpool's LRU evictor."""
 
     evictor_type = kvpool.parts.LruEvictor

@@ -1,7 +1,7 @@
-"""The offloading spec that puts kvpool's manager in place of vLLM's; workers and memory stay vLLM's.
+"""The offloading spec that replaces vLLM's manager with kvpool's. Workers and memory stay vLLM's.
 
-Chosen by ``"spec_name": "KvpoolOffloadingSpec"`` with ``"spec_module_path"`` naming this module. Takes
-every setting of vLLM's ``CPUOffloadingSpec``; ``eviction_policy`` names a policy of
+Select it with ``"spec_name": "KvpoolOffloadingSpec"`` and this module as ``"spec_module_path"``. It
+accepts every setting of vLLM's ``CPUOffloadingSpec``; ``eviction_policy`` names a policy of
 ``kvpool.BlockPool``.
 """
 
@@ -21,13 +21,14 @@ class KvpoolOffloadingSpec(CPUOffloadingSpec):  # type: ignore[misc]  # vLLM is 
     """vLLM's CPU offloading with kvpool's manager.
 
     Raises:
-        InvalidArgumentError: From ``get_manager``: no such ``eviction_policy``, or a setting is out of range.
+        InvalidArgumentError: ``get_manager`` raises it if ``eviction_policy`` is unknown, or a setting
+            is out of range.
     """
 
     _manager: Any
 
     def get_manager(self) -> Any:
-        """The manager, made by the first call: in vLLM's scheduler."""
+        """Returns the manager. The first call, in vLLM's scheduler, makes it."""
         if self._manager is None:
             extra = self.extra_config
             self._manager = KvpoolOffloadingManager(

@@ -1,11 +1,14 @@
-"""kvpool's store as a tier beneath vLLM's CPU memory: bounded, checked, there after a restart.
+"""A secondary tier of vLLM's offloading that keeps KV in kvpool's store.
 
-Chosen by an entry of ``secondary_tiers`` of vLLM's ``TieringOffloadingSpec``: docs/vllm-offloading.md has it.
+Its content is bounded, checked, and still there after a restart.
 
-vLLM calls from its scheduler, so nothing here waits, but for ``drain_jobs`` and ``shutdown``, as vLLM
-wants it. It reuses a slot of CPU memory as soon as a job is told to have ended, so transfers are
-staged: whatever hangs has let its slot go. What is not loaded is computed: no failure of a disk is one
-of a request.
+An entry in ``secondary_tiers`` of vLLM's ``TieringOffloadingSpec`` selects it: see
+docs/vllm-offloading.md.
+
+vLLM calls it from its scheduler. Only ``drain_jobs``, ``renew`` and ``shutdown`` wait, as vLLM
+requires. vLLM reuses a slot of CPU memory as soon as its job has ended. Transfers are therefore staged,
+so that a transfer that hangs does not hold a slot. KV that cannot be loaded is computed: a failed disk
+never fails a request.
 """
 
 from __future__ import annotations
@@ -71,10 +74,11 @@ _GAUGES: Final = {
     "in_flight": "Chunks on their way.",
 }
 
-#: Seconds for which a chunk counts as absent after a shared back end could not say whether it has it.
+#: Seconds for which a chunk counts as absent after a shared back end could not determine whether it has
+#: it.
 _DOUBTED: Final = 1.0
 
-#: Outcomes of an offer that are none of the store's faults.
+#: Outcomes of an offer that do not count as failures of the store.
 _FINE: Final = frozenset(("ok", "not_admitted"))
 
 
@@ -89,49 +93,48 @@ class _Job:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class _Request:
-    """Kept in the context of a request."""
+    """State of a request, kept in its vLLM context."""
 
-    generation: int  # of the tier, when the request began
-    adapter: str | None  # the content of its adapter: empty for the base model, None if it is unknown
+    generation: int  # the tier's generation when the request began
+    adapter: str | None  # identifies the adapter's content: empty for the base model, None if unknown
 
 
 class KvpoolStoreTier(SecondaryTierManager):  # type: ignore[misc]  # vLLM is Any here
     """A secondary tier on a disk, or in a back end that engines share.
 
     Args:
-        offloading_spec: vLLM's.
+        offloading_spec: vLLM's specification.
         primary_kv_view: vLLM's CPU memory, a row per chunk.
-        tier_type: vLLM's name for it.
-        backpressure_detector: vLLM's.
-        root_dir: The folder of a disk. Engines with the same folder, such as data-parallel replicas, take one
-            beneath it each: ``kvpool.store.replicas``.
-        url: A back end by its URL, instead: ``kvpool.store.backend_from_url`` has the list. A shared
-            one is asked once a step, for all chunks that nothing is known of; their requests wait for
-            the answer.
-        capacity_bytes: What each engine may take.
+        tier_type: vLLM's name for this tier.
+        backpressure_detector: vLLM's detector.
+        root_dir: The folder on a disk. Engines with the same folder, such as data-parallel replicas,
+            take one subfolder each: see ``kvpool.store.replicas``.
+        url: The URL of a back end, instead of ``root_dir``; ``kvpool.store.backend_from_url`` lists the
+            forms. The tier queries a shared back end once per step, for all chunks that it knows
+            nothing of. Their requests wait for the answer.
+        capacity_bytes: The most bytes that each engine may store.
         weights: The name of the weights, draft models included. By default a digest over the files of a
-            folder, or the commit of a Hugging Face model that is served.
+            folder, or the commit of the Hugging Face model that is served.
         scales: The name of quantisation scales, if they are not part of the weights.
-        free_floor_bytes: What stays free on a disk.
-        admission: What is written: ``second_touch``, ``always``, ``never``.
-        eviction: What goes first.
-        workers: Threads that wait for the disk.
-        queue: Chunks on their way; more are misses.
-        deadline: Seconds that a chunk may take, waiting included. Above zero.
-        on_reset: What happens when vLLM resets its prefix cache, or its workers run a method that may
-            change weights: ``renew`` forgets everything, in CPU memory, too; ``keep`` changes nothing,
-            for engines whose weights never change.
-        enable_kv_events: Whether to emit events of what is stored and what goes.
-        locality: As vLLM's tiers.
+        free_floor_bytes: Bytes that stay free on a disk.
+        admission: Which chunks are written: ``second_touch``, ``always``, ``never``.
+        eviction: The eviction policy.
+        workers: Number of threads that wait for the disk.
+        queue: The most chunks that can be in transfer. Further ones are misses.
+        deadline: Seconds that a transfer of a chunk may take, waiting included. Above zero.
+        on_reset: The action when vLLM resets its prefix cache, or when its workers run a method that
+            may change weights. ``renew`` drops everything, in CPU memory, too. ``keep`` changes
+            nothing, and is for engines whose weights never change.
+        enable_kv_events: Whether to emit events of chunks that are stored and removed.
+        locality: The locality, as in vLLM's tiers.
 
     Raises:
-        InvalidArgumentError: A setting is out of range, or the weights' revision cannot be found out.
+        InvalidArgumentError: A setting is out of range, or the weights' revision cannot be determined.
         StoreError: The back end cannot be used.
     """
 
     medium = Medium.STORAGE
-    # : The source of hits in vLLM's metrics. A tier on a disk has its own value; a server is not a disk
-    # of this machine.
+    #: The source of hits in vLLM's metrics. A tier on a disk changes it to vLLM's value for disks.
     cache_hit_source = CacheHitSource.EXTERNAL_UNSPECIFIED
 
     def __init__(
@@ -172,7 +175,7 @@ class KvpoolStoreTier(SecondaryTierManager):  # type: ignore[misc]  # vLLM is An
         if where.startswith("~"):
             where = str(Path(where).expanduser())
         floor: dict[str, int] = {}
-        if "://" not in where or where.startswith("disk:"):  # a disk by either name
+        if "://" not in where or where.startswith("disk:"):  # a disk, by path or by URL
             floor["free_floor_bytes"] = free_floor_bytes
             self.cache_hit_source = CacheHitSource.DISK
         try:
@@ -183,7 +186,8 @@ class KvpoolStoreTier(SecondaryTierManager):  # type: ignore[misc]  # vLLM is An
         self._deadline = deadline
         self.renews = on_reset == "renew"
         self.generation = 0
-        self._chunk_bytes = int(primary_kv_view.strides[0])  # type: ignore[index]  # vLLM's has two dimensions
+        # vLLM's view has two dimensions.
+        self._chunk_bytes = int(primary_kv_view.strides[0])  # type: ignore[index]
         wanted = enable_kv_events and offloading_spec.kv_events_config.enable_kv_cache_events
         self._events: list[OffloadingEvent] | None = [] if wanted else None
         self._jobs: dict[int, _Job] = {}
@@ -193,7 +197,7 @@ class KvpoolStoreTier(SecondaryTierManager):  # type: ignore[misc]  # vLLM is An
         self._doubted: dict[bytes, float] = {}
         self._digest_bytes = 32
         self.adapters = Adapters()
-        # vLLM's keys of chunks whose names differ from them, for events.
+        # vLLM's keys of the chunks whose names in the store differ from their keys. Events need them.
         self._keys: dict[bytes, bytes] = {}
         config = config_of(offloading_spec)
         self._has_adapters = config is not None and config.lora_config is not None
@@ -221,8 +225,9 @@ class KvpoolStoreTier(SecondaryTierManager):  # type: ignore[misc]  # vLLM is An
         hooks.watch(self)
 
     def lookup(self, key: bytes, req_context: Any) -> LookupResult:
-        """Whether a chunk can be loaded. What is being written is in CPU memory, too: a miss here costs
-        nothing.
+        """Returns whether a chunk can be loaded.
+
+        A chunk that is still being written is a miss, which costs nothing: it is still in CPU memory.
         """
         names = self._names([key], self._request(req_context))
         if names is None:
@@ -237,7 +242,7 @@ class KvpoolStoreTier(SecondaryTierManager):  # type: ignore[misc]  # vLLM is An
         return LookupResult.HIT if presence == "here" else LookupResult.MISS
 
     def on_schedule_end(self, context: Any) -> None:  # noqa: ARG002 - vLLM's signature
-        """Asks a shared back end for what the lookups of this step did not know of."""
+        """Queries a shared back end for the chunks that the lookups of this step did not know."""
         asked = set().union(*self._asked.values())
         names = [name for name in self._unknown if name not in asked]
         self._unknown.clear()
@@ -246,14 +251,14 @@ class KvpoolStoreTier(SecondaryTierManager):  # type: ignore[misc]  # vLLM is An
             self._asked[self._store.probe([name[:-4] for name in names], groups=groups)] = names
 
     def has_pending_work(self) -> bool:
-        """Whether requests wait for an answer."""
+        """Returns whether requests wait for an answer."""
         return bool(self._unknown or self._asked)
 
     def submit_store(self, job_metadata: Any) -> None:
-        """Offers chunks. Those that are there, and those that are not admitted, cost nothing.
+        """Offers chunks to the store. Chunks that are already stored or not admitted cost nothing.
 
-        Chunks of a request that began before the tier was renewed are not stored, nor those of an
-        adapter whose content is unknown.
+        Chunks are not stored if their request began before the tier was renewed, or if the content of
+        their adapter is unknown.
         """
         context = job_metadata.req_context
         keys = list(job_metadata.keys)
@@ -268,7 +273,7 @@ class KvpoolStoreTier(SecondaryTierManager):  # type: ignore[misc]  # vLLM is An
         )
 
     def submit_load(self, job_metadata: Any) -> None:
-        """Asks for chunks."""
+        """Begins to load chunks."""
         keys = list(job_metadata.keys)
         self._submit(
             job_metadata,
@@ -289,13 +294,13 @@ class KvpoolStoreTier(SecondaryTierManager):  # type: ignore[misc]  # vLLM is An
         try:
             number = move(digests, slots, [_group(name) for name in names])
         except SlotBusyError:
-            # A worker is copying the last bytes of a job that timed out.
+            # A worker is still copying the last bytes of a job that timed out.
             self._results.append(JobResult(job_id=metadata.job_id, success=False))
             return
         self._jobs[number] = _Job(metadata.job_id, keys, names, metadata.is_promotion, time.monotonic())
 
     def _request(self, context: Any) -> _Request:
-        """Returns what is known of a request, from its first use on."""
+        """Returns the state of a request. The first use creates it."""
         if context is None:
             return _Request(self.generation, None if self._has_adapters else "")
         request: _Request | None = context.get_state(_Request)
@@ -305,7 +310,7 @@ class KvpoolStoreTier(SecondaryTierManager):  # type: ignore[misc]  # vLLM is An
         return request
 
     def _adapter(self, context: Any) -> str | None:
-        """Returns the content of a request's adapter: empty for the base model, None if it is unknown."""
+        """Returns an identifier of the adapter's content: empty for the base model, None if it is unknown."""
         if not self._has_adapters:
             return ""
         adapter: hooks.Adapter | None = context.get_state(hooks.Adapter)
@@ -314,13 +319,16 @@ class KvpoolStoreTier(SecondaryTierManager):  # type: ignore[misc]  # vLLM is An
         return "" if adapter.request is None else self.adapters.content_of(adapter.request)
 
     def _is_current(self, request: _Request, context: Any) -> bool:
-        """Whether what a request has computed is of the weights, and of the adapter, that it is named by."""
+        """Returns whether the request's KV still matches its name.
+
+        It does if it was computed with the present weights, and with the adapter's present content.
+        """
         return request.generation == self.generation and (
             not request.adapter or request.adapter == self._adapter(context)
         )
 
     def _names(self, keys: Sequence[bytes], request: _Request) -> Sequence[bytes] | None:
-        """Returns the names of chunks in the store, which end in four bytes for the group, as vLLM's keys do.
+        """Returns the names of chunks in the store. They end in four bytes for the group, as vLLM's keys do.
 
         None if the content of the request's adapter is unknown.
         """
@@ -331,7 +339,7 @@ class KvpoolStoreTier(SecondaryTierManager):  # type: ignore[misc]  # vLLM is An
         return names_with(request.adapter, keys)
 
     def get_finished_jobs(self) -> Iterable[JobResult]:
-        """The jobs that have ended since the last call."""
+        """Returns the jobs that have ended since the last call."""
         self._take(self._store.poll())
         results, self._results = self._results, []
         return results
@@ -341,7 +349,8 @@ class KvpoolStoreTier(SecondaryTierManager):  # type: ignore[misc]  # vLLM is An
         for number, outcomes in ended:
             asked = self._asked.pop(number, None)
             if asked is not None:
-                # What could not be said is a miss for a while: else its request would ask for ever.
+                # An unknown chunk counts as a miss for a while. Without this, its request would repeat
+                # the query forever.
                 doubted = [
                     name for name, why in zip(asked, outcomes, strict=True) if why not in ("ok", "absent")
                 ]
@@ -361,7 +370,8 @@ class KvpoolStoreTier(SecondaryTierManager):  # type: ignore[misc]  # vLLM is An
                 )
             )
             if job.is_promotion:
-                # Else the next lookup would find it again, and the request would come back for ever.
+                # Remove the chunk. Otherwise the next lookup would find it again, and the request would
+                # repeat the load forever.
                 gone = [
                     name
                     for name, why in zip(job.names, outcomes, strict=True)
@@ -377,7 +387,7 @@ class KvpoolStoreTier(SecondaryTierManager):  # type: ignore[misc]  # vLLM is An
         return OffloadingEvent(keys=keys, medium=self.medium, removed=removed, locality=self.locality)
 
     def take_events(self) -> Iterable[OffloadingEvent]:
-        """What was stored and what went since the last call."""
+        """Returns the events of chunks stored and removed since the last call."""
         if self._events is None:
             return ()
         events, self._events = self._events, []
@@ -388,18 +398,18 @@ class KvpoolStoreTier(SecondaryTierManager):  # type: ignore[misc]  # vLLM is An
         return events
 
     def touch(self, keys: Collection[bytes], req_context: Any) -> None:
-        """These chunks were used."""
+        """Records a use of these chunks."""
         names = self._names(list(keys), self._request(req_context))
         if names:
             self._store.touch([name[:-4] for name in names], groups=[_group(name) for name in names])
 
     def on_new_request(self, req_context: Any) -> RequestOffloadingContext:
-        """Finds out the adapter of a request; no request is treated in another way."""
+        """Determines the adapter of a request. Returns no special treatment for any request."""
         self._request(req_context)
         return RequestOffloadingContext()
 
     def drain_jobs(self) -> None:
-        """Waits until no job is running, and renews; called by vLLM when it resets its connector."""
+        """Waits until no job is running, then renews. vLLM calls this when it resets its connector."""
         self._drain()
         if self.renews:
             self.renew()
@@ -409,13 +419,14 @@ class KvpoolStoreTier(SecondaryTierManager):  # type: ignore[misc]  # vLLM is An
             self._take(self._store.wait(self._deadline))
 
     def renew(self) -> None:
-        """Forgets every chunk, because the weights may change. Waits for running jobs, at most for the
-        deadline.
+        """Drops every chunk, because the weights may change.
 
-        vLLM uses the same keys for other weights. Chunks that are stored from now on have a name that
-        no other process has, so that an engine that starts with the weights of before does not find
-        them. If the back end does not record that the old name has ended, such an engine may find the
-        chunks of before, which are of its weights.
+        Waits for running jobs, at most for the deadline.
+
+        vLLM uses the same keys for other weights. Chunks stored from now on therefore get a namespace
+        that no other process has, so that an engine that starts with the earlier weights does not find
+        them. If the back end does not record the end of the old namespace, such an engine may still
+        find the earlier chunks, which match its weights.
         """
         self._drain()
         self.generation += 1
@@ -424,17 +435,20 @@ class KvpoolStoreTier(SecondaryTierManager):  # type: ignore[misc]  # vLLM is An
         try:
             self._store.renew(Namespace.from_json(json.dumps(fields)))
         except StoreError as error:
-            # The store has forgotten its chunks all the same.
+            # The store has dropped its chunks despite the error.
             _LOG.error("kvpool: %s", error)
 
     def shutdown(self) -> None:
-        """Ends the store; what is being written is waited for, at most for the deadline."""
+        """Closes the store. Waits for running writes, at most for the deadline."""
         hooks.unwatch(self)
         self._store.close(self._deadline)
 
     @classmethod
-    def build_metric_definitions(cls, extra_config: dict[str, Any]) -> dict[str, Any]:  # noqa: ARG003 - vLLM's signature
-        """What ``get_stats`` emits."""
+    def build_metric_definitions(
+        cls,
+        extra_config: dict[str, Any],  # noqa: ARG003 - vLLM's signature
+    ) -> dict[str, Any]:
+        """Returns the definitions of the metrics of ``get_stats``."""
         counters = {
             f"{_PREFIX}{name}": OffloadingCounterMetadata(documentation=text)
             for name, text in _COUNTERS.items()
@@ -445,7 +459,7 @@ class KvpoolStoreTier(SecondaryTierManager):  # type: ignore[misc]  # vLLM is An
         return counters | gauges
 
     def get_stats(self) -> OffloadingConnectorStats:
-        """What happened since the last call, and what is so now."""
+        """Returns the counts since the last call, and the present gauges."""
         told, self._told = self._told, self._store.stats()
         stats = OffloadingConnectorStats()
         for name in _COUNTERS:
@@ -456,5 +470,5 @@ class KvpoolStoreTier(SecondaryTierManager):  # type: ignore[misc]  # vLLM is An
 
 
 def _group(key: bytes) -> int:
-    """The KV-cache group of one of vLLM's keys, whose last four bytes it is."""
+    """Returns the KV-cache group of one of vLLM's keys: the key's last four bytes."""
     return int.from_bytes(key[-4:], "big")

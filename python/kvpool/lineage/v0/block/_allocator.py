@@ -1,10 +1,11 @@
-"""The base of vLLM v0's allocators: one tier of a ``kvpool.TieredPool`` under the ancestor's ids and handles.
+"""The base of vLLM v0's allocators: one tier of a ``kvpool.TieredPool`` with the ancestor's ids and handles.
 
-Owns the map between the ancestor's ids and the core's, and the way from a handle to its block.
-Reference counts, free list, prefix index, eviction order and pending copies are the core's.
+This module owns the map between the ancestor's ids and the core's, and the map from handles to blocks.
+Reference counts, free list, prefix index, eviction order and pending copies belong to the core.
 
-For ``cpu_gpu_block_allocator``: ``_tiers``, ``_tier``, ``_pool``, ``_surplus``, ``_to_core``, ``_to_face``,
-``_core_of``, ``_bind``, ``_fork_blocks``, ``_adopt``, ``_touch`` and ``_reset_prefix_cache``.
+``cpu_gpu_block_allocator`` uses ``_tiers``, ``_tier``, ``_pool``, ``_surplus``, ``_to_core``,
+``_to_face``, ``_core_of``, ``_bind``, ``_fork_blocks``, ``_adopt``, ``_touch`` and
+``_reset_prefix_cache``.
 """
 
 from __future__ import annotations
@@ -31,7 +32,8 @@ _LOGGER = logging.getLogger("kvpool.lineage")
 
 
 class _IdMap:
-    """The ancestor's ids, in the order given, on the core's ids 1, 2, 3 and so on; and their ranks.
+    """Maps the ancestor's ids, in the order given, to the core's ids 1, 2, 3 and so on, and to their ranks.
+
     O(1) per id.
     """
 
@@ -75,7 +77,7 @@ class _IdMap:
 
 
 class PoolAllocator(BlockAllocator):
-    """What naive and prefix-caching allocators have in common."""
+    """The methods that naive and prefix-caching allocators share."""
 
     #: The core's eviction policy.
     _eviction: ClassVar[EvictionPolicy] = "last-accessed"
@@ -102,7 +104,7 @@ class PoolAllocator(BlockAllocator):
 
     def _attach(self, tiers: kvpool.TieredPool, tier: int) -> None:
         pool = tiers.pools[tier]
-        # A pool has at least one block: an allocator of none keeps it for good.
+        # A pool has at least one block. An allocator without blocks keeps that block for good.
         surplus = pool.num_blocks - 1 - self._num_blocks
         if surplus < 0 or pool.block_size != self._block_size:
             raise ContractError(
@@ -114,11 +116,11 @@ class PoolAllocator(BlockAllocator):
         self._tiers, self._tier, self._pool, self._surplus = tiers, tier, pool, surplus
 
     def _bind(self, tiers: kvpool.TieredPool, tier: int) -> None:
-        """Moves an allocator that holds and caches nothing to a tier of another pool.
+        """Moves an allocator without held or cached blocks to a tier of another pool.
 
         Raises:
-            BlockStateError: It holds or caches blocks.
-            ContractError: The tier is of another size.
+            BlockStateError: The allocator holds or caches blocks.
+            ContractError: The tier has another size.
         """
         stats = self._pool.stats()
         if stats.active + stats.fenced + stats.registered > self._surplus:
@@ -146,14 +148,14 @@ class PoolAllocator(BlockAllocator):
             raise ContractError(f"this allocator has one device and cannot choose {device}")
 
     def _released(self, core: int) -> None:
-        """A reference to the block was dropped."""
+        """Called after a reference to the block was dropped."""
 
     def _touch(self, core: int) -> None:
-        """The block was registered, and is not computed yet."""
+        """Called after the block was registered. It is not computed yet."""
 
     @property
     def refcounter(self) -> ReadOnlyRefCounter:
-        """The reference counts; handles alone change them."""
+        """The reference counts. Only handles change them."""
         return ReadOnlyRefCounter(Holders(self))
 
     @property
@@ -164,11 +166,13 @@ class PoolAllocator(BlockAllocator):
         return self._all_block_ids
 
     def get_num_total_blocks(self) -> int:
-        """Returns how many blocks there are."""
+        """Returns the number of blocks."""
         return self._num_blocks
 
     def get_num_free_blocks(self, device: object = None) -> int:
-        """Returns how many blocks can be allocated now: free ones, and cached ones that nobody holds.
+        """Returns the number of blocks that can be allocated now.
+
+        These are the free blocks, and the cached blocks without references.
 
         Raises:
             ContractError: A device is given.
@@ -180,21 +184,21 @@ class PoolAllocator(BlockAllocator):
         """Returns the position of a block id among the sorted ids. O(1).
 
         Raises:
-            UnknownBlockError: The id is none of this allocator's.
+            UnknownBlockError: The id does not belong to this allocator.
         """
         return self._ids.rank(absolute_id)
 
     def free(self, block: Block, keep_block_object: bool = False) -> None:
-        """Gives up the handle and its reference to the block.
+        """Frees the handle and its reference to the block.
 
         Args:
             block: The handle. It is invalid afterwards.
-            keep_block_object: Keeps the handle with its tokens, without a block.
+            keep_block_object: Whether the handle stays valid with its tokens, without a block.
 
         Raises:
-            StaleBlockError: It was freed before.
-            BlockStateError: It has no block.
-            UnknownBlockError: Its block is another allocator's.
+            StaleBlockError: The handle was freed before.
+            BlockStateError: The handle has no block.
+            UnknownBlockError: Its block belongs to another allocator.
         """
         core = self._core_of(block)
         self._pool.release([core])
@@ -205,7 +209,8 @@ class PoolAllocator(BlockAllocator):
             self._block_pool.free_block(block)
 
     def fork(self, last_block: Block) -> list[Block]:
-        """Returns new handles on all blocks of the sequence that ends with this one, first to last.
+        """Returns new handles on all blocks of the sequence that ends with ``last_block``, first to last.
+
         O(blocks).
 
         Raises:
@@ -215,7 +220,10 @@ class PoolAllocator(BlockAllocator):
         return self._fork_blocks(get_all_blocks_recursively(last_block))
 
     def _fork_blocks(self, blocks: Sequence[Block]) -> list[Block]:
-        """Returns new handles on consecutive blocks; the first has the predecessor of the first given one."""
+        """Returns new handles on consecutive blocks.
+
+        The first keeps the predecessor of the first given block.
+        """
         cores = [self._core_of(block) for block in blocks]
         self._pool.acquire(cores)
         forked: list[Block] = []
@@ -235,14 +243,14 @@ class PoolAllocator(BlockAllocator):
     def cow_block_if_not_appendable(self, block: Block) -> BlockId:
         """Returns the id of a block that may be written to, and points the handle to it.
 
-        The handle's own block, if nobody else holds it and nothing is cached under it. Else a new
-        block: the copy is planned, and its source and destination stay pinned until
-        ``clear_copy_on_writes``.
+        The handle keeps its own block if that block has no other holder and no cached content.
+        Otherwise it gets a new block. The copy is planned, and its source and destination stay pinned
+        until ``clear_copy_on_writes``.
 
         Raises:
-            NoFreeBlocksError: No block is free for a copy; nothing has changed.
+            NoFreeBlocksError: No block is free for a copy. Nothing has changed.
             StaleBlockError: The handle was freed.
-            BlockStateError: It has no block.
+            BlockStateError: The handle has no block.
         """
         core = self._core_of(block)
         try:
@@ -258,8 +266,8 @@ class PoolAllocator(BlockAllocator):
         """Returns the planned copies, (source, destination) in order of planning, and ends their pins.
 
         Raises:
-            ContractError: Swaps or copies of other devices are planned as well: they have to be taken
-                together.
+            ContractError: Swaps or copies of other devices are planned as well. Take those of all
+                devices together.
         """
         if any(place[0] != self._tier for copy in self._tiers.pending_copies() for place in copy):
             raise ContractError("other devices have copies planned: take those of all devices at once")
@@ -267,14 +275,14 @@ class PoolAllocator(BlockAllocator):
         return [(self._to_face(src), self._to_face(dst)) for (_, src), (_, dst) in transfers]
 
     def swap_out(self, blocks: Sequence[Block]) -> None:
-        """Gives up the blocks of handles that live on. All or nothing.
+        """Frees the blocks of handles that stay valid. All or nothing.
 
-        Handles that shared a block will share one again when they are swapped in together.
+        Handles that shared a block share one again when they are swapped in together.
 
         Raises:
             StaleBlockError: A handle was freed.
             BlockStateError: A handle has no block, or is named twice.
-            UnknownBlockError: A block is another allocator's.
+            UnknownBlockError: A block belongs to another allocator.
         """
         cores = [self._core_of(block) for block in blocks]
         self._check_distinct(blocks)
@@ -287,8 +295,9 @@ class PoolAllocator(BlockAllocator):
                 block._home = homes[core]
 
     def swap_in(self, blocks: Sequence[Block]) -> None:
-        """Finds blocks for handles that have none; the handles are this allocator's afterwards. All or
-        nothing.
+        """Allocates blocks for handles that have none. The handles belong to this allocator afterwards.
+
+        All or nothing.
 
         Raises:
             NoFreeBlocksError: Too few blocks are free.
@@ -310,11 +319,11 @@ class PoolAllocator(BlockAllocator):
                 self._adopt(block, core)
 
     def _place(self, blocks: Sequence[Block]) -> list[int]:
-        """Blocks for the contents of these handles, one reference each, all or nothing."""
+        """Returns blocks for the contents of these handles, with one reference each. All or nothing."""
         return self._allocate(len(blocks))
 
     def _adopt(self, block: Block, core: int) -> None:
-        """Gives a handle a block of this allocator, whose reference is the handle's from now on."""
+        """Points a handle to a block of this allocator. The handle owns the block's reference from now on."""
         if isinstance(block, TokenBlock):
             block._move_to(self, self._to_face(core))
         else:
@@ -325,7 +334,7 @@ class PoolAllocator(BlockAllocator):
             raise BlockStateError("a block is named twice")
 
     def _reset_prefix_cache(self, exempt: int = 0) -> bool:
-        """Forgets cached content, unless more blocks than the exempt ones are in use."""
+        """Drops cached content, unless more blocks than the exempt ones are in use."""
         stats = self._pool.stats()
         in_use = stats.active + stats.fenced - self._surplus - exempt
         if in_use > 0:

@@ -1,6 +1,6 @@
 """The base of block handles: tokens, predecessor, id, and whether the handle is still valid.
 
-Owns what a handle knows by itself. Whether its block is shared, cached or computed is asked of the allocator.
+The allocator knows whether a handle's block is shared, cached or computed.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ __all__ = ["TokenBlock", "check_live", "retire"]
 
 
 class TokenBlock(Block):
-    """A block of tokens behind another one.
+    """A block of tokens in a chain.
 
-    Once an allocator has freed it, ``block_id`` is None and everything else raises ``StaleBlockError``:
-    handles are never recycled, so an old one cannot turn into somebody else's block.
+    Once an allocator has freed it, ``block_id`` is None and everything else raises ``StaleBlockError``.
+    Handles are never recycled, so an old one cannot turn into another sequence's block.
     """
 
     def __init__(
@@ -41,8 +41,8 @@ class TokenBlock(Block):
         self._block_id = block_id
         self._token_ids: list[int] = []
         self._live = True
-        # What two handles had in common when their blocks were swapped out, so that they share one
-        # block again.
+        # Equal for handles that shared a block when it was swapped out, so that they share one block
+        # again.
         self._home: object | None = None
         self.pool_id: int | None = None
         self._check_fits(token_ids)
@@ -60,7 +60,7 @@ class TokenBlock(Block):
             )
 
     def _refuse(self, token_ids: Sequence[int]) -> None:
-        """Says why these tokens cannot be appended."""
+        """Raises the reason why these tokens cannot be appended."""
         self._check_live()
         self._check_fits(token_ids)
 
@@ -71,12 +71,12 @@ class TokenBlock(Block):
         self._token_ids = []
 
     def _move_to(self, allocator: BlockAllocator, block_id: int) -> None:
-        """Gives the handle a block of another allocator, after a swap."""
+        """Points the handle to a block of another allocator, after a swap."""
         self._allocator, self._block_id, self._home = allocator, block_id, None
 
     @property
     def block_id(self) -> int | None:
-        """Id of the physical block; None while there is none, and once the handle was freed."""
+        """Id of the physical block; None before it is allocated and after the handle was freed."""
         return self._block_id
 
     @block_id.setter
@@ -97,7 +97,7 @@ class TokenBlock(Block):
 
     @property
     def num_empty_slots(self) -> int:
-        """Tokens that still fit."""
+        """Number of tokens that still fit."""
         self._check_live()
         return self._block_size - len(self._token_ids)
 
@@ -125,7 +125,7 @@ def check_live(block: Block) -> None:
     """Checks that a handle was not freed.
 
     Raises:
-        StaleBlockError: It was.
+        StaleBlockError: The handle was freed.
     """
     if not getattr(block, "_live", True):
         raise StaleBlockError("the block was freed: this handle is stale")

@@ -1,8 +1,8 @@
-"""Content hashes of vLLM v0's shape over kvpool's hash chains.
+"""Content hashes in vLLM v0's form over kvpool's hash chains.
 
-A content hash is an int, as the ancestor's was: the big-endian number of a SHA-256 chain digest. The
-int carries its ``ChainLink``, so the next block is hashed from it without a walk, and no table from
-ints to links is needed.
+A content hash is an int, as in the ancestor: a SHA-256 chain digest, read as a big-endian number. The
+int carries its ``ChainLink``. So the next block is hashed from it without walking the chain, and no
+table from ints to links is needed.
 """
 
 from __future__ import annotations
@@ -21,19 +21,19 @@ if TYPE_CHECKING:
 __all__ = ["NONE_HASH", "ChainedHash", "digest_of", "extra_keys", "hash_block_tokens", "hash_chain"]
 
 _DIGEST_BYTES = 32
-# : The ancestor's hash of the block before the first, in places that take an int. It differs between
-# processes, so it is : part of no hash: the block after it is a first block, or has no hash.
+#: The ancestor's hash of the predecessor of a first block, where an int is required. It differs between
+#: processes, so it is not part of any hash: the block after it is a first block, or has no hash.
 NONE_HASH = hash("None")
 _NO_EXTRA = kvpool.ExtraKeys()
 
 
 class ChainedHash(int):
-    """A content hash, and the place in its chain that it stands for.
+    """A content hash that carries its position in the hash chain.
 
     Attributes:
         link: The block's place in the hash chain.
         extra: The extra keys that it was hashed with.
-        epoch: The epoch that it was hashed in.
+        The epoch in which it was hashed.
     """
 
     link: kvpool.hashing.ChainLink
@@ -66,10 +66,10 @@ def _keys_of_int(extra_hash: int) -> kvpool.ExtraKeys:
 
 
 def extra_keys(extra_hash: ExtraHash) -> kvpool.ExtraKeys:
-    """Returns the extra keys that the ancestor's int, or kvpool's own keys, stand for.
+    """Returns the extra keys for the ancestor's int, or for kvpool's own keys.
 
     Raises:
-        ContractError: It is neither.
+        ContractError: The argument is neither.
     """
     if extra_hash is None:
         return _NO_EXTRA
@@ -83,11 +83,11 @@ def extra_keys(extra_hash: ExtraHash) -> kvpool.ExtraKeys:
 def _graft(
     hasher: kvpool.BlockHasher, tokens: Sequence[int], parent: ChainedHash, extra: kvpool.ExtraKeys
 ) -> kvpool.hashing.ChainLink:
-    """A link whose extra keys are not its parent's.
+    """Returns a link whose extra keys differ from its parent's.
 
-    A chain has its keys in its root alone, so a change of them is written into the block where it
-    happens: as an item that covers the block and names both the block behind its parent (with the
-    multimodal items that overlap it) and the new root.
+    A chain has extra keys only in its root. A change of keys is therefore written into the block where
+    it happens, as an item that covers the block. The item names two digests: that of the block after
+    its parent (with the multimodal items that overlap it), and that of the block as a new root.
     """
     behind = hasher.link(tokens, parent.link, extra, epoch=parent.epoch)
     rooted = hasher.link(tokens, None, extra, epoch=parent.epoch)
@@ -104,25 +104,25 @@ def hash_block_tokens(
     *,
     epoch: int = 0,
 ) -> ChainedHash:
-    """Hashes one full block: the tokens, everything before them, and what identifies the prompt beside
-    its tokens.
+    """Hashes one full block: its tokens, everything before them, and the extra keys of the prompt.
 
     O(block size).
 
     Args:
         is_first_block: Whether it is the first of its sequence.
-        prev_block_hash: What this function returned for the block before, or its ``content_hash``; of a
-            first block None, or an allocator's ``_none_hash``. An int of another origin begins a chain
-            of its own, that depends on this int.
-        cur_block_token_ids: The tokens.
+        prev_block_hash: The result of this function for the block before, or that block's
+            ``content_hash``. For a first block, None or an allocator's ``_none_hash``. Any other int
+            begins a chain of its own that depends on this int.
+        cur_block_token_ids: The tokens of the block.
         extra_hash: The ancestor's int, or kvpool's extra keys.
-        epoch: The pool's epoch; of a block that is not the first, that of its predecessor counts.
+        epoch: The pool's epoch. For a block with a predecessor, the predecessor's epoch is used
+            instead.
 
     Raises:
-        ContractError: A first block with a predecessor, another one without, or no tokens.
+        ContractError: A first block has a predecessor, another block has none, or there are no tokens.
         HashingError: The block before has another number of tokens.
         TokenError: A token is out of range.
-        TokenTypeError: The tokens are of a type that is not taken.
+        TokenTypeError: The tokens are of an unsupported type.
 
     >>> first = hash_block_tokens(True, None, [1, 2])
     >>> first == hash_block_tokens(True, None, [1, 2])
@@ -155,7 +155,7 @@ def hash_block_tokens(
 def hash_chain(
     parent: int | None, first: bool, chunks: Sequence[Sequence[int]], extra_hash: ExtraHash, epoch: int
 ) -> list[ChainedHash | None]:
-    """Hashes consecutive full blocks; all None if the first of them has an unhashed predecessor."""
+    """Hashes consecutive full blocks. All hashes are None if the first block has an unhashed predecessor."""
     if parent in (None, NONE_HASH) and not first:
         return [None] * len(chunks)
     hashes: list[ChainedHash | None] = []

@@ -1,6 +1,6 @@
 """Hit rates of vLLM v0: counts of queries and hits.
 
-Owns two counts; whoever looks something up says so.
+The caller reports each query.
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ class CacheMetricData:
     """Hits per query, over all time, counted in windows of ``block_size`` queries.
 
     Args:
-        num_completed_blocks: Windows that are full.
-        completed_block_cache_hit_rate: Hits per query of those.
-        num_incompleted_block_queries: Queries of the window that is not full.
-        num_incompleted_block_hit: Its hits.
+        num_completed_blocks: Number of full windows.
+        completed_block_cache_hit_rate: Hits per query of the full windows.
+        num_incompleted_block_queries: Queries in the window that is not full.
+        num_incompleted_block_hit: Hits in that window.
         block_size: Queries per window.
 
     Raises:
@@ -42,12 +42,12 @@ class CacheMetricData:
         self.num_completed_blocks = num_completed_blocks
         self.num_incompleted_block_queries = num_incompleted_block_queries
         self.num_incompleted_block_hit = num_incompleted_block_hit
-        # A count, so that no rounding adds up.
+        # An integer, so that rounding errors do not accumulate.
         self._completed_hits = round(completed_block_cache_hit_rate * num_completed_blocks * block_size)
 
     @property
     def completed_block_cache_hit_rate(self) -> float:
-        """Hits per query of the windows that are full; 0.0 before the first."""
+        """Hits per query of the full windows; 0.0 before the first."""
         queries = self.num_completed_blocks * self.block_size
         return self._completed_hits / queries if queries else 0.0
 

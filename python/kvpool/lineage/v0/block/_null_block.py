@@ -1,6 +1,6 @@
-"""The null block of vLLM v0: what stands in a block table where a sequence has dropped a block.
+"""The null block of vLLM v0: it replaces a block that a sequence has dropped from its block table.
 
-Owns nothing but the handle on the block that lends it an id.
+This module owns only the handle of the block whose id the null block uses.
 """
 
 # ruff: noqa: ARG002  # the signatures are the interface's
@@ -19,17 +19,17 @@ __all__ = ["NullBlock"]
 
 
 class NullBlock(Block):
-    """Stands in block tables for blocks that a sliding window has dropped. It cannot be changed.
+    """Replaces blocks that a sliding window has dropped from block tables. It cannot be changed.
 
     Args:
-        proxy: The block that lends it an id.
+        proxy: The block whose id the null block uses.
     """
 
     def __init__(self, proxy: Block) -> None:
         self._proxy = proxy
 
     def append_token_ids(self, token_ids: Sequence[int]) -> None:
-        """Refuses.
+        """Always refuses.
 
         Raises:
             ContractError: Always; a ``ValueError``.
@@ -38,8 +38,9 @@ class NullBlock(Block):
 
     @property
     def block_id(self) -> int | None:
-        """The id: that of a GPU block which nobody else has. To set it is a ``ContractError``, a
-        ``ValueError``.
+        """The id, which belongs to a GPU block that nothing else uses.
+
+        Setting it is a ``ContractError``, a ``ValueError``.
         """
         return self._proxy.block_id
 
@@ -49,12 +50,12 @@ class NullBlock(Block):
 
     @property
     def token_ids(self) -> list[int]:
-        """None."""
+        """Always empty."""
         return self._proxy.token_ids
 
     @property
     def num_tokens_total(self) -> int:
-        """Refuses.
+        """Always refuses.
 
         Raises:
             NotSupportedError: Always.
@@ -63,27 +64,27 @@ class NullBlock(Block):
 
     @property
     def num_empty_slots(self) -> int:
-        """Those of the block behind it; nothing can be appended."""
+        """The empty slots of the underlying block. Nothing can be appended."""
         return self._proxy.num_empty_slots
 
     @property
     def is_full(self) -> bool:
-        """Whether the block behind it is full: it is not."""
+        """Whether the underlying block is full. It never is."""
         return self._proxy.is_full
 
     @property
     def prev_block(self) -> Block | None:
-        """None."""
+        """Always None."""
         return self._proxy.prev_block
 
     @property
     def extra_hash(self) -> None:
-        """None."""
+        """Always None."""
         return None
 
     @property
     def computed(self) -> bool:
-        """As of the block behind it."""
+        """The ``computed`` of the underlying block."""
         return self._proxy.computed
 
     @computed.setter
@@ -92,7 +93,7 @@ class NullBlock(Block):
 
     @property
     def last_accessed(self) -> float:
-        """As of the block behind it."""
+        """The ``last_accessed`` of the underlying block."""
         return self._proxy.last_accessed
 
     @last_accessed.setter
@@ -101,5 +102,5 @@ class NullBlock(Block):
 
     @property
     def content_hash(self) -> int | None:
-        """None: it is never full."""
+        """Always None, because the block is never full."""
         return self._proxy.content_hash

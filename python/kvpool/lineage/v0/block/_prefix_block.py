@@ -1,8 +1,7 @@
-"""The block of the prefix-caching allocator: tokens, and the content hash once it is full; and notes
-about a block.
+"""The block of the prefix-caching allocator: its tokens, and its content hash once it is full.
 
-The hash is decided at the moment when the block becomes full: from the hash of its predecessor, or
-never. Whether the block is computed is asked of the pool.
+The hash is set at the moment when the block becomes full, from the hash of its predecessor. If the
+predecessor has none then, the block never gets one. The pool knows whether the block is computed.
 """
 
 from __future__ import annotations
@@ -33,59 +32,60 @@ _NEVER_ACCESSED = -1.0
 
 
 class CachingAllocator(PoolAllocator):
-    """What a block needs of the allocator that caches it."""
+    """The part of a caching allocator that its blocks use."""
 
     @abstractmethod
     def block_is_computed(self, block_id: int) -> bool:
-        """Says whether a block is cached and its KV written."""
+        """Returns whether a block is cached and its KV is written."""
 
 
 def parent_hash(prev_block: Block | None) -> int | None:
-    """Returns the hash that a block behind ``prev_block`` is chained to; None if there is no
-    predecessor or no hash.
+    """Returns the hash that a block after ``prev_block`` is chained to.
+
+    Returns None if there is no predecessor, or if it has no hash.
     """
     if prev_block is None:
         return None
     if issubclass(type(prev_block), PrefixCachingBlock):
-        # Also if the predecessor was freed meanwhile, by a sliding window for instance: its content is
-        # what it was.
+        # This also works if the predecessor was freed, for instance by a sliding window: its content
+        # has not changed.
         hashed: ChainedHash | None = prev_block._hash  # type: ignore[attr-defined]
         return hashed
     return prev_block.content_hash
 
 
 def assert_prefix_caching_block_or_none(block: Block | None) -> None:
-    """Checks that a prefix-caching block can be chained to this one.
+    """Checks that ``block`` can be the predecessor of a prefix-caching block.
 
     Raises:
-        ContractError: It is of another kind; an ``AssertionError``.
+        ContractError: The block is of another kind; an ``AssertionError``.
     """
     if block is not None and not isinstance(block, PrefixCachingBlock):
         raise ContractError(f"a prefix-caching block behind a {type(block).__name__}")
 
 
 def _check_tokens(token_ids: Sequence[int]) -> None:
-    """Refuses what could not be hashed later, before anything is changed."""
+    """Refuses tokens that could not be hashed later, before anything is changed."""
     for position, token in enumerate(token_ids):
         if not 0 <= token < 2**32:
             raise TokenError(f"token {token} at position {position} is not within 0 .. 2**32 - 1")
 
 
 class PrefixCachingBlock(TokenBlock):
-    """A block that is found by its content once it is full and its KV is written.
+    """A block that can be found by its content once it is full and its KV is written.
 
     Args:
         prev_block: The block before it in the sequence.
         token_ids: Its first tokens.
         block_size: Tokens per block.
         allocator: The prefix-caching allocator of its memory.
-        block_id: Its memory.
-        computed: Whether the KV of a block that is cached already is written.
-        extra_hash: What identifies the prompt beside its tokens.
+        block_id: The id of its memory; None if it has none.
+        computed: Whether to mark the block as computed. The block has to be cached already.
+        extra_hash: Extra keys that identify the prompt, beside its tokens.
 
     Raises:
-        ContractError: Allocator or predecessor are of another kind.
-        BlockStateError: The tokens do not fit, or ``computed`` is said of a block that is not cached.
+        ContractError: The allocator or the predecessor is of another kind.
+        BlockStateError: The tokens do not fit, or ``computed`` is set for a block that is not cached.
     """
 
     _none_hash: ClassVar[int] = NONE_HASH
@@ -103,7 +103,7 @@ class PrefixCachingBlock(TokenBlock):
         if not isinstance(allocator, CachingAllocator):
             raise ContractError(f"the block of a {type(allocator).__name__} cannot cache prefixes")
         assert_prefix_caching_block_or_none(prev_block)
-        extra_keys(extra_hash)  # refuses what is no extra hash
+        extra_keys(extra_hash)  # raises if it is not an extra hash
         self._caching = True
         self._extra_hash = extra_hash
         self._last_accessed = _NEVER_ACCESSED
@@ -111,7 +111,7 @@ class PrefixCachingBlock(TokenBlock):
         self._epoch = 0
         self._tokens_before = 0
         super().__init__(prev_block, token_ids, block_size, allocator, block_id)
-        if issubclass(type(allocator), CachingAllocator):  # not a stand-in for one
+        if issubclass(type(allocator), CachingAllocator):  # not for a substitute of an allocator
             self._epoch = allocator._pool.epoch
         _check_tokens(self._token_ids)
         self._hash = self._hash_if_full(self._token_ids)
@@ -135,16 +135,15 @@ class PrefixCachingBlock(TokenBlock):
         self._caching = isinstance(allocator, CachingAllocator)
 
     def _fill(self, token_ids: Sequence[int], hashed: ChainedHash | None) -> None:
-        """Gives a new handle the content of its block, which is hashed already."""
+        """Sets the content of a new handle to that of its block, which is already hashed."""
         self._token_ids = list(token_ids)
         self._hash = hashed
 
     def append_token_ids(self, token_ids: Sequence[int]) -> None:
         """Appends tokens. All or nothing.
 
-        A shared block is copied first. A block that becomes full is registered, and if another block is
-        registered with its content, this handle goes over to that one. ``block_id`` may change by
-        either.
+        A shared block is copied first. A block that becomes full is registered. If another block is
+        registered with its content, this handle changes to that block. Both may change ``block_id``.
 
         Raises:
             NoFreeBlocksError: The block is shared and no block is free for a copy.
@@ -157,7 +156,7 @@ class PrefixCachingBlock(TokenBlock):
             self._append(token_ids, self._hash_if_full([*self._token_ids, *token_ids]) if filling else None)
 
     def _check_append(self, token_ids: Sequence[int]) -> bool:
-        """Refuses what cannot be appended; says whether the block will be full."""
+        """Raises if the tokens cannot be appended. Returns whether the block will be full."""
         empty = self._block_size - len(self._token_ids)
         if not self._live or len(token_ids) > empty:
             self._refuse(token_ids)
@@ -167,7 +166,7 @@ class PrefixCachingBlock(TokenBlock):
         return 0 < len(token_ids) == empty
 
     def _append(self, token_ids: Sequence[int], hashed: ChainedHash | None) -> None:
-        """Appends tokens that were checked, and registers the block if they make it one with a hash."""
+        """Appends checked tokens. If they complete a block with a hash, registers it."""
         if self._block_id is not None:
             self._block_id = self._allocator.cow_block_if_not_appendable(self)
         before = self._token_ids
@@ -186,12 +185,13 @@ class PrefixCachingBlock(TokenBlock):
 
     @property
     def computed(self) -> bool:
-        """Whether the block is cached and its KV written, as the pool knows it."""
+        """Whether the block is cached and its KV is written, according to the pool."""
         if not self._live:
             self._check_live()
         if self._block_id is None or not self._caching:
             return False
-        return self._allocator.block_is_computed(self._block_id) is True  # type: ignore[attr-defined]  # _caching says so
+        # _caching is only true for allocators with this method.
+        return self._allocator.block_is_computed(self._block_id) is True  # type: ignore[attr-defined]
 
     @computed.setter
     def computed(self, value: bool) -> None:
@@ -205,7 +205,7 @@ class PrefixCachingBlock(TokenBlock):
 
     @property
     def last_accessed(self) -> float:
-        """The latest access that was told to this handle; -1 at first."""
+        """The latest access time that was set on this handle; -1 at first."""
         self._check_live()
         return self._last_accessed
 
@@ -224,7 +224,7 @@ class PrefixCachingBlock(TokenBlock):
 
     @property
     def extra_hash(self) -> ExtraHash:
-        """What identifies the prompt beside its tokens."""
+        """Extra keys that identify the prompt, beside its tokens."""
         self._check_live()
         return self._extra_hash
 
@@ -250,9 +250,9 @@ class PrefixCachingBlock(TokenBlock):
 
 
 class BlockTracker:
-    """What is known of one block while somebody holds it: for code that keeps such notes itself.
+    """Notes about one block while it has references, for code that keeps such notes itself.
 
-    The allocator keeps none: all of it is the pool's.
+    The allocator does not use it: the pool keeps this state.
     """
 
     __slots__ = ("active", "computed", "last_accessed")
@@ -262,7 +262,7 @@ class BlockTracker:
         self.reset()
 
     def reset(self) -> None:
-        """Forgets accesses, and that the block is computed."""
+        """Clears the access time, and the computed flag."""
         self.last_accessed: float = _NEVER_ACCESSED
         self.computed = False
 

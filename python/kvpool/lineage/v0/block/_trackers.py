@@ -1,17 +1,17 @@
 """vLLM v0's trackers: how much of each sequence is cached, and when each sequence was last used.
 
-Owns, per sequence, the hashes of its full blocks, the answer given for its prompt, and the time of its
-last use. None of it decides what is allocated or evicted.
+This module keeps, per sequence, the hashes of its full blocks, the number of cached tokens returned for
+its prompt, and the time of its last use. None of it decides what is allocated or evicted.
 
 Differences from the ancestor:
 
-- 4: a prefix ends at its first hole.
+- 4: a prefix ends at the first block that is not cached.
 - 22: ``ComputedBlocksTracker.remove_seq`` of a sequence that was never looked up does nothing.
 - While a prompt waits, the blocks that were found may be evicted. The ancestor repeated its first
   answer, and the engine did not compute the tokens of the evicted blocks. Here the answer becomes
-  smaller; it never grows.
-- ``settle`` is new: it sets the answer to the number of computed tokens in the blocks that the prompt
-  was given.
+  smaller. It never grows.
+- ``settle`` is new: it sets the answer to the number of computed tokens in the blocks that were
+  allocated to the prompt.
 - After a change of the allocator's epoch a sequence is hashed again.
 - Assertions are typed errors that derive from ``AssertionError``.
 """
@@ -42,12 +42,12 @@ class _Tracked:
 
 
 class ComputedBlocksTracker:
-    """Knows how many tokens of a sequence are cached, without hashing it anew each time.
+    """Returns how many tokens of a sequence are cached, without hashing all of it each time.
 
     Args:
-        allocator: Where blocks are cached.
+        allocator: The allocator that caches blocks.
         block_size: Tokens per block.
-        enable_caching: Whether they are cached at all.
+        enable_caching: Whether blocks are cached at all.
     """
 
     _none_hash: ClassVar[int] = NONE_HASH
@@ -59,7 +59,7 @@ class ComputedBlocksTracker:
         self._tracked: dict[SeqId, _Tracked] = {}
 
     def get_num_cached_tokens(self, seq: Sequence) -> int:
-        """Returns how many tokens from the start of the sequence are in blocks that are cached and computed.
+        """Returns the number of tokens at the start of the sequence whose blocks are cached and computed.
 
         While the sequence computes its prompt, the answer is at most the first one, or that of
         ``settle``. Blocks that were filled since then do not count, and neither do blocks that were
@@ -80,7 +80,7 @@ class ComputedBlocksTracker:
         return len(self._allocator.find_cached_blocks_prefix(known)) * self._block_size if known else 0
 
     def _update(self, seq: Sequence) -> _Tracked:
-        """Hashes the full blocks that are new."""
+        """Hashes the full blocks that were added since the last call."""
         epoch: int = getattr(self._allocator, "epoch", 0)
         tracked = self._tracked.get(seq.seq_id)
         if tracked is None or tracked.epoch != epoch:
@@ -100,20 +100,22 @@ class ComputedBlocksTracker:
         return tracked
 
     def settle(self, seq: Sequence, num_cached_tokens: int) -> None:
-        """Says how many tokens of a prompt were computed already in the blocks that it has got."""
+        """Sets the number of tokens that were already computed in the blocks allocated to a prompt."""
         if self._enable_caching:
             self._update(seq).cached_tokens = num_cached_tokens
 
     def remove_seq(self, seq_id: SeqId) -> None:
-        """Stops tracking a sequence; one that was never looked up is fine."""
+        """Stops tracking a sequence. A sequence that was never looked up is fine."""
         self._tracked.pop(seq_id, None)
 
 
 class LastAccessBlocksTracker:
-    """Keeps the time of each sequence's last use until its blocks are freed, and tells the allocator then.
+    """Keeps the time of each sequence's last use.
+
+    When its blocks are freed, passes the time to the allocator.
 
     Args:
-        allocator: Whose eviction order the times decide.
+        allocator: The allocator whose eviction order depends on the times.
     """
 
     def __init__(self, allocator: DeviceAwareBlockAllocator) -> None:
@@ -124,7 +126,7 @@ class LastAccessBlocksTracker:
         """Begins to track a sequence.
 
         Raises:
-            ContractError: It is tracked already.
+            ContractError: The sequence is tracked already.
         """
         if seq_id in self._seq_last_access:
             raise ContractError(f"sequence {seq_id} is tracked already")
@@ -138,22 +140,22 @@ class LastAccessBlocksTracker:
         """Stops tracking a sequence.
 
         Raises:
-            ContractError: It is not tracked.
+            ContractError: The sequence is not tracked.
         """
         self._check(seq_id)
         del self._seq_last_access[seq_id]
 
     def update_last_access(self, seq_id: SeqId, time: float) -> None:
-        """Notes that a sequence was used.
+        """Records a use of a sequence.
 
         Raises:
-            ContractError: It is not tracked.
+            ContractError: The sequence is not tracked.
         """
         self._check(seq_id)
         self._seq_last_access[seq_id] = time
 
     def update_seq_blocks_last_access(self, seq_id: SeqId, block_ids: Items[BlockId]) -> None:
-        """Marks a sequence's blocks as used when the sequence was; without a time of that, nothing.
+        """Passes the time of a sequence's last use on to its blocks. Does nothing without such a time.
 
         Raises:
             ContractError: The sequence is not tracked.

@@ -1,8 +1,8 @@
 """Two allocators of vLLM v0 over one ``kvpool.TieredPool``: the inner half of ``CpuGpuBlockAllocator``.
 
-Owns which device a block is on, and the copies that were taken from the core and not yet fetched by the
-engine, with the fences that keep their blocks until they are made. Copies and swaps are planned by the
-core.
+This module owns the assignment of blocks to devices. It also owns the copies that the core has planned
+and the engine has not fetched yet, with the fences that keep their blocks until they are executed. The
+core plans copies and swaps.
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ TIERS: Final = {Device.GPU: 0, Device.CPU: 1}
 
 
 class TwoDevices:
-    """A GPU and a CPU.
+    """Two allocators, of a GPU and of a CPU, over one pool.
 
     Args:
-        allocators: Both devices' allocators.
-        tiers: The pool that they are on.
+        allocators: The allocator of each device.
+        tiers: The pool of both.
     """
 
     def __init__(self, allocators: Mapping[Device, PoolAllocator], tiers: kvpool.TieredPool) -> None:
@@ -43,7 +43,7 @@ class TwoDevices:
         self._gpu: PoolAllocator = allocators[Device.GPU]
         self._tiers = tiers
         self._null_block: NullBlock | None = None
-        # Handed over by the core, not fetched yet.
+        # Copies that the core has planned and the engine has not fetched yet.
         self._copies: list[tuple[BlockId, BlockId]] = []
         # The step whose copies are fenced, and the GPU blocks that they write to.
         self._step = 0
@@ -60,7 +60,7 @@ class TwoDevices:
             return self._on(Device.GPU)
         if block_id is None:
             if not getattr(block, "_live", True):
-                self._on(Device.GPU)._core_of(block)  # says that the handle is stale
+                self._on(Device.GPU)._core_of(block)  # raises, because the handle is stale
             raise BlockStateError("the block has no id: it was never allocated")
         return self._owner(block_id)
 
@@ -78,7 +78,7 @@ class TwoDevices:
         return int(device == Device.GPU and self._null_block is not None)
 
     def _take_copies(self, *, fence: bool = False) -> list[tuple[BlockId, BlockId]]:
-        """The planned copies; with ``fence`` nothing takes their blocks before ``end_step``."""
+        """Returns the planned copies. With ``fence``, their blocks stay unavailable until ``end_step``."""
         if self._tiers.pending_copies():
             if fence:
                 self._fence_copies()
@@ -87,14 +87,14 @@ class TwoDevices:
         return copies
 
     def _fence_copies(self) -> None:
-        # A pin ends when the plan is taken. The copy is executed later: until then its blocks have to
-        # be kept. Not those of a copy that nobody has a use for any more: the plan leaves it out.
+        # A pin ends when the plan is taken. The copy is executed later, so its blocks have to be kept
+        # until then. Copies without a holder are left out, as in the plan.
         holders = self._on(Device.GPU)._pool.num_holders
         copies = [(src[1], dst[1]) for src, dst in self._tiers.pending_copies() if src[0] == dst[0] == 0]
         self._fence([(src, dst) for src, dst in copies if holders(dst)])
 
     def _fence(self, copies: Sequence[tuple[int, int]]) -> None:
-        """Keeps sources and destinations of copies, core blocks of the GPU, until ``end_step``."""
+        """Keeps the sources and destinations of copies, core blocks of the GPU, until ``end_step``."""
         blocks = [block for copy in copies for block in copy]
         if blocks:
             pool = self._on(Device.GPU)._pool
@@ -103,11 +103,11 @@ class TwoDevices:
             self._targets.update(dst for _, dst in copies)
 
     def _append(self, blocks: BlockList, at: int, token_ids: Sequence[int]) -> None:
-        """Appends tokens to a block that may have KV already.
+        """Appends tokens to a block that may already have KV.
 
-        A block that becomes full can turn out to be one that another sequence holds and has not
-        computed: a prompt that is computed in chunks. What the own block has is then copied, or the
-        step would not find it there.
+        A block that becomes full can turn out to have the content of another sequence's block that is
+        not computed yet, because that prompt is computed in chunks. The KV of the own block is then
+        copied, because the step would not find it in the other block.
         """
         block, gpu = blocks[at], self._gpu
         if not isinstance(block, PrefixCachingBlock) or not block._check_append(token_ids):
@@ -132,7 +132,7 @@ class TwoDevices:
             self._copies.append((gpu._to_face(own), gpu._to_face(shared)))
 
     def _take_plan(self) -> list[tuple[BlockId, BlockId]]:
-        """Takes the core's plan: copies are kept for ``clear_copy_on_writes``, swaps are returned."""
+        """Takes the core's plan. Keeps its copies for ``clear_copy_on_writes``, and returns its swaps."""
         faces = {TIERS[device]: allocator._to_face for device, allocator in self._allocators.items()}
         swaps: list[tuple[BlockId, BlockId]] = []
         for src, dst in self._tiers.take_plan().transfers:
@@ -141,10 +141,11 @@ class TwoDevices:
         return swaps
 
     def end_step(self) -> None:
-        """Says that the transfers handed out so far were executed, or that nothing can come before them
-        any more.
+        """Releases the fences of the copies handed out so far.
 
-        New: the ancestor had no such call. ``SelfAttnBlockSpaceManager`` calls it.
+        Call it once they were executed, or once nothing can run before them any more.
+
+        The ancestor had no such call. ``SelfAttnBlockSpaceManager`` calls it.
         """
         if self._targets:
             self._on(Device.GPU)._pool.complete_step(self._step)
@@ -154,7 +155,7 @@ class TwoDevices:
     def _move(
         self, blocks: Sequence[Block], src_device: Device, dst_device: Device
     ) -> tuple[dict[int, int], list[tuple[BlockId, BlockId]]]:
-        """``swap``, and the pairs whose bytes are to be copied."""
+        """Does ``swap``, and also returns the pairs whose bytes have to be copied."""
         src, dst = self._on(src_device), self._on(dst_device)
         if src is dst:
             raise ContractError(f"a swap from {src_device} to itself")
@@ -169,7 +170,8 @@ class TwoDevices:
             raise no_free_blocks(error) from None
         self._fence_copies()
         swaps = self._take_plan()
-        # Given up in order, by the references that this takes: the block that is freed last is reused first.
+        # These references make the swap free the blocks in order. The block that is freed last is
+        # reused first.
         src._pool.acquire(cores)
         try:
             moved = swap.complete()
@@ -181,13 +183,14 @@ class TwoDevices:
             dst._adopt(block, moved[core])
             if isinstance(dst, PrefixCachingBlockAllocator):
                 self._register(block, moved[core], dst, hit=core not in to_copy)
-                to_copy.discard(core)  # a further handle on it finds what the first has brought
+                to_copy.discard(core)  # a further handle finds the content that the first one has brought
         return {src._to_face(old): dst._to_face(new) for old, new in moved.items()}, swaps
 
     @staticmethod
     def _register(block: Block, core: int, allocator: PrefixCachingBlockAllocator, *, hit: bool) -> None:
-        # What was computed has moved with its registration. What was not is registered anew, unless
-        # another block is: this one is the destination of a copy, and cannot be exchanged.
+        # A computed block moves with its registration. An uncomputed block is registered anew, unless
+        # another block has its content. This block is the destination of a copy, so it cannot be
+        # exchanged.
         hashed = block.content_hash
         if not isinstance(hashed, ChainedHash):
             return
@@ -196,12 +199,12 @@ class TwoDevices:
             allocator._promote(core, hashed)
 
     def _fit(self, blocks: Sequence[Block], src_device: Device, dst_device: Device, reserve: int) -> str:
-        """Whether a swap of these blocks would fit: ok, later or never. Changes nothing."""
+        """Returns whether a swap of these blocks would fit: ok, later or never. Changes nothing."""
         src, dst = self._on(src_device), self._on(dst_device)
         cores = [src._core_of(block) for block in blocks if not isinstance(block, NullBlock)]
         fit = self._tiers.fit_swap(cores, src=src._tier, dst=dst._tier, reserve=reserve)
-        # The core counts blocks that are out of use for good as usable: the null block, and the one of
-        # a device of none.
+        # The core counts two kinds of permanently unavailable blocks as usable: the null block, and the
+        # spare block of a device without blocks.
         unusable = self._num_null(dst_device) + dst._surplus
         if fit == "later" and unusable:
             fit = self._tiers.fit_swap(cores, src=src._tier, dst=dst._tier, reserve=reserve + unusable)
@@ -210,9 +213,11 @@ class TwoDevices:
     def _num_to_take(
         self, chunks: Sequence[Sequence[int]], device: Device, extra_hash: ExtraHash, *, at_most: int
     ) -> int:
-        """How many available blocks a new sequence of these full chunks would take. Changes nothing.
+        """Returns the number of available blocks that a new sequence of these full chunks would take.
 
-        Hashes only if there are more than ``at_most`` chunks, which may be hits.
+        Changes nothing.
+
+        Hashes only if there are more than ``at_most`` chunks, because some of them may be hits.
         """
         allocator = self._on(device)
         if len(chunks) <= at_most or not isinstance(allocator, PrefixCachingBlockAllocator):
@@ -224,7 +229,7 @@ class TwoDevices:
         )
 
     def _check_tokens(self, token_ids: Sequence[int]) -> None:
-        """Checks what hashing would refuse, before anything has changed."""
+        """Raises for tokens that hashing would refuse, before anything has changed."""
         caching = isinstance(self._on(Device.GPU), PrefixCachingBlockAllocator)
         if caching and token_ids and not (min(token_ids) >= 0 and max(token_ids) < 1 << 32):
             raise kvpool.errors.TokenError(
@@ -232,21 +237,21 @@ class TwoDevices:
             )
 
     def _num_to_copy(self, blocks: Sequence[Block]) -> int:
-        """How many of these blocks have other holders, so that to write to them takes a copy each."""
+        """Returns how many of these blocks are shared. Writing to a shared block takes a copy."""
         return sum(self._of(one)._pool.num_holders(self._of(one)._core_of(one)) > 1 for one in blocks)
 
     def _num_freed(self, blocks: Sequence[Block]) -> int:
-        """How many blocks would be available if these handles were freed: those that nobody else holds."""
+        """Returns how many blocks would become available if these handles were freed."""
         return sum(self._of(one)._pool.ref_count(self._of(one)._core_of(one)) == 1 for one in blocks)
 
     def _is_on(self, block: Block, device: Device) -> bool:
         return self._of(block) is self._on(device)
 
     def _mark_filled(self, blocks: Sequence[Block]) -> None:
-        """Says that the KV of these GPU blocks is written, so far as they are cached by their content."""
+        """Marks these GPU blocks as computed, as far as they are cached by content."""
         gpu = self._on(Device.GPU)
         if isinstance(gpu, PrefixCachingBlockAllocator):
             cores = [gpu._core_of(one) for one in blocks if not isinstance(one, NullBlock)]
             ids = [gpu._to_face(core) for core in cores if gpu._pool.is_registered(core)]
-            if ids:  # none at all would mean those filled since the last call
+            if ids:  # an empty list would mean the blocks filled since the last call
                 gpu.mark_blocks_as_computed(ids)

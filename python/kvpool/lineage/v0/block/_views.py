@@ -1,6 +1,4 @@
-"""What the pool knows, in the shape of the ancestor's parts: reference counts and the evictor of an
-allocator.
-"""
+"""Views of a pool in the form of the ancestor's reference counts and evictor."""
 
 # ruff: noqa: ARG002  # the signatures are the ancestor's
 
@@ -21,18 +19,18 @@ __all__ = ["Holders", "PoolEvictor"]
 
 
 class Holders:
-    """The references of an allocator's blocks, those of planned copies not counted."""
+    """The reference counts of an allocator's blocks, without those of planned copies."""
 
     def __init__(self, allocator: PoolAllocator) -> None:
         self._allocator = allocator
 
     def get(self, block_id: BlockId) -> int:
-        """Returns how many handles hold the block."""
+        """Returns the number of handles on the block."""
         return self._allocator._pool.num_holders(self._allocator._to_core(block_id))
 
 
 class PoolEvictor(Evictor):
-    """A view of the cached blocks that nobody holds."""
+    """A view of the cached blocks without references."""
 
     def __init__(self, allocator: PoolAllocator) -> None:
         self._allocator = allocator

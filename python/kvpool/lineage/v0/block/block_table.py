@@ -1,20 +1,21 @@
 """vLLM v0's block table: the blocks of one sequence.
 
-Owns which tokens are in which block, and how many slots a step needs. Blocks come from a
-``CpuGpuBlockAllocator``.
+This module owns the assignment of tokens to blocks, and the number of slots that a step needs. Blocks
+come from a ``CpuGpuBlockAllocator``.
 
 Differences from the ancestor:
 
-- 8, 13: ``allocate``, ``append_token_ids`` and ``ensure_num_empty_slots`` do all or nothing: whether
-  enough blocks are free is looked at before the first is taken, copies of shared blocks included.
-- 11: ``fork`` works after a window has dropped blocks: it forks what is left, and the null blocks stay null.
-- A block that becomes full is given up for one that has its content, also if that one is still being
-  computed. If the prompt that computes it does so in chunks, its KV is not there in this step: what the
-  own block has is copied to it.
+- 8, 13: ``allocate``, ``append_token_ids`` and ``ensure_num_empty_slots`` are all or nothing. Each
+  checks that enough blocks are free before it takes the first, copies of shared blocks included.
+- 11: ``fork`` works after a window has dropped blocks. It forks the remaining blocks, and the null
+  blocks stay null.
+- A block that becomes full is exchanged for one with the same content, also if that one is not computed
+  yet. Its KV may be missing in this step, if another prompt computes it in chunks. Therefore the
+  content of the own block is copied to it.
 - 17: ``free`` sets ``num_full_slots`` back to 0.
-- With a window the null block is taken when the first block is dropped, not at the first append.
-- If a window could drop blocks, but others hold them all and there is no null block yet, they are kept
-  until one of them becomes free, of which it can be made: to drop blocks never takes any.
+- With a window, the null block is taken when the first block is dropped, not at the first append.
+- Dropping blocks never takes a block. If others hold all blocks that a window could drop, and there is
+  no null block yet, the blocks are kept. Once one of them becomes free, the null block is made of it.
 - ``extra_hash`` is an int or ``kvpool.ExtraKeys``. Assertions are typed errors that derive from
   ``AssertionError``.
 """
@@ -46,12 +47,12 @@ class BlockTable:
 
     Args:
         block_size: Tokens per block.
-        block_allocator: Where blocks come from.
+        block_allocator: The allocator that blocks come from.
         _blocks: Blocks that the table takes over.
-        max_block_sliding_window: Blocks of the window; without one, all are kept.
+        max_block_sliding_window: The size of the window in blocks. Without one, all blocks are kept.
 
     Raises:
-        ContractError: The block size, the window or a block is none that a table can have.
+        ContractError: The block size or the window is less than 1, or a block is of the wrong kind.
 
     >>> from kvpool.lineage.v0.block.cpu_gpu_block_allocator import CpuGpuBlockAllocator
     >>> allocator = CpuGpuBlockAllocator.create("naive", num_gpu_blocks=8, num_cpu_blocks=0, block_size=4)
@@ -79,7 +80,7 @@ class BlockTable:
         self._max_block_sliding_window = max_block_sliding_window
         self._blocks = BlockList([] if _blocks is None else _blocks)
         self._num_full_slots = self._count_slots()
-        # Blocks that the window has dropped, from the first on.
+        # Number of blocks at the start of the table that the window has dropped.
         self._num_dropped = self._count_dropped()
 
     def _count_slots(self) -> int:
@@ -96,13 +97,15 @@ class BlockTable:
     def get_num_required_blocks(
         token_ids: Sequence[int], block_size: int, num_lookahead_slots: int = 0
     ) -> int:
-        """Returns how many blocks a sequence needs, and slots to look ahead behind it."""
+        """Returns the number of blocks for a sequence and for the lookahead slots after it."""
         return _ceil_div(len(token_ids) + num_lookahead_slots, block_size)
 
     def allocate(
         self, token_ids: Sequence[int], device: Device = Device.GPU, extra_hash: ExtraHash = None
     ) -> None:
-        """Takes blocks for a prompt; full ones are shared by content if the allocator caches. All or nothing.
+        """Takes blocks for a prompt. If the allocator caches, full blocks are shared by content.
+
+        All or nothing.
 
         Raises:
             NoFreeBlocksError: Too few blocks are free.
@@ -131,7 +134,7 @@ class BlockTable:
         self._num_full_slots = len(tokens)
 
     def update(self, blocks: Sequence[Block]) -> None:
-        """Replaces all blocks; the old ones are the caller's to free.
+        """Replaces all blocks. The caller has to free the old ones.
 
         Raises:
             BlockStateError: A block has no id.
@@ -141,7 +144,7 @@ class BlockTable:
         self._num_dropped = self._count_dropped()
 
     def _refresh(self) -> None:
-        """Reads the blocks' ids again, which a swap has changed."""
+        """Reads the blocks' ids again, after a swap has changed them."""
         self._blocks.update(self._blocks.list())
 
     def append_token_ids(
@@ -151,17 +154,19 @@ class BlockTable:
         num_computed_slots: int | None = None,
         extra_hash: ExtraHash = None,
     ) -> None:
-        """Appends tokens, after dropping what is outside of the window. All or nothing. O(tokens +
-        blocks dropped).
+        """Drops the blocks outside of the window, then appends tokens. All or nothing.
 
-        Ids of the table may change: a shared block is copied before it is written to, and a full one
-        can turn out to be cached already.
+        O(tokens + blocks dropped).
+
+        Ids of the table may change: a shared block is copied before it is written to, and a block that
+        becomes full can turn out to be cached already.
 
         Args:
             token_ids: The tokens.
-            num_lookahead_slots: Empty slots to have behind them.
-            num_computed_slots: Tokens whose KV is written: needed with a window, which ends there.
-            extra_hash: What identifies the sequence beside its tokens.
+            num_lookahead_slots: Number of empty slots to provide after them.
+            num_computed_slots: Number of tokens whose KV is written. Required with a window, which ends
+                there.
+            extra_hash: Extra keys of the sequence.
 
         Raises:
             NoFreeBlocksError: Too few blocks are free.
@@ -197,10 +202,11 @@ class BlockTable:
             self._num_full_slots += len(chunk)
 
     def _append_in_place(self, token_ids: Sequence[int], num_lookahead_slots: int) -> bool:
-        """The usual append of a decode step: to one block, that is there and on the GPU. False if it is
-        not that.
+        """Handles the usual append of a decode step: to one block, which exists and is on the GPU.
 
-        What a block appends is all or nothing by itself.
+        Returns False, without a change, in every other case.
+
+        An append to one block is all or nothing by itself.
         """
         before, num_tokens = self._num_full_slots, len(token_ids)
         at, used = divmod(before, self._block_size)
@@ -220,7 +226,7 @@ class BlockTable:
         return True
 
     def ensure_num_empty_slots(self, num_empty_slots: int, extra_hash: ExtraHash = None) -> None:
-        """Adds GPU blocks until so many slots are empty. All or nothing.
+        """Adds GPU blocks until ``num_empty_slots`` slots are empty. All or nothing.
 
         Raises:
             NoFreeBlocksError: Too few blocks are free.
@@ -248,7 +254,7 @@ class BlockTable:
         return child
 
     def free(self) -> None:
-        """Gives up all blocks; the table can be allocated again. O(blocks). Of an empty table nothing."""
+        """Frees all blocks. The table can be allocated again. O(blocks). An empty table stays as it is."""
         for block in self._blocks.list():
             self._allocator.free(block)
         self._blocks.reset()
@@ -256,21 +262,25 @@ class BlockTable:
 
     @property
     def physical_block_ids(self) -> list[BlockId]:
-        """The ids, in order: the list itself, which the next change of the table may change or replace."""
+        """The ids, in order.
+
+        This is the list itself, which the next change of the table may change or replace.
+        """
         return self._blocks.ids()
 
     @property
     def blocks(self) -> list[Block]:
-        """The blocks, in order: the list itself."""
+        """The blocks, in order. This is the list itself."""
         return self._blocks.list()
 
     @property
     def num_full_slots(self) -> int:
-        """Tokens in the table, those of dropped blocks included."""
+        """The number of tokens in the table, those of dropped blocks included."""
         return self._num_full_slots
 
     def _get_all_token_ids(self) -> list[int]:
-        """Returns the tokens of all blocks: of the whole sequence, unless a window has dropped blocks.
+        """Returns the tokens of all blocks: the whole sequence, unless a window has dropped blocks.
+
         O(tokens).
         """
         return [token for block in self.blocks for token in block.token_ids]
@@ -283,10 +293,11 @@ class BlockTable:
     def get_num_blocks_touched_by_append_slots(
         self, token_ids: Sequence[int], num_lookahead_slots: int
     ) -> int:
-        """Returns how many blocks an append of these tokens writes to: the last one, if it is not full,
-        and new ones.
+        """Returns the number of blocks that an append of these tokens writes to.
 
-        No append takes more, copies included.
+        These are the last block, if it is not full, and new blocks.
+
+        No append takes more blocks than that, copies included.
         """
         first = self._block_size - self._num_full_slots % self._block_size
         return 1 + _ceil_div(len(token_ids) + num_lookahead_slots - first, self._block_size)
@@ -312,7 +323,7 @@ class BlockTable:
             raise error
 
     def _chunks(self, token_ids: Sequence[int], num_before: int = 0) -> list[list[int]]:
-        """The tokens block by block, behind so many tokens."""
+        """Splits tokens by block, given ``num_before`` tokens before them."""
         first = self._block_size - num_before % self._block_size
         starts = [0, *range(first, len(token_ids), self._block_size)]
         ends = [*starts[1:], len(token_ids)]
@@ -325,7 +336,10 @@ class BlockTable:
         return _ceil_div(max(num_slots - empty, 0), self._block_size)
 
     def _num_copies(self, num_tokens: int) -> int:
-        """How many blocks an append of so many tokens writes to that others hold, too."""
+        """Returns the number of shared blocks that an append of ``num_tokens`` tokens writes to.
+
+        Each needs a copy.
+        """
         if num_tokens == 0:
             return 0
         end = _ceil_div(self._num_full_slots + num_tokens, self._block_size)
@@ -334,7 +348,7 @@ class BlockTable:
         )
 
     def _num_appended(self, sequence_token_ids: Sequence[int], num_lookahead_slots: int) -> int:
-        """How many blocks it takes to append what a sequence has more than the table, copies included."""
+        """Returns the number of blocks needed to append the tokens that the table lacks, copies included."""
         unseen = max(len(sequence_token_ids) - self._num_full_slots, 0)
         return self._num_new_blocks(unseen + num_lookahead_slots) + self._num_copies(unseen)
 
@@ -354,8 +368,9 @@ class BlockTable:
         return self._blocks.list()[self._num_dropped : max(end, 0)]
 
     def _drop(self, blocks: Sequence[Block]) -> None:
-        """Gives up the next blocks and puts the null block in their place: it can be had once they are
-        free.
+        """Frees the next blocks and puts the null block in their place.
+
+        The null block may be one of the freed blocks.
         """
         for block in blocks:
             self._allocator.free(block)

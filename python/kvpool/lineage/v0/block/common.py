@@ -1,17 +1,17 @@
-"""What the allocators of vLLM v0 share: reference counts, copies to be made, handles, lists of blocks,
-hit rates.
+"""Parts that vLLM v0's allocators share.
 
-The allocators of this package keep none of these themselves: their counts and copies are the core's.
-The classes stand alone for code that used them alone; ``RefCounter`` sits on
-``kvpool.parts.BlockAllocator``.
+These are reference counts, pending copies, handles, lists of blocks, and hit rates.
+
+The allocators of this package do not use these counts and copies, because the core keeps their own. The
+classes are for code that used them alone. ``RefCounter`` is built on ``kvpool.parts.BlockAllocator``.
 
 Differences from the ancestor:
 
-- 3: ``get_all_blocks_recursively`` walks; a chain may have any length.
-- 11, 14: ``BlockPool`` makes a new handle each time and reuses numbers only, so a handle that was freed
+- 3: ``get_all_blocks_recursively`` is a loop; a chain may have any length.
+- 11, 14: ``BlockPool`` makes a new handle each time and reuses only numbers. A freed handle therefore
   stays invalid and can never turn into another block. The tokens of a freed handle are dropped.
 - Assertions are typed errors that derive from ``AssertionError``.
-- ``RefCounter`` has no state in Python; ``CacheMetricData`` counts hits, which sum up exactly.
+- ``RefCounter`` has no state in Python. ``CacheMetricData`` counts hits, so its sums are exact.
 """
 
 from __future__ import annotations
@@ -42,16 +42,16 @@ __all__ = [
 
 
 class RefCounterProtocol(Protocol):
-    """What counts references by block id."""
+    """Counts references by block id."""
 
     def incr(self, block_id: BlockId) -> int:
-        """Adds a reference and returns how many there are now."""
+        """Adds a reference. Returns the new number of references."""
 
     def decr(self, block_id: BlockId) -> int:
-        """Drops a reference and returns how many there are now."""
+        """Drops a reference. Returns the new number of references."""
 
     def get(self, block_id: BlockId) -> int:
-        """Returns how many references there are."""
+        """Returns the number of references."""
 
 
 class RefCounter:
@@ -67,8 +67,8 @@ class RefCounter:
 
     def __init__(self, all_block_indices: Iterable[BlockId]) -> None:
         self._slots = {block_id: slot for slot, block_id in enumerate(dict.fromkeys(all_block_indices), 1)}
-        # One reference more than counted: a block at 0 is not given back, because its id is not for the
-        # taking.
+        # Each block has one reference more than counted. So a block with count 0 is not released, and
+        # its id cannot be allocated.
         self._counts = kvpool.parts.BlockAllocator(max(len(self._slots), 1) + 1)
         self._counts.allocate(len(self._slots))
 
@@ -79,7 +79,7 @@ class RefCounter:
         return slot
 
     def incr(self, block_id: BlockId) -> int:
-        """Adds a reference and returns how many there are now.
+        """Adds a reference. Returns the new number of references.
 
         Raises:
             UnknownBlockError: The id is not counted here.
@@ -89,11 +89,11 @@ class RefCounter:
         return self._counts.ref_count(slot) - 1
 
     def decr(self, block_id: BlockId) -> int:
-        """Drops a reference and returns how many there are now.
+        """Drops a reference. Returns the new number of references.
 
         Raises:
             UnknownBlockError: The id is not counted here.
-            BlockStateError: There is none.
+            BlockStateError: The block has no reference.
         """
         slot = self._slot(block_id)
         if self._counts.ref_count(slot) == 1:
@@ -102,7 +102,7 @@ class RefCounter:
         return self._counts.ref_count(slot) - 1
 
     def get(self, block_id: BlockId) -> int:
-        """Returns how many references there are.
+        """Returns the number of references.
 
         Raises:
             UnknownBlockError: The id is not counted here.
@@ -116,21 +116,21 @@ class RefCounter:
 
 class _Counted(Protocol):
     def get(self, block_id: BlockId) -> int:
-        """Returns how many references there are."""
+        """Returns the number of references."""
 
 
 class ReadOnlyRefCounter:
-    """A view of reference counts: of a ``RefCounter``, or of an allocator's.
+    """A view of reference counts: those of a ``RefCounter``, or of an allocator.
 
     Args:
-        refcounter: What counts.
+        refcounter: The object that counts.
     """
 
     def __init__(self, refcounter: _Counted) -> None:
         self._refcounter = refcounter
 
     def incr(self, block_id: BlockId) -> int:
-        """Refuses.
+        """Always refuses.
 
         Raises:
             ContractError: Always; a ``ValueError``.
@@ -138,7 +138,7 @@ class ReadOnlyRefCounter:
         raise ContractError(f"Incr not allowed: block {block_id} is counted elsewhere")
 
     def decr(self, block_id: BlockId) -> int:
-        """Refuses.
+        """Always refuses.
 
         Raises:
             ContractError: Always; a ``ValueError``.
@@ -146,7 +146,7 @@ class ReadOnlyRefCounter:
         raise ContractError(f"Decr not allowed: block {block_id} is counted elsewhere")
 
     def get(self, block_id: BlockId) -> int:
-        """Returns how many references there are.
+        """Returns the number of references.
 
         Raises:
             UnknownBlockError: The id is not counted here.
@@ -155,13 +155,13 @@ class ReadOnlyRefCounter:
 
 
 class CopyOnWriteTracker:
-    """Copies that were decided and not executed yet.
+    """Copies that are planned and not executed yet.
 
-    The allocators plan theirs in the core, where source and destination stay pinned until the copies
-    are taken.
+    The allocators plan their copies in the core. There, source and destination stay pinned until the
+    copies are taken.
 
     Args:
-        refcounter: Says which blocks are shared.
+        refcounter: Reports which blocks are shared.
     """
 
     def __init__(self, refcounter: RefCounterProtocol) -> None:
@@ -169,7 +169,7 @@ class CopyOnWriteTracker:
         self._copies: list[tuple[BlockId, BlockId]] = []
 
     def is_appendable(self, block: Block) -> bool:
-        """Says whether a block may be written to: it has no memory yet, or one holder at most.
+        """Returns whether a block may be written to: it has no memory yet, or at most one reference.
 
         Raises:
             StaleBlockError: The handle was freed.
@@ -179,7 +179,7 @@ class CopyOnWriteTracker:
         return block_id is None or self._refcounter.get(block_id) <= 1
 
     def record_cow(self, src_block_id: BlockId | None, trg_block_id: BlockId | None) -> None:
-        """Notes a copy.
+        """Records a copy.
 
         Raises:
             ContractError: An id is None.
@@ -189,7 +189,7 @@ class CopyOnWriteTracker:
         self._copies.append((src_block_id, trg_block_id))
 
     def clear_cows(self) -> list[tuple[BlockId, BlockId]]:
-        """Returns the copies in the order in which they were noted, and forgets them."""
+        """Returns the copies in the order in which they were recorded, and clears the record."""
         copies, self._copies = self._copies, []
         return copies
 
@@ -201,7 +201,7 @@ class BlockPool:
         block_size: Tokens per block.
         create_block: Makes a block.
         allocator: The allocator that the blocks belong to.
-        pool_size: Numbers to begin with; doubled as needed.
+        pool_size: Initial number of handle numbers. It doubles as needed.
 
     Raises:
         ContractError: ``pool_size`` is negative.
@@ -216,19 +216,19 @@ class BlockPool:
         self._create_block = create_block
         self._allocator = allocator
         self._pool_size = pool_size
-        self._unused: list[int] = []  # numbers given back, the last one first
+        self._unused: list[int] = []  # numbers that were returned, the last one first
         self._next = 0
 
     @property
     def pool_size(self) -> int:
-        """Handles that the pool has numbers for."""
+        """Number of handles that the pool has numbers for."""
         return self._pool_size
 
     def increase_pool(self) -> None:
         """Doubles the pool.
 
         Raises:
-            ContractError: It was made for no handle at all.
+            ContractError: The pool was made for zero handles.
         """
         if self._pool_size == 0:
             raise ContractError("a pool of no handles cannot be doubled")
@@ -245,13 +245,13 @@ class BlockPool:
         """Returns a new handle, with its number in ``pool_id``.
 
         Raises:
-            ContractError: The pool was made for another block size, or for no handle at all.
+            ContractError: The pool was made for another block size, or for zero handles.
         """
         if block_size != self._block_size:
             raise ContractError(f"a block of {block_size} tokens from a pool of blocks of {self._block_size}")
         if not self._unused and self._next == self._pool_size:
             self.increase_pool()
-        # Factories of older ancestors do not know extra_hash.
+        # Block classes of older ancestors have no parameter extra_hash.
         extra = {} if extra_hash is None else {"extra_hash": extra_hash}
         block = self._create_block(
             prev_block, token_ids, block_size, self._allocator, physical_block_id, **extra
@@ -264,7 +264,7 @@ class BlockPool:
         return block
 
     def free_block(self, block: Block) -> None:
-        """Takes a handle back: every further use of it is an error.
+        """Takes a handle back. Every further use of it is an error.
 
         Raises:
             StaleBlockError: It was taken back before.
@@ -277,7 +277,7 @@ class BlockPool:
 
 
 class BlockList:
-    """The blocks of a sequence, and their ids beside them.
+    """The blocks of a sequence, together with a list of their ids.
 
     ``list()`` and ``ids()`` return the lists themselves, for engines that pass them on without a copy.
 
@@ -310,7 +310,7 @@ class BlockList:
         self._blocks, self._block_ids = list(blocks), block_ids
 
     def append_token_ids(self, block_index: int, token_ids: Sequence[int]) -> None:
-        """Appends tokens to one block, whose id may change by that.
+        """Appends tokens to one block. This may change its id.
 
         Raises:
             NoFreeBlocksError: The block is shared, and no block is free for a copy.
@@ -324,7 +324,7 @@ class BlockList:
         """Adds a block at the end.
 
         Raises:
-            BlockStateError: It has no id.
+            BlockStateError: The block has no id.
         """
         block_id = self._id_of(new_block)
         self._blocks.append(new_block)
@@ -342,20 +342,20 @@ class BlockList:
         self._block_ids[block_index] = block_id
 
     def reset(self) -> None:
-        """Forgets all blocks."""
+        """Removes all blocks."""
         self._blocks, self._block_ids = [], []
 
     def list(self) -> list[Block]:
-        """Returns the blocks: the live list."""
+        """Returns the blocks. This is the live list."""
         return self._blocks
 
     def ids(self) -> list[BlockId]:  # type: ignore[valid-type]  # list is the method above
-        """Returns their ids: the live list."""
+        """Returns their ids. This is the live list."""
         return self._block_ids
 
 
 def common_prefix(lists: Sequence[list[BlockId]]) -> list[BlockId]:
-    """Returns what all lists begin with; of none nothing."""
+    """Returns the common prefix of all lists; an empty list if there are no lists."""
     columns = zip(*lists, strict=False)
     return [column[0] for column in takewhile(lambda column: len(set(column)) == 1, columns)]
 

@@ -1,34 +1,37 @@
-"""vLLM v0's allocator over two devices: one ``kvpool.TieredPool``, GPU blocks in tier 0 and CPU blocks
-in tier 1.
+"""vLLM v0's allocator over two devices.
 
-Owns which device an id belongs to, the null block, and the lists of transfers that were taken from the
-core and not yet fetched by the engine. Swaps and copies themselves are planned by the core.
+It uses one ``kvpool.TieredPool``: GPU blocks in tier 0 and CPU blocks in tier 1.
+
+This module owns the assignment of ids to devices, the null block, and the lists of transfers that the
+core has planned and the engine has not fetched yet. The core plans swaps and copies.
 
 Differences from the ancestor:
 
-- 9, 12: ``swap`` goes by physical block. Handles that shared a block share one on the other device, and
-  no more blocks are taken there than different ones are moved.
+- 9, 12: ``swap`` moves physical blocks. Handles that shared a block share one on the other device. The
+  other device takes one block per different block moved.
 - 10: ``swap`` moves all blocks or none.
 - 13, 14: see ``naive_block`` and ``prefix_caching_block``.
-- 15: ``reset_prefix_cache`` works although there is a null block, and resets every device, also after
-  one that is in use.
+- 15: ``reset_prefix_cache`` works although there is a null block. It resets every device, also those
+  after a device that is in use.
 - 16: ``get_common_computed_block_ids`` returns a list in every case.
-- 18: a copy that was planned and is swept up by a swap of the same step keeps source and destination
-  fenced until ``clear_copy_on_writes``; the source of a swap is the block that has the bytes, even if a
-  copy to it is still planned.
+- 18: a planned copy that a swap of the same step takes along keeps its source and destination fenced
+  until ``clear_copy_on_writes``. The source of a swap is the block that has the bytes, even if a copy
+  to it is still planned.
 - 19: ``get_physical_block_id`` is O(1).
-- The null block is outside of the usable count: once it exists, ``get_num_total_blocks`` has one block
-  fewer. It is a block of the GPU, not the core's block 0: the memory of the ancestor's workers has one
-  block per id from 0 on, kernels read what stands in a block table, and so it needs an id that has
-  memory and is nobody else's.
-- A block whose content the other device caches already is not copied: ``swap`` returns it,
+- The null block is not part of the usable count: once it exists, ``get_num_total_blocks`` is one less.
+  It is a block of the GPU, not the core's block 0. The ancestor's workers allocate memory for each id
+  from 0 on, and kernels read the blocks of a table. The null block therefore needs an id that has
+  memory and that nothing else uses.
+- A block whose content the other device has already cached is not copied: ``swap`` returns it,
   ``get_and_reset_swaps`` does not.
-- ``mark_blocks_as_accessed`` takes ids of either device: blocks of a group that is swapped out are used, too.
+- ``mark_blocks_as_accessed`` takes ids of either device: the blocks of a swapped-out group are used,
+  too.
 - Assertions are typed errors that derive from ``AssertionError``.
 
-The order of a step is the ancestor's: workers execute swaps in, swaps out, copies, then the model. As
-the ancestor's scheduler never swaps in within a step that swaps out, and never swaps out what it has
-appended to within the step, neither must another caller who runs all transfers of a step in that order.
+A step has the ancestor's order: workers execute swaps in, swaps out, copies, then the model. The
+ancestor's scheduler never swaps in within a step that swaps out, and never swaps out a block that it
+has appended to within the step. Any other caller that runs all transfers of a step in that order must
+keep to the same two rules.
 """
 
 from __future__ import annotations
@@ -56,12 +59,13 @@ class CpuGpuBlockAllocator(TwoDevices, DeviceAwareBlockAllocator):
     """Blocks of a GPU and of a CPU.
 
     Args:
-        cpu_block_allocator: The CPU's. The two are moved to one common pool unless they are on one already.
-        gpu_block_allocator: The GPU's.
+        cpu_block_allocator: The CPU's allocator. Both allocators move to one common pool, unless they
+            already share one.
+        gpu_block_allocator: The GPU's allocator.
 
     Raises:
-        ContractError: They have an id in common, or differ in block size.
-        BlockStateError: They are on different pools and in use.
+        ContractError: The allocators have an id in common, or differ in block size.
+        BlockStateError: The allocators are on different pools and in use.
 
     >>> allocator = CpuGpuBlockAllocator.create("naive", num_gpu_blocks=4, num_cpu_blocks=4, block_size=2)
     >>> block = allocator.allocate_immutable_block(None, [1, 2], Device.GPU)
@@ -73,12 +77,12 @@ class CpuGpuBlockAllocator(TwoDevices, DeviceAwareBlockAllocator):
     def create(
         allocator_type: str, num_gpu_blocks: int, num_cpu_blocks: int, block_size: int
     ) -> CpuGpuBlockAllocator:
-        """Returns an allocator with GPU ids from 0 and CPU ids behind them.
+        """Returns an allocator with GPU ids from 0 on, followed by the CPU ids.
 
         Args:
             allocator_type: ``"naive"`` or ``"prefix_caching"``.
-            num_gpu_blocks: Blocks of the GPU.
-            num_cpu_blocks: Blocks of the CPU.
+            num_gpu_blocks: Number of GPU blocks.
+            num_cpu_blocks: Number of CPU blocks.
             block_size: Tokens per block.
 
         Raises:
@@ -87,7 +91,8 @@ class CpuGpuBlockAllocator(TwoDevices, DeviceAwareBlockAllocator):
         """
         if allocator_type not in ("naive", "prefix_caching"):
             raise kvpool.errors.InvalidArgumentError(
-                f"Unknown allocator type allocator_type={allocator_type!r}: 'naive' or 'prefix_caching' is expected"
+                f"Unknown allocator type allocator_type={allocator_type!r}: 'naive' or 'prefix_caching' is "
+                "expected"
             )
         numbers = (num_gpu_blocks, num_cpu_blocks)
         if min(numbers) < 0:
@@ -124,17 +129,18 @@ class CpuGpuBlockAllocator(TwoDevices, DeviceAwareBlockAllocator):
             for device, allocator in allocators.items():
                 allocator._bind(tiers, TIERS[device])
         super().__init__(allocators, gpu_block_allocator._tiers)
-        # Not fetched yet; None if more were made than one step can have, because nobody fetches them.
+        # Swaps not fetched yet; None if the engine did not fetch them and they exceed those of one
+        # step.
         self._swaps: list[tuple[BlockId, BlockId]] | None = []
         self._most_swaps = 2 * sum(allocator.get_num_total_blocks() for allocator in allocators.values())
 
     def allocate_or_get_null_block(self) -> Block:
-        """Returns the null block: what stands in a block table where a sequence has dropped a block.
+        """Returns the null block, which replaces the blocks that a sequence has dropped from its block table.
 
-        Made on first use, from a block of the GPU, and never freed.
+        It is made on first use, from a block of the GPU, and never freed.
 
         Raises:
-            NoFreeBlocksError: It does not exist yet and no block is free.
+            NoFreeBlocksError: The null block does not exist yet, and no block is free.
         """
         if self._null_block is None:
             self._null_block = NullBlock(self.allocate_mutable_block(None, Device.GPU))
@@ -143,7 +149,7 @@ class CpuGpuBlockAllocator(TwoDevices, DeviceAwareBlockAllocator):
     def allocate_mutable_block(
         self, prev_block: Block | None, device: Device, extra_hash: ExtraHash = None
     ) -> Block:
-        """Returns an empty block of a device behind ``prev_block``.
+        """Returns an empty block of a device that follows ``prev_block``.
 
         Raises:
             NoFreeBlocksError: No block is free.
@@ -181,23 +187,24 @@ class CpuGpuBlockAllocator(TwoDevices, DeviceAwareBlockAllocator):
         return self._on(device).allocate_immutable_blocks(prev_block, block_token_ids, extra_hash)
 
     def free(self, block: Block) -> None:
-        """Gives up a handle and its reference to the block; of the null block nothing.
+        """Frees a handle and its reference to the block. Does nothing for the null block.
 
         Raises:
             StaleBlockError: The handle was freed before.
-            BlockStateError: It has no block.
+            BlockStateError: The handle has no block.
         """
         if not isinstance(block, NullBlock):
             self._of(block).free(block)
 
     def fork(self, last_block: Block) -> list[Block]:
-        """Returns new handles on the blocks of the sequence that ends with this one, first to last.
+        """Returns new handles on the blocks of the sequence that ends with ``last_block``, first to last.
+
         O(blocks).
 
         Raises:
-            ContractError: It is the null block.
-            StaleBlockError: A block of the sequence was freed, by a sliding window for instance: fork the
-                ``BlockTable``.
+            ContractError: ``last_block`` is the null block.
+            StaleBlockError: A block of the sequence was freed, for instance by a sliding window. Fork
+                the ``BlockTable`` instead.
             BlockStateError: A block has no id.
         """
         if isinstance(last_block, NullBlock):
@@ -205,7 +212,7 @@ class CpuGpuBlockAllocator(TwoDevices, DeviceAwareBlockAllocator):
         return self._of(last_block).fork(last_block)
 
     def get_num_free_blocks(self, device: Device) -> int:
-        """Returns how many blocks of a device can be allocated now.
+        """Returns the number of blocks of a device that can be allocated now.
 
         Raises:
             ContractError: There is no such device.
@@ -213,7 +220,7 @@ class CpuGpuBlockAllocator(TwoDevices, DeviceAwareBlockAllocator):
         return self._on(device).get_num_free_blocks()
 
     def get_num_total_blocks(self, device: Device) -> int:
-        """Returns how many blocks of a device can be used: all but the null block, once it exists.
+        """Returns the number of usable blocks of a device: all but the null block, once it exists.
 
         Raises:
             ContractError: There is no such device.
@@ -221,7 +228,7 @@ class CpuGpuBlockAllocator(TwoDevices, DeviceAwareBlockAllocator):
         return self._on(device).get_num_total_blocks() - self._num_null(device)
 
     def get_physical_block_id(self, device: Device, absolute_id: int) -> int:
-        """Returns where in the memory of its device a block is. O(1).
+        """Returns the position of a block in the memory of its device. O(1).
 
         Raises:
             UnknownBlockError: The device has no such block.
@@ -235,19 +242,19 @@ class CpuGpuBlockAllocator(TwoDevices, DeviceAwareBlockAllocator):
         return self._on(Device.GPU).all_block_ids | self._on(Device.CPU).all_block_ids
 
     def clear_copy_on_writes(self) -> list[tuple[BlockId, BlockId]]:
-        """Returns the planned copies of GPU blocks, (source, destination) in order, and ends their pins
-        and fences.
+        """Returns the planned copies of GPU blocks, (source, destination) in order.
+
+        Ends their pins and fences.
         """
         copies = self._take_copies()
         self.end_step()
         return copies
 
     def mark_blocks_as_accessed(self, block_ids: Sequence[int], now: float) -> None:
-        """Says that blocks were used at a time. An access is never moved back.
+        """Records a use of blocks at time ``now``. A use never moves back in time.
 
         Raises:
-            UnknownBlockError: A block is free, or on no device; nothing was marked on the device that
-                it is on.
+            UnknownBlockError: A block is free, or on no device. No block of its device was marked.
         """
         by_device: dict[int, list[int]] = {}
         owners = {id(allocator): allocator for allocator in self._allocators.values()}
@@ -257,10 +264,12 @@ class CpuGpuBlockAllocator(TwoDevices, DeviceAwareBlockAllocator):
             owners[owner].mark_blocks_as_accessed(ids, now)
 
     def mark_blocks_as_computed(self, block_ids: Sequence[int]) -> None:
-        """Says that the KV of GPU blocks is written; without ids, of those filled since the last call.
+        """Marks GPU blocks as computed: their KV is written.
+
+        Without ids, marks those filled since the last call.
 
         Raises:
-            UnknownBlockError: An id is not of the GPU, or nobody holds the block.
+            UnknownBlockError: An id does not belong to the GPU, or the block has no references.
         """
         self._on(Device.GPU).mark_blocks_as_computed(block_ids)
 
@@ -279,11 +288,10 @@ class CpuGpuBlockAllocator(TwoDevices, DeviceAwareBlockAllocator):
         return self._on(device).get_num_full_blocks_touched(live)
 
     def swap(self, blocks: Sequence[Block], src_device: Device, dst_device: Device) -> dict[int, int]:
-        """Moves blocks from one device to the other. All or nothing; null blocks stay what they are.
-        O(blocks).
+        """Moves blocks from one device to the other. All or nothing. Null blocks stay unchanged. O(blocks).
 
-        The handles have the new ids and belong to the other device. The bytes are to be copied by the
-        pairs of ``get_and_reset_swaps``.
+        Afterwards, the handles have the new ids and belong to the other device. The caller has to copy
+        the bytes of the pairs of ``get_and_reset_swaps``.
 
         Returns:
             Old id to new id, each physical block once.
@@ -292,7 +300,7 @@ class CpuGpuBlockAllocator(TwoDevices, DeviceAwareBlockAllocator):
             NoFreeBlocksError: The other device has too few blocks.
             StaleBlockError: A handle was freed.
             BlockStateError: A handle has no block, or is named twice.
-            UnknownBlockError: A block is not of ``src_device``.
+            UnknownBlockError: A block is not on ``src_device``.
             ContractError: There is no such device, or both are the same.
         """
         mapping, swaps = self._move(blocks, src_device, dst_device)
@@ -303,14 +311,14 @@ class CpuGpuBlockAllocator(TwoDevices, DeviceAwareBlockAllocator):
         return mapping
 
     def get_and_reset_swaps(self) -> list[tuple[BlockId, BlockId]]:
-        """Returns the copies that ``swap`` made necessary, (source, destination) in order, and forgets them.
+        """Returns the copies that ``swap`` requires, (source, destination) in order, and clears the list.
 
-        Ids tell the direction: GPU and CPU have none in common. For engines that do not take them from
-        what ``swap`` returns; to be called every step.
+        The ids show the direction, because GPU and CPU have none in common. Use it instead of the
+        results of ``swap``, and call it in every step.
 
         Raises:
-            BlockStateError: So many were made since the last call that they were not kept; those of
-                this step are lost.
+            BlockStateError: There were too many copies since the last call, so they were not kept.
+                Those of this step are lost.
         """
         swaps, self._swaps = self._swaps, []
         if swaps is None:
@@ -328,10 +336,10 @@ class CpuGpuBlockAllocator(TwoDevices, DeviceAwareBlockAllocator):
         return self._on(device).get_prefix_cache_hit_rate()
 
     def reset_prefix_cache(self, device: Device | None = None) -> bool:
-        """Forgets all cached content of a device, or of every device; the null block is no hindrance.
+        """Drops all cached content of a device, or of every device. The null block does not prevent it.
 
         Returns:
-            False if blocks of a device are in use: that one was not reset, the others were.
+            False if blocks of a device are in use. That device was not reset; the others were.
 
         Raises:
             ContractError: There is no such device.
@@ -350,10 +358,10 @@ class CpuGpuBlockAllocator(TwoDevices, DeviceAwareBlockAllocator):
 
     @property
     def epoch(self) -> int:
-        """The epoch in which blocks are hashed. New."""
+        """The epoch in which blocks are hashed. The ancestor has no such attribute."""
         return self._on(Device.GPU)._pool.epoch
 
 
 def _common_pool(numbers: Sequence[int], block_size: int) -> kvpool.TieredPool:
-    # A tier has a block at least; the allocator of none keeps it for good.
+    # A tier has at least one block. The allocator of a device without blocks keeps that block for good.
     return kvpool.TieredPool([max(number, 1) + 1 for number in numbers], block_size, eviction="last-accessed")

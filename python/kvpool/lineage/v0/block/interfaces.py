@@ -1,8 +1,8 @@
-"""Interfaces of vLLM v0: what a block is, what an allocator is.
+"""The interfaces of vLLM v0's blocks and allocators.
 
-Owns names and signatures, no behaviour. ``naive_block``, ``prefix_caching_block`` and
-``cpu_gpu_block_allocator`` implement them over the pools of kvpool. Wherever a ``Device`` is taken, a
-member of the engine's own enum will do.
+This module owns names and signatures, no behaviour. ``naive_block``, ``prefix_caching_block`` and
+``cpu_gpu_block_allocator`` implement them over the pools of kvpool. Each parameter of type ``Device``
+also accepts a member of the engine's own enum.
 """
 
 from __future__ import annotations
@@ -35,17 +35,15 @@ BlockId: TypeAlias = int
 PrefixHash: TypeAlias = int
 SeqId: TypeAlias = int
 EncoderSeqId: TypeAlias = str
-#: What identifies a prompt beside its tokens: the ancestor's int, or kvpool's own keys.
+#: Identifies a prompt beside its tokens: the ancestor's int, or kvpool's own keys.
 ExtraHash: TypeAlias = "int | ExtraKeys | None"
 
 
 class Block(ABC):
-    """A handle on one block of a sequence: its tokens, its predecessor, and the id of the memory that
-    holds them.
-    """
+    """A handle on one block of a sequence: its tokens, its predecessor, and the id of its memory."""
 
     class Factory(Protocol):
-        """What makes blocks for an allocator; a block class is one."""
+        """A function that makes blocks for an allocator; a block class is one."""
 
         def __call__(
             self,
@@ -61,12 +59,12 @@ class Block(ABC):
 
     @abstractmethod
     def append_token_ids(self, token_ids: Sequence[int]) -> None:
-        """Appends tokens; ``block_id`` may change, by copy on write or by promotion."""
+        """Appends tokens. ``block_id`` may change, by copy on write or by promotion."""
 
     @property
     @abstractmethod
     def block_id(self) -> int | None:
-        """Id of the physical block; None while there is none."""
+        """Id of the physical block; None if the handle has none."""
 
     @block_id.setter
     @abstractmethod
@@ -86,7 +84,7 @@ class Block(ABC):
     @property
     @abstractmethod
     def num_empty_slots(self) -> int:
-        """Tokens that still fit."""
+        """Number of tokens that still fit."""
 
     @property
     @abstractmethod
@@ -101,7 +99,7 @@ class Block(ABC):
     @property
     @abstractmethod
     def extra_hash(self) -> ExtraHash:
-        """What identifies the prompt beside its tokens."""
+        """Extra keys of the prompt."""
 
     @property
     @abstractmethod
@@ -111,34 +109,35 @@ class Block(ABC):
     @computed.setter
     @abstractmethod
     def computed(self, value: bool) -> None:
-        """Says that the KV is written."""
+        """Marks the block as computed: its KV is written."""
 
     @property
     @abstractmethod
     def last_accessed(self) -> float:
-        """When the block was last used, as far as this handle knows; -1 at first."""
+        """Time of the last use that this handle knows; -1 at first."""
 
     @last_accessed.setter
     @abstractmethod
     def last_accessed(self, last_accessed_ts: float) -> None:
-        """Says that the block was used."""
+        """Records a use of the block."""
 
     @property
     @abstractmethod
     def content_hash(self) -> int | None:
-        """Hash of the block and everything before it; None unless it is full and its predecessor is
-        hashed.
+        """Hash of the block and everything before it.
+
+        None unless the block is full and its predecessor is hashed.
         """
 
 
 class _AnyAllocator(ABC):
-    """What allocators of one and of several devices have in common."""
+    """The methods that allocators of one and of several devices share."""
 
     NoFreeBlocksError = errors.NoFreeBlocksError
 
     @abstractmethod
     def free(self, block: Block) -> None:
-        """Gives up the handle and its reference to the block."""
+        """Frees the handle and its reference to the block."""
 
     @abstractmethod
     def fork(self, last_block: Block) -> list[Block]:
@@ -151,15 +150,15 @@ class _AnyAllocator(ABC):
 
     @abstractmethod
     def clear_copy_on_writes(self) -> list[tuple[int, int]]:
-        """Returns the pending copies, (source, destination), and forgets them."""
+        """Returns the pending copies, (source, destination), and clears the list."""
 
     @abstractmethod
     def mark_blocks_as_accessed(self, block_ids: Sequence[int], now: float) -> None:
-        """Says that blocks were used."""
+        """Records a use of blocks."""
 
     @abstractmethod
     def mark_blocks_as_computed(self, block_ids: Sequence[int]) -> None:
-        """Says that the KV of blocks is written."""
+        """Marks blocks as computed: their KV is written."""
 
     @abstractmethod
     def get_common_computed_block_ids(self, computed_seq_block_ids: Sequence[list[int]]) -> list[int]:
@@ -171,7 +170,7 @@ class BlockAllocator(_AnyAllocator):
 
     @abstractmethod
     def allocate_mutable_block(self, prev_block: Block | None, extra_hash: ExtraHash = None) -> Block:
-        """Returns an empty block behind ``prev_block``."""
+        """Returns an empty block after ``prev_block``."""
 
     @abstractmethod
     def allocate_immutable_block(
@@ -183,15 +182,15 @@ class BlockAllocator(_AnyAllocator):
     def allocate_immutable_blocks(
         self, prev_block: Block | None, block_token_ids: Sequence[Sequence[int]], extra_hash: ExtraHash = None
     ) -> list[Block]:
-        """Returns one full block per chunk of tokens, each behind the one before it."""
+        """Returns one full block per chunk of tokens, each after the one before it."""
 
     @abstractmethod
     def get_num_total_blocks(self) -> int:
-        """Returns how many blocks there are."""
+        """Returns the number of blocks."""
 
     @abstractmethod
     def get_num_free_blocks(self) -> int:
-        """Returns how many blocks can be allocated now."""
+        """Returns the number of blocks that can be allocated now."""
 
     @abstractmethod
     def get_physical_block_id(self, absolute_id: int) -> int:
@@ -199,19 +198,19 @@ class BlockAllocator(_AnyAllocator):
 
     @abstractmethod
     def swap_out(self, blocks: Sequence[Block]) -> None:
-        """Gives up the memory of blocks whose handles live on."""
+        """Frees the memory of blocks whose handles stay valid."""
 
     @abstractmethod
     def swap_in(self, blocks: Sequence[Block]) -> None:
-        """Finds memory for blocks that have none."""
+        """Allocates memory for blocks that have none."""
 
     @abstractmethod
     def cow_block_if_not_appendable(self, block: Block) -> BlockId:
-        """Returns the id of a block that may be written to: its own, or that of a copy."""
+        """Returns the id of a block that may be written to: the given one's, or that of a copy."""
 
     @abstractmethod
     def promote_to_immutable_block(self, block: Block) -> BlockId:
-        """Registers a full block by its content, and returns the id that it has from then on."""
+        """Registers a full block by its content, and returns its id from then on."""
 
     @abstractmethod
     def get_num_full_blocks_touched(self, blocks: Sequence[Block]) -> int:
@@ -223,7 +222,7 @@ class BlockAllocator(_AnyAllocator):
 
     @abstractmethod
     def reset_prefix_cache(self) -> bool:
-        """Forgets all cached content; returns False if blocks are in use."""
+        """Drops all cached content. Returns False if blocks are in use."""
 
     @abstractmethod
     def find_cached_blocks_prefix(self, block_hashes: list[int]) -> list[int]:
@@ -237,7 +236,7 @@ class DeviceAwareBlockAllocator(_AnyAllocator):
     def allocate_mutable_block(
         self, prev_block: Block | None, device: Device, extra_hash: ExtraHash = None
     ) -> Block:
-        """Returns an empty block of this device behind ``prev_block``."""
+        """Returns an empty block of this device that follows ``prev_block``."""
 
     @abstractmethod
     def allocate_immutable_block(
@@ -261,7 +260,7 @@ class DeviceAwareBlockAllocator(_AnyAllocator):
 
     @abstractmethod
     def get_num_total_blocks(self, device: Device) -> int:
-        """Returns how many blocks this device has."""
+        """Returns the number of blocks of this device."""
 
     @abstractmethod
     def get_num_full_blocks_touched(self, blocks: Sequence[Block], device: Device) -> int:
@@ -269,7 +268,7 @@ class DeviceAwareBlockAllocator(_AnyAllocator):
 
     @abstractmethod
     def swap(self, blocks: Sequence[Block], src_device: Device, dst_device: Device) -> dict[int, int]:
-        """Moves blocks between devices, and returns source id to destination id."""
+        """Moves blocks between devices. Returns a map from source ids to destination ids."""
 
     @abstractmethod
     def get_physical_block_id(self, device: Device, absolute_id: int) -> int:
@@ -277,7 +276,7 @@ class DeviceAwareBlockAllocator(_AnyAllocator):
 
     @abstractmethod
     def allocate_or_get_null_block(self) -> Block:
-        """Returns the one block that stands where a sequence has dropped a block."""
+        """Returns the null block, which replaces the blocks that a sequence has dropped."""
 
     @abstractmethod
     def get_prefix_cache_hit_rate(self, device: Device) -> float:
@@ -285,7 +284,7 @@ class DeviceAwareBlockAllocator(_AnyAllocator):
 
     @abstractmethod
     def reset_prefix_cache(self, device: Device | None = None) -> bool:
-        """Forgets all cached content of one device, or of all."""
+        """Drops all cached content of one device, or of all."""
 
     @abstractmethod
     def find_cached_blocks_prefix(self, block_hashes: list[int], device: Device = Device.GPU) -> list[int]:

@@ -3,7 +3,7 @@
 Differences from the ancestor:
 
 - 3, 11: ``fork`` walks a chain of any length, and handles are never recycled into a cycle.
-- 8: the copy of a shared block is made before tokens are appended; if there is no block for it, nothing
+- 8: the copy of a shared block is made before tokens are appended. If there is no block for it, nothing
   has changed.
 - 9, 10: ``swap_in`` takes all blocks or none, and handles that shared a block share one again.
 - 12: ``get_num_full_blocks_touched`` counts physical blocks, not handles.
@@ -14,7 +14,7 @@ Differences from the ancestor:
 - 20: immutable blocks are full blocks.
 - ``block_ids`` may be any iterable; it is read once. Assertions are typed errors that derive from
   ``AssertionError``.
-- ``refcounter`` is a view: nobody but the handles holds references. ``token_ids`` is a copy.
+- ``refcounter`` is a view: only handles hold references. ``token_ids`` is a copy.
 """
 
 # ruff: noqa: ARG002  # the signatures are the ancestor's
@@ -45,10 +45,10 @@ class NaiveBlockAllocator(PoolAllocator):
 
     Args:
         create_block: Makes blocks: ``NaiveBlock``, or a class derived from it.
-        num_blocks: How many blocks there are.
+        num_blocks: Number of blocks.
         block_size: Tokens per block.
-        block_ids: Their ids; from 0 by default. The first is allocated first.
-        block_pool: Makes the handles, if several allocators are to share one pool of them.
+        block_ids: Ids of the blocks; from 0 by default. The first one is allocated first.
+        block_pool: Makes the handles. Several allocators can share one.
 
     Raises:
         ContractError: The ids are not ``num_blocks`` different ones, or a number is negative.
@@ -80,7 +80,7 @@ class NaiveBlockAllocator(PoolAllocator):
     def allocate_mutable_block(
         self, prev_block: Block | None, extra_hash: ExtraHash = None, device: object = None
     ) -> Block:
-        """Returns an empty block behind ``prev_block``.
+        """Returns an empty block after ``prev_block``.
 
         Raises:
             NoFreeBlocksError: No block is free.
@@ -112,7 +112,7 @@ class NaiveBlockAllocator(PoolAllocator):
         extra_hash: ExtraHash = None,
         device: object = None,
     ) -> list[Block]:
-        """Returns one full block per chunk of tokens, each behind the one before it. All or nothing.
+        """Returns one full block per chunk of tokens, each after the one before it. All or nothing.
 
         Raises:
             NoFreeBlocksError: Too few blocks are free.
@@ -143,17 +143,18 @@ class NaiveBlockAllocator(PoolAllocator):
         return blocks
 
     def free_block_id(self, block_id: BlockId) -> None:
-        """Drops one reference to a block by its id. For ids that no handle speaks for: handles are
-        freed by ``free``.
+        """Drops one reference to a block by its id.
+
+        Use it for references without a handle; handles are freed by ``free``.
 
         Raises:
-            UnknownBlockError: The id is none of this allocator's.
-            InvalidBlockError: Nobody holds the block.
+            UnknownBlockError: The id does not belong to this allocator.
+            InvalidBlockError: The block has no references.
         """
         self._pool.release([self._to_core(block_id)])
 
     def promote_to_immutable_block(self, block: Block) -> BlockId:
-        """Refuses: nothing is cached here.
+        """Always refuses: nothing is cached here.
 
         Raises:
             NotSupportedError: Always.
@@ -164,7 +165,7 @@ class NaiveBlockAllocator(PoolAllocator):
         """Does nothing: no block is ever evicted."""
 
     def mark_blocks_as_computed(self, block_ids: Sequence[int]) -> None:
-        """Does nothing: nobody asks."""
+        """Does nothing: nothing reads this state."""
 
     def get_common_computed_block_ids(self, computed_seq_block_ids: Sequence[list[int]]) -> list[int]:
         """Returns an empty list: nothing is cached here."""
@@ -175,7 +176,7 @@ class NaiveBlockAllocator(PoolAllocator):
         return []
 
     def get_num_full_blocks_touched(self, blocks: Sequence[Block]) -> int:
-        """Returns how many blocks the full ones among these would take: one per physical block.
+        """Returns how many blocks the full ones among these would take, counting each physical block once.
 
         Raises:
             StaleBlockError: A block was freed.
@@ -194,16 +195,16 @@ class NaiveBlockAllocator(PoolAllocator):
 
 
 class NaiveBlock(TokenBlock):
-    """A block that is told apart by its id alone.
+    """A block without a content hash.
 
     Args:
         prev_block: The block before it in the sequence.
         token_ids: Its first tokens.
         block_size: Tokens per block.
-        allocator: Where its memory comes from.
-        block_id: Its memory.
-        _cow_target: The handle that a copy on write is asked for; itself by default.
-        extra_hash: Taken and ignored.
+        allocator: The allocator of its memory.
+        block_id: The id of its memory; None if it has none.
+        _cow_target: The handle to pass to the allocator for copy on write; itself by default.
+        extra_hash: Ignored.
 
     Raises:
         BlockStateError: The tokens do not fit.
@@ -232,7 +233,7 @@ class NaiveBlock(TokenBlock):
         """
         if not self._live or len(token_ids) > self._block_size - len(self._token_ids):
             self._refuse(token_ids)
-        if type(token_ids) is not list:  # what cannot be read fails before anything has changed
+        if type(token_ids) is not list:  # unreadable tokens fail before anything has changed
             token_ids = list(token_ids)
         if self._block_id is not None:
             self._block_id = self._allocator.cow_block_if_not_appendable(self._cow_target)
@@ -243,7 +244,7 @@ class NaiveBlock(TokenBlock):
 
     @property
     def num_tokens_total(self) -> int:
-        """Refuses.
+        """Always refuses.
 
         Raises:
             NotSupportedError: Always.
@@ -252,7 +253,7 @@ class NaiveBlock(TokenBlock):
 
     @property
     def computed(self) -> bool:
-        """Refuses, to be read and to be set.
+        """Refuses reads and writes.
 
         Raises:
             NotSupportedError: Always.
@@ -265,7 +266,7 @@ class NaiveBlock(TokenBlock):
 
     @property
     def last_accessed(self) -> float:
-        """Refuses, to be read and to be set.
+        """Refuses reads and writes.
 
         Raises:
             NotSupportedError: Always.
@@ -278,10 +279,10 @@ class NaiveBlock(TokenBlock):
 
     @property
     def extra_hash(self) -> ExtraHash:
-        """None."""
+        """Always None."""
         return None
 
     @property
     def content_hash(self) -> int | None:
-        """None."""
+        """Always None."""
         return None

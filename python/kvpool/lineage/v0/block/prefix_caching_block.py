@@ -2,32 +2,37 @@
 
 Differences from the ancestor:
 
-- 1, 2: victims are chosen by the core; there is no heap with stale entries.
+- 1, 2: the core chooses victims; there is no heap with stale entries.
 - 3, 11: ``fork`` walks a chain of any length, and handles are never recycled into a cycle.
-- 4: ``find_cached_blocks_prefix`` walks and stops at the first hole.
-- 5: a block is cached from ``mark_blocks_as_computed`` on. One that is freed before is forgotten, and no hit.
-- 6: ``mark_blocks_as_computed`` marks the ids given. Given none, as by old schedulers, it marks the
-  blocks that were filled since the last call and are still held. A mutable block is never computed.
-- 7: a full block behind an unhashed one has no hash and is never shared.
-- 8: the copy of a shared block is made before tokens are appended; if there is no block for it, nothing
+- 4: ``find_cached_blocks_prefix`` stops at the first block that is not cached.
+- 5: a block is cached from ``mark_blocks_as_computed`` on. If it is freed before, it is dropped and
+  cannot be hit.
+- 6: ``mark_blocks_as_computed`` marks the ids given. Without ids, as old schedulers call it, it marks
+  the blocks that were filled since the last call and still have references. A mutable block is never
+  computed.
+- 7: a full block after an unhashed one has no hash and is never shared.
+- 8: the copy of a shared block is made before tokens are appended. If there is no block for it, nothing
   has changed.
 - 9, 10: ``swap_in`` takes all blocks or none, and handles that shared a block share one again.
 - 12: ``get_num_full_blocks_touched`` counts physical blocks, not handles.
 - 13: ``allocate_immutable_blocks`` takes all blocks or none.
-- 14: a freed handle is invalid for good: ``block_id`` is None, everything else raises ``StaleBlockError``.
+- 14: a freed handle is invalid for good: ``block_id`` is None, everything else raises
+  ``StaleBlockError``.
 - 16: ``get_common_computed_block_ids`` returns a list in every case.
 - 18: the source and the destination of a copy stay pinned until ``clear_copy_on_writes``.
 - 19: ``get_physical_block_id`` is O(1).
 - 20: immutable blocks are full blocks.
-- 23: an access is never moved back in time, and an unknown or free block is one error, ``UnknownBlockError``.
-- 24: hashes are SHA-256 chains with tagged extra keys. ``extra_hash`` is an int or ``kvpool.ExtraKeys``.
+- 23: a use never moves back in time, and an unknown or free block is one error, ``UnknownBlockError``.
+- 24: hashes are SHA-256 chains with tagged extra keys. ``extra_hash`` is an int or
+  ``kvpool.ExtraKeys``.
 - Tokens are from 0 to 2**32 - 1; the ancestor hashed any int.
-- The hit rate counts no allocation that failed.
-- A block is registered once it is full, and shared with other holders from then on, computed or not, as
-  in the ancestor: within a step they all compute it. Lookups (``find_cached_blocks_prefix``) see
-  computed ones alone.
+- The hit rate does not count failed allocations.
+- A block is registered once it is full, and shared from then on, computed or not, as in the ancestor:
+  within a step, all its holders compute it. Lookups (``find_cached_blocks_prefix``) return only
+  computed blocks.
 - ``refcounter`` and ``evictor`` are views. ``token_ids`` is a copy. Assertions are typed errors.
-- ``bump_epoch`` is new: nothing cached before it is found any more, after a change of weights for instance.
+- ``bump_epoch`` is new: no block cached before it is found any more, for instance after a change of
+  weights.
 """
 
 from __future__ import annotations
@@ -70,14 +75,14 @@ __all__ = [
 class PrefixCachingBlockAllocator(CachingAllocator):
     """Allocates blocks and shares full ones by their content.
 
-    Blocks that nothing is cached in are handed out first, the one freed last before the others; then
-    the cached block that was used longest ago, see ``mark_blocks_as_accessed``; of blocks used at the
-    same time, or never, the deepest.
+    Allocates blocks without cached content first, the one freed last before the others. Then it evicts
+    the cached block that was used longest ago, see ``mark_blocks_as_accessed``. Among blocks used at
+    the same time, or never, it evicts the deepest.
 
     Args:
-        num_blocks: How many blocks there are.
+        num_blocks: Number of blocks.
         block_size: Tokens per block.
-        block_ids: Their ids; from 0 by default. The first is allocated first.
+        block_ids: Ids of the blocks; from 0 by default. The first one is allocated first.
         eviction_policy: ``EvictionPolicy.LRU``.
 
     Raises:
@@ -109,21 +114,21 @@ class PrefixCachingBlockAllocator(CachingAllocator):
             raise ContractError(f"Unknown cache eviction policy: {eviction_policy}")
         super().__init__(num_blocks, block_size, block_ids, _tier)
         self._block_pool = BlockPool(block_size, self._block_type, self, 4 * max(num_blocks, 1))
-        # Filled and not said to be computed: what mark_blocks_as_computed([]) is about. The pool knows
-        # them too, but cannot list them; an entry that it contradicts is ignored.
+        # Blocks that were filled and not marked as computed, for mark_blocks_as_computed([]). The pool
+        # knows them, too, but cannot list them. Entries that disagree with the pool are ignored.
         self._touched: dict[int, bytes] = {}
         self.metric_data = CacheMetricData()
         self.eviction_policy = eviction_policy
 
     @property
     def evictor(self) -> Evictor:
-        """A view of the cached blocks that nobody holds; it evicts nothing by itself."""
+        """A view of the cached blocks without references. It evicts nothing by itself."""
         return PoolEvictor(self)
 
     def allocate_mutable_block(
         self, prev_block: Block | None, extra_hash: ExtraHash = None, device: object = None
     ) -> Block:
-        """Returns an empty block behind ``prev_block``.
+        """Returns an empty block after ``prev_block``.
 
         Raises:
             NoFreeBlocksError: No block is free or can be evicted.
@@ -141,7 +146,7 @@ class PrefixCachingBlockAllocator(CachingAllocator):
         extra_hash: ExtraHash = None,
         device: object = None,
     ) -> Block:
-        """Returns a full block with these tokens: one that holds this content already, or a new one.
+        """Returns a full block with these tokens: one that already has this content, or a new one.
 
         Raises:
             NoFreeBlocksError: No block is free or can be evicted.
@@ -159,7 +164,8 @@ class PrefixCachingBlockAllocator(CachingAllocator):
         extra_hash: ExtraHash = None,
         device: object = None,
     ) -> list[Block]:
-        """Returns one full block per chunk of tokens, each behind the one before it. All or nothing.
+        """Returns one full block per chunk of tokens, each after the one before it. All or nothing.
+
         O(tokens).
 
         Raises:
@@ -209,16 +215,19 @@ class PrefixCachingBlockAllocator(CachingAllocator):
         return blocks
 
     def _registered(self, content_hash: int | None) -> int | None:
-        """The core's block that is registered under a hash, a computed one if there is one."""
+        """Returns the core's block that is registered under a hash, preferably a computed one."""
         digest = None if content_hash is None else digest_of(content_hash)
         copies = [] if digest is None else self._pool.copies(digest)
         return copies[0] if copies else None
 
     def _take(self, hashes: Sequence[ChainedHash | None]) -> tuple[list[int], list[bool]]:
-        """One reference to a block per content, and which of them were there. All or nothing."""
+        """Takes one reference to a block per content. Returns the blocks, and which of them were cached.
+
+        All or nothing.
+        """
         pool = self._pool
-        # A look before the first step: a cached block that is acquired and given back has lost its last
-        # access.
+        # Check before taking any block: a cached block that is acquired and released loses its last
+        # access time.
         found = [self._registered(hashed) for hashed in hashes]
         idle = {core for core in found if core is not None and pool.ref_count(core) == 0}
         missing = found.count(None)
@@ -242,7 +251,10 @@ class PrefixCachingBlockAllocator(CachingAllocator):
         return taken, hits
 
     def _promote(self, core: int, hashed: ChainedHash) -> int:
-        """Registers a held block, unless its epoch is over; the block that is held for it from now on."""
+        """Registers a held block, unless its epoch is over.
+
+        Returns the block that the caller holds from then on.
+        """
         pool = self._pool
         if hashed.epoch != pool.epoch or pool.is_registered(core):
             return core
@@ -261,10 +273,10 @@ class PrefixCachingBlockAllocator(CachingAllocator):
             del self._touched[core]
 
     def promote_to_immutable_block(self, block: Block) -> BlockId:
-        """Registers a full block, and returns the id that it has from then on.
+        """Registers a full block, and returns its id from then on.
 
-        Its own; or, if a block with this content is registered, that one's: the own block is released,
-        and the handle goes over to the other.
+        This is its own id, unless another block with this content is registered. Then the own block is
+        released, and the handle changes to the other block.
 
         Raises:
             StaleBlockError: The handle was freed.
@@ -295,7 +307,7 @@ class PrefixCachingBlockAllocator(CachingAllocator):
         return cores
 
     def is_block_cached(self, block: Block) -> bool:
-        """Says whether a block is registered with this block's content, computed or not.
+        """Returns whether a block with this block's content is registered, computed or not.
 
         Raises:
             BlockStateError: The block has no hash.
@@ -306,19 +318,18 @@ class PrefixCachingBlockAllocator(CachingAllocator):
         return self._registered(block.content_hash) is not None
 
     def block_is_computed(self, block_id: BlockId) -> bool:
-        """Says whether a block is cached and its KV written.
+        """Returns whether a block is cached and its KV written.
 
         Raises:
-            UnknownBlockError: The id is none of this allocator's.
+            UnknownBlockError: The id does not belong to this allocator.
         """
         return self._pool.is_computed(self._to_core(block_id))
 
     def mark_blocks_as_accessed(self, block_ids: Sequence[BlockId], now: float) -> None:
-        """Says that blocks were used, held ones or cached ones. An earlier time than is known changes
-        nothing.
+        """Records a use of blocks, held or cached. A time earlier than the known one changes nothing.
 
         Raises:
-            UnknownBlockError: A block is none of this allocator's, or neither held nor cached.
+            UnknownBlockError: A block does not belong to this allocator, or is neither held nor cached.
         """
         try:
             self._pool.mark_accessed([self._to_core(block_id) for block_id in block_ids], now)
@@ -328,14 +339,14 @@ class PrefixCachingBlockAllocator(CachingAllocator):
             raise UnknownBlockError(f"a block is neither held nor cached: {error}") from None
 
     def mark_blocks_as_computed(self, block_ids: Sequence[BlockId]) -> None:
-        """Says that the KV of blocks is written: they stay cached when they are freed.
+        """Marks blocks as computed: their KV is written. They stay cached when they are freed.
 
         Args:
-            block_ids: Full, hashed blocks. None at all: those that were filled since the last call and
-                are still held.
+            block_ids: Full, hashed blocks. If empty, all blocks that were filled since the last call
+                and still have references.
 
         Raises:
-            UnknownBlockError: A block is none of this allocator's.
+            UnknownBlockError: A block does not belong to this allocator.
             BlockStateError: A block is not full and hashed.
         """
         pool = self._pool
@@ -352,18 +363,20 @@ class PrefixCachingBlockAllocator(CachingAllocator):
             self._touched.pop(core, None)
 
     def get_common_computed_block_ids(self, computed_seq_block_ids: Sequence[list[int]]) -> list[int]:
-        """Returns the common prefix of these lists; empty ones do not count. One list is returned as it
-        is.
+        """Returns the common prefix of these lists. Empty lists do not count.
+
+        A single list is returned as it is.
         """
         if len(computed_seq_block_ids) == 1:
             return computed_seq_block_ids[0]
         return common_prefix([ids for ids in computed_seq_block_ids if ids])
 
     def get_num_full_blocks_touched(self, blocks: Sequence[Block]) -> int:
-        """Returns how many blocks the full ones among these would take from the free ones: one per
-        physical block.
+        """Returns how many free blocks the full ones among these would take.
 
-        None for content that is cached and computed here and held by somebody.
+        Each physical block counts once.
+
+        Content that is cached, computed and held here takes no block.
 
         Raises:
             StaleBlockError: A block was freed.
@@ -380,7 +393,7 @@ class PrefixCachingBlockAllocator(CachingAllocator):
     def find_cached_blocks_prefix(self, block_hashes: list[int]) -> list[int]:
         """Returns the longest prefix of these hashes whose blocks are cached and computed. O(blocks found).
 
-        A look, not a hold: allocating the blocks takes hold of them.
+        The blocks are not held. Allocating them takes references.
         """
         for at, content_hash in enumerate(block_hashes):
             found = self._registered(content_hash)
@@ -391,13 +404,14 @@ class PrefixCachingBlockAllocator(CachingAllocator):
     def get_prefix_cache_hit_rate(self) -> float:
         """Returns hits per full block that was allocated or swapped in; 0.0 before the first.
 
-        What failed is not counted: it changes nothing.
+        Failed calls are not counted, because they change nothing.
         """
         return self.metric_data.get_hit_rate()
 
     def reset_prefix_cache(self) -> bool:
-        """Forgets all cached content and the hit rate; returns False, and does nothing, while blocks
-        are in use.
+        """Drops all cached content and resets the hit rate.
+
+        Returns False, and does nothing, while blocks are in use.
         """
         return self._reset_prefix_cache()
 
@@ -408,9 +422,9 @@ class PrefixCachingBlockAllocator(CachingAllocator):
         return True
 
     def bump_epoch(self) -> int:
-        """Begins a new epoch and returns its number: nothing that is cached now is ever found again.
+        """Begins a new epoch and returns its number. No block that is cached now is ever found again.
 
-        Blocks that are held stay with their holders.
+        Blocks with references keep them.
         """
         self._touched.clear()
         return self._pool.bump_epoch()

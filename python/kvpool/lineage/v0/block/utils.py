@@ -1,6 +1,8 @@
-"""What vLLM v0's block manager refuses: windows and prefix caching with encoder-decoder models.
+"""Refuses the features that vLLM v0 does not support with encoder-decoder models.
 
-Owns the messages.
+These are windows and prefix caching.
+
+This module owns the messages.
 """
 
 from __future__ import annotations
@@ -27,7 +29,7 @@ def check_no_caching_or_swa_for_blockmgr_encdec(block_mgr: Any, seq_group: Seque
     """Checks that a group of an encoder-decoder model uses neither a sliding window nor prefix caching.
 
     Raises:
-        NotSupportedError: It does; a ``NotImplementedError``.
+        NotSupportedError: The group uses one of them; a ``NotImplementedError``.
     """
     if encoder_seq_of(seq_group) is None:
         return
