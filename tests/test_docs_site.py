@@ -55,8 +55,7 @@ def test_every_page_is_in_the_navigation_once(prepared: Path) -> None:
     assert {f"{name}.md" for name in PAGES} <= there
 
 
-# --- API
-# --------------------------------------------------------------------------------------------------------
+# --- API ---
 
 
 @pytest.mark.parametrize("module", MODULES)
@@ -236,8 +235,7 @@ def test_the_architecture_names_every_crate() -> None:
     assert crates == set(re.findall(r"rust/([\w-]+)", text.split("```")[1]))
 
 
-# --- search
-# --------------------------------------------------------------------------------------------------------
+# --- search ---
 
 
 def test_pages_for_developers_are_left_out_of_the_search(prepared: Path) -> None:
@@ -309,8 +307,7 @@ def test_a_site_that_is_not_built_cannot_be_browsed(tmp_path: Path) -> None:
     assert "build it first" in done.stderr
 
 
-# --- layout
-# --------------------------------------------------------------------------------------------------------
+# --- layout ---
 
 
 @pytest.fixture(scope="module")

@@ -241,8 +241,7 @@ def entries(root: Path) -> list[Entry]:
     return sorted(found.values(), key=lambda one: order[one.module])
 
 
-# --- pages
-# --------------------------------------------------------------------------------------------------------
+# --- pages ---
 
 
 def _directive(path: str, **options: object) -> list[str]:
@@ -331,8 +330,7 @@ def write_pages(folder: Path, root: Path) -> list[object]:
     return nav
 
 
-# --- sources for mkdocstrings
-# --------------------------------------------------------------------------------------------------------
+# --- sources for mkdocstrings ---
 
 
 def readable_stubs(source: Path, target: Path) -> None:

@@ -98,8 +98,7 @@ class SiteError(Exception):
     """The site cannot be built; the message gives the reason."""
 
 
-# --- preparing
-# --------------------------------------------------------------------------------------------------------
+# --- preparing ---
 
 
 def prepare(out: Path = OUT, root: Path = ROOT) -> Path:
@@ -312,8 +311,7 @@ def glossary(root: Path = ROOT) -> dict[str, tuple[str, ...]]:
     return words
 
 
-# --- building
-# --------------------------------------------------------------------------------------------------------
+# --- building ---
 
 
 def build(out: Path = OUT) -> Path:
