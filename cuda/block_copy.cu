@@ -66,14 +66,19 @@ struct Params {
   Pair pairs[KVPOOL_MAX_PAIRS];
 };
 
-// What the launcher lays out in Rust.
+// The launcher in Rust uses this layout.
 static_assert(sizeof(Plane) == 16 && KVPOOL_OFFSET_OF(Plane, stride) == 8, "Plane");
-static_assert(KVPOOL_OFFSET_OF(Params, src_planes) == 0 && KVPOOL_OFFSET_OF(Params, dst_planes) == 8, "Params");
-static_assert(KVPOOL_OFFSET_OF(Params, nbytes) == 16 && KVPOOL_OFFSET_OF(Params, chunk_bytes) == 24, "Params");
+static_assert(KVPOOL_OFFSET_OF(Params, src_planes) == 0 &&
+              KVPOOL_OFFSET_OF(Params, dst_planes) == 8, "Params");
+static_assert(KVPOOL_OFFSET_OF(Params, nbytes) == 16 &&
+              KVPOOL_OFFSET_OF(Params, chunk_bytes) == 24, "Params");
 static_assert(KVPOOL_OFFSET_OF(Params, device_pairs) == 32, "Params");
-static_assert(KVPOOL_OFFSET_OF(Params, src_blocks) == 40 && KVPOOL_OFFSET_OF(Params, dst_blocks) == 48, "Params");
-static_assert(KVPOOL_OFFSET_OF(Params, status) == 56 && KVPOOL_OFFSET_OF(Params, num_planes) == 64, "Params");
-static_assert(KVPOOL_OFFSET_OF(Params, num_pairs) == 68 && KVPOOL_OFFSET_OF(Params, num_chunks) == 72, "Params");
+static_assert(KVPOOL_OFFSET_OF(Params, src_blocks) == 40 &&
+              KVPOOL_OFFSET_OF(Params, dst_blocks) == 48, "Params");
+static_assert(KVPOOL_OFFSET_OF(Params, status) == 56 &&
+              KVPOOL_OFFSET_OF(Params, num_planes) == 64, "Params");
+static_assert(KVPOOL_OFFSET_OF(Params, num_pairs) == 68 &&
+              KVPOOL_OFFSET_OF(Params, num_chunks) == 72, "Params");
 static_assert(KVPOOL_OFFSET_OF(Params, pairs) == 80 && sizeof(Pair) == 8, "Params");
 static_assert(sizeof(Params) == 80 + 8 * KVPOOL_MAX_PAIRS && sizeof(Params) == 3920, "Params");
 
@@ -105,8 +110,8 @@ __device__ __forceinline__ Bytes16 load(const Bytes16* from) {
   return value;
 }
 __device__ __forceinline__ void store(Bytes16* to, Bytes16 value) {
-  asm volatile("st.global.L1::evict_first.v4.u32 [%0], {%1, %2, %3, %4};" ::"l"(to), "r"(value.x), "r"(value.y),
-               "r"(value.z), "r"(value.w)
+  asm volatile("st.global.L1::evict_first.v4.u32 [%0], {%1, %2, %3, %4};" ::"l"(to), "r"(value.x),
+               "r"(value.y), "r"(value.z), "r"(value.w)
                : "memory");
 }
 __device__ __forceinline__ uint64_t load(const uint64_t* from) {
@@ -169,8 +174,8 @@ __device__ __forceinline__ void copy_chunk(uint64_t src, uint64_t dst, uint32_t 
   }
 }
 
-// The ids of pair `index`; false when it is not to be copied. `reports`: this thread is the one that
-// tells the host.
+// Reads the ids of pair `index`. Returns false if the pair is not copied. `reports`: this thread reports
+// errors to the host.
 __device__ __forceinline__ bool find_pair(const Params& params, uint32_t index, bool reports, int64_t& src,
                                           int64_t& dst) {
   if (params.device_pairs != 0) {
@@ -181,7 +186,8 @@ __device__ __forceinline__ bool find_pair(const Params& params, uint32_t index, 
     src = params.pairs[index].src;
     dst = params.pairs[index].dst;
   }
-  if (src == -1 || dst == -1) return false;  // a hole: a captured graph is replayed with a fixed number of pairs
+  // A hole: a captured graph is replayed with a fixed number of pairs.
+  if (src == -1 || dst == -1) return false;
   if (src >= 0 && src < params.src_blocks && dst >= 0 && dst < params.dst_blocks) return true;
   if (reports && params.status != 0) *(volatile uint32_t*)writable<uint32_t>(params.status, 1) = 1;
   return false;
@@ -205,7 +211,8 @@ __device__ __forceinline__ Item item_at(uint32_t index, uint32_t num_planes, uin
   return {piece / num_planes, piece % num_planes, index % num_chunks};
 }
 
-__device__ __forceinline__ void advance(Item& item, const Item& step, uint32_t num_planes, uint32_t num_chunks) {
+__device__ __forceinline__ void advance(Item& item, const Item& step, uint32_t num_planes,
+                                        uint32_t num_chunks) {
   // Digits are below their counts, and counts fit in 31 bits: no sum here wraps.
   item.chunk += step.chunk;
   const uint32_t chunk_carry = item.chunk >= num_chunks ? 1 : 0;
@@ -232,7 +239,8 @@ __device__ __forceinline__ void copy_blocks(const Params& params) {
     const int64_t left = params.nbytes - offset;
     const int64_t bytes = left < params.chunk_bytes ? left : params.chunk_bytes;
     copy_chunk<T, UNROLL>(src.base + (uint64_t)(src_block * src.stride + offset),
-                          dst.base + (uint64_t)(dst_block * dst.stride + offset), (uint32_t)(bytes / (int64_t)sizeof(T)));
+                          dst.base + (uint64_t)(dst_block * dst.stride + offset),
+                          (uint32_t)(bytes / (int64_t)sizeof(T)));
   }
 }
 
