@@ -179,7 +179,8 @@ lineage-report: $(VENV)/.test ## Print what each test of an ancestor's interface
 
 # The checks that take too long for every change, and need no GPU. They run one after the other, the quick
 # ones first. With -k, make continues after a failure.
-nightly: engine-check docs-check dashboard-check lineage-report store-servers-check sglang-hicache-check vllm-offload-conformance vllm-shadow-conformance \
+nightly: engine-check docs-check dashboard-check lineage-report store-servers-check sglang-hicache-check \
+	vllm-conformance vllm-offload-conformance vllm-shadow-conformance \
 	vllm-tier-check vllm-identity-check vllm-trace-check test-mutants lab-mutants test-asan test-tsan coverage journal-check \
 	supply-chain crates-check release-host test-torch test-exit wheel-free-threaded test-slow soak ## Run every check that takes too long for .ci/run (hours)
 
@@ -366,6 +367,7 @@ lint: $(VENV)/.lint ## Run formatters, linters and type checkers, and compare th
 	$(BIN)/python tools/make_event_vectors.py --check
 	$(BIN)/python tools/models_page.py --check
 	$(BIN)/python tools/cycles.py
+	$(BIN)/python tools/plain.py
 
 stubs-check: $(VENV)/.lint ## Check that the stubs describe the binary
 	MYPYPATH=python $(BIN)/stubtest kvpool._core --ignore-disjoint-bases --allowlist tests/stubtest_allowlist.txt
