@@ -142,7 +142,7 @@ impl FromStr for NamespaceDigest {
 
 /// The error of text that is not a digest of a namespace.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{text:?} is no digest of a namespace: 64 hexadecimal digits")]
+#[error("{text:?} is not the digest of a namespace, which has 64 hexadecimal digits")]
 pub struct ParseDigestError {
     /// The first characters of the text.
     pub text: String,

@@ -43,7 +43,7 @@ impl Slab {
             return Err(StoreError::InvalidConfig {
                 field: "capacity_bytes",
                 value: config.capacity_bytes.to_string(),
-                expected: "room for an object: max_payload in whole pages of 4 KiB, and a page of 4 KiB",
+                expected: "at least the bytes of one object: max_payload rounded up to 4 KiB, plus 4 KiB",
             });
         }
         let name = file_name(slot_bytes, "slab");
@@ -95,7 +95,7 @@ impl Slab {
         self.direct
     }
 
-    /// Whether the file was created just now.
+    /// Whether the file was empty when it was opened, so that no slot was ever written.
     pub(super) const fn is_fresh(&self) -> bool {
         self.fresh
     }

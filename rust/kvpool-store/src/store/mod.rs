@@ -78,8 +78,8 @@ pub struct Store {
 }
 
 impl Store {
-    /// Opens a store over a back end, and reads which objects exist. Waits for the back end; besides
-    /// `renew` and `close`, no other call does.
+    /// Opens a store over a back end, and reads which objects exist. Waits for the back end. No other
+    /// call does, except [`Self::wait`], [`Self::renew`] and [`Self::close`].
     ///
     /// # Errors
     /// [`StoreError::InvalidConfig`]; [`StoreError::NoMemory`]; [`StoreError::Backend`] if the objects
@@ -107,7 +107,7 @@ impl Store {
             return Err(StoreError::InvalidConfig {
                 field: "eviction",
                 value: config.eviction.name().into(),
-                expected: "a policy with an order of its own",
+                expected: "a policy that defines an order of eviction",
             });
         }
         let no_memory = |error: kvpool::PoolError| StoreError::NoMemory {
@@ -473,7 +473,7 @@ fn check_namespace(namespace: &Namespace) -> Result<(), StoreError> {
     Err(StoreError::InvalidConfig {
         field: "namespace.extra",
         value: "a namespace with a generation".into(),
-        expected: "the namespace that an engine has, not one that a store has made of it",
+        expected: "the namespace of the engine, without the generation that a store adds",
     })
 }
 
