@@ -81,13 +81,13 @@ def apart() -> list[str]:
     program = shutil.which("unshare")
     if program is None:
         raise UnavailableError(
-            "there is no unshare (util-linux), for a network of its own: see --any-interface"
+            "unshare (util-linux), which creates a network namespace, is missing: see --any-interface"
         )
     command = [program, "--map-root-user", "--net"]
     done = subprocess.run([*command, "true"], capture_output=True, text=True, check=False)
     if done.returncode:
         raise UnavailableError(
-            f"no network of its own can be had ({done.stderr.strip()}): see --any-interface"
+            f"a network namespace cannot be created ({done.stderr.strip()}): see --any-interface"
         )
     return command
 

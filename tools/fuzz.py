@@ -36,8 +36,8 @@ ROOT: Final = Path(__file__).resolve().parent.parent
 TARGETS: Final = ("free_list", "index", "pool", "manager", "trace_reader", "journal_reader", "vllm_pool")
 #: Targets of other crates than the core, with the feature that builds them.
 FEATURES: Final = dict.fromkeys(("trace_reader", "journal_reader"), "readers")
-# Longer inputs make longer cases, but no other ones. Calls of the laboratory take more bytes, and the
-# file of a trace or a journal is longer still.
+# Longer inputs make longer cases, but no new kinds of cases. Calls of the laboratory take more bytes,
+# and the file of a trace or a journal is longer still.
 LONGEST: Final = dict.fromkeys(("pool", "manager", "vllm_pool", *FEATURES), 2048)
 #: Largest number of inputs of a committed corpus.
 MOST_INPUTS: Final = 60

@@ -309,9 +309,11 @@ def check(server: Server, object_bytes: int) -> list[str]:
     )
     other = Engine(server, object_bytes)
     there = other.finish(other.store.probe([key(number) for number in [*everything, 999]]))
-    expect(there == ["ok"] * OBJECTS + ["absent"], f"another store is told {there}")
+    expect(there == ["ok"] * OBJECTS + ["absent"], f"another store gets the answers {there}")
     random.Random(1).shuffle(everything)
-    expect(set(other.eventually(everything).values()) == {"ok"}, "another store does not read what is there")
+    expect(
+        set(other.eventually(everything).values()) == {"ok"}, "another store does not read the stored objects"
+    )
 
     by_call: dict[str, list[float]] = {}
 

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 """Lists all settings of vLLM, and whether each is part of the name of stored KV, for
-docs/stored-names.md.
+design/vllm-settings.md.
 
     python tools/vllm_settings.py 0.32.0=vllm-0.32.0/vllm 0.33.0=vllm-0.33.0/vllm
     python tools/vllm_settings.py --check           # the vLLM that is installed

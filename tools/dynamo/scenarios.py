@@ -50,7 +50,8 @@ class Leaky(ZmqSink):
 class Worker:
     """A manager, its publisher, and the content that consumers should know."""
 
-    #: Number of workers so far. Each begins at least a second after the previous one, as restarts do.
+    # Start time of the latest worker, in seconds. Each worker gets a time at least a second after that
+    # of the previous one, like a restarted process.
     lives = int(time.time())
 
     def __init__(
@@ -365,8 +366,8 @@ def swap_one(worker: Worker, numbers: random.Random, running: list[int], swapped
 
 
 def histories(indexer: Indexer, count: int, seed: int) -> None:
-    """Runs random histories. A worker restarts with its state after some of them. Every other worker
-    has a host tier.
+    """Runs random histories. After every `PER_LIFE` of them the worker is replaced by a new one with an
+    empty pool and the same endpoints. Every other worker has a host tier.
     """
     numbers = random.Random(seed)
     first = Worker(1, blocks=40)
