@@ -272,14 +272,16 @@ def main(arguments: list[str] | None = None) -> int:
     )
     parser.add_argument("targets", nargs="*", metavar="TARGET", help=f"one of {', '.join(TARGETS)}")
     parser.add_argument("--all", action="store_true", help="every target")
-    parser.add_argument("--seconds", type=float, default=60, help="for each target (default 60)")
-    parser.add_argument("--driver", action="store_true", help="without libFuzzer")
-    parser.add_argument("--merge", action="store_true", help="only put what is new into fuzz/corpus")
+    parser.add_argument("--seconds", type=float, default=60, help="seconds for each target (default 60)")
+    parser.add_argument("--driver", action="store_true", help="use random inputs instead of libFuzzer")
+    parser.add_argument("--merge", action="store_true", help="only replace fuzz/corpus by a small corpus")
     parser.add_argument("--json", action="store_true", help="the outcomes as JSON on standard output")
     parser.add_argument(
-        "--work", type=Path, default=ROOT / "target" / "fuzz", help="where inputs and failures are kept"
+        "--work", type=Path, default=ROOT / "target" / "fuzz", help="folder for inputs and failures"
     )
-    parser.add_argument("--target-dir", type=Path, default=None, help="cargo's, by default target/")
+    parser.add_argument(
+        "--target-dir", type=Path, default=None, help="target folder of cargo (default target/)"
+    )
     options = parser.parse_args(arguments)
     targets = list(TARGETS) if options.all else options.targets
     if not targets or (unknown := sorted(set(targets) - set(TARGETS))):

@@ -327,7 +327,10 @@ def check(server: Server, object_bytes: int) -> list[str]:
     other.compare()
     again = other.load(everything)
     expect(set(again.values()) <= {"ok", "failed", "timed_out"}, f"going on: {again}")
-    expect(set(other.eventually(everything).values()) == {"ok"}, "going on, not all is read")
+    expect(
+        set(other.eventually(everything).values()) == {"ok"},
+        "after the server continues, not all objects are read",
+    )
 
     def kill() -> None:
         server.kill()

@@ -311,7 +311,9 @@ def control(indexer: Indexer) -> None:
         difference = differs(indexer, worker, patience=2.0)
         worker.close()
         if difference is None:
-            raise DifferenceError("numbers that begin at 0 again left no ghosts: this check sees nothing")
+            raise DifferenceError(
+                "numbers that begin at 0 again left no stale blocks: the comparison finds no defect"
+            )
 
 
 def history(indexer: Indexer, worker: Worker, numbers: random.Random, name: str) -> None:
