@@ -190,9 +190,9 @@ fn remove_others(folder: &Path, own: &[String]) -> io::Result<()> {
     Ok(())
 }
 
-/// Allocates slots up to the capacity, but only while the disk has room for them and for their headers
-/// above the floor. Returns the number of slots, and the reason if they are fewer than the capacity
-/// allows.
+/// Allocates slots up to the capacity, but only while the disk has room above the floor for them and
+/// for the copy of their headers. Returns the number of slots, and the reason if they are fewer than
+/// the capacity allows.
 fn allocate(file: &File, slot_bytes: u64, config: &DiskConfig) -> Result<(u32, Option<String>), StoreError> {
     let asking = BackendError::io("asking for free space");
     let disk = fstatvfs(file).map_err(|error| asking(error.into()))?;

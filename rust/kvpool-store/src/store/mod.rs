@@ -174,7 +174,7 @@ impl Store {
     }
 
     /// Asks whether objects exist: [`Ok`] or [`Why::Absent`] for each. A back end that only this store
-    /// uses is not asked, because everything in it is known. A shared back end is always asked. Its
+    /// uses is not asked, because everything in it is known. A shared back end is asked about known objects, too. Its
     /// answers are used for a time ([`Self::contains`]).
     pub fn probe(&mut self, keys: &[ObjectKey], now: Duration) -> JobId {
         let job = self.begin(keys.len());
@@ -410,8 +410,8 @@ impl Store {
         }
     }
 
-    /// Checks whether another task may be sent. Clearing is always sent: its number is bounded by the
-    /// places.
+    /// Checks whether another task may be sent. Clearings do not count: [`Self::clear_next`] limits
+    /// them separately.
     fn has_room(&mut self, now: Duration) -> Result<(), Why> {
         if !self.breaker.would_pass(now) {
             self.stats.unavailable += 1;
