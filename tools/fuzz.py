@@ -294,7 +294,7 @@ def main(arguments: list[str] | None = None) -> int:
         console.print("[yellow]No C++ compiler: libFuzzer is skipped, the driver runs without coverage.[/]")
         driver = True
     if driver and options.merge:
-        parser.error("--merge needs libFuzzer, and that a C++ compiler")
+        parser.error("--merge needs libFuzzer, which needs a C++ compiler")
     target_dir = options.target_dir or Path(os.environ.get("CARGO_TARGET_DIR", ROOT / "target"))
     console.print(f"building {', '.join(targets)}")
     outcomes: list[Outcome] = []
