@@ -396,8 +396,7 @@ def main(arguments: list[str] | None = None) -> int:
     if not problems:
         without = ", ".join(f"{name} ({why})" for name, why in NO_EXAMPLE.items())
         print(
-            f"{site}: {len(list(site.rglob('*.html')))} pages, no problem; "
-            f"without an example that runs: {without}"
+            f"{site}: {len(list(site.rglob('*.html')))} pages, no problem; without an example that runs: {without}"
         )
     return 1 if problems else 0
 

@@ -174,8 +174,8 @@ impl Store {
     }
 
     /// Asks whether objects exist: [`Ok`] or [`Why::Absent`] for each. A back end that only this store
-    /// uses is not asked, because everything in it is known. A shared back end is asked about known objects, too. Its
-    /// answers are used for a time ([`Self::contains`]).
+    /// uses is not asked, because everything in it is known. A shared back end is asked about all
+    /// objects, even about known ones. Its answers are used for a time ([`Self::contains`]).
     pub fn probe(&mut self, keys: &[ObjectKey], now: Duration) -> JobId {
         let job = self.begin(keys.len());
         for (nth, asked) in keys.chunks(ASKED_AT_ONCE).enumerate() {
