@@ -42,12 +42,7 @@ unsafe extern "Rust" {
     #[link_name = "__real_@condvar_wait_timeout@"]
     fn condvar_wait_timeout(condvar: Word, mutex: Word, timeout: Duration) -> bool;
     #[link_name = "__real_@once_call@"]
-    fn once_call(
-        once: Word,
-        ignores_poison: bool,
-        run: &mut dyn FnMut(&OnceState),
-        caller: &'static Location<'static>,
-    );
+    fn once_call(once: Word, ignores_poison: bool, run: &mut dyn FnMut(&OnceState), caller: &'static Location<'static>);
     #[link_name = "__real_@scope_thread_ended@"]
     fn scope_thread_ended(scope: Word, panicked: bool);
 }
