@@ -386,5 +386,5 @@ fn no_memory(places: u32) -> PoolError {
 }
 
 fn no_order(eviction: EvictionPolicy) -> PoolError {
-    PoolError::config("eviction", eviction.name(), "a policy with an order of its own")
+    PoolError::config("eviction", eviction.name(), "a policy that defines an order of eviction")
 }
