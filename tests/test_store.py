@@ -259,13 +259,12 @@ def test_settings_out_of_range_are_named(tmp_path: Path) -> None:
     # Nobody states when an object was used last.
     with pytest.raises(InvalidArgumentError, match="last-accessed: must be a policy that defines an order"):
         Store(disk(tmp_path), arena, namespace(), eviction="last-accessed")
-    with pytest.raises(
-        StoreError, match=f"{tmp_path}: the disk has room for 0 of .* each replica on a disk"
-    ):
+    with pytest.raises(StoreError, match=f"{tmp_path}: the disk has room for 0 of .* each replica on a disk"):
         Store(Disk(tmp_path, 1 << 20, free_floor_bytes=1 << 62), arena, namespace())
     for capacity in (0, 1):
         with pytest.raises(
-            InvalidArgumentError, match=f"capacity_bytes is {capacity}: must be at least the bytes of one object"
+            InvalidArgumentError,
+            match=f"capacity_bytes is {capacity}: must be at least the bytes of one object",
         ):
             Store(Disk(tmp_path, capacity, free_floor_bytes=0), arena, namespace())
     (tmp_path / "file").touch()
