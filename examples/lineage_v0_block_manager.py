@@ -37,7 +37,7 @@ for seq in seqs:
     seq.status = SequenceStatus.SWAPPED
 print("free on GPU and CPU:", manager.get_num_free_gpu_blocks(), manager.get_num_free_cpu_blocks())
 print("can return:", manager.can_swap_in(group, num_lookahead_slots=0).name)
-print("swapped in, CPU to GPU:", manager.swap_in(group), "(what the GPU still has cached is not copied)")
+print("swapped in, CPU to GPU:", manager.swap_in(group), "(blocks that the GPU still caches are not copied)")
 print("they still share:", [manager.get_block_table(seq) for seq in seqs])
 
 for seq in seqs:

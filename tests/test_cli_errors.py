@@ -252,7 +252,7 @@ TABLE: list[tuple[str, int, str, str | None]] = [
     (
         "store show {}/nope",
         2,
-        "{}/nope has no objects of a store: no such folder, or nothing was ever kept there",
+        "{}/nope has no objects of a store: no such folder, or nothing was ever stored there",
         "give the folder that the engine's configuration names",
     ),
     (

@@ -296,7 +296,7 @@ def test_a_ring_that_dropped_its_beginning_is_shown_and_not_replayed() -> None:
     assert 300 < info.first_operation < 400
     assert [(number, call) for number, call, _ in info.lines] == [(398, "allocate"), (399, "release")]
     for call in (kvpool.journal.replay_journal, kvpool.journal.bisect_journal, kvpool.journal.shrink_journal):
-        with pytest.raises(kvpool.errors.JournalError, match="can be shown and not replayed"):
+        with pytest.raises(kvpool.errors.JournalError, match="can be shown, but not replayed"):
             call(image)
 
 

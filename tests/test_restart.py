@@ -174,7 +174,7 @@ def test_what_is_cold(tmp_path: Path) -> None:
     whole = index.read_bytes()
     for bad in (b"", b"notes", whole[:80], bytes(2000)):
         index.write_bytes(bad)
-        assert "no snapshot" in str(Engine(tmp_path / "engine").warm.cold)
+        assert "not a snapshot" in str(Engine(tmp_path / "engine").warm.cold)
     index.write_bytes(whole[: len(whole) // 2])
     torn = Engine(tmp_path / "engine")
     assert (torn.warm.cold, torn.warm.blocks, torn.warm.lost) == (None, 0, 4)

@@ -266,15 +266,14 @@ def test_settings_out_of_range_are_named(tmp_path: Path) -> None:
     with pytest.raises(InvalidArgumentError, match="eviction"):
         Store(disk(tmp_path), arena, namespace(), eviction="none")  # type: ignore[arg-type]
     # No call states when an object was last used.
-    with pytest.raises(InvalidArgumentError, match="last-accessed: must be a policy with an order"):
+    with pytest.raises(InvalidArgumentError, match="last-accessed: must be a policy that defines an order"):
         Store(disk(tmp_path), arena, namespace(), eviction="last-accessed")
-    with pytest.raises(
-        StoreError, match=f"{tmp_path}: 0 bytes of the disk can be taken .* each replica on a disk"
-    ):
+    with pytest.raises(StoreError, match=f"{tmp_path}: the disk has room for 0 of .* each replica on a disk"):
         Store(Disk(tmp_path, 1 << 20, free_floor_bytes=1 << 62), arena, namespace())
     for capacity in (0, 1):
         with pytest.raises(
-            InvalidArgumentError, match=f"capacity_bytes is {capacity}: must be room for an object"
+            InvalidArgumentError,
+            match=f"capacity_bytes is {capacity}: must be at least the bytes of one object",
         ):
             Store(Disk(tmp_path, capacity, free_floor_bytes=0), arena, namespace())
     (tmp_path / "file").touch()
@@ -288,7 +287,7 @@ def test_a_capacity_above_the_room_of_the_disk_is_a_warning(tmp_path: Path) -> N
     free = shutil.disk_usage(tmp_path).free
     floor, arena = max(0, free - (1 << 30)), Arena(1, SLOT)
     small = Disk(tmp_path, 1 << 50, free_floor_bytes=floor)
-    with pytest.warns(RuntimeWarning, match=f"{tmp_path}: [0-9]+ bytes of the disk can be taken"):
+    with pytest.warns(RuntimeWarning, match=f"{tmp_path}: the disk has room for [0-9]+ of"):
         Store(small, arena, namespace()).close()
     with warnings.catch_warnings():
         warnings.simplefilter("error")
@@ -421,7 +420,7 @@ def test_a_folder_is_looked_at_cleared_and_forgotten(tmp_path: Path) -> None:
         assert [one[1:] for one in folder.objects(0, 99)] == [(digest, 0, SLOT, None)] * 3
         assert folder.namespaces() == {digest: store.namespace}
         assert carried(folder.namespaces(), namespace()) == digest
-        with pytest.raises(StoreError, match="looked at alone"):
+        with pytest.raises(StoreError, match="opened for reading only"):
             folder.clear([0])
         with pytest.raises(StoreInUseError):
             StoreFolder(tmp_path, exclusive=True)

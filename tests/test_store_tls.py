@@ -256,7 +256,7 @@ def test_files_that_are_none_are_named(certificates: Certificates, tmp_path: Pat
             {"tls_ca": certificates.authority, "tls_certificate": (own, own)},
             "client.key: no certificate in it",
         ),
-        ({"tls_ca": certificates.authority, "tls_server_name": "no name"}, "no name of a server"),
+        ({"tls_ca": certificates.authority, "tls_server_name": "no name"}, "not the name of a server"),
     ):
         backend = Redis(1 << 24, password=PASSWORD, tls=True, **settings)
         with pytest.raises(StoreError, match="reading certificates failed") as refused:

@@ -180,7 +180,7 @@ def main() -> int:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument(
-        "--most", type=int, default=0, help="circles that are allowed; the number only goes down"
+        "--most", type=int, default=0, help="largest number of import cycles that is accepted (default 0)"
     )
     most = parser.parse_args().most
     graphs = {
@@ -195,7 +195,7 @@ def main() -> int:
             print(f"{place}: {' needs '.join(cycle)}")
             for needing, needed in pairwise(cycle):
                 print(f"    {needing} -> {needed}: {', '.join(sorted(graph[needing][needed]))}")
-    print(f"{count} circles in {sum(map(len, graphs.values()))} files")
+    print(f"{count} import cycles in {sum(map(len, graphs.values()))} files")
     return int(count > most)
 
 

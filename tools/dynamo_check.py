@@ -81,13 +81,13 @@ def apart() -> list[str]:
     program = shutil.which("unshare")
     if program is None:
         raise UnavailableError(
-            "there is no unshare (util-linux), for a network of its own: see --any-interface"
+            "unshare (util-linux), which creates a network namespace, is missing: see --any-interface"
         )
     command = [program, "--map-root-user", "--net"]
     done = subprocess.run([*command, "true"], capture_output=True, text=True, check=False)
     if done.returncode:
         raise UnavailableError(
-            f"no network of its own can be had ({done.stderr.strip()}): see --any-interface"
+            f"a network namespace cannot be created ({done.stderr.strip()}): see --any-interface"
         )
     return command
 
@@ -97,11 +97,13 @@ def main(argv: Sequence[str] | None = None) -> int:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False
     )
     parser.add_argument(
-        "--packages", type=Path, default=ROOT / "target" / "dynamo", help="where the indexer is"
+        "--packages", type=Path, default=ROOT / "target" / "dynamo", help="folder with the indexer's packages"
     )
-    parser.add_argument("--histories", type=int, default=1000, help="random histories (default: 1000)")
     parser.add_argument(
-        "--seed", type=int, default=int(time.time()), help="of the histories (default: the time)"
+        "--histories", type=int, default=1000, help="number of random histories (default: 1000)"
+    )
+    parser.add_argument(
+        "--seed", type=int, default=int(time.time()), help="seed of the histories (default: the time)"
     )
     parser.add_argument(
         "--any-interface", action="store_true", help="let the indexer listen on every interface"
@@ -118,7 +120,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         command = [] if options.inside or options.any_interface else apart()
     except UnavailableError as error:
         print(f"dynamo_check: {error}", file=sys.stderr)
-        print("dynamo_check: NOT CHECKED: what Dynamo's indexer makes of KV events", file=sys.stderr)
+        print("dynamo_check: NOT CHECKED: KV events with Dynamo's indexer", file=sys.stderr)
         return 1 if os.environ.get("CI") else 0
     if not command:
         from tools.dynamo import scenarios

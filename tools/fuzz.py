@@ -36,8 +36,8 @@ ROOT: Final = Path(__file__).resolve().parent.parent
 TARGETS: Final = ("free_list", "index", "pool", "manager", "trace_reader", "journal_reader", "vllm_pool")
 #: Targets of other crates than the core, with the feature that builds them.
 FEATURES: Final = dict.fromkeys(("trace_reader", "journal_reader"), "readers")
-# Longer inputs make longer cases, but no other ones. Calls of the laboratory take more bytes, and the
-# file of a trace or a journal is longer still.
+# Longer inputs make longer cases, but no new kinds of cases. Calls of the laboratory take more bytes,
+# and the file of a trace or a journal is longer still.
 LONGEST: Final = dict.fromkeys(("pool", "manager", "vllm_pool", *FEATURES), 2048)
 #: Largest number of inputs of a committed corpus.
 MOST_INPUTS: Final = 60
@@ -272,14 +272,16 @@ def main(arguments: list[str] | None = None) -> int:
     )
     parser.add_argument("targets", nargs="*", metavar="TARGET", help=f"one of {', '.join(TARGETS)}")
     parser.add_argument("--all", action="store_true", help="every target")
-    parser.add_argument("--seconds", type=float, default=60, help="for each target (default 60)")
-    parser.add_argument("--driver", action="store_true", help="without libFuzzer")
-    parser.add_argument("--merge", action="store_true", help="only put what is new into fuzz/corpus")
+    parser.add_argument("--seconds", type=float, default=60, help="seconds for each target (default 60)")
+    parser.add_argument("--driver", action="store_true", help="use random inputs instead of libFuzzer")
+    parser.add_argument("--merge", action="store_true", help="only replace fuzz/corpus by a small corpus")
     parser.add_argument("--json", action="store_true", help="the outcomes as JSON on standard output")
     parser.add_argument(
-        "--work", type=Path, default=ROOT / "target" / "fuzz", help="where inputs and failures are kept"
+        "--work", type=Path, default=ROOT / "target" / "fuzz", help="folder for inputs and failures"
     )
-    parser.add_argument("--target-dir", type=Path, default=None, help="cargo's, by default target/")
+    parser.add_argument(
+        "--target-dir", type=Path, default=None, help="target folder of cargo (default target/)"
+    )
     options = parser.parse_args(arguments)
     targets = list(TARGETS) if options.all else options.targets
     if not targets or (unknown := sorted(set(targets) - set(TARGETS))):
@@ -292,7 +294,7 @@ def main(arguments: list[str] | None = None) -> int:
         console.print("[yellow]No C++ compiler: libFuzzer is skipped, the driver runs without coverage.[/]")
         driver = True
     if driver and options.merge:
-        parser.error("--merge needs libFuzzer, and that a C++ compiler")
+        parser.error("--merge needs libFuzzer, which needs a C++ compiler")
     target_dir = options.target_dir or Path(os.environ.get("CARGO_TARGET_DIR", ROOT / "target"))
     console.print(f"building {', '.join(targets)}")
     outcomes: list[Outcome] = []

@@ -203,7 +203,7 @@ def change(line: str, before: str, after: str, take: Callable[[Change], int]) ->
 
 
 def open_lines(lines: list[str]) -> Iterable[tuple[int, str]]:
-    """Returns the lines that may get mutants, with their positions."""
+    """Yields the lines that may get mutants, with their positions."""
     leave: str | None = None
     for at, line in enumerate(lines):
         if leave is not None:

@@ -323,14 +323,22 @@ def main(arguments: list[str] | None = None) -> int:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument(
-        "--drivers", default="", help="parts of their names, separated by commas; all without"
+        "--drivers", default="", help="parts of drivers' names, separated by commas (default: all)"
     )
-    parser.add_argument("--subjects", default=",".join(plant.SOURCES), help=f"of {', '.join(plant.SOURCES)}")
+    parser.add_argument(
+        "--subjects",
+        default=",".join(plant.SOURCES),
+        help=f"subjects, separated by commas: {', '.join(plant.SOURCES)}",
+    )
     parser.add_argument("--each", type=int, default=250, help="mutants of each subject (default 250)")
-    parser.add_argument("--seconds", type=float, default=2, help="of a run that finds nothing (default 2)")
+    parser.add_argument(
+        "--seconds", type=float, default=2, help="seconds of a run without a failure (default 2)"
+    )
     parser.add_argument("--list", action="store_true", help="print the mutants as JSON, and end")
-    parser.add_argument("--report", action="store_true", help="print the tables of what ran so far, and end")
-    parser.add_argument("--work", type=Path, default=ROOT / "target" / "race", help="where the copy is built")
+    parser.add_argument(
+        "--report", action="store_true", help="print the tables of the results so far, and end"
+    )
+    parser.add_argument("--work", type=Path, default=ROOT / "target" / "race", help="folder of the copy")
     options = parser.parse_args(arguments)
     console = Console(stderr=True)
     if options.list:

@@ -4,8 +4,8 @@
     python tools/sanitizers.py address    # Rust crates with unsafe code, and Python tests that touch memory
     python tools/sanitizers.py thread     # Rust crates with threads
 
-Planted faults come first: a sanitizer that does not report them would not report others. Any other
-report is a failure, whichever process it is from, and so is a test that fails.
+Planted faults run first: a sanitizer that does not report them would not report other faults. Any other
+report is a failure, from any process, and so is a failed test.
 
 The toolchain has the runtimes of the sanitizers, but no instrumented standard library. AddressSanitizer
 needs none. For ThreadSanitizer, `tools/sanitizers/std_locks.rs` announces the parts of the standard
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 ROOT: Final = Path(__file__).resolve().parents[1]
 HERE: Final = Path(__file__).resolve().parent / "sanitizers"
-#: Packages, and what cargo test runs of each.
+# Packages, and the arguments of cargo test for each.
 CRATES: Final = {
     "address": (("kvpool-transfer", ("--lib", "--tests")), ("kvpool-store", ("--lib", "--tests"))),
     "thread": (
@@ -44,28 +44,30 @@ CRATES: Final = {
         ("kvpool-hash", ("--test", "properties", "process_state")),
     ),
 }
-#: Planted faults, and what a report of each says.
+# Planted faults, and words of the report of each.
 PLANTED: Final = {
     "address": {"read_out_of_bounds": "heap-buffer-overflow", "read_after_free": "heap-use-after-free"},
     "thread": {"data_race": "data race"},
 }
-#: Python tests that hand memory to the extension, or take it.
+# Python tests that pass memory to the extension, or receive memory from it.
 PYTHON_TESTS: Final = (
     "tests/transfer",
     "tests/test_buffers.py",
     "tests/test_out_buffers.py",
     "tests/test_store.py",
 )
-#: Where tests draw cases, a few are enough: instrumented code is five to twenty times slower.
+# Settings that limit the number of random cases, because instrumented code is five to twenty times
+# slower.
 FEW: Final = {"PROPTEST_CASES": "32", "KVPOOL_STORE_FLIPS": "200", "KVPOOL_STORE_KILLS": "5"}
-#: Tests print at once: the harness, which is not instrumented, shares no captured output with them.
+# Lets tests print at once. The test harness is not instrumented, so tests must not share captured
+# output with it.
 UNCAPTURED: Final = {"RUST_TEST_NOCAPTURE": "1"}
 OPTIONS: Final = {
     # Processes leak some memory on purpose, such as the context of a device.
     "address": "detect_leaks=0:abort_on_error=0:exitcode=66",
     "thread": f"exitcode=66:suppressions={HERE / 'tsan_suppressions.txt'}",
 }
-#: A fault in the extension: the second of two blocks lies behind the buffer.
+# A fault in the extension: the second of two blocks lies after the end of the buffer.
 PYTHON_FAULT: Final = """
 import ctypes
 from kvpool.transfer import BlockStore
@@ -87,8 +89,8 @@ TSAN_FUNCTIONS: Final = ("64_fetch_add", "64_fetch_sub", "_thread_fence")
 
 
 class CheckFailedError(Exception):
-    """A check found something, or could not be made; the message has the output of the program that
-    says so.
+    """A check found a fault, or could not be made. The message contains the output of the failed
+    program.
     """
 
 
@@ -107,7 +109,7 @@ def call(*command: str | Path, **environment: str) -> subprocess.CompletedProces
 
 
 def require(done: subprocess.CompletedProcess[str], what: str) -> str:
-    """The output of a command that has to succeed."""
+    """Returns the output of a command. Raises an error if the command has failed."""
     if done.returncode != 0:
         raise CheckFailedError(f"{what}, exit status {done.returncode}:\n{done.stdout.rstrip()}")
     return done.stdout
@@ -118,7 +120,7 @@ def rustc(*words: str | Path, what: str) -> str:
 
 
 def std_locks(folder: Path, target: str) -> list[str]:
-    """Compiles std_locks.rs. Returns the flags that link it in the place of the standard library's
+    """Compiles std_locks.rs. Returns the flags that link it instead of the standard library's
     functions.
     """
     root = Path(rustc("--print", "sysroot", what="rustc --print sysroot").strip())
@@ -167,7 +169,8 @@ class Run:
         target = re.findall(r"^host: (.*)$", version, flags=re.MULTILINE)[0]
         folder = ROOT / "target" / "sanitizers" / sanitizer
         folder.mkdir(parents=True, exist_ok=True)
-        # Instances that the standard library has of generic functions are not instrumented.
+        # The standard library's own copies of generic functions are not instrumented, so do not use
+        # them.
         flags = [f"-Zsanitizer={sanitizer}", "-Cunsafe-allow-abi-mismatch=sanitizer", "-Zshare-generics=no"]
         flags += std_locks(folder, target) if sanitizer == "thread" else []
         environment = {
@@ -179,14 +182,16 @@ class Run:
         return Run(sanitizer, folder, environment | FEW | UNCAPTURED, target)
 
     def options(self, reports: Path) -> dict[str, str]:
-        """Has every process write its reports to a folder, which is emptied here."""
+        """Returns the settings by which every process writes its reports to a folder. Empties the
+        folder.
+        """
         shutil.rmtree(reports, ignore_errors=True)
         reports.mkdir()
         name = "ASAN_OPTIONS" if self.sanitizer == "address" else "TSAN_OPTIONS"
         return {name: f"{OPTIONS[self.sanitizer]}:log_path={reports / 'report'}"}
 
     def cargo(self, *words: str, **environment: str) -> subprocess.CompletedProcess[str]:
-        # With a target that is named, flags are not for build scripts and macros, which rustc loads.
+        # With `--target`, the flags do not apply to build scripts and macros, which rustc loads.
         first, *rest = words
         return call(
             os.environ.get("CARGO", "cargo"),
@@ -200,22 +205,23 @@ class Run:
         )
 
     def planted(self, fault: str, words: str) -> str:
-        """A planted fault of Rust is reported."""
+        """Checks that a planted fault of Rust is reported."""
         folder = self.folder / "planted"
         test = ("test", "-p", "kvpool-transfer", "--test", "planted", "--", "--exact", fault)
         done = self.cargo(*test, **self.options(folder))
         return found_planted(done, folder, words)
 
     def crate(self, package: str, words: tuple[str, ...]) -> str:
-        """The tests of a crate pass without a report."""
+        """Checks that the tests of a crate pass without a report."""
         folder = self.folder / "reports"
         done = self.cargo("test", "--no-fail-fast", "-p", package, *words, **self.options(folder))
         return nothing_found(done, folder, r"(\d+) passed")
 
     def python(self) -> Iterable[tuple[str, Callable[[], str]]]:
-        """The Python tests, with an instrumented extension."""
+        """Returns the checks of the Python tests, with an instrumented extension."""
         package = self.folder / "python" / "kvpool"
-        # The runtime of the C compiler: that of the toolchain is an archive, which no interpreter can load.
+        # Use the runtime of the C compiler. The toolchain's runtime is an archive, which no interpreter
+        # can load.
         libraries = [
             call("cc", f"-print-file-name={name}").stdout.strip() for name in ("libasan.so", "libstdc++.so.6")
         ]
@@ -263,7 +269,7 @@ def found_planted(done: subprocess.CompletedProcess[str], folder: Path, words: s
     reports = read_reports(folder)
     if done.returncode == 0 or words not in reports:
         raise CheckFailedError(
-            f"no report of a {words}, exit status {done.returncode}:\n{done.stdout}\n{reports}"
+            f"no report of {words}, exit status {done.returncode}:\n{done.stdout}\n{reports}"
         )
     if "kvpool_transfer" not in reports:
         raise CheckFailedError(f"a report that names no function of kvpool_transfer:\n{reports}")

@@ -309,9 +309,11 @@ def check(server: Server, object_bytes: int) -> list[str]:
     )
     other = Engine(server, object_bytes)
     there = other.finish(other.store.probe([key(number) for number in [*everything, 999]]))
-    expect(there == ["ok"] * OBJECTS + ["absent"], f"another store is told {there}")
+    expect(there == ["ok"] * OBJECTS + ["absent"], f"another store gets the answers {there}")
     random.Random(1).shuffle(everything)
-    expect(set(other.eventually(everything).values()) == {"ok"}, "another store does not read what is there")
+    expect(
+        set(other.eventually(everything).values()) == {"ok"}, "another store does not read the stored objects"
+    )
 
     by_call: dict[str, list[float]] = {}
 
@@ -325,7 +327,10 @@ def check(server: Server, object_bytes: int) -> list[str]:
     other.compare()
     again = other.load(everything)
     expect(set(again.values()) <= {"ok", "failed", "timed_out"}, f"going on: {again}")
-    expect(set(other.eventually(everything).values()) == {"ok"}, "going on, not all is read")
+    expect(
+        set(other.eventually(everything).values()) == {"ok"},
+        "after the server continues, not all objects are read",
+    )
 
     def kill() -> None:
         server.kill()

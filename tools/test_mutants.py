@@ -296,19 +296,17 @@ def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("defects", nargs="*", metavar="DEFECT", help="names of --list; every one without any")
+    parser.add_argument("defects", nargs="*", metavar="DEFECT", help="names from --list (default: all)")
     parser.add_argument("--list", action="store_true", help="name the defects, and end")
     parser.add_argument(
-        "--seconds", type=float, default=60, help="for each test and each fuzzer (default 60)"
+        "--seconds", type=float, default=60, help="seconds for each test and each fuzzer (default 60)"
     )
     parser.add_argument(
-        "--control-seconds", type=float, default=20, help="for fuzzers without a defect (default 20)"
+        "--control-seconds", type=float, default=20, help="seconds for fuzzers without a defect (default 20)"
     )
     parser.add_argument("--driver", action="store_true", help="random inputs instead of libFuzzer")
     parser.add_argument("--json", action="store_true", help="the results as JSON on standard output")
-    parser.add_argument(
-        "--work", type=Path, default=ROOT / "target" / "mutants", help="where the copy is built"
-    )
+    parser.add_argument("--work", type=Path, default=ROOT / "target" / "mutants", help="folder of the copy")
     options = parser.parse_args(arguments)
     console = Console(stderr=True)
     if options.list:

@@ -9,7 +9,7 @@ same blocks.
     .venv-vllm/bin/python tools/vllm_bench.py --trace conversation.jsonl
 
 Needs the environment of tools/vllm_env.py. All runs are made in one process; the levels take turns
-within each round. vLLM's Request, request hasher and KVCacheManager are called like by its scheduler;
+within each round. vLLM's Request, request hasher and KVCacheManager are called as its scheduler does;
 there is no model. Times are those of the calls alone. On a busy machine use --clock thread, which
 counts only the time that the scheduler's thread ran. Exit code 0: the block ids, hits and preemptions
 of every level equal those of stock. 1: they differ, or the runs cannot be made. 2: bad usage. 130:

@@ -196,7 +196,9 @@ def run_level(level: str, model: str, vllm: SimpleNamespace, options: argparse.N
 def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     parser = arguments(__doc__)
     parser.add_argument("--levels", nargs="+", choices=LEVELS, default=list(LEVELS), help="default: all")
-    parser.add_argument("--steps", type=int, default=200, help="that are timed in a run (default: 200)")
+    parser.add_argument(
+        "--steps", type=int, default=200, help="number of timed steps of a run (default: 200)"
+    )
     parser.add_argument("--rounds", type=int, default=3, help="runs of each level (default: 3)")
     options = parser.parse_args(argv)
     if min(options.steps, options.rounds) < 1:

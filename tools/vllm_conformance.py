@@ -350,7 +350,9 @@ def verdict(levels: Sequence[str], suites: Suites, outcomes: Outcomes) -> list[s
                 )
         replaced = {name for suite in ran for name in outcomes[level, suite].replaced}
         if level == STOCK and replaced:
-            problems.append(f"stock is not stock: kvpool has put itself at {', '.join(sorted(replaced))}")
+            problems.append(
+                f"the level stock is not stock vLLM: kvpool has replaced {', '.join(sorted(replaced))}"
+            )
         if level != STOCK and not replaced:
             problems.append(f"{level}: kvpool left vLLM as it is: this compared stock with stock")
     if not any(outcomes[STOCK, suite].passed for suite in suites):
@@ -410,7 +412,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         "--json",
         type=Path,
         default=ROOT / "target" / "vllm-conformance.json",
-        help="where the sets of tests go (default: target/vllm-conformance.json)",
+        help="file for the sets of tests (default: target/vllm-conformance.json)",
     )
     parser.add_argument("--logs", type=Path, help="a folder for what pytest prints, a file for each suite")
     options = parser.parse_args(argv)

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 """Lists all settings of vLLM, and whether each is part of the name of stored KV, for
-docs/stored-names.md.
+design/vllm-settings.md.
 
     python tools/vllm_settings.py 0.32.0=vllm-0.32.0/vllm 0.33.0=vllm-0.33.0/vllm
     python tools/vllm_settings.py --check           # the vLLM that is installed
@@ -149,7 +149,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument(
         "source", nargs="*", help="a version, and the folder of its package: 0.32.0=path/to/vllm"
     )
-    parser.add_argument("--check", action="store_true", help="write nothing; say what the table lacks")
+    parser.add_argument("--check", action="store_true", help="write nothing; print what the table lacks")
     options = parser.parse_args(argv)
     sources = {version: Path(path) for version, _, path in (one.partition("=") for one in options.source)}
     installed = importlib.util.find_spec("vllm") if options.check and not sources else None

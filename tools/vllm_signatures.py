@@ -2,7 +2,7 @@
 """Records the names and signatures of vLLM that kvpool's plug-in relies on, and compares them with
 vLLM's sources.
 
-    python tools/vllm_signatures.py --record SOURCE SOURCE ...  # write the table anew, of these vLLMs alone
+    python tools/vllm_signatures.py --record SOURCE SOURCE ...  # write the table again, only from these vLLMs
     python tools/vllm_signatures.py --check SOURCE              # compare the table with the sources of a vLLM
     python tools/vllm_signatures.py --installed                 # compare it with the vLLM of this Python
 
@@ -334,7 +334,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     )
     what = parser.add_mutually_exclusive_group(required=True)
     what.add_argument(
-        "--record", type=Path, nargs="+", metavar="SOURCE", help="write the table anew, of these vLLMs"
+        "--record", type=Path, nargs="+", metavar="SOURCE", help="write the table again, from these vLLMs"
     )
     what.add_argument(
         "--check", type=Path, metavar="SOURCE", help="compare the table with the sources of a vLLM"

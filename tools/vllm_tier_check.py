@@ -123,10 +123,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser = common.engine_arguments(__doc__, prompts=80)
     models = [model for model in MODELS if model != "states"]
     parser.add_argument(
-        "--model", action="append", choices=models, help="this one; can be repeated (default: all)"
+        "--model", action="append", choices=models, help="model to check; can be repeated (default: all)"
     )
     parser.add_argument(
-        "--place", action="append", choices=PLACES, help="of the tier; can be repeated (default: all)"
+        "--place", action="append", choices=PLACES, help="place of the tier; can be repeated (default: all)"
     )
     options = common.parse_engine(parser, argv)
     return common.ended(

@@ -39,7 +39,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 BLOCK: Final = 32
-#: Number of prompts with a tail of their own. A repeated prompt has all its blocks cached.
+# Number of prompts with a tail of their own. The first `REPEATED` of them are sent a second time, when
+# all their blocks are cached.
 DISTINCT: Final = 24
 REPEATED: Final = 8
 #: Number of requests that ask vLLM to publish their hits.

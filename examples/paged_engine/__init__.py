@@ -15,5 +15,6 @@ attention. ``README.md`` describes the calls of a step in order.
   batch.
 - ``check``: checks that none of the above changes a bit of any result.
 - ``display``: the output on the terminal.
+
 ``python -m examples.paged_engine --help`` runs it, from the repository's root.
 """

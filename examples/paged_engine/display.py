@@ -175,8 +175,8 @@ def print_report(report: Report) -> None:
     console = Console(highlight=False)
     console.print(table)
     console.print(
-        "Prompt, prefilled and saved: tokens; what recompute repeats counts. Hits: share of the prompts' "
-        "tokens.\n"
+        "Prompt, prefilled and saved: tokens, including those that a recompute repeats. Hits: share of the "
+        "prompts' tokens.\n"
         "Same: every logits row and every token has the bits of the first mode.",
         style="dim",
     )

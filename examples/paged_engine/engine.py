@@ -204,7 +204,7 @@ class Engine:
             self._poison()
         batch = self._batch(chunks)
         logits = self.model.forward(batch, self.kv)
-        assert not self.config.poison or bool(logits.isfinite().all()), "KV was read that nobody had written"
+        assert not self.config.poison or bool(logits.isfinite().all()), "KV was read that was never written"
         self._steps += 1
         self._rows += len(batch.tokens)
         self.scheduler.commit(chunks)

@@ -104,7 +104,7 @@ class PagedKV:
         numbers = 2 * block_size * config.num_kv_heads * config.head_dim
         for group in groups:
             assert len(group.layers) == len(groups[0].layers), (
-                "groups of one pool have as many layers as each other"
+                "all groups of one pool need the same number of layers"
             )
             if group.state > numbers:
                 raise ValueError(

@@ -88,6 +88,6 @@ class Chunk:
     def samples(self) -> bool:
         """Whether its last token decides the next one.
 
-        Otherwise the chunk only recomputes lost KV or a part of the prompt.
+        Otherwise the chunk is an inner part of a prompt, or recomputes KV that was lost.
         """
         return self.stop == len(self.sequence.tokens)

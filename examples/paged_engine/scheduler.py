@@ -291,7 +291,7 @@ class Scheduler:
 
         With recompute they are available at once, with swap after the copies.
         """
-        assert len(self.running) > 1, "alone, a sequence that submit() has let in finds its blocks"
+        assert len(self.running) > 1, "a sequence that submit() has accepted fits into an empty pool"
         victim = self.running.pop()
         if self._preempt_by == "swap" and self._manager.fit_swap_out([victim.key]) == "ok":
             self._begin(self._manager.begin_swap_out([victim.key]), victim)

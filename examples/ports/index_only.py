@@ -1,6 +1,6 @@
-"""The two previous managers with the pool's batch calls, and a pool that is only an index.
+"""The caches of the two previous modules with batch calls, and a pool that is only an index.
 
-In the latter the engine owns the ids.
+The modules are ``ids_and_trie`` and ``radix_cache``. With an index only, the engine owns the ids.
 
 | call of the engine | kvpool |
 |---|---|

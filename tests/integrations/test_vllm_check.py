@@ -144,7 +144,7 @@ def test_verdict() -> None:
     del plain.scenarios["n=1"]
     stock.replaced = ["BlockPool"]
     assert check_compare.verdict([stock, pool, plain]) == [
-        "stock is not stock: kvpool is at BlockPool",
+        "the level stock is not stock vLLM: kvpool has replaced BlockPool",
         "pool: kvpool left vLLM as it is: this compared stock with stock",
         "pool, events=stock, n=1: not run",
     ]

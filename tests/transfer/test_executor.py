@@ -234,7 +234,8 @@ def test_a_plan_of_a_tier_without_a_store_starts_nothing() -> None:
     plan = kvpool.TransferPlan([((0, 1), (0, 2)), ((0, 3), (1, 4))])
     with TransferEngine() as engine:
         with pytest.raises(
-            kvpool.errors.InvalidArgumentError, match="1 stores: one per tier; the plan has a copy of tier 1"
+            kvpool.errors.InvalidArgumentError,
+            match="one store per tier; the plan has a copy of tier 1",
         ):
             engine.execute(plan, [memory.store])
         assert memory.same(before)

@@ -50,7 +50,8 @@ class Leaky(ZmqSink):
 class Worker:
     """A manager, its publisher, and the content that consumers should know."""
 
-    #: Number of workers so far. Each begins at least a second after the previous one, as restarts do.
+    # Start time of the latest worker, in seconds. Each worker gets a time at least a second after that
+    # of the previous one, like a restarted process.
     lives = int(time.time())
 
     def __init__(
@@ -310,7 +311,9 @@ def control(indexer: Indexer) -> None:
         difference = differs(indexer, worker, patience=2.0)
         worker.close()
         if difference is None:
-            raise DifferenceError("numbers that begin at 0 again left no ghosts: this check sees nothing")
+            raise DifferenceError(
+                "numbers that begin at 0 again left no stale blocks: the comparison finds no defect"
+            )
 
 
 def history(indexer: Indexer, worker: Worker, numbers: random.Random, name: str) -> None:
@@ -365,8 +368,8 @@ def swap_one(worker: Worker, numbers: random.Random, running: list[int], swapped
 
 
 def histories(indexer: Indexer, count: int, seed: int) -> None:
-    """Runs random histories. A worker restarts with its state after some of them. Every other worker
-    has a host tier.
+    """Runs random histories. After every `PER_LIFE` of them the worker is replaced by a new one with an
+    empty pool and the same endpoints. Every other worker has a host tier.
     """
     numbers = random.Random(seed)
     first = Worker(1, blocks=40)

@@ -321,6 +321,7 @@ def failures_of_sglang(root: Path) -> None:
 
 
 def main() -> int:
+    # SGLang logs a line for each miss.
     logging.getLogger("sglang.srt.mem_cache.hicache_storage").setLevel(logging.ERROR)
     with tempfile.TemporaryDirectory(prefix="kvpool-sglang-") as folder:
         root = Path(folder)

@@ -1,7 +1,7 @@
-"""Writes docs/sglang-settings.md: every setting of SGLang 0.5.23, and why it is part of a page's name
+"""Writes design/sglang-settings.md: every setting of SGLang 0.5.23, and why it is part of a page's name
 or not.
 
-    python -m tools.sglang.settings > docs/sglang-settings.md
+    python -m tools.sglang.settings > design/sglang-settings.md
 
 The settings that are not part of the name are in ``kvpool.integrations.sglang.unrelated``. ``RELATED``
 contains the others, which only the page needs. ``tools.sglang.identity`` compares both with SGLang.

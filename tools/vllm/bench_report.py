@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
 ROOT: Final = Path(__file__).resolve().parents[2]
+#: Units: smallest number of seconds, factor, and name.
 UNITS: Final = ((1.0, 1.0, "s"), (1e-3, 1e3, "ms"), (0.0, 1e6, "us"))
 
 

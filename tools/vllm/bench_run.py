@@ -44,7 +44,8 @@ def check_level(level: str, manager: Any, pool: Any) -> None:
     if level == STOCK:
         if any(ours.values()):
             raise BenchError(
-                f"stock is not stock: kvpool is there ({', '.join(k for k, v in ours.items() if v)})"
+                "the level stock is not stock vLLM: kvpool has replaced "
+                f"{', '.join(k for k, v in ours.items() if v)}"
             )
     elif not ours.get(level, any(ours.values())):
         raise BenchError(f"{level}: vLLM's own objects are used, kvpool has left them as they are")

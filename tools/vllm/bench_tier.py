@@ -285,10 +285,10 @@ def fio_round(root: Path, chunk_bytes: int, total: int, rest: Callable[[], None]
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, allow_abbrev=False)
-    parser.add_argument("folder", type=Path, help="on the disk that is measured")
-    parser.add_argument("--gib", type=float, default=1.0, help="bytes of each size and round")
+    parser.add_argument("folder", type=Path, help="a folder on the disk to measure")
+    parser.add_argument("--gib", type=float, default=1.0, help="GiB per size and round")
     parser.add_argument("--rounds", type=int, default=9)
-    parser.add_argument("--chunks", type=int, nargs="+", default=SIZES, help="their bytes")
+    parser.add_argument("--chunks", type=int, nargs="+", default=SIZES, help="sizes of chunks in bytes")
     parser.add_argument(
         "--rest", type=float, default=0.0, help="seconds before each measurement: a rented disk has a budget"
     )

@@ -191,7 +191,7 @@ def verdict(engines: Sequence[Engine]) -> list[str]:
     stock = engines[0]
     problems = [f"{engine.name}: {engine.broken}" for engine in engines if engine.broken]
     if stock.replaced:
-        problems.append(f"stock is not stock: kvpool is at {', '.join(stock.replaced)}")
+        problems.append(f"the level stock is not stock vLLM: kvpool has replaced {', '.join(stock.replaced)}")
     for scenario, record in stock.scenarios.items():
         problems += [f"stock, {scenario}: {weakness}" for weakness in weaknesses(record)]
     for engine in engines[1:]:

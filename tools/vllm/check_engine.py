@@ -214,7 +214,7 @@ def run_scenario(llm: Any, scenario: str, prompts: list[list[int]], recorder: Re
     """Generates for all prompts, beginning with an empty cache."""
     parameters = importlib.import_module("vllm").SamplingParams
     if not llm.reset_prefix_cache():
-        raise RuntimeError("the prefix cache cannot be reset: blocks are in use though no request is")
+        raise RuntimeError("the prefix cache cannot be reset: blocks are in use although no request runs")
     importlib.import_module("torch").manual_seed(0)
     recorder.batches = []
     before = preemptions(llm)

@@ -67,7 +67,7 @@ def read_settings(venv: Path) -> dict[str, Any]:
         raise ConformanceError(f"{file}: {error}; run tools/vllm_env.py again") from error
     missing = [key for key in ("python", "tests", "environment") if key not in settings]
     if missing or not Path(settings["python"]).exists():
-        raise ConformanceError(f"{file}: not whole; run tools/vllm_env.py again")
+        raise ConformanceError(f"{file}: incomplete; run tools/vllm_env.py again")
     return settings
 
 

@@ -95,7 +95,7 @@ AGAIN: Final = 3
 ON_PURPOSE: Final[Mapping[str, Mapping[str, str]]] = {
     "manager": {
         "test_eagle_group_registers_unaligned_tail_under_partial_hash_hits": (
-            "watches a call that is one into Rust"
+            "observes a Python call that kvpool makes inside of Rust"
         ),
     },
     # Tests of private attributes of the replaced classes.

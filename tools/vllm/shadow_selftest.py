@@ -329,8 +329,8 @@ def check_report(what: str, lines: Lines, folder: Path) -> None:
         assert report.operations, f"{what}: the journal is empty"
         assert report.difference is None, f"{what}: {report.difference}"
     text = files[".jsonl"].read_text(encoding="utf-8")
-    assert str(FIRST_TOKEN // 100) not in line + text, f"{what}: a token id is told"
-    assert SALT not in line + text, f"{what}: a salt is told"
+    assert str(FIRST_TOKEN // 100) not in line + text, f"{what}: the report contains a token id"
+    assert SALT not in line + text, f"{what}: the report contains a salt"
     first, *operations, difference = [json.loads(one) for one in text.splitlines()]
     assert first["vllm"], first
     assert 0 < len(operations) <= 256, len(operations)

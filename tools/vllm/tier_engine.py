@@ -137,10 +137,17 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--prompts", type=int, required=True)
     parser.add_argument("--blocks", type=int, required=True)
     parser.add_argument(
-        "--folder", type=Path, help="of the tier's disk; without it, and without --url, none is there"
+        "--folder",
+        type=Path,
+        help="folder of a tier on a disk; without it and without --url there is no tier",
     )
-    parser.add_argument("--url", help="a tier that is shared")
-    parser.add_argument("--model-folder", type=Path, required=True, help="where the model is, or is written")
+    parser.add_argument("--url", help="address of a shared tier")
+    parser.add_argument(
+        "--model-folder",
+        type=Path,
+        required=True,
+        help="folder of the model, which is written if it is missing",
+    )
     parser.add_argument("--result", type=Path, required=True)
     options = parser.parse_args(argv)
     vllm = importlib.import_module("vllm")

@@ -398,7 +398,7 @@ def _hint(message: str) -> str | None:
         return "kvpool journal bisect and shrink find the operations that matter; --limit N allows more"
     if "operations are missing" in message or "operations are repeated" in message:
         return "head -c BYTES FILE > before.kvj keeps what is before that byte"
-    if "can be shown and not replayed" in message:
+    if "can be shown, but not replayed" in message:
         return "kvpool journal show lists what it holds"
     return None
 

@@ -111,7 +111,7 @@ fn between(first: JournalSource<'_>, second: JournalSource<'_>) -> Result<Option
     let (first, second) = (JournalReader::new(first)?, JournalReader::new(second)?);
     if first.header() != second.header() {
         let settings = format!("{:?} and {:?}", first.header(), second.header());
-        return Err(ReplayError::Settings(format!("the journals are of different settings: {settings}")));
+        return Err(ReplayError::Settings(format!("the journals have different settings: {settings}")));
     }
     of_kind!(first, S => compare_in::<<S as Subject>::Call>(&first, &second))
 }

@@ -92,8 +92,8 @@ impl Contents {
     /// Returns the token of a content. Makes a new one if the content is unknown.
     ///
     /// A link names the block before it only by its key. A chain without fingerprints names all of its
-    /// blocks only by their keys. Such an entry is the content with this key, to which a fingerprint may be added
-    /// later.
+    /// blocks only by their keys. Such an entry identifies the content with this key. A later record
+    /// may add the fingerprint.
     fn token(&mut self, key: u64, fingerprint: u64, parent: Option<u32>) -> Result<u32, ReplayError> {
         let by_key = self.tokens.get(&(key, 0)).copied();
         let unsaid = |token: &u32| self.contents.get(*token as usize).is_some_and(|one| one.fingerprint == 0);

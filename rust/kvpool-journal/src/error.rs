@@ -14,8 +14,8 @@ pub enum ReplayError {
     Journal(#[from] JournalError),
     /// The journal is a ring that has dropped its oldest frames.
     #[error(
-        "the journal begins with operation {first}: what led there is gone, so it can be shown and not \
-         replayed. Record to a file, or into a larger ring"
+        "the journal begins with operation {first}: the earlier operations are lost, so it can be shown, \
+         but not replayed. Record to a file, or into a larger ring"
     )]
     NoBeginning {
         /// Number of the first operation in the journal.
@@ -53,8 +53,8 @@ pub enum ReplayError {
     TooManyContents,
     /// A pool or a list does not fit in memory.
     #[error(
-        "the journal asks for {wanted} {what}, more than this process can have: replay it where there \
-         is more memory"
+        "the journal needs {wanted} {what}, more than fit in the memory of this process: replay it \
+         where there is more memory"
     )]
     NoMemory {
         /// Number of items.
@@ -63,7 +63,7 @@ pub enum ReplayError {
         what: &'static str,
     },
     /// A call has more tokens than any engine passes at once.
-    #[error("the journal has a call with {tokens} tokens: a replay spells at most {limit} at once")]
+    #[error("the journal has a call with {tokens} tokens: a replay makes up at most {limit} tokens per call")]
     TooManyTokens {
         /// Number of tokens of the call.
         tokens: usize,

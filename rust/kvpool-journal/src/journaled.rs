@@ -312,6 +312,7 @@ pub struct VllmConfig {
     pub caching: bool,
     /// The order of eviction.
     pub policy: EvictionPolicy,
-    /// Pin budget and limits of tenants, if the pool accepts retention hints.
+    /// Pin budget and limits of tenants, if the pool accepts retention hints (priorities, times to
+    /// live, pins).
     pub retention: Option<RetentionConfig>,
 }

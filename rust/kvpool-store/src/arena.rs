@@ -15,7 +15,7 @@
 //! Cost: one mapping, made at once and touched when used, in huge pages from 2 MiB on, and 4 bytes per
 //! slot. A guard is one atomic operation.
 
-#![expect(unsafe_code, reason = "slices of the memory: by the guards alone, which exclude each other")]
+#![expect(unsafe_code, reason = "makes slices of the memory, only by guards, which exclude each other")]
 
 use std::any::Any;
 use std::ops::{Deref, DerefMut};

@@ -61,8 +61,8 @@ impl Breaker {
         }
     }
 
-    /// Whether the store may send an object, which it then does. After a pause only one object may be
-    /// sent, and the store has to report its end.
+    /// Returns whether the store may send an object. The store then has to send it. After a pause only
+    /// one object may be sent, and the store has to report its end.
     pub(crate) fn pass(&mut self, now: Duration) -> bool {
         let passes = self.would_pass(now);
         if passes && !matches!(self.state, State::Closed { .. }) {

@@ -172,8 +172,8 @@ impl Directory {
         self.free = first.into_iter().chain(last).collect();
     }
 
-    /// Reserves a place for an object of a new key, pinned by its write. Evicts the first object of the
-    /// order that no transfer uses. `None` if transfers use all of them.
+    /// Reserves a place for an object of a new key, pinned by its write. Without a free place, evicts
+    /// the first object of the order that no transfer uses. `None` if transfers use all of them.
     pub(crate) fn reserve(&mut self, key: ObjectKey, len: u32, depth: u32) -> Option<Reserved> {
         let (place, evicts) = match self.free.pop_front() {
             Some(place) => (place, false),
@@ -386,5 +386,5 @@ fn no_memory(places: u32) -> PoolError {
 }
 
 fn no_order(eviction: EvictionPolicy) -> PoolError {
-    PoolError::config("eviction", eviction.name(), "a policy with an order of its own")
+    PoolError::config("eviction", eviction.name(), "a policy that defines an order of eviction")
 }

@@ -127,7 +127,7 @@ pub enum StoreError {
         error: String,
     },
     /// Another process, or another store of this process, uses the folder.
-    #[error("{} is in use by process {owner}: one store has a folder", path.display())]
+    #[error("{} is in use by process {owner}: only one store at a time can use a folder", path.display())]
     FolderInUse {
         /// The folder.
         path: PathBuf,
@@ -136,10 +136,10 @@ pub enum StoreError {
     },
     /// The disk has less room than the capacity, or no room at all.
     #[error(
-        "{}: {taken} bytes of the disk can be taken for objects of {object_bytes}, of the {wanted} bytes of \
-         capacity_bytes: {free} are free or this store's already, and {floor} stay free \
-         (free_floor_bytes). Each rank and each replica on a disk takes its own capacity_bytes \
-         at once: give each of them a share of the disk",
+        "{}: the disk has room for {taken} of the {wanted} bytes of capacity_bytes (an object takes \
+         {object_bytes} bytes): {free} bytes are free or already belong to this store, and {floor} of \
+         them have to stay free (free_floor_bytes). Each rank and each replica on a disk allocates its \
+         own capacity_bytes at once: give each of them a share of the disk",
         path.display()
     )]
     NoRoom {
@@ -157,22 +157,21 @@ pub enum StoreError {
         taken: u64,
     },
     /// The folder has no objects of a store.
-    #[error("{} has no objects of a store: no such folder, or nothing was ever kept there", path.display())]
+    #[error("{} has no objects of a store: no such folder, or nothing was ever stored there", path.display())]
     NoStore {
         /// The folder.
         path: PathBuf,
     },
     /// The folder was opened for reading, and the call would change it.
-    #[error("{} was opened to be looked at alone", path.display())]
+    #[error("{} was opened for reading only", path.display())]
     ReadOnly {
         /// The folder.
         path: PathBuf,
     },
     /// The back end has not recorded a renewal. This store no longer finds older objects.
     #[error(
-        "the back end did not record the renewal: {0}. This store finds nothing of before, but \
-         one that is opened later may: \
-         renew again before anything else is opened there"
+        "the back end did not record the renewal: {0}. This store no longer finds older objects, but \
+         a store that is opened later may find them: renew again before another store is opened there"
     )]
     NotRenewed(#[source] BackendError),
     /// The back end cannot be opened.

@@ -237,7 +237,8 @@ impl Header {
         Ok(())
     }
 
-    /// Decodes the header of an object from its first bytes, its name, and its length, header included.
+    /// Decodes a header from the first bytes of an object. Checks that it fits the object's name, and
+    /// its length in bytes, header included.
     ///
     /// # Errors
     /// [`Mismatch`] if no engine would accept the object.

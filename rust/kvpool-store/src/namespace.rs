@@ -134,6 +134,7 @@ impl FromStr for NamespaceDigest {
         for (byte, pair) in bytes.iter_mut().zip(digits.0) {
             let hex = |digit: u8| char::from(digit).to_digit(16);
             let [high, low] = pair.map(hex);
+            // Both digits are below 16, so the cast loses nothing.
             *byte = high.zip(low).map(|(high, low)| (high * 16 + low) as u8).ok_or_else(wrong)?;
         }
         Ok(Self(bytes))
@@ -142,7 +143,7 @@ impl FromStr for NamespaceDigest {
 
 /// The error of text that is not a digest of a namespace.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{text:?} is no digest of a namespace: 64 hexadecimal digits")]
+#[error("{text:?} is not the digest of a namespace, which has 64 hexadecimal digits")]
 pub struct ParseDigestError {
     /// The first characters of the text.
     pub text: String,
@@ -174,6 +175,7 @@ impl Namespace {
     /// Returns the fields as JSON.
     #[must_use]
     pub fn to_json(&self) -> String {
+        // Never fails: the fields are strings, numbers, and maps of strings, which JSON can represent.
         serde_json::to_string(self).unwrap_or_default()
     }
 

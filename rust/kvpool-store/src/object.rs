@@ -89,7 +89,7 @@ impl fmt::Display for ObjectName {
 
 /// The error of text that is not the name of an object.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("no name of an object: it is NAMESPACE/HASH-GROUP")]
+#[error("not the name of an object: a name has the form NAMESPACE/HASH-GROUP")]
 pub struct ParseNameError;
 
 /// Accepts only the exact text of a name, so that an object has one name.

@@ -127,7 +127,7 @@ fn open_in(
     }
     let user = geteuid().as_raw();
     if access == Access::Owner && !is_trusted(about.st_uid, user, owner_of_folder)? {
-        let why = format!("belongs to user {}: this process is of user {user}", about.st_uid);
+        let why = format!("belongs to user {}, but this process runs as user {user}", about.st_uid);
         return Err(refused(path, why));
     }
     // Clear the flag again: with it `io_uring` would not wait either.

@@ -1,5 +1,5 @@
-//! `Queue`: tasks for the workers. Loads precede other tasks, except for every eighth task. The lock is
-//! held for a push or a pop, never while bytes move.
+//! `Queue`: tasks for the workers. Loads and probes are taken before other tasks, but every eighth task
+//! is one of the others if one waits. The lock is held for a push or a pop, never while bytes move.
 //!
 //! Owns: the tasks that no worker has begun. Such a task can be withdrawn, together with the guard of
 //! its slot: only a task that a worker has begun may still touch its slot. The store limits the number

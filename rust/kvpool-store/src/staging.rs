@@ -16,7 +16,8 @@ use crate::error::StoreError;
 /// Bytes that all workers of a store together may have in flight before a worker with transfers takes
 /// another one. They keep a disk busy, and each may take memory of the workers.
 pub(crate) const AT_ONCE: u64 = 64 << 20;
-/// Bytes of a huge page, which is the smallest allocation.
+/// Bytes of a huge page. An allocation has about this size, or the size of one payload if that is
+/// larger. It is smaller if [`SLOTS`] payloads are.
 const STEP: u32 = 2 << 20;
 /// Usual number of payloads that a worker has in flight, at most.
 const EACH: usize = 8;

@@ -6,7 +6,8 @@
 pub struct Stats {
     /// Number of objects that can be found.
     pub objects: u64,
-    /// Largest number of bytes of these objects, of those in flight, and of those still to be cleared.
+    /// Upper bound of the bytes that these objects, those in flight, and those still to be cleared take
+    /// now.
     pub bytes: u64,
     /// The bound on these bytes.
     pub capacity_bytes: u64,

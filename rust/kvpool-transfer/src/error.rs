@@ -167,7 +167,7 @@ pub enum TransferError {
         handle: i64,
     },
     /// No store has this handle.
-    #[error("no store has the handle {handle}: it was dropped, or never made")]
+    #[error("no store has the handle {handle}: it was dropped, or never created")]
     UnknownStore {
         /// The handle.
         handle: i64,
@@ -231,7 +231,7 @@ pub enum TransferError {
         reason: String,
     },
     /// Host memory is unavailable.
-    #[error("{bytes} bytes of host memory cannot be had: {reason}")]
+    #[error("{bytes} bytes of host memory are unavailable: {reason}")]
     HostMemory {
         /// Number of bytes.
         bytes: u64,

@@ -2,8 +2,8 @@
 //!
 //! A mapping is one simultaneous assignment. Its copies run in any order or at once, on the processor
 //! and on every engine of a device. So no block may be written twice, and no block that is read may be
-//! written. Without these checks the result would be undefined, as it is in a peer. The checks cost
-//! about a nanosecond per pair and side.
+//! written. Without these checks, as in comparable libraries, the result would be undefined. The checks
+//! cost about a nanosecond per pair and side.
 //!
 //! Invariants of a `Mapping`: ids are in range, destinations are distinct, no block that is read is
 //! written, and no pair copies a block to itself.

@@ -4,7 +4,7 @@
 //! maker of a store vouched for its addresses, and its regions end within the address space. Every copy
 //! was checked against the number of blocks, and the store lives until the copy has ended.
 
-#![expect(unsafe_code, reason = "copies raw memory that a store vouches for; each use says why it is sound")]
+#![expect(unsafe_code, reason = "copies raw memory of a store; a comment at each use states why it is sound")]
 
 use memmap2::{Advice, MmapOptions, MmapRaw};
 

@@ -170,18 +170,18 @@ impl Question {
             Method::Kernel if !on_device && !self.pinned => refuse("the host store is not pinned"),
             Method::Batch if !self.has_batch => refuse("the driver is older than 12.8"),
             Method::Batch if self.capturing => Some(TransferError::Capturing(
-                "the driver captures no batched copies; use method kernel or memcpy",
+                "the driver cannot capture batched copies; use method kernel or memcpy",
             )),
             Method::Batch if self.legacy_stream => {
-                refuse("the legacy default stream takes no batched copies")
+                refuse("the legacy default stream does not support batched copies")
             }
             Method::Batch if !on_device && !self.pinned => refuse("the host store is not pinned"),
-            Method::Staged if on_device => refuse("nothing crosses the link"),
+            Method::Staged if on_device => refuse("the copy is within a device"),
             Method::Staged if self.capturing => {
                 Some(TransferError::Capturing("staging buffers are shared; use method kernel or memcpy"))
             }
             Method::Staged if self.pinned && !self.packed => {
-                refuse("the blocks of the host store are scattered; BlockStore.host makes one whose are not")
+                refuse("the blocks of the host store are scattered; those of BlockStore.host are contiguous")
             }
             Method::Staged if !self.pinned && self.inline => {
                 refuse("a pageable host store is staged by submit only")

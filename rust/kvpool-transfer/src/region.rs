@@ -106,7 +106,7 @@ impl Array {
             return refuse("elements share memory, or strides are negative".into());
         }
         if !self.fits_address_space() {
-            return refuse(format!("it would end beyond the address space from {:#x} on", self.address));
+            return refuse(format!("the tensor at {:#x} ends beyond the address space", self.address));
         }
         // Dimensions of size 1 do not affect addresses. Sort the others from the innermost in memory
         // outwards.

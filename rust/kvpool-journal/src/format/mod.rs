@@ -1,9 +1,9 @@
 //! The format of journals: the records of calls, a check of each answer, and the frames that contain
 //! them.
+//!
 //! Owns: the header, and the checks of answers ([`Check`]). A [`Journal`] writes both to a bounded ring
 //! in memory, or to a thread that writes. A [`JournalReader`] reads them from bytes or from a
 //! [`JournalFile`], with one frame at a time in memory. This module only defines the format and runs no
-//! calls.
 //! calls.
 //!
 //! - *No tokens*: of each full block, a journal stores the first eight bytes of its digest (salted like

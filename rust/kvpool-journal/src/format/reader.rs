@@ -241,7 +241,7 @@ impl<O: DeserializeOwned> Records<'_, O> {
     fn read(&mut self) -> Result<Option<(u64, Entry<O>)>, JournalError> {
         while self.frames.records(self.at).is_empty() {
             if self.number != self.end {
-                let reason = format!("its frame has operations up to {}, as it says", self.end);
+                let reason = format!("the head of its frame announces operations up to {}", self.end);
                 return Err(JournalError::BadRecord { operation: self.number, reason });
             }
             let Some(frame) = self.frames.next()? else {

@@ -41,7 +41,7 @@ impl JournalFile {
         let file = File::open(path).map_err(told)?;
         let about = file.metadata().map_err(told)?;
         if !about.is_file() {
-            return Err(JournalError::Io(format!("{}: is no regular file", path.display())));
+            return Err(JournalError::Io(format!("{}: is not a regular file", path.display())));
         }
         let bytes = usize::try_from(about.len()).unwrap_or(usize::MAX);
         Ok(Self { path: path.into(), bytes, file: Mutex::new(file) })

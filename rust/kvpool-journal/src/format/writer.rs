@@ -108,7 +108,9 @@ impl Background {
         let behind = self.progress.waiting.load(Ordering::Acquire);
         if behind > 0 && behind.saturating_add(bytes.len()) > QUEUE_BYTES {
             if !self.waits {
-                self.stopped = Some(format!("the writer is {behind} bytes behind: no step waits for a disk"));
+                self.stopped = Some(format!(
+                    "{behind} bytes wait to be written, and no step waits for a disk: the journal has stopped"
+                ));
                 return;
             }
             self.flush().wait();

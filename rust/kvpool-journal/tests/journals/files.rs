@@ -157,7 +157,7 @@ fn what_is_appended_later_is_not_read() {
 fn what_is_no_file_is_refused_by_name() {
     let folder = std::env::temp_dir();
     for (path, said) in
-        [(folder.clone(), "is no regular file"), (folder.join("kvpool-none.kvj"), "No such file")]
+        [(folder.clone(), "is not a regular file"), (folder.join("kvpool-none.kvj"), "No such file")]
     {
         let refused = JournalFile::open(&path).unwrap_err().to_string();
         assert!(refused.contains(said) && refused.contains(&path.display().to_string()), "{refused}");

@@ -106,7 +106,7 @@ fn a_journal_that_is_too_far_behind_stops_and_says_so() {
         assert!(recorded * (4 << 20) <= QUEUE_BYTES + (8 << 20), "more waits than may");
     }
     let error = pool.journal().unwrap().error().unwrap().to_owned();
-    assert!(error.contains("bytes behind: no step waits for a disk"), "{error}");
+    assert!(error.contains("bytes wait to be written, and no step waits for a disk"), "{error}");
     turn(&mut pool);
     assert_eq!(pool.journal().unwrap().operations(), recorded as u64);
     // The frames that were handed over are written after all, and are a journal. It lacks the operation

@@ -8,7 +8,7 @@
 //! as the kernel may touch them. Dropping the ring waits for that. If the end cannot be determined, the
 //! memory is leaked and its slots stay taken.
 
-#![expect(unsafe_code, reason = "hands addresses to the kernel: of memory that stays until it has ended")]
+#![expect(unsafe_code, reason = "passes the kernel addresses of memory that outlives its work")]
 
 use std::io;
 use std::os::fd::AsRawFd;

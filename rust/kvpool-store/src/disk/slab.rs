@@ -43,7 +43,7 @@ impl Slab {
             return Err(StoreError::InvalidConfig {
                 field: "capacity_bytes",
                 value: config.capacity_bytes.to_string(),
-                expected: "room for an object: max_payload in whole pages of 4 KiB, and a page of 4 KiB",
+                expected: "at least the bytes of one object: max_payload rounded up to 4 KiB, plus 4 KiB",
             });
         }
         let name = file_name(slot_bytes, "slab");
@@ -95,7 +95,7 @@ impl Slab {
         self.direct
     }
 
-    /// Whether the file was created just now.
+    /// Whether the file was empty when it was opened, so that no slot was ever written.
     pub(super) const fn is_fresh(&self) -> bool {
         self.fresh
     }
@@ -190,9 +190,9 @@ fn remove_others(folder: &Path, own: &[String]) -> io::Result<()> {
     Ok(())
 }
 
-/// Allocates slots up to the capacity, but only while the disk has room for them and for their headers
-/// above the floor. Returns the number of slots, and the reason if they are fewer than the capacity
-/// allows.
+/// Allocates slots up to the capacity, but only while the disk has room above the floor for them and
+/// for the copy of their headers. Returns the number of slots, and the reason if they are fewer than
+/// the capacity allows.
 fn allocate(file: &File, slot_bytes: u64, config: &DiskConfig) -> Result<(u32, Option<String>), StoreError> {
     let asking = BackendError::io("asking for free space");
     let disk = fstatvfs(file).map_err(|error| asking(error.into()))?;

@@ -18,8 +18,8 @@ use crate::object::ObjectName;
 const PAGE_KEYS: &[u8] = b"512";
 /// Largest number of bytes of a key, or of a namespace's text, that is read.
 const TEXT: usize = 1 << 20;
-/// Largest number of bytes of a page. `PAGE_MOST` is the largest number of keys. An ordinary page has
-/// about a thousandth of these.
+/// Largest number of bytes of a page. `PAGE_MOST` is the largest number of keys. Both are more than 100
+/// times those of an ordinary page.
 const PAGE_BYTES: u64 = 16 << 20;
 const PAGE_MOST: usize = 1 << 16;
 
@@ -189,7 +189,7 @@ type Front = (u64, Vec<u8>);
 fn unexpected(reply: Reply) -> Fault {
     match reply {
         Reply::Error(why) => Fault::Refused(why),
-        reply => Fault::Refused(format!("an answer of another kind: {reply:?}")),
+        reply => Fault::Refused(format!("a reply of an unexpected type: {reply:?}")),
     }
 }
 

@@ -142,7 +142,7 @@ impl<S: Read + Write> Resp<S> {
         }
         let line = self.line()?;
         let items = length(line.get(1..).unwrap_or_default())?;
-        items.map(Ok).ok_or_else(|| nonsense("nothing where an array was expected"))
+        items.map(Ok).ok_or_else(|| nonsense("null where an array was expected"))
     }
 
     /// Takes bytes of a bulk string.
@@ -157,7 +157,7 @@ impl<S: Read + Write> Resp<S> {
     /// Counts received bytes, and fails if they exceed the limit.
     fn spend(&mut self, bytes: u64) -> io::Result<()> {
         let left = self.allowed.checked_sub(bytes);
-        self.allowed = left.ok_or_else(|| nonsense("it has more bytes than any that was asked for"))?;
+        self.allowed = left.ok_or_else(|| nonsense("it has more bytes than were requested"))?;
         Ok(())
     }
 
@@ -212,7 +212,9 @@ impl<S: Read + Write> Resp<S> {
             line.extend_from_slice(&there[..taken]);
             self.from += taken;
             if end.is_some() {
-                let text = line.strip_suffix(b"\r\n").ok_or_else(|| nonsense("a line with another end"))?;
+                let text = line
+                    .strip_suffix(b"\r\n")
+                    .ok_or_else(|| nonsense("a line that does not end in CR LF"))?;
                 return Ok(text.to_vec());
             }
             if line.len() > LINE {

@@ -68,7 +68,9 @@ impl Tls {
             }
         }
         if roots.is_empty() {
-            return Err(invalid("this system has no certificates of authorities: name a file of them"));
+            return Err(invalid(
+                "this system has no certificates of authorities: set a file with certificates",
+            ));
         }
         let provider = Arc::new(rustls::crypto::ring::default_provider());
         let builder = ClientConfig::builder_with_provider(provider).with_safe_default_protocol_versions();
@@ -82,7 +84,7 @@ impl Tls {
         };
         let name = self.server_name.as_deref().unwrap_or(host);
         let server_name = ServerName::try_from(name.to_owned())
-            .map_err(|_| invalid(format!("{name:?} is no name of a server")))?;
+            .map_err(|_| invalid(format!("{name:?} is not the name of a server")))?;
         Ok(Ready { config: Arc::new(config), server_name })
     }
 }

@@ -78,8 +78,8 @@ pub struct Store {
 }
 
 impl Store {
-    /// Opens a store over a back end, and reads which objects exist. Waits for the back end; besides
-    /// `renew` and `close`, no other call does.
+    /// Opens a store over a back end, and reads which objects exist. Waits for the back end. No other
+    /// call does, except [`Self::wait`], [`Self::renew`] and [`Self::close`].
     ///
     /// # Errors
     /// [`StoreError::InvalidConfig`]; [`StoreError::NoMemory`]; [`StoreError::Backend`] if the objects
@@ -107,7 +107,7 @@ impl Store {
             return Err(StoreError::InvalidConfig {
                 field: "eviction",
                 value: config.eviction.name().into(),
-                expected: "a policy with an order of its own",
+                expected: "a policy that defines an order of eviction",
             });
         }
         let no_memory = |error: kvpool::PoolError| StoreError::NoMemory {
@@ -174,8 +174,8 @@ impl Store {
     }
 
     /// Asks whether objects exist: [`Ok`] or [`Why::Absent`] for each. A back end that only this store
-    /// uses is not asked, because everything in it is known. A shared back end is always asked. Its
-    /// answers are used for a time ([`Self::contains`]).
+    /// uses is not asked, because everything in it is known. A shared back end is asked about all
+    /// objects, even about known ones. Its answers are used for a time ([`Self::contains`]).
     pub fn probe(&mut self, keys: &[ObjectKey], now: Duration) -> JobId {
         let job = self.begin(keys.len());
         for (nth, asked) in keys.chunks(ASKED_AT_ONCE).enumerate() {
@@ -410,8 +410,8 @@ impl Store {
         }
     }
 
-    /// Checks whether another task may be sent. Clearing is always sent: its number is bounded by the
-    /// places.
+    /// Checks whether another task may be sent. Clearings do not count: [`Self::clear_next`] limits
+    /// them separately.
     fn has_room(&mut self, now: Duration) -> Result<(), Why> {
         if !self.breaker.would_pass(now) {
             self.stats.unavailable += 1;
@@ -473,7 +473,7 @@ fn check_namespace(namespace: &Namespace) -> Result<(), StoreError> {
     Err(StoreError::InvalidConfig {
         field: "namespace.extra",
         value: "a namespace with a generation".into(),
-        expected: "the namespace that an engine has, not one that a store has made of it",
+        expected: "the namespace of the engine, without the generation that a store adds",
     })
 }
 

@@ -61,10 +61,10 @@ pub enum Cold {
     #[error("the snapshot cannot be read: {0}")]
     Unreadable(#[source] io::Error),
     /// The file is not a snapshot, has another format, or its header is damaged.
-    #[error("it is no snapshot, one of another format, or damaged where it begins")]
+    #[error("the file is not a snapshot, has another format, or has a damaged header")]
     NoSnapshot,
     /// The snapshot belongs to another namespace, for example to other weights or another layout.
-    #[error("it is of namespace {found}, not of {wanted}")]
+    #[error("the snapshot is of namespace {found}, not of {wanted}")]
     Namespace {
         /// Namespace of the snapshot.
         found: NamespaceDigest,

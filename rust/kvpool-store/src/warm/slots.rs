@@ -57,7 +57,8 @@ impl SlotHeaders {
     pub fn open(path: &Path, namespace: NamespaceDigest, slots: u32) -> io::Result<Self> {
         let file = LockedFile::open(path).map_err(|error| match error.kind() {
             kind @ io::ErrorKind::ResourceBusy => {
-                let message = format!("{} is in use: its memory has one engine at a time", path.display());
+                let message =
+                    format!("{} is in use: only one engine at a time can use its memory", path.display());
                 io::Error::new(kind, message)
             }
             _ => error,
@@ -92,7 +93,7 @@ impl SlotHeaders {
         if slot < self.slots {
             return Ok(u64::from(slot) * STRIDE as u64);
         }
-        let message = format!("slot {slot} is none of {}", self.slots);
+        let message = format!("slot {slot} is out of range: there are {} slots", self.slots);
         Err(io::Error::new(io::ErrorKind::InvalidInput, message))
     }
 

@@ -220,7 +220,8 @@ fn no_room_above_the_floor_is_refused() {
     for capacity_bytes in [0, 1, SLOT - 1] {
         let error =
             DiskBackend::open(&DiskConfig { capacity_bytes, ..config(folder.path(), 4) }).unwrap_err();
-        let expected = format!("capacity_bytes is {capacity_bytes}: must be room for an object");
+        let expected =
+            format!("capacity_bytes is {capacity_bytes}: must be at least the bytes of one object");
         assert!(error.to_string().starts_with(&expected), "{error}");
     }
     let none = DiskConfig { max_payload: 0, ..config(folder.path(), 4) };

@@ -4,7 +4,7 @@
 //! `objects` wraps what the driver creates, `context` is a device, and `enqueue` puts work on its
 //! streams.
 
-#![expect(unsafe_code, reason = "calls the CUDA driver; each call says why it is sound")]
+#![expect(unsafe_code, reason = "calls the CUDA driver; a comment at each call states why it is sound")]
 
 mod api;
 mod context;

@@ -88,8 +88,9 @@ impl Calibration {
     /// calibration of this card.
     pub fn load(path: &Path, card: &Card) -> Result<Self, TransferError> {
         let known = Self::read(path)?.remove(&card.to_string());
-        let known = known
-            .ok_or_else(|| Self::refuse(path, format!("there is none of {card}: run calibrate(save=...)")))?;
+        let known = known.ok_or_else(|| {
+            Self::refuse(path, format!("the file has no calibration of {card}: run calibrate(save=...)"))
+        })?;
         let Thresholds { to_device, to_host, link_ctas } = &known.thresholds;
         if !(1..=65_535).contains(link_ctas) {
             return Err(Self::refuse(path, format!("link_ctas is {link_ctas}: it is 1 to 65535")));
@@ -200,7 +201,7 @@ impl TransferEngine {
     }
 
     /// Makes a store on the device, whose regions are apart, and a pinned host pool.
-    #[expect(unsafe_code, reason = "a store of memory that was just allocated, and that it keeps")]
+    #[expect(unsafe_code, reason = "makes a store of new memory, which the store owns")]
     fn stores(self: &Arc<Self>, pieces: u64, bytes: u64) -> Result<[Arc<Store>; 2], TransferError> {
         let context = self.cuda()?.context.clone();
         let num_blocks = pieces / REGIONS;

@@ -45,7 +45,9 @@ impl TransferEngine {
             Self::check_cpu_method(method)?;
             if self.cuda.is_some() {
                 if self.open_cuda()?.context.is_capturing(stream)? {
-                    return Err(TransferError::Capturing("the processor's copies are in no graph"));
+                    return Err(TransferError::Capturing(
+                        "copies by the processor cannot be part of a graph",
+                    ));
                 }
                 // The processor follows no stream, so wait for all work that may move host blocks.
                 self.wait_for_stream(stream)?;

@@ -242,7 +242,7 @@ impl TransferEngine {
             Some((first, end)) => Err(TransferError::Argument {
                 name: "regions",
                 value: format!("({first}, {end})"),
-                expected: format!("first and end of a part of the {count} regions, not empty"),
+                expected: format!("the first and the end of a range within the {count} regions, not empty"),
             }),
         }
     }

@@ -96,7 +96,7 @@ impl TransferEngine {
             stores.get(tier).ok_or_else(|| TransferError::Argument {
                 name: "stores",
                 value: format!("{} stores", stores.len()),
-                expected: format!("one per tier; the plan has a copy of tier {tier}"),
+                expected: format!("one store per tier; the plan has a copy of tier {tier}"),
             })
         };
         tiers

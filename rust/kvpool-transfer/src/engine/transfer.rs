@@ -176,8 +176,8 @@ impl Transfer {
         matches!(*self.lock(), State::Queued)
     }
 
-    /// Makes a stream wait for the transfer, if it is on a stream. A failure of the transfer is not
-    /// reported here.
+    /// Makes a stream wait for the transfer, if the transfer has been enqueued on a stream and has not
+    /// ended. A failure of the transfer is not reported here.
     pub(super) fn let_follow(&self, stream: StreamHandle) -> Result<(), TransferError> {
         match &*self.lock() {
             State::Enqueued { end, .. } => Ok(end.let_follow(stream)?),

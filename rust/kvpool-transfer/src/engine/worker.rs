@@ -107,8 +107,8 @@ impl Worker {
         Ok(())
     }
 
-    /// Accepts no more work, and ends the thread after its queued jobs. Does nothing in another
-    /// process.
+    /// Accepts no more work, and ends the thread after its queued jobs. Call this only in the process
+    /// that made the worker.
     pub(super) fn join(&self) {
         let mut thread = self.thread.lock().unwrap_or_else(PoisonError::into_inner);
         let former = mem::replace(&mut *thread, Thread::Closed);

@@ -70,7 +70,7 @@ impl Store {
             )));
         }
         let Some(bytes) = stride.and_then(|stride| num_blocks.checked_mul(stride)) else {
-            let reason = format!("{num_blocks} such blocks are more than there are addresses");
+            let reason = format!("{num_blocks} blocks of this size exceed the address space");
             return Err(TransferError::HostMemory { bytes: u64::MAX, reason });
         };
         let stride = bytes / num_blocks;
@@ -116,7 +116,7 @@ fn pin(
     let bytes = num_blocks * stride;
     let refuse = |reason: String| TransferError::Pinning { bytes, reason };
     let Device::Cuda(ordinal) = device else {
-        return Err(refuse("it is for a store on the cpu".into()));
+        return Err(refuse("the pool is for a store on the cpu".into()));
     };
     let context = Context::of(ordinal).map_err(|error| refuse(error.to_string()))?;
     // Blocks are multiples of 512 bytes, so every 8 of them end at a page border.
@@ -124,7 +124,9 @@ fn pin(
     let blocks =
         (limit / stride / per_page * per_page).clamp(per_page, num_blocks.next_multiple_of(per_page));
     if context.needs_device_pointers && blocks < num_blocks {
-        return Err(refuse("this device takes one registration only, and it would exceed the limit".into()));
+        return Err(refuse(
+            "this device supports only one registration, and it would exceed the limit".into(),
+        ));
     }
     let mut registrations = Vec::new();
     let mut first = 0;

@@ -127,10 +127,11 @@ impl Store {
     /// or a transfer writes to a block, nothing else touches the block. Calls and transfers of one
     /// store exclude each other. The caller orders the accesses of different stores to the same memory,
     /// and every other access to that memory.
+    ///
     /// # Errors
     /// [`TransferError::Layout`], [`TransferError::Unavailable`] for a device without a driver,
     /// [`TransferError::Cuda`].
-    #[expect(unsafe_code, reason = "whoever makes a store vouches for its addresses")]
+    #[expect(unsafe_code, reason = "the caller vouches for the addresses of the store")]
     pub unsafe fn new(
         regions: Vec<Region>,
         num_blocks: u64,

@@ -90,7 +90,7 @@ impl Pool {
         is_taken
     }
 
-    /// Puts blocks that are not in the queue to its front or its back by hand.
+    /// Inserts blocks that are not in the queue at its front or its back by hand.
     pub fn push_to_queue(&mut self, blocks: &[u32], front: bool) {
         let _refused = self.try_push(blocks, front);
     }
